@@ -25,6 +25,7 @@ LABELS = ("north", "south", "east", "west")  # of disjoint groups, by the number
 CLASSES = {"cat": 0.5, "dog": 2.0, "eel": 0.0}
 BOUND, TESTS = 2.0, (0.5, 1.0)  # of weights, and the weights of new examples that get a threshold of their own
 CENTRES = Centres.at([0.0, 1.0], 0.6, caps=[45_000, 60_000])
+COLUMNS = ("owner", "score", "atom", "weight", "label", "place", "loss")  # of items
 LAMBDAS = (0.0, 1.0, 2.0)  # where losses fall
 LOSS_BOUND, QUARTERS = 3.0, 4  # the largest loss, and into how many parts it falls
 
@@ -86,8 +87,11 @@ class Items:
 
     def kept(self, mask):
         """Return some of the items."""
-        columns = ("owner", "score", "atom", "weight", "label", "place", "loss")
-        return replace(self, **{name: getattr(self, name)[mask] for name in columns})
+        return replace(self, **{name: getattr(self, name)[mask] for name in COLUMNS})
+
+    def with_scores(self, score):
+        """Return the same items with other scores."""
+        return replace(self, score=score)
 
     def by_device(self, column):
         """Return a column as one array for each device."""
@@ -110,7 +114,7 @@ def random_items(rng, sizes, ties=True):
         owner,
         score.astype(float),
         atom,
-        rng.choice([0.0, 0.25, 0.5, 1.0, BOUND], n),
+        rng.choice([[0.0, 0.25, 0.5, 1.0, BOUND], [1.0, BOUND], [0.25, BOUND]][rng.integers(3)], n),
         rng.choice([*CLASSES], n),
         place,
         falls,
@@ -219,7 +223,7 @@ def key_of(group, side, centre, level):
 # --- the pooled answer ------------------------------------------------------------------------------------------------
 
 
-def pooled_thresholds(cell, items, asked, seen=None):
+def pooled_thresholds(cell, items, asked):
     """Return the thresholds of all parts and levels by the rule of the theorem, in fractions, from pooled items.
 
     Not for the group rules `seq` and `regression`, nor with pac_confidence. Parts without any item are left out.
@@ -258,6 +262,8 @@ def pooled_thresholds(cell, items, asked, seen=None):
 def _smallest_score(scores, mass, alpha, slack):
     """Return the smallest score at which the mass of scores at or below it is enough."""
     needed, below = (1 - alpha) * sum(mass, Fraction(0)) + slack, Fraction(0)
+    if not needed:
+        return -math.inf  # neither these examples nor the new one weigh anything
     for score, own in sorted(zip(scores.tolist(), mass, strict=True)):
         below += own
         if below >= needed:
@@ -313,10 +319,9 @@ def lost_by(cell, items, row, found, alpha, centre):
 def ratios(cell, items, asked, answer):
     """Return risk / alpha within every condition and at every level: all choices of hidden items, summed exactly.
 
-    `answer(left, device)` gives the thresholds from the items that are left, for new examples of this device.
+    `answer(left)` gives the thresholds from the items that are left, by device of the new example.
     """
-    sizes = [n - 1 for n in items.sizes]
-    chances, whole = asked.chances(sizes), weights_of(cell, items)
+    chances, whole = asked.chances([n - 1 for n in items.sizes]), weights_of(cell, items)
     near = CENTRES.weights(items.place) if cell.centres else None
     there, lost = {}, {}
     for way in hidden_choices(items):
