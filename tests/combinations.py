@@ -144,7 +144,9 @@ def run(cell, items, asked, network=None):
         more["pac_confidence"] = Fraction(9, 10)
     network = network or Network.complete(items.devices)
     if cell.losses:
-        losses = [Steps.on_grid(LAMBDAS, own[:, 1:] * (LOSS_BOUND / QUARTERS), LOSS_BOUND) for own in by_device(items.loss)]
+        losses = [
+            Steps.on_grid(LAMBDAS, own[:, 1:] * (LOSS_BOUND / QUARTERS), LOSS_BOUND) for own in by_device(items.loss)
+        ]
         return control(losses, network, [alpha * Fraction(LOSS_BOUND) for alpha in asked.alphas], **more)
     scores = by_device(items.score if cell.sides else items.score[:, 0])
     return calibrate(scores, network, list(asked.alphas), **more)
@@ -201,10 +203,10 @@ def level_of(cell, items, row):
 
 
 def weights_of(cell, items):
-    """Return what items weigh, without the weights of their devices; whole numbers: in units of an eighth."""
+    """Return what items weigh, without the weights of their devices, exactly."""
     if cell.weights == "classes":
-        return [int(8 * CLASSES[label]) for label in items.label.tolist()]
-    return [int(8 * weight) for weight in items.weight.tolist()] if cell.weights else [1] * len(items.owner)
+        return [Fraction(CLASSES[label]) for label in items.label.tolist()]
+    return [Fraction(weight) for weight in items.weight.tolist()] if cell.weights else [1] * len(items.owner)
 
 
 def parts_of(cell):
@@ -240,11 +242,9 @@ def pooled_thresholds(cell, items, asked):
         if cell.groups and not len(inside):
             continue
         cap = 1 if centre is None else int(CENTRES.caps[centre])
-        largest = cap * (int(8 * BOUND) if cell.weights else 1)
-        test = cap * int(8 * levels_of(cell)[level]) if cell.weights else largest
-        mass = [
-            v[items.owner[i]] * whole[i] * (1 if near is None else int(near[i, centre])) for i in inside.tolist()
-        ]
+        largest = cap * (Fraction(BOUND) if cell.weights else 1)
+        test = cap * Fraction(levels_of(cell)[level]) if cell.weights else largest
+        mass = [v[items.owner[i]] * whole[i] * (1 if near is None else int(near[i, centre])) for i in inside.tolist()]
         for alpha in asked.alphas:
             share = {LOWER: asked.lower_share, UPPER: 1 - asked.lower_share, "": 1}[side]
             a = alpha * share
@@ -274,7 +274,10 @@ def _smallest_score(scores, mass, alpha, slack):
 def _smallest_lambda(losses, mass, alpha, slack):
     """Return the smallest lambda at which the losses are small enough."""
     for place, threshold in enumerate((-math.inf, *LAMBDAS)):
-        lost = sum((m * (Fraction(int(own[place]), QUARTERS) - alpha) for own, m in zip(losses, mass, strict=True)), Fraction(0))
+        lost = sum(
+            (m * (Fraction(int(own[place]), QUARTERS) - alpha) for own, m in zip(losses, mass, strict=True)),
+            Fraction(0),
+        )
         if lost <= -slack:
             return threshold
     return math.inf

@@ -6,25 +6,30 @@ What works is compared with the pooled rule in fractions, and its risk is summed
 
 import itertools
 import math
+import re
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from conformesh import Network, calibrate, p_values, problems, solver
+from conformesh import Network, calibrate, p_values, problems, shift, solver
 from conformesh.guarantee import LOWER, UPPER, Guarantee, LossBound, Sides
 from conformesh.kernels import ranks
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.losses import Steps
 from conformesh.methods import METHODS
 from conformesh.solver import REFUSALS, Run, solve
-from conformesh.table import Table, loss_table
+from conformesh.table import loss_table
 from tests.campaigns import LONG
 from tests.combinations import (
     BOUND,
     COLUMNS,
     GROUPS,
     LAMBDAS,
+    QUARTERS,
     WEIGHTS,
     Asked,
     Cell,
@@ -40,8 +45,14 @@ from tests.combinations import (
 
 pytestmark = pytest.mark.filterwarnings("ignore::conformesh.TooFewScores", "ignore::conformesh.CalibrationNote")
 BY_STRATEGY = ("seq", "regression")  # group rules that are more than a rank for each group
-PUBLISHED = {"cp": "exchangeable", "fcp": "paper", "fedcp-qq": "exchangeable", "wfcp": "paper", "local": "own", "average": "paper"}
-BY_NAME = {refusal.name: refusal for refusal in REFUSALS}
+PUBLISHED = {
+    "cp": "exchangeable",
+    "fcp": "paper",
+    "fedcp-qq": "exchangeable",
+    "wfcp": "paper",
+    "local": "own",
+    "average": "paper",
+}
 METHOD = "the method"  # refuses by itself, in a sentence that names what it does not do
 
 
@@ -111,7 +122,7 @@ def small_items(rng, most, least_devices=1):
 
 
 def check(cell, items, asked, network=None):
-    """Return the largest risk / alpha of a table, which must be at most 1; each run is compared with the pooled rule."""
+    """Return the largest risk / alpha of a table, at most 1; each run must have the thresholds of the pooled rule."""
 
     def answer(left):
         found = thresholds_in(run(cell, left, asked, network))
@@ -316,7 +327,7 @@ def test_sides_of_group_rules_are_those_of_each_side_by_itself(groups):
 
 @pytest.mark.parametrize("mixture", ["sizes", "paper", "equal", "given"])
 def test_theorem_p_values_with_weights(mixture):
-    """P(p <= t), each new example as likely as it weighs, is at most t: all choices, and p is the threshold's inverse."""
+    """P(p <= t) is at most t, new examples as likely as they weigh: all choices; and p is the threshold's inverse."""
     rng, worst = np.random.default_rng(9), Fraction(0)
     for _ in range(3):
         items = small_items(rng, 16)
@@ -341,3 +352,276 @@ def test_theorem_p_values_with_weights(mixture):
             risk = sum((own for p, own in seen if p <= t), Fraction(0))
             worst = max(worst, risk / mass / t if mass else Fraction(0))
     assert 0 < worst <= 1
+
+
+# --- rounding ---------------------------------------------------------------------------------------------------------
+
+ROUNDED = [cell for cell in matrix() if cell.weights in ("bound", "tests") and not refusals_of(cell, 3)]
+
+
+def coarse(patch, examples=True, devices=True):
+    """Let weights of examples have 3 bits, and those of devices 2, so that rounding shows."""
+    if examples:
+        patch.setattr(shift, "WEIGHT_BITS", 3)
+    if devices:
+        patch.setattr(ranks, "_factor", lambda some, exact, held, most: (Fraction(2**2) / max(some), True))
+
+
+def check_rounding(cells, seed):
+    """Pass if no threshold is below the one in fractions; return how many are above, and how many were compared."""
+    rng, above, number = np.random.default_rng(seed), 0, 0
+    for cell in cells:
+        items = random_items(rng, [3, 5, 2, 7], ties=False)
+        items.weight[:] = np.minimum(BOUND * rng.random(len(items.owner)) * 1.5, BOUND)
+        asked = asked_of(rng, cell, items)
+        found, exact = thresholds_in(run(cell, items, asked)), pooled_thresholds(cell, items, asked)
+        assert found.keys() == exact.keys()
+        below = {key: (found[key], exact[key]) for key in exact if found[key] < exact[key]}
+        assert not below, f"{cell}, {asked}: rounding made a threshold smaller: {below}"
+        above, number = above + sum(found[key] > exact[key] for key in exact), number + len(exact)
+    return above, number
+
+
+def test_weights_of_many_digits_change_no_threshold():
+    """Rounding costs 2^-12 of one score, and more where centres and losses leave fewer bits: it seldom moves one."""
+    above, number = check_rounding(ROUNDED, 10)
+    assert above <= number / 100
+
+
+def test_coarse_weights_never_make_a_threshold_smaller(monkeypatch):
+    coarse(monkeypatch)
+    above, number = check_rounding(ROUNDED, 11)
+    assert number / 50 < above < number
+
+
+def rounded_up(right):
+    """Round weights of devices up, and add nothing for it."""
+    return lambda kinds, places, counts, most, up: replace(right(kinds, places, counts, most, True), rounded=False)
+
+
+@pytest.mark.parametrize("whose", ["examples", "devices"])
+def test_coarse_weights_rounded_to_the_wrong_side_are_noticed(whose, monkeypatch):
+    coarse(monkeypatch, whose == "examples", whose == "devices")
+    check_rounding(ROUNDED, 11)
+    plants = {
+        "examples": [
+            (shift.WeightUnit, "down", lambda unit, weights: np.ceil(unit._scaled(weights)).astype(int)),
+            (shift.WeightUnit, "lost", lambda unit, weights: np.zeros(len(weights), dtype=int)),
+        ],
+        "devices": [
+            (ranks, "_swap", rounded_up(ranks._swap)),
+            (ranks, "_swap", lambda *given, right=ranks._swap: replace(right(*given), rounded=False)),
+        ],
+    }
+    for owner, name, wrong in plants[whose]:
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, wrong)
+            with pytest.raises(AssertionError, match="rounding made a threshold smaller"):
+                check_rounding(ROUNDED, 11)
+
+
+# --- planted bugs -----------------------------------------------------------------------------------------------------
+
+
+def test_losses_of_groups_whose_weights_are_rounded_up_exceed_the_risk(monkeypatch):
+    """60 items that never lose and weigh little, one that always loses: rounded up, the many hide the one."""
+    never, always = np.zeros(len(LAMBDAS) + 1, dtype=int), np.full(len(LAMBDAS) + 1, QUARTERS)
+    items = random_items(np.random.default_rng(0), [61, 2])
+    items.atom[:], items.loss[:61], items.loss[61:] = 1, never, always
+    cell, asked = Cell("disjoint", losses=True), Asked((Fraction(2, 5),), "equal", rank_rule="swap")
+
+    def worst():
+        found = {}  # what is left is one of two tables, whichever items are hidden
+
+        def answer(left):
+            key = tuple(left.sizes)
+            found[key] = found.get(key) or thresholds_in(run(cell, left, asked))
+            return lambda device: found[key]
+
+        return max(ratios(cell, items, asked, answer).values())
+
+    coarse(monkeypatch)
+    assert worst() <= 1
+    monkeypatch.setattr(ranks, "_swap", rounded_up(ranks._swap))
+    assert worst() > 1
+
+
+def plant_test_weight_without_cap(patch):
+    """The new example weighs at a centre what it weighs without one."""
+    right = problems._test_weights
+    patch.setattr(
+        problems, "_test_weights", lambda w, rows, levels, largest: right(w, rows, levels, (rows.unit.up(BOUND),))
+    )
+
+
+def plant_cap_ignored(patch):
+    """The largest weight at a centre is that of the whole."""
+    right = problems._largest
+    patch.setattr(problems, "_largest", lambda rows, *more: (max(right(rows, *more)),) * len(right(rows, *more)))
+
+
+def plant_sizes_of_groups(patch):
+    """Weights of devices come from how many examples of the group they hold."""
+    right = solver.columns_of
+    patch.setattr(solver, "columns_of", lambda *given: replace(right(*given), examples=None))
+
+
+def plant_shares_of_sides_swapped(patch):
+    right = Sides.levels
+    patch.setattr(
+        Sides, "levels", lambda self, alpha: dict(zip((UPPER, LOWER), right(self, alpha).values(), strict=True))
+    )
+
+
+def plant_one_side_has_all_of_alpha(patch):
+    patch.setattr(Sides, "levels", lambda self, alpha: dict.fromkeys((LOWER, UPPER), alpha))
+
+
+def plant_weights_forgotten_at_centres(patch):
+    right = problems._Rows.factor
+    patch.setattr(problems._Rows, "factor", lambda rows, c: right(rows, c) if c is None else rows.near[:, c])
+
+
+def plant_mass_of_examples_without_centres(patch):
+    """Losses count every example as if it were at the centre."""
+    right = WeightedScores.weighing
+
+    def weighing(self, weights, spares=None, example_mass=None):
+        heavier = None if example_mass is None else 2 * example_mass
+        return right(self, weights, spares, heavier)
+
+    patch.setattr(WeightedScores, "weighing", weighing)
+
+
+def plant_groups_are_atoms(patch):
+    """With `max`, a group holds its own atom only."""
+    patch.setattr(
+        "conformesh.protocols.groups.Grouping.members",
+        property(
+            lambda self: np.array(
+                [[atom == (name,) or name == "everyone" for atom in self.atoms] for name in self.order]
+            )
+        ),
+    )
+
+
+def plant_levels_of_tests_in_reverse(patch):
+    right = problems._levels
+
+    def levels(guarantee):
+        found, places = right(guarantee)
+        return found, dict(zip(places, [*places.values()][::-1], strict=True))
+
+    patch.setattr(problems, "_levels", levels)
+
+
+def plant_one_device_exchanges_nothing(patch):
+    """The rule of one device for several."""
+    right = ranks.Requirement.demand
+    patch.setattr(
+        ranks.Requirement,
+        "demand",
+        lambda self, *given, **more: (
+            replace(right(self, *given, **more), rule="ordinary") if self.is_weighted else right(self, *given, **more)
+        ),
+    )
+
+
+PLANTED = {
+    plant_test_weight_without_cap: Cell("", "tests", centres=True),
+    plant_cap_ignored: Cell("disjoint", centres=True),
+    plant_sizes_of_groups: Cell("disjoint"),
+    plant_shares_of_sides_swapped: Cell("max", sides=True),
+    plant_one_side_has_all_of_alpha: Cell("", "bound", sides=True),
+    plant_weights_forgotten_at_centres: Cell("", "bound", centres=True),
+    plant_mass_of_examples_without_centres: Cell("", centres=True, losses=True),
+    plant_groups_are_atoms: Cell("max"),
+    plant_levels_of_tests_in_reverse: Cell("atoms", "tests"),
+    plant_one_device_exchanges_nothing: Cell("disjoint", "bound", losses=True),
+}
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__.removeprefix("plant_"))
+def test_a_planted_bug_is_noticed(plant, monkeypatch):
+    cell = PLANTED[plant]
+
+    def checked():
+        rng = np.random.default_rng(12)
+        for _ in range(6):
+            items = small_items(rng, 8)
+            check(cell, items, asked_of(rng, cell, items))
+            check_larger(cell, rng)
+
+    checked()
+    plant(monkeypatch)
+    with pytest.raises(AssertionError, match="not the pooled rule"):
+        checked()
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+SOME = random_items(np.random.default_rng(13), [5, 6, 4])
+EPSILON = (("epsilon", 1.0),)
+
+
+def asked_for(cell, **more):
+    """Return a call for a cell."""
+    return lambda: run(cell, SOME, Asked(**more))
+
+
+def solved(table, **more):
+    """Return a call below the public functions, which have no argument for this combination."""
+    guarantee = Guarantee(alphas=(Fraction(1, 5),), **more)
+    return lambda: solve(table, guarantee, Network.complete(table.devices), Run())
+
+
+LOSSES = loss_table([Steps.on_grid(LAMBDAS, [[1.0, 0.5, 0.0]])] * 3, None, None)
+TRIGGERS = {
+    "pac_confidence x groups": asked_for(Cell("disjoint", pac=True)),
+    "pac_confidence x seq or regression": lambda: run(
+        Cell("seq", pac=True), random_items(np.random.default_rng(0), [9]), Asked()
+    ),
+    "pac_confidence x weights": asked_for(Cell("", "classes", pac=True)),
+    "pac_confidence x centres": asked_for(Cell(centres=True, pac=True)),
+    "pac_confidence x losses": solved(LOSSES, loss=LossBound(), pac_confidence=Fraction(9, 10)),
+    "sides x losses": solved(LOSSES, loss=LossBound(), sides=Sides()),
+    "seq or regression x weights": asked_for(Cell("regression", "bound")),
+    "seq or regression x centres": asked_for(Cell("seq", centres=True)),
+    "seq or regression x losses": asked_for(Cell("regression", losses=True)),
+    "seq or regression x methods": asked_for(Cell("seq", method="h-dcp")),
+    "losses x methods": asked_for(Cell(losses=True, method="r-dcp")),
+    "sides x epsilon": asked_for(Cell(sides=True, method="p-dcp"), options=EPSILON),
+    "max x epsilon": asked_for(Cell("max", method="p-dcp"), options=EPSILON),
+    "ghost x groups": asked_for(Cell("disjoint"), rank_rule="ghost"),
+    "weights x methods": asked_for(Cell("", "tests", method="q-dcp")),
+    "centres x methods": asked_for(Cell(centres=True, method="fcp")),
+}
+
+
+@pytest.mark.parametrize("name", TRIGGERS)
+def test_a_refusal_says_its_reason_and_what_to_do(name):
+    refusal = next(one for one in REFUSALS if one.name == name)
+    with pytest.raises(
+        ValueError, match=rf"^{re.escape(refusal.reason)} \(method '.*'\); {re.escape(refusal.remedy)}$"
+    ):
+        TRIGGERS[name]()
+
+
+def test_every_refusal_has_a_trigger_and_a_reason_of_its_own():
+    assert [*TRIGGERS] == [refusal.name for refusal in REFUSALS]
+    assert len({refusal.reason for refusal in REFUSALS}) == len(REFUSALS)
+
+
+def test_documentation_lists_the_refusals():
+    page = (Path(__file__).parents[1] / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    part = page.split("<!-- generated: refused-combinations -->")[1].split("<!-- end -->")[0]
+    rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in part.strip().splitlines()[2:]]
+    assert rows == [(one.name.replace(" x ", " × "), one.reason, one.remedy) for one in REFUSALS]
+
+
+def test_ghosts_of_groups_and_groups_with_noise_still_work_where_they_are_proven():
+    """The refusals are no wider than their reasons."""
+    run(Cell("disjoint"), SOME, Asked(rank_rule="ghost", mixture="paper"))
+    run(Cell("disjoint"), random_items(np.random.default_rng(0), [9]), Asked(rank_rule="ghost"))
+    run(Cell("atoms", method="p-dcp"), SOME, Asked(options=EPSILON))
+    assert set(BY_STRATEGY) < set(ranks.GROUP_RULES)

@@ -139,7 +139,8 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda g, r, k: g.pac_confidence is not None and g.groups is not None and k > 1,
         "pac_confidence and groups do not go together on several devices: which part of a group's new examples comes "
         "from which device is unknown, so how many scores of a group there are is itself a draw",
-        "leave pac_confidence out, or calibrate each group on its own",
+        "leave pac_confidence out, or calibrate each group on its own, for new examples that come from devices in "
+        "proportion to their scores of this group",
     ),
     Refusal(
         "pac_confidence x seq or regression",
@@ -176,15 +177,15 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "seq or regression x weights",
         lambda g, r, k: _rule(r, "seq", "regression") and g.weighting is not None,
-        "group rules seq and regression are proven by an exchange of scores whose weight depends on their device alone, "
-        "and a shift gives each score a weight",
+        "group rules seq and regression are proven by an exchange of scores whose weight depends on their device "
+        "alone, and a shift gives each score a weight",
         "use group_rule='atoms' or 'max', or leave the weights out",
     ),
     Refusal(
         "seq or regression x centres",
         lambda g, r, k: _rule(r, "seq", "regression") and g.centres is not None,
-        "group rules seq and regression are proven by an exchange of scores whose weight depends on their device alone, "
-        "and near a centre they weigh by their distance",
+        "group rules seq and regression are proven by an exchange of scores whose weight depends on their device "
+        "alone, and near a centre they weigh by their distance",
         "use group_rule='atoms' or 'max', or leave the centres out",
     ),
     Refusal(
@@ -215,8 +216,8 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "max x epsilon",
         lambda g, r, k: _rule(r, "max") and _has_epsilon(r),
-        "with epsilon every example is counted once, and group rule max counts it in each of its groups, which costs as "
-        "many times the epsilon",
+        "with epsilon every example is counted once, and group rule max counts it in each of its groups, which costs "
+        "as many times the epsilon",
         "use group_rule='atoms', which counts every example once",
     ),
     Refusal(
@@ -304,9 +305,7 @@ def solve(
     return _warned(result, run.strict)
 
 
-def _weighs_parts(
-    guarantee: Guarantee, asked: Requirement, kept: Requirement, grouping: Grouping | None
-) -> bool:
+def _weighs_parts(guarantee: Guarantee, asked: Requirement, kept: Requirement, grouping: Grouping | None) -> bool:
     """Return whether columns hold a part of what devices have, so that device weights come from all their examples.
 
     A method that keeps the guarantee of its paper, and the ghost rule, treat each group as if it were alone. So does
@@ -342,9 +341,7 @@ def _run(
             seed = engine.share(run.seed)[0]  # every rank has drawn its own
             everyone = table.devices == engine.network.devices
             rows = np.arange(table.devices) if everyone else engine.here
-            hidden = [
-                rows_here(engine, hidden_scores(table, rows, agreed, side, seed)) for side in range(len(scores))
-            ]
+            hidden = [rows_here(engine, hidden_scores(table, rows, agreed, side, seed)) for side in range(len(scores))]
             drawn = {"group_seed": seed}
         protocol = _by_group_rule(site, sizes, scores, columns, chosen, hidden)
     part, cost = engine.run(protocol, 1, faults)
@@ -366,9 +363,7 @@ def _by_group_rule(
         own = [*range(len(columns.levels))]
         if columns.asked is not None:
             own = np.flatnonzero(columns.asked[side]).tolist()
-        here = replace(
-            site, sizes=counts, items=None, asked=None, alphas=tuple(columns.levels[level] for level in own)
-        )
+        here = replace(site, sizes=counts, items=None, asked=None, alphas=tuple(columns.levels[level] for level in own))
         grouping = replace(columns.grouping, hidden=hidden[side])
         outcomes.append((yield from grouped(here, mine, options, grouping)))
         levels.append(own)
@@ -380,7 +375,8 @@ def _by_group_rule(
 def _assuming(outcome: Outcome, words: str) -> Outcome:
     """Return an outcome whose certificates say what they assume."""
     certificates = [
-        [structs.replace(certificate, kind="assumed", assumption=words) for certificate in row] for row in outcome.certificates
+        [structs.replace(certificate, kind="assumed", assumption=words) for certificate in row]
+        for row in outcome.certificates
     ]
     return replace(outcome, certificates=certificates)
 
