@@ -27,7 +27,7 @@ import results_parts
 from numpy.typing import NDArray
 from references import entries, page_of
 
-from conformesh import METHODS, TOPOLOGIES, Calibration, Network, calibrate
+from conformesh import METHODS, TOPOLOGIES, Network, Result, calibrate
 from conformesh.data.partition import PARTITIONS, partition
 from conformesh.engines import ENGINES
 from conformesh.graph.weights import WEIGHTS
@@ -36,6 +36,7 @@ from conformesh.privacy.attack import observable
 from conformesh.privacy.exposure import exposure_of
 from conformesh.protocols.aggregate import AGGREGATORS, CannotAggregate
 from conformesh.scores import SCORES
+from conformesh.solver import REFUSALS
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -131,8 +132,14 @@ def certificates() -> str:
     return table((*columns, "numbers sent per device", "bits"), rows)
 
 
+def refused_combinations() -> str:
+    """Every combination that `solver.REFUSALS` refuses, with its reason and what to do instead."""
+    rows = [(one.name.replace(" x ", " × "), one.reason, one.remedy) for one in REFUSALS]
+    return table(("combination", "why it is refused", "instead"), rows)
+
+
 @cache
-def example(method: str) -> Calibration:
+def example(method: str) -> Result:
     """Return the run behind the tables: 20 devices on a torus, 50 uniform scores each, alpha = 0.1."""
     return calibrate(_uniform(20), Network.torus(5, 4), 0.1, method)
 
@@ -480,6 +487,7 @@ FILES: dict[Path, Callable[[], str]] = {DOCS / "openapi.json": openapi}  # writt
 PARTS: dict[str, Callable[..., str]] = {
     "methods": methods,
     "certificates": certificates,
+    "refused-combinations": refused_combinations,
     "options": options,
     "other-methods": other_methods,
     "topologies": topologies,

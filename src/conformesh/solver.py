@@ -139,7 +139,15 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda g, r, k: g.pac_confidence is not None and g.groups is not None and k > 1,
         "pac_confidence and groups do not go together on several devices: which part of a group's new examples comes "
         "from which device is unknown, so how many scores of a group there are is itself a draw",
-        "leave pac_confidence out, or calibrate each group on its own",
+        "leave pac_confidence out, or calibrate each group on its own, for new examples that come from devices in "
+        "proportion to their scores of this group",
+    ),
+    Refusal(
+        "pac_confidence x seq or regression",
+        lambda g, r, k: g.pac_confidence is not None and _rule(r, "seq", "regression"),
+        "group rules seq and regression are proven on average over draws of the scores, not with pac_confidence: their "
+        "ranks follow from thresholds of other groups, which have no binomial tail",
+        "leave pac_confidence out, or use group_rule='atoms' or 'max'",
     ),
     Refusal(
         "pac_confidence x weights",
@@ -169,13 +177,15 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "seq or regression x weights",
         lambda g, r, k: _rule(r, "seq", "regression") and g.weighting is not None,
-        "group rules seq and regression are proven by an exchange of scores whose weight depends on their device alone",
+        "group rules seq and regression are proven by an exchange of scores whose weight depends on their device "
+        "alone, and a shift gives each score a weight",
         "use group_rule='atoms' or 'max', or leave the weights out",
     ),
     Refusal(
         "seq or regression x centres",
         lambda g, r, k: _rule(r, "seq", "regression") and g.centres is not None,
-        "group rules seq and regression are proven by an exchange of scores whose weight depends on their device alone",
+        "group rules seq and regression are proven by an exchange of scores whose weight depends on their device "
+        "alone, and near a centre they weigh by their distance",
         "use group_rule='atoms' or 'max', or leave the centres out",
     ),
     Refusal(
@@ -191,12 +201,6 @@ REFUSALS: tuple[Refusal, ...] = (
         "use method 'e-dcp', or group_rule='atoms' or 'max'",
     ),
     Refusal(
-        "seq or regression x faults",
-        lambda g, r, k: _rule(r, "seq", "regression") and as_faults(r.faults) is not None,
-        "group rules seq and regression are calibrated by e-dcp, which needs every message",
-        "leave the faults out",
-    ),
-    Refusal(
         "losses x methods",
         lambda g, r, k: g.loss is not None and _takes(g, r) != "scores",
         "this method counts scores and cannot add up losses",
@@ -208,6 +212,20 @@ REFUSALS: tuple[Refusal, ...] = (
         "with epsilon every example is counted once, and both sides of an interval would count it twice, which costs "
         "twice the epsilon",
         "calibrate one score, or each side by itself with half of epsilon",
+    ),
+    Refusal(
+        "max x epsilon",
+        lambda g, r, k: _rule(r, "max") and _has_epsilon(r),
+        "with epsilon every example is counted once, and group rule max counts it in each of its groups, which costs "
+        "as many times the epsilon",
+        "use group_rule='atoms', which counts every example once",
+    ),
+    Refusal(
+        "ghost x groups",
+        lambda g, r, k: g.groups is not None and g.rank_rule == "ghost" and g.mixture.kind != "paper" and k > 1,
+        "rank_rule='ghost' is proven for groups with mixture 'paper' only: which part of a group's new examples comes "
+        "from which device is unknown",
+        "use mixture='paper', or rank_rule='swap'",
     ),
     Refusal(
         "weights x methods",
@@ -287,9 +305,7 @@ def solve(
     return _warned(result, run.strict)
 
 
-def _weighs_parts(
-    guarantee: Guarantee, asked: Requirement, kept: Requirement, grouping: Grouping | None
-) -> bool:
+def _weighs_parts(guarantee: Guarantee, asked: Requirement, kept: Requirement, grouping: Grouping | None) -> bool:
     """Return whether columns hold a part of what devices have, so that device weights come from all their examples.
 
     A method that keeps the guarantee of its paper, and the ghost rule, treat each group as if it were alone. So does
@@ -325,9 +341,7 @@ def _run(
             seed = engine.share(run.seed)[0]  # every rank has drawn its own
             everyone = table.devices == engine.network.devices
             rows = np.arange(table.devices) if everyone else engine.here
-            hidden = [
-                rows_here(engine, hidden_scores(table, rows, agreed, side, seed)) for side in range(len(scores))
-            ]
+            hidden = [rows_here(engine, hidden_scores(table, rows, agreed, side, seed)) for side in range(len(scores))]
             drawn = {"group_seed": seed}
         protocol = _by_group_rule(site, sizes, scores, columns, chosen, hidden)
     part, cost = engine.run(protocol, 1, faults)
@@ -349,9 +363,7 @@ def _by_group_rule(
         own = [*range(len(columns.levels))]
         if columns.asked is not None:
             own = np.flatnonzero(columns.asked[side]).tolist()
-        here = replace(
-            site, sizes=counts, items=None, asked=None, alphas=tuple(columns.levels[level] for level in own)
-        )
+        here = replace(site, sizes=counts, items=None, asked=None, alphas=tuple(columns.levels[level] for level in own))
         grouping = replace(columns.grouping, hidden=hidden[side])
         outcomes.append((yield from grouped(here, mine, options, grouping)))
         levels.append(own)
@@ -363,7 +375,8 @@ def _by_group_rule(
 def _assuming(outcome: Outcome, words: str) -> Outcome:
     """Return an outcome whose certificates say what they assume."""
     certificates = [
-        [structs.replace(certificate, kind="assumed", assumption=words) for certificate in row] for row in outcome.certificates
+        [structs.replace(certificate, kind="assumed", assumption=words) for certificate in row]
+        for row in outcome.certificates
     ]
     return replace(outcome, certificates=certificates)
 
