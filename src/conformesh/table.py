@@ -434,7 +434,7 @@ class _OfFrame(_Reader):
         if several and what in ("groups", "inputs"):
             return self._several(given, what)
         if isinstance(given, Mapping):
-            return _in_order_of(self.names or (), dict(as_devices(given, what)), what)
+            return order_by_id(self.names or (), dict(as_devices(given, what)), what)
         raise TypeError(
             f"{what} must be the name of a column, or a list of names, where scores are a frame, got "
             f"{type(given).__name__}; put them into a column of the frame"
@@ -498,7 +498,7 @@ class _OfDevices(_Reader):
         held = as_devices(given, what)
         if isinstance(held, dict) != (self.names is not None):
             raise TypeError(f"scores and {what} must both go by device name or both by order, got one of each")
-        each = _in_order_of(self.names or (), held, what) if isinstance(held, dict) else [*held]
+        each = order_by_id(self.names or (), held, what) if isinstance(held, dict) else [*held]
         if len(each) != len(self.sizes):
             raise ValueError(
                 f"scores came for {len(self.sizes)} devices but {what} for {len(each)}; pass one array per device "
@@ -523,7 +523,7 @@ class _OfTable(_Reader):
         held = as_devices(given, what)
         if isinstance(held, dict) != (self.names is not None):
             raise TypeError(f"scores and {what} must both go by device name or both by order, got one of each")
-        return _in_order_of(self.names or (), held, what) if isinstance(held, dict) else [*held]
+        return order_by_id(self.names or (), held, what) if isinstance(held, dict) else [*held]
 
 
 def _offsets(sizes: Any) -> Ints:
@@ -545,7 +545,7 @@ def _as_weights(values: NDArray[Any], who: str) -> Floats:
     return weights
 
 
-def _in_order_of(names: Sequence[str], held: Mapping[str, Any], what: str) -> list[Any]:
+def order_by_id(names: Sequence[str], held: Mapping[str, Any], what: str) -> list[Any]:
     """Return what devices hold in the order of their names."""
     place = _places([*held], names, what)
     values = [*held.values()]
