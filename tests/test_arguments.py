@@ -14,14 +14,9 @@ from conformesh import (
     CalibrationNote,
     Network,
     calibrate,
-    calibrate_local,
-    calibrate_several,
-    calibrate_shifted,
-    calibrate_sides,
     choose_centres,
     conformal_threshold,
     control,
-    control_several,
     detect,
     estimate_ratios,
     losses,
@@ -51,11 +46,9 @@ def classifier(**given):
 
 WITH_CONFIDENCE = {
     "calibrate": lambda **given: calibrate(SCORES, NETWORK, **given),
-    "calibrate_several": lambda **given: calibrate_several(SCORES, NETWORK, **given),
-    "calibrate_shifted": lambda **given: calibrate_shifted(
-        SCORES, NETWORK, weight=[np.ones(25)] * 4, weight_bound=1, **given
-    ),
-    "calibrate_sides": lambda **given: calibrate_sides([RNG.random((9, 2))] * 4, NETWORK, **given),
+    "calibrate_several": lambda **given: calibrate(SCORES, NETWORK, **given),
+    "calibrate_shifted": lambda **given: calibrate(SCORES, NETWORK, weight=[np.ones(25)] * 4, weight_bound=1, **given),
+    "calibrate_sides": lambda **given: calibrate([RNG.random((9, 2))] * 4, NETWORK, **given, symmetric=False),
     "solve_draws": lambda **given: solve_draws(WeightedScores.of(SCORES), NETWORK, [0.1], "e-dcp", **given),
     "control": lambda **given: control(STEPS, NETWORK, **given),
     "detect": lambda **given: detect(SCORES, NETWORK, SCORES, **given),
@@ -89,15 +82,13 @@ INPUTS = [RNG.random(25) for _ in range(4)]
 WITH_ALPHA = {
     "calibrate": lambda alpha: calibrate(SCORES, NETWORK, alpha),
     "calibrate, q-dcp": lambda alpha: calibrate(SCORES, NETWORK, alpha, "q-dcp"),
-    "calibrate_several": lambda alpha: calibrate_several(SCORES, NETWORK, [0.1, alpha]),
-    "calibrate_several, overlapping groups": lambda alpha: calibrate_several(
+    "calibrate_several": lambda alpha: calibrate(SCORES, NETWORK, [0.1, alpha]),
+    "calibrate_several, overlapping groups": lambda alpha: calibrate(
         SCORES, NETWORK, [alpha], groups=[[["a"], ["a", "b"]] * 12 + [["b"]]] * 4
     ),
-    "calibrate_shifted": lambda alpha: calibrate_shifted(
-        SCORES, NETWORK, [alpha], weight=[np.ones(25)] * 4, weight_bound=1
-    ),
-    "calibrate_sides": lambda alpha: calibrate_sides([RNG.random((25, 2))] * 4, NETWORK, alpha),
-    "calibrate_local": lambda alpha: calibrate_local(
+    "calibrate_shifted": lambda alpha: calibrate(SCORES, NETWORK, [alpha], weight=[np.ones(25)] * 4, weight_bound=1),
+    "calibrate_sides": lambda alpha: calibrate([RNG.random((25, 2))] * 4, NETWORK, alpha, symmetric=False),
+    "calibrate_local": lambda alpha: calibrate(
         SCORES, NETWORK, alpha, inputs=INPUTS, centres=choose_centres(RNG.random(99), 2)
     ),
     "conformal_threshold": lambda alpha: conformal_threshold(SCORES[0], alpha),
@@ -147,7 +138,7 @@ MISTAKES = {
         r"calibrate has no argument 'groups'; use calibrate_several\(..., groups=...\)",
     ),
     "alphas in calibrate": (
-        lambda: calibrate(SCORES, NETWORK, alphas=[0.1, 0.2]),
+        lambda: calibrate(SCORES, NETWORK, alpha=[0.1, 0.2]),
         TypeError,
         r"no argument 'alphas'; it takes alpha=, one number; for several in one run use calibrate_several\(alphas=",
     ),
@@ -157,38 +148,38 @@ MISTAKES = {
         r"calibrate_shifted\(..., class_weights=...\)",
     ),
     "alpha in calibrate_several": (
-        lambda: calibrate_several(SCORES, NETWORK, alpha=0.1),
+        lambda: calibrate(SCORES, NETWORK, alpha=0.1),
         TypeError,
         r"calibrate_several has no argument 'alpha'; it takes alphas=, a list such as alphas=\[0.1\]",
     ),
     "group in calibrate_several": (
-        lambda: calibrate_several(SCORES, NETWORK, group=GROUPS),
+        lambda: calibrate(SCORES, NETWORK, group=GROUPS),
         TypeError,
         "no argument 'group'; did you mean 'groups'",
     ),
     "alpha in calibrate_shifted": (
-        lambda: calibrate_shifted(SCORES, NETWORK, alpha=0.1, weight=SCORES, weight_bound=1),
+        lambda: calibrate(SCORES, NETWORK, alpha=0.1, weight=SCORES, weight_bound=1),
         TypeError,
         "it takes alphas=, a list",
     ),
     "alphas in calibrate_sides": (
-        lambda: calibrate_sides([RNG.random((9, 2))] * 4, NETWORK, alphas=[0.1]),
+        lambda: calibrate([RNG.random((9, 2))] * 4, NETWORK, alpha=[0.1], symmetric=False),
         TypeError,
         "it takes alpha=, one number",
     ),
     "groups in calibrate_local": (
-        lambda: calibrate_local(SCORES, NETWORK, inputs=INPUTS, centres=CENTRES, groups=GROUPS),
+        lambda: calibrate(SCORES, NETWORK, inputs=INPUTS, centres=CENTRES, groups=GROUPS),
         TypeError,
         r"use calibrate_several\(..., groups=",
     ),
     "alpha in control": (lambda: control(STEPS, NETWORK, alpha=0.1), TypeError, "it takes risk=, one number"),
     "risks in control": (
-        lambda: control(STEPS, NETWORK, risks=[0.1]),
+        lambda: control(STEPS, NETWORK, risk=[0.1]),
         TypeError,
         r"it takes risk=, one number; for several in one run use control_several\(risks=",
     ),
     "alphas in control_several": (
-        lambda: control_several(STEPS, NETWORK, alphas=[0.1]),
+        lambda: control(STEPS, NETWORK, alpha=[0.1]),
         TypeError,
         r"it takes risks=, a list such as risks=\[0.1\]",
     ),
@@ -210,13 +201,13 @@ MISTAKES = {
     ),
     # one number where several are expected
     "one alpha in calibrate_several": (
-        lambda: calibrate_several(FRAME, "cycle", 0.1),
+        lambda: calibrate(FRAME, "cycle", 0.1),
         TypeError,
         r"alphas must be a list of numbers, got 0.1; for one level write alphas=\[0.1\]",
     ),
-    "a text of alphas": (lambda: calibrate_several(SCORES, NETWORK, "0.1"), TypeError, r"write alphas=\[0.1\]"),
+    "a text of alphas": (lambda: calibrate(SCORES, NETWORK, "0.1"), TypeError, r"write alphas=\[0.1\]"),
     "one alpha in calibrate_shifted": (
-        lambda: calibrate_shifted(SCORES, NETWORK, 0.1, weight=SCORES, weight_bound=1),
+        lambda: calibrate(SCORES, NETWORK, 0.1, weight=SCORES, weight_bound=1),
         TypeError,
         "alphas must be a list",
     ),
@@ -225,51 +216,51 @@ MISTAKES = {
         TypeError,
         "alphas must be a list",
     ),
-    "one risk in control_several": (lambda: control_several(STEPS, NETWORK, 0.1), TypeError, r"write risks=\[0.1\]"),
+    "one risk in control_several": (lambda: control(STEPS, NETWORK, 0.1), TypeError, r"write risks=\[0.1\]"),
     "one test weight": (
-        lambda: calibrate_shifted(SCORES, NETWORK, weight=SCORES, weight_bound=1, test_weights=0.5),
+        lambda: calibrate(SCORES, NETWORK, weight=SCORES, weight_bound=1, test_weights=0.5),
         TypeError,
         r"test_weights must be a list of numbers, got 0.5",
     ),
     # groups, labels, weights, inputs and test scores
     "groups in a row": (
-        lambda: calibrate_several(SCORES, NETWORK, groups=np.concatenate(GROUPS)),
+        lambda: calibrate(SCORES, NETWORK, groups=np.concatenate(GROUPS)),
         ValueError,
         "groups must be one array per device .* got 100 values in a row",
     ),
     "names of groups in a row": (
-        lambda: calibrate_several(SCORES, NETWORK, groups=["x", "y"] * 50),
+        lambda: calibrate(SCORES, NETWORK, groups=["x", "y"] * 50),
         ValueError,
         "groups must be one array per device .* got 100 values in a row",
     ),
     "groups of a frame as an array": (
-        lambda: calibrate_several(FRAME, "cycle", groups=FRAME["site"].to_numpy()),
+        lambda: calibrate(FRAME, "cycle", groups=FRAME["site"].to_numpy()),
         TypeError,
         "groups must be the name of a column.* got ndarray",
     ),
     "groups of a frame as a column": (
-        lambda: calibrate_several(FRAME, "cycle", groups=FRAME["site"]),
+        lambda: calibrate(FRAME, "cycle", groups=FRAME["site"]),
         TypeError,
         "groups must be the name of a column.* got Series",
     ),
     "groups of a frame as a list": (
-        lambda: calibrate_several(FRAME, "cycle", groups=FRAME["site"].tolist()),
+        lambda: calibrate(FRAME, "cycle", groups=FRAME["site"].tolist()),
         ValueError,
         "groups: unknown column 'x'.* groups are names of columns",
     ),
     "a column of groups without a frame": (
-        lambda: calibrate_several(SCORES, NETWORK, groups="site"),
+        lambda: calibrate(SCORES, NETWORK, groups="site"),
         TypeError,
         "groups='site' names a column, so scores must be a frame",
     ),
-    "groups as a number": (lambda: calibrate_several(SCORES, NETWORK, groups=3), TypeError, "groups must be one array"),
+    "groups as a number": (lambda: calibrate(SCORES, NETWORK, groups=3), TypeError, "groups must be one array"),
     "groups of too few devices": (
-        lambda: calibrate_several(SCORES, NETWORK, groups=GROUPS[:3]),
+        lambda: calibrate(SCORES, NETWORK, groups=GROUPS[:3]),
         ValueError,
         "has 4 devices but groups came for 3",
     ),
     "group_atoms as a number": (
-        lambda: calibrate_several(SCORES, NETWORK, groups=GROUPS, group_atoms=3),
+        lambda: calibrate(SCORES, NETWORK, groups=GROUPS, group_atoms=3),
         TypeError,
         "group_atoms must be combinations of groups",
     ),
@@ -284,12 +275,12 @@ MISTAKES = {
         "labels='y' names a column, so scores must be a frame",
     ),
     "labels of a shift in a row": (
-        lambda: calibrate_shifted(SCORES, NETWORK, class_weights=[1, 2], labels=np.concatenate(GROUPS)),
+        lambda: calibrate(SCORES, NETWORK, class_weights=[1, 2], labels=np.concatenate(GROUPS)),
         ValueError,
         "labels must be one array per device",
     ),
     "one class weight": (
-        lambda: calibrate_shifted(SCORES, NETWORK, class_weights=2.0, labels=GROUPS),
+        lambda: calibrate(SCORES, NETWORK, class_weights=2.0, labels=GROUPS),
         TypeError,
         "class_weights must be a dict by class, or a list",
     ),
@@ -349,7 +340,7 @@ MISTAKES = {
         "draws must be a whole number",
     ),
     "centres as a number": (
-        lambda: calibrate_local(SCORES, NETWORK, inputs=INPUTS, centres=3),
+        lambda: calibrate(SCORES, NETWORK, inputs=INPUTS, centres=3),
         TypeError,
         "centres must come from choose_centres",
     ),
@@ -558,7 +549,7 @@ def test_levels_that_are_probably_meant_the_other_way_get_a_note():
     words = "pac_confidence=0.05 lets 95 % of calibrations miss their coverage; did you mean pac_confidence=0.95?"
     for run in (
         lambda: calibrate(held, "chain", 0.3, pac_confidence=0.05),
-        lambda: calibrate_sides(sides, "chain", 0.4, pac_confidence=0.05),
+        lambda: calibrate(sides, "chain", 0.4, pac_confidence=0.05, symmetric=False),
     ):
         with pytest.warns(CalibrationNote) as notes:
             run()

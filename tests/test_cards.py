@@ -12,17 +12,7 @@ import pytest
 from conformesh.localising import calibrate_local
 
 import conformesh
-from conformesh import (
-    Network,
-    calibrate_several,
-    calibrate_sides,
-    cards,
-    control,
-    detect,
-    p_values,
-    quantiles,
-    scores,
-)
+from conformesh import Network, calibrate, cards, control, detect, p_values, quantiles, scores
 from conformesh import calibrate as agree
 from conformesh.centres import Centres
 from conformesh.comparing import compare, fronts, ways_of
@@ -78,14 +68,12 @@ def results():
     rows = [[EVIL, *"bcdef"][i % 6] for i in range(60)]
     found["Evaluation"] = found["Calibration"].evaluate(probabilities, labels, device=rows).named([EVIL, "y", "z"])
     groups = [np.array([EVIL, "two"])[rng.integers(0, 2, 40)] for _ in held]
-    found["Calibrations"] = calibrate_several(held, network, [0.1, 0.2], groups=groups, score=lac)
+    found["Calibrations"] = calibrate(held, network, [0.1, 0.2], groups=groups, score=lac)
     found["PValues"] = p_values(held, network, probabilities[:15], score=lac, classes=[EVIL, "y", "z"])
     found["Quantiles"] = quantiles({"device": range(6), "score": rng.random(6)}, Network.cycle(6))
     found["Detection"] = detect(held, network, [rng.random(5) for _ in held], 0.3)
     inputs = [rng.random(40) for _ in held]
-    found["LocalCalibration"] = calibrate_local(
-        held, network, inputs=inputs, centres=Centres.at([0.0, 1.0], 0.5), score=lac
-    )
+    found["LocalCalibration"] = calibrate(held, network, inputs=inputs, centres=Centres.at([0.0, 1.0], 0.5), score=lac)
     found["LocalEvaluation"] = found["LocalCalibration"].evaluate(probabilities, labels, rng.random(60), rng=0)
     found["Comparison"] = compare(held, [network], 0.1, ways_of(["e-dcp", "local", "wfcp"]))
     found["Front"] = fronts(held, [network])[0]
@@ -99,7 +87,7 @@ def results():
     found["RiskEvaluation"] = found["Control"].evaluate(table, truth, device=rows * 2)
     cqr, band = scores.CQR(), np.tile([-1.0, 1.0], (40, 1))
     sides = [cqr.sides(band, rng.exponential(size=40) * 2 - 1) for _ in held]
-    found["Sides"] = calibrate_sides(sides, network, (0.1, 0.15), score=cqr)
+    found["Sides"] = calibrate(sides, network, (0.1, 0.15), score=cqr, symmetric=False)
     found["SidesCertificate"] = found["Sides"].certificate
     found["Slab"] = found["Evaluation"].worst_slab(probabilities, directions=5, rng=0)
     found["Batch"] = solve_draws(WeightedScores.of(held), network, (0.1, 0.2), "e-dcp")

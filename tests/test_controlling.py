@@ -16,19 +16,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from conformesh import (
-    Calibration,
-    CalibrationNote,
-    Calibrations,
-    Control,
-    Network,
-    TooFewScores,
-    calibrate,
-    control,
-    control_several,
-    promises,
-    scores,
-)
+from conformesh import CalibrationNote, Network, Result, TooFewScores, calibrate, control, promises, scores
 from conformesh.kernels.ranks import LOSS_UNITS, Demand, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.losses import ClassCost, FalseNegativeRate, OrdinalDistance, Steps, WrongAndAnswered
@@ -270,7 +258,7 @@ def test_lambda_is_that_of_the_pooled_rule(seed, target, scale):
     alpha = Fraction(int(rng.integers(1, 60)), 100)
     asked = target if target in SHARES else {str(k): share for k, share in enumerate(shares)}
     steps = [as_steps(own, scale) for own in devices]
-    result = control(steps, "complete", alpha * Fraction(scale), bound=scale, target=asked, rank="swap")
+    result = control(steps, "complete", alpha * Fraction(scale), bound=scale, mixture=asked, rank_rule="swap")
     assert result.threshold == oracle(devices, alpha, shares)
 
 
@@ -327,13 +315,13 @@ def test_miscoverage_is_what_calibrate_controls(target):
     rng, lac, cost = np.random.default_rng(2), scores.LAC(), ClassCost()
     network = Network.torus(4, 3)
     devices = [(rng.dirichlet(np.ones(5), n := int(rng.integers(3, 40))), rng.integers(0, 5, n)) for _ in range(12)]
-    covered = calibrate([lac(p, y) for p, y in devices], network, 0.1, target=target)
-    controlled = control([cost(p, y) for p, y in devices], network, 0.1, loss=cost, target=target)
+    covered = calibrate([lac(p, y) for p, y in devices], network, 0.1, mixture=target)
+    controlled = control([cost(p, y) for p, y in devices], network, 0.1, loss=cost, mixture=target)
     assert controlled.threshold == covered.threshold
     outputs = devices[0][0]
     np.testing.assert_array_equal(controlled.predict(outputs), lac.sets(outputs, covered.threshold))
     one_each = [FalseNegativeRate()(p, np.eye(5, dtype=bool)[y]) for p, y in devices]
-    assert control(one_each, network, 0.1, target=target).threshold == covered.threshold
+    assert control(one_each, network, 0.1, mixture=target).threshold == covered.threshold
 
 
 # What lambda may be, in words.
@@ -376,7 +364,7 @@ def test_where_nothing_is_needed_it_is_said(tmp_path):
     assert result.certificate.counted_rank == 0 >= result.certificate.required_rank
     assert not result.predict([[0.9, 0.99]]).any()
     result.save(tmp_path / "r.json")
-    assert Control.load(tmp_path / "r.json").threshold == -math.inf
+    assert Result.load(tmp_path / "r.json").threshold == -math.inf
 
 
 # What is refused.
@@ -486,8 +474,8 @@ def test_devices_without_items():
     steps = [*some_steps(60, 3), Steps.none()]
     assert control(steps, Network.cycle(4), 0.4).threshold < 1
     with pytest.warns(TooFewScores):
-        assert control(steps, Network.cycle(4), 0.2, target="equal").threshold == math.inf
-    assert control(steps, Network.cycle(4), 0.4, target="equal").threshold == 1
+        assert control(steps, Network.cycle(4), 0.2, mixture="equal").threshold == math.inf
+    assert control(steps, Network.cycle(4), 0.4, mixture="equal").threshold == 1
 
 
 # Results.
@@ -495,13 +483,13 @@ def test_devices_without_items():
 
 def test_several_risks_are_those_of_single_runs(tmp_path):
     risks = (0.2, 0.3, 0.5)
-    several = control_several(some_steps(), Network.cycle(4), risks)
+    several = control(some_steps(), Network.cycle(4), risks)
     for risk in risks:
         alone = control(some_steps(), Network.cycle(4), risk)
         assert several.get(risk).threshold == alone.threshold
         assert several.get(risk).certificate == alone.certificate
     several.save(tmp_path / "s.json")
-    again = Calibrations.load(tmp_path / "s.json")
+    again = Result.load(tmp_path / "s.json")
     assert again.to_dict() == several.to_dict()
     assert isinstance(again.get(0.3), Control)
     assert repr(again).splitlines()[1].split() == ["group", "risk", "0.2", "risk", "0.3", "risk", "0.5"]
@@ -511,7 +499,7 @@ def test_several_results_build_sets():
     rng, fnr = np.random.default_rng(0), FalseNegativeRate()
     p = rng.random((90, 4))
     y = rng.random(p.shape) < p
-    several = control_several([fnr(p[i::3], y[i::3]) for i in range(3)], "cycle", (0.2, 0.4), loss=fnr)
+    several = control([fnr(p[i::3], y[i::3]) for i in range(3)], "cycle", (0.2, 0.4), loss=fnr)
     np.testing.assert_array_equal(several.predict(p, alpha=0.4), several.get(0.4).predict(p))
 
 
@@ -521,7 +509,7 @@ def test_a_result_survives_its_file(tmp_path):
     result = control([loss(p, y) for p, y in devices], "cycle", 1.5, loss=loss)
     assert (result.risk, result.bound, result.alpha) == (1.5, 5.0, 0.3)
     result.save(tmp_path / "r.json")
-    for again in (Calibration.load(tmp_path / "r.json"), Control.load(tmp_path / "r.json")):
+    for again in (Result.load(tmp_path / "r.json"), Result.load(tmp_path / "r.json")):
         assert again.to_dict() == result.to_dict()
         assert again.loss == loss
         np.testing.assert_array_equal(again.predict(devices[0][0]), result.predict(devices[0][0]))
@@ -551,22 +539,22 @@ def test_a_changed_file_is_refused(case, devices, tmp_path):
     place[last] = change(place[last])
     (tmp_path / "r.json").write_text(json.dumps(raw))
     with pytest.raises(ValueError, match=words):
-        Calibration.load(tmp_path / "r.json")
+        Result.load(tmp_path / "r.json")
 
 
 def test_a_result_that_covers_is_no_control(tmp_path):
     calibrate([np.arange(50.0)], Network.chain(1), 0.1).save(tmp_path / "r.json")
     with pytest.raises(ValueError, match="needed a result of risk control, got one that covers"):
-        Control.load(tmp_path / "r.json")
+        Result.load(tmp_path / "r.json")
 
 
 @pytest.mark.parametrize("target", ["sizes", "equal"])
 def test_update_starts_from_the_old_lambda(target):
     steps, network = some_steps(200, 9, seed=1), Network.torus(3, 3)
-    old = control(steps, network, 0.3, target=target)
+    old = control(steps, network, 0.3, mixture=target)
     more = [*steps[:-1], some_steps(210, 1, seed=2)[0]]
     new = old.update(more, network)
-    cold = control(more, network, 0.3, target=target)
+    cold = control(more, network, 0.3, mixture=target)
     assert (new.threshold, new.risk, new.certificate) == (cold.threshold, cold.risk, cold.certificate)
     assert new.cost.rounds < cold.cost.rounds
     assert new.cost.bits_per_device < cold.cost.bits_per_device

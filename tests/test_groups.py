@@ -14,7 +14,7 @@ import pytest
 from conformesh.calibrating import _Parts
 from scipy.optimize import linprog
 
-from conformesh import Calibrations, Network, TooFewScores, calibrate_several, scores
+from conformesh import Network, Result, TooFewScores, calibrate, scores
 from conformesh.engines import Simulator
 from conformesh.io.memberships import Memberships
 from conformesh.kernels.group_fit import first_vertex, improved
@@ -257,13 +257,13 @@ def test_atoms_and_groups_have_the_thresholds_of_their_pooled_swap_ranks():
     values, within = np.concatenate(held), np.concatenate(tables)
     net = Network.torus(2, 2)
     for alpha in (0.1, 0.3):
-        atoms = calibrate_several(held, net, (alpha,), groups=tables, group_rule="atoms")
+        atoms = calibrate(held, net, (alpha,), groups=tables, group_rule="atoms")
         for name, atom in atoms.members.items():
             own = values[(within == [str(g) in atom for g in range(3)]).all(axis=1)]
             required = math.ceil((1 - Fraction(str(alpha))) * len(own) + 1)
             assert atoms.get(group=name).threshold == weighted_threshold(own, None, required)
             assert atoms.get(group=name).certificate.required_rank == required
-        groups = calibrate_several(held, net, (alpha,), groups=tables, group_rule="max")
+        groups = calibrate(held, net, (alpha,), groups=tables, group_rule="max")
         for g in range(3):
             own = values[within[:, g]]
             required = math.ceil((1 - Fraction(str(alpha))) * len(own) + 1)
@@ -279,7 +279,7 @@ def test_a_sequence_finds_what_pooled_scores_say_and_is_never_above_max(seed):
     values, within = np.concatenate(held), np.concatenate(tables)
     net, alpha = Network.chain(len(held)), Fraction(int(rng.integers(1, 5)), 10)
     order = [str(g) for g in rng.permutation(3)]
-    found = calibrate_several(held, net, (alpha,), groups=tables, group_rule="seq", group_order=order)
+    found = calibrate(held, net, (alpha,), groups=tables, group_rule="seq", group_order=order)
     low, high = np.full(len(values), -np.inf), np.full(len(values), -np.inf)
     for name in (*order, "everyone"):
         inside = within[:, int(name)] if name != "everyone" else np.ones(len(values), dtype=bool)
@@ -291,7 +291,7 @@ def test_a_sequence_finds_what_pooled_scores_say_and_is_never_above_max(seed):
         assert found.get(group=name).threshold == up
         low, high = np.where(inside, np.maximum(low, down), low), np.where(inside, np.maximum(high, up), high)
     np.testing.assert_array_equal(found.thresholds(within), high)
-    most = calibrate_several(held, net, (alpha,), groups=tables, group_rule="max")
+    most = calibrate(held, net, (alpha,), groups=tables, group_rule="max")
     assert (found.thresholds(within) <= most.thresholds(within)).all()
 
 
@@ -327,7 +327,7 @@ def check_regression(seed):
     K, G, n = int(rng.integers(1, 4)), int(rng.integers(1, 4)), int(rng.integers(3, 9))
     held, tables = [rng.normal(size=n) * (k + 1) for k in range(K)], [rng.random((n, G)) < 0.5 for _ in range(K)]
     alpha = Fraction(int(rng.integers(1, 6)), 10)
-    found = calibrate_several(held, Network.chain(K), (alpha,), groups=tables, group_rule="regression")
+    found = calibrate(held, Network.chain(K), (alpha,), groups=tables, group_rule="regression")
     parts = [*found.members]
     members = np.array([[g == "everyone" or g in found.members[part] for part in parts] for g in found.groups])
     place = {found.members[part]: i for i, part in enumerate(parts)}
@@ -357,9 +357,9 @@ def test_a_combination_that_was_named_has_a_threshold_though_no_score_has_it():
     held, tables = [rng.normal(size=60) for _ in range(3)], [rng.random((60, 2)) < 0.5 for _ in range(3)]
     tables = [own & ~(own.all(axis=1)[:, None]) for own in tables]  # nobody is in both
     net = Network.chain(3)
-    several = calibrate_several(held, net, (0.2,), groups=tables, group_rule="regression")
+    several = calibrate(held, net, (0.2,), groups=tables, group_rule="regression")
     assert several.threshold(["0", "1"]) == np.inf
-    named = calibrate_several(held, net, (0.2,), groups=tables, group_rule="regression", group_atoms=[["0", "1"]])
+    named = calibrate(held, net, (0.2,), groups=tables, group_rule="regression", group_atoms=[["0", "1"]])
     assert np.isfinite(named.threshold(["1", "0"]))
     for atom in ((), ("0",), ("1",)):
         assert named.threshold(atom) == several.threshold(atom)
@@ -369,7 +369,7 @@ def test_many_atoms_hide_one_drawn_score_of_each_device():
     """Six groups, more than fifty atoms; hiding fewer scores can only lower thresholds."""
     rng = np.random.default_rng(6)
     held, tables = [rng.normal(size=100) for _ in range(3)], [rng.random((100, 6)) < 0.5 for _ in range(3)]
-    several = calibrate_several(held, Network.chain(3), (0.2,), groups=tables, group_rule="regression")
+    several = calibrate(held, Network.chain(3), (0.2,), groups=tables, group_rule="regression")
     assert len(several.parts) > 50
     codes = [Memberships.of(own, "x") for own in tables]
     atoms = tuple(several.members.values())
@@ -399,7 +399,7 @@ def test_the_hidden_score_is_drawn_anew_and_its_seed_repeats_the_run(monkeypatch
     held, tables = [np.sort(rng.normal(size=100)) for _ in range(3)], [rng.random((100, 6)) < 0.5 for _ in range(3)]
 
     def run(**how):
-        return calibrate_several(held, Network.chain(3), (0.2,), groups=tables, group_rule="regression", **how)
+        return calibrate(held, Network.chain(3), (0.2,), groups=tables, group_rule="regression", **how)
 
     runs = [run() for _ in range(4)]
     seeds = [next(iter(one.items.values())).options["group_seed"] for one in runs]
@@ -483,16 +483,16 @@ def test_every_form_of_groups_gives_the_same_thresholds():
         return {name: [rows[i] for i in np.flatnonzero(device == name)] for name in names}
 
     found = [
-        calibrate_several(by_device(values), net, (0.2,), groups=by_device(lists)),
-        calibrate_several(frame, net, (0.2,), groups=["sex", "age"]),
-        calibrate_several(frame, net, (0.2,), groups="lists"),
-        calibrate_several(
+        calibrate(by_device(values), net, (0.2,), groups=by_device(lists)),
+        calibrate(frame, net, (0.2,), groups=["sex", "age"]),
+        calibrate(frame, net, (0.2,), groups="lists"),
+        calibrate(
             by_device(values),
             net,
             (0.2,),
             groups={name: {g: table[device == name, j] for j, g in enumerate(groups)} for name in names},
         ),
-        calibrate_several(
+        calibrate(
             by_device(values),
             net,
             (0.2,),
@@ -511,17 +511,17 @@ def test_auto_chooses_from_what_was_named_beforehand_alone():
     held, tables = overlapping(np.random.default_rng(1), groups=1)
     net = Network.chain(4)
     expected = {(): 70, ("0",): 70}
-    assert calibrate_several(held, net, groups=tables, group_atoms=expected).rule == "atoms"
-    assert calibrate_several(held, net, groups=tables, group_atoms={**expected, (): 69}).rule == "seq"
-    assert calibrate_several(held, net, groups=tables).rule == "seq"
+    assert calibrate(held, net, groups=tables, group_atoms=expected).rule == "atoms"
+    assert calibrate(held, net, groups=tables, group_atoms={**expected, (): 69}).rule == "seq"
+    assert calibrate(held, net, groups=tables).rule == "seq"
 
 
 def test_labels_that_do_not_overlap_stay_as_they_are_unless_a_rule_is_named():
     rng = np.random.default_rng(2)
     held, labels = [rng.normal(size=50) for _ in range(4)], [rng.integers(0, 2, 50) for _ in range(4)]
-    plain_groups = calibrate_several(held, Network.chain(4), groups=labels)
+    plain_groups = calibrate(held, Network.chain(4), groups=labels)
     assert (plain_groups.rule, plain_groups.groups) == ("", ("0", "1"))
-    named = calibrate_several(held, Network.chain(4), groups=labels, group_rule="max")
+    named = calibrate(held, Network.chain(4), groups=labels, group_rule="max")
     assert named.groups == ("0", "1", "everyone")
     for label in ("0", "1"):
         assert named.get(group=label).threshold == plain_groups.get(group=label).threshold
@@ -535,7 +535,7 @@ def test_sets_evaluation_and_files(rule, tmp_path):
     y = np.array([rng.choice(4, p=row) for row in p])
     lac, table = scores.LAC(), np.stack([p.max(axis=1) > 0.5, p[:, 0] > 0.2, p[:, 1] > 0.3], axis=1)
     cut = 600
-    several = calibrate_several(
+    several = calibrate(
         np.array_split(lac(p[:cut], y[:cut]), 4),
         Network.cycle(4),
         (0.2, 0.3),
@@ -556,7 +556,7 @@ def test_sets_evaluation_and_files(rule, tmp_path):
     assert several.certificate("1", 0.2).counted_rank >= 0.8 * table[:cut, 1].sum()
     assert several.certificate("1", 0.2).mixture == "sizes"
     several.save(tmp_path / "groups.json")
-    again = Calibrations.load(tmp_path / "groups.json")
+    again = Result.load(tmp_path / "groups.json")
     assert again.to_dict() == several.to_dict()
     np.testing.assert_array_equal(again.thresholds(table, 0.3), several.thresholds(table, 0.3))
     assert GROUP_RULES[rule] in repr(several)
@@ -574,36 +574,36 @@ def test_mistakes_are_named():
     held, tables = overlapping(np.random.default_rng(0))
     net = Network.torus(2, 2)
     with pytest.raises(ValueError, match="unknown group rule 'regresion', did you mean"):
-        calibrate_several(held, net, groups=tables, group_rule="regresion")
+        calibrate(held, net, groups=tables, group_rule="regresion")
     with pytest.raises(ValueError, match="'everyone' holds everybody"):
-        calibrate_several(held, net, groups=[[["everyone"]] * 40] * 4)
+        calibrate(held, net, groups=[[["everyone"]] * 40] * 4)
     with pytest.raises(ValueError, match="group_order must name every group, everyone comes last, got no '2'"):
-        calibrate_several(held, net, groups=tables, group_order=["0", "1"])
+        calibrate(held, net, groups=tables, group_order=["0", "1"])
     with pytest.raises(ValueError, match="name them with groups="):
-        calibrate_several(held, net, group_rule="seq")
+        calibrate(held, net, group_rule="seq")
     with pytest.raises(ValueError, match="e-dcp, got 'h-dcp'"):
-        calibrate_several(held, net, method="h-dcp", groups=tables)
+        calibrate(held, net, method="h-dcp", groups=tables)
     with pytest.raises(ValueError, match="pac_confidence and groups do not go together"):
-        calibrate_several(held, net, groups=tables, pac_confidence=0.9)
+        calibrate(held, net, groups=tables, pac_confidence=0.9)
     with pytest.raises(ValueError, match="device 0 has 40 scores but 39 group labels"):
-        calibrate_several(held, net, groups=[tables[0][:-1], *tables[1:]])
+        calibrate(held, net, groups=[tables[0][:-1], *tables[1:]])
     with pytest.raises(ValueError, match="counts every score alike, and the target gives them weights"):
-        calibrate_several(
+        calibrate(
             [held[0][:-9], *held[1:]],
             net,
             groups=[tables[0][:-9], *tables[1:]],
             group_rule="regression",
-            target="equal",
+            mixture="equal",
         )
     with pytest.raises(ValueError, match="must be finite, got inf"):
-        calibrate_several([np.append(held[0][:-1], np.inf), *held[1:]], net, groups=tables, group_rule="regression")
-    several = calibrate_several(held, net, groups=tables, group_rule="max", score=scores.Logit())
+        calibrate([np.append(held[0][:-1], np.inf), *held[1:]], net, groups=tables, group_rule="regression")
+    several = calibrate(held, net, groups=tables, group_rule="max", score=scores.Logit())
     with pytest.raises(ValueError, match="no threshold for group '9'; known: 0, 1, 2, everyone"):
         several.threshold(["0", "9"])
     with pytest.raises(ValueError, match="predict needs groups="):
         several.predict(np.full((1, 2), 0.5))
     with pytest.warns(TooFewScores, match="too few scores"):
-        calibrate_several([[0.1]] * 4, net, groups=[[["a", "b"]]] * 4, group_rule="regression")
+        calibrate([[0.1]] * 4, net, groups=[[["a", "b"]]] * 4, group_rule="regression")
 
 
 @pytest.mark.parametrize("rule", ["atoms", "max"])
@@ -612,7 +612,7 @@ def test_64_groups_and_three_levels_cost_no_more_than_the_vector_of_all(rule):
     rng, net, levels = np.random.default_rng(0), Network.torus(5, 4), (0.05, 0.1, 0.2)
     labels = [rng.integers(0, 64, 640) for _ in range(20)]
     held = [rng.normal(size=640) for _ in range(20)]
-    several = calibrate_several(held, net, levels, groups=labels, group_rule=rule)
+    several = calibrate(held, net, levels, groups=labels, group_rule=rule)
     trials = [[own[code == g] for own, code in zip(held, labels, strict=True)] for g in range(64)]
     batch = solve_draws(WeightedScores.of_trials(trials), net, levels, "e-dcp", joint=True)
     assert several.cost.numbers_per_device <= 1.3 * batch.cost.numbers_per_device

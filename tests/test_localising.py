@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from conformesh.localising import LocalEvaluation, local_coverage
 
-from conformesh import Centres, LocalCalibration, Network, calibrate, calibrate_local, choose_centres, scores
+from conformesh import Centres, Network, Result, calibrate, choose_centres, scores
 from conformesh.centres import WHOLE
 from conformesh.kernels.weighted_scores import WeightedScores
 from tests.statistics import assert_coverage, power_against
@@ -24,7 +24,7 @@ CENTRES = choose_centres(RNG.random(400), 4)
 
 def calibrated(**more):
     asked = {"inputs": INPUTS, "centres": CENTRES, "score": scores.AbsoluteResidual(), **more}
-    return calibrate_local(SCORES, NETWORK, **asked)
+    return calibrate(SCORES, NETWORK, **asked)
 
 
 @pytest.mark.parametrize("features", [1, 3])
@@ -96,7 +96,7 @@ def test_a_seed_draws_centre_and_score_apart():
     centres = Centres.at([0.0, 1.0], 0.5)
     outputs = np.full((2000, 2), 0.5)
     held = [RNG.random(200) / 2, (1 + RNG.random(200)) / 2]
-    found = calibrate_local(
+    found = calibrate(
         held, Network.chain(2), inputs=[np.zeros(200), np.ones(200)], centres=centres, score=scores.APS(randomised=True)
     )
     _, _, thresholds, draws = found._drawn(outputs, np.full(2000, 0.5), None, 7, None)
@@ -120,7 +120,7 @@ def test_theorem_coverage_holds_near_every_centre():
             lost, whole = [Fraction(0)] * 2, [Fraction(0)] * 2
             for way in itertools.product(*(range(n + 1) for n in sizes)):
                 held, x = zip(*([np.delete(part, way[k]) for part in table[k]] for k in range(3)), strict=True)
-                found = calibrate_local(held, Network.chain(3), alpha, inputs=x, centres=centres, target=target)
+                found = calibrate(held, Network.chain(3), alpha, inputs=x, centres=centres, mixture=target)
                 for k, share in enumerate(shares):
                     value, at = (part[way[k]] for part in table[k])
                     for c, weight in enumerate(centres.weights([at])[0].tolist()):
@@ -146,12 +146,12 @@ def test_thresholds_are_those_of_a_shift_to_each_centre():
 def test_inputs_come_in_all_forms():
     wanted = calibrated().thresholds
     lists = {"inputs": [*INPUTS.values()], "centres": CENTRES}
-    np.testing.assert_array_equal(calibrate_local([*SCORES.values()], NETWORK, **lists).thresholds, wanted)
+    np.testing.assert_array_equal(calibrate([*SCORES.values()], NETWORK, **lists).thresholds, wanted)
     names = np.repeat([*SCORES], [*map(len, SCORES.values())])
     columns = {"score": SCORES, "x": INPUTS}
     frame = pl.DataFrame({"device": names, **{key: np.concatenate([*own.values()]) for key, own in columns.items()}})
     for inputs in ("x", ["x"]):
-        found = calibrate_local(frame, NETWORK, inputs=inputs, centres=CENTRES)
+        found = calibrate(frame, NETWORK, inputs=inputs, centres=CENTRES)
         np.testing.assert_array_equal(found.thresholds, wanted)
 
 
@@ -191,13 +191,13 @@ def test_centres_are_at_most_as_many_as_inputs():
         choose_centres([1.0, 1.0, 2.0], 3)
     assert len(choose_centres([1.0, 1.0], 1)) == 1
     with pytest.raises(TypeError, match="got WeightedScores"):
-        calibrate_local(WeightedScores.of([[1.0]]), Network.complete(1), inputs=[[1.0]], centres=CENTRES)
+        calibrate(WeightedScores.of([[1.0]]), Network.complete(1), inputs=[[1.0]], centres=CENTRES)
 
 
 def test_a_result_is_kept(tmp_path):
     found = calibrated()
     found.save(tmp_path / "local.json")
-    again = LocalCalibration.load(tmp_path / "local.json")
+    again = Result.load(tmp_path / "local.json")
     np.testing.assert_array_equal(again.thresholds, found.thresholds)
     x = RNG.random(30)
     np.testing.assert_array_equal(again.predict(x, x, rng=1), found.predict(x, x, rng=1))
@@ -228,7 +228,7 @@ def test_evaluation_says_where_coverage_fails():
     held = np.abs(rng.normal(size=x.shape)) * (0.2 + x)
     centres = choose_centres(rng.random(1000), 10)
     network = Network.cycle(8)
-    local = calibrate_local([*held], network, inputs=[*x], centres=centres, score=scores.AbsoluteResidual())
+    local = calibrate([*held], network, inputs=[*x], centres=centres, score=scores.AbsoluteResidual())
     new = rng.random(20_000)
     truth = rng.normal(size=len(new)) * (0.2 + new)
     found = local.evaluate(np.zeros(len(new)), truth, new, rng=0)
@@ -248,7 +248,7 @@ def test_classes_are_evaluated_too():
     labels = [np.array([rng.choice(3, p=p) for p in own]) for own in outputs]
     lac = scores.LAC()
     held = [lac(p, y) for p, y in zip(outputs, labels, strict=True)]
-    found = calibrate_local(held, Network.complete(3), 0.2, inputs=x, centres=CENTRES, score=lac)
+    found = calibrate(held, Network.complete(3), 0.2, inputs=x, centres=CENTRES, score=lac)
     result = found.evaluate(outputs[0], labels[0], x[0], rng=0)
     sets = found.predict(outputs[0], x[0], rng=0)
     assert result.overall.coverage.covered == sets[np.arange(100), labels[0]].sum()
@@ -264,7 +264,7 @@ def test_local_coverage_holds_by_chance():
     for _ in range(trials):
         x = rng.random((3, 40))
         held = np.abs(rng.normal(size=x.shape)) * (0.05 + x)
-        found = calibrate_local([*held], Network.complete(3), inputs=[*x], centres=centres)
+        found = calibrate([*held], Network.complete(3), inputs=[*x], centres=centres)
         new = float(rng.random())
         (centre,) = centres.draw([new], rng=rng)
         hits[int(centre)].append(abs(rng.normal()) * (0.05 + new) <= found.thresholds[centre])

@@ -16,7 +16,7 @@ import pytest
 from conformesh.shifting import Unit
 
 import conformesh.kernels.ranks
-from conformesh import Calibration, Calibrations, Network, calibrate, calibrate_shifted, estimate_ratios, scores
+from conformesh import Network, Result, calibrate, estimate_ratios, scores
 from conformesh.kernels.ranks import make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.solver import solve_draws
@@ -139,7 +139,9 @@ def wrong(slack):
     """The required rank with another slack."""
 
     def required(self, requirement, alpha, trial, level, total, spare):
-        return math.ceil((1 - alpha) * total + slack(self, alpha, requirement.test_weights[level], requirement.largest_weights[0]))
+        return math.ceil(
+            (1 - alpha) * total + slack(self, alpha, requirement.test_weights[level], requirement.largest_weights[0])
+        )
 
     return required
 
@@ -207,8 +209,8 @@ def test_theorem_shifted_classes_are_covered(target):
         lost, whole = Fraction(0), Fraction(0)
         for way in itertools.product(*(range(n + 1) for n in sizes)):
             own, labels = zip(*([np.delete(part, way[k]) for part in table[k]] for k in range(3)), strict=True)
-            found = calibrate_shifted(
-                own, Network.chain(3), (0.5,), class_weights=ratios, labels=labels, target=target, aggregate="tree"
+            found = calibrate(
+                own, Network.chain(3), (0.5,), class_weights=ratios, labels=labels, mixture=target, aggregate="tree"
             )
             for k, share in enumerate(shares_of(target, sizes, None)):
                 value, label = (part[way[k]] for part in table[k])
@@ -263,8 +265,8 @@ def test_equal_weights_are_no_weights():
     for target in ("sizes", "paper", "equal", {"a": 1, "b": 2, "c": 0, "d": 1}):
         for weight in (1.0, 0.3):
             ones = {name: np.full(len(own), weight) for name, own in SCORES.items()}
-            plain = calibrate(SCORES, NETWORK, 0.2, target=target, rank="swap")
-            found = calibrate(SCORES, NETWORK, 0.2, target=target, rank="swap", weight=ones, weight_bound=weight)
+            plain = calibrate(SCORES, NETWORK, 0.2, mixture=target, rank_rule="swap")
+            found = calibrate(SCORES, NETWORK, 0.2, mixture=target, rank_rule="swap", weight=ones, weight_bound=weight)
             assert found.threshold == plain.threshold
 
 
@@ -308,7 +310,7 @@ def test_errors_name_who_and_what(change, words):
 
 def test_thresholds_grow_with_the_weight_of_the_new_example(tmp_path):
     levels = (0.0, 1.0, 2.5)
-    several = calibrate_shifted(
+    several = calibrate(
         SCORES,
         NETWORK,
         (0.1, 0.2),
@@ -323,7 +325,7 @@ def test_thresholds_grow_with_the_weight_of_the_new_example(tmp_path):
         assert found == sorted(found)
         assert found[-1] == calibrate(SCORES, NETWORK, alpha, weight=WEIGHTS, weight_bound=4).threshold
     several.save(tmp_path / "several.json")
-    again = Calibrations.load(tmp_path / "several.json")
+    again = Result.load(tmp_path / "several.json")
     rows = np.array([0.0, 0.1, 1.0, 2.6, 4.0])
     wanted = [several.get(0.1, f"weight at most {level!r}").threshold for level in (0.0, 1.0, 1.0, 4.0, 4.0)]
     for one in (several, again):
@@ -350,7 +352,7 @@ def test_thresholds_grow_with_the_weight_of_the_new_example(tmp_path):
 def test_several_name_what_does_not_go_together(change, words):
     asked = {"weight": WEIGHTS, "weight_bound": 4, "test_weights": [1.0], **change}
     with pytest.raises((TypeError, ValueError), match=words):
-        calibrate_shifted(SCORES, NETWORK, **asked)
+        calibrate(SCORES, NETWORK, **asked)
 
 
 LABELS = {name: RNG.choice(["cat", "dog"], len(own)) for name, own in SCORES.items()}
@@ -358,18 +360,18 @@ LABELS = {name: RNG.choice(["cat", "dog"], len(own)) for name, own in SCORES.ite
 
 def test_classes_have_thresholds_by_their_ratio(tmp_path):
     ratios = {"cat": 0.5, "dog": 3, "eel": 3}
-    found = calibrate_shifted(SCORES, NETWORK, (0.2,), class_weights=ratios, labels=LABELS, score=scores.Logit())
+    found = calibrate(SCORES, NETWORK, (0.2,), class_weights=ratios, labels=LABELS, score=scores.Logit())
     assert found.groups == ("cat", "dog", "eel")
     assert found.get(group="cat").threshold <= found.get(group="dog").threshold == found.get(group="eel").threshold
     weights = {name: np.where(own == "cat", 0.5, 3.0) for name, own in LABELS.items()}
     one = calibrate(SCORES, NETWORK, 0.2, weight=weights, weight_bound=3)
     assert found.get(group="dog").threshold == one.threshold
     assert (
-        calibrate_shifted(frame(y=LABELS), NETWORK, (0.2,), class_weights=ratios, labels="y").get(group="dog").threshold
+        calibrate(frame(y=LABELS), NETWORK, (0.2,), class_weights=ratios, labels="y").get(group="dog").threshold
         == one.threshold
     )
     found.save(tmp_path / "classes.json")
-    again = Calibrations.load(tmp_path / "classes.json")
+    again = Result.load(tmp_path / "classes.json")
     outputs = RNG.dirichlet(np.ones(3), 20)
     sets = found.predict(outputs, labels=["cat", "dog", "eel"])
     np.testing.assert_array_equal(again.predict(outputs, labels=["cat", "dog", "eel"]), sets)
@@ -388,7 +390,7 @@ def test_classes_have_thresholds_by_their_ratio(tmp_path):
 )
 def test_ratios_of_classes_are_checked(ratios, words):
     with pytest.raises(ValueError, match=words):
-        calibrate_shifted(SCORES, NETWORK, class_weights=ratios, labels=LABELS)
+        calibrate(SCORES, NETWORK, class_weights=ratios, labels=LABELS)
 
 
 def test_a_result_knows_its_weights(tmp_path):
@@ -398,7 +400,7 @@ def test_a_result_knows_its_weights(tmp_path):
     assert certificate.test == certificate.bound <= certificate.weight < certificate.bound * found.scores
     assert "times their weight" in str(certificate)
     found.save(tmp_path / "result.json")
-    again = Calibration.load(tmp_path / "result.json")
+    again = Result.load(tmp_path / "result.json")
     assert (again.weight_bound, again.certificate) == (4.0, certificate)
     with pytest.raises(ValueError, match="had weights of at most 4: give weight="):
         again.update(SCORES, NETWORK)
@@ -432,7 +434,7 @@ def test_estimated_ratios_are_assumed():
     assert found.certificate.kind == "assumed"
     assert "estimated by a classifier and clipped" in found.certificate.assumption
     assert calibrate(SCORES, NETWORK, weight=ratios, inputs=INPUTS).threshold == found.threshold
-    several = calibrate_shifted(SCORES, NETWORK, weight=ratios, test_weights=[1.0])
+    several = calibrate(SCORES, NETWORK, weight=ratios, test_weights=[1.0])
     assert {item.certificate.kind for item in several.items.values()} == {"assumed"}
 
 

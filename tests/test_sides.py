@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import Network, Sides, TooFewScores, calibrate, calibrate_sides, scores
+from conformesh import Network, Result, TooFewScores, calibrate, scores
 from conformesh.cli.predict import load_result
 from conformesh.kernels.weighted_scores import WeightedScores
 from tests.statistics import assert_coverage
@@ -32,7 +32,7 @@ def outputs_for(score, band):
 @pytest.mark.parametrize("method", ["e-dcp", "local", "cp", "fcp"])
 @pytest.mark.parametrize("alpha", [0.2, (0.05, 0.15)])
 def test_one_run_finds_what_two_would(method, alpha):
-    result = calibrate_sides(HELD, NETWORK, alpha, method, score="cqr")
+    result = calibrate(HELD, NETWORK, alpha, method, score="cqr", symmetric=False)
     assert result.alphas == ((0.1, 0.1) if alpha == 0.2 else alpha)
     assert result.alpha == 0.2
     for side, own in enumerate((result.lower, result.upper)):
@@ -45,13 +45,13 @@ def test_one_run_finds_what_two_would(method, alpha):
 
 
 def test_sides_refuse_another_score_than_their_own():
-    made = calibrate_sides(HELD, NETWORK, 0.2, score="cqr")
+    made = calibrate(HELD, NETWORK, 0.2, score="cqr", symmetric=False)
     with pytest.raises(ValueError, match=r"calibrated with CQR\(\), got AbsoluteResidual\(\); leave score out"):
         made.predict([0.0], score="absolute-residual")
 
 
 def test_both_sides_cost_less_than_two_runs():
-    both = calibrate_sides(HELD, NETWORK).cost
+    both = calibrate(HELD, NETWORK, symmetric=False).cost
     alone = [calibrate([table[:, side] for table in HELD], NETWORK, 0.05).cost for side in (0, 1)]
     assert both.rounds <= max(cost.rounds for cost in alone) + 2
     assert both.rounds < sum(cost.rounds for cost in alone)
@@ -87,7 +87,7 @@ def test_no_label_within_both_thresholds_is_lost(score, a, b, y, steps):
 
 
 def test_predict_and_evaluate_agree(tmp_path):
-    result = calibrate_sides(HELD, NETWORK, (0.05, 0.15), score=CQR)
+    result = calibrate(HELD, NETWORK, (0.05, 0.15), score=CQR, symmetric=False)
     band, y = np.concatenate(BANDS), np.concatenate(TRUTH)
     owners = np.repeat(NETWORK.ids, [len(own) for own in TRUTH])
     intervals = result.predict(band)
@@ -106,7 +106,7 @@ def test_predict_and_evaluate_agree(tmp_path):
 
 
 def test_a_changed_file_is_refused(tmp_path):
-    result = calibrate_sides(HELD, NETWORK, score=CQR)
+    result = calibrate(HELD, NETWORK, score=CQR, symmetric=False)
     raw = result.to_dict()
     for key, other, words in (
         ("lower", {**raw["lower"], "method": "cp"}, "both sides come from one run, so method must agree"),
@@ -118,14 +118,14 @@ def test_a_changed_file_is_refused(tmp_path):
 
 
 def test_sides_come_by_name_or_in_a_frame():
-    wanted = calibrate_sides(HELD, NETWORK).thresholds
+    wanted = calibrate(HELD, NETWORK, symmetric=False).thresholds
     by_name = dict(zip(NETWORK.ids, HELD, strict=True))
     owners = np.repeat([*by_name], [len(own) for own in HELD])
     below, above = np.concatenate(HELD).T
     frame = pl.DataFrame({"device": owners, "lower": below, "upper": above}).sample(fraction=1.0, shuffle=True, seed=1)
     for held in (by_name, frame, [own.tolist() for own in HELD]):
-        assert calibrate_sides(held, NETWORK).thresholds == wanted
-    assert calibrate_sides(by_name, "cycle").lower.device_ids == NETWORK.ids
+        assert calibrate(held, NETWORK, symmetric=False).thresholds == wanted
+    assert calibrate(by_name, "cycle", symmetric=False).lower.device_ids == NETWORK.ids
 
 
 @pytest.mark.parametrize(
@@ -142,25 +142,25 @@ def test_sides_come_by_name_or_in_a_frame():
 )
 def test_what_cannot_have_two_sides_is_refused(change, error, words):
     with pytest.raises(error, match=words):
-        calibrate_sides(**{"devices": HELD, "network": NETWORK, **change})
+        calibrate(**{"devices": HELD, "network": NETWORK, **change}, symmetric=False)
 
 
 def test_a_confidence_holds_for_both_together():
     """Each side may fail with half of what both may: the rank is that of the binomial at 1 - 0.05 / 2."""
     held = [RNG.normal(size=(100, 2)) for _ in range(4)]
-    both = calibrate_sides(held, NETWORK, 0.2, pac_confidence=0.95)
+    both = calibrate(held, NETWORK, 0.2, pac_confidence=0.95, symmetric=False)
     alone = calibrate([own[:, 0] for own in held], NETWORK, 0.1, pac_confidence=Fraction(39, 40))
-    unequal = calibrate_sides(held, NETWORK, ("0.1", "0.100001"), pac_confidence=0.95)
+    unequal = calibrate(held, NETWORK, ("0.1", "0.100001"), pac_confidence=0.95, symmetric=False)
     assert both.lower.threshold == alone.threshold == unequal.lower.threshold
     assert both.lower.certificate.pac_confidence == both.upper.certificate.pac_confidence == 0.95
 
 
 def test_too_few_scores_are_said():
     with pytest.warns(TooFewScores, match=r"group lower, alpha 0.005; group upper"):
-        result = calibrate_sides([own[:5] for own in HELD], NETWORK, 0.01, score=CQR)
+        result = calibrate([own[:5] for own in HELD], NETWORK, 0.01, score=CQR, symmetric=False)
     np.testing.assert_array_equal(result.predict([[0.0, 1.0]]), [[-np.inf, np.inf]])
     with pytest.raises(TooFewScores):
-        calibrate_sides([own[:5] for own in HELD], NETWORK, 0.01, strict=True)
+        calibrate([own[:5] for own in HELD], NETWORK, 0.01, strict=True, symmetric=False)
 
 
 def test_a_score_without_sides_says_so():
@@ -175,7 +175,7 @@ def test_a_score_without_sides_says_so():
 
     with pytest.raises(TypeError, match="'plain' does not tell two sides apart; use one threshold"):
         Plain().sides([0.0], [0.0])
-    result = calibrate_sides(HELD, NETWORK)
+    result = calibrate(HELD, NETWORK, symmetric=False)
     with pytest.raises(TypeError, match="'plain' does not tell two sides apart"):
         result.predict([0.0], score=Plain())
     with pytest.raises(ValueError, match="was not told its score"):
@@ -190,7 +190,7 @@ def test_asymmetric_intervals_cover_on_each_side():
     for _ in range(trials):
         y = rng.exponential(size=(5, 40))
         held = [CQR.sides(np.tile([0.5, 1.5], (40, 1)), own) for own in y]
-        result = calibrate_sides(held, "star", 0.1, score=CQR)
+        result = calibrate(held, "star", 0.1, score=CQR, symmetric=False)
         ((a, b),) = result.predict([[0.5, 1.5]])
         new = rng.exponential()
         low, high, both = low + (new >= a), high + (new <= b), both + (a <= new <= b)

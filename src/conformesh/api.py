@@ -25,7 +25,7 @@ from conformesh.scores import Function, Score, as_score, two_sided
 from conformesh.shift import weighting_of
 from conformesh.solver import Run, solve
 from conformesh.streams import Rng, recorded_seed
-from conformesh.table import Table, as_classes, as_network, loss_table
+from conformesh.table import Table, as_classes, as_network, known_devices, loss_table
 
 
 def calibrate(
@@ -179,6 +179,7 @@ def calibrate(
         centres=_centres(centres, inputs, shift),
         weighting=shift,
     )
+    network, ids = known_devices(network, engine)
     table = Table.of(
         data,
         columns=columns,
@@ -188,6 +189,8 @@ def calibrate(
         inputs=None if centres is None else inputs,
         labels=labels if class_weights is not None else None,
         mixture=mixture,
+        ids=ids,
+        once=True,
     )
     run = Run(
         method,
@@ -285,10 +288,12 @@ def control(
         weighting=shift,
         loss=LossBound(1.0 if bound is None else float(bound), as_loss(loss)),
     )
+    network, ids = known_devices(network, engine)
     table = loss_table(
         losses,
         bound,
         columns,
+        ids,
         groups=groups,
         weight=source,
         inputs=None if centres is None else inputs,

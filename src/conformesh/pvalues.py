@@ -31,7 +31,7 @@ from conformesh.result.pvalues import PValues
 from conformesh.scores import Function, Score, as_score
 from conformesh.shift import weighting_of
 from conformesh.solver import rows_here, running, samples_here
-from conformesh.table import Table, as_network, check_range, local_ids
+from conformesh.table import Table, as_network, check_range, known_devices, local_ids
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -111,7 +111,8 @@ def p_values(
     if labels is None and test_labels is not None:
         raise ValueError("test_labels say which class a test score is judged as; they need labels= as well")
     shift, source = weighting_of(weight, weight_bound, inputs, None, None, None)
-    table = Table.of(data, columns=columns, weight=source, labels=labels, mixture=mixture)
+    network, ids = known_devices(network, engine)
+    table = Table.of(data, columns=columns, weight=source, labels=labels, mixture=mixture, ids=ids, once=True)
     requirement = make_requirement(mixture if table.shares is None else table.shares, rank_rule)
     network = as_network(network, table)
     asked = Guarantee(alphas=(), mixture=Mixture(requirement.mixture), rank_rule=rank_rule, weighting=shift)

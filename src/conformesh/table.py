@@ -161,6 +161,7 @@ class Table:
         """Build from flat scores already grouped by device, `sizes` of them for each.
 
         With ``copy=False`` the array may be sorted where it is: a million devices with fifty scores each are 400 MB.
+        Groups, weights and the like, which belong to rows, are then refused.
 
         >>> Table.from_flat(np.array([3.0, 1.0, 2.0]), [2, 0, 1]).sizes.tolist()
         [2, 0, 1]
@@ -174,7 +175,7 @@ class Table:
                 f"shape {scores.shape}"
             )
         given = None if names is None else tuple(map(device_name, names))
-        return cls(given, _offsets(counts), scores, in_place=True)
+        return cls(given, _offsets(counts), scores, in_place=not copy)
 
     @classmethod
     def of(
@@ -189,16 +190,21 @@ class Table:
         labels: Any = None,
         mixture: Any = None,
         what: str = "data",
+        ids: Sequence[Sequence[str]] = (),
+        once: bool = False,
     ) -> Table:
         """Read scores, and whatever belongs to their rows, in any of the forms that this module describes.
 
         `groups`, `weight`, `inputs` and `labels` are names of columns where `data` is a frame, else they have the form
         of `data`: one array per device in the same order, or a dict by device name. `weight` may be a function of a
-        device's inputs.
+        device's inputs. `ids` are what devices may be called in errors where `data` has only their order, see
+        `known_devices`. `once` says that the table is for a single run, which may then sort its scores in place.
         """
         names = columns if isinstance(columns, ColumnNames) else ColumnNames(columns)
-        reader = _Reader.of(data, names, (LOWER, UPPER) if sides else (names.score,), what)
+        reader = _Reader.of(data, names, (LOWER, UPPER) if sides else (names.score,), what, ids)
         table = reader.scores(sides)
+        if not once and not isinstance(data, Table):
+            table = replace(table, in_place=False)
         return _with_columns(
             table, reader, names, groups=groups, weight=weight, inputs=inputs, labels=labels, mixture=mixture
         )
@@ -315,16 +321,19 @@ class _Reader:
 
     sizes: Ints
     names: tuple[str, ...] | None
+    ids: Sequence[Sequence[str]] = ()
 
     @classmethod
-    def of(cls, data: Any, columns: ColumnNames, needed: Sequence[str], what: str) -> _Reader:
+    def of(
+        cls, data: Any, columns: ColumnNames, needed: Sequence[str], what: str, ids: Sequence[Sequence[str]] = ()
+    ) -> _Reader:
         """Return the reader for whatever was given."""
         if isinstance(data, Table):
-            return _OfTable(data)
+            return _OfTable(data, ids)
         data = as_frame(data, columns, needed[0], what)
         if columns_of(data) is not None:
             return _OfFrame(Frame(data, columns, needed), needed)
-        return _OfDevices(data, what)
+        return _OfDevices(data, what, ids)
 
     def scores(self, sides: bool) -> Table:
         """Return a table with the scores."""
@@ -340,7 +349,16 @@ class _Reader:
 
     def who(self, k: int) -> str:
         """Return what a device is called in errors."""
-        return f"device {k if self.names is None else self.names[k]}"
+        if self.names is not None:
+            return f"device {self.names[k]}"
+        called = next((each for each in self.ids if len(each) == self._count()), None)
+        if called is None and self.ids:  # too many or too few: nobody knows whose array this is
+            return f"array {k}"
+        return f"device {k if called is None else called[k]}"
+
+    def _count(self) -> int:
+        """Return how many devices there are, also before their sizes are known."""
+        return len(self.sizes)
 
     def groups(self, given: Any) -> Memberships:
         """Return the groups of every row."""
@@ -453,15 +471,21 @@ class _OfFrame(_Reader):
 class _OfDevices(_Reader):
     """Reads one array for each device, by name or in the order of the network."""
 
-    def __init__(self, data: Any, what: str) -> None:
+    def __init__(self, data: Any, what: str, ids: Sequence[Sequence[str]] = ()) -> None:
         held = as_devices(data, what)
+        self.ids = ids
         self.names = tuple(held) if isinstance(held, dict) else None
         self.held: Any = [*held.values()] if isinstance(held, dict) else held
         self.sizes = np.zeros(0, dtype=np.int64)
 
+    def _count(self) -> int:
+        return len(self.held)
+
     def scores(self, sides: bool) -> Table:
         table = self.held
         whole = isinstance(table, np.ndarray) and table.ndim == 2 and table.dtype.kind in "fiu" and len(table) > 0
+        if np.ma.isMaskedArray(table):  # row by row, which refuses masked entries
+            self.held, whole = [*table], False
         if whole and not sides:  # a row for each device: a table of a million rows stays one array
             self.sizes = np.full(len(table), table.shape[1])
             values = self._clean_rows(table)
@@ -475,7 +499,7 @@ class _OfDevices(_Reader):
             self.names,
             _offsets(self.sizes),
             values,
-            in_place=not whole or values.base is not table,
+            in_place=not np.may_share_memory(values, table) if whole else True,
             is_wide=bool(whole),
         )
 
@@ -489,21 +513,7 @@ class _OfDevices(_Reader):
         return values
 
     def column(self, given: Any, what: str) -> list[Any]:
-        names_columns = isinstance(given, list | tuple) and given and all(isinstance(name, str) for name in given)
-        if isinstance(given, str) or (what == "inputs" and names_columns):
-            raise TypeError(
-                f"{what}={given!r} names a column, so scores must be a frame with it, got one array per device; give "
-                "one array per device instead"
-            )
-        held = as_devices(given, what)
-        if isinstance(held, dict) != (self.names is not None):
-            raise TypeError(f"scores and {what} must both go by device name or both by order, got one of each")
-        each = order_by_id(self.names or (), held, what) if isinstance(held, dict) else [*held]
-        if len(each) != len(self.sizes):
-            raise ValueError(
-                f"scores came for {len(self.sizes)} devices but {what} for {len(each)}; pass one array per device "
-                "(empty where a device has none)"
-            )
+        each = _beside(given, what, self.names, len(self.sizes))
         for k, (own, other) in enumerate(zip(self.held, each, strict=True)):
             name = k if self.names is None else self.names[k]
             check_index(own, other, f"{what}[{name!r}]", f"scores[{name!r}]")
@@ -513,17 +523,39 @@ class _OfDevices(_Reader):
 class _OfTable(_Reader):
     """Reads further columns for a table that exists."""
 
-    def __init__(self, table: Table) -> None:
-        self.table, self.names, self.sizes = table, table.names, table.sizes
+    def __init__(self, table: Table, ids: Sequence[Sequence[str]] = ()) -> None:
+        self.table, self.names, self.sizes, self.ids = table, table.names, table.sizes, ids
 
     def scores(self, sides: bool) -> Table:
         return self.table
 
     def column(self, given: Any, what: str) -> list[Any]:
-        held = as_devices(given, what)
-        if isinstance(held, dict) != (self.names is not None):
-            raise TypeError(f"scores and {what} must both go by device name or both by order, got one of each")
-        return order_by_id(self.names or (), held, what) if isinstance(held, dict) else [*held]
+        if self.table.in_place:  # an earlier run may have sorted the scores: which row is which is lost
+            raise ValueError(
+                f"{what} belong to rows, and Table.from_flat(..., copy=False) lets runs reorder them; leave copy=False "
+                "out"
+            )
+        return _beside(given, what, self.names, self.table.devices)
+
+
+def _beside(given: Any, what: str, names: tuple[str, ...] | None, devices: int) -> list[Any]:
+    """Return what each device has of a further column, which must have the form of the scores."""
+    names_columns = isinstance(given, list | tuple) and given and all(isinstance(name, str) for name in given)
+    if isinstance(given, str) or (what == "inputs" and names_columns):
+        raise TypeError(
+            f"{what}={given!r} names a column, so scores must be a frame with it, got one array per device; give "
+            "one array per device instead"
+        )
+    held = as_devices(given, what)
+    if isinstance(held, dict) != (names is not None):
+        raise TypeError(f"scores and {what} must both go by device name or both by order, got one of each")
+    each = order_by_id(names or (), held, what) if isinstance(held, dict) else [*held]
+    if len(each) != devices:
+        raise ValueError(
+            f"scores came for {devices} devices but {what} for {len(each)}; pass one array per device (empty where a "
+            "device has none)"
+        )
+    return each
 
 
 def _offsets(sizes: Any) -> Ints:
@@ -703,10 +735,16 @@ def as_classes(classes: Any) -> tuple[str | bool | int | float, ...] | None:
     return names
 
 
-def loss_table(losses: Any, bound: float | None, columns: Mapping[str, str] | None = None, **given: Any) -> Table:
+def loss_table(
+    losses: Any,
+    bound: float | None,
+    columns: Mapping[str, str] | None = None,
+    ids: Sequence[Sequence[str]] = (),
+    **given: Any,
+) -> Table:
     """Read losses: `Steps` of each device, (breakpoints, values) of each item, or a long frame.
 
-    `given` are the further columns of `Table.of`, with one entry for each item. In a long frame they are names of
+    `given` are the further columns of `Table.of`, with one entry for each item, and `ids` are as there. In a long frame they are names of
     columns, which must say the same in all rows of an item.
     """
     if isinstance(losses, Steps):
@@ -717,7 +755,7 @@ def loss_table(losses: Any, bound: float | None, columns: Mapping[str, str] | No
     data = as_frame(losses, names, LOSS, "losses")
     reader: _Reader
     if columns_of(data) is None:
-        reader = by_device = _OfDevices(data, "losses")
+        reader = by_device = _OfDevices(data, "losses", ids)
         steps = tuple(_as_steps(own, reader.who(k), bound) for k, own in enumerate(by_device.held))
         if not steps:
             raise ValueError("calibration needs at least one device, got none")
@@ -780,6 +818,24 @@ class _OfItems(_OfFrame):
         return each
 
 
+def known_devices(network: Any, engine: str | Engine = "simulator") -> tuple[Any, list[Sequence[str]]]:
+    """Return the network with a NetworkX graph read, and the names that devices in an order have in errors.
+
+    The data may be of all devices, or of those that an engine which exists hosts. A network that only has a name takes
+    its devices from the data: then there is nothing to know.
+    """
+    if _is_networkx(network):
+        network = Network.from_networkx(network)
+    if not isinstance(network, Network):
+        return network, []
+    hosted = [] if isinstance(engine, str) or not hasattr(engine, "here") else [local_ids(engine)]
+    return network, [network.ids, *hosted]
+
+
+def _is_networkx(network: Any) -> bool:
+    return hasattr(network, "is_directed") and hasattr(network, "adj")  # without importing it
+
+
 def as_network(network: Any, table: Table) -> Network:
     """Return the network that was meant.
 
@@ -801,7 +857,7 @@ def as_network(network: Any, table: Table) -> Network:
             )
         built = Network.of(network, table.devices)
         return built if table.names is None else built.relabelled(natural_order(table.names))
-    if hasattr(network, "is_directed") and hasattr(network, "adj"):  # a NetworkX graph, without importing it
+    if _is_networkx(network):
         return Network.from_networkx(network)
     if hasattr(network, "shape") and len(network.shape) == 2 and network.shape[0] == network.shape[1] != 2:
         return _of_matrix(network, table)

@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from conformesh import Calibrations, Control, LocalCalibration, Sides
+from conformesh import Result
 from conformesh.guarantee import Groups, Guarantee, LossBound, Mixture, Weighting
 from conformesh.guarantee import Sides as TwoSides
 from conformesh.result.result import Answer, Result

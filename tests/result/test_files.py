@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformesh import Calibration, Calibrations, Network, calibrate, calibrate_several
+from conformesh import Network, Result, calibrate
 from conformesh.io.json_numbers import from_json, in_json, number, to_json
 from conformesh.result.certificate import Certificate, Cost
 from conformesh.scores import LAC
@@ -87,7 +87,7 @@ def test_a_changed_file_is_refused_in_words(raw, case, tmp_path):
     file = tmp_path / "r.json"
     file.write_text(json.dumps(changed(raw, path, value)))
     with pytest.raises(ValueError, match=words) as error:
-        Calibration.load(file)
+        Result.load(file)
     assert str(error.value).startswith(f"{file}: ")
     assert "`" not in str(error.value).replace("`conformesh calibrate`", "")
     assert "$" not in str(error.value)
@@ -113,7 +113,7 @@ def test_what_is_no_result_is_refused_in_one_line(text, tmp_path):
 def test_each_methods_result_survives_a_file(method, tmp_path):
     result = calibrate(HELD, Network.cycle(5), 0.2, method)
     result.save(tmp_path / "r.json")
-    again = Calibration.load(tmp_path / "r.json")
+    again = Result.load(tmp_path / "r.json")
     assert again.to_dict() == result.to_dict()
     assert again.certificate == result.certificate
 
@@ -124,7 +124,7 @@ def test_a_device_may_be_named_inf(tmp_path):
     with pytest.warns(UserWarning, match="needs rank"):
         result = calibrate([[0.1]] * 3, network, 0.1)
     result.save(tmp_path / "r.json")
-    again = Calibration.load(tmp_path / "r.json")
+    again = Result.load(tmp_path / "r.json")
     assert again.device_ids == network.ids
     assert again.network == "inf"
     assert again.threshold == math.inf
@@ -132,9 +132,9 @@ def test_a_device_may_be_named_inf(tmp_path):
 
 
 def test_a_group_may_be_named_inf(tmp_path):
-    several = calibrate_several(HELD, Network.cycle(5), (0.1, 0.2), groups=[["inf"] * 20 + ["-inf"] * 20] * 5)
+    several = calibrate(HELD, Network.cycle(5), (0.1, 0.2), groups=[["inf"] * 20 + ["-inf"] * 20] * 5)
     several.save(tmp_path / "s.json")
-    assert Calibrations.load(tmp_path / "s.json").groups == several.groups
+    assert Result.load(tmp_path / "s.json").groups == several.groups
 
 
 SEVERAL = {
@@ -150,7 +150,7 @@ SEVERAL = {
 @pytest.mark.parametrize("case", SEVERAL)
 def test_changed_files_of_several_are_refused(case):
     path, value, words = SEVERAL[case]
-    several = calibrate_several(HELD, Network.cycle(5), (0.1, 0.2), groups=[["a"] * 20 + ["b"] * 20] * 5)
+    several = calibrate(HELD, Network.cycle(5), (0.1, 0.2), groups=[["a"] * 20 + ["b"] * 20] * 5)
     with pytest.raises(ValueError, match=words):
         Calibrations.from_dict(changed(several.to_dict(), path, value), "s.json")
 
@@ -193,13 +193,13 @@ def test_nan_is_never_written():
 def test_a_result_prints_as_a_line_and_several_as_a_table():
     cost = Cost(1, np.array([24.0, 24.0, 25.0]), np.array([1536.0, 1536.0, 1600.0]))
     assert str(cost) == "1 round, 24.3 numbers and 1,557 bits per device"
-    several = calibrate_several(HELD, Network.cycle(5), (0.1, 0.2), groups=[["cat"] * 20 + ["kangaroo"] * 20] * 5)
+    several = calibrate(HELD, Network.cycle(5), (0.1, 0.2), groups=[["cat"] * 20 + ["kangaroo"] * 20] * 5)
     head, columns, *rows = repr(several).split("\n")
     assert head.startswith("Calibrations(e-dcp on 5 devices; ")
     assert columns.split() == ["group", "alpha", "0.1", "alpha", "0.2"]
     assert [row.split() for row in rows] == [
         [group, *(f"{several.get(alpha, group).threshold:.6g}" for alpha in (0.1, 0.2))] for group in several.groups
     ]
-    many = calibrate_several([np.arange(250.0)], "chain", (0.6,), groups=[np.arange(250) // 10])
+    many = calibrate([np.arange(250.0)], "chain", (0.6,), groups=[np.arange(250) // 10])
     assert repr(many).endswith("... and 5 more groups")
     assert "array" not in repr(many)
