@@ -347,7 +347,7 @@ WAYS = {
     "DLPack": lambda: [Dlpack(own) for own in IN_ORDER],
     "array API": lambda: [needs("array_api_strict").asarray(own) for own in IN_ORDER],
     "torch tensors": lambda: [needs("torch").tensor(own, requires_grad=True) for own in IN_ORDER],
-    "flat table": lambda: flat_table(),
+    "flat table": flat_table,
     "flat table with names": lambda: flat_table(NAMES),
     "dict": lambda: BY_NAME,
     "dict of tensors": lambda: {name: needs("torch").tensor(own) for name, own in BY_NAME.items()},

@@ -169,12 +169,19 @@ class Table:
         array = np.asarray(values)
         scores = np.array(array, dtype=np.float64, copy=copy or None)
         counts = np.asarray(sizes, dtype=np.int64)
-        if scores.ndim not in (1, 2) or int(counts.sum()) != len(scores):
+        if counts.ndim != 1 or not len(counts) or (counts < 0).any():
+            raise ValueError(
+                f"sizes must be how many scores each device has, one number from 0 on each, got {sizes!r:.60}"
+            )
+        if scores.ndim not in (1, 2) or scores.shape[1:] not in ((), (2,)) or int(counts.sum()) != len(scores):
             raise ValueError(
                 f"flat scores must be one array with as many scores as `sizes` add up to, {int(counts.sum())}, got "
                 f"shape {scores.shape}"
             )
         given = None if names is None else tuple(map(device_name, names))
+        if given is not None and len({*given}) != len(counts):
+            raise ValueError(f"names must be {len(counts)} different names, one for each device, got {given!r:.60}")
+        note_alike(given or (), "devices")
         return cls(given, _offsets(counts), scores, in_place=not copy)
 
     @classmethod
@@ -249,8 +256,13 @@ class Table:
             inputs=None if self.inputs is None else self.inputs[rows],
             labels=None if self.labels is None else self.labels[rows],
             losses=None if self.losses is None else tuple(self.losses[k] for k in chosen.tolist()),
-            in_place=True,
+            in_place=False,
         )
+
+    def _copied(self, devices: Sequence[int] | Ints) -> Table:
+        """Return the rows of these devices for one run, which may sort what was copied."""
+        chosen = self.taken(devices)
+        return chosen if chosen is self else replace(chosen, in_place=True)
 
     def on(self, engine: Engine, what: str = "scores") -> Table:
         """Return the rows of the devices that an engine hosts here: of all of them in the order of the network.
@@ -263,12 +275,12 @@ class Table:
             ids = network.ids
             wanted = local if len(local) < len(ids) and {*self.names} <= {*local} else ids
             place = _places(self.names, wanted, what)
-            chosen = self.taken([place[name] for name in wanted])
+            chosen = self._copied([place[name] for name in wanted])
         else:
             network.check_list(what)
             chosen = self
         if chosen.devices == network.devices and len(local) < network.devices:
-            return chosen.taken(engine.here)
+            return chosen._copied(engine.here)
         if chosen.devices != len(local):
             here = "" if len(local) == network.devices else f", or for the {len(local)} of this rank"
             turned = chosen.devices and {*chosen.sizes.tolist()} == {network.devices}
@@ -527,6 +539,12 @@ class _OfTable(_Reader):
         self.table, self.names, self.sizes, self.ids = table, table.names, table.sizes, ids
 
     def scores(self, sides: bool) -> Table:
+        held = self.table.score
+        if held is None:
+            raise TypeError("this Table holds losses and no scores; use control, or give scores")
+        if sides != (held.ndim == 2):
+            columns = "two columns of scores, one for each side" if held.ndim == 2 else "one column of scores"
+            raise ValueError(f"this Table has {columns}; use symmetric={held.ndim != 2}")
         return self.table
 
     def column(self, given: Any, what: str) -> list[Any]:
@@ -744,8 +762,8 @@ def loss_table(
 ) -> Table:
     """Read losses: `Steps` of each device, (breakpoints, values) of each item, or a long frame.
 
-    `given` are the further columns of `Table.of`, with one entry for each item, and `ids` are as there. In a long frame they are names of
-    columns, which must say the same in all rows of an item.
+    `given` are the further columns of `Table.of`, with one entry for each item. In a long frame they are names of
+    columns, which must say the same in all rows of an item. `ids` is as in `Table.of`.
     """
     if isinstance(losses, Steps):
         raise TypeError("losses are the Steps of one device; give a list with those of each device, or a dict by name")
