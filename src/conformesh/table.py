@@ -413,7 +413,7 @@ class _Reader:
             function, given = given
         what = "weights" if function is None else "inputs"
         each = []
-        for k, own in enumerate(self.column(given, what)):
+        for k, own in enumerate(self.column(given, "weight" if function is None else "inputs")):
             if not np.ndim(own):
                 raise ValueError(f"{self.who(k)} has {self.sizes[k]} scores but one value; one each is needed")
             values = as_array(own, f"{self.who(k)}, {what}")
@@ -471,6 +471,11 @@ class _OfFrame(_Reader):
         )
 
     def _several(self, given: Sequence[str], what: str) -> list[Any]:
+        if strange := next((name for name in given if name not in self.frame.columns), None):
+            raise ValueError(
+                f"{what}: {unknown('column', strange, self.frame.columns)}; where scores are a frame, {what} are names "
+                "of columns"
+            )
         columns = {name: self.frame.split(self.frame.read(name, what)) for name in given}
         if what == "inputs":
             return [np.stack([column[name] for column in columns.values()], axis=1) for name in self.frame.names]
