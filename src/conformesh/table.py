@@ -75,14 +75,16 @@ class Frame:
 
     def __init__(self, frame: Any, columns: ColumnNames, needed: Sequence[str]) -> None:
         self.frame, self.columns = frame, columns_of(frame) or []
-        for name in (columns.device, *needed):
-            if name not in self.columns:
-                wanted = " and ".join(repr(one) for one in (columns.device, *needed))
-                raise ValueError(
-                    f"a frame of scores must have the columns {wanted}, a row for each score, got "
-                    f"{', '.join(self.columns[:8])}; rename its columns, name them with columns=, such as "
-                    f"columns={{'device': {self.columns[0]!r}}}, or give a dict of device -> scores"
-                )
+        wanted = [columns.device, *needed]
+        if missing := [name for name in wanted if name not in self.columns]:
+            role = {columns.device: "device", columns.score: "score"}.get(missing[0])
+            spare = next((name for name in self.columns if name not in wanted), None)
+            hint = f"name them with columns=, such as columns={{{role!r}: {spare!r}}}, " if role and spare else ""
+            raise ValueError(
+                f"a frame of scores must have the columns {', '.join(map(repr, wanted[:-1]))} and {wanted[-1]!r}, a row "
+                f"for each score, got {', '.join(self.columns[:8])}; rename its columns, {hint}or give a dict of device "
+                "-> scores"
+            )
         owners = as_array(frame[columns.device], f"column {columns.device!r}")
         cells = owners.tolist()
         gaps = [i for i, owner in enumerate(cells) if owner is None or owner != owner]  # noqa: PLR0124 - NaN
