@@ -380,7 +380,7 @@ MISTAKES = {
     "inputs without centres": (
         lambda: calibrate(SCORES, NETWORK, inputs=INPUTS),
         ValueError,
-        "inputs go with centres=, or with a weight that is a function of them; neither was given",
+        "inputs go with a weight that is a function of them, or with centres=; neither was given",
     ),
     "a group rule without groups": (
         lambda: calibrate(SCORES, NETWORK, group_rule="max"),

@@ -287,9 +287,7 @@ def solve(
     return _warned(result, run.strict)
 
 
-def _weighs_parts(
-    guarantee: Guarantee, asked: Requirement, kept: Requirement, grouping: Grouping | None
-) -> bool:
+def _weighs_parts(guarantee: Guarantee, asked: Requirement, kept: Requirement, grouping: Grouping | None) -> bool:
     """Return whether columns hold a part of what devices have, so that device weights come from all their examples.
 
     A method that keeps the guarantee of its paper, and the ghost rule, treat each group as if it were alone. So does
@@ -325,9 +323,7 @@ def _run(
             seed = engine.share(run.seed)[0]  # every rank has drawn its own
             everyone = table.devices == engine.network.devices
             rows = np.arange(table.devices) if everyone else engine.here
-            hidden = [
-                rows_here(engine, hidden_scores(table, rows, agreed, side, seed)) for side in range(len(scores))
-            ]
+            hidden = [rows_here(engine, hidden_scores(table, rows, agreed, side, seed)) for side in range(len(scores))]
             drawn = {"group_seed": seed}
         protocol = _by_group_rule(site, sizes, scores, columns, chosen, hidden)
     part, cost = engine.run(protocol, 1, faults)
@@ -349,9 +345,7 @@ def _by_group_rule(
         own = [*range(len(columns.levels))]
         if columns.asked is not None:
             own = np.flatnonzero(columns.asked[side]).tolist()
-        here = replace(
-            site, sizes=counts, items=None, asked=None, alphas=tuple(columns.levels[level] for level in own)
-        )
+        here = replace(site, sizes=counts, items=None, asked=None, alphas=tuple(columns.levels[level] for level in own))
         grouping = replace(columns.grouping, hidden=hidden[side])
         outcomes.append((yield from grouped(here, mine, options, grouping)))
         levels.append(own)
@@ -363,7 +357,8 @@ def _by_group_rule(
 def _assuming(outcome: Outcome, words: str) -> Outcome:
     """Return an outcome whose certificates say what they assume."""
     certificates = [
-        [structs.replace(certificate, kind="assumed", assumption=words) for certificate in row] for row in outcome.certificates
+        [structs.replace(certificate, kind="assumed", assumption=words) for certificate in row]
+        for row in outcome.certificates
     ]
     return replace(outcome, certificates=certificates)
 

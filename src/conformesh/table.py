@@ -41,6 +41,7 @@ Ints = NDArray[np.int64]
 # The roles of columns in a long frame, and the names they have unless `columns` says otherwise. The command line has
 # an option for each of them, such as --device-column.
 ROLES = ("device", "score", "label", "group", "weight", "share", "id", "time")
+_FIELDS = {"weight": "weight", "label": "labels"}  # of a `Table`, by role
 ITEM, LAMBDA, LOSS = "item", "lambda", "loss"  # further columns of a long frame of losses
 LOWER, UPPER = "lower", "upper"  # columns of a long frame of scores with two sides
 
@@ -65,9 +66,11 @@ class ColumnNames:
         self.score = self.given.get("score", "score")
         self.id = self.given.get("id", "id")
 
-    def named(self, role: str, value: Any) -> Any:
-        """Return what an argument says, or without it the column that was named for its role."""
-        return self.given.get(role) if value is None else value
+    def named(self, role: str, value: Any, data: Any = None) -> Any:
+        """Return what an argument says; without it the column that was named for its role, or what a table has."""
+        if value is None and role in self.given:
+            return self.given[role]
+        return getattr(data, _FIELDS[role]) if value is None and isinstance(data, Table) else value
 
 
 class Frame:
@@ -312,11 +315,11 @@ def _with_columns(
     if groups is not None:
         column = groups if isinstance(groups, str) else ""
         table = replace(table, groups=reader.groups(groups), group_column=column)
-    if labels is not None:
+    if labels is not None and labels is not table.labels:
         table = replace(table, labels=reader.labels(labels))
-    if inputs is not None:
+    if inputs is not None and inputs is not table.inputs:
         table = replace(table, inputs=reader.inputs(inputs))
-    if weight is not None:
+    if weight is not None and weight is not table.weight:
         table = replace(table, weight=reader.weights(weight))
     share = names.given.get("share") if mixture is None or isinstance(mixture, str) else None
     if isinstance(mixture, str) and mixture not in CHOSEN_MIXTURES and reader.has_column(mixture):
@@ -466,7 +469,7 @@ class _OfFrame(_Reader):
         if several and what in ("groups", "inputs"):
             return self._several(given, what)
         if isinstance(given, Mapping):
-            return order_by_id(self.names or (), dict(as_devices(given, what)), what)
+            return _beside(given, what, self.names, len(self.sizes))
         raise TypeError(
             f"{what} must be the name of a column, or a list of names, where scores are a frame, got "
             f"{type(given).__name__}; put them into a column of the frame"
@@ -574,10 +577,11 @@ def _beside(given: Any, what: str, names: tuple[str, ...] | None, devices: int) 
     held = as_devices(given, what)
     if isinstance(held, dict) != (names is not None):
         raise TypeError(f"scores and {what} must both go by device name or both by order, got one of each")
-    each = order_by_id(names or (), held, what) if isinstance(held, dict) else [*held]
+    plural = "weights" if what == "weight" else what
+    each = order_by_id(names or (), held, plural) if isinstance(held, dict) else [*held]
     if len(each) != devices:
         raise ValueError(
-            f"scores came for {devices} devices but {what} for {len(each)}; pass one array per device (empty where a "
+            f"scores came for {devices} devices but {plural} for {len(each)}; pass one array per device (empty where a "
             "device has none)"
         )
     return each
@@ -763,7 +767,7 @@ def as_classes(classes: Any) -> tuple[str | bool | int | float, ...] | None:
 def loss_table(
     losses: Any,
     bound: float | None,
-    columns: Mapping[str, str] | None = None,
+    columns: Mapping[str, str] | ColumnNames | None = None,
     ids: Sequence[Sequence[str]] = (),
     **given: Any,
 ) -> Table:
@@ -776,7 +780,7 @@ def loss_table(
         raise TypeError("losses are the Steps of one device; give a list with those of each device, or a dict by name")
     if isinstance(losses, Table):
         raise TypeError("losses must be Steps of each device, or a frame of losses, got a Table, which holds scores")
-    names = ColumnNames(columns)
+    names = columns if isinstance(columns, ColumnNames) else ColumnNames(columns)
     data = as_frame(losses, names, LOSS, "losses")
     reader: _Reader
     if columns_of(data) is None:
