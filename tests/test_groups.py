@@ -11,7 +11,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from conformesh.calibrating import _Parts
 from scipy.optimize import linprog
 
 from conformesh import Network, Result, TooFewScores, calibrate, scores
@@ -28,7 +27,9 @@ from conformesh.protocols.group_regression import Book, Cell, Level
 from conformesh.protocols.groups import Grouping, grouped
 from conformesh.protocols.joint import joint
 from conformesh.protocols.site import Outcome, Site
+from conformesh.problems import Agreed, hidden_scores
 from conformesh.solver import solve_draws
+from conformesh.table import Table
 from tests.campaigns import LONG
 
 ATOMS = ((), ("a",), ("b",), ("a", "b"))
@@ -258,18 +259,18 @@ def test_atoms_and_groups_have_the_thresholds_of_their_pooled_swap_ranks():
     net = Network.torus(2, 2)
     for alpha in (0.1, 0.3):
         atoms = calibrate(held, net, (alpha,), groups=tables, group_rule="atoms")
-        for name, atom in atoms.members.items():
+        for name, atom in atoms.guarantee.groups.atoms.items():
             own = values[(within == [str(g) in atom for g in range(3)]).all(axis=1)]
             required = math.ceil((1 - Fraction(str(alpha))) * len(own) + 1)
-            assert atoms.get(group=name).threshold == weighted_threshold(own, None, required)
-            assert atoms.get(group=name).certificate.required_rank == required
+            assert atoms[name].threshold == weighted_threshold(own, None, required)
+            assert atoms[name].certificate.required_rank == required
         groups = calibrate(held, net, (alpha,), groups=tables, group_rule="max")
         for g in range(3):
             own = values[within[:, g]]
             required = math.ceil((1 - Fraction(str(alpha))) * len(own) + 1)
-            assert groups.get(group=g).threshold == weighted_threshold(own, None, required)
-        own = [groups.get(group=name).threshold for name in ("0", "2", "everyone")]
-        assert groups.threshold(["0", "2"]) == max(own)
+            assert groups[g].threshold == weighted_threshold(own, None, required)
+        own = [groups[name].threshold for name in ("0", "2", "everyone")]
+        assert groups.threshold_for(["0", "2"]) == max(own)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -288,11 +289,11 @@ def test_a_sequence_finds_what_pooled_scores_say_and_is_never_above_max(seed):
         down = weighted_threshold(
             np.where(values <= high, -np.inf, values)[inside], None, math.ceil((1 - alpha) * (n - 1))
         )
-        assert found.get(group=name).threshold == up
+        assert found[name].threshold == up
         low, high = np.where(inside, np.maximum(low, down), low), np.where(inside, np.maximum(high, up), high)
-    np.testing.assert_array_equal(found.thresholds(within), high)
+    np.testing.assert_array_equal(found.thresholds_for(groups=within), high)
     most = calibrate(held, net, (alpha,), groups=tables, group_rule="max")
-    assert (found.thresholds(within) <= most.thresholds(within)).all()
+    assert (found.thresholds_for(groups=within) <= most.thresholds_for(groups=within)).all()
 
 
 def pooled_regression(values, codes, members, alpha):
@@ -328,12 +329,13 @@ def check_regression(seed):
     held, tables = [rng.normal(size=n) * (k + 1) for k in range(K)], [rng.random((n, G)) < 0.5 for _ in range(K)]
     alpha = Fraction(int(rng.integers(1, 6)), 10)
     found = calibrate(held, Network.chain(K), (alpha,), groups=tables, group_rule="regression")
-    parts = [*found.members]
-    members = np.array([[g == "everyone" or g in found.members[part] for part in parts] for g in found.groups])
-    place = {found.members[part]: i for i, part in enumerate(parts)}
+    atoms = found.guarantee.groups.atoms
+    parts = [*atoms]
+    members = np.array([[g == "everyone" or g in atoms[part] for part in parts] for g in found.groups])
+    place = {atoms[part]: i for i, part in enumerate(parts)}
     codes = np.array([place[tuple(str(g) for g in np.flatnonzero(row))] for row in np.concatenate(tables)])
     least, most = pooled_regression(np.concatenate(held), codes, members, alpha)
-    got = np.array([found.get(group=part).threshold for part in parts])
+    got = np.array([found[part].threshold for part in parts])
     assert ((got >= least - 1e-6) & (got <= most + 1e-6)).all(), (seed, least, got, most)
     return np.isclose(least, most, atol=1e-6).sum(), len(parts)
 
@@ -358,11 +360,11 @@ def test_a_combination_that_was_named_has_a_threshold_though_no_score_has_it():
     tables = [own & ~(own.all(axis=1)[:, None]) for own in tables]  # nobody is in both
     net = Network.chain(3)
     several = calibrate(held, net, (0.2,), groups=tables, group_rule="regression")
-    assert several.threshold(["0", "1"]) == np.inf
+    assert several.threshold_for(["0", "1"]) == np.inf
     named = calibrate(held, net, (0.2,), groups=tables, group_rule="regression", group_atoms=[["0", "1"]])
-    assert np.isfinite(named.threshold(["1", "0"]))
+    assert np.isfinite(named.threshold_for(["1", "0"]))
     for atom in ((), ("0",), ("1",)):
-        assert named.threshold(atom) == several.threshold(atom)
+        assert named.threshold_for(atom) == several.threshold_for(atom)
 
 
 def test_many_atoms_hide_one_drawn_score_of_each_device():
@@ -372,13 +374,13 @@ def test_many_atoms_hide_one_drawn_score_of_each_device():
     several = calibrate(held, Network.chain(3), (0.2,), groups=tables, group_rule="regression")
     assert len(several.parts) > 50
     codes = [Memberships.of(own, "x") for own in tables]
-    atoms = tuple(several.members.values())
+    atoms = tuple(several.guarantee.groups.atoms.values())
     kinds = [np.array([atoms.index(atom) for atom in own.atoms])[own.codes] for own in codes]
     every = thresholds_of("regression", held, kinds, (Fraction(1, 5),), atoms)[:, 0]
-    fewer = np.array([several.get(group=part).threshold for part in several.parts])
+    fewer = np.array([several[part].threshold for part in several.guarantee.groups.atoms])
     assert (fewer <= every + 1e-9).all()
     assert (fewer < every).any()
-    within = several.thresholds(np.concatenate(tables)) >= np.concatenate(held)
+    within = several.thresholds_for(groups=np.concatenate(tables)) >= np.concatenate(held)
     assert within.mean() > 0.8
 
 
@@ -402,20 +404,21 @@ def test_the_hidden_score_is_drawn_anew_and_its_seed_repeats_the_run(monkeypatch
         return calibrate(held, Network.chain(3), (0.2,), groups=tables, group_rule="regression", **how)
 
     runs = [run() for _ in range(4)]
-    seeds = [next(iter(one.items.values())).options["group_seed"] for one in runs]
+    seeds = [one.options["group_seed"] for one in runs]
     assert len({*seeds}) == 4
     assert len({one.tobytes() for one in seen}) > 1
     again = run(rng=seeds[0])
     np.testing.assert_array_equal(seen[-1], seen[0])
-    assert {k: v.thresholds.tolist() for k, v in again.items.items()} == {
-        k: v.thresholds.tolist() for k, v in runs[0].items.items()
-    }
-    assert Calibrations.from_dict(again.to_dict()).get(0.2, again.parts[0]).options["group_seed"] == seeds[0]
+    for one, other in zip(again.answers, runs[0].answers, strict=True):
+        assert one.part == other.part
+        np.testing.assert_array_equal(one.thresholds, other.thresholds)
+    assert Result.from_dict(again.to_dict())[again.parts[0]].options["group_seed"] == seeds[0]
     ranks = np.zeros(10, dtype=int)
     for _ in range(200):
         own = np.sort(rng.normal(size=10))
-        parts = _Parts((("a",),), [[own]], [np.zeros(10, dtype=np.int64)], False)
-        ranks[np.searchsorted(own, parts.hidden([own], np.arange(1), 0)[0, 0])] += 1
+        table = Table.of([own], groups=[["a"] * 10])
+        hidden = hidden_scores(table, np.arange(1), Agreed(10, (("a",),)), 0, seed=0)
+        ranks[np.searchsorted(own, hidden[0, 0])] += 1
     assert ((ranks >= 5) & (ranks <= 40)).all()
 
 
@@ -499,33 +502,33 @@ def test_every_form_of_groups_gives_the_same_thresholds():
             groups={name: polars.DataFrame(table[device == name], schema=groups) for name in names},
         ),
     ]
-    assert {several.rule for several in found} == {"seq"}
+    assert {several.guarantee.groups.rule for several in found} == {"seq"}
     assert {several.groups for several in found} == {(*groups, "everyone")}
-    first = found[0].thresholds(lists)
+    first = found[0].thresholds_for(groups=lists)
     for several in found[1:]:
-        np.testing.assert_array_equal(several.thresholds(lists), first)
-    np.testing.assert_array_equal(found[0].thresholds({g: table[:, j] for j, g in enumerate(groups)}), first)
+        np.testing.assert_array_equal(several.thresholds_for(groups=lists), first)
+    np.testing.assert_array_equal(found[0].thresholds_for(groups={g: table[:, j] for j, g in enumerate(groups)}), first)
 
 
 def test_auto_chooses_from_what_was_named_beforehand_alone():
     held, tables = overlapping(np.random.default_rng(1), groups=1)
     net = Network.chain(4)
     expected = {(): 70, ("0",): 70}
-    assert calibrate(held, net, groups=tables, group_atoms=expected).rule == "atoms"
-    assert calibrate(held, net, groups=tables, group_atoms={**expected, (): 69}).rule == "seq"
-    assert calibrate(held, net, groups=tables).rule == "seq"
+    assert calibrate(held, net, groups=tables, group_atoms=expected).guarantee.groups.rule == "atoms"
+    assert calibrate(held, net, groups=tables, group_atoms={**expected, (): 69}).guarantee.groups.rule == "seq"
+    assert calibrate(held, net, groups=tables).guarantee.groups.rule == "seq"
 
 
 def test_labels_that_do_not_overlap_stay_as_they_are_unless_a_rule_is_named():
     rng = np.random.default_rng(2)
     held, labels = [rng.normal(size=50) for _ in range(4)], [rng.integers(0, 2, 50) for _ in range(4)]
     plain_groups = calibrate(held, Network.chain(4), groups=labels)
-    assert (plain_groups.rule, plain_groups.groups) == ("", ("0", "1"))
+    assert (plain_groups.guarantee.groups.rule, plain_groups.groups) == ("", ("0", "1"))
     named = calibrate(held, Network.chain(4), groups=labels, group_rule="max")
     assert named.groups == ("0", "1", "everyone")
     for label in ("0", "1"):
-        assert named.get(group=label).threshold == plain_groups.get(group=label).threshold
-        assert plain_groups.certificate(label).required_rank == named.certificate(label).required_rank
+        assert named[label].threshold == plain_groups[label].threshold
+        assert plain_groups.certificate_of(label).required_rank == named.certificate_of(label).required_rank
 
 
 @pytest.mark.parametrize("rule", GROUP_RULES)
@@ -543,7 +546,7 @@ def test_sets_evaluation_and_files(rule, tmp_path):
         group_rule=rule,
         score=lac,
     )
-    thresholds = several.thresholds(table[cut:], 0.2)
+    thresholds = several.thresholds_for(groups=table[cut:], alpha=0.2)
     sets = several.predict(p[cut:], groups=table[cut:], alpha=0.2)
     np.testing.assert_array_equal(sets, 1 - p[cut:] <= thresholds[:, None])
     measured = several.evaluate(p[cut:], y[cut:], groups=table[cut:], alpha=0.2)
@@ -552,22 +555,25 @@ def test_sets_evaluation_and_files(rule, tmp_path):
     assert {name: c.covered for name, c in measured.per_group.items()} == {
         str(g): hits[table[cut:, g]].sum() for g in range(3)
     }
-    assert several.certificate("1", 0.2).kind == "counted"
-    assert several.certificate("1", 0.2).counted_rank >= 0.8 * table[:cut, 1].sum()
-    assert several.certificate("1", 0.2).mixture == "sizes"
+    assert several.certificate_of("1", 0.2).kind == "counted"
+    assert several.certificate_of("1", 0.2).counted_rank >= 0.8 * table[:cut, 1].sum()
+    assert several.certificate_of("1", 0.2).mixture == "sizes"
     several.save(tmp_path / "groups.json")
     again = Result.load(tmp_path / "groups.json")
     assert again.to_dict() == several.to_dict()
-    np.testing.assert_array_equal(again.thresholds(table, 0.3), several.thresholds(table, 0.3))
+    np.testing.assert_array_equal(
+        again.thresholds_for(groups=table, alpha=0.3), several.thresholds_for(groups=table, alpha=0.3)
+    )
     assert GROUP_RULES[rule] in repr(several)
     for change, words in (
         ({"rule": "largest"}, "unknown group rule"),
-        ({"members": {"x": ["0"]}}, "its groups must be those"),
-        ({"rule": ""}, "members are for groups that overlap"),
+        ({"atoms": {"x": ["0"]}}, "groups must be those that the rule"),
+        ({"rule": ""}, "atoms are for groups that overlap"),
     ):
-        raw = {**json.loads(several.to_json()), **change}
+        raw = json.loads(several.to_json())
+        raw["guarantee"]["groups"].update(change)
         with pytest.raises(ValueError, match=words):
-            Calibrations.from_dict(raw)
+            Result.from_dict(raw)
 
 
 def test_mistakes_are_named():
@@ -581,7 +587,9 @@ def test_mistakes_are_named():
         calibrate(held, net, groups=tables, group_order=["0", "1"])
     with pytest.raises(ValueError, match="name them with groups="):
         calibrate(held, net, group_rule="seq")
-    with pytest.raises(ValueError, match="e-dcp, got 'h-dcp'"):
+    with pytest.raises(
+        ValueError, match="need exact counts of scores of any weight .method 'h-dcp'.; use method 'e-dcp'"
+    ):
         calibrate(held, net, method="h-dcp", groups=tables)
     with pytest.raises(ValueError, match="pac_confidence and groups do not go together"):
         calibrate(held, net, groups=tables, pac_confidence=0.9)
@@ -599,7 +607,7 @@ def test_mistakes_are_named():
         calibrate([np.append(held[0][:-1], np.inf), *held[1:]], net, groups=tables, group_rule="regression")
     several = calibrate(held, net, groups=tables, group_rule="max", score=scores.Logit())
     with pytest.raises(ValueError, match="no threshold for group '9'; known: 0, 1, 2, everyone"):
-        several.threshold(["0", "9"])
+        several.threshold_for(["0", "9"])
     with pytest.raises(ValueError, match="predict needs groups="):
         several.predict(np.full((1, 2), 0.5))
     with pytest.warns(TooFewScores, match="too few scores"):
