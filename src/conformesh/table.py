@@ -406,9 +406,11 @@ class _Reader:
         for k, own in enumerate(each):
             self._check_length(k, len(own), "inputs")
         some = [own for own in each if len(own)]
-        widths = sorted({own.shape[1] for own in some})
-        if len(widths) > 1:
-            raise ValueError(f"inputs must have the same features on every device, got rows of {widths} numbers")
+        if odd := next((k for k, own in enumerate(each) if len(own) and own.shape[1] != some[0].shape[1]), None):
+            raise ValueError(
+                f"{self.who(odd)}: inputs must have as many features as on other devices, {some[0].shape[1]}, got "
+                f"{each[odd].shape[1]}"
+            )
         return np.concatenate(some) if some else np.empty((0, 1))
 
     def weights(self, given: Any) -> Floats:

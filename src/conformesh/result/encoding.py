@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args, get_origin
 
@@ -120,7 +121,8 @@ class Saved(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
         except (TypeError, ValueError) as error:
             raise ValueError(f"{where}: {error}") from None
         twice = (name for name in cls.derived if name in raw and raw[name] != _plain(getattr(found, name)))
-        for problem in (*found.contradictions(), *(f"{name} must follow from the rest" for name in twice)):
+        # Lazily: later checks rely on what earlier ones have checked.
+        for problem in chain(found.contradictions(), (f"{name} must follow from the rest" for name in twice)):
             raise ValueError(f"{where}: {problem}; it was changed or damaged since it was written: calibrate again")
         return found
 
