@@ -9,7 +9,6 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from conformesh.localising import calibrate_local
 
 import conformesh
 from conformesh import Network, calibrate, cards, control, detect, p_values, quantiles, scores
@@ -62,19 +61,21 @@ def results():
     lac = scores.LAC()
     probabilities = rng.dirichlet(np.ones(3), 60)
     labels = np.array([rng.choice(3, p=row) for row in probabilities])
-    found = {"Calibration": agree(held, network, 0.1, score=lac), "local": agree(held, network, 0.2, "local")}
+    found = {"Result": agree(held, network, 0.1, score=lac)}
+    found["local"] = agree(held, network, 0.2, "local")
     found["average"] = agree(held, network, 0.1, "average")
-    found["Certificate"], found["Cost"] = found["Calibration"].certificate, found["Calibration"].cost
+    found["Certificate"], found["Cost"] = found["Result"].certificate, found["Result"].cost
     rows = [[EVIL, *"bcdef"][i % 6] for i in range(60)]
-    found["Evaluation"] = found["Calibration"].evaluate(probabilities, labels, device=rows).named([EVIL, "y", "z"])
+    found["Evaluation"] = found["Result"].evaluate(probabilities, labels, device=rows).named([EVIL, "y", "z"])
     groups = [np.array([EVIL, "two"])[rng.integers(0, 2, 40)] for _ in held]
-    found["Calibrations"] = calibrate(held, network, [0.1, 0.2], groups=groups, score=lac)
+    found["groups"] = calibrate(held, network, [0.1, 0.2], groups=groups, score=lac)
     found["PValues"] = p_values(held, network, probabilities[:15], score=lac, classes=[EVIL, "y", "z"])
     found["Quantiles"] = quantiles({"device": range(6), "score": rng.random(6)}, Network.cycle(6))
     found["Detection"] = detect(held, network, [rng.random(5) for _ in held], 0.3)
     inputs = [rng.random(40) for _ in held]
-    found["LocalCalibration"] = calibrate(held, network, inputs=inputs, centres=Centres.at([0.0, 1.0], 0.5), score=lac)
-    found["LocalEvaluation"] = found["LocalCalibration"].evaluate(probabilities, labels, rng.random(60), rng=0)
+    near = calibrate(held, network, inputs=inputs, centres=Centres.at([0.0, 1.0], 0.5), score=lac)
+    found["centres"] = near
+    found["by centre"] = found["centres"].evaluate(probabilities, labels, inputs=rng.random(60), rng=0)
     found["Comparison"] = compare(held, [network], 0.1, ways_of(["e-dcp", "local", "wfcp"]))
     found["Front"] = fronts(held, [network])[0]
     found["Plan"] = plan(network, 40, methods=["e-dcp", "q-dcp", "average"])
@@ -83,22 +84,22 @@ def results():
     table = rng.random((120, 4))
     truth = rng.random((120, 4)) < table
     items = [loss(table[k * 20 : (k + 1) * 20], truth[k * 20 : (k + 1) * 20]) for k in range(6)]
-    found["Control"] = control(items, network, 0.2, loss=loss)
-    found["RiskEvaluation"] = found["Control"].evaluate(table, truth, device=rows * 2)
+    found["risk"] = control(items, network, 0.2, loss=loss)
+    found["RiskEvaluation"] = found["risk"].evaluate(table, truth, device=rows * 2)
     cqr, band = scores.CQR(), np.tile([-1.0, 1.0], (40, 1))
     sides = [cqr.sides(band, rng.exponential(size=40) * 2 - 1) for _ in held]
-    found["Sides"] = calibrate(sides, network, (0.1, 0.15), score=cqr, symmetric=False)
-    found["SidesCertificate"] = found["Sides"].certificate
+    found["sides"] = calibrate(sides, network, 0.25, score=cqr, symmetric=False, lower_share="0.4")
+    found["SidesCertificate"] = found["sides"].certificate
     found["Slab"] = found["Evaluation"].worst_slab(probabilities, directions=5, rng=0)
     found["Batch"] = solve_draws(WeightedScores.of(held), network, (0.1, 0.2), "e-dcp")
     return found
 
 
 NAMES = [
-    *("Calibration", "local", "average", "Certificate", "Cost", "Evaluation", "Calibrations", "PValues", "Detection"),
+    *("Result", "local", "average", "Certificate", "Cost", "Evaluation", "groups", "PValues", "Detection"),
     "Quantiles",
-    *("LocalCalibration", "LocalEvaluation", "Comparison", "Front", "Plan", "Network", "Control", "RiskEvaluation"),
-    *("Batch", "Sides", "SidesCertificate", "Slab"),
+    *("centres", "by centre", "Comparison", "Front", "Plan", "Network", "risk", "RiskEvaluation"),
+    *("Batch", "sides", "SidesCertificate", "Slab"),
 ]
 
 
@@ -113,13 +114,22 @@ def test_every_result_has_a_form_that_is_safe(results, name):
 
 
 def test_two_sides_say_what_each_promises(results):
-    found = results["Sides"]
+    found = results["sides"]
     rows = {row.find("th").text: row.find("td").text for row in checked(found._repr_html_()).findall("table/tr")}
     assert [*rows][:4] == ["lower side", "upper side", "both", "about"]
     assert rows["lower side"] == "missed at most 0.1; rank required 217, counted 217 of 240 scores"
     assert rows["both"] == "missed at most 0.25, by the union bound"
     assert repr(found.certificate).startswith("SidesCertificate(counted: ")
     assert repr(results["Slab"]).startswith("Slab(worst slab: coverage ")
+
+
+def test_groups_and_centres_have_a_table_of_thresholds(results):
+    tables = [*checked(results["groups"]._repr_html_()).iter("tbody")]
+    assert next(cell.text for cell in next(tables[0].iter("tr"))) == EVIL
+    places = [row.find("td").text for row in next(checked(results["centres"]._repr_html_()).iter("tbody"))]
+    assert places == ["centre 0 at (0)", "centre 1 at (1)"]
+    rows = {row.find("th").text for row in checked(results["risk"]._repr_html_()).findall("table/tr")}
+    assert {"mean loss", "about", "lambda"} <= rows
 
 
 def test_public_results_are_all_here():
@@ -129,8 +139,7 @@ def test_public_results_are_all_here():
         "TooFewScores",
         "Faults",
         "Centres",
-        "WeightedScores",
-        "Ratios",
+        "Table",
         "METHODS",
         "TOPOLOGIES",
     }
@@ -142,7 +151,7 @@ def test_public_results_are_all_here():
 
 def test_names_are_shown_but_never_run(results):
     """The name of a device, a group and a class may hold anything."""
-    for name in ("local", "Evaluation", "Calibrations", "Detection", "Network"):
+    for name in ("local", "Evaluation", "groups", "Detection", "Network"):
         html = results[name]._repr_html_()
         assert "&lt;script&gt;" in html, name
     strange = cards.card(EVIL, kind="counted", claim=EVIL, rows=[(EVIL, EVIL)], parts=[cards.table([EVIL], [[EVIL]])])
@@ -150,7 +159,7 @@ def test_names_are_shown_but_never_run(results):
 
 
 def test_the_certificate_comes_first(results):
-    root = checked(results["Calibration"]._repr_html_())
+    root = checked(results["Result"]._repr_html_())
     assert root.find("div/span").text == "● counted"
     names = [row.find("th").text for row in root.findall("table/tr")]
     assert names[:4] == ["rank", "about", "threshold", "cost"]
@@ -210,7 +219,7 @@ def test_no_values_no_picture():
 
 def test_a_node_loads_no_forms_and_no_pictures():
     code = (
-        "import sys, conformesh.cli.node, conformesh.peer.device, conformesh.calibrating, conformesh.result.several\n"
+        "import sys, conformesh.cli.node, conformesh.peer.device, conformesh.api, conformesh.result.result\n"
         "print([m for m in ('conformesh.cards', 'conformesh.plots', 'matplotlib', 'networkx') if m in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

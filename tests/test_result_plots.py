@@ -107,6 +107,10 @@ def test_groups_and_levels_side_by_side(held):
     [axes] = several.plot().axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b"]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["0.1", "0.2"]
+    assert axes.get_xlabel() == "group"
+    assert len(several["a", 0.1].plot(NETWORK).axes) >= 2
+    with pytest.raises(ValueError, match="a map shows the threshold of one answer, and this result has 4"):
+        several.plot(NETWORK)
 
 
 def test_comparisons_fronts_and_plans_draw_themselves(held, tmp_path):

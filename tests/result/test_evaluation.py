@@ -1,6 +1,6 @@
 """What `evaluate` takes for labels, and what it refuses."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 import numpy as np
 import pytest

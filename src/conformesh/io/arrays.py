@@ -26,7 +26,8 @@ def as_array(values: Any, what: str) -> NDArray[Any]:
     Masked entries are refused: who masks values does not want them used, and who counts scores must not guess. So are
     sets, which forget equal values.
     """
-    if isinstance(values, np.ma.MaskedArray):
+    # Most arrays are of the class itself, and are asked first: naming `np.ma` imports it.
+    if isinstance(values, np.ndarray) and type(values) is not np.ndarray and isinstance(values, np.ma.MaskedArray):
         return _unmasked(values, what)
     if isinstance(values, Set | Mapping):
         hint = "a set forgets equal values; give a list" if isinstance(values, Set) else "give its values as a list"

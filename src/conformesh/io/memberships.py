@@ -60,7 +60,10 @@ class Memberships:
         if labels.ndim != 1:
             raise ValueError(f"{who}: groups must be a label, a list or a row of truth values each, got {labels.shape}")
         _refuse_missing(labels, who)
-        return cls._distinct([(str(name),) for name in labels.tolist()], overlapping=False)
+        names = [*map(str, labels.tolist())]
+        place = {name: i for i, name in enumerate(dict.fromkeys(names))}
+        codes = np.fromiter(map(place.__getitem__, names), np.int64, len(names))
+        return cls(tuple((name,) for name in place), codes, overlapping=False)
 
     @classmethod
     def of_lists(cls, rows: Iterable[Any], who: str) -> Memberships:
@@ -178,6 +181,8 @@ def _is_missing(label: Any) -> bool:
 
 
 def _refuse_missing(labels: NDArray[Any], who: str) -> None:
+    if labels.dtype.kind in "iubUS":  # which have no missing values
+        return
     cells = labels.tolist()
     if gaps := [i for i, label in enumerate(cells) if _is_missing(label)]:
         raise ValueError(

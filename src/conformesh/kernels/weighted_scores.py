@@ -69,7 +69,7 @@ class WeightedScores:
         [2, 0, 1]
         """
         table: NDArray[Any] = np.empty(0)
-        if isinstance(devices, np.ndarray) and not np.ma.is_masked(devices):
+        if type(devices) is np.ndarray or (isinstance(devices, np.ndarray) and not np.ma.is_masked(devices)):
             table = devices
         if table.ndim == 2 and table.dtype.kind in "fiu" and len(table):
             return cls.from_flat(table.reshape(-1), np.full(len(table), table.shape[1]), names=names)

@@ -197,8 +197,7 @@ def draw_answer(found: Result | Calibration, network: Network | None, ax: Any, p
 
 
 def _draw_half(axes: Any, found: Result | Calibration, network: Network | None) -> None:
-    answer: Any = getattr(found, "answer", None)
-    facts = found.options if answer is None else {**found.options, **answer.facts}
+    facts: dict[str, Any] = getattr(found, "recorded", found.options)
     if network is None and "release" in facts:
         _draw_release(axes, found, facts["release"])
     elif network is None:

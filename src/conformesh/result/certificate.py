@@ -21,6 +21,7 @@ Kind = Literal["counted", "counted with noise", "bounded", "assumed", "none"]
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Amount = Annotated[float, Meta(ge=0)]
+Devices = Annotated[int, Meta(ge=1, le=10**9)]  # of a file, whose word for it nothing else bounds
 
 KINDS: dict[str, str] = {
     "counted": "the rank was counted exactly",

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,7 +60,7 @@ def _of_guarantee(result: Result) -> Iterator[str]:
         yield f"guarantee.loss.loss must be an object with the name of a loss, got {loss.loss!r:.40}"
     most = Fraction(1) if loss is None else Fraction(str(loss.bound))
     if wrong := [alpha for alpha in guarantee.alphas if not 0 < alpha < most]:
-        yield f"alphas must be more than 0 and less than {most}, got {float(wrong[0]):g}"
+        yield f"alphas must be more than 0 and less than {most}, got {wrong[0]!s:.40}"
     if guarantee.sides is not None and not 0 < guarantee.sides.lower_share < 1:
         yield f"guarantee.sides.lower_share must be between 0 and 1, got {guarantee.sides.lower_share}"
     if weighting is not None:
@@ -108,16 +109,16 @@ def _of_parts(result: Result) -> Iterator[str]:
     names = [axis.names if one is None else (one,) for axis, one in zip(axes, chosen, strict=True)]
     if strange := [one for axis, one in zip(axes, chosen, strict=True) if one is not None and one not in axis.names]:
         yield f"selected must name parts of the guarantee, got {strange[0]!r}"
-    parts: list[tuple[str, ...]] = [()]
-    for each in names:
-        parts = [(*part, name) for part in parts for name in each]
+    many = math.prod(map(len, names))
+    # A small file may name very many combinations: they are listed only if there are as many answers.
+    parts = product(*names) if many * len(levels) == len(result.answers) else ()
     wanted = [(part, alpha) for part in parts for alpha in levels]
     if [(answer.part, answer.alpha) for answer in result.answers] != wanted or not {*levels} <= {
         *result.guarantee.alphas
     }:
         what = "parts" if not axes or axes[0].kind != GROUP else "groups"
         yield (
-            f"it has {len(parts)} {what} and the levels {', '.join(f'{float(a):g}' for a in result.guarantee.alphas)}, "
+            f"it has {many} {what} and the levels {', '.join(f'{float(a):g}' for a in result.guarantee.alphas)}, "
             f"so answers must have one entry for each pair of them, in this order, got {len(result.answers)} others"
         )
 

@@ -17,13 +17,12 @@ from conformesh.kernels.ranks import MIXTURES
 from conformesh.names import unknown
 from conformesh.quantities import several
 from conformesh.result.certificate import Amount, Count
-from conformesh.result.encoding import Saved, SavedCost
-from conformesh.result.evaluation import as_requested
+from conformesh.result.encoding import SavedArray, SavedCost, aligned
 
 SHOWN = 10  # devices that are printed
 
 
-class Detection(Saved, frozen=True, eq=False, tag_field="format", tag="conformesh-detection/1"):
+class Detection(SavedArray, frozen=True, eq=False, tag_field="format", tag="conformesh-detection/1"):
     """The result of `detect`.
 
     As an array it says of every test point, device by device, whether it is flagged.
@@ -71,17 +70,14 @@ class Detection(Saved, frozen=True, eq=False, tag_field="format", tag="conformes
     derived: ClassVar[tuple[str, ...]] = ("kind", "certificate", "tests", "flags")
 
     def __post_init__(self) -> None:
-        if isinstance(self.threshold, str):  # a file has words for infinities
-            force_setattr(self, "threshold", number(self.threshold, "threshold"))
+        threshold: Any = self.threshold
+        if isinstance(threshold, str):  # a file has words for infinities
+            force_setattr(self, "threshold", number(threshold, "threshold"))
 
-    def __len__(self) -> int:
-        return self.tests
-
-    def __iter__(self) -> Iterator[bool]:
-        return iter(np.asarray(self).tolist())
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return as_requested(np.concatenate([np.empty(0, dtype=bool), *self.flagged.values()]), dtype, copy)
+    @property
+    def array(self) -> NDArray[np.bool_]:
+        """Whether each test point is flagged, device by device."""
+        return np.concatenate([np.empty(0, dtype=bool), *self.flagged.values()])
 
     @property
     def devices(self) -> int:
@@ -111,8 +107,8 @@ class Detection(Saved, frozen=True, eq=False, tag_field="format", tag="conformes
         if self.rule == "thinned":
             return (
                 f"counted: {rate}, where scores of a device are independent draws, {where}; it is an average over the "
-                f"scores, the ordinary test points and the random choice of {self.sample_size:,} calibration scores, here "
-                f"by seed {self.seed}; level {self.level:.6g}"
+                f"scores, the ordinary test points and the random choice of {self.sample_size:,} calibration scores, "
+                f"here by seed {self.seed}; level {self.level:.6g}"
             )
         return (
             f"assumed: {rate}, where {where}, assuming that p-values of devices with fixed numbers of scores do not "
@@ -178,8 +174,5 @@ class Detection(Saved, frozen=True, eq=False, tag_field="format", tag="conformes
     def __repr__(self) -> str:
         """Return how many are flagged on each device."""
         head = f"Detection({self.flags:,} of {several(self.tests, 'test point')} flagged, {self.kind}; {self.cost})"
-        lines = self._lines(SHOWN)
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        shown = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
         more = [f"... and {len(self.scores) - SHOWN:,} more devices"] if len(self.scores) > SHOWN else []
-        return "\n".join([head, *shown, *more])
+        return "\n".join([head, *aligned(self._lines(SHOWN), left=1), *more])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from itertools import chain
@@ -42,15 +42,18 @@ class CostFields(Struct, frozen=True, forbid_unknown_fields=True):
 
     def over(self, devices: int) -> Cost:
         """Return the cost in which every device has the mean."""
-        numbers, bits = (np.full(devices, float(m)) for m in (self.numbers_per_device, self.bits_per_device))
+        means = self.numbers_per_device, self.bits_per_device
+        numbers, bits = (np.broadcast_to(np.float64(mean), (devices,)) for mean in means)  # takes no room
         return Cost(self.rounds, numbers, bits, None if self.sent is None else self.sent.over(devices))
 
 
 # What a field is, and what it is right after a file was read, before `_revive` has seen it.
 if TYPE_CHECKING:
-    SavedCost, SavedScore = Cost, Score
+    SavedCost = Cost
+    SavedScore = Score
 else:
-    SavedCost, SavedScore = CostFields, dict[str, Any]
+    SavedCost = CostFields
+    SavedScore = dict[str, Any]
 
 
 class Saved(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
@@ -118,13 +121,47 @@ class Saved(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
             _revive(found)
         except msgspec.ValidationError as error:
             raise ValueError(f"{where}: {_complaint(error, raw, cls)}") from None
-        except (TypeError, ValueError) as error:
+        except (OverflowError, RecursionError, TypeError, ValueError) as error:
             raise ValueError(f"{where}: {error}") from None
         twice = (name for name in cls.derived if name in raw and raw[name] != _plain(getattr(found, name)))
-        # Lazily: later checks rely on what earlier ones have checked.
+        # Lazily: what is derived may rely on names that only now turn out to be unknown.
         for problem in chain(found.contradictions(), (f"{name} must follow from the rest" for name in twice)):
             raise ValueError(f"{where}: {problem}; it was changed or damaged since it was written: calibrate again")
         return found
+
+
+class SavedArray(Saved, frozen=True, eq=False):
+    """A result that behaves like an array: its length, its entries, and `np.asarray`."""
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """The array that the result stands for."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.array.tolist())
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.array[place]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.asarray(self.array, dtype) if copy is None else np.array(self.array, dtype, copy=copy)
+
+
+def aligned(lines: Sequence[Sequence[str]], left: int = 0) -> list[str]:
+    """Return the rows of a table as text, columns flush right but for the first `left` ones.
+
+    >>> aligned([["name", "n"], ["a", "10"]], left=1)
+    ['name   n', 'a     10']
+    """
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    flush = [str.ljust] * left + [str.rjust] * (len(widths) - left)
+    return [
+        "  ".join(f(cell, wide) for f, cell, wide in zip(flush, row, widths, strict=True)).rstrip() for row in lines
+    ]
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from conformesh.io.json_numbers import in_json
 from conformesh.names import natural_order
 from conformesh.quantities import several
 from conformesh.result.certificate import Count
-from conformesh.result.encoding import Saved
+from conformesh.result.encoding import SavedArray
 from conformesh.scores import Score
 from conformesh.scores.base import labels_of
 from conformesh.scores.draws import Rng
@@ -79,7 +79,7 @@ def wilson(hits: int, rows: int, confidence: float = 0.95) -> tuple[float, float
     return low, high
 
 
-class Evaluation(Saved, frozen=True, eq=False, tag_field="format", tag="conformesh-evaluation/1"):
+class Evaluation(SavedArray, frozen=True, eq=False, tag_field="format", tag="conformesh-evaluation/1"):
     """What the sets do on labelled data.
 
     As an array it says of every row whether it is covered.
@@ -122,14 +122,10 @@ class Evaluation(Saved, frozen=True, eq=False, tag_field="format", tag="conforme
 
     noun: ClassVar[str] = "an evaluation"
 
-    def __len__(self) -> int:
-        return self.coverage.rows
-
-    def __iter__(self) -> Iterator[bool]:
-        return iter(self.row_hits.tolist())
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return as_requested(self.row_hits, dtype, copy)
+    @property
+    def array(self) -> NDArray[np.bool_]:
+        """Whether each row is covered."""
+        return self.row_hits
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Evaluation) and self.report() == other.report()
@@ -185,7 +181,7 @@ class Evaluation(Saved, frozen=True, eq=False, tag_field="format", tag="conforme
     @property
     def parts(self) -> dict[str, dict[str, Coverage]]:
         """Coverage by device, group, class and centre, each where it is known, by name; of what has rows."""
-        names = dict(enumerate(self.classes or ()))
+        names: dict[Any, Any] = dict(enumerate(self.classes or ()))
         classes = {str(names.get(c, c)): part for c, part in self.per_class.items()}
         devices = {name: self.per_device[name] for name in natural_order(self.per_device)}
         centres = {str(cell): part for cell, part in self.per_centre.items()}
@@ -208,14 +204,7 @@ class Evaluation(Saved, frozen=True, eq=False, tag_field="format", tag="conforme
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return a table of coverages: of all rows, then of each device, group, class and centre."""
-        lines = [("all", "", self.coverage)]
-        lines += [(what, name, part) for what, parts in self.parts.items() for name, part in parts.items()]
-        found: dict[str, NDArray[Any]] = {"by": np.array([by for by, _, _ in lines])}
-        found["name"] = np.array([name for _, name, _ in lines])
-        return found | {
-            name: np.array([getattr(part, name) for _, _, part in lines])
-            for name in ("rate", "low", "high", "covered", "rows")
-        }
+        return _columns(self.coverage, self.parts, ("rate", "low", "high", "covered", "rows"))
 
     def contradictions(self) -> Iterator[str]:
         """Yield what cannot be so."""
@@ -404,7 +393,7 @@ class MeanLoss(Struct, frozen=True):
         return cls(mean, n, max(0.0, mean - half), min(bound, mean + half))
 
 
-class RiskEvaluation(Saved, frozen=True, eq=False, tag_field="format", tag="conformesh-risk-evaluation/1"):
+class RiskEvaluation(SavedArray, frozen=True, eq=False, tag_field="format", tag="conformesh-risk-evaluation/1"):
     """What sets lose on labelled data.
 
     Attributes
@@ -433,24 +422,15 @@ class RiskEvaluation(Saved, frozen=True, eq=False, tag_field="format", tag="conf
 
     noun: ClassVar[str] = "an evaluation of risk control"
 
-    def __len__(self) -> int:
-        return self.loss.rows
-
-    def __iter__(self) -> Iterator[float]:
-        return iter(self.row_losses.tolist())
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return as_requested(self.row_losses, dtype, copy)
+    @property
+    def array(self) -> NDArray[np.float64]:
+        """The loss of each row."""
+        return self.row_losses
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return a table of mean losses: of all rows, then of each device and group."""
-        lines = [("all", "", self.loss), *(("device", name, part) for name, part in self.per_device.items())]
-        lines += [("group", name, part) for name, part in self.per_group.items()]
-        found: dict[str, NDArray[Any]] = {"by": np.array([by for by, _, _ in lines])}
-        found["name"] = np.array([name for _, name, _ in lines])
-        return found | {
-            name: np.array([getattr(part, name) for _, _, part in lines]) for name in ("mean", "low", "high", "rows")
-        }
+        parts = {"device": self.per_device, "group": self.per_group}
+        return _columns(self.loss, parts, ("mean", "low", "high", "rows"))
 
     def _repr_html_(self) -> str:
         from conformesh import cards
@@ -501,9 +481,11 @@ def risk_evaluation(
     )
 
 
-def as_requested(values: NDArray[Any], dtype: Any, copy: bool | None) -> NDArray[Any]:
-    """Return what `np.asarray` asks of a result that behaves like an array."""
-    return np.asarray(values, dtype) if copy is None else np.array(values, dtype, copy=copy)
+def _columns(whole: Any, parts: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Return a table of measurements with these attributes: of the whole, then of each part."""
+    lines = [("all", "", whole), *((by, name, part) for by, each in parts.items() for name, part in each.items())]
+    heads = {"by": np.array([by for by, _, _ in lines]), "name": np.array([name for _, name, _ in lines])}
+    return {**heads, **{name: np.array([getattr(part, name) for _, _, part in lines]) for name in names}}
 
 
 def _mean(values: NDArray[Any]) -> float:

@@ -51,7 +51,7 @@ def axes_of(guarantee: Guarantee) -> tuple[Axis, ...]:
 class Rows(NamedTuple):
     """What is known of the rows that thresholds are looked up for; see `Result.predict`.
 
-    `count` says how many rows there are, where that is known; `columns` names the labels of the outputs' columns, for
+    `total` says how many rows there are, where that is known; `columns` names the labels of the outputs' columns, for
     sets that may be class-conditional.
     """
 
@@ -61,7 +61,7 @@ class Rows(NamedTuple):
     inputs: Any = None
     rng: Any = None
     keys: Iterable[Any] | None = None
-    count: int | None = None
+    total: int | None = None
     columns: Sequence[str] | None = None
 
 
@@ -85,7 +85,7 @@ class Limits(NamedTuple):
 def limits_of(result: Result, rows: Rows) -> Limits:
     """Return the thresholds of rows, of a result with one level."""
     guarantee, axes = result.guarantee, axes_of(result.guarantee)
-    _refuse_unused(rows, [axis.kind for axis in axes], result.controlled)
+    _refuse_unused(result, rows, axes)
     table = np.stack([answer.thresholds for answer in result.answers])
     places: Any = 0
     if rows.device is None:
@@ -93,7 +93,7 @@ def limits_of(result: Result, rows: Rows) -> Limits:
     elif np.ndim(rows.device) == 0:
         places = result.place_of(rows.device)
     else:
-        places = _per_row(result.places_of(rows.device), rows.count, "device")
+        places = _per_row(result.places_of(rows.device), rows.total, "device")
     table = table.reshape(*(len({part[i] for part in result.parts}) for i in range(len(axes))), -1)
     index: list[Any] = []
     labelled = sided = False
@@ -104,16 +104,16 @@ def limits_of(result: Result, rows: Rows) -> Limits:
             sided = True
             index.append(np.array([[0, 1]]))
         elif axis.kind == CENTRE:
-            index.append(_per_row(_draws(guarantee, rows), rows.count, "inputs"))
+            index.append(_per_row(_draws(guarantee, rows), rows.total, "inputs"))
         elif axis.kind == WEIGHT:
-            index.append(_per_row(_by_weight(guarantee, rows), rows.count, "weight"))
+            index.append(_per_row(_by_weight(guarantee, rows), rows.total, "weight"))
         else:
             groups = guarantee.groups if axis.kind == GROUP else Groups(axis.names)
             assert groups is not None
             if rows.groups is not None and (axis.kind == GROUP or guarantee.groups is None):
                 given = Memberships.of(rows.groups, "groups")
                 table = _by_atom(table, i, given.atoms, groups)
-                index.append(_per_row(given.codes, rows.count, "groups"))
+                index.append(_per_row(given.codes, rows.total, "groups"))
             else:
                 labelled = True
                 table, where = _by_label(table, i, axis.names, rows.columns, groups.rule)
@@ -122,18 +122,22 @@ def limits_of(result: Result, rows: Rows) -> Limits:
     return Limits(values if values.ndim == 2 else values.reshape(1, 1), labelled, sided)
 
 
-def _refuse_unused(rows: Rows, kinds: Sequence[str], controlled: bool) -> None:
+def _refuse_unused(result: Result, rows: Rows, axes: Sequence[Axis]) -> None:
     """Refuse what the thresholds do not depend on: who gives it expects that they do."""
-    if rows.weight is not None and WEIGHT not in kinds:
-        raise ValueError("weight= is for thresholds by test weight, which calibrate(test_weights=...) finds")
-    if rows.groups is not None and GROUP not in kinds and CLASS not in kinds:
-        raise ValueError(f"groups= is for thresholds by group, which {_caller(controlled)}(groups=...) finds")
-    if rows.inputs is not None and CENTRE not in kinds:
-        raise ValueError(f"inputs= is for thresholds by centre, which {_caller(controlled)}(centres=...) finds")
-
-
-def _caller(controlled: bool) -> str:
-    return "control" if controlled else "calibrate"
+    member = CLASS if result.guarantee.groups is None else GROUP
+    settled = {axis.kind: result.is_settled(i) for i, axis in enumerate(axes)}
+    who = "control" if result.controlled else "calibrate"
+    for name, value, kind, maker in (
+        ("weight", rows.weight, WEIGHT, "test_weights"),
+        ("groups", rows.groups, member, "groups"),
+        ("inputs", rows.inputs, CENTRE, "centres"),
+    ):
+        if value is None or settled.get(kind) is False:
+            continue
+        if kind in settled:
+            raise ValueError(f"this is a view of one {kind}, whose {result.what} serves all rows; leave {name}= out")
+        what = {WEIGHT: "test weight", CENTRE: "centre"}.get(kind, "group")
+        raise ValueError(f"{name}= is for thresholds by {what}, which {who}({maker}=...) finds")
 
 
 def _per_row(index: Ints, rows: int | None, what: str) -> Ints:
@@ -156,9 +160,9 @@ def _by_weight(guarantee: Guarantee, rows: Rows) -> Ints:
         raise ValueError("predict needs weight=, one per row: thresholds are for weights of new examples")
     assert guarantee.weighting is not None
     levels, weight = guarantee.weighting.test_weights, as_array(rows.weight, "weight")
-    count = 1 if rows.count is None else rows.count
+    count = 1 if rows.total is None else rows.total
     each = np.broadcast_to(np.asarray(weight, dtype=np.float64), (count,)) if weight.ndim == 0 else weight
-    if each.ndim != 1 or (rows.count is not None and len(each) != count):
+    if each.ndim != 1 or (rows.total is not None and len(each) != count):
         raise ValueError(f"weight must be one for each of {count} rows, got shape {each.shape}")
     wrong = np.flatnonzero(~((each >= 0) & (each <= levels[-1])))
     if len(wrong):

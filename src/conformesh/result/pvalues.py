@@ -14,14 +14,13 @@ from conformesh._version import __version__
 from conformesh.kernels.ranks import AUTO, MIXTURES, RANK_RULES, Alpha, check_alpha
 from conformesh.names import unknown
 from conformesh.quantities import several
-from conformesh.result.certificate import Amount, Count, Positive
-from conformesh.result.encoding import Saved, SavedCost
-from conformesh.result.evaluation import as_requested
+from conformesh.result.certificate import Amount, Count, Devices
+from conformesh.result.encoding import SavedArray, SavedCost, aligned
 
 SHOWN = 10  # rows that are printed
 
 
-class PValues(Saved, frozen=True, eq=False, tag_field="format", tag="conformesh-p-values/1"):
+class PValues(SavedArray, frozen=True, eq=False, tag_field="format", tag="conformesh-p-values/1"):
     """The result of `p_values`: behaves like the array of its values.
 
     Attributes
@@ -47,7 +46,7 @@ class PValues(Saved, frozen=True, eq=False, tag_field="format", tag="conformesh-
     mixture: str
     rule: str
     scores: Count
-    devices: Positive
+    devices: Devices
     cost: SavedCost
     classwise: bool = False
     classes: tuple[str, ...] | None = None
@@ -59,17 +58,10 @@ class PValues(Saved, frozen=True, eq=False, tag_field="format", tag="conformesh-
 
     noun: ClassVar[str] = "a result of `p_values`"
 
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.values.tolist())
-
-    def __getitem__(self, place: Any) -> Any:
-        return self.values[place]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return as_requested(self.values, dtype, copy)
+    @property
+    def array(self) -> NDArray[np.float64]:
+        """The p-values."""
+        return self.values
 
     def contradictions(self) -> Iterator[str]:
         """Yield what cannot be so."""
@@ -147,10 +139,9 @@ class PValues(Saved, frozen=True, eq=False, tag_field="format", tag="conformesh-
 
     def __repr__(self) -> str:
         """Return a table of the first rows."""
-        head, lines = f"PValues({self._what}; {self.cost})", self._lines()
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        head = f"PValues({self._what}; {self.cost})"
         more = [f"... and {len(self.values) - SHOWN:,} more"] if len(self.values) > SHOWN else []
-        return "\n".join([head, *("  ".join(map(str.rjust, line, widths)) for line in lines), *more])
+        return "\n".join([head, *aligned(self._lines()), *more])
 
     def _table(self) -> NDArray[np.float64]:
         if self.values.ndim != 2:

@@ -12,15 +12,14 @@ from numpy.typing import NDArray
 
 from conformesh._version import __version__
 from conformesh.quantities import several
-from conformesh.result.certificate import KINDS, Positive
-from conformesh.result.encoding import Saved, SavedCost
-from conformesh.result.evaluation import as_requested
+from conformesh.result.certificate import KINDS, Devices
+from conformesh.result.encoding import SavedArray, SavedCost, aligned
 
 Floats = NDArray[np.float64]
 FORMAT = "conformesh-quantiles/1"
 
 
-class Quantiles(Saved, frozen=True, eq=False, tag_field="format", tag=FORMAT):
+class Quantiles(SavedArray, frozen=True, eq=False, tag_field="format", tag=FORMAT):
     """The result of `quantiles`: behaves like the array of its values.
 
     Attributes
@@ -59,7 +58,7 @@ class Quantiles(Saved, frozen=True, eq=False, tag_field="format", tag=FORMAT):
     confidence: Annotated[float, Meta(gt=0, le=1)]
     epsilon: Annotated[float, Meta(gt=0)] | None
     column: str
-    devices: Positive
+    devices: Devices
     cost: SavedCost | None = None
     network: str = ""
     seconds: float = 0.0
@@ -71,17 +70,10 @@ class Quantiles(Saved, frozen=True, eq=False, tag_field="format", tag=FORMAT):
     noun: ClassVar[str] = "a result of `conformesh quantiles`"
     derived: ClassVar[tuple[str, ...]] = ("kind", "guarantee")
 
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __iter__(self) -> Iterator[float]:
-        return iter(self.values.tolist())
-
-    def __getitem__(self, place: Any) -> Any:
-        return self.values[place]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return as_requested(self.values, dtype, copy)
+    @property
+    def array(self) -> Floats:
+        """The values."""
+        return self.values
 
     @property
     def kind(self) -> str:
@@ -159,10 +151,8 @@ class Quantiles(Saved, frozen=True, eq=False, tag_field="format", tag=FORMAT):
     def __repr__(self) -> str:
         cost = "no cost" if self.cost is None else str(self.cost)
         epsilon = "" if self.epsilon is None else f", epsilon {self.epsilon:g}"
-        lines = self.lines()
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        table = ["  ".join(map(str.rjust, line, widths)) for line in lines]
-        return "\n".join([f"Quantiles({self._data_in_words}, {self.kind}{epsilon}; {cost})", *table])
+        head = f"Quantiles({self._data_in_words}, {self.kind}{epsilon}; {cost})"
+        return "\n".join([head, *aligned(self.lines())])
 
     def _repr_html_(self) -> str:
         from conformesh import cards

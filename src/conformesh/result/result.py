@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformesh._version import __version__
 from conformesh.centres import Centres, centre_name
-from conformesh.guarantee import Guarantee, Weighting
+from conformesh.guarantee import LOWER, UPPER, Guarantee
 from conformesh.io.arrays import as_array, check_index, columns_of
 from conformesh.io.json_numbers import number
 from conformesh.io.memberships import EVERYONE, Memberships
@@ -91,8 +91,9 @@ class Answer(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
     facts: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
-        if isinstance(self.estimate, str):  # a file has words for infinities
-            structs.force_setattr(self, "estimate", number(self.estimate, "estimate"))
+        estimate: Any = self.estimate
+        if isinstance(estimate, str):  # a file has words for infinities
+            structs.force_setattr(self, "estimate", number(estimate, "estimate"))
 
     @property
     def threshold(self) -> float:
@@ -182,6 +183,11 @@ class Result(
         places = [{name: i for i, name in enumerate(axis.names)} for axis in axes_of(guarantee)]
 
         def order(problem: Any) -> tuple[list[int], int]:
+            if problem.alpha not in guarantee.alphas:
+                raise ValueError(
+                    "a problem's alpha must be a level of the guarantee, of both sides together or the risk itself, "
+                    f"got {problem.alpha}"
+                )
             part = [place[name] for place, name in zip(places, problem.part, strict=True)]
             return part, guarantee.alphas.index(problem.alpha)
 
@@ -390,14 +396,21 @@ class Result(
         bound = 1.0 if self.guarantee.loss is None else self.guarantee.loss.bound
         return left * bound, allowed * bound
 
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The options, and what the method records of the run; of a single answer also what it records of that."""
+        return {**self.options, **(self.answers[0].facts if len(self.answers) == 1 else {})}
+
     def rank_level(self, answer: Answer) -> Fraction:
         """Return the miscoverage that an answer's rank is for: a side has a part of alpha, a risk one of its bound."""
         if self.guarantee.loss is not None:
             return answer.alpha / Fraction(str(self.guarantee.loss.bound))
         if self.guarantee.sides is not None:
-            each = self.guarantee.sides.levels(answer.alpha)
-            return next(each[name] for name in answer.part[::-1] if name in each)
+            return self.guarantee.sides.levels(answer.alpha)[self._side_of(answer)]
         return answer.alpha
+
+    def _side_of(self, answer: Answer) -> str:
+        return answer.part[int(self.guarantee.groups is not None)]
 
     def certificate_of(self, group: object = EVERYONE, alpha: float | None = None) -> Certificate | SidesCertificate:
         """Return why a group is covered; a union of combinations of groups is, because each of them is.
@@ -409,11 +422,26 @@ class Result(
             return view.certificate if groups is None and name == EVERYONE else view[name].certificate
         if name not in groups.names:
             raise ValueError(f"no threshold for group {group!r}; known: {', '.join(groups.names)}")
-        parts = [
-            answer.certificate for answer in view.answers if name == EVERYONE or name in groups.atoms[answer.part[0]]
-        ]
-        whole = sum(part.counted_rank for part in parts if isinstance(part.counted_rank, int))
-        return structs.replace(parts[0], required_rank=None, counted_rank=whole, weight=None)
+        if self.is_settled(0):
+            raise ValueError(
+                f"a view of one combination of groups says nothing about all of {name!r}; ask the whole result"
+            )
+        # One certificate for each of the other parts: there may be two sides, and otherwise one must be chosen.
+        found: dict[tuple[str, ...], Certificate] = {}
+        for answer in view.answers:
+            if name == EVERYONE or name in groups.atoms[answer.part[0]]:
+                own, before = answer.certificate, found.get(answer.part[1:])
+                counted = [c.counted_rank for c in (own, before) if c is not None and isinstance(c.counted_rank, int)]
+                found[answer.part[1:]] = structs.replace(
+                    own, required_rank=None, counted_rank=sum(counted), weight=None
+                )
+        unions = [*found.values()]
+        if [*found] == [(LOWER,), (UPPER,)] and view.guarantee.sides is not None:
+            levels = view.guarantee.sides.levels(view.answers[0].alpha)
+            return SidesCertificate(unions[0], unions[1], (float(levels[LOWER]), float(levels[UPPER])))
+        if len(unions) > 1:
+            raise ValueError(f"choose a part first, as in result[{next(iter(found))[-1]!r}].certificate_of({name!r})")
+        return unions[0]
 
     # --- thresholds of devices and rows -------------------------------------------------------------------------------
 
@@ -427,13 +455,13 @@ class Result(
     def places_of(self, devices: ArrayLike) -> NDArray[np.int64]:
         """Return where the device of each row stands among `device_ids`."""
         given = as_array(devices, "device")
-        names, codes = np.unique(given.astype(str) if given.dtype == object else given, return_inverse=True)
+        if given.ndim != 1:
+            raise ValueError(f"device must be one name, or one for each row, got shape {given.shape}")
         place = {name: i for i, name in enumerate(self.device_ids)}
-        try:
-            each = np.array([place[str(name)] for name in names.tolist()], dtype=np.int64)
+        try:  # mapped, since sorting a million names takes five times as long
+            return np.fromiter(map(place.__getitem__, map(str, given.tolist())), np.int64, len(given))
         except KeyError as missing:
             raise ValueError(f"unknown device {missing.args[0]!r} among the rows' devices") from None
-        return each[codes.reshape(-1)] if len(each) else np.zeros(0, np.int64)
 
     def threshold_of(self, device: str | int) -> float:
         """Return the threshold of one device, by name."""
@@ -471,8 +499,9 @@ class Result(
         Where groups may overlap, a combination that no calibration score had is always covered by `max` and `seq`, and
         has the threshold +inf with `atoms` and `regression`.
         """
-        known = self.guarantee.groups is not None or bool([*groups])
-        given = Memberships.of_lists([[*groups]], "groups") if known else None
+        names = [*groups]
+        known = names or (self.guarantee.groups is not None and not self.is_settled(0))
+        given = Memberships.of_lists([names], "groups") if known else None
         limits = limits_of(self.at(alpha), Rows(device, given))
         if limits.by_side:
             raise ValueError("a point has a threshold for each side; choose result['lower'] or result['upper'] first")
@@ -576,31 +605,39 @@ class Result(
         measured instead of coverage.
         """
         view = self.at(alpha)
-        near, drawn = cells or view.guarantee.centres, None if view.guarantee.centres is None else inputs
-        rows = Rows(device, groups, weight, drawn, rng, None if keys is None else [*keys])
+        near, kinds = cells or view.guarantee.centres, [axis.kind for axis in axes_of(view.guarantee)]
+        # What a view has settled does not choose thresholds, but coverage is still told apart by it.
+        drawn = inputs if CENTRE in kinds and not view.is_settled(kinds.index(CENTRE)) else None
+        chosen = None if GROUP in kinds and view.is_settled(0) else groups
+        rows = Rows(device, chosen, weight, drawn, rng, None if keys is None else [*keys])
         check_index(outputs, labels, "labels", "outputs")
         kind, table, limits, found = view._sets(outputs, None, rows, score, loss, classes)
         by_device = None if device is None or np.ndim(device) == 0 else as_array(device, "device").astype(str)
-        within: dict[str, NDArray[np.bool_]] = {}
-        if groups is not None:
-            given, weighting = Memberships.of(groups, "groups"), view.guarantee.weighting
-            names = (
-                view.guarantee.groups.names
-                if view.guarantee.groups is not None
-                else [*(weighting or Weighting(1)).names]
-            )
-            within = {name: given.is_in(name) for name in names if name != EVERYONE}
+        within = view._members(groups, len(table))
         if view.guarantee.loss is not None:
             losses = kind(table, labels).at(limits.per_row)
             return risk_evaluation(losses, found, view.guarantee.loss.bound, view.alpha, by_device, within)
         truth = as_array(labels, "labels")
         if kind.task == "regression":
-            made = of_intervals(self._hits(kind, table, truth, limits), found, by_device, within)
+            made = of_intervals(view._hits(kind, table, truth, limits), found, by_device, within)
         else:
             made = evaluation_of(found, view.columns_of(truth, outputs), kind.name, by_device, within)
             made = made.named(view.classes or columns_of(outputs))
         centres = {} if near is None or inputs is None else coverage_by_centre(made.row_hits, inputs, near)
-        return structs.replace(made, nominal=1 - view.alpha, per_centre=centres)
+        level = view.alpha if limits.by_side else float(view.rank_level(view.answers[0]))
+        return structs.replace(made, nominal=1 - level, per_centre=centres)
+
+    def _members(self, groups: Any, rows: int) -> dict[str, NDArray[np.bool_]]:
+        """Return which rows lie in each group, or are of each class of a label shift."""
+        if groups is None:
+            return {}
+        given = Memberships.of(groups, "groups")
+        if len(given) != rows:
+            raise ValueError(f"groups must be one for each of {rows} rows, got {len(given)}")
+        weighting = self.guarantee.weighting
+        names = () if weighting is None else (*weighting.names,)
+        names = names if self.guarantee.groups is None else self.guarantee.groups.names
+        return {name: given.is_in(name) for name in names if name != EVERYONE}
 
     def _sets(
         self, outputs: Any, alpha: Any, rows: Rows, score: Any, loss: Any, labels: Sequence[object] | None
@@ -612,11 +649,11 @@ class Result(
         if not self.controlled and kind.task == "classification" and table.ndim == 2:
             names = labels if labels is not None else self.classes or range(table.shape[1])
             columns = [str(label) for label in names]
-        limits = limits_of(view, rows._replace(count=len(table), columns=columns))
+        limits = limits_of(view, rows._replace(total=len(table), columns=columns))
         if self.controlled:
             return kind, table, limits, kind.sets(table, limits.per_row)
-        if limits.by_side:
-            return kind, table, limits, kind.side_intervals(table, limits.side(0), limits.side(1))
+        if self.guarantee.sides is not None:
+            return kind, table, limits, kind.side_intervals(table, *view._ends(limits))
         if kind.task == "regression":
             return kind, table, limits, kind.intervals(table, limits.per_row)
         draws = kind.draws(table, rng=rows.rng, keys=rows.keys)
@@ -624,13 +661,21 @@ class Result(
             return kind, table, limits, np.asarray(kind.of_all_labels(table, **draws) <= limits.values)
         return kind, table, limits, kind.sets(table, limits.per_row, **draws)
 
-    @staticmethod
-    def _hits(kind: Any, table: NDArray[Any], truth: NDArray[Any], limits: Limits) -> NDArray[np.bool_]:
+    def _ends(self, limits: Limits) -> tuple[float | Floats, float | Floats]:
+        """Return how far intervals reach below and above; a view of one side has intervals without another end."""
+        if limits.by_side:
+            return limits.side(0), limits.side(1)
+        is_lower = self._side_of(self.answers[0]) == LOWER
+        return (limits.per_row, np.inf) if is_lower else (np.inf, limits.per_row)
+
+    def _hits(self, kind: Any, table: NDArray[Any], truth: NDArray[Any], limits: Limits) -> NDArray[np.bool_]:
         """Return which labels are covered, by the score itself: ends of intervals are rounded."""
         if len(table) != len(truth):
             raise ValueError(f"evaluate needs one label per row, got {len(table)} rows and {len(truth)} labels")
-        if limits.by_side:
-            return np.asarray((kind.sides(table, truth) <= limits.values).all(axis=1))
+        if self.guarantee.sides is not None:
+            below, above = kind.sides(table, truth).T
+            lower, upper = self._ends(limits)
+            return np.asarray(np.less_equal(below, lower) & np.less_equal(above, upper))
         return np.asarray(kind.covers(table, truth, limits.per_row))
 
     def _score(self, score: Score | str | Function | None) -> Score:
@@ -692,7 +737,8 @@ class Result(
             same["centres"] = guarantee.centres
         if entry.starts_warm and len(self.answers) == 1 and self.bracket is not None:
             same["warm"] = self.bracket
-        levels = self.alphas[0] if len(self.alphas) == 1 else [*self.alphas]
+        each = [_written(alpha) for alpha in dict.fromkeys(answer.alpha for answer in self.answers)]
+        levels = each[0] if len(each) == 1 else each
         if guarantee.loss is not None:
             same |= {"loss": guarantee.loss.loss, "bound": guarantee.loss.bound}
             again: Result = api.control(data, network, levels, self.method, **{**same, **options})
@@ -837,6 +883,11 @@ def _around(thresholds: Floats, ends: Floats) -> tuple[float, float] | None:
         reach = 1.5 * float(np.abs(ends - middle).max())
         around = (middle - reach, middle + reach)
     return around if np.isfinite(around).all() else None
+
+
+def _written(alpha: Fraction) -> float | Fraction:
+    """Return a level as it was written: a decimal, or a fraction that no decimal is."""
+    return float(alpha) if Fraction(repr(float(alpha))) == alpha else alpha
 
 
 def _some(names: Sequence[Any]) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from conformesh.kernels.ranks import GROUP_RULES
 from conformesh.quantities import in_bits, in_count, several
 from conformesh.result.certificate import KINDS, Certificate
+from conformesh.result.encoding import aligned
 from conformesh.result.lookup import CENTRE, axes_of
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def shortage(result: Result) -> str:
 def _short_name(result: Result, answer: Answer) -> str:
     kinds = [axis.kind for axis in axes_of(result.guarantee)]
     part = [name if name.startswith(kind) else f"{kind} {name}" for kind, name in zip(kinds, answer.part, strict=True)]
-    return ", ".join([*part, f"{'risk' if result.controlled else 'alpha'} {float(answer.alpha):g}"])
+    level = answer.alpha if result.controlled else result.rank_level(answer)
+    return ", ".join([*part, f"{'risk' if result.controlled else 'alpha'} {float(level):g}"])
 
 
 def _short_risk(result: Result, answer: Answer) -> str:
@@ -136,7 +138,12 @@ def _asked(result: Result) -> str:
     if result.sides is not None:
         below, above = (float(result.rank_level(answer)) for answer in result.sides)
         return f"alpha {below:g} below and {above:g} above"
-    return f"alpha {_levels(result)}"
+    return f"alpha {_level(result):g}" if len(result.alphas) == 1 else f"alpha {_levels(result)}"
+
+
+def _level(result: Result) -> float:
+    """Return alpha; of a view of one side what this side may miss."""
+    return float(result.rank_level(result.answer)) if len(result) == 1 and not result.controlled else result.alpha
 
 
 def _levels(result: Result) -> str:
@@ -168,7 +175,7 @@ def _answer_facts(result: Result) -> list[Fact]:
 
 def _recorded(result: Result) -> list[Fact]:
     """Return what the method records and people want to know."""
-    options, lines = {**result.options, **(result.answers[0].facts if len(result) == 1 else {})}, []
+    options, lines = result.recorded, []
     if "sums_by" in options:
         lines.append(("sums", f"by {options['sums_by']}, {options.get('sums_why', '')}".removesuffix(", ")))
     lines += [
@@ -221,7 +228,7 @@ def title(result: Result) -> str:
     if len(result) == 1 and loss is not None:
         return f"lambda {result.threshold:.6g}{_chosen(result)}, {_loss_name(result)} at most {result.alpha:g}"
     if len(result) == 1:
-        return f"threshold {result.threshold:.6g}{_chosen(result)}, {result.method} at alpha {result.alpha:g}"
+        return f"threshold {result.threshold:.6g}{_chosen(result)}, {result.method} at alpha {_level(result):g}"
     if centres is not None and len(result) == len(centres):
         return f"{result.what}s near {several(len(centres), 'centre')}, alpha {result.alpha:g}"
     return f"{several(len(result), result.what)}{_chosen(result)}, {result.method}"
@@ -272,12 +279,10 @@ def summary(result: Result) -> str:
         head = f"{result.method}, alpha={result.alpha:g}{_chosen(result)}: {', '.join(each)} {where}, {kind}"
         return f"Result({head}; {result.cost})"
     if len(result) == 1:
-        asked = f"{_loss_name(result)} at most {result.alpha:g}" if result.controlled else f"alpha={result.alpha:g}"
+        asked = f"{_loss_name(result)} at most {result.alpha:g}" if result.controlled else f"alpha={_level(result):g}"
         found = f"{result.what} {result.threshold:.6g} {where}, {result.answer.certificate.kind}"
         return f"Result({result.method}, {asked}{_chosen(result)}: {found}; {result.cost})"
-    rows = table(result)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+    lines = aligned(table(result), left=1)
     more = [f"... and {len(result.parts) - MOST:,} more"] if len(result.parts) > MOST else []
     groups = result.guarantee.groups
     rule = f", {groups.rule}: {GROUP_RULES[groups.rule]}" if groups is not None and groups.rule else ""
