@@ -14,18 +14,14 @@ from conformesh import (
     CalibrationNote,
     Network,
     calibrate,
-    calibrate_local,
-    calibrate_several,
-    calibrate_shifted,
-    calibrate_sides,
     choose_centres,
     conformal_threshold,
     control,
-    control_several,
     detect,
     estimate_ratios,
     losses,
     p_values,
+    quantiles,
     scores,
 )
 from conformesh.comparing import Way, compare, fronts
@@ -51,11 +47,10 @@ def classifier(**given):
 
 WITH_CONFIDENCE = {
     "calibrate": lambda **given: calibrate(SCORES, NETWORK, **given),
-    "calibrate_several": lambda **given: calibrate_several(SCORES, NETWORK, **given),
-    "calibrate_shifted": lambda **given: calibrate_shifted(
-        SCORES, NETWORK, weight=[np.ones(25)] * 4, weight_bound=1, **given
-    ),
-    "calibrate_sides": lambda **given: calibrate_sides([RNG.random((9, 2))] * 4, NETWORK, **given),
+    "calibrate, several levels": lambda **given: calibrate(SCORES, NETWORK, [0.1, 0.2], **given),
+    "calibrate, groups": lambda **given: calibrate(SCORES, NETWORK, groups=[["a"] * 25] * 4, **given),
+    "calibrate, weights": lambda **given: calibrate(SCORES, NETWORK, weight=[np.ones(25)] * 4, weight_bound=1, **given),
+    "calibrate, sides": lambda **given: calibrate([RNG.random((9, 2))] * 4, NETWORK, **given, symmetric=False),
     "solve_draws": lambda **given: solve_draws(WeightedScores.of(SCORES), NETWORK, [0.1], "e-dcp", **given),
     "control": lambda **given: control(STEPS, NETWORK, **given),
     "detect": lambda **given: detect(SCORES, NETWORK, SCORES, **given),
@@ -89,15 +84,13 @@ INPUTS = [RNG.random(25) for _ in range(4)]
 WITH_ALPHA = {
     "calibrate": lambda alpha: calibrate(SCORES, NETWORK, alpha),
     "calibrate, q-dcp": lambda alpha: calibrate(SCORES, NETWORK, alpha, "q-dcp"),
-    "calibrate_several": lambda alpha: calibrate_several(SCORES, NETWORK, [0.1, alpha]),
-    "calibrate_several, overlapping groups": lambda alpha: calibrate_several(
+    "calibrate, several levels": lambda alpha: calibrate(SCORES, NETWORK, [0.1, alpha]),
+    "calibrate, overlapping groups": lambda alpha: calibrate(
         SCORES, NETWORK, [alpha], groups=[[["a"], ["a", "b"]] * 12 + [["b"]]] * 4
     ),
-    "calibrate_shifted": lambda alpha: calibrate_shifted(
-        SCORES, NETWORK, [alpha], weight=[np.ones(25)] * 4, weight_bound=1
-    ),
-    "calibrate_sides": lambda alpha: calibrate_sides([RNG.random((25, 2))] * 4, NETWORK, alpha),
-    "calibrate_local": lambda alpha: calibrate_local(
+    "calibrate, weights": lambda alpha: calibrate(SCORES, NETWORK, [alpha], weight=[np.ones(25)] * 4, weight_bound=1),
+    "calibrate, sides": lambda alpha: calibrate([RNG.random((25, 2))] * 4, NETWORK, alpha, symmetric=False),
+    "calibrate, centres": lambda alpha: calibrate(
         SCORES, NETWORK, alpha, inputs=INPUTS, centres=choose_centres(RNG.random(99), 2)
     ),
     "conformal_threshold": lambda alpha: conformal_threshold(SCORES[0], alpha),
@@ -141,56 +134,46 @@ LOOPED.add_edge(1, 1)
 
 MISTAKES = {
     # keywords of another function, or of another name
-    "groups in calibrate": (
-        lambda: calibrate(SCORES, NETWORK, groups=GROUPS),
-        TypeError,
-        r"calibrate has no argument 'groups'; use calibrate_several\(..., groups=...\)",
-    ),
     "alphas in calibrate": (
         lambda: calibrate(SCORES, NETWORK, alphas=[0.1, 0.2]),
         TypeError,
-        r"no argument 'alphas'; it takes alpha=, one number; for several in one run use calibrate_several\(alphas=",
+        r"calibrate has no argument 'alphas'; it takes alpha=, one number or a list such as alpha=\[0.05, 0.1\]",
     ),
-    "class_weights in calibrate": (
-        lambda: calibrate(SCORES, NETWORK, class_weights={0: 1}),
-        TypeError,
-        r"calibrate_shifted\(..., class_weights=...\)",
-    ),
-    "alpha in calibrate_several": (
-        lambda: calibrate_several(SCORES, NETWORK, alpha=0.1),
-        TypeError,
-        r"calibrate_several has no argument 'alpha'; it takes alphas=, a list such as alphas=\[0.1\]",
-    ),
-    "group in calibrate_several": (
-        lambda: calibrate_several(SCORES, NETWORK, group=GROUPS),
+    "group in calibrate": (
+        lambda: calibrate(SCORES, NETWORK, group=GROUPS),
         TypeError,
         "no argument 'group'; did you mean 'groups'",
     ),
-    "alpha in calibrate_shifted": (
-        lambda: calibrate_shifted(SCORES, NETWORK, alpha=0.1, weight=SCORES, weight_bound=1),
+    "risk in calibrate": (
+        lambda: calibrate(SCORES, NETWORK, risk=0.1),
         TypeError,
-        "it takes alphas=, a list",
+        "calibrate has no argument 'risk'; it takes alpha=",
     ),
-    "alphas in calibrate_sides": (
-        lambda: calibrate_sides([RNG.random((9, 2))] * 4, NETWORK, alphas=[0.1]),
+    "rank in calibrate": (
+        lambda: calibrate(SCORES, NETWORK, rank="ghost"),
         TypeError,
-        "it takes alpha=, one number",
-    ),
-    "groups in calibrate_local": (
-        lambda: calibrate_local(SCORES, NETWORK, inputs=INPUTS, centres=CENTRES, groups=GROUPS),
-        TypeError,
-        r"use calibrate_several\(..., groups=",
+        "calibrate has no argument 'rank'; did you mean 'rank_rule'",
     ),
     "alpha in control": (lambda: control(STEPS, NETWORK, alpha=0.1), TypeError, "it takes risk=, one number"),
     "risks in control": (
         lambda: control(STEPS, NETWORK, risks=[0.1]),
         TypeError,
-        r"it takes risk=, one number; for several in one run use control_several\(risks=",
+        r"it takes risk=, one number or a list such as risk=\[0.05, 0.1\]",
     ),
-    "alphas in control_several": (
-        lambda: control_several(STEPS, NETWORK, alphas=[0.1]),
+    "alphas in control": (
+        lambda: control(STEPS, NETWORK, alphas=[0.1]),
         TypeError,
-        r"it takes risks=, a list such as risks=\[0.1\]",
+        r"it takes risk=, one number or a list such as risk=\[0.05, 0.1\]",
+    ),
+    "class_weights in control": (
+        lambda: control(STEPS, NETWORK, class_weights={0: 1}),
+        TypeError,
+        r"control has no argument 'class_weights'; use calibrate\(..., class_weights=...\)",
+    ),
+    "pac_confidence in control": (
+        lambda: control(STEPS, NETWORK, pac_confidence=0.9),
+        TypeError,
+        r"control has no argument 'pac_confidence'; use calibrate\(..., pac_confidence=...\)",
     ),
     "alpha in detect": (
         lambda: detect(SCORES, NETWORK, TESTS, alpha=0.1),
@@ -198,78 +181,88 @@ MISTAKES = {
         "detect has no argument 'alpha'; it takes fdr=",
     ),
     "alpha in p_values": (lambda: p_values(SCORES, NETWORK, [0.5], alpha=0.1), TypeError, r"\.sets\(alpha\)"),
+    "alpha in quantiles": (
+        lambda: quantiles(SCORES, NETWORK, alpha=0.1),
+        TypeError,
+        r"quantiles has no argument 'alpha'; it takes q=",
+    ),
     "pac_confidence in p_values": (
         lambda: p_values(SCORES, NETWORK, [0.5], pac_confidence=0.9),
         TypeError,
         r"use calibrate\(..., pac_confidence=...\)",
+    ),
+    "groups in p_values": (
+        lambda: p_values(SCORES, NETWORK, [0.5], groups=GROUPS),
+        TypeError,
+        r"p_values has no argument 'groups'; use calibrate\(..., groups=...\) or control\(..., groups=...\)",
     ),
     "an option of another method": (  # as before
         lambda: calibrate(SCORES, NETWORK, rounds=3),
         ValueError,
         "method 'e-dcp' has no option 'rounds': it belongs to",
     ),
-    # one number where several are expected
-    "one alpha in calibrate_several": (
-        lambda: calibrate_several(FRAME, "cycle", 0.1),
-        TypeError,
-        r"alphas must be a list of numbers, got 0.1; for one level write alphas=\[0.1\]",
-    ),
-    "a text of alphas": (lambda: calibrate_several(SCORES, NETWORK, "0.1"), TypeError, r"write alphas=\[0.1\]"),
-    "one alpha in calibrate_shifted": (
-        lambda: calibrate_shifted(SCORES, NETWORK, 0.1, weight=SCORES, weight_bound=1),
-        TypeError,
-        "alphas must be a list",
-    ),
+    # one number where several are expected, and none
     "one alpha in solve_draws": (
         lambda: solve_draws(WeightedScores.of(SCORES), NETWORK, 0.1, "e-dcp"),
         TypeError,
         "alphas must be a list",
     ),
-    "one risk in control_several": (lambda: control_several(STEPS, NETWORK, 0.1), TypeError, r"write risks=\[0.1\]"),
+    "no alpha": (lambda: calibrate(SCORES, NETWORK, []), ValueError, "at least one alpha, got none"),
+    "no risk": (lambda: control(STEPS, NETWORK, []), ValueError, "at least one risk, got none"),
+    "a text that is no alpha": (
+        lambda: calibrate(SCORES, NETWORK, "ten"),
+        ValueError,
+        "alpha must be a number strictly between 0 and 1, got 'ten'",
+    ),
+    "a wrong alpha among several": (
+        lambda: calibrate(SCORES, NETWORK, [0.1, 1.5]),
+        ValueError,
+        "alpha must lie strictly between 0 and 1, got 1.5",
+    ),
     "one test weight": (
-        lambda: calibrate_shifted(SCORES, NETWORK, weight=SCORES, weight_bound=1, test_weights=0.5),
+        lambda: calibrate(SCORES, NETWORK, weight=SCORES, weight_bound=1, test_weights=0.5),
         TypeError,
         r"test_weights must be a list of numbers, got 0.5",
     ),
     # groups, labels, weights, inputs and test scores
     "groups in a row": (
-        lambda: calibrate_several(SCORES, NETWORK, groups=np.concatenate(GROUPS)),
+        lambda: calibrate(SCORES, NETWORK, groups=np.concatenate(GROUPS)),
         ValueError,
         "groups must be one array per device .* got 100 values in a row",
     ),
     "names of groups in a row": (
-        lambda: calibrate_several(SCORES, NETWORK, groups=["x", "y"] * 50),
+        lambda: calibrate(SCORES, NETWORK, groups=["x", "y"] * 50),
         ValueError,
         "groups must be one array per device .* got 100 values in a row",
     ),
     "groups of a frame as an array": (
-        lambda: calibrate_several(FRAME, "cycle", groups=FRAME["site"].to_numpy()),
+        lambda: calibrate(FRAME, "cycle", groups=FRAME["site"].to_numpy()),
         TypeError,
         "groups must be the name of a column.* got ndarray",
     ),
     "groups of a frame as a column": (
-        lambda: calibrate_several(FRAME, "cycle", groups=FRAME["site"]),
+        lambda: calibrate(FRAME, "cycle", groups=FRAME["site"]),
         TypeError,
         "groups must be the name of a column.* got Series",
     ),
     "groups of a frame as a list": (
-        lambda: calibrate_several(FRAME, "cycle", groups=FRAME["site"].tolist()),
+        lambda: calibrate(FRAME, "cycle", groups=FRAME["site"].tolist()),
         ValueError,
         "groups: unknown column 'x'.* groups are names of columns",
     ),
     "a column of groups without a frame": (
-        lambda: calibrate_several(SCORES, NETWORK, groups="site"),
+        lambda: calibrate(SCORES, NETWORK, groups="site"),
         TypeError,
         "groups='site' names a column, so scores must be a frame",
     ),
-    "groups as a number": (lambda: calibrate_several(SCORES, NETWORK, groups=3), TypeError, "groups must be one array"),
+    "groups as a number": (lambda: calibrate(SCORES, NETWORK, groups=3), TypeError, "groups must be one array"),
     "groups of too few devices": (
-        lambda: calibrate_several(SCORES, NETWORK, groups=GROUPS[:3]),
+        lambda: calibrate(SCORES, NETWORK, groups=GROUPS[:3]),
         ValueError,
-        "has 4 devices but groups came for 3",
+        "scores came for 4 devices but groups for 3",
     ),
     "group_atoms as a number": (
-        lambda: calibrate_several(SCORES, NETWORK, groups=GROUPS, group_atoms=3),
+        lambda: calibrate(SCORES, NETWORK, groups=GROUPS, group_atoms=3),
         TypeError,
         "group_atoms must be combinations of groups",
     ),
@@ -284,12 +277,12 @@ MISTAKES = {
         "labels='y' names a column, so scores must be a frame",
     ),
     "labels of a shift in a row": (
-        lambda: calibrate_shifted(SCORES, NETWORK, class_weights=[1, 2], labels=np.concatenate(GROUPS)),
+        lambda: calibrate(SCORES, NETWORK, class_weights=[1, 2], labels=np.concatenate(GROUPS)),
         ValueError,
         "labels must be one array per device",
     ),
     "one class weight": (
-        lambda: calibrate_shifted(SCORES, NETWORK, class_weights=2.0, labels=GROUPS),
+        lambda: calibrate(SCORES, NETWORK, class_weights=2.0, labels=GROUPS),
         TypeError,
         "class_weights must be a dict by class, or a list",
     ),
@@ -343,13 +336,61 @@ MISTAKES = {
         TypeError,
         "draws must be a dict",
     ),
-    "sample size of detect as text": (
+    "sample_size of detect as text": (
         lambda: detect(SCORES, NETWORK, TESTS, sample_size="a"),
         TypeError,
         "sample_size must be a whole number",
     ),
+    # roles of columns, sides and what goes together
+    "a role that there is not": (
+        lambda: calibrate(FRAME, "cycle", columns={"divice": "device"}),
+        ValueError,
+        "columns: unknown role 'divice', did you mean 'device'",
+    ),
+    "columns as text": (
+        lambda: calibrate(FRAME, "cycle", columns="score"),
+        TypeError,
+        r"columns must be a dict such as \{'device': 'hospital', 'score': 's'\}, got str",
+    ),
+    "a column that the frame lacks": (
+        lambda: calibrate(FRAME, "cycle", columns={"device": "hospital"}),
+        ValueError,
+        "must have the columns 'hospital' and 'score', .* got device, score, site",
+    ),
+    "lower_share without sides": (
+        lambda: calibrate(SCORES, NETWORK, lower_share=0.3),
+        ValueError,
+        "lower_share says how two sides share alpha; use it with symmetric=False",
+    ),
+    "lower_share of everything": (
+        lambda: calibrate([RNG.random((25, 2))] * 4, NETWORK, symmetric=False, lower_share=1),
+        ValueError,
+        "lower_share must lie strictly between 0 and 1, got 1",
+    ),
+    "one column for two sides": (
+        lambda: calibrate(SCORES, NETWORK, symmetric=False),
+        ValueError,
+        r"device 0: sides must have two columns, how far labels lie below and above, got shape \(25,\)",
+    ),
+    "centres without inputs": (
+        lambda: calibrate(SCORES, NETWORK, centres=CENTRES),
+        ValueError,
+        "centres need inputs=, the features of every score",
+    ),
+    "inputs without centres": (
+        lambda: calibrate(SCORES, NETWORK, inputs=INPUTS),
+        ValueError,
+        "inputs go with a weight that is a function of them, or with centres=; neither was given",
+    ),
+    "a group rule without groups": (
+        lambda: calibrate(SCORES, NETWORK, group_rule="max"),
+        ValueError,
+        "group_rule, group_order and group_atoms say how groups are covered; name them with groups=",
+    ),
+    "no test scores": (lambda: p_values(SCORES, NETWORK), TypeError, "p_values needs test_scores="),
+    "nothing to detect": (lambda: detect(SCORES, NETWORK), TypeError, "detect needs test_scores="),
     "centres as a number": (
-        lambda: calibrate_local(SCORES, NETWORK, inputs=INPUTS, centres=3),
+        lambda: calibrate(SCORES, NETWORK, inputs=INPUTS, centres=3),
         TypeError,
         "centres must come from choose_centres",
     ),
@@ -403,8 +444,8 @@ MISTAKES = {
     ),
     "two trials to compare": (
         lambda: compare(WeightedScores.of_trials([SCORES, SCORES]), [NETWORK], 0.1, []),
-        ValueError,
-        "devices must be samples of one trial, got 2",
+        TypeError,
+        "data must be one array of scores per device.* got WeightedScores",
     ),
     "a plan for a number": (lambda: plan(20), TypeError, r"where must be a Network.*Network.of\('torus', 20\)"),
     "a plan for a name": (lambda: plan("cycle"), TypeError, "where must be a Network"),
@@ -558,7 +599,7 @@ def test_levels_that_are_probably_meant_the_other_way_get_a_note():
     words = "pac_confidence=0.05 lets 95 % of calibrations miss their coverage; did you mean pac_confidence=0.95?"
     for run in (
         lambda: calibrate(held, "chain", 0.3, pac_confidence=0.05),
-        lambda: calibrate_sides(sides, "chain", 0.4, pac_confidence=0.05),
+        lambda: calibrate(sides, "chain", 0.4, pac_confidence=0.05, symmetric=False),
     ):
         with pytest.warns(CalibrationNote) as notes:
             run()

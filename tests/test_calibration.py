@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformesh import Calibration, Network, TooFewScores, calibrate, scores
+from conformesh import Network, Result, TooFewScores, calibrate, scores
 from conformesh.result.certificate import KINDS, Certificate, Cost, too_few
 from conformesh.result.evaluation import wilson
 
@@ -33,7 +33,7 @@ def result(classified):
 def test_saved_and_loaded_results_are_equal(result, tmp_path):
     path = tmp_path / "threshold.json"
     result.save(path)
-    again = Calibration.load(path)
+    again = Result.load(path)
     assert again.to_dict() == result.to_dict()
     assert again.score == result.score
     assert again.certificate == result.certificate
@@ -47,7 +47,7 @@ def test_infinity_is_a_word_in_json(tmp_path):
     assert raw["threshold"] == "inf"
     assert raw["thresholds"] == ["inf", "inf"]
     result.save(tmp_path / "r.json")
-    assert math.isinf(Calibration.load(tmp_path / "r.json").threshold)
+    assert math.isinf(Result.load(tmp_path / "r.json").threshold)
 
 
 def test_the_file_holds_no_score(result, classified, method):
@@ -72,7 +72,7 @@ def test_other_files_are_refused(text, tmp_path):
     path = tmp_path / "x.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"x\.json"):
-        Calibration.load(path)
+        Result.load(path)
 
 
 def test_sets_and_evaluation_agree(result, classified):

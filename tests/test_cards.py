@@ -9,20 +9,9 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from conformesh.localising import calibrate_local
 
 import conformesh
-from conformesh import (
-    Network,
-    calibrate_several,
-    calibrate_sides,
-    cards,
-    control,
-    detect,
-    p_values,
-    quantiles,
-    scores,
-)
+from conformesh import Network, calibrate, cards, control, detect, p_values, quantiles, scores
 from conformesh import calibrate as agree
 from conformesh.centres import Centres
 from conformesh.comparing import compare, fronts, ways_of
@@ -72,20 +61,20 @@ def results():
     lac = scores.LAC()
     probabilities = rng.dirichlet(np.ones(3), 60)
     labels = np.array([rng.choice(3, p=row) for row in probabilities])
-    found = {"Result": converted(agree(held, network, 0.1, score=lac))}
-    found["local"] = converted(agree(held, network, 0.2, "local"))
-    found["average"] = converted(agree(held, network, 0.1, "average"))
+    found = {"Result": agree(held, network, 0.1, score=lac)}
+    found["local"] = agree(held, network, 0.2, "local")
+    found["average"] = agree(held, network, 0.1, "average")
     found["Certificate"], found["Cost"] = found["Result"].certificate, found["Result"].cost
     rows = [[EVIL, *"bcdef"][i % 6] for i in range(60)]
     found["Evaluation"] = found["Result"].evaluate(probabilities, labels, device=rows).named([EVIL, "y", "z"])
     groups = [np.array([EVIL, "two"])[rng.integers(0, 2, 40)] for _ in held]
-    found["groups"] = converted(calibrate_several(held, network, [0.1, 0.2], groups=groups, score=lac))
+    found["groups"] = calibrate(held, network, [0.1, 0.2], groups=groups, score=lac)
     found["PValues"] = p_values(held, network, probabilities[:15], score=lac, classes=[EVIL, "y", "z"])
     found["Quantiles"] = quantiles({"device": range(6), "score": rng.random(6)}, Network.cycle(6))
     found["Detection"] = detect(held, network, [rng.random(5) for _ in held], 0.3)
     inputs = [rng.random(40) for _ in held]
-    near = calibrate_local(held, network, inputs=inputs, centres=Centres.at([0.0, 1.0], 0.5), score=lac)
-    found["centres"] = converted(near)
+    near = calibrate(held, network, inputs=inputs, centres=Centres.at([0.0, 1.0], 0.5), score=lac)
+    found["centres"] = near
     found["by centre"] = found["centres"].evaluate(probabilities, labels, inputs=rng.random(60), rng=0)
     found["Comparison"] = compare(held, [network], 0.1, ways_of(["e-dcp", "local", "wfcp"]))
     found["Front"] = fronts(held, [network])[0]
@@ -95,11 +84,11 @@ def results():
     table = rng.random((120, 4))
     truth = rng.random((120, 4)) < table
     items = [loss(table[k * 20 : (k + 1) * 20], truth[k * 20 : (k + 1) * 20]) for k in range(6)]
-    found["risk"] = converted(control(items, network, 0.2, loss=loss))
+    found["risk"] = control(items, network, 0.2, loss=loss)
     found["RiskEvaluation"] = found["risk"].evaluate(table, truth, device=rows * 2)
     cqr, band = scores.CQR(), np.tile([-1.0, 1.0], (40, 1))
     sides = [cqr.sides(band, rng.exponential(size=40) * 2 - 1) for _ in held]
-    found["sides"] = converted(calibrate_sides(sides, network, (0.1, 0.15), score=cqr))
+    found["sides"] = calibrate(sides, network, 0.25, score=cqr, symmetric=False, lower_share="0.4")
     found["SidesCertificate"] = found["sides"].certificate
     found["Slab"] = found["Evaluation"].worst_slab(probabilities, directions=5, rng=0)
     found["Batch"] = solve_draws(WeightedScores.of(held), network, (0.1, 0.2), "e-dcp")
@@ -150,8 +139,7 @@ def test_public_results_are_all_here():
         "TooFewScores",
         "Faults",
         "Centres",
-        "WeightedScores",
-        "Ratios",
+        "Table",
         "METHODS",
         "TOPOLOGIES",
     }
@@ -231,7 +219,7 @@ def test_no_values_no_picture():
 
 def test_a_node_loads_no_forms_and_no_pictures():
     code = (
-        "import sys, conformesh.cli.node, conformesh.peer.device, conformesh.calibrating, conformesh.result.result\n"
+        "import sys, conformesh.cli.node, conformesh.peer.device, conformesh.api, conformesh.result.result\n"
         "print([m for m in ('conformesh.cards', 'conformesh.plots', 'matplotlib', 'networkx') if m in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

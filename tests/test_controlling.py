@@ -16,19 +16,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from conformesh import (
-    Calibration,
-    CalibrationNote,
-    Calibrations,
-    Control,
-    Network,
-    TooFewScores,
-    calibrate,
-    control,
-    control_several,
-    promises,
-    scores,
-)
+from conformesh import CalibrationNote, Network, Result, TooFewScores, calibrate, control, scores
+from conformesh.kernels import ranks
 from conformesh.kernels.ranks import LOSS_UNITS, Demand, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.losses import ClassCost, FalseNegativeRate, OrdinalDistance, Steps, WrongAndAnswered
@@ -77,7 +66,7 @@ def thresholds_of(tables, requirement):
     pieces, weights, items = [], [], []
     for table in tables:
         without = [
-            [as_steps(own[:i] + own[i + 1 :]).checked("device").weighed(LOSS_UNITS) for i in range(len(own))]
+            [as_steps(own[:i] + own[i + 1 :]).checked("device").drops(LOSS_UNITS) for i in range(len(own))]
             for own in table
         ]
         for choice in choices_of(table):
@@ -103,7 +92,7 @@ def choices_of(table):
 def risks_of(tables, target, rank, shares):
     """Return the exact risk of each table at each alpha."""
     asked = target if shares is None else {str(k): share for k, share in enumerate(shares)}
-    thresholds = thresholds_of(tables, replace(make_requirement(asked, rank), losses=LOSS_UNITS))
+    thresholds = thresholds_of(tables, replace(make_requirement(asked, rank), loss_unit=LOSS_UNITS))
     found, start = [], 0
     for table in tables:
         ways = math.prod(map(len, table))
@@ -156,14 +145,14 @@ def lost_coins(seed, alpha, trials, devices=4, items=2):
         shape = (devices, items + 1, 3)
         p = rng.random(shape)
         made = [fnr(own, rng.random(own.shape) < own ** (1 + k)) for k, own in enumerate(p)]
-        pieces.append([own_part(steps, items).weighed(LOSS_UNITS) for steps in made])
+        pieces.append([own_part(steps, items).drops(LOSS_UNITS) for steps in made])
         drawn.append(made[rng.integers(devices)])
     batch = solve_draws(
         WeightedScores.weighted([[w[0] for w in own] for own in pieces], [[w[1] for w in own] for own in pieces]),
         Network.complete(devices),
         [alpha],
         "e-dcp",
-        requirement=replace(make_requirement(), losses=LOSS_UNITS),
+        requirement=replace(make_requirement(), loss_unit=LOSS_UNITS),
         items=np.full((devices, trials), items),
     )
     found = zip(drawn, batch.outcome.thresholds[0, :, 0], rng.random(trials), strict=True)
@@ -182,15 +171,15 @@ def test_new_examples_lose_at_most_the_risk():
 NEVER, ALWAYS = np.zeros(POINTS + 1, dtype=int), np.array([WHOLE] * POINTS + [0])  # lost nowhere, and up to the end
 
 
-def _without_slack(demand, requirement, alpha, trial, level, total, spare):
+def _without_slack(demand, requirement, alpha, column, level, total, lost, mass=0):
     return total - math.floor(requirement.loss_unit * (alpha * demand.base - demand.missing))
 
 
-def _without_missing(demand, requirement, alpha, trial, level, total, spare):
+def _without_missing(demand, requirement, alpha, column, level, total, lost, mass=0):
     return total - math.floor(requirement.loss_unit * (alpha * demand.base - demand.largest))
 
 
-def _lightest(demand, requirement, alpha, trial, level, total, spare):
+def _lightest(demand, requirement, alpha, column, level, total, lost, mass=0):
     least = min(demand.weights[demand.weights > 0])
     return total - math.floor(requirement.loss_unit * (alpha * demand.base - demand.missing - int(least)))
 
@@ -222,13 +211,13 @@ def test_weights_of_another_target_have_a_larger_risk(monkeypatch):
 def coarse(monkeypatch, most, up=True):
     """Let weights of devices add up to so little that they are rounded; ablated, down."""
     true = ranks._swap
-    monkeypatch.setattr(promises, "LARGEST_SUM", most * LOSS_UNITS)
-    monkeypatch.setattr(promises, "_swap", lambda kinds, places, counts, most, _: true(kinds, places, counts, most, up))
+    monkeypatch.setattr(ranks, "LARGEST_SUM", most * LOSS_UNITS)
+    monkeypatch.setattr(ranks, "_swap", lambda kinds, places, counts, most, _: true(kinds, places, counts, most, up))
 
 
 def test_weights_that_are_rounded_up_keep_the_risk(monkeypatch):
     coarse(monkeypatch, 40)
-    assert replace(make_requirement("equal"), losses=LOSS_UNITS).demand(np.array([11, 7]), ALPHAS).rounded
+    assert replace(make_requirement("equal"), loss_unit=LOSS_UNITS).demand(np.array([11, 7]), ALPHAS).rounded
     assert Fraction(1, 4) < worst_ratio(np.random.default_rng(9), "equal", "swap", 1, 6, 40) <= 1
 
 
@@ -270,7 +259,7 @@ def test_lambda_is_that_of_the_pooled_rule(seed, target, scale):
     alpha = Fraction(int(rng.integers(1, 60)), 100)
     asked = target if target in SHARES else {str(k): share for k, share in enumerate(shares)}
     steps = [as_steps(own, scale) for own in devices]
-    result = control(steps, "complete", alpha * Fraction(scale), bound=scale, target=asked, rank="swap")
+    result = control(steps, "complete", alpha * Fraction(scale), bound=scale, mixture=asked, rank_rule="swap")
     assert result.threshold == oracle(devices, alpha, shares)
 
 
@@ -327,13 +316,13 @@ def test_miscoverage_is_what_calibrate_controls(target):
     rng, lac, cost = np.random.default_rng(2), scores.LAC(), ClassCost()
     network = Network.torus(4, 3)
     devices = [(rng.dirichlet(np.ones(5), n := int(rng.integers(3, 40))), rng.integers(0, 5, n)) for _ in range(12)]
-    covered = calibrate([lac(p, y) for p, y in devices], network, 0.1, target=target)
-    controlled = control([cost(p, y) for p, y in devices], network, 0.1, loss=cost, target=target)
+    covered = calibrate([lac(p, y) for p, y in devices], network, 0.1, mixture=target)
+    controlled = control([cost(p, y) for p, y in devices], network, 0.1, loss=cost, mixture=target)
     assert controlled.threshold == covered.threshold
     outputs = devices[0][0]
     np.testing.assert_array_equal(controlled.predict(outputs), lac.sets(outputs, covered.threshold))
     one_each = [FalseNegativeRate()(p, np.eye(5, dtype=bool)[y]) for p, y in devices]
-    assert control(one_each, network, 0.1, target=target).threshold == covered.threshold
+    assert control(one_each, network, 0.1, mixture=target).threshold == covered.threshold
 
 
 # What lambda may be, in words.
@@ -376,7 +365,7 @@ def test_where_nothing_is_needed_it_is_said(tmp_path):
     assert result.certificate.counted_rank == 0 >= result.certificate.required_rank
     assert not result.predict([[0.9, 0.99]]).any()
     result.save(tmp_path / "r.json")
-    assert Control.load(tmp_path / "r.json").threshold == -math.inf
+    assert Result.load(tmp_path / "r.json").threshold == -math.inf
 
 
 # What is refused.
@@ -433,7 +422,9 @@ def test_round_off_is_no_rise():
 
 @pytest.mark.parametrize("method", ["q-dcp", "h-dcp", "cp", "fcp", "local", "average", "wfcp", "fedcp-qq"])
 def test_methods_that_count_scores_say_so(method):
-    with pytest.raises(ValueError, match=f"method '{method}' counts scores and cannot add up losses.*e-dcp"):
+    with pytest.raises(
+        ValueError, match=f"this method counts scores and cannot add up losses .method '{method}'.; .*e-dcp"
+    ):
         control(some_steps(), Network.cycle(4), 0.1, method)
 
 
@@ -474,7 +465,7 @@ def test_every_form_of_losses_gives_the_same():
 
 def test_a_frame_that_lacks_a_column_or_says_two_things_is_refused():
     polars, table = pytest.importorskip("polars"), long_table(some_steps())
-    with pytest.raises(ValueError, match=r"columns 'device', 'item', 'lambda', 'loss'.*'lambda' is missing"):
+    with pytest.raises(ValueError, match=r"columns 'device', 'item', 'lambda' and 'loss'.* got device, item, x, loss"):
         control(polars.DataFrame(table).rename({"lambda": "x"}), "cycle", 0.1)
     table["lambda"][1] = table["lambda"][0]
     with pytest.raises(ValueError, match="device a, item 0 has two losses at lambda 0"):
@@ -486,8 +477,8 @@ def test_devices_without_items():
     steps = [*some_steps(60, 3), Steps.none()]
     assert control(steps, Network.cycle(4), 0.4).threshold < 1
     with pytest.warns(TooFewScores):
-        assert control(steps, Network.cycle(4), 0.2, target="equal").threshold == math.inf
-    assert control(steps, Network.cycle(4), 0.4, target="equal").threshold == 1
+        assert control(steps, Network.cycle(4), 0.2, mixture="equal").threshold == math.inf
+    assert control(steps, Network.cycle(4), 0.4, mixture="equal").threshold == 1
 
 
 # Results.
@@ -495,48 +486,73 @@ def test_devices_without_items():
 
 def test_several_risks_are_those_of_single_runs(tmp_path):
     risks = (0.2, 0.3, 0.5)
-    several = control_several(some_steps(), Network.cycle(4), risks)
+    several = control(some_steps(), Network.cycle(4), risks)
     for risk in risks:
         alone = control(some_steps(), Network.cycle(4), risk)
-        assert several.get(risk).threshold == alone.threshold
-        assert several.get(risk).certificate == alone.certificate
+        assert several.at(risk).threshold == alone.threshold
+        assert several.at(risk).certificate == alone.certificate
     several.save(tmp_path / "s.json")
-    again = Calibrations.load(tmp_path / "s.json")
+    again = Result.load(tmp_path / "s.json")
     assert again.to_dict() == several.to_dict()
-    assert isinstance(again.get(0.3), Control)
-    assert repr(again).splitlines()[1].split() == ["group", "risk", "0.2", "risk", "0.3", "risk", "0.5"]
+    assert again.controlled
+    assert again.alphas == risks
+    assert repr(again).splitlines()[1].split() == ["part", "risk", "0.2", "risk", "0.3", "risk", "0.5"]
 
 
 def test_several_results_build_sets():
     rng, fnr = np.random.default_rng(0), FalseNegativeRate()
     p = rng.random((90, 4))
     y = rng.random(p.shape) < p
-    several = control_several([fnr(p[i::3], y[i::3]) for i in range(3)], "cycle", (0.2, 0.4), loss=fnr)
-    np.testing.assert_array_equal(several.predict(p, alpha=0.4), several.get(0.4).predict(p))
+    several = control([fnr(p[i::3], y[i::3]) for i in range(3)], "cycle", (0.2, 0.4), loss=fnr)
+    np.testing.assert_array_equal(several.predict(p, alpha=0.4), several.at(0.4).predict(p))
 
 
 def test_a_result_survives_its_file(tmp_path):
     rng, loss = np.random.default_rng(0), OrdinalDistance(score="lac")
     devices = [(rng.dirichlet(np.ones(6), 30), rng.integers(0, 6, 30)) for _ in range(5)]
     result = control([loss(p, y) for p, y in devices], "cycle", 1.5, loss=loss)
-    assert (result.risk, result.bound, result.alpha) == (1.5, 5.0, 0.3)
+    assert (result.level, result.guarantee.loss.bound) == (1.5, 5.0)
+    assert result.rank_level(result.answer) == Fraction(3, 10)
     result.save(tmp_path / "r.json")
-    for again in (Calibration.load(tmp_path / "r.json"), Control.load(tmp_path / "r.json")):
-        assert again.to_dict() == result.to_dict()
-        assert again.loss == loss
-        np.testing.assert_array_equal(again.predict(devices[0][0]), result.predict(devices[0][0]))
+    again = Result.load(tmp_path / "r.json")
+    assert again.to_dict() == result.to_dict()
+    assert again.guarantee.loss.loss == loss
+    np.testing.assert_array_equal(again.predict(devices[0][0]), result.predict(devices[0][0]))
     shown = repr(result)
     assert "ordinal-distance at most 1.5" in shown
     assert "mean loss" in str(result.certificate)
 
 
 TAMPERED = {
-    "a smaller rank": (("certificate", "required_rank"), lambda r: r - 1, "required_rank must be at least"),
-    "more than there is": (("certificate", "counted_rank"), lambda r: 10**9, "at most the number of parts of losses"),
-    "another risk": (("risk", "level"), lambda r: 0.4, "alpha must be the risk as a part of its bound"),
-    "another bound": (("risk", "bound"), lambda r: 2.0, "alpha must be the risk as a part of its bound"),
-    "no risk": (("risk",), lambda r: None, "must say both risk and certificate.losses"),
-    "an unknown loss": (("risk", "loss"), lambda r: {"name": "regret"}, "loss: unknown loss 'regret'"),
+    "a smaller rank": (
+        ("answers", 0, "certificate", "required_rank"),
+        lambda r: r - 1,
+        "required_rank must be at least",
+    ),
+    "more than there is": (
+        ("answers", 0, "certificate", "counted_rank"),
+        lambda r: 10**9,
+        "at most the number of parts of losses",
+    ),
+    "another risk": (
+        ("answers", 0, "alpha"),
+        lambda r: "2/5",
+        "answers must have one entry for each pair of them, in this order",
+    ),
+    "another risk throughout": (
+        ("guarantee", "alphas"),
+        lambda r: ["2/5"],
+        "answers must have one entry for each pair of them, in this order",
+    ),
+    "another bound": (("guarantee", "loss", "bound"), lambda r: 2.0, "required_rank must be"),
+    "a bound below the risk": (
+        ("guarantee", "loss", "bound"),
+        lambda r: 0.25,
+        r"r\.json: alphas must be more than 0 and less than 1/4, got 0\.3",
+    ),
+    "no loss": (("guarantee", "loss"), lambda r: None, "loss"),
+    "no losses in the certificate": (("answers", 0, "certificate", "losses"), lambda r: None, "losses"),
+    "an unknown loss": (("guarantee", "loss", "loss"), lambda r: {"name": "regret"}, "unknown loss 'regret'"),
 }
 
 
@@ -551,23 +567,25 @@ def test_a_changed_file_is_refused(case, devices, tmp_path):
     place[last] = change(place[last])
     (tmp_path / "r.json").write_text(json.dumps(raw))
     with pytest.raises(ValueError, match=words):
-        Calibration.load(tmp_path / "r.json")
+        Result.load(tmp_path / "r.json")
 
 
-def test_a_result_that_covers_is_no_control(tmp_path):
-    calibrate([np.arange(50.0)], Network.chain(1), 0.1).save(tmp_path / "r.json")
-    with pytest.raises(ValueError, match="needed a result of risk control, got one that covers"):
-        Control.load(tmp_path / "r.json")
+def test_a_result_that_covers_has_no_losses():
+    covers = calibrate([np.arange(50.0)], Network.chain(1), 0.1)
+    assert not covers.controlled
+    assert all(math.isnan(loss) for loss in covers.mean_losses)
+    with pytest.raises(ValueError, match="was not told its score"):
+        covers.predict([[0.5, 0.5]], loss=FalseNegativeRate())
 
 
 @pytest.mark.parametrize("target", ["sizes", "equal"])
 def test_update_starts_from_the_old_lambda(target):
     steps, network = some_steps(200, 9, seed=1), Network.torus(3, 3)
-    old = control(steps, network, 0.3, target=target)
+    old = control(steps, network, 0.3, mixture=target)
     more = [*steps[:-1], some_steps(210, 1, seed=2)[0]]
     new = old.update(more, network)
-    cold = control(more, network, 0.3, target=target)
-    assert (new.threshold, new.risk, new.certificate) == (cold.threshold, cold.risk, cold.certificate)
+    cold = control(more, network, 0.3, mixture=target)
+    assert (new.threshold, new.level, new.certificate) == (cold.threshold, cold.level, cold.certificate)
     assert new.cost.rounds < cold.cost.rounds
     assert new.cost.bits_per_device < cold.cost.bits_per_device
 

@@ -110,7 +110,7 @@ def test_losses_weigh_the_same_between_devices_of_their_own(network, target, war
         return Device(k, network, {}, make, journal)
 
     outcomes = [device.result for device in play(network, start, Faults(), np.random.default_rng(0)).devices]
-    whole = control(steps, network, 0.4, target=target, **options)
+    whole = control(steps, network, 0.4, mixture=target, **options)
     assert {outcome.cost.rounds for outcome in outcomes} == {whole.cost.rounds}
     assert {float(outcome.thresholds[0, 0, 0]) for outcome in outcomes} == {whole.threshold}
     assert [outcome.certificates[0][0] for outcome in outcomes] == [whole.certificate] * network.devices

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from conformesh import Faults, Network, calibrate, calibrate_several
+from conformesh import Faults, Network, calibrate
 from conformesh.engines.base import refuse_losses
 from conformesh.faults import as_faults
 from conformesh.methods import METHODS, make_options
@@ -49,7 +49,7 @@ def test_faults_of_zero_are_no_faults_and_one_seed_is_one_result(method):
 
 
 def test_several_levels_bear_faults_together():
-    found = calibrate_several(
+    found = calibrate(
         SCORES, NETWORK, (0.2, 0.3), "q-dcp", asynchronous=True, rounds=50, faults={"loss": 0.3, "seed": 1}
     )
     pooled = np.concatenate(SCORES)
@@ -60,7 +60,7 @@ def test_several_levels_bear_faults_together():
 def test_overlapping_groups_refuse_faults():
     groups = [[["a", "b"]] * 30 for _ in range(6)]
     with pytest.raises(ValueError, match="needs every message"):
-        calibrate_several(SCORES, NETWORK, groups=groups, faults={"loss": 0.1})
+        calibrate(SCORES, NETWORK, groups=groups, faults={"loss": 0.1})
 
 
 def test_an_engine_that_delivers_everything_says_so():

@@ -11,10 +11,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from conformesh.calibrating import _Parts
 from scipy.optimize import linprog
 
-from conformesh import Calibrations, Network, TooFewScores, calibrate_several, scores
+from conformesh import Network, Result, TooFewScores, calibrate, scores
 from conformesh.engines import Simulator
 from conformesh.io.memberships import Memberships
 from conformesh.kernels.group_fit import first_vertex, improved
@@ -28,7 +27,9 @@ from conformesh.protocols.group_regression import Book, Cell, Level
 from conformesh.protocols.groups import Grouping, grouped
 from conformesh.protocols.joint import joint
 from conformesh.protocols.site import Outcome, Site
+from conformesh.problems import Agreed, hidden_scores
 from conformesh.solver import solve_draws
+from conformesh.table import Table
 from tests.campaigns import LONG
 
 ATOMS = ((), ("a",), ("b",), ("a", "b"))
@@ -257,19 +258,19 @@ def test_atoms_and_groups_have_the_thresholds_of_their_pooled_swap_ranks():
     values, within = np.concatenate(held), np.concatenate(tables)
     net = Network.torus(2, 2)
     for alpha in (0.1, 0.3):
-        atoms = calibrate_several(held, net, (alpha,), groups=tables, group_rule="atoms")
-        for name, atom in atoms.members.items():
+        atoms = calibrate(held, net, (alpha,), groups=tables, group_rule="atoms")
+        for name, atom in atoms.guarantee.groups.atoms.items():
             own = values[(within == [str(g) in atom for g in range(3)]).all(axis=1)]
             required = math.ceil((1 - Fraction(str(alpha))) * len(own) + 1)
-            assert atoms.get(group=name).threshold == weighted_threshold(own, None, required)
-            assert atoms.get(group=name).certificate.required_rank == required
-        groups = calibrate_several(held, net, (alpha,), groups=tables, group_rule="max")
+            assert atoms[name].threshold == weighted_threshold(own, None, required)
+            assert atoms[name].certificate.required_rank == required
+        groups = calibrate(held, net, (alpha,), groups=tables, group_rule="max")
         for g in range(3):
             own = values[within[:, g]]
             required = math.ceil((1 - Fraction(str(alpha))) * len(own) + 1)
-            assert groups.get(group=g).threshold == weighted_threshold(own, None, required)
-        own = [groups.get(group=name).threshold for name in ("0", "2", "everyone")]
-        assert groups.threshold(["0", "2"]) == max(own)
+            assert groups[g].threshold == weighted_threshold(own, None, required)
+        own = [groups[name].threshold for name in ("0", "2", "everyone")]
+        assert groups.threshold_for(["0", "2"]) == max(own)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -279,7 +280,7 @@ def test_a_sequence_finds_what_pooled_scores_say_and_is_never_above_max(seed):
     values, within = np.concatenate(held), np.concatenate(tables)
     net, alpha = Network.chain(len(held)), Fraction(int(rng.integers(1, 5)), 10)
     order = [str(g) for g in rng.permutation(3)]
-    found = calibrate_several(held, net, (alpha,), groups=tables, group_rule="seq", group_order=order)
+    found = calibrate(held, net, (alpha,), groups=tables, group_rule="seq", group_order=order)
     low, high = np.full(len(values), -np.inf), np.full(len(values), -np.inf)
     for name in (*order, "everyone"):
         inside = within[:, int(name)] if name != "everyone" else np.ones(len(values), dtype=bool)
@@ -288,11 +289,11 @@ def test_a_sequence_finds_what_pooled_scores_say_and_is_never_above_max(seed):
         down = weighted_threshold(
             np.where(values <= high, -np.inf, values)[inside], None, math.ceil((1 - alpha) * (n - 1))
         )
-        assert found.get(group=name).threshold == up
+        assert found[name].threshold == up
         low, high = np.where(inside, np.maximum(low, down), low), np.where(inside, np.maximum(high, up), high)
-    np.testing.assert_array_equal(found.thresholds(within), high)
-    most = calibrate_several(held, net, (alpha,), groups=tables, group_rule="max")
-    assert (found.thresholds(within) <= most.thresholds(within)).all()
+    np.testing.assert_array_equal(found.thresholds_for(groups=within), high)
+    most = calibrate(held, net, (alpha,), groups=tables, group_rule="max")
+    assert (found.thresholds_for(groups=within) <= most.thresholds_for(groups=within)).all()
 
 
 def pooled_regression(values, codes, members, alpha):
@@ -327,13 +328,14 @@ def check_regression(seed):
     K, G, n = int(rng.integers(1, 4)), int(rng.integers(1, 4)), int(rng.integers(3, 9))
     held, tables = [rng.normal(size=n) * (k + 1) for k in range(K)], [rng.random((n, G)) < 0.5 for _ in range(K)]
     alpha = Fraction(int(rng.integers(1, 6)), 10)
-    found = calibrate_several(held, Network.chain(K), (alpha,), groups=tables, group_rule="regression")
-    parts = [*found.members]
-    members = np.array([[g == "everyone" or g in found.members[part] for part in parts] for g in found.groups])
-    place = {found.members[part]: i for i, part in enumerate(parts)}
+    found = calibrate(held, Network.chain(K), (alpha,), groups=tables, group_rule="regression")
+    atoms = found.guarantee.groups.atoms
+    parts = [*atoms]
+    members = np.array([[g == "everyone" or g in atoms[part] for part in parts] for g in found.groups])
+    place = {atoms[part]: i for i, part in enumerate(parts)}
     codes = np.array([place[tuple(str(g) for g in np.flatnonzero(row))] for row in np.concatenate(tables)])
     least, most = pooled_regression(np.concatenate(held), codes, members, alpha)
-    got = np.array([found.get(group=part).threshold for part in parts])
+    got = np.array([found[part].threshold for part in parts])
     assert ((got >= least - 1e-6) & (got <= most + 1e-6)).all(), (seed, least, got, most)
     return np.isclose(least, most, atol=1e-6).sum(), len(parts)
 
@@ -357,28 +359,28 @@ def test_a_combination_that_was_named_has_a_threshold_though_no_score_has_it():
     held, tables = [rng.normal(size=60) for _ in range(3)], [rng.random((60, 2)) < 0.5 for _ in range(3)]
     tables = [own & ~(own.all(axis=1)[:, None]) for own in tables]  # nobody is in both
     net = Network.chain(3)
-    several = calibrate_several(held, net, (0.2,), groups=tables, group_rule="regression")
-    assert several.threshold(["0", "1"]) == np.inf
-    named = calibrate_several(held, net, (0.2,), groups=tables, group_rule="regression", group_atoms=[["0", "1"]])
-    assert np.isfinite(named.threshold(["1", "0"]))
+    several = calibrate(held, net, (0.2,), groups=tables, group_rule="regression")
+    assert several.threshold_for(["0", "1"]) == np.inf
+    named = calibrate(held, net, (0.2,), groups=tables, group_rule="regression", group_atoms=[["0", "1"]])
+    assert np.isfinite(named.threshold_for(["1", "0"]))
     for atom in ((), ("0",), ("1",)):
-        assert named.threshold(atom) == several.threshold(atom)
+        assert named.threshold_for(atom) == several.threshold_for(atom)
 
 
 def test_many_atoms_hide_one_drawn_score_of_each_device():
     """Six groups, more than fifty atoms; hiding fewer scores can only lower thresholds."""
     rng = np.random.default_rng(6)
     held, tables = [rng.normal(size=100) for _ in range(3)], [rng.random((100, 6)) < 0.5 for _ in range(3)]
-    several = calibrate_several(held, Network.chain(3), (0.2,), groups=tables, group_rule="regression")
+    several = calibrate(held, Network.chain(3), (0.2,), groups=tables, group_rule="regression")
     assert len(several.parts) > 50
     codes = [Memberships.of(own, "x") for own in tables]
-    atoms = tuple(several.members.values())
+    atoms = tuple(several.guarantee.groups.atoms.values())
     kinds = [np.array([atoms.index(atom) for atom in own.atoms])[own.codes] for own in codes]
     every = thresholds_of("regression", held, kinds, (Fraction(1, 5),), atoms)[:, 0]
-    fewer = np.array([several.get(group=part).threshold for part in several.parts])
+    fewer = np.array([several[part].threshold for part in several.guarantee.groups.atoms])
     assert (fewer <= every + 1e-9).all()
     assert (fewer < every).any()
-    within = several.thresholds(np.concatenate(tables)) >= np.concatenate(held)
+    within = several.thresholds_for(groups=np.concatenate(tables)) >= np.concatenate(held)
     assert within.mean() > 0.8
 
 
@@ -399,23 +401,24 @@ def test_the_hidden_score_is_drawn_anew_and_its_seed_repeats_the_run(monkeypatch
     held, tables = [np.sort(rng.normal(size=100)) for _ in range(3)], [rng.random((100, 6)) < 0.5 for _ in range(3)]
 
     def run(**how):
-        return calibrate_several(held, Network.chain(3), (0.2,), groups=tables, group_rule="regression", **how)
+        return calibrate(held, Network.chain(3), (0.2,), groups=tables, group_rule="regression", **how)
 
     runs = [run() for _ in range(4)]
-    seeds = [next(iter(one.items.values())).options["group_seed"] for one in runs]
+    seeds = [one.options["group_seed"] for one in runs]
     assert len({*seeds}) == 4
     assert len({one.tobytes() for one in seen}) > 1
     again = run(rng=seeds[0])
     np.testing.assert_array_equal(seen[-1], seen[0])
-    assert {k: v.thresholds.tolist() for k, v in again.items.items()} == {
-        k: v.thresholds.tolist() for k, v in runs[0].items.items()
-    }
-    assert Calibrations.from_dict(again.to_dict()).get(0.2, again.parts[0]).options["group_seed"] == seeds[0]
+    for one, other in zip(again.answers, runs[0].answers, strict=True):
+        assert one.part == other.part
+        np.testing.assert_array_equal(one.thresholds, other.thresholds)
+    assert Result.from_dict(again.to_dict())[again.parts[0]].options["group_seed"] == seeds[0]
     ranks = np.zeros(10, dtype=int)
     for _ in range(200):
         own = np.sort(rng.normal(size=10))
-        parts = _Parts((("a",),), [[own]], [np.zeros(10, dtype=np.int64)], False)
-        ranks[np.searchsorted(own, parts.hidden([own], np.arange(1), 0)[0, 0])] += 1
+        table = Table.of([own], groups=[["a"] * 10])
+        hidden = hidden_scores(table, np.arange(1), Agreed(10, (("a",),)), 0, seed=0)
+        ranks[np.searchsorted(own, hidden[0, 0])] += 1
     assert ((ranks >= 5) & (ranks <= 40)).all()
 
 
@@ -483,49 +486,49 @@ def test_every_form_of_groups_gives_the_same_thresholds():
         return {name: [rows[i] for i in np.flatnonzero(device == name)] for name in names}
 
     found = [
-        calibrate_several(by_device(values), net, (0.2,), groups=by_device(lists)),
-        calibrate_several(frame, net, (0.2,), groups=["sex", "age"]),
-        calibrate_several(frame, net, (0.2,), groups="lists"),
-        calibrate_several(
+        calibrate(by_device(values), net, (0.2,), groups=by_device(lists)),
+        calibrate(frame, net, (0.2,), groups=["sex", "age"]),
+        calibrate(frame, net, (0.2,), groups="lists"),
+        calibrate(
             by_device(values),
             net,
             (0.2,),
             groups={name: {g: table[device == name, j] for j, g in enumerate(groups)} for name in names},
         ),
-        calibrate_several(
+        calibrate(
             by_device(values),
             net,
             (0.2,),
             groups={name: polars.DataFrame(table[device == name], schema=groups) for name in names},
         ),
     ]
-    assert {several.rule for several in found} == {"seq"}
+    assert {several.guarantee.groups.rule for several in found} == {"seq"}
     assert {several.groups for several in found} == {(*groups, "everyone")}
-    first = found[0].thresholds(lists)
+    first = found[0].thresholds_for(groups=lists)
     for several in found[1:]:
-        np.testing.assert_array_equal(several.thresholds(lists), first)
-    np.testing.assert_array_equal(found[0].thresholds({g: table[:, j] for j, g in enumerate(groups)}), first)
+        np.testing.assert_array_equal(several.thresholds_for(groups=lists), first)
+    np.testing.assert_array_equal(found[0].thresholds_for(groups={g: table[:, j] for j, g in enumerate(groups)}), first)
 
 
 def test_auto_chooses_from_what_was_named_beforehand_alone():
     held, tables = overlapping(np.random.default_rng(1), groups=1)
     net = Network.chain(4)
     expected = {(): 70, ("0",): 70}
-    assert calibrate_several(held, net, groups=tables, group_atoms=expected).rule == "atoms"
-    assert calibrate_several(held, net, groups=tables, group_atoms={**expected, (): 69}).rule == "seq"
-    assert calibrate_several(held, net, groups=tables).rule == "seq"
+    assert calibrate(held, net, groups=tables, group_atoms=expected).guarantee.groups.rule == "atoms"
+    assert calibrate(held, net, groups=tables, group_atoms={**expected, (): 69}).guarantee.groups.rule == "seq"
+    assert calibrate(held, net, groups=tables).guarantee.groups.rule == "seq"
 
 
 def test_labels_that_do_not_overlap_stay_as_they_are_unless_a_rule_is_named():
     rng = np.random.default_rng(2)
     held, labels = [rng.normal(size=50) for _ in range(4)], [rng.integers(0, 2, 50) for _ in range(4)]
-    plain_groups = calibrate_several(held, Network.chain(4), groups=labels)
-    assert (plain_groups.rule, plain_groups.groups) == ("", ("0", "1"))
-    named = calibrate_several(held, Network.chain(4), groups=labels, group_rule="max")
+    plain_groups = calibrate(held, Network.chain(4), groups=labels)
+    assert (plain_groups.guarantee.groups.rule, plain_groups.groups) == ("", ("0", "1"))
+    named = calibrate(held, Network.chain(4), groups=labels, group_rule="max")
     assert named.groups == ("0", "1", "everyone")
     for label in ("0", "1"):
-        assert named.get(group=label).threshold == plain_groups.get(group=label).threshold
-        assert plain_groups.certificate(label).required_rank == named.certificate(label).required_rank
+        assert named[label].threshold == plain_groups[label].threshold
+        assert plain_groups.certificate_of(label).required_rank == named.certificate_of(label).required_rank
 
 
 @pytest.mark.parametrize("rule", GROUP_RULES)
@@ -535,7 +538,7 @@ def test_sets_evaluation_and_files(rule, tmp_path):
     y = np.array([rng.choice(4, p=row) for row in p])
     lac, table = scores.LAC(), np.stack([p.max(axis=1) > 0.5, p[:, 0] > 0.2, p[:, 1] > 0.3], axis=1)
     cut = 600
-    several = calibrate_several(
+    several = calibrate(
         np.array_split(lac(p[:cut], y[:cut]), 4),
         Network.cycle(4),
         (0.2, 0.3),
@@ -543,7 +546,7 @@ def test_sets_evaluation_and_files(rule, tmp_path):
         group_rule=rule,
         score=lac,
     )
-    thresholds = several.thresholds(table[cut:], 0.2)
+    thresholds = several.thresholds_for(groups=table[cut:], alpha=0.2)
     sets = several.predict(p[cut:], groups=table[cut:], alpha=0.2)
     np.testing.assert_array_equal(sets, 1 - p[cut:] <= thresholds[:, None])
     measured = several.evaluate(p[cut:], y[cut:], groups=table[cut:], alpha=0.2)
@@ -552,58 +555,63 @@ def test_sets_evaluation_and_files(rule, tmp_path):
     assert {name: c.covered for name, c in measured.per_group.items()} == {
         str(g): hits[table[cut:, g]].sum() for g in range(3)
     }
-    assert several.certificate("1", 0.2).kind == "counted"
-    assert several.certificate("1", 0.2).counted_rank >= 0.8 * table[:cut, 1].sum()
-    assert several.certificate("1", 0.2).mixture == "sizes"
+    assert several.certificate_of("1", 0.2).kind == "counted"
+    assert several.certificate_of("1", 0.2).counted_rank >= 0.8 * table[:cut, 1].sum()
+    assert several.certificate_of("1", 0.2).mixture == "sizes"
     several.save(tmp_path / "groups.json")
-    again = Calibrations.load(tmp_path / "groups.json")
+    again = Result.load(tmp_path / "groups.json")
     assert again.to_dict() == several.to_dict()
-    np.testing.assert_array_equal(again.thresholds(table, 0.3), several.thresholds(table, 0.3))
+    np.testing.assert_array_equal(
+        again.thresholds_for(groups=table, alpha=0.3), several.thresholds_for(groups=table, alpha=0.3)
+    )
     assert GROUP_RULES[rule] in repr(several)
     for change, words in (
         ({"rule": "largest"}, "unknown group rule"),
-        ({"members": {"x": ["0"]}}, "its groups must be those"),
-        ({"rule": ""}, "members are for groups that overlap"),
+        ({"atoms": {"x": ["0"]}}, "groups must be those that the rule"),
+        ({"rule": ""}, "atoms are for groups that overlap"),
     ):
-        raw = {**json.loads(several.to_json()), **change}
+        raw = json.loads(several.to_json())
+        raw["guarantee"]["groups"].update(change)
         with pytest.raises(ValueError, match=words):
-            Calibrations.from_dict(raw)
+            Result.from_dict(raw)
 
 
 def test_mistakes_are_named():
     held, tables = overlapping(np.random.default_rng(0))
     net = Network.torus(2, 2)
     with pytest.raises(ValueError, match="unknown group rule 'regresion', did you mean"):
-        calibrate_several(held, net, groups=tables, group_rule="regresion")
+        calibrate(held, net, groups=tables, group_rule="regresion")
     with pytest.raises(ValueError, match="'everyone' holds everybody"):
-        calibrate_several(held, net, groups=[[["everyone"]] * 40] * 4)
+        calibrate(held, net, groups=[[["everyone"]] * 40] * 4)
     with pytest.raises(ValueError, match="group_order must name every group, everyone comes last, got no '2'"):
-        calibrate_several(held, net, groups=tables, group_order=["0", "1"])
+        calibrate(held, net, groups=tables, group_order=["0", "1"])
     with pytest.raises(ValueError, match="name them with groups="):
-        calibrate_several(held, net, group_rule="seq")
-    with pytest.raises(ValueError, match="e-dcp, got 'h-dcp'"):
-        calibrate_several(held, net, method="h-dcp", groups=tables)
+        calibrate(held, net, group_rule="seq")
+    with pytest.raises(
+        ValueError, match="need exact counts of scores of any weight .method 'h-dcp'.; use method 'e-dcp'"
+    ):
+        calibrate(held, net, method="h-dcp", groups=tables)
     with pytest.raises(ValueError, match="pac_confidence and groups do not go together"):
-        calibrate_several(held, net, groups=tables, pac_confidence=0.9)
+        calibrate(held, net, groups=tables, pac_confidence=0.9)
     with pytest.raises(ValueError, match="device 0 has 40 scores but 39 group labels"):
-        calibrate_several(held, net, groups=[tables[0][:-1], *tables[1:]])
+        calibrate(held, net, groups=[tables[0][:-1], *tables[1:]])
     with pytest.raises(ValueError, match="counts every score alike, and the target gives them weights"):
-        calibrate_several(
+        calibrate(
             [held[0][:-9], *held[1:]],
             net,
             groups=[tables[0][:-9], *tables[1:]],
             group_rule="regression",
-            target="equal",
+            mixture="equal",
         )
     with pytest.raises(ValueError, match="must be finite, got inf"):
-        calibrate_several([np.append(held[0][:-1], np.inf), *held[1:]], net, groups=tables, group_rule="regression")
-    several = calibrate_several(held, net, groups=tables, group_rule="max", score=scores.Logit())
+        calibrate([np.append(held[0][:-1], np.inf), *held[1:]], net, groups=tables, group_rule="regression")
+    several = calibrate(held, net, groups=tables, group_rule="max", score=scores.Logit())
     with pytest.raises(ValueError, match="no threshold for group '9'; known: 0, 1, 2, everyone"):
-        several.threshold(["0", "9"])
+        several.threshold_for(["0", "9"])
     with pytest.raises(ValueError, match="predict needs groups="):
         several.predict(np.full((1, 2), 0.5))
     with pytest.warns(TooFewScores, match="too few scores"):
-        calibrate_several([[0.1]] * 4, net, groups=[[["a", "b"]]] * 4, group_rule="regression")
+        calibrate([[0.1]] * 4, net, groups=[[["a", "b"]]] * 4, group_rule="regression")
 
 
 @pytest.mark.parametrize("rule", ["atoms", "max"])
@@ -612,7 +620,7 @@ def test_64_groups_and_three_levels_cost_no_more_than_the_vector_of_all(rule):
     rng, net, levels = np.random.default_rng(0), Network.torus(5, 4), (0.05, 0.1, 0.2)
     labels = [rng.integers(0, 64, 640) for _ in range(20)]
     held = [rng.normal(size=640) for _ in range(20)]
-    several = calibrate_several(held, net, levels, groups=labels, group_rule=rule)
+    several = calibrate(held, net, levels, groups=labels, group_rule=rule)
     trials = [[own[code == g] for own, code in zip(held, labels, strict=True)] for g in range(64)]
     batch = solve_draws(WeightedScores.of_trials(trials), net, levels, "e-dcp", joint=True)
     assert several.cost.numbers_per_device <= 1.3 * batch.cost.numbers_per_device

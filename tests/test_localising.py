@@ -7,11 +7,11 @@ from fractions import Fraction
 import numpy as np
 import polars as pl
 import pytest
-from conformesh.localising import LocalEvaluation, local_coverage
 
-from conformesh import Centres, LocalCalibration, Network, calibrate, calibrate_local, choose_centres, scores
+from conformesh import Centres, Network, Result, calibrate, choose_centres, scores
 from conformesh.centres import WHOLE
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.result.evaluation import Coverage, Evaluation, coverage_by_centre
 from tests.statistics import assert_coverage, power_against
 
 pytestmark = pytest.mark.filterwarnings("ignore::conformesh.TooFewScores")
@@ -24,7 +24,13 @@ CENTRES = choose_centres(RNG.random(400), 4)
 
 def calibrated(**more):
     asked = {"inputs": INPUTS, "centres": CENTRES, "score": scores.AbsoluteResidual(), **more}
-    return calibrate_local(SCORES, NETWORK, **asked)
+    return calibrate(SCORES, NETWORK, **asked)
+
+
+def by_centre(result):
+    """The thresholds of the centres, in their order."""
+    assert result.parts == tuple((f"centre {c}",) for c in range(len(result.guarantee.centres)))
+    return np.array([answer.threshold for answer in result.answers])
 
 
 @pytest.mark.parametrize("features", [1, 3])
@@ -85,8 +91,10 @@ def test_draws_are_repeated_by_seed_and_by_key():
     assert (CENTRES.draw(inputs[::-1], keys=keys[::-1])[::-1] == whole).all()
     found = calibrated()
     outputs = np.zeros(50)
-    np.testing.assert_array_equal(found.predict(outputs, inputs, rng=3), found.predict(outputs, inputs, rng=3))
-    np.testing.assert_array_equal(found.predict(outputs, inputs, keys=keys)[:, 1] > 0, np.ones(50, dtype=bool))
+    np.testing.assert_array_equal(
+        found.predict(outputs, inputs=inputs, rng=3), found.predict(outputs, inputs=inputs, rng=3)
+    )
+    np.testing.assert_array_equal(found.predict(outputs, inputs=inputs, keys=keys)[:, 1] > 0, np.ones(50, dtype=bool))
     with pytest.raises(ValueError, match="rng or keys"):
         CENTRES.draw(inputs, rng=3, keys=keys)
 
@@ -96,14 +104,18 @@ def test_a_seed_draws_centre_and_score_apart():
     centres = Centres.at([0.0, 1.0], 0.5)
     outputs = np.full((2000, 2), 0.5)
     held = [RNG.random(200) / 2, (1 + RNG.random(200)) / 2]
-    found = calibrate_local(
+    found = calibrate(
         held, Network.chain(2), inputs=[np.zeros(200), np.ones(200)], centres=centres, score=scores.APS(randomised=True)
     )
-    _, _, thresholds, draws = found._drawn(outputs, np.full(2000, 0.5), None, 7, None)
-    assert len({*found.thresholds}) == 2
-    first = thresholds == found.thresholds[0]
+    inputs = np.full(2000, 0.5)
+    thresholds = found.thresholds_for(inputs=inputs, rng=7)
+    assert len({*by_centre(found)}) == 2
+    first = thresholds == by_centre(found)[0]
+    draws = found.score.draws(outputs, rng=7)
     (uniforms,) = draws.values()
     assert 0.4 < uniforms[first].mean() < 0.6
+    sets = found.predict(outputs, inputs=inputs, rng=7)  # by these very draws
+    np.testing.assert_array_equal(sets, found.score.sets(outputs, thresholds, **draws))
 
 
 def test_theorem_coverage_holds_near_every_centre():
@@ -120,12 +132,12 @@ def test_theorem_coverage_holds_near_every_centre():
             lost, whole = [Fraction(0)] * 2, [Fraction(0)] * 2
             for way in itertools.product(*(range(n + 1) for n in sizes)):
                 held, x = zip(*([np.delete(part, way[k]) for part in table[k]] for k in range(3)), strict=True)
-                found = calibrate_local(held, Network.chain(3), alpha, inputs=x, centres=centres, target=target)
+                found = calibrate(held, Network.chain(3), alpha, inputs=x, centres=centres, mixture=target)
                 for k, share in enumerate(shares):
                     value, at = (part[way[k]] for part in table[k])
                     for c, weight in enumerate(centres.weights([at])[0].tolist()):
                         whole[c] += share * weight
-                        lost[c] += share * weight * bool(value > found.thresholds[c])
+                        lost[c] += share * weight * bool(value > found[c].threshold)
             for missed, mass in zip(lost, whole, strict=True):
                 if mass:
                     worst = max(worst, missed / mass / alpha)
@@ -137,33 +149,41 @@ def test_thresholds_are_those_of_a_shift_to_each_centre():
     for c in range(len(CENTRES)):
         weights = {name: CENTRES.weights(x)[:, c] for name, x in INPUTS.items()}
         one = calibrate(SCORES, NETWORK, weight=weights, weight_bound=int(CENTRES.caps[c]))
-        assert found.get(c).threshold == one.threshold == found.thresholds[c]
-        assert found.get(c).certificate.bound == CENTRES.caps[c]
-        assert found.get(c).certificate.kind == "counted"
-    assert (np.diff(found.thresholds) > 0).all()
+        assert found[c].threshold == one.threshold == found[f"centre {c}"].threshold
+        assert found[c].certificate.bound == CENTRES.caps[c]
+        assert found[c].certificate.kind == "counted"
+    assert (np.diff(by_centre(found)) > 0).all()
 
 
 def test_inputs_come_in_all_forms():
-    wanted = calibrated().thresholds
+    wanted = by_centre(calibrated())
     lists = {"inputs": [*INPUTS.values()], "centres": CENTRES}
-    np.testing.assert_array_equal(calibrate_local([*SCORES.values()], NETWORK, **lists).thresholds, wanted)
+    np.testing.assert_array_equal(by_centre(calibrate([*SCORES.values()], NETWORK, **lists)), wanted)
     names = np.repeat([*SCORES], [*map(len, SCORES.values())])
     columns = {"score": SCORES, "x": INPUTS}
     frame = pl.DataFrame({"device": names, **{key: np.concatenate([*own.values()]) for key, own in columns.items()}})
     for inputs in ("x", ["x"]):
-        found = calibrate_local(frame, NETWORK, inputs=inputs, centres=CENTRES)
-        np.testing.assert_array_equal(found.thresholds, wanted)
+        found = calibrate(frame, NETWORK, inputs=inputs, centres=CENTRES)
+        np.testing.assert_array_equal(by_centre(found), wanted)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"inputs": {**INPUTS, "b": INPUTS["b"][1:]}}, "device b: has 65 scores but 64 inputs"),
+        ({"inputs": {**INPUTS, "b": INPUTS["b"][1:]}}, "device b has 65 scores but 64 inputs"),
         ({"inputs": {**INPUTS, "b": np.full(65, np.nan)}}, "device b: inputs must be finite"),
-        ({"inputs": {**INPUTS, "b": np.ones((65, 2))}}, "device b: inputs must have 1 features"),
+        (
+            {"inputs": {**INPUTS, "b": np.ones((65, 2))}},
+            "device b: inputs must have as many features as on other devices, 1, got 2",
+        ),
+        (
+            {"inputs": {name: np.ones((len(x), 2)) for name, x in INPUTS.items()}},
+            "device a: inputs must have 1 features",
+        ),
         ({"inputs": [*INPUTS.values()]}, "both go by device name"),
         ({"inputs": "x"}, "names a column"),
-        ({"method": "h-dcp"}, "use e-dcp"),
+        ({"method": "h-dcp"}, "near a centre they weigh by their distance .method 'h-dcp'.; use method 'e-dcp'"),
+        ({"faults": {"loss": 0.1}}, "needs every message, .* the faults have loss=0.1"),
     ],
 )
 def test_errors_name_who_and_what(change, words):
@@ -191,34 +211,40 @@ def test_centres_are_at_most_as_many_as_inputs():
         choose_centres([1.0, 1.0, 2.0], 3)
     assert len(choose_centres([1.0, 1.0], 1)) == 1
     with pytest.raises(TypeError, match="got WeightedScores"):
-        calibrate_local(WeightedScores.of([[1.0]]), Network.complete(1), inputs=[[1.0]], centres=CENTRES)
+        calibrate(WeightedScores.of([[1.0]]), Network.complete(1), inputs=[[1.0]], centres=CENTRES)
 
 
 def test_a_result_is_kept(tmp_path):
     found = calibrated()
     found.save(tmp_path / "local.json")
-    again = LocalCalibration.load(tmp_path / "local.json")
-    np.testing.assert_array_equal(again.thresholds, found.thresholds)
+    again = Result.load(tmp_path / "local.json")
+    np.testing.assert_array_equal(by_centre(again), by_centre(found))
     x = RNG.random(30)
-    np.testing.assert_array_equal(again.predict(x, x, rng=1), found.predict(x, x, rng=1))
-    assert "4 centres" in repr(again)
-    with pytest.raises(ValueError, match="a row for each of 30 rows"):
-        again.predict(x, x[1:])
+    np.testing.assert_array_equal(again.predict(x, inputs=x, rng=1), found.predict(x, inputs=x, rng=1))
+    assert "4 centres" in again.title()
+    assert all(f"centre {c} at (" in repr(again) for c in range(4))
+    with pytest.raises(ValueError, match="inputs must be one for each of 30 rows, got 29"):
+        again.predict(x, inputs=x[1:])
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"format": "conformesh-calibration/1"}, "needed a result of calibrate_local"),
         ({"bandwidth": -1.0}, "bandwidth must be"),
         ({"points": [[0.0]]}, "caps must be 1 whole numbers"),
-        ({"caps": [WHOLE] * 4}, "caps must be the bounds of the certificates"),
+        ({"caps": [WHOLE] * 4}, "the cap of a centre must be the bound of its certificate"),
     ],
 )
 def test_a_damaged_file_is_refused(change, words):
     raw = calibrated().to_dict()
+    raw["guarantee"]["centres"].update(change)
     with pytest.raises(ValueError, match=words):
-        LocalCalibration.from_dict({**raw, **change})
+        Result.from_dict(raw)
+
+
+def test_a_file_of_another_format_is_refused():
+    with pytest.raises(ValueError, match="calibrate again"):
+        Result.from_dict({**calibrated().to_dict(), "format": "conformesh-local/1"})
 
 
 def test_evaluation_says_where_coverage_fails():
@@ -228,17 +254,17 @@ def test_evaluation_says_where_coverage_fails():
     held = np.abs(rng.normal(size=x.shape)) * (0.2 + x)
     centres = choose_centres(rng.random(1000), 10)
     network = Network.cycle(8)
-    local = calibrate_local([*held], network, inputs=[*x], centres=centres, score=scores.AbsoluteResidual())
+    local = calibrate([*held], network, inputs=[*x], centres=centres, score=scores.AbsoluteResidual())
     new = rng.random(20_000)
     truth = rng.normal(size=len(new)) * (0.2 + new)
-    found = local.evaluate(np.zeros(len(new)), truth, new, rng=0)
+    found = local.evaluate(np.zeros(len(new)), truth, inputs=new, rng=0)
     hits = np.abs(truth) <= calibrate([*held], network).threshold
-    plain = local_coverage(hits, new, centres)
+    plain = coverage_by_centre(hits, new, centres)
     gap = sum(cell.rows * abs(cell.rate - 0.9) for cell in plain.values()) / len(new)
     assert found.gap < 0.035
     assert gap > 0.06
-    assert sum(cell.rows for cell in found.cells.values()) == found.overall.coverage.rows == len(new)
-    assert "mean |local coverage - 0.9|" in str(found)
+    assert sum(cell.rows for cell in found.per_centre.values()) == found.coverage.rows == len(new)
+    assert "mean |coverage near a centre - 0.9|" in dict(found.facts())
 
 
 def test_classes_are_evaluated_too():
@@ -248,11 +274,11 @@ def test_classes_are_evaluated_too():
     labels = [np.array([rng.choice(3, p=p) for p in own]) for own in outputs]
     lac = scores.LAC()
     held = [lac(p, y) for p, y in zip(outputs, labels, strict=True)]
-    found = calibrate_local(held, Network.complete(3), 0.2, inputs=x, centres=CENTRES, score=lac)
-    result = found.evaluate(outputs[0], labels[0], x[0], rng=0)
-    sets = found.predict(outputs[0], x[0], rng=0)
-    assert result.overall.coverage.covered == sets[np.arange(100), labels[0]].sum()
-    assert result.overall.mean_size == sets.sum(axis=1).mean()
+    found = calibrate(held, Network.complete(3), 0.2, inputs=x, centres=CENTRES, score=lac)
+    result = found.evaluate(outputs[0], labels[0], inputs=x[0], rng=0)
+    sets = found.predict(outputs[0], inputs=x[0], rng=0)
+    assert result.coverage.covered == sets[np.arange(100), labels[0]].sum()
+    assert result.mean_size == sets.sum(axis=1).mean()
 
 
 @pytest.mark.slow
@@ -264,21 +290,20 @@ def test_local_coverage_holds_by_chance():
     for _ in range(trials):
         x = rng.random((3, 40))
         held = np.abs(rng.normal(size=x.shape)) * (0.05 + x)
-        found = calibrate_local([*held], Network.complete(3), inputs=[*x], centres=centres)
+        found = calibrate([*held], Network.complete(3), inputs=[*x], centres=centres)
         new = float(rng.random())
         (centre,) = centres.draw([new], rng=rng)
-        hits[int(centre)].append(abs(rng.normal()) * (0.05 + new) <= found.thresholds[centre])
+        hits[int(centre)].append(abs(rng.normal()) * (0.05 + new) <= found[int(centre)].threshold)
     for one in hits.values():
         assert power_against(len(one), 0.9, 0.8) > 0.99
         assert_coverage(sum(one), len(one), 0.9)
 
 
 @pytest.mark.parametrize("features", [1, 3])
-def test_a_picture_of_local_coverage(tmp_path, features):
+def test_a_picture_of_coverage_by_centre(tmp_path, features):
     from matplotlib.image import imread
 
     from conformesh.plots.local import draw_local
-    from conformesh.result.evaluation import Coverage, Evaluation
 
     rng = np.random.default_rng(9)
     inputs = rng.random((400, features))
@@ -286,7 +311,7 @@ def test_a_picture_of_local_coverage(tmp_path, features):
     found = {}
     for name, chance in {"plain": inputs[:, 0], "local": np.full(400, 0.9)}.items():
         hits = rng.random(400) < chance
-        near = local_coverage(hits, inputs, cells)
+        near = coverage_by_centre(hits, inputs, cells)
         found[name] = Evaluation(Coverage.of(hits), 2.5, 0.0, nominal=0.9, per_centre=near)
     draw_local(tmp_path / "local.png", found, cells)
     assert imread(tmp_path / "local.png")[:, :, :3].std() > 0.03
@@ -294,15 +319,15 @@ def test_a_picture_of_local_coverage(tmp_path, features):
 
 def test_local_coverage_is_said_for_every_input():
     with pytest.raises(ValueError, match="for each of 3 inputs"):
-        local_coverage([True, False], [0.1, 0.2, 0.3], CENTRES)
+        coverage_by_centre([True, False], [0.1, 0.2, 0.3], CENTRES)
 
 
 def test_the_gap_of_local_coverage_weighs_cells_by_their_rows():
     """300 rows covered entirely and 100 covered by half, at 0.9: (300 * 0.1 + 100 * 0.4) / 400, not (0.1 + 0.4) / 2."""
     hits = np.repeat([True, False], [350, 50])
-    cells = local_coverage(hits, np.repeat([0.0, 1.0], [300, 100]), Centres.at([0.0, 1.0], 0.5))
+    cells = coverage_by_centre(hits, np.repeat([0.0, 1.0], [300, 100]), Centres.at([0.0, 1.0], 0.5))
     assert [cells[k].rows for k in (0, 1)] == [300, 100]
-    assert LocalEvaluation(None, cells, 0.1).gap == pytest.approx(0.175)
+    assert Evaluation(Coverage.of(hits), 1.0, 0.0, nominal=0.9, per_centre=cells).gap == pytest.approx(0.175)
 
 
 def test_an_integer_draws_a_centre_for_each_row_also_in_separate_calls():

@@ -22,15 +22,11 @@ from click.testing import CliRunner
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
 from conformesh import (
-    Calibration,
     CalibrationNote,
     Network,
+    Result,
     TooFewScores,
     calibrate,
-    calibrate_local,
-    calibrate_several,
-    calibrate_shifted,
-    calibrate_sides,
     choose_centres,
     control,
     detect,
@@ -138,14 +134,14 @@ def residuals_with_their_sign():
 @mistake("error", "are between 0 and 1, got 1.5")
 def out_of_range_with_groups():
     held = {**HELD, "Rome": np.full(30, 1.5)}
-    calibrate_several(held, NAMED, groups={name: ["x"] * 30 for name in CITIES}, score="aps")
+    calibrate(held, NAMED, groups={name: ["x"] * 30 for name in CITIES}, score="aps")
 
 
 @mistake("error", "are between 0 and 1, got 1.5")
 def out_of_range_near_centres():
     inputs = {name: RNG.random(30) for name in CITIES}
     centres = choose_centres(RNG.random(100), 2)
-    calibrate_local({**HELD, "Rome": np.full(30, 1.5)}, NAMED, inputs=inputs, centres=centres, score="lac")
+    calibrate({**HELD, "Rome": np.full(30, 1.5)}, NAMED, inputs=inputs, centres=centres, score="lac")
 
 
 @mistake("error", "are between 0 and 1, got 1.5")
@@ -383,17 +379,17 @@ def a_list_and_a_network_of_such_a_graph():
 
 @mistake("error", "the order of devices is ambiguous")
 def groups_in_a_list_and_a_graph_with_names():
-    calibrate_several(IN_ORDER, GRAPH, groups=[["x"] * 30] * 4)
+    calibrate(IN_ORDER, GRAPH, groups=[["x"] * 30] * 4)
 
 
 @mistake("error", "the order of devices is ambiguous")
 def weights_in_a_list_and_a_graph_with_names():
-    calibrate_shifted(IN_ORDER, GRAPH, weight=[np.ones(30)] * 4, weight_bound=1)
+    calibrate(IN_ORDER, GRAPH, weight=[np.ones(30)] * 4, weight_bound=1)
 
 
 @mistake("error", "the order of devices is ambiguous")
 def sides_in_a_list_and_a_graph_with_names():
-    calibrate_sides([CQR.sides(BAND, Y)] * 4, GRAPH)
+    calibrate([CQR.sides(BAND, Y)] * 4, GRAPH, symmetric=False)
 
 
 @mistake("error", "the order of devices is ambiguous")
@@ -421,9 +417,9 @@ def streams_in_a_table_and_a_graph_with_names():
     online(np.stack(IN_ORDER), Network.from_networkx(GRAPH))
 
 
-@mistake("error", "target must be sizes, paper, equal, or a dict with a share for every device, got list")
+@mistake("error", "mixture must be sizes, paper, equal, or a dict with a share for every device, got list")
 def shares_in_a_list():
-    calibrate(HELD, GRAPH, target=[0.1, 0.2, 0.3, 0.4])
+    calibrate(HELD, GRAPH, mixture=[0.1, 0.2, 0.3, 0.4])
 
 
 @mistake("note", "the graph lists its nodes in another order, {2, 0, 1, 3}")
@@ -519,19 +515,19 @@ def a_row_is_there_twice():
 @mistake("note", "groups 'North' and 'north ' differ only in white space, case or leading zeros")
 def a_group_is_written_in_two_ways():
     groups = {name: ["north " if name == "Rome" else "North"] * 30 for name in CITIES}
-    calibrate_several(HELD, NAMED, (0.3,), groups=groups)
+    calibrate(HELD, NAMED, (0.3,), groups=groups)
 
 
 @mistake("error", "device Lyon: group label 2 is missing (nan)")
 def a_group_is_missing():
     groups = {name: ["x"] * 30 for name in CITIES}
     groups["Lyon"] = ["x", "x", np.nan, *["x"] * 27]
-    calibrate_several(HELD, NAMED, groups={k: np.array(v, dtype=object) for k, v in groups.items()})
+    calibrate(HELD, NAMED, groups={k: np.array(v, dtype=object) for k, v in groups.items()})
 
 
 @mistake("error", "device Lyon has 30 scores but 29 group labels")
 def a_group_label_too_few():
-    calibrate_several(HELD, NAMED, groups={name: ["x"] * (29 if name == "Lyon" else 30) for name in CITIES})
+    calibrate(HELD, NAMED, groups={name: ["x"] * (29 if name == "Lyon" else 30) for name in CITIES})
 
 
 @mistake("error", "device Lyon, item 0: a weight must be a number from 0 to weight_bound 2, got -1")
@@ -547,14 +543,14 @@ def a_weight_above_its_bound():
 
 @mistake("error", "no share is given for device 'Rome'")
 def a_share_is_forgotten():
-    calibrate(HELD, NAMED, target={"Paris": 0.5, "Lyon": 0.3, "Berlin": 0.2})
+    calibrate(HELD, NAMED, mixture={"Paris": 0.5, "Lyon": 0.3, "Berlin": 0.2})
 
 
 @mistake("right")
 def shares_in_percent():
     percent = dict(zip(CITIES, (40, 30, 20, 10), strict=True))
     parts = {name: share / 100 for name, share in percent.items()}
-    assert calibrate(HELD, NAMED, target=percent).threshold == calibrate(HELD, NAMED, target=parts).threshold
+    assert calibrate(HELD, NAMED, mixture=percent).threshold == calibrate(HELD, NAMED, mixture=parts).threshold
 
 
 # --- files and the command line ---------------------------------------------------------------------------------------
@@ -570,7 +566,7 @@ def lac_scores_called_aps():
 def the_score_of_a_file_is_not_named():
     command("scores", "make", model_file(), "--out", "s.csv", "--devices", 4, "--score", "margin")
     command("calibrate", "s.csv", "--out", "r.json")
-    assert Calibration.load("r.json").score == scores.Margin()
+    assert Result.load("r.json").score == scores.Margin()
 
 
 @mistake("error", "device Rome, row 0: scores of 'lac' are between 0 and 1, got 2.5")

@@ -72,7 +72,7 @@ def test_the_threshold_of_a_thousand_scores_is_the_one_of_the_rank():
 
 
 def test_the_threshold_is_what_the_devices_agree_on(twenty_devices):
-    found = calibrate(twenty_devices, Network.torus(5, 4), 0.1, target="paper", rank="ghost").threshold
+    found = calibrate(twenty_devices, Network.torus(5, 4), 0.1, mixture="paper", rank_rule="ghost").threshold
     assert conformal_threshold(np.concatenate(twenty_devices), 0.1, devices=20) == found
 
 
@@ -150,7 +150,7 @@ def test_every_target_has_the_threshold_of_its_own_weights(target, method, alpha
         "equal": lambda: dict.fromkeys(HELD, Fraction(1)),
     }.get(str(target), lambda: {name: Fraction(str(share)) for name, share in SHARES.items()})()
     options = {} if method == "e-dcp" else {"bins": 4000}
-    result = calibrate(HELD, CYCLE, alpha, method, target=target, rank="swap", **options)
+    result = calibrate(HELD, CYCLE, alpha, method, mixture=target, rank_rule="swap", **options)
     exact = pooled(shares, alpha)
     assert result.certificate.mixture == ("given" if isinstance(target, dict) else target)
     assert result.certificate.rule == "swap"
@@ -165,11 +165,11 @@ def test_every_target_has_the_threshold_of_its_own_weights(target, method, alpha
 def test_a_share_may_stand_in_a_column():
     rows = [(name, score, 2.0 if name == "a" else 1.0) for name, own in HELD.items() for score in own]
     frame = pl.DataFrame(rows, schema=["device", "score", "share"], orient="row")
-    by_column = calibrate(frame, CYCLE, 0.2, target="share")
-    assert by_column.threshold == calibrate(HELD, CYCLE, 0.2, target={**dict.fromkeys(HELD, 1), "a": 2}).threshold
+    by_column = calibrate(frame, CYCLE, 0.2, mixture="share")
+    assert by_column.threshold == calibrate(HELD, CYCLE, 0.2, mixture={**dict.fromkeys(HELD, 1), "a": 2}).threshold
     frame = frame.with_columns(share=pl.col("score"))
     with pytest.raises(ValueError, match="device a must have the same share in all its rows"):
-        calibrate(frame, CYCLE, 0.2, target="share")
+        calibrate(frame, CYCLE, 0.2, mixture="share")
 
 
 @pytest.mark.parametrize(
@@ -202,10 +202,10 @@ def test_a_promise_that_cannot_be_kept_is_refused_in_words(asked, words):
 def test_where_weights_are_not_taken_the_published_rule_may_do():
     """Q-DCP counts scores alike: for the paper's target that is proven by imagined scores, and certified by weights."""
     options = {"rounds": 20}
-    assert calibrate(HELD, CYCLE, 0.3, "q-dcp", target="paper", **options).certificate.rule == "ghost"
-    counted = calibrate(HELD, CYCLE, 0.3, "q-dcp", target="equal", certify=True, **options)
+    assert calibrate(HELD, CYCLE, 0.3, "q-dcp", mixture="paper", **options).certificate.rule == "ghost"
+    counted = calibrate(HELD, CYCLE, 0.3, "q-dcp", mixture="equal", certify=True, **options)
     assert (counted.certificate.kind, counted.certificate.rule) == ("counted", "swap")
-    assert counted.threshold >= calibrate(HELD, CYCLE, 0.3, target="equal").threshold
+    assert counted.threshold >= calibrate(HELD, CYCLE, 0.3, mixture="equal").threshold
 
 
 def test_an_update_keeps_the_promise():
@@ -219,18 +219,18 @@ def test_an_update_keeps_the_promise():
 def test_one_device_is_ordinary_split_conformal_prediction():
     scores = RNG.normal(size=30)
     for target in ("sizes", "paper", "equal"):
-        result = calibrate([scores], Network.chain(1), 0.1, target=target)
+        result = calibrate([scores], Network.chain(1), 0.1, mixture=target)
         assert result.threshold == conformal_threshold(scores, 0.1)
         assert result.certificate.rule == "ordinary"
 
 
 def test_a_device_without_scores_has_no_share_or_is_always_missed():
     held = [*(RNG.normal(size=20) for _ in range(4)), []]
-    sizes, equal = (calibrate(held, "cycle", 0.3, target=target).certificate for target in ("sizes", "equal"))
+    sizes, equal = (calibrate(held, "cycle", 0.3, mixture=target).certificate for target in ("sizes", "equal"))
     assert (sizes.required_rank, sizes.weight) == (57, None)
     assert (equal.required_rank, equal.weight) == (71, None)  # (1 - 0.3) of 100 and one, of which 80 are there
     with pytest.warns(TooFewScores):
-        assert calibrate(held, "cycle", 0.1, target="equal").threshold == math.inf
+        assert calibrate(held, "cycle", 0.1, mixture="equal").threshold == math.inf
 
 
 def test_many_sizes_without_a_small_common_multiple_are_rounded_to_the_safe_side():

@@ -271,9 +271,9 @@ def test_no_test_scores_are_no_p_values():
 def test_every_way_to_add_up_gives_the_same():
     rng = np.random.default_rng(3)
     held, tests = [rng.normal(size=rng.integers(0, 9)) for _ in range(9)], rng.normal(size=40)
-    right = p_values(held, Network.torus(3, 3), tests, target="equal").values
+    right = p_values(held, Network.torus(3, 3), tests, mixture="equal").values
     for way in ("tree", "flood"):
-        found = p_values(held, Network.torus(3, 3), tests, target="equal", aggregate=way)
+        found = p_values(held, Network.torus(3, 3), tests, mixture="equal", aggregate=way)
         np.testing.assert_array_equal(found.values, right)
         assert found.options["sums_by"] == way
 

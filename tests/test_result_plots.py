@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from conformesh import Network, TooFewScores, calibrate, calibrate_several, quantiles, scores
+from conformesh import Network, TooFewScores, calibrate, quantiles, scores
 from conformesh.comparing import compare, fronts, ways_of
 from conformesh.planning.planner import plan
 from conformesh.result.evaluation import Coverage, Evaluation
@@ -104,7 +104,7 @@ def test_a_private_result_draws_its_noisy_histogram_and_the_last_crossing():
 
 def test_groups_and_levels_side_by_side(held):
     groups = [np.array(["a", "b"])[np.arange(40) % 2] for _ in held]
-    several = converted(calibrate_several(held, NETWORK, [0.1, 0.2], groups=groups))
+    several = calibrate(held, NETWORK, [0.1, 0.2], groups=groups)
     [axes] = several.plot().axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b"]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["0.1", "0.2"]

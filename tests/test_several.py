@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from conformesh import Calibration, Calibrations, Network, TooFewScores, calibrate, calibrate_several, scores
+from conformesh import Network, Result, TooFewScores, calibrate, scores
 from tests.strategies import exact_rank
 
 
@@ -22,27 +22,27 @@ def grouped():
 def test_every_group_has_the_threshold_of_its_own_pooled_sort(grouped, method):
     held, labels = grouped
     net = Network.torus(3, 3)
-    several = calibrate_several(held, net, (0.1, 0.3), method, groups=labels)
+    several = calibrate(held, net, (0.1, 0.3), method, groups=labels)
     assert several.groups == ("0", "1", "2")
     assert several.alphas == (0.1, 0.3)
     for group in range(3):
         own = [s[g == group] for s, g in zip(held, labels, strict=True)]
         for alpha in (0.1, 0.3):
             alone = calibrate(own, net, alpha, method)
-            found = several.get(alpha, group)
+            found = several[group, alpha]
             np.testing.assert_array_equal(found.thresholds, alone.thresholds)
             assert found.certificate == alone.certificate  # no group is as large on every device
-            assert found.scores == sum(map(len, own))
+            assert found.examples == sum(map(len, own))
             if method == "fcp":
-                assert found.certificate.required_rank == exact_rank(found.scores, alpha, 9)
+                assert found.certificate.required_rank == exact_rank(found.examples, alpha, 9)
             if method == "e-dcp":
-                assert found.certificate.required_rank == math.ceil((1 - Fraction(str(alpha))) * found.scores) + 1
+                assert found.certificate.required_rank == math.ceil((1 - Fraction(str(alpha))) * found.examples) + 1
 
 
 def test_shared_stages_cost_less_than_separate_runs(grouped):
     held, labels = grouped
     net = Network.torus(3, 3)
-    several = calibrate_several(held, net, (0.1, 0.3), groups=labels)
+    several = calibrate(held, net, (0.1, 0.3), groups=labels)
     alone = [
         calibrate([s[g == group] for s, g in zip(held, labels, strict=True)], net, alpha)
         for group in range(3)
@@ -59,42 +59,46 @@ def test_class_conditional_sets_use_each_labels_own_threshold():
     lac = scores.LAC()
     held = np.array_split(lac(p[:400], labels[:400]), 4)
     groups = np.array_split(labels[:400], 4)
-    several = calibrate_several(held, Network.cycle(4), (0.1,), groups=groups, score=lac)
+    several = calibrate(held, Network.cycle(4), (0.1,), groups=groups, score=lac)
     sets = several.predict(p[400:])
     for label in range(3):
-        np.testing.assert_array_equal(sets[:, label], (1 - p[400:, label]) <= several.get(group=label).threshold)
+        np.testing.assert_array_equal(sets[:, label], (1 - p[400:, label]) <= several[label].threshold)
         own = labels[400:] == label
         assert sets[own, label].mean() > 0.8
     by_row = several.predict(p[400:], groups=labels[400:])
-    thresholds = np.array([several.get(group=label).threshold for label in labels[400:]])
+    thresholds = np.array([several[label].threshold for label in labels[400:]])
     np.testing.assert_array_equal(by_row, lac.sets(p[400:], thresholds))
 
 
 def test_saved_and_loaded(grouped, tmp_path):
     held, labels = grouped
-    several = calibrate_several(held, Network.torus(3, 3), (0.1, 0.2), groups=labels, score=scores.Logit())
+    several = calibrate(held, Network.torus(3, 3), (0.1, 0.2), groups=labels, score=scores.Logit())
     several.save(tmp_path / "several.json")
-    again = Calibrations.load(tmp_path / "several.json")
+    again = Result.load(tmp_path / "several.json")
     assert again.to_dict() == several.to_dict()
-    assert json.loads(several.to_json())["groups"] == ["0", "1", "2"]
+    assert json.loads(several.to_json())["guarantee"]["groups"]["names"] == ["0", "1", "2"]
 
 
 def test_mistakes_are_named(grouped):
     held, labels = grouped
     net = Network.torus(3, 3)
     with pytest.raises(ValueError, match="device 0 has 60 scores but 59 group labels"):
-        calibrate_several(held, net, groups=[labels[0][:-1], *labels[1:]])
-    several = calibrate_several(held, net, (0.1, 0.2), groups=labels, score=scores.Logit())
+        calibrate(held, net, groups=[labels[0][:-1], *labels[1:]])
+    several = calibrate(held, net, (0.1, 0.2), groups=labels, score=scores.Logit())
     with pytest.raises(ValueError, match=r"say which alpha: 0\.1, 0\.2"):
-        several.get()
-    with pytest.raises(ValueError, match="no threshold for group 7"):
-        several.get(0.1, 7)
+        several.at()
+    with pytest.raises(ValueError, match="unknown part '7'; known: 0, 1, 2"):
+        several[7, 0.1]
+    with pytest.raises(ValueError, match=r"this result has 6 thresholds; choose with at\(alpha=\.\.\.\) .* and result\["):
+        several.threshold  # noqa: B018
+    with pytest.raises(ValueError, match="no threshold for group '7'; known: 0, 1, 2"):
+        several.threshold_for([7], 0.1)
     with pytest.raises(ValueError, match="groups named by label, 0 to 1"):
         several.predict(np.full((1, 2), 0.5), alpha=0.1)
     with pytest.warns(TooFewScores, match=r"group 9, alpha 0\.1"):
-        calibrate_several([[0.1]] * 9, net, groups=[[9]] * 9)
+        calibrate([[0.1]] * 9, net, groups=[[9]] * 9)
     with pytest.raises(TooFewScores):
-        calibrate_several([[0.1]] * 9, net, groups=[[9]] * 9, strict=True)
+        calibrate([[0.1]] * 9, net, groups=[[9]] * 9, strict=True)
 
 
 @pytest.mark.parametrize("network", [Network.torus(5, 4), Network.chain(20)], ids=lambda n: n.name)
@@ -135,7 +139,7 @@ def test_update_survives_a_file_and_other_methods(tmp_path):
     held = [rng.normal(size=40) for _ in range(6)]
     for method in ("e-dcp", "h-dcp", "q-dcp"):
         calibrate(held, net, 0.2, method).save(tmp_path / "r.json")
-        again = Calibration.load(tmp_path / "r.json").update(held, net)
+        again = Result.load(tmp_path / "r.json").update(held, net)
         assert again.threshold == calibrate(held, net, 0.2, method).threshold
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from conformesh.shifting import Unit
 
 import conformesh.kernels.ranks
-from conformesh import Calibration, Calibrations, Network, calibrate, calibrate_shifted, estimate_ratios, scores
+from conformesh import Network, Result, calibrate, estimate_ratios, scores
 from conformesh.kernels.ranks import make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.shift import WeightUnit
 from conformesh.solver import solve_draws
 from tests.statistics import assert_coverage, power_against
 
@@ -61,13 +61,18 @@ def risks(table, target, given, alphas, rank="auto", by_weight=False):
     weights = np.concatenate([own for _, own in table])
     bound = float(weights.max(initial=0.0)) or 1.0
     ways = [*itertools.product(*(range(n + 1) for n in sizes))]
-    unit = Unit.of(bound, sum(sizes), target)
+    unit = WeightUnit.of(bound, sum(sizes), target)
     tests = sorted({*weights.tolist()}) if by_weight else [bound]
     asked = make_requirement(target if target != "given" else {str(k): given[k] for k in range(devices)}, rank)
     levels = [(alpha, test) for alpha in alphas for test in tests]
-    requirement = replace(asked, part=True, bounds=(unit.up(bound),), tests=tuple(unit.up(test) for _, test in levels))
+    requirement = replace(
+        asked,
+        is_weighted=True,
+        largest_weights=(unit.up(bound),),
+        test_weights=(tuple(unit.up(test) for _, test in levels),),
+    )
     left = [[tuple(np.delete(part, way[k]) for part in table[k]) for k in range(devices)] for way in ways]
-    spares = np.array([[unit.lost(left[t][k][1]) for t in range(len(ways))] for k in range(devices)])
+    spares = np.array([[unit.lost(left[t][k][1]).sum() for t in range(len(ways))] for k in range(devices)])
     samples = WeightedScores.weighted(
         [[values for values, _ in own] for own in left], [[unit.down(w) for _, w in own] for own in left], None, spares
     )
@@ -138,8 +143,10 @@ def test_scores_of_devices_that_nobody_asks_about_count_for_nothing():
 def wrong(slack):
     """The required rank with another slack."""
 
-    def required(self, requirement, alpha, trial, level, total, spare):
-        return math.ceil((1 - alpha) * total + slack(self, alpha, requirement.test_weights[level], requirement.largest_weights[0]))
+    def required(self, requirement, alpha, column, level, total, lost, mass=0):
+        return math.ceil(
+            (1 - alpha) * total + slack(self, alpha, requirement.test_weights[0][level], requirement.largest_weights[0])
+        )
 
     return required
 
@@ -207,14 +214,14 @@ def test_theorem_shifted_classes_are_covered(target):
         lost, whole = Fraction(0), Fraction(0)
         for way in itertools.product(*(range(n + 1) for n in sizes)):
             own, labels = zip(*([np.delete(part, way[k]) for part in table[k]] for k in range(3)), strict=True)
-            found = calibrate_shifted(
-                own, Network.chain(3), (0.5,), class_weights=ratios, labels=labels, target=target, aggregate="tree"
+            found = calibrate(
+                own, Network.chain(3), (0.5,), class_weights=ratios, labels=labels, mixture=target, aggregate="tree"
             )
             for k, share in enumerate(shares_of(target, sizes, None)):
                 value, label = (part[way[k]] for part in table[k])
                 mass = Fraction(share) * Fraction(ratios[label])
                 whole += mass
-                lost += mass * bool(value > found.get(0.5, label).threshold)
+                lost += mass * bool(value > found[label, 0.5].threshold)
         assert lost <= whole / 2
 
 
@@ -248,8 +255,8 @@ def test_weights_come_in_all_forms():
         calibrate(frame(), NETWORK, inputs=["x", "w"], **ratio),
     ):
         assert found.threshold == wanted
-        assert found.scores == sum(map(len, SCORES.values()))
-        assert found.weight_bound == 4
+        assert found.examples == sum(map(len, SCORES.values()))
+        assert found.guarantee.weighting.bound == 4
 
 
 def test_only_ratios_of_weights_count():
@@ -263,8 +270,8 @@ def test_equal_weights_are_no_weights():
     for target in ("sizes", "paper", "equal", {"a": 1, "b": 2, "c": 0, "d": 1}):
         for weight in (1.0, 0.3):
             ones = {name: np.full(len(own), weight) for name, own in SCORES.items()}
-            plain = calibrate(SCORES, NETWORK, 0.2, target=target, rank="swap")
-            found = calibrate(SCORES, NETWORK, 0.2, target=target, rank="swap", weight=ones, weight_bound=weight)
+            plain = calibrate(SCORES, NETWORK, 0.2, mixture=target, rank_rule="swap")
+            found = calibrate(SCORES, NETWORK, 0.2, mixture=target, rank_rule="swap", weight=ones, weight_bound=weight)
             assert found.threshold == plain.threshold
 
 
@@ -296,9 +303,9 @@ def test_equal_weights_are_no_weights():
             "device a: the weight function must return one weight for each",
         ),
         ({"pac_confidence": 0.9}, "pac_confidence .* not with weights"),
-        ({"rank": "ghost"}, "rank='ghost' counts scores that weigh alike"),
-        ({"method": "h-dcp"}, "use e-dcp"),
-        ({"method": "fcp"}, "use e-dcp"),
+        ({"rank_rule": "ghost"}, "rank_rule='ghost' counts scores that weigh alike"),
+        ({"method": "h-dcp"}, "method 'h-dcp'.*use method 'e-dcp'"),
+        ({"method": "fcp"}, "method 'fcp'.*use method 'e-dcp'"),
     ],
 )
 def test_errors_name_who_and_what(change, words):
@@ -308,7 +315,7 @@ def test_errors_name_who_and_what(change, words):
 
 def test_thresholds_grow_with_the_weight_of_the_new_example(tmp_path):
     levels = (0.0, 1.0, 2.5)
-    several = calibrate_shifted(
+    several = calibrate(
         SCORES,
         NETWORK,
         (0.1, 0.2),
@@ -317,15 +324,16 @@ def test_thresholds_grow_with_the_weight_of_the_new_example(tmp_path):
         test_weights=levels,
         score=scores.AbsoluteResidual(),
     )
-    assert several.weights == (*levels, 4.0)
+    assert several.guarantee.weighting.test_weights == (*levels, 4.0)
+    assert several.parts == tuple((f"weight at most {level!r}",) for level in (*levels, 4.0))
     for alpha in (0.1, 0.2):
-        found = [several.get(alpha, group).threshold for group in several.groups]
+        found = [several[(*part, alpha)].threshold for part in several.parts]
         assert found == sorted(found)
         assert found[-1] == calibrate(SCORES, NETWORK, alpha, weight=WEIGHTS, weight_bound=4).threshold
     several.save(tmp_path / "several.json")
-    again = Calibrations.load(tmp_path / "several.json")
+    again = Result.load(tmp_path / "several.json")
     rows = np.array([0.0, 0.1, 1.0, 2.6, 4.0])
-    wanted = [several.get(0.1, f"weight at most {level!r}").threshold for level in (0.0, 1.0, 1.0, 4.0, 4.0)]
+    wanted = [several[f"weight at most {level!r}", 0.1].threshold for level in (0.0, 1.0, 1.0, 4.0, 4.0)]
     for one in (several, again):
         np.testing.assert_allclose(one.predict(np.zeros(5), weight=rows, alpha=0.1)[:, 1], wanted, rtol=1e-15)
     with pytest.raises(ValueError, match=r"weight: row 1 must be from 0 to weight_bound 4, got 4\.5"):
@@ -339,9 +347,8 @@ def test_thresholds_grow_with_the_weight_of_the_new_example(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"weight": None, "weight_bound": None}, "a shift needs weight="),
+        ({"weight": None, "weight_bound": None}, "test_weights goes with weight="),
         ({"test_weights": [5]}, "number 0 must be from 0 to weight_bound 4, got 5"),
-        ({"groups": WEIGHTS}, r"no argument .groups.; use calibrate_several\(..., groups="),
         ({"class_weights": [1, 2], "labels": WEIGHTS}, "give one of them"),
         ({"labels": WEIGHTS}, "labels go with class_weights="),
         ({"class_weights": [1, 2]}, "class_weights needs labels="),
@@ -350,7 +357,7 @@ def test_thresholds_grow_with_the_weight_of_the_new_example(tmp_path):
 def test_several_name_what_does_not_go_together(change, words):
     asked = {"weight": WEIGHTS, "weight_bound": 4, "test_weights": [1.0], **change}
     with pytest.raises((TypeError, ValueError), match=words):
-        calibrate_shifted(SCORES, NETWORK, **asked)
+        calibrate(SCORES, NETWORK, **asked)
 
 
 LABELS = {name: RNG.choice(["cat", "dog"], len(own)) for name, own in SCORES.items()}
@@ -358,22 +365,21 @@ LABELS = {name: RNG.choice(["cat", "dog"], len(own)) for name, own in SCORES.ite
 
 def test_classes_have_thresholds_by_their_ratio(tmp_path):
     ratios = {"cat": 0.5, "dog": 3, "eel": 3}
-    found = calibrate_shifted(SCORES, NETWORK, (0.2,), class_weights=ratios, labels=LABELS, score=scores.Logit())
-    assert found.groups == ("cat", "dog", "eel")
-    assert found.get(group="cat").threshold <= found.get(group="dog").threshold == found.get(group="eel").threshold
+    found = calibrate(SCORES, NETWORK, (0.2,), class_weights=ratios, labels=LABELS, score=scores.Logit())
+    assert found.parts == (("cat",), ("dog",), ("eel",))
+    assert found["cat"].threshold <= found["dog"].threshold == found["eel"].threshold
     weights = {name: np.where(own == "cat", 0.5, 3.0) for name, own in LABELS.items()}
     one = calibrate(SCORES, NETWORK, 0.2, weight=weights, weight_bound=3)
-    assert found.get(group="dog").threshold == one.threshold
+    assert found["dog"].threshold == one.threshold
     assert (
-        calibrate_shifted(frame(y=LABELS), NETWORK, (0.2,), class_weights=ratios, labels="y").get(group="dog").threshold
-        == one.threshold
+        calibrate(frame(y=LABELS), NETWORK, (0.2,), class_weights=ratios, labels="y")["dog"].threshold == one.threshold
     )
     found.save(tmp_path / "classes.json")
-    again = Calibrations.load(tmp_path / "classes.json")
+    again = Result.load(tmp_path / "classes.json")
     outputs = RNG.dirichlet(np.ones(3), 20)
     sets = found.predict(outputs, labels=["cat", "dog", "eel"])
     np.testing.assert_array_equal(again.predict(outputs, labels=["cat", "dog", "eel"]), sets)
-    by_class = [found.get(group=name).threshold for name in ratios]
+    by_class = [found[name].threshold for name in ratios]
     np.testing.assert_array_equal(sets, 1 - outputs <= by_class)
 
 
@@ -388,18 +394,18 @@ def test_classes_have_thresholds_by_their_ratio(tmp_path):
 )
 def test_ratios_of_classes_are_checked(ratios, words):
     with pytest.raises(ValueError, match=words):
-        calibrate_shifted(SCORES, NETWORK, class_weights=ratios, labels=LABELS)
+        calibrate(SCORES, NETWORK, class_weights=ratios, labels=LABELS)
 
 
 def test_a_result_knows_its_weights(tmp_path):
     found = calibrate(SCORES, NETWORK, weight=WEIGHTS, weight_bound=4)
     certificate = found.certificate
     assert certificate.kind == "counted"
-    assert certificate.test == certificate.bound <= certificate.weight < certificate.bound * found.scores
+    assert certificate.test == certificate.bound <= certificate.weight < certificate.bound * found.examples
     assert "times their weight" in str(certificate)
     found.save(tmp_path / "result.json")
-    again = Calibration.load(tmp_path / "result.json")
-    assert (again.weight_bound, again.certificate) == (4.0, certificate)
+    again = Result.load(tmp_path / "result.json")
+    assert (again.guarantee.weighting.bound, again.certificate) == (4.0, certificate)
     with pytest.raises(ValueError, match="had weights of at most 4: give weight="):
         again.update(SCORES, NETWORK)
     assert again.update(SCORES, NETWORK, weight=WEIGHTS, weight_bound=4).threshold == found.threshold
@@ -416,9 +422,9 @@ def test_a_result_knows_its_weights(tmp_path):
 )
 def test_a_damaged_certificate_with_weights_is_refused(change, words):
     raw = calibrate(SCORES, NETWORK, weight=WEIGHTS, weight_bound=4).to_dict()
-    raw["certificate"].update(change)
+    raw["answers"][0]["certificate"].update(change)
     with pytest.raises(ValueError, match=words):
-        Calibration.from_dict(raw)
+        Result.from_dict(raw)
 
 
 def test_estimated_ratios_are_assumed():
@@ -432,8 +438,8 @@ def test_estimated_ratios_are_assumed():
     assert found.certificate.kind == "assumed"
     assert "estimated by a classifier and clipped" in found.certificate.assumption
     assert calibrate(SCORES, NETWORK, weight=ratios, inputs=INPUTS).threshold == found.threshold
-    several = calibrate_shifted(SCORES, NETWORK, weight=ratios, test_weights=[1.0])
-    assert {item.certificate.kind for item in several.items.values()} == {"assumed"}
+    several = calibrate(SCORES, NETWORK, weight=ratios, test_weights=[1.0])
+    assert {answer.certificate.kind for answer in several.answers} == {"assumed"}
 
 
 def test_ratios_are_near_the_truth():
@@ -492,9 +498,9 @@ def test_shifted_examples_are_covered_by_chance():
     rng, trials, devices, n = np.random.default_rng(5), 2500, 4, 60
     x = rng.random((trials, devices, n))
     values = np.abs(rng.normal(size=x.shape)) * (0.2 + x)
-    unit = Unit.of(4.0, devices * n, "sizes")
+    unit = WeightUnit.of(4.0, devices * n, "sizes")
     samples = WeightedScores.weighted(values, unit.down(4 * x), None, np.full((devices, trials), n))
-    requirement = replace(make_requirement(), part=True, bounds=(unit.up(4.0),))
+    requirement = replace(make_requirement(), is_weighted=True, largest_weights=(unit.up(4.0),))
     items = np.full((devices, trials), n)
     network = Network.complete(devices)
     new = rng.beta(2, 1, trials)  # density 2x on [0, 1]: the uniform one times a weight proportional to x

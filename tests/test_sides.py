@@ -1,4 +1,4 @@
-"""A threshold for each side: what one run finds is what two would, and each side keeps its promise."""
+"""A threshold for each side: one run finds what two would, and each side keeps its guarantee."""
 
 from fractions import Fraction
 
@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import Network, Sides, TooFewScores, calibrate, calibrate_sides, scores
-from conformesh.cli.results import load_result
+from conformesh import Network, Result, TooFewScores, calibrate, scores
 from conformesh.kernels.weighted_scores import WeightedScores
 from tests.statistics import assert_coverage
 
@@ -30,28 +29,57 @@ def outputs_for(score, band):
 
 
 @pytest.mark.parametrize("method", ["e-dcp", "local", "cp", "fcp"])
-@pytest.mark.parametrize("alpha", [0.2, (0.05, 0.15)])
-def test_one_run_finds_what_two_would(method, alpha):
-    result = calibrate_sides(HELD, NETWORK, alpha, method, score="cqr")
-    assert result.alphas == ((0.1, 0.1) if alpha == 0.2 else alpha)
-    assert result.alpha == 0.2
-    for side, own in enumerate((result.lower, result.upper)):
-        alone = calibrate([table[:, side] for table in HELD], NETWORK, own.alpha, method)
+@pytest.mark.parametrize("share", [None, Fraction(1, 4), 0.5])
+def test_one_run_finds_what_two_would(method, share):
+    result = calibrate(HELD, NETWORK, 0.2, method, score="cqr", symmetric=False, lower_share=share)
+    levels = (0.05, 0.15) if share == Fraction(1, 4) else (0.1, 0.1)
+    assert result.alphas == (0.2,)
+    assert result.parts == (("lower",), ("upper",))
+    assert result.certificate.alphas == levels
+    for side, (name, alpha) in enumerate(zip(("lower", "upper"), levels, strict=True)):
+        own = result[name]
+        assert own.alpha == 0.2  # of the whole interval
+        alone = calibrate([table[:, side] for table in HELD], NETWORK, alpha, method)
         assert own.thresholds.tobytes() == alone.thresholds.tobytes()
         assert own.certificate == alone.certificate
-    assert result.thresholds == (result.lower.threshold, result.upper.threshold)
+        assert own.examples == result.examples == alone.examples
+    np.testing.assert_array_equal(result.thresholds_for(), [result["lower"].threshold, result["upper"].threshold])
     assert "by the union bound" in str(result.certificate)
     assert result.certificate.kind == "counted"
 
 
+def test_several_levels_share_one_run_of_both_sides():
+    both = calibrate(HELD, NETWORK, [0.1, 0.4], symmetric=False, lower_share=0.25)
+    assert both.alphas == (0.1, 0.4)
+    for alpha in both.alphas:
+        alone = calibrate(HELD, NETWORK, alpha, symmetric=False, lower_share=0.25)
+        assert both.at(alpha).certificate == alone.certificate
+        for side in ("lower", "upper"):
+            assert both[side, alpha].thresholds.tobytes() == alone[side].thresholds.tobytes()
+
+
+def test_groups_and_sides_have_a_threshold_for_each_pair():
+    groups = [np.arange(len(own)) % 2 for own in HELD]
+    result = calibrate(HELD, NETWORK, 0.4, symmetric=False, groups=groups, score=CQR)
+    assert result.parts == (("0", "lower"), ("0", "upper"), ("1", "lower"), ("1", "upper"))
+    for group in (0, 1):
+        own = [table[labels == group] for table, labels in zip(HELD, groups, strict=True)]
+        alone = calibrate(own, NETWORK, 0.4, symmetric=False, rank_rule="swap")
+        assert result[group].certificate == alone.certificate
+        np.testing.assert_array_equal(result[group].thresholds_for(), alone.thresholds_for())
+    band, rows = BANDS[0], groups[0]
+    each = np.stack([result.predict(band, groups=np.full(len(band), group)) for group in (0, 1)])
+    np.testing.assert_array_equal(result.predict(band, groups=rows), each[rows, np.arange(len(rows))])
+
+
 def test_sides_refuse_another_score_than_their_own():
-    made = calibrate_sides(HELD, NETWORK, 0.2, score="cqr")
+    made = calibrate(HELD, NETWORK, 0.2, score="cqr", symmetric=False)
     with pytest.raises(ValueError, match=r"calibrated with CQR\(\), got AbsoluteResidual\(\); leave score out"):
         made.predict([0.0], score="absolute-residual")
 
 
 def test_both_sides_cost_less_than_two_runs():
-    both = calibrate_sides(HELD, NETWORK).cost
+    both = calibrate(HELD, NETWORK, symmetric=False).cost
     alone = [calibrate([table[:, side] for table in HELD], NETWORK, 0.05).cost for side in (0, 1)]
     assert both.rounds <= max(cost.rounds for cost in alone) + 2
     assert both.rounds < sum(cost.rounds for cost in alone)
@@ -87,7 +115,7 @@ def test_no_label_within_both_thresholds_is_lost(score, a, b, y, steps):
 
 
 def test_predict_and_evaluate_agree(tmp_path):
-    result = calibrate_sides(HELD, NETWORK, (0.05, 0.15), score=CQR)
+    result = calibrate(HELD, NETWORK, 0.2, score=CQR, symmetric=False, lower_share="0.25")
     band, y = np.concatenate(BANDS), np.concatenate(TRUTH)
     owners = np.repeat(NETWORK.ids, [len(own) for own in TRUTH])
     intervals = result.predict(band)
@@ -99,68 +127,75 @@ def test_predict_and_evaluate_agree(tmp_path):
     assert told.mean_size == pytest.approx(np.maximum(np.diff(intervals), 0).mean())
     assert (y < intervals[:, 0]).mean() <= 0.05
     result.save(tmp_path / "sides.json")
-    for again in (Sides.load(tmp_path / "sides.json"), load_result(str(tmp_path / "sides.json"))):
-        np.testing.assert_array_equal(again.predict(band, device="d2"), result.predict(band, device="d2"))
-        assert again.certificate == result.certificate
-        assert repr(again) == repr(result)
+    again = Result.load(tmp_path / "sides.json")
+    np.testing.assert_array_equal(again.predict(band, device="d2"), result.predict(band, device="d2"))
+    assert again.certificate == result.certificate
+    assert again["lower"].certificate == result["lower"].certificate
+    assert repr(again) == repr(result)
 
 
 def test_a_changed_file_is_refused(tmp_path):
-    result = calibrate_sides(HELD, NETWORK, score=CQR)
-    raw = result.to_dict()
-    for key, other, words in (
-        ("lower", {**raw["lower"], "method": "cp"}, "both sides come from one run, so method must agree"),
-        ("lower", {**raw["lower"], "threshold": 0.0}, "sides, lower: threshold must be the largest"),
-        ("format", "conformesh-calibration/1", "needed a result of `calibrate_sides`"),
+    raw = calibrate(HELD, NETWORK, score=CQR, symmetric=False).to_dict()
+    lower, upper = raw["answers"]
+    for change, words in (
+        ({"answers": [lower]}, "answers"),
+        ({"answers": [upper, lower]}, "answers"),
+        ({"answers": [{**lower, "part": ["below"]}, upper]}, "part"),
+        ({"guarantee": {**raw["guarantee"], "sides": {"lower_share": "3/2"}}}, "lower_share"),
+        ({"format": "conformesh-sides/1"}, "calibrate again"),
     ):
         with pytest.raises(ValueError, match=words):
-            Sides.from_dict({**raw, key: other})
+            Result.from_dict({**raw, **change})
 
 
 def test_sides_come_by_name_or_in_a_frame():
-    wanted = calibrate_sides(HELD, NETWORK).thresholds
+    wanted = calibrate(HELD, NETWORK, symmetric=False)
     by_name = dict(zip(NETWORK.ids, HELD, strict=True))
     owners = np.repeat([*by_name], [len(own) for own in HELD])
     below, above = np.concatenate(HELD).T
     frame = pl.DataFrame({"device": owners, "lower": below, "upper": above}).sample(fraction=1.0, shuffle=True, seed=1)
     for held in (by_name, frame, [own.tolist() for own in HELD]):
-        assert calibrate_sides(held, NETWORK).thresholds == wanted
-    assert calibrate_sides(by_name, "cycle").lower.device_ids == NETWORK.ids
+        found = calibrate(held, NETWORK, symmetric=False)
+        np.testing.assert_array_equal(found.thresholds_for(), wanted.thresholds_for())
+        assert found.certificate == wanted.certificate
+    assert calibrate(by_name, "cycle", symmetric=False).device_ids == NETWORK.ids
 
 
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"alpha": (0.1, 0.1, 0.1)}, ValueError, "a pair for the lower and the upper side, got 3"),
-        ({"alpha": (0.6, 0.5)}, ValueError, "add up to less than 1, got 0.6"),
-        ({"alpha": (0.1, 0)}, ValueError, "alpha of the upper side must lie strictly between 0 and 1, got 0"),
+        ({"lower_share": 0}, ValueError, "lower_share must lie strictly between 0 and 1, got 0"),
+        ({"lower_share": 1.2}, ValueError, "lower_share must lie strictly between 0 and 1, got 1.2"),
+        ({"lower_share": "half"}, ValueError, "lower_share must be a number strictly between 0 and 1, got 'half'"),
+        ({"alpha": 1.1}, ValueError, "alpha must lie strictly between 0 and 1, got 1.1"),
         ({"score": "lac"}, TypeError, "two sides are for regression, got score 'lac'"),
-        ({"devices": [[1.0, 2.0]] * 4}, ValueError, r"device a: sides must have two columns.* got shape \(2,\)"),
-        ({"devices": pl.DataFrame({"device": ["a"], "lower": [0.0]})}, ValueError, "columns 'device' and 'upper'"),
-        ({"devices": WeightedScores.of([[1.0]] * 4)}, TypeError, "got WeightedScores"),
+        ({"data": [[1.0, 2.0]] * 4}, ValueError, r"device a: sides must have two columns.* got shape \(2,\)"),
+        ({"data": pl.DataFrame({"device": ["a"], "lower": [0.0]})}, ValueError, "columns 'device', 'lower' and 'upper', .* got device, lower; rename"),
+        ({"data": WeightedScores.of([[1.0]] * 4)}, TypeError, "got WeightedScores"),
     ],
 )
 def test_what_cannot_have_two_sides_is_refused(change, error, words):
     with pytest.raises(error, match=words):
-        calibrate_sides(**{"devices": HELD, "network": NETWORK, **change})
+        calibrate(**{"data": HELD, "network": NETWORK, **change}, symmetric=False)
 
 
 def test_a_confidence_holds_for_both_together():
     """Each side may fail with half of what both may: the rank is that of the binomial at 1 - 0.05 / 2."""
     held = [RNG.normal(size=(100, 2)) for _ in range(4)]
-    both = calibrate_sides(held, NETWORK, 0.2, pac_confidence=0.95)
+    both = calibrate(held, NETWORK, 0.2, pac_confidence=0.95, symmetric=False)
     alone = calibrate([own[:, 0] for own in held], NETWORK, 0.1, pac_confidence=Fraction(39, 40))
-    unequal = calibrate_sides(held, NETWORK, ("0.1", "0.100001"), pac_confidence=0.95)
-    assert both.lower.threshold == alone.threshold == unequal.lower.threshold
-    assert both.lower.certificate.pac_confidence == both.upper.certificate.pac_confidence == 0.95
+    share = Fraction("0.1") / Fraction("0.200001")
+    unequal = calibrate(held, NETWORK, "0.200001", pac_confidence=0.95, symmetric=False, lower_share=share)
+    assert both["lower"].threshold == alone.threshold == unequal["lower"].threshold
+    assert both["lower"].certificate.pac_confidence == both["upper"].certificate.pac_confidence == 0.95
 
 
 def test_too_few_scores_are_said():
-    with pytest.warns(TooFewScores, match=r"group lower, alpha 0.005; group upper"):
-        result = calibrate_sides([own[:5] for own in HELD], NETWORK, 0.01, score=CQR)
+    with pytest.warns(TooFewScores, match=r"side lower, alpha 0.01; side upper"):
+        result = calibrate([own[:5] for own in HELD], NETWORK, 0.01, score=CQR, symmetric=False)
     np.testing.assert_array_equal(result.predict([[0.0, 1.0]]), [[-np.inf, np.inf]])
     with pytest.raises(TooFewScores):
-        calibrate_sides([own[:5] for own in HELD], NETWORK, 0.01, strict=True)
+        calibrate([own[:5] for own in HELD], NETWORK, 0.01, strict=True, symmetric=False)
 
 
 def test_a_score_without_sides_says_so():
@@ -175,7 +210,7 @@ def test_a_score_without_sides_says_so():
 
     with pytest.raises(TypeError, match="'plain' does not tell two sides apart; use one threshold"):
         Plain().sides([0.0], [0.0])
-    result = calibrate_sides(HELD, NETWORK)
+    result = calibrate(HELD, NETWORK, symmetric=False)
     with pytest.raises(TypeError, match="'plain' does not tell two sides apart"):
         result.predict([0.0], score=Plain())
     with pytest.raises(ValueError, match="was not told its score"):
@@ -190,7 +225,7 @@ def test_asymmetric_intervals_cover_on_each_side():
     for _ in range(trials):
         y = rng.exponential(size=(5, 40))
         held = [CQR.sides(np.tile([0.5, 1.5], (40, 1)), own) for own in y]
-        result = calibrate_sides(held, "star", 0.1, score=CQR)
+        result = calibrate(held, "star", 0.1, score=CQR, symmetric=False)
         ((a, b),) = result.predict([[0.5, 1.5]])
         new = rng.exponential()
         low, high, both = low + (new >= a), high + (new <= b), both + (a <= new <= b)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import conformesh
-from conformesh import Network, calibrate_several, choose_centres, detect, estimate_ratios
+from conformesh import Network, calibrate, choose_centres, detect, estimate_ratios
 from conformesh.comparing import compare, fronts, networks_of, ways_of
 from conformesh.data.digits import load_digits_at, split
 from conformesh.data.partition import partition, split_rows
@@ -87,7 +87,7 @@ def test_what_is_no_rng_is_refused_where_the_default_is_fresh(how):
     with pytest.raises((TypeError, ValueError), match="rng must be a numpy"):
         detect(HELD, "cycle", [[0.5]] * 5, **how)
     with pytest.raises((TypeError, ValueError), match="rng must be a numpy"):
-        calibrate_several(HELD, "cycle", **how)
+        calibrate(HELD, "cycle", **how)
 
 
 def test_a_seed_that_a_guarantee_averages_over_is_fresh_and_fits_a_json_number():

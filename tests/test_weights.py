@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from conformesh import METHODS, Centres, Network, calibrate, calibrate_local, calibrate_shifted
+from conformesh import METHODS, Centres, Network, calibrate
 from conformesh.kernels.ranks import Requirement, make_requirement, weighted_threshold
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import make_options, run_method
@@ -193,8 +193,8 @@ def shifted_calls(engine):
     labels = [rng.integers(0, 3, len(own)) for own in x]
     common = {"engine": engine, "target": "equal"}
     one = calibrate(held, network, 0.2, weight=lambda own: 3 * own, inputs=x, weight_bound=3, **common)
-    each = calibrate_shifted(held, network, (0.2,), class_weights=[0.5, 1, 3], labels=labels, **common)
-    local = calibrate_local(held, network, 0.2, inputs=x, centres=Centres.at([0.2, 0.8], 0.3), **common)
+    each = calibrate(held, network, (0.2,), class_weights=[0.5, 1, 3], labels=labels, **common)
+    local = calibrate(held, network, 0.2, inputs=x, centres=Centres.at([0.2, 0.8], 0.3), **common)
     return [one.threshold, *(item.threshold for item in each.items.values()), *local.thresholds.tolist()]
 
 

@@ -25,7 +25,7 @@ from conformesh.scores import Function, Score, as_score, two_sided
 from conformesh.shift import weighting_of
 from conformesh.solver import Run, solve
 from conformesh.streams import Rng, recorded_seed
-from conformesh.table import Table, as_classes, as_network, loss_table
+from conformesh.table import ColumnNames, Table, as_classes, as_network, known_devices, loss_table
 
 
 def calibrate(
@@ -170,24 +170,30 @@ def calibrate(
     [361, 321]
     """
     check_keywords("calibrate", method, options)
-    kind = as_score(score)
+    kind, names = as_score(score), ColumnNames(columns)
+    weight, inputs = names.named("weight", weight, data), _inputs(inputs, centres, data)
+    if class_weights is not None:
+        labels = names.named("label", labels, data)
     shift, source = weighting_of(weight, weight_bound, inputs, test_weights, class_weights, labels)
     guarantee = Guarantee(
         alphas=_alphas(alpha),
         **_mixture(mixture, rank_rule, pac_confidence),
         sides=_sides(symmetric, lower_share, kind),
-        centres=_centres(centres, inputs, shift),
+        centres=_centres(centres, inputs, weight),
         weighting=shift,
     )
+    network, ids = known_devices(network, engine)
     table = Table.of(
         data,
-        columns=columns,
+        columns=names,
         sides=not symmetric,
         groups=groups,
         weight=source,
         inputs=None if centres is None else inputs,
         labels=labels if class_weights is not None else None,
         mixture=mixture,
+        ids=ids,
+        once=True,
     )
     run = Run(
         method,
@@ -275,20 +281,24 @@ def control(
     ('counted', 0.6682)
     """
     check_keywords("control", method, options)
+    names = ColumnNames(columns)
+    weight = names.named("weight", weight)
     shift, source = weighting_of(weight, weight_bound, inputs, test_weights, None, None)
     risks = [risk] if _is_one(risk) else [*risk]  # type: ignore[misc]
     words = "risk must be a number strictly between 0 and the largest possible loss, got {}"
     guarantee = Guarantee(
         alphas=_distinct([exact_number(one, words.format(one)) for one in risks], "risk"),
         **_mixture(mixture, rank_rule, None),
-        centres=_centres(centres, inputs, shift),
+        centres=_centres(centres, inputs, weight),
         weighting=shift,
         loss=LossBound(1.0 if bound is None else float(bound), as_loss(loss)),
     )
+    network, ids = known_devices(network, engine)
     table = loss_table(
         losses,
         bound,
-        columns,
+        names,
+        ids,
         groups=groups,
         weight=source,
         inputs=None if centres is None else inputs,
@@ -347,10 +357,15 @@ def _sides(symmetric: bool, lower_share: Alpha | None, score: Score | None) -> S
     return Sides() if lower_share is None else Sides(exact_alpha(lower_share, "lower_share"))
 
 
-def _centres(centres: Any, inputs: Any, shift: Weighting | None) -> Centres | None:
+def _inputs(inputs: Any, centres: Any, data: Any) -> Any:
+    """Return the inputs that were given, or for centres those of a table."""
+    return data.inputs if inputs is None and centres is not None and isinstance(data, Table) else inputs
+
+
+def _centres(centres: Any, inputs: Any, weight: Any) -> Centres | None:
     if centres is None:
-        if inputs is not None and shift is None:
-            raise ValueError("inputs go with centres=, or with a weight that is a function of them; neither was given")
+        if inputs is not None and not callable(weight):
+            raise ValueError("inputs go with a weight that is a function of them, or with centres=; neither was given")
         return None
     if not isinstance(centres, Centres):
         raise TypeError(

@@ -17,10 +17,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformesh.engines import make_engine
 from conformesh.engines.base import Observer
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
-from conformesh.inputs import as_held, as_target, in_rows_of
 from conformesh.kernels.ranks import (
     AUTO,
     Alpha,
@@ -43,7 +43,7 @@ from conformesh.result.certificate import Kind
 from conformesh.scores import Score, as_score
 from conformesh.solver import Batch, solve_draws
 from conformesh.streams import Rng, seed_of
-from conformesh.table import as_network
+from conformesh.table import Table, as_network
 
 Floats = NDArray[np.float64]
 By = Literal["bits", "rounds"]
@@ -418,25 +418,24 @@ def _setting(
 ) -> tuple[list[Network], WeightedScores, Requirement, Site]:
     """Return what was given, checked: the networks, the scores in their order, the promise, and where it holds."""
     check_alpha(alpha)
-    held = as_held(devices)
-    if isinstance(held, WeightedScores) and held.trials > 1:
-        raise ValueError(f"devices must be samples of one trial, got {held.trials}")
+    table = Table.of(devices, mixture=target)
     if not isinstance(networks, list | tuple):
         given: Any = networks
         name = repr(given) if isinstance(given, str) else "network"
         raise TypeError(
             f"networks must be a list of networks, got {type(networks).__name__}; for one of them write [{name}]"
         )
-    networks = [as_network(network, held) for network in networks]
+    networks = [as_network(network, table) for network in networks]
     if not networks:
         raise ValueError("a comparison needs at least one network, got none")
     ids = networks[0].ids
     for network in networks:
         if network.ids != ids:
             raise ValueError(f"the networks must have the same devices: {networks[0].name} and {network.name} differ")
-        rows = in_rows_of(held, network, ids)  # the same for all
-    samples = rows if isinstance(rows, WeightedScores) else WeightedScores.of(rows, ids)
-    requirement = make_requirement(as_target(devices, target), rank, pac_confidence)
+        local = table.on(make_engine("simulator", network))  # the same for all
+    assert local.score is not None
+    samples = WeightedScores.from_flat(local.score, local.sizes, names=ids)
+    requirement = make_requirement(target if table.shares is None else table.shares, rank, pac_confidence)
     check_shares(requirement, ids)
     site = replace(Site.everywhere(networks[0], samples.sizes), requirement=requirement, alphas=(exact_alpha(alpha),))
     return networks, samples, requirement, site

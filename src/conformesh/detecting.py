@@ -40,7 +40,7 @@ from conformesh.pvalues import exact_p_values, up
 from conformesh.result.detection import Detection
 from conformesh.solver import running, samples_here
 from conformesh.streams import Rng, digest_of, recorded_seed, stream
-from conformesh.table import Table, as_network, local_ids
+from conformesh.table import Table, as_network, known_devices, local_ids
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -125,8 +125,9 @@ def detect(
         note(f"fdr={fdr} lets {100 * float(level):g} % of the flagged points be wrong; did you mean fdr={right:g}?")
     if rule not in RULES:
         raise ValueError(f"rule must be {' or '.join(RULES)}, got {rule!r}")
-    table = Table.of(data, columns=columns, mixture=mixture)
-    tested = Table.of(test_scores, columns=columns, what="test_scores")
+    network, ids = known_devices(network, engine)
+    table = Table.of(data, columns=columns, mixture=mixture, ids=ids)
+    tested = Table.of(test_scores, columns=columns, what="test_scores", ids=ids)
     if (table.names is None) != (tested.names is None):
         raise TypeError("scores and test scores must both go by device name or both by order, got one of each")
     network = as_network(network, table)

@@ -174,7 +174,7 @@ class _Rows:
         if loss is None:
             assert table.score is not None
             self.row, self.drop = np.arange(len(table)), None
-            self.values = table.score.reshape(len(table), -1)
+            self.values = table.score if table.score.ndim == 2 else table.score[:, None]
         else:
             self.row, self.drop, self.values = _drops(table)
 

@@ -31,7 +31,7 @@ from conformesh.result.pvalues import PValues
 from conformesh.scores import Function, Score, as_score
 from conformesh.shift import weighting_of
 from conformesh.solver import rows_here, running, samples_here
-from conformesh.table import Table, as_network, check_range, local_ids
+from conformesh.table import ColumnNames, Table, as_network, check_range, known_devices, local_ids
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -108,10 +108,15 @@ def p_values(
         )
     scores = _test_scores(test_scores, kind, draws or {})
     names = None if scores.ndim == 1 else _class_names(classes, scores.shape[1])
+    columns_by_role = ColumnNames(columns)
+    labels, weight = columns_by_role.named("label", labels), columns_by_role.named("weight", weight, data)
     if labels is None and test_labels is not None:
         raise ValueError("test_labels say which class a test score is judged as; they need labels= as well")
+    if inputs is not None and not callable(weight):
+        raise ValueError("inputs go with a weight that is a function of them, which was not given")
     shift, source = weighting_of(weight, weight_bound, inputs, None, None, None)
-    table = Table.of(data, columns=columns, weight=source, labels=labels, mixture=mixture)
+    network, ids = known_devices(network, engine)
+    table = Table.of(data, columns=columns_by_role, weight=source, labels=labels, mixture=mixture, ids=ids, once=True)
     requirement = make_requirement(mixture if table.shares is None else table.shares, rank_rule)
     network = as_network(network, table)
     asked = Guarantee(alphas=(), mixture=Mixture(requirement.mixture), rank_rule=rank_rule, weighting=shift)

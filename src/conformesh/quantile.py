@@ -41,7 +41,7 @@ from conformesh.progress import rounds_on_a_bar
 from conformesh.result.certificate import Noise
 from conformesh.result.quantiles import Quantiles
 from conformesh.solver import running, samples_here, solve_draws
-from conformesh.table import ColumnNames, Table, as_frame, as_network, local_ids
+from conformesh.table import ColumnNames, Table, as_frame, as_network, known_devices, local_ids
 
 QUARTILES = (0.25, 0.5, 0.75)
 SAFE = 1 + 1e-9  # above the relative round-off of sums of 10^6 positive numbers
@@ -128,7 +128,8 @@ def quantiles(
         options = {**_grid_of(range), **options, "epsilon": epsilon}
     names = ColumnNames({**(columns or {}), "score": column})
     named = _check_column(data, names)
-    table = Table.of(data, columns=names, what="values")
+    network, ids = known_devices(network, engine)
+    table = Table.of(data, columns=names, what="values", ids=ids, once=True)
     network = as_network(network, table)
     with (
         rounds_on_a_bar(f"quantiles on {network.name}", observer, progress) as watching,

@@ -95,14 +95,14 @@ def weighting_of(
     Arguments that do not go together are refused.
     """
     if class_weights is not None:
+        if labels is None:
+            raise ValueError(
+                "class_weights needs labels=, the true label of every calibration score, beside the scores"
+            )
         if weight is not None or test_weights is not None:
             raise ValueError(
                 "class_weights shift the classes, weight and test_weights the inputs; give one of them, or weights "
                 "that are the product of both"
-            )
-        if labels is None:
-            raise ValueError(
-                "class_weights needs labels=, the true label of every calibration score, beside the scores"
             )
         ratios = class_ratios(class_weights)
         return Weighting(max(ratios.values()), class_weights=ratios), None

@@ -440,6 +440,15 @@ class Batch:
             f"{' or '.join(sorted(kinds))}; {self.cost} for one)"
         )
 
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        largest = self.outcome.thresholds.max(axis=0)
+        levels = [f"level {a}" for a in range(largest.shape[1])]
+        rows = [[str(t), *(f"{value:.6g}" for value in row)] for t, row in enumerate(largest.tolist())]
+        table = cards.table(["trial", *levels], rows, right=levels)
+        return cards.card(repr(self)[6:-1], parts=[table])
+
 
 def solve_draws(
     samples: WeightedScores,

@@ -40,6 +40,7 @@ Ints = NDArray[np.int64]
 # The roles of columns in a long frame, and the names they have unless `columns` says otherwise. The command line has
 # an option for each of them, such as --device-column.
 ROLES = ("device", "score", "label", "group", "weight", "share", "id", "time")
+_FIELDS = {"weight": "weight", "label": "labels"}  # of a `Table`, by role
 ITEM, LAMBDA, LOSS = "item", "lambda", "loss"  # further columns of a long frame of losses
 LOWER, UPPER = "lower", "upper"  # columns of a long frame of scores with two sides
 
@@ -64,9 +65,11 @@ class ColumnNames:
         self.score = self.given.get("score", "score")
         self.id = self.given.get("id", "id")
 
-    def named(self, role: str, value: Any) -> Any:
-        """Return what an argument says, or without it the column that was named for its role."""
-        return self.given.get(role) if value is None else value
+    def named(self, role: str, value: Any, data: Any = None) -> Any:
+        """Return what an argument says; without it the column that was named for its role, or what a table has."""
+        if value is None and role in self.given:
+            return self.given[role]
+        return getattr(data, _FIELDS[role]) if value is None and isinstance(data, Table) else value
 
 
 class Frame:
@@ -74,14 +77,16 @@ class Frame:
 
     def __init__(self, frame: Any, columns: ColumnNames, needed: Sequence[str]) -> None:
         self.frame, self.columns = frame, columns_of(frame) or []
-        for name in (columns.device, *needed):
-            if name not in self.columns:
-                wanted = " and ".join(repr(one) for one in (columns.device, *needed))
-                raise ValueError(
-                    f"a frame of scores must have the columns {wanted}, a row for each score, got "
-                    f"{', '.join(self.columns[:8])}; rename its columns, name them with columns=, such as "
-                    f"columns={{'device': {self.columns[0]!r}}}, or give a dict of device -> scores"
-                )
+        wanted = [columns.device, *needed]
+        if missing := [name for name in wanted if name not in self.columns]:
+            role = {columns.device: "device", columns.score: "score"}.get(missing[0])
+            spare = next((name for name in self.columns if name not in wanted), None)
+            hint = f"name them with columns=, such as columns={{{role!r}: {spare!r}}}, " if role and spare else ""
+            raise ValueError(
+                f"a frame of scores must have the columns {', '.join(map(repr, wanted[:-1]))} and {wanted[-1]!r}, a row "
+                f"for each score, got {', '.join(self.columns[:8])}; rename its columns, {hint}or give a dict of device "
+                "-> scores"
+            )
         owners = as_array(frame[columns.device], f"column {columns.device!r}")
         cells = owners.tolist()
         gaps = [i for i, owner in enumerate(cells) if owner is None or owner != owner]  # noqa: PLR0124 - NaN
@@ -160,6 +165,7 @@ class Table:
         """Build from flat scores already grouped by device, `sizes` of them for each.
 
         With ``copy=False`` the array may be sorted where it is: a million devices with fifty scores each are 400 MB.
+        Groups, weights and the like, which belong to rows, are then refused.
 
         >>> Table.from_flat(np.array([3.0, 1.0, 2.0]), [2, 0, 1]).sizes.tolist()
         [2, 0, 1]
@@ -167,13 +173,20 @@ class Table:
         array = np.asarray(values)
         scores = np.array(array, dtype=np.float64, copy=copy or None)
         counts = np.asarray(sizes, dtype=np.int64)
-        if scores.ndim not in (1, 2) or int(counts.sum()) != len(scores):
+        if counts.ndim != 1 or not len(counts) or (counts < 0).any():
+            raise ValueError(
+                f"sizes must be how many scores each device has, one number from 0 on each, got {sizes!r:.60}"
+            )
+        if scores.ndim not in (1, 2) or scores.shape[1:] not in ((), (2,)) or int(counts.sum()) != len(scores):
             raise ValueError(
                 f"flat scores must be one array with as many scores as `sizes` add up to, {int(counts.sum())}, got "
                 f"shape {scores.shape}"
             )
         given = None if names is None else tuple(map(device_name, names))
-        return cls(given, _offsets(counts), scores, in_place=True)
+        if given is not None and len({*given}) != len(counts):
+            raise ValueError(f"names must be {len(counts)} different names, one for each device, got {given!r:.60}")
+        note_alike(given or (), "devices")
+        return cls(given, _offsets(counts), scores, in_place=not copy)
 
     @classmethod
     def of(
@@ -188,16 +201,21 @@ class Table:
         labels: Any = None,
         mixture: Any = None,
         what: str = "data",
+        ids: Sequence[Sequence[str]] = (),
+        once: bool = False,
     ) -> Table:
         """Read scores, and whatever belongs to their rows, in any of the forms that this module describes.
 
         `groups`, `weight`, `inputs` and `labels` are names of columns where `data` is a frame, else they have the form
         of `data`: one array per device in the same order, or a dict by device name. `weight` may be a function of a
-        device's inputs.
+        device's inputs. `ids` are what devices may be called in errors where `data` has only their order, see
+        `known_devices`. `once` says that the table is for a single run, which may then sort its scores in place.
         """
         names = columns if isinstance(columns, ColumnNames) else ColumnNames(columns)
-        reader = _Reader.of(data, names, (LOWER, UPPER) if sides else (names.score,), what)
+        reader = _Reader.of(data, names, (LOWER, UPPER) if sides else (names.score,), what, ids)
         table = reader.scores(sides)
+        if not once and not isinstance(data, Table):
+            table = replace(table, in_place=False)
         return _with_columns(
             table, reader, names, groups=groups, weight=weight, inputs=inputs, labels=labels, mixture=mixture
         )
@@ -242,8 +260,13 @@ class Table:
             inputs=None if self.inputs is None else self.inputs[rows],
             labels=None if self.labels is None else self.labels[rows],
             losses=None if self.losses is None else tuple(self.losses[k] for k in chosen.tolist()),
-            in_place=True,
+            in_place=False,
         )
+
+    def _copied(self, devices: Sequence[int] | Ints) -> Table:
+        """Return the rows of these devices for one run, which may sort what was copied."""
+        chosen = self.taken(devices)
+        return chosen if chosen is self else replace(chosen, in_place=True)
 
     def on(self, engine: Engine, what: str = "scores") -> Table:
         """Return the rows of the devices that an engine hosts here: of all of them in the order of the network.
@@ -256,12 +279,12 @@ class Table:
             ids = network.ids
             wanted = local if len(local) < len(ids) and {*self.names} <= {*local} else ids
             place = _places(self.names, wanted, what)
-            chosen = self.taken([place[name] for name in wanted])
+            chosen = self._copied([place[name] for name in wanted])
         else:
             network.check_list(what)
             chosen = self
         if chosen.devices == network.devices and len(local) < network.devices:
-            return chosen.taken(engine.here)
+            return chosen._copied(engine.here)
         if chosen.devices != len(local):
             here = "" if len(local) == network.devices else f", or for the {len(local)} of this rank"
             turned = chosen.devices and {*chosen.sizes.tolist()} == {network.devices}
@@ -291,11 +314,11 @@ def _with_columns(
     if groups is not None:
         column = groups if isinstance(groups, str) else ""
         table = replace(table, groups=reader.groups(groups), group_column=column)
-    if labels is not None:
+    if labels is not None and labels is not table.labels:
         table = replace(table, labels=reader.labels(labels))
-    if inputs is not None:
+    if inputs is not None and inputs is not table.inputs:
         table = replace(table, inputs=reader.inputs(inputs))
-    if weight is not None:
+    if weight is not None and weight is not table.weight:
         table = replace(table, weight=reader.weights(weight))
     share = names.given.get("share") if mixture is None or isinstance(mixture, str) else None
     if isinstance(mixture, str) and mixture not in CHOSEN_MIXTURES and reader.has_column(mixture):
@@ -314,16 +337,19 @@ class _Reader:
 
     sizes: Ints
     names: tuple[str, ...] | None
+    ids: Sequence[Sequence[str]] = ()
 
     @classmethod
-    def of(cls, data: Any, columns: ColumnNames, needed: Sequence[str], what: str) -> _Reader:
+    def of(
+        cls, data: Any, columns: ColumnNames, needed: Sequence[str], what: str, ids: Sequence[Sequence[str]] = ()
+    ) -> _Reader:
         """Return the reader for whatever was given."""
         if isinstance(data, Table):
-            return _OfTable(data)
+            return _OfTable(data, ids)
         data = as_frame(data, columns, needed[0], what)
         if columns_of(data) is not None:
             return _OfFrame(Frame(data, columns, needed), needed)
-        return _OfDevices(data, what)
+        return _OfDevices(data, what, ids)
 
     def scores(self, sides: bool) -> Table:
         """Return a table with the scores."""
@@ -339,7 +365,16 @@ class _Reader:
 
     def who(self, k: int) -> str:
         """Return what a device is called in errors."""
-        return f"device {k if self.names is None else self.names[k]}"
+        if self.names is not None:
+            return f"device {self.names[k]}"
+        called = next((each for each in self.ids if len(each) == self._count()), None)
+        if called is None and self.ids:  # too many or too few: nobody knows whose array this is
+            return f"array {k}"
+        return f"device {k if called is None else called[k]}"
+
+    def _count(self) -> int:
+        """Return how many devices there are, also before their sizes are known."""
+        return len(self.sizes)
 
     def groups(self, given: Any) -> Memberships:
         """Return the groups of every row."""
@@ -370,9 +405,11 @@ class _Reader:
         for k, own in enumerate(each):
             self._check_length(k, len(own), "inputs")
         some = [own for own in each if len(own)]
-        widths = sorted({own.shape[1] for own in some})
-        if len(widths) > 1:
-            raise ValueError(f"inputs must have the same features on every device, got rows of {widths} numbers")
+        if odd := next((k for k, own in enumerate(each) if len(own) and own.shape[1] != some[0].shape[1]), None):
+            raise ValueError(
+                f"{self.who(odd)}: inputs must have as many features as on other devices, {some[0].shape[1]}, got "
+                f"{each[odd].shape[1]}"
+            )
         return np.concatenate(some) if some else np.empty((0, 1))
 
     def weights(self, given: Any) -> Floats:
@@ -382,7 +419,7 @@ class _Reader:
             function, given = given
         what = "weights" if function is None else "inputs"
         each = []
-        for k, own in enumerate(self.column(given, what)):
+        for k, own in enumerate(self.column(given, "weight" if function is None else "inputs")):
             if not np.ndim(own):
                 raise ValueError(f"{self.who(k)} has {self.sizes[k]} scores but one value; one each is needed")
             values = as_array(own, f"{self.who(k)}, {what}")
@@ -433,13 +470,18 @@ class _OfFrame(_Reader):
         if several and what in ("groups", "inputs"):
             return self._several(given, what)
         if isinstance(given, Mapping):
-            return _in_order_of(self.names or (), dict(as_devices(given, what)), what)
+            return _beside(given, what, self.names, len(self.sizes))
         raise TypeError(
             f"{what} must be the name of a column, or a list of names, where scores are a frame, got "
             f"{type(given).__name__}; put them into a column of the frame"
         )
 
     def _several(self, given: Sequence[str], what: str) -> list[Any]:
+        if strange := next((name for name in given if name not in self.frame.columns), None):
+            raise ValueError(
+                f"{what}: {unknown('column', strange, self.frame.columns)}; where scores are a frame, {what} are names "
+                "of columns"
+            )
         columns = {name: self.frame.split(self.frame.read(name, what)) for name in given}
         if what == "inputs":
             return [np.stack([column[name] for column in columns.values()], axis=1) for name in self.frame.names]
@@ -452,15 +494,21 @@ class _OfFrame(_Reader):
 class _OfDevices(_Reader):
     """Reads one array for each device, by name or in the order of the network."""
 
-    def __init__(self, data: Any, what: str) -> None:
+    def __init__(self, data: Any, what: str, ids: Sequence[Sequence[str]] = ()) -> None:
         held = as_devices(data, what)
+        self.ids = ids
         self.names = tuple(held) if isinstance(held, dict) else None
         self.held: Any = [*held.values()] if isinstance(held, dict) else held
         self.sizes = np.zeros(0, dtype=np.int64)
 
+    def _count(self) -> int:
+        return len(self.held)
+
     def scores(self, sides: bool) -> Table:
         table = self.held
         whole = isinstance(table, np.ndarray) and table.ndim == 2 and table.dtype.kind in "fiu" and len(table) > 0
+        if np.ma.isMaskedArray(table):  # row by row, which refuses masked entries
+            self.held, whole = [*table], False
         if whole and not sides:  # a row for each device: a table of a million rows stays one array
             self.sizes = np.full(len(table), table.shape[1])
             values = self._clean_rows(table)
@@ -474,7 +522,7 @@ class _OfDevices(_Reader):
             self.names,
             _offsets(self.sizes),
             values,
-            in_place=not whole or values.base is not table,
+            in_place=not np.may_share_memory(values, table) if whole else True,
             is_wide=bool(whole),
         )
 
@@ -488,21 +536,7 @@ class _OfDevices(_Reader):
         return values
 
     def column(self, given: Any, what: str) -> list[Any]:
-        names_columns = isinstance(given, list | tuple) and given and all(isinstance(name, str) for name in given)
-        if isinstance(given, str) or (what == "inputs" and names_columns):
-            raise TypeError(
-                f"{what}={given!r} names a column, so scores must be a frame with it, got one array per device; give "
-                "one array per device instead"
-            )
-        held = as_devices(given, what)
-        if isinstance(held, dict) != (self.names is not None):
-            raise TypeError(f"scores and {what} must both go by device name or both by order, got one of each")
-        each = _in_order_of(self.names or (), held, what) if isinstance(held, dict) else [*held]
-        if len(each) != len(self.sizes):
-            raise ValueError(
-                f"scores came for {len(self.sizes)} devices but {what} for {len(each)}; pass one array per device "
-                "(empty where a device has none)"
-            )
+        each = _beside(given, what, self.names, len(self.sizes))
         for k, (own, other) in enumerate(zip(self.held, each, strict=True)):
             name = k if self.names is None else self.names[k]
             check_index(own, other, f"{what}[{name!r}]", f"scores[{name!r}]")
@@ -512,17 +546,46 @@ class _OfDevices(_Reader):
 class _OfTable(_Reader):
     """Reads further columns for a table that exists."""
 
-    def __init__(self, table: Table) -> None:
-        self.table, self.names, self.sizes = table, table.names, table.sizes
+    def __init__(self, table: Table, ids: Sequence[Sequence[str]] = ()) -> None:
+        self.table, self.names, self.sizes, self.ids = table, table.names, table.sizes, ids
 
     def scores(self, sides: bool) -> Table:
+        held = self.table.score
+        if held is None:
+            raise TypeError("this Table holds losses and no scores; use control, or give scores")
+        if sides != (held.ndim == 2):
+            columns = "two columns of scores, one for each side" if held.ndim == 2 else "one column of scores"
+            raise ValueError(f"this Table has {columns}; use symmetric={held.ndim != 2}")
         return self.table
 
     def column(self, given: Any, what: str) -> list[Any]:
-        held = as_devices(given, what)
-        if isinstance(held, dict) != (self.names is not None):
-            raise TypeError(f"scores and {what} must both go by device name or both by order, got one of each")
-        return _in_order_of(self.names or (), held, what) if isinstance(held, dict) else [*held]
+        if self.table.in_place:  # an earlier run may have sorted the scores: which row is which is lost
+            raise ValueError(
+                f"{what} belong to rows, and Table.from_flat(..., copy=False) lets runs reorder them; leave copy=False "
+                "out"
+            )
+        return _beside(given, what, self.names, self.table.devices)
+
+
+def _beside(given: Any, what: str, names: tuple[str, ...] | None, devices: int) -> list[Any]:
+    """Return what each device has of a further column, which must have the form of the scores."""
+    names_columns = isinstance(given, list | tuple) and given and all(isinstance(name, str) for name in given)
+    if isinstance(given, str) or (what == "inputs" and names_columns):
+        raise TypeError(
+            f"{what}={given!r} names a column, so scores must be a frame with it, got one array per device; give "
+            "one array per device instead"
+        )
+    held = as_devices(given, what)
+    if isinstance(held, dict) != (names is not None):
+        raise TypeError(f"scores and {what} must both go by device name or both by order, got one of each")
+    plural = "weights" if what == "weight" else what
+    each = order_by_id(names or (), held, plural) if isinstance(held, dict) else [*held]
+    if len(each) != devices:
+        raise ValueError(
+            f"scores came for {devices} devices but {plural} for {len(each)}; pass one array per device (empty where a "
+            "device has none)"
+        )
+    return each
 
 
 def _offsets(sizes: Any) -> Ints:
@@ -544,7 +607,7 @@ def _as_weights(values: NDArray[Any], who: str) -> Floats:
     return weights
 
 
-def _in_order_of(names: Sequence[str], held: Mapping[str, Any], what: str) -> list[Any]:
+def order_by_id(names: Sequence[str], held: Mapping[str, Any], what: str) -> list[Any]:
     """Return what devices hold in the order of their names."""
     place = _places([*held], names, what)
     values = [*held.values()]
@@ -702,21 +765,27 @@ def as_classes(classes: Any) -> tuple[str | bool | int | float, ...] | None:
     return names
 
 
-def loss_table(losses: Any, bound: float | None, columns: Mapping[str, str] | None = None, **given: Any) -> Table:
+def loss_table(
+    losses: Any,
+    bound: float | None,
+    columns: Mapping[str, str] | ColumnNames | None = None,
+    ids: Sequence[Sequence[str]] = (),
+    **given: Any,
+) -> Table:
     """Read losses: `Steps` of each device, (breakpoints, values) of each item, or a long frame.
 
     `given` are the further columns of `Table.of`, with one entry for each item. In a long frame they are names of
-    columns, which must say the same in all rows of an item.
+    columns, which must say the same in all rows of an item. `ids` is as in `Table.of`.
     """
     if isinstance(losses, Steps):
         raise TypeError("losses are the Steps of one device; give a list with those of each device, or a dict by name")
     if isinstance(losses, Table):
         raise TypeError("losses must be Steps of each device, or a frame of losses, got a Table, which holds scores")
-    names = ColumnNames(columns)
+    names = columns if isinstance(columns, ColumnNames) else ColumnNames(columns)
     data = as_frame(losses, names, LOSS, "losses")
     reader: _Reader
     if columns_of(data) is None:
-        reader = by_device = _OfDevices(data, "losses")
+        reader = by_device = _OfDevices(data, "losses", ids)
         steps = tuple(_as_steps(own, reader.who(k), bound) for k, own in enumerate(by_device.held))
         if not steps:
             raise ValueError("calibration needs at least one device, got none")
@@ -779,6 +848,24 @@ class _OfItems(_OfFrame):
         return each
 
 
+def known_devices(network: Any, engine: str | Engine = "simulator") -> tuple[Any, list[Sequence[str]]]:
+    """Return the network with a NetworkX graph read, and the names that devices in an order have in errors.
+
+    The data may be of all devices, or of those that an engine which exists hosts. A network that only has a name takes
+    its devices from the data: then there is nothing to know.
+    """
+    if _is_networkx(network):
+        network = Network.from_networkx(network)
+    if not isinstance(network, Network):
+        return network, []
+    hosted = [] if isinstance(engine, str) or not hasattr(engine, "here") else [local_ids(engine)]
+    return network, [network.ids, *hosted]
+
+
+def _is_networkx(network: Any) -> bool:
+    return hasattr(network, "is_directed") and hasattr(network, "adj")  # without importing it
+
+
 def as_network(network: Any, table: Table) -> Network:
     """Return the network that was meant.
 
@@ -800,7 +887,7 @@ def as_network(network: Any, table: Table) -> Network:
             )
         built = Network.of(network, table.devices)
         return built if table.names is None else built.relabelled(natural_order(table.names))
-    if hasattr(network, "is_directed") and hasattr(network, "adj"):  # a NetworkX graph, without importing it
+    if _is_networkx(network):
         return Network.from_networkx(network)
     if hasattr(network, "shape") and len(network.shape) == 2 and network.shape[0] == network.shape[1] != 2:
         return _of_matrix(network, table)

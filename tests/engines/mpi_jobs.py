@@ -248,9 +248,9 @@ def whole_results():
     groups = [np.arange(len(own)) % 3 for own in scores]
     warnings.simplefilter("ignore", TooFewScores)  # of one group
     right = calibrate(scores, network, 0.3).to_dict()
-    several = calibrate_several(scores, network, (0.3, 0.5), groups=groups).to_dict()
+    several = calibrate(scores, network, (0.3, 0.5), groups=groups).to_dict()
     lost = losses_of(network)
-    controlled = control(lost, network, 0.4, target="equal").to_dict()
+    controlled = control(lost, network, 0.4, mixture="equal").to_dict()
     warm = {"target": "equal", "warm": (0.2, 0.6)}
     rounds = []
     engine = Mpi(network, observer=lambda round_, *_: rounds.append(round_))
@@ -259,10 +259,10 @@ def whole_results():
         "by name": without_time(calibrate(scores, network, 0.3, engine="mpi").to_dict()) == without_time(right),
         "own scores": without_time(calibrate(own, network, 0.3, engine=engine).to_dict()) == without_time(right),
         "observed": rounds == [*range(1, right["cost"]["rounds"] + 1)],
-        "groups": without_time(calibrate_several(scores, network, (0.3, 0.5), groups=groups, engine="mpi").to_dict())
+        "groups": without_time(calibrate(scores, network, (0.3, 0.5), groups=groups, engine="mpi").to_dict())
         == without_time(several),
-        "losses": without_time(control(lost, network, 0.4, target="equal", engine="mpi").to_dict())
-        == without_time(control(lost_here, network, 0.4, target="equal", engine=engine).to_dict())
+        "losses": without_time(control(lost, network, 0.4, mixture="equal", engine="mpi").to_dict())
+        == without_time(control(lost_here, network, 0.4, mixture="equal", engine=engine).to_dict())
         == without_time(controlled),
         "losses again": without_time(control(lost, network, 0.4, engine="mpi", **warm).to_dict())
         == without_time(control(lost, network, 0.4, **warm).to_dict()),
@@ -276,12 +276,12 @@ def whole_results():
 def judged(network, scores, labels, engine):
     """P-values and flags, from all scores or from this rank's."""
     here, tests = engine.here, [np.array([-1.0, 0.4, 9.0])[: k % 4] for k in range(network.devices)]
-    plain = p_values(scores, network, [0.1, 0.7, 0.7, 3.0], target="equal")
+    plain = p_values(scores, network, [0.1, 0.7, 0.7, 3.0], mixture="equal")
     asked = {"test_labels": [0, 1, 2, 3]}
     by_class = p_values(scores, network, [0.1, 0.7, 0.7, 3.0], labels=labels, **asked)
     flagged = detect(scores, network, tests, 0.5, rng=3)
     ours = [
-        p_values(scores, network, [0.1, 0.7, 0.7, 3.0], target="equal", engine="mpi"),
+        p_values(scores, network, [0.1, 0.7, 0.7, 3.0], mixture="equal", engine="mpi"),
         p_values(
             [scores[row] for row in here],
             network,
@@ -308,7 +308,7 @@ def _overlapping_alike(scores, network, rule):
     """Whether ranks find what the simulator does where groups overlap; each rank knows the groups of its own scores."""
     tables = [np.arange(len(own))[:, None] % [2, 3] == 0 for own in scores]
     alone, together = (
-        calibrate_several(scores, network, (0.3, 0.5), groups=tables, group_rule=rule, engine=engine).to_dict()
+        calibrate(scores, network, (0.3, 0.5), groups=tables, group_rule=rule, engine=engine).to_dict()
         for engine in ("simulator", "mpi")
     )
     return without_time(alone) == without_time(together)

@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from conformesh import Network, calibrate, calibrate_sides, scores
+from conformesh import Network, calibrate, scores
 from conformesh.io.imports import import_scores, read_calibrated
 from tests import libraries
 from tests.scores.test_libraries import BAND, MIDDLE, NEW, VALUES, P, Y, prefit, sets_of_mapie
@@ -52,7 +52,7 @@ def test_regression_scores_that_mapie_kept():
     kept = import_scores(cqr.conformalize(np.column_stack([BAND, MIDDLE]), VALUES))
     assert kept.score == "cqr"
     np.testing.assert_array_equal(kept.sides, scores.CQR().sides(BAND, VALUES))
-    assert calibrate_sides([kept.sides], Network.chain(1), score=kept.score).alpha == 0.1
+    assert calibrate([kept.sides], Network.chain(1), score=kept.score, symmetric=False).alpha == 0.1
 
 
 @pytest.mark.filterwarnings("ignore:The 'temperature' parameter:DeprecationWarning")

@@ -125,7 +125,7 @@ def test_fedcp_qq_leaves_empty_devices_out_and_gives_infinity_when_hopeless():
 
 def test_wfcp_without_noise_is_counted_and_equals_h_dcp(twenty_devices, paper_network):
     wfcp = calibrate(twenty_devices, paper_network, 0.1, "wfcp", bins=200)
-    h_dcp = calibrate(twenty_devices, paper_network, 0.1, "h-dcp", target="paper", rank="ghost", bins=200)
+    h_dcp = calibrate(twenty_devices, paper_network, 0.1, "h-dcp", mixture="paper", rank_rule="ghost", bins=200)
     assert wfcp.threshold == h_dcp.threshold
     assert wfcp.certificate.kind == "counted"
     assert wfcp.certificate.counted_rank == h_dcp.certificate.counted_rank

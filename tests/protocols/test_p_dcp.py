@@ -8,9 +8,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from conformesh.calibrating import CalibrationNote
+from conformesh import CalibrationNote
 
-from conformesh import Calibration, Network, TooFewScores, calibrate, calibrate_several
+from conformesh import Network, Result, TooFewScores, calibrate
 from conformesh.kernels.ranks import make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import METHODS
@@ -150,8 +150,8 @@ def test_several_levels_and_groups_count_as_e_dcp_does():
     table = [rng.random(60) for _ in range(6)]
     labels = [rng.choice(["a", "b", "c"], 60) for _ in range(6)]
     grid = grid_points("logit", POINTS)
-    private = calibrate_several(table, Network.cycle(6), (0.1, 0.2), "p-dcp", groups=labels, grid="logit")
-    plain = calibrate_several(table, Network.cycle(6), (0.1, 0.2), "e-dcp", groups=labels, rank="swap")
+    private = calibrate(table, Network.cycle(6), (0.1, 0.2), "p-dcp", groups=labels, grid="logit")
+    plain = calibrate(table, Network.cycle(6), (0.1, 0.2), "e-dcp", groups=labels, rank_rule="swap")
     for key, item in plain.items.items():
         mine, group = private.items[key], key[0]
         pooled = np.concatenate([own[of == group] for own, of in zip(table, labels, strict=True)])
@@ -164,7 +164,7 @@ def test_a_confidence_asks_for_the_rank_that_e_dcp_asks_for():
     rng = np.random.default_rng(4)
     table = [rng.random(60) for _ in range(6)]
     mine, plain = (
-        calibrate(table, Network.cycle(6), 0.1, method, pac_confidence=0.9, rank="swap", **options)
+        calibrate(table, Network.cycle(6), 0.1, method, pac_confidence=0.9, rank_rule="swap", **options)
         for method, options in (("p-dcp", {"grid": "logit"}), ("e-dcp", {}))
     )
     assert mine.certificate.required_rank == plain.certificate.required_rank
@@ -294,7 +294,7 @@ def test_a_saved_result_is_read_back_as_it_was(tmp_path, options):
     rng = np.random.default_rng(3)
     result = calibrate([rng.random(80) for _ in range(6)], Network.cycle(6), 0.1, "p-dcp", score="lac", **options)
     result.save(tmp_path / "result.json")
-    again = Calibration.load(tmp_path / "result.json")
+    again = Result.load(tmp_path / "result.json")
     assert again.certificate == result.certificate
     assert again.threshold == result.threshold
     assert again.options == result.options
@@ -334,7 +334,7 @@ def test_a_tampered_noise_certificate_is_refused(tmp_path, key, value, words):
         file["certificate"]["noise"][key] = value
     path.write_text(json.dumps(file))
     with pytest.raises(ValueError, match=words):
-        Calibration.load(path)
+        Result.load(path)
 
 
 def test_cards_and_facts_say_what_is_private():

@@ -364,7 +364,7 @@ def test_certified_q_dcp_covers_pathmnist_where_the_published_one_does_not(real_
 
 def test_too_few_scores_give_infinity_not_a_root():
     with pytest.warns(TooFewScores, match="needs rank 6 but there are only 4"):
-        result = calibrate([[0.1, 0.2], [0.3, 0.4]], Network.chain(2), 0.1, "q-dcp", rank="ghost")
+        result = calibrate([[0.1, 0.2], [0.3, 0.4]], Network.chain(2), 0.1, "q-dcp", rank_rule="ghost")
     assert result.threshold == np.inf
     with pytest.raises(TooFewScores):
         calibrate([[0.1, 0.2], [0.3, 0.4]], Network.chain(2), 0.1, "q-dcp", strict=True)

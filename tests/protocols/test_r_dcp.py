@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from conformesh import METHODS, Calibration, CalibrationNote, Network, TooFewScores, calibrate, calibrate_several
+from conformesh import METHODS, CalibrationNote, Network, Result, TooFewScores, calibrate
 from conformesh.kernels.ranks import make_requirement
 from conformesh.methods import make_options
 from conformesh.protocols.attacks import ATTACKS
@@ -47,7 +47,7 @@ def test_the_threshold_is_the_first_edge_with_the_trimmed_sum(twenty, f):
 
 def test_without_liars_it_asks_for_the_rank_of_e_dcp(twenty):
     net = Network.torus(5, 4)
-    robust, exact = calibrate(twenty, net, 0.1, "r-dcp", liars=0), calibrate(twenty, net, 0.1, rank="swap")
+    robust, exact = calibrate(twenty, net, 0.1, "r-dcp", liars=0), calibrate(twenty, net, 0.1, rank_rule="swap")
     assert robust.certificate.required_rank == exact.certificate.required_rank
     assert 0 <= robust.threshold - exact.threshold <= (max(map(max, twenty)) - min(map(min, twenty))) / 4096
 
@@ -60,7 +60,7 @@ def test_the_honest_have_the_rank_whatever_liars_do(twenty, attack, target):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationNote)
         faults = {"liars": liars, "attack": attack}
-        tau = calibrate(twenty, Network.cycle(20), 0.2, "r-dcp", liars=2, target=target, faults=faults).threshold
+        tau = calibrate(twenty, Network.cycle(20), 0.2, "r-dcp", liars=2, mixture=target, faults=faults).threshold
     honest = [k for k in range(20) if k not in liars]
     assert has_rank(twenty, honest, tau, Fraction(1, 5), target)
     assert (tau < math.inf) or attack == "size-high"
@@ -247,12 +247,12 @@ def test_groups_are_covered_apart():
     rng = np.random.default_rng(5)
     scores = [rng.random(60) for _ in range(8)]
     groups = [np.where(np.arange(60) < 30, "a", "b") for _ in range(8)]
-    found = calibrate_several(scores, Network.cycle(8), (0.3,), "r-dcp", groups=groups)
+    found = calibrate(scores, Network.cycle(8), (0.3,), "r-dcp", groups=groups)
     for name, part in (("a", slice(0, 30)), ("b", slice(30, 60))):
         mine = [own[part] for own in scores]
         assert has_rank(mine, range(8), found.get(group=name).threshold, Fraction(3, 10))
     with pytest.raises(ValueError, match="no proof for groups with target 'equal'"):
-        calibrate_several(scores, Network.cycle(8), (0.3,), "r-dcp", groups=groups, target="equal")
+        calibrate(scores, Network.cycle(8), (0.3,), "r-dcp", groups=groups, mixture="equal")
 
 
 def test_other_methods_refuse_liars_and_name_r_dcp(twenty):
@@ -269,7 +269,7 @@ def test_people_are_told_how_many_liars_it_bears(twenty):
 def test_a_saved_result_is_checked(twenty, tmp_path):
     path = tmp_path / "robust.json"
     calibrate(twenty, Network.cycle(20), 0.1, "r-dcp", liars=2).save(path)
-    assert Calibration.load(path).certificate.liars == 2
+    assert Result.load(path).certificate.liars == 2
     changes = {
         "liars must be fewer": {"liars": 20},
         "must say their weight": {"weight": None},
@@ -283,7 +283,7 @@ def test_a_saved_result_is_checked(twenty, tmp_path):
         other = tmp_path / "other.json"
         other.write_text(json.dumps(raw))
         with pytest.raises(ValueError, match=words):
-            Calibration.load(other)
+            Result.load(other)
 
 
 def test_huge_claims_are_added_up_without_overflow():

@@ -8,10 +8,10 @@ from fractions import Fraction
 import msgspec
 import numpy as np
 import pytest
-from conformesh.calibrating import CalibrationNote
+from conformesh import CalibrationNote
 from scipy import stats
 
-from conformesh import Network, calibrate, calibrate_several, calibrate_sides
+from conformesh import Network, calibrate
 from conformesh.engines import Simulator
 from conformesh.kernels.ranks import DEFAULT, Requirement, exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -113,7 +113,7 @@ def test_levels_and_mixtures_are_what_the_plan_makes_of_one_release(known, case)
     plan = HistogramPlan(**{"grid": "logit", "cells": 16, "epsilon": 2.0, "devices": 6, "honest": 5} | plan)
     network, alphas = Network.cycle(6), (0.1, 0.3, 0.5)
     held = {str(k): own for k, own in enumerate(SCORES)}
-    found = calibrate_several(held, network, alphas, "p-dcp", **requirement, **NOISY | options)
+    found = calibrate(held, network, alphas, "p-dcp", **requirement, **NOISY | options)
     secrets = repeatable_secrets(Site.everywhere(network, np.zeros((6, 1))))
     (expected,) = released(plan, [SCORES], secrets, network.ids)
     for alpha in alphas:
@@ -136,7 +136,7 @@ def test_each_group_has_its_own_release_with_full_epsilon(known):
     rng, network, alphas = np.random.default_rng(6), Network.cycle(6), (0.1, 0.3)
     table = [rng.random(200) for _ in range(6)]
     labels = [rng.choice(["a", "b", "c"], 200, p=[0.6, 0.3, 0.1]) for _ in range(6)]
-    found = calibrate_several(table, network, alphas, "p-dcp", groups=labels, **NOISY)
+    found = calibrate(table, network, alphas, "p-dcp", groups=labels, **NOISY)
     parts = [[own[of == g] for own, of in zip(table, labels, strict=True)] for g in "abc"]
     plan = HistogramPlan("logit", 16, 2.0, 6, 5)
     expected = released(plan, parts, repeatable_secrets(Site.everywhere(network, np.zeros((6, 3)))), network.ids)
@@ -149,16 +149,16 @@ def test_each_group_has_its_own_release_with_full_epsilon(known):
     single = calibrate(table, network, 0.1, "p-dcp", **NOISY).cost
     assert found.cost.rounds == single.rounds
     with pytest.raises(ValueError, match="groups with target 'equal' and epsilon: how many scores of a group"):
-        calibrate_several(table, network, alphas, "p-dcp", groups=labels, target="equal", **NOISY)
+        calibrate(table, network, alphas, "p-dcp", groups=labels, mixture="equal", **NOISY)
     with pytest.raises(ValueError, match="groups with unit 'device': a device may have scores in every group"):
-        calibrate_several(table, network, alphas, "p-dcp", groups=labels, unit="device", cap=60, **NOISY)
+        calibrate(table, network, alphas, "p-dcp", groups=labels, unit="device", cap=60, **NOISY)
 
 
 def test_groups_without_enough_scores_have_an_infinite_threshold_and_a_note(known):
     rng = np.random.default_rng(6)
     table, labels = [rng.random(60) for _ in range(6)], [["a"] * 58 + ["b"] * 2 for _ in range(6)]
     with pytest.warns(CalibrationNote, match=r"the threshold is \+inf for 1 of 2 groups"):
-        found = calibrate_several(table, Network.cycle(6), (0.1,), "p-dcp", groups=labels, **NOISY | {"epsilon": 0.5})
+        found = calibrate(table, Network.cycle(6), (0.1,), "p-dcp", groups=labels, **NOISY | {"epsilon": 0.5})
     assert (found.get(0.1, "a").threshold < np.inf, found.get(0.1, "b").threshold) == (True, np.inf)
 
 
@@ -168,8 +168,8 @@ def test_both_sides_of_an_interval_would_spend_epsilon_twice():
     with pytest.raises(
         ValueError, match="both sides of an interval would count it twice, which costs twice the epsilon"
     ):
-        calibrate_sides(sides, Network.cycle(6), 0.2, "p-dcp", **NOISY)
-    assert calibrate_sides(sides, Network.cycle(6), 0.2, "p-dcp", grid="logit").certificate.kind == "counted"
+        calibrate(sides, Network.cycle(6), 0.2, "p-dcp", **NOISY, symmetric=False)
+    assert calibrate(sides, Network.cycle(6), 0.2, "p-dcp", grid="logit", symmetric=False).certificate.kind == "counted"
 
 
 def test_trials_of_a_simulation_are_independent_releases(known):

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import Network, TooFewScores, calibrate, calibrate_several
+from conformesh import Network, TooFewScores, calibrate
 from conformesh.engines import Simulator
 from conformesh.kernels import compiling, replies
 from conformesh.kernels.replies import COUNTED
@@ -190,7 +190,7 @@ def test_groups_end_at_the_sorts_of_their_own_scores(options):
     for network in (Network.chain(9), Network.star(6), Network.torus(3, 3)):
         held = [rng.normal(size=rng.integers(30, 60)).round(2) for _ in range(network.devices)]
         labels = [rng.integers(0, 3, len(own)) for own in held]
-        several = calibrate_several(held, network, (0.1, 0.3), groups=labels, **options)
+        several = calibrate(held, network, (0.1, 0.3), groups=labels, **options)
         for group in range(3):
             own = [s[g == group] for s, g in zip(held, labels, strict=True)]
             for alpha in (0.1, 0.3):

@@ -1,11 +1,11 @@
 """What `evaluate` takes for labels, and what it refuses."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 import numpy as np
 import pytest
 
-from conformesh import Calibration, Network, calibrate, scores
+from conformesh import Network, Result, calibrate, scores
 
 P = np.random.default_rng(0).dirichlet(np.ones(3), size=60)
 LABELS = np.random.default_rng(1).integers(0, 3, 60)
@@ -47,7 +47,7 @@ def test_masked_labels_are_refused(result):
 def test_names_of_classes_are_labels_where_they_are_known(result, tmp_path):
     named = replace(result, classes=("ant", "bee", "cat"))
     named.save(tmp_path / "r.json")
-    named = Calibration.load(tmp_path / "r.json")
+    named = Result.load(tmp_path / "r.json")
     names = np.array(named.classes)[LABELS]
     assert named.evaluate(P, names) == result.evaluate(P, LABELS).named(named.classes)
     assert named.evaluate(P, names.tolist()) == named.evaluate(P, LABELS)

@@ -7,24 +7,10 @@ import time
 import numpy as np
 import pytest
 
-from conformesh import (
-    Centres,
-    Network,
-    PValues,
-    TooFewScores,
-    calibrate,
-    calibrate_local,
-    calibrate_several,
-    calibrate_shifted,
-    calibrate_sides,
-    control,
-    losses,
-    p_values,
-)
+from conformesh import Centres, Network, PValues, TooFewScores, calibrate, control, losses, p_values
 from conformesh.result.certificate import Certificate, Cost
 from conformesh.result.result import Answer, Result
 from conformesh.scores import CQR, LAC
-from tests.result.converting import converted
 
 RNG = np.random.default_rng(0)
 HELD = [RNG.random(40) for _ in range(5)]
@@ -34,7 +20,7 @@ ONE, SEVERAL = ("answers", 0), ("answers", 1)
 
 @pytest.fixture(scope="module")
 def raw():
-    return converted(calibrate(HELD, NETWORK, 0.1, score=LAC())).to_dict()
+    return calibrate(HELD, NETWORK, 0.1, score=LAC()).to_dict()
 
 
 def changed(raw, path, value):
@@ -163,7 +149,7 @@ def test_values_of_another_kind_are_refused_or_mean_nothing(raw, place, value):
 
 
 def test_each_methods_result_survives_a_file(method, tmp_path):
-    result = converted(calibrate(HELD, NETWORK, 0.2, method))
+    result = calibrate(HELD, NETWORK, 0.2, method)
     result.save(tmp_path / "r.json")
     again = Result.load(tmp_path / "r.json")
     assert again.to_dict() == result.to_dict()
@@ -174,7 +160,7 @@ def test_each_methods_result_survives_a_file(method, tmp_path):
 
 def test_the_file_holds_no_score(method):
     """No calibration score appears in the JSON, but for the threshold itself where it is one of them."""
-    found = converted(calibrate(HELD, NETWORK, 0.2, method))
+    found = calibrate(HELD, NETWORK, 0.2, method)
 
     def numbers(value):
         if isinstance(value, dict):
@@ -191,7 +177,7 @@ def test_a_device_may_be_named_inf(tmp_path):
     names = ["inf", "-inf", "nan"]
     network = Network.from_pairs(names, [("inf", "-inf"), ("-inf", "nan")], name="inf")
     with pytest.warns(TooFewScores):
-        result = converted(calibrate([[0.1]] * 3, network, 0.1))
+        result = calibrate([[0.1]] * 3, network, 0.1)
     result.save(tmp_path / "r.json")
     assert json.loads(result.to_json())["answers"][0]["thresholds"] == ["inf"] * 3
     again = Result.load(tmp_path / "r.json")
@@ -202,7 +188,7 @@ def test_a_device_may_be_named_inf(tmp_path):
 
 def test_a_group_may_be_named_inf(tmp_path):
     groups = [["inf"] * 20 + ["-inf"] * 20] * 5
-    result = converted(calibrate_several(HELD, NETWORK, (0.1, 0.2), groups=groups))
+    result = calibrate(HELD, NETWORK, (0.1, 0.2), groups=groups)
     result.save(tmp_path / "s.json")
     again = Result.load(tmp_path / "s.json")
     assert again.groups == result.groups
@@ -210,7 +196,7 @@ def test_a_group_may_be_named_inf(tmp_path):
 
 
 def test_views_are_saved_as_views(tmp_path):
-    result = converted(calibrate_several(HELD, NETWORK, (0.1, 0.2), groups=[["a"] * 20 + ["b"] * 20] * 5, score="lac"))
+    result = calibrate(HELD, NETWORK, (0.1, 0.2), groups=[["a"] * 20 + ["b"] * 20] * 5, score="lac")
     result["b"].at(0.2).save(tmp_path / "b.json")
     again = Result.load(tmp_path / "b.json")
     assert (again.threshold, again.selected) == (result["b", 0.2].threshold, ("b",))
@@ -238,7 +224,7 @@ SEVERAL_TAMPERED = {
 @pytest.mark.parametrize("case", SEVERAL_TAMPERED)
 def test_changed_files_of_several_answers_are_refused(case):
     path, value, words = SEVERAL_TAMPERED[case]
-    several = converted(calibrate_several(HELD, NETWORK, (0.1, 0.2), groups=[["a"] * 20 + ["b"] * 20] * 5))
+    several = calibrate(HELD, NETWORK, (0.1, 0.2), groups=[["a"] * 20 + ["b"] * 20] * 5)
     with pytest.raises(ValueError, match=words):
         Result.from_dict(changed(several.to_dict(), path, value), "s.json")
 
@@ -246,7 +232,7 @@ def test_changed_files_of_several_answers_are_refused(case):
 @pytest.mark.parametrize("rule", ["atoms", "max", "seq", "regression"])
 def test_changed_groups_that_overlap_are_refused(rule):
     groups = [[["a"]] * 15 + [["a", "b"]] * 15 + [[]] * 10] * 5
-    result = converted(calibrate_several(HELD, NETWORK, (0.2,), groups=groups, group_rule=rule))
+    result = calibrate(HELD, NETWORK, (0.2,), groups=groups, group_rule=rule)
     raw = result.to_dict()
     assert Result.from_dict(raw).to_dict() == raw
     cases = [
@@ -262,7 +248,7 @@ def test_changed_groups_that_overlap_are_refused(rule):
 
 
 def test_ranks_of_single_devices_are_checked_device_by_device():
-    raw = converted(calibrate(HELD, NETWORK, 0.2, "local")).to_dict()
+    raw = calibrate(HELD, NETWORK, 0.2, "local").to_dict()
     for path, value, words in (
         (
             (*ONE, "certificate", "counted_rank", 2),
@@ -280,7 +266,7 @@ def test_sides_are_checked_at_their_own_levels():
     cqr = CQR()
     band, y = np.sort(RNG.normal(size=(200, 2)), axis=1), RNG.normal(size=200)
     held = np.split(cqr.sides(band, y), 5)
-    raw = converted(calibrate_sides(held, NETWORK, (0.05, 0.15), score=cqr)).to_dict()
+    raw = calibrate(held, NETWORK, 0.2, score=cqr, symmetric=False, lower_share="0.25").to_dict()
     assert Result.from_dict(raw).certificate.alphas == (0.05, 0.15)
     for path, value, words in (
         (("guarantee", "sides", "lower_share"), 0.75, r"answers\[1\]: required_rank must be at least 191"),
@@ -305,8 +291,8 @@ def test_sides_are_checked_at_their_own_levels():
 )
 def test_a_damaged_result_with_weights_is_refused(path, value, words):
     weights = [3 * own for own in HELD]
-    found = calibrate_shifted(HELD, NETWORK, (0.2,), weight=weights, weight_bound=4, test_weights=[1.0])
-    raw = converted(found).to_dict()
+    found = calibrate(HELD, NETWORK, (0.2,), weight=weights, weight_bound=4, test_weights=[1.0])
+    raw = found.to_dict()
     assert Result.from_dict(raw).guarantee.weighting.test_weights == (1.0, 4.0)
     with pytest.raises(ValueError, match=words):
         Result.from_dict(changed(raw, path, value))
@@ -325,8 +311,8 @@ def test_a_damaged_result_with_weights_is_refused(path, value, words):
 )
 def test_damaged_centres_are_refused(path, value, words):
     centres = Centres.at([0.0, 1.0], 0.3)
-    found = calibrate_local(HELD, NETWORK, 0.2, inputs=[RNG.random(40) for _ in HELD], centres=centres)
-    raw = converted(found).to_dict()
+    found = calibrate(HELD, NETWORK, 0.2, inputs=[RNG.random(40) for _ in HELD], centres=centres)
+    raw = found.to_dict()
     again = Result.from_dict(raw)
     assert again.to_dict() == raw
     np.testing.assert_array_equal(again.guarantee.centres.weights([0.3]), centres.weights([0.3]))
@@ -350,7 +336,7 @@ def test_a_damaged_result_of_risk_control_is_refused(path, value, words):
     fnr, table = losses.FalseNegativeRate(), RNG.random((100, 5))
     truth = RNG.random((100, 5)) < table
     steps = [fnr(table[k::5], truth[k::5]) for k in range(5)]
-    raw = converted(control(steps, NETWORK, 0.2, loss=fnr)).to_dict()
+    raw = control(steps, NETWORK, 0.2, loss=fnr).to_dict()
     again = Result.from_dict(raw)
     assert again.guarantee.loss.loss == fnr
     assert again.to_dict() == raw
@@ -375,14 +361,14 @@ def test_a_damaged_result_of_risk_control_is_refused(path, value, words):
 )
 def test_damaged_noise_and_devices_are_refused(path, value, words):
     held = [RNG.random(200) for _ in range(5)]
-    raw = converted(calibrate(held, NETWORK, 0.2, "p-dcp", epsilon=4, grid="logit")).to_dict()
+    raw = calibrate(held, NETWORK, 0.2, "p-dcp", epsilon=4, grid="logit").to_dict()
     assert Result.from_dict(raw).certificate.noise.devices == 5
     with pytest.raises(ValueError, match=words):
         Result.from_dict(changed(raw, (*ONE, "certificate", *path), value))
 
 
 def test_what_a_mesh_has_sent_besides_is_kept():
-    result = converted(calibrate([[0.1, 0.2], [0.3, 0.4, 0.5]], Network.chain(2), 0.5))
+    result = calibrate([[0.1, 0.2], [0.3, 0.4, 0.5]], Network.chain(2), 0.5)
     sent = Cost(9, np.full(2, 20.0), np.full(2, 1280.0))
     cost = Cost(result.cost.rounds, result.cost.numbers, result.cost.bits, sent)
     fields = {name: getattr(result, name) for name in result.__struct_fields__}
@@ -394,7 +380,7 @@ def test_what_a_mesh_has_sent_besides_is_kept():
 
 
 def test_infinite_options_and_estimates_come_back():
-    result = converted(calibrate(HELD, NETWORK, 0.2, "h-dcp", range=(0.0, 1.0)))
+    result = calibrate(HELD, NETWORK, 0.2, "h-dcp", range=(0.0, 1.0))
     fields = {name: getattr(result, name) for name in result.__struct_fields__}
     answer = result.answers[0]
     certificate = Certificate("bounded", answer.certificate.required_rank, epsilon=math.inf)
@@ -407,7 +393,7 @@ def test_infinite_options_and_estimates_come_back():
 
 
 def test_nan_is_never_written():
-    result = converted(calibrate(HELD, NETWORK, 0.2))
+    result = calibrate(HELD, NETWORK, 0.2)
     fields = {name: getattr(result, name) for name in result.__struct_fields__}
     broken = Answer((), result.answers[0].alpha, np.full(5, math.nan), Certificate("none"))
     with pytest.raises(ValueError, match="NaN"):
@@ -415,7 +401,7 @@ def test_nan_is_never_written():
 
 
 def test_a_table_can_be_saved_too(tmp_path):
-    result = converted(calibrate_several(HELD, NETWORK, (0.1, 0.2), groups=[["a"] * 20 + ["b"] * 20] * 5))
+    result = calibrate(HELD, NETWORK, (0.1, 0.2), groups=[["a"] * 20 + ["b"] * 20] * 5)
     for ending in ("csv", "parquet", "npz"):
         result.save(tmp_path / f"r.{ending}")
     assert len((tmp_path / "r.csv").read_text().splitlines()) == 1 + 2 * 2 * 5
@@ -443,7 +429,7 @@ def test_a_small_file_cannot_ask_for_much(raw):
 @pytest.mark.slow
 def test_a_million_thresholds_are_saved_and_loaded_in_seconds(tmp_path):
     ids = tuple(f"device-{k:07}" for k in range(10**6))
-    one = converted(calibrate(HELD, NETWORK, 0.2))
+    one = calibrate(HELD, NETWORK, 0.2)
     fields = {name: getattr(one, name) for name in one.__struct_fields__}
     answer = Answer((), one.answers[0].alpha, RNG.random(10**6), Certificate("none"))
     cost = Cost(1, np.ones(10**6), np.ones(10**6))

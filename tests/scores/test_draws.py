@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from conformesh import Calibration, Network, calibrate, calibrate_several
+from conformesh import Network, Result, calibrate
 from conformesh.scores import APS, LAC, RAPS, SCORES
 from tests.statistics import assert_coverage
 
@@ -134,7 +134,7 @@ def test_evaluate_measures_the_sets_that_predict_returns():
 def test_class_conditional_sets_draw_once_per_row():
     aps = APS(randomised=True)
     own = aps(P, LABELS, keys=range(200))
-    several = calibrate_several([own], Network.chain(1), (0.3,), groups=[LABELS], score=aps)
+    several = calibrate([own], Network.chain(1), (0.3,), groups=[LABELS], score=aps)
     sets = several.predict(P, keys=range(200))
     scores = aps.of_all_labels(P, keys=range(200))
     np.testing.assert_array_equal(sets, scores <= [several.get(group=j).threshold for j in range(4)])

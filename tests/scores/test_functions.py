@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from conformesh import Calibration, Network, calibrate, calibrate_several, scores
+from conformesh import Network, Result, calibrate, scores
 from conformesh.scores import LAC, AbsoluteResidual, as_score, of_function
 
 RNG = np.random.default_rng(0)
@@ -71,14 +71,14 @@ def test_calibrate_takes_a_function(tmp_path):
     np.testing.assert_array_equal(mine.predict(P), built_in.predict(P))
     assert mine.evaluate(P, Y) == built_in.evaluate(P, Y)
     mine.save(tmp_path / "r.json")
-    again = Calibration.load(tmp_path / "r.json")
+    again = Result.load(tmp_path / "r.json")
     assert again.score.called == "one_minus"
     with pytest.raises(
         ValueError, match=r"the function 'one_minus', which no file can hold: give it again, as in pred"
     ):
         again.predict(P)
     np.testing.assert_array_equal(again.predict(P, score=one_minus), mine.predict(P))
-    several = calibrate_several(held, NETWORK, (0.2,), groups=[y.astype(str) for y in np.split(Y, 5)], score=one_minus)
+    several = calibrate(held, NETWORK, (0.2,), groups=[y.astype(str) for y in np.split(Y, 5)], score=one_minus)
     assert several.predict(P).shape == P.shape
 
 
@@ -108,7 +108,7 @@ def test_regression_needs_the_inverse_too(tmp_path):
     assert result.evaluate(x, y).coverage.rate >= 0.8
     result.save(tmp_path / "r.json")
     with pytest.raises(ValueError, match="the function 'mine'"):
-        Calibration.load(tmp_path / "r.json").predict(x)
+        Result.load(tmp_path / "r.json").predict(x)
     plain = calibrate(np.split(mine(x, y), 5), NETWORK, 0.2, score=distance)
     with pytest.raises(ValueError, match=r"got shape \(40,\); for regression say what lies within .* intervals="):
         plain.predict(x)

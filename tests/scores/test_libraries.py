@@ -6,7 +6,7 @@
 import numpy as np
 import pytest
 
-from conformesh import Network, calibrate, calibrate_sides, scores
+from conformesh import Network, calibrate, scores
 from tests import libraries
 
 RNG = np.random.default_rng(0)
@@ -223,7 +223,7 @@ def test_cqr_is_that_of_mapie_symmetric_and_not():
     assert_same(np.column_stack([sides, held]).T, conformal.conformity_scores)
     for symmetric, ours in (
         (True, calibrate([held], ALONE, 0.1, score=cqr)),
-        (False, calibrate_sides([sides], ALONE, 0.1, score=cqr)),
+        (False, calibrate([sides], ALONE, 0.1, score=cqr, symmetric=False)),
     ):
         _, theirs = conformal.predict_interval(X, symmetric_correction=symmetric)
         assert_same(ours.predict(BAND), theirs, ROUNDED)

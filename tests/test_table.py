@@ -8,22 +8,11 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from conformesh.inputs import check_scores
 from scipy import sparse
 
-from conformesh import (
-    Calibration,
-    CalibrationNote,
-    Centres,
-    Network,
-    calibrate,
-    calibrate_local,
-    calibrate_several,
-    calibrate_shifted,
-    scores,
-)
+from conformesh import CalibrationNote, Centres, Network, Result, calibrate, scores
 from conformesh.comparing import compare, ways_of
-from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.table import Table, check_range
 
 RNG = np.random.default_rng(0)
 NAMES = ["b", "a", "d10", "d2"]  # the network sorts them: a, b, d2, d10
@@ -38,11 +27,21 @@ def local(devices, network=NETWORK):
     return calibrate(devices, network, 0.2, "local").thresholds.tolist()
 
 
+def thresholds_by_part(result):
+    return {(answer.part, float(answer.alpha)): answer.threshold for answer in result.answers}
+
+
 def long_columns():
     owners = [name for name in NAMES for _ in BY_NAME[name]]
     values = np.concatenate([BY_NAME[name] for name in NAMES])
     order = np.random.default_rng(1).permutation(len(values))
     return np.array(owners)[order], values[order]
+
+
+def flat_table(names=None):
+    """A `Table` of one flat array; without names in the order of the network."""
+    arrays = IN_ORDER if names is None else [BY_NAME[name] for name in names]
+    return Table.from_flat(np.concatenate(arrays), [len(own) for own in arrays], names=names)
 
 
 class Pandas:
@@ -77,19 +76,15 @@ def test_groups_by_name_stand_beside_their_scores():
     owners, values = long_columns()
     sites = np.where(values % 1 > 0.5, "high", "low")
     frame = pl.DataFrame({"device": owners, "score": values, "site": sites})
-    expected = calibrate_several(
-        IN_ORDER, NETWORK, (0.3,), groups=[np.where(own % 1 > 0.5, "high", "low") for own in IN_ORDER]
-    )
-    by_column = calibrate_several(frame, NETWORK, (0.3,), groups="site")
-    by_dict = calibrate_several(
+    expected = calibrate(IN_ORDER, NETWORK, (0.3,), groups=[np.where(own % 1 > 0.5, "high", "low") for own in IN_ORDER])
+    by_column = calibrate(frame, NETWORK, (0.3,), groups="site")
+    by_dict = calibrate(
         BY_NAME, NETWORK, (0.3,), groups={k: np.where(v % 1 > 0.5, "high", "low") for k, v in BY_NAME.items()}
     )
     for found in (by_column, by_dict):
-        assert {key: item.threshold for key, item in found.items.items()} == {
-            key: item.threshold for key, item in expected.items.items()
-        }
+        assert thresholds_by_part(found) == thresholds_by_part(expected)
     with pytest.raises(TypeError, match="both go by device name or both by order"):
-        calibrate_several(BY_NAME, NETWORK, groups=[["a"] * 10] * 4)
+        calibrate(BY_NAME, NETWORK, groups=[["a"] * 10] * 4)
 
 
 def test_a_dict_names_numbers_and_text_alike():
@@ -113,8 +108,8 @@ def test_a_dict_names_numbers_and_text_alike():
         ),
         (pl.DataFrame({"device": ["a", None], "score": [1.0, 2.0]}), ValueError, "row 1 names no device"),
         (Pandas({"x": [1.0]}), ValueError, "a frame of scores must have the columns"),
-        ("scores.csv", TypeError, "devices must be one array of scores per device.* got str 'scores.csv'"),
-        (3.0, TypeError, "devices must be one array of scores per device"),
+        ("scores.csv", TypeError, "data must be one array of scores per device.* got str 'scores.csv'"),
+        (3.0, TypeError, "data must be one array of scores per device"),
         ({1: [1.0], "1": [1.0]}, ValueError, "two devices of the dict have the same name"),
         (
             [np.ma.masked_array([1.0, 9.0], [False, True]), [], [], []],
@@ -188,9 +183,7 @@ def test_a_missing_group_is_refused(missing):
     labels = [["x"] * len(own) for own in IN_ORDER]
     labels[2][3] = missing
     with pytest.raises(ValueError, match="device d2: group label 3 is missing"):
-        calibrate_several(
-            IN_ORDER, NETWORK, groups=labels if missing is None else [np.array(own, object) for own in labels]
-        )
+        calibrate(IN_ORDER, NETWORK, groups=labels if missing is None else [np.array(own, object) for own in labels])
 
 
 def test_networks_by_name_and_from_networkx():
@@ -201,7 +194,7 @@ def test_networks_by_name_and_from_networkx():
         assert found.device_ids == NETWORK.ids
     assert local(BY_NAME, "star") == LOCAL
     assert calibrate(IN_ORDER, "torus").network == "torus 2x2"
-    assert calibrate(WeightedScores.of(IN_ORDER), "torus").network == "torus 2x2"
+    assert calibrate(flat_table(), "torus").network == "torus 2x2"
     assert (
         calibrate(IN_ORDER, NETWORK)
         .update(BY_NAME, nx.relabel_nodes(nx.path_graph(4), dict(enumerate(NAMES))))
@@ -215,8 +208,13 @@ def test_networks_by_name_and_from_networkx():
     ("network", "error", "words"),
     [
         ("torsu", ValueError, "unknown topology 'torsu', did you mean 'torus'"),
-        ([(0, 1)], TypeError, "network must be a Network, the name of a topology such as 'torus', or a NetworkX graph"),
-        (None, TypeError, "got NoneType"),
+        (
+            3,
+            TypeError,
+            "network must be a Network, the name of a topology such as 'torus', pairs of devices, .* got int '3'",
+        ),
+        ([(0, 1)], ValueError, "the network is not connected: 3 components"),
+        ([(0, 1, 2)], TypeError, "network must be a Network"),
         (nx.DiGraph([(0, 1)]), ValueError, "the graph is directed"),
         (nx.path_graph(3), ValueError, "has 3 devices but scores came for 4"),
     ],
@@ -229,7 +227,7 @@ def test_what_cannot_be_a_network_is_refused(network, error, words):
 @pytest.mark.parametrize("given", ["raps", scores.RAPS, scores.RAPS()])
 def test_a_score_goes_by_name_class_or_object(given):
     assert calibrate(IN_ORDER, NETWORK, score=given).score == scores.RAPS()
-    assert calibrate_several(IN_ORDER, NETWORK, score=given).score == scores.RAPS()
+    assert calibrate(IN_ORDER, NETWORK, score=given).score == scores.RAPS()
     p = np.full((3, 4), 0.25)
     np.testing.assert_array_equal(
         calibrate(IN_ORDER, NETWORK).predict(p, score=given),
@@ -247,7 +245,7 @@ def test_a_score_goes_by_name_class_or_object(given):
 def test_what_cannot_be_a_score_is_refused(given, error, words):
     for call in (
         lambda: calibrate(IN_ORDER, NETWORK, score=given),
-        lambda: calibrate_several(IN_ORDER, NETWORK, score=given),
+        lambda: calibrate(IN_ORDER, NETWORK, score=given),
         lambda: calibrate(IN_ORDER, NETWORK).predict([[0.5, 0.5]], score=given),
     ):
         with pytest.raises(error, match=words):
@@ -349,7 +347,8 @@ WAYS = {
     "DLPack": lambda: [Dlpack(own) for own in IN_ORDER],
     "array API": lambda: [needs("array_api_strict").asarray(own) for own in IN_ORDER],
     "torch tensors": lambda: [needs("torch").tensor(own, requires_grad=True) for own in IN_ORDER],
-    "samples": lambda: WeightedScores.of(IN_ORDER),
+    "flat table": flat_table,
+    "flat table with names": lambda: flat_table(NAMES),
     "dict": lambda: BY_NAME,
     "dict of tensors": lambda: {name: needs("torch").tensor(own) for name, own in BY_NAME.items()},
     "dict of columns": lambda: dict(zip(("device", "score"), long_columns(), strict=True)),
@@ -393,7 +392,7 @@ REFUSED = {
     "dict of dicts": (
         lambda: {name: {"x": 1} for name in NAMES},
         TypeError,
-        "device a: needed an array of values, got a dict",
+        "device b: needed an array of values, got a dict",
     ),
     "lazy frame": (frames()["polars"].lazy, TypeError, r"lazy frame, .*pass frame.collect\(\)"),
     "flat array": (lambda: np.ones(4), ValueError, "got 4 numbers in a row, which do not say whose they are"),
@@ -493,7 +492,7 @@ def test_classes_may_be_numbers(tmp_path):
     result = calibrate([lac(P, TRUTH)], Network.chain(1), 0.2, score=lac, classes=np.array([3, 5, 8]))
     assert result.classes == (3, 5, 8)
     result.save(tmp_path / "r.json")
-    for one in (result, Calibration.load(tmp_path / "r.json")):
+    for one in (result, Result.load(tmp_path / "r.json")):
         report = one.evaluate(P, labels)
         assert report.coverage == calibrate([lac(P, TRUTH)], "chain", 0.2, score=lac).evaluate(P, TRUTH).coverage
         assert [*report.parts["class"]] == ["3", "5", "8"]
@@ -501,8 +500,8 @@ def test_classes_may_be_numbers(tmp_path):
 
 def test_class_conditional_sets_go_by_class_names():
     lac, names = scores.LAC(), np.array(CLASSES)[TRUTH]
-    by_name = calibrate_several([lac(P, TRUTH)], Network.chain(1), (0.3,), groups=[names], score=lac, classes=CLASSES)
-    by_place = calibrate_several([lac(P, TRUTH)], Network.chain(1), (0.3,), groups=[TRUTH], score=lac)
+    by_name = calibrate([lac(P, TRUTH)], Network.chain(1), (0.3,), groups=[names], score=lac, classes=CLASSES)
+    by_place = calibrate([lac(P, TRUTH)], Network.chain(1), (0.3,), groups=[TRUTH], score=lac)
     np.testing.assert_array_equal(by_name.predict(TABLES["polars"](P, CLASSES)), by_place.predict(P))
 
 
@@ -545,7 +544,7 @@ def test_results_refuse_another_score_than_their_own():
     held = [[0.1, 0.2, 0.3, 0.4]] * 3
     aps = scores.APS(randomised=True, seed=3)
     one = calibrate(held, "chain", 0.3, score="lac")
-    by_group = calibrate_several(held, "chain", [0.3], groups=[["a", "b", "a", "b"]] * 3, score="lac")
+    by_group = calibrate(held, "chain", [0.3], groups=[["a", "b", "a", "b"]] * 3, score="lac")
     for answer in (
         lambda given: one.predict(p, score=given),
         lambda given: one.evaluate(p, [0, 1], score=given),
@@ -564,9 +563,9 @@ def test_results_refuse_another_score_than_their_own():
 @pytest.mark.parametrize(
     "run",
     [
-        lambda held, other: calibrate_several(held, "chain", [0.3], groups=other),
-        lambda held, other: calibrate_local(held, "chain", 0.3, inputs=other, centres=Centres.at([0.0, 1.0], 0.5)),
-        lambda held, other: calibrate_shifted(held, "chain", [0.3], weight=other, weight_bound=2),
+        lambda held, other: calibrate(held, "chain", [0.3], groups=other),
+        lambda held, other: calibrate(held, "chain", 0.3, inputs=other, centres=Centres.at([0.0, 1.0], 0.5)),
+        lambda held, other: calibrate(held, "chain", [0.3], weight=other, weight_bound=2),
     ],
     ids=["groups", "inputs", "weights"],
 )
@@ -579,15 +578,13 @@ def test_pandas_columns_in_another_order_than_the_scores_are_refused(run):
         run(held, {"a": other, "b": other.iloc[::-1], "c": other})
 
 
-def test_scores_out_of_range_are_found_in_every_trial_and_on_a_part_of_the_devices():
+def test_scores_out_of_range_name_device_and_row():
+    """Also where only a part of the devices is here, as on a rank, and in either side of an interval."""
     lac = scores.LAC()
-    trials = WeightedScores.of_trials(
-        [[[0.1], [0.2]], [[0.3], [1.5]]], ["a", "b"]
-    )  # by trial: the second one is out of range
-    with pytest.raises(ValueError, match=r"device b: scores of 'lac' are between 0 and 1, got 1\.5"):
-        check_scores(lac, trials, trials, ["a", "b"])
-    here = WeightedScores.of([[0.4, 1.5, 0.1]], ["b"])  # a rank with one of two devices
-    with pytest.raises(ValueError, match=r"device b: scores of 'lac' are between 0 and 1, got 1\.5"):
-        check_scores(lac, here, [[0.2], [0.4, 1.5, 0.1]], ["b"])
-    with pytest.raises(ValueError, match=r"device b, row 1: scores of 'lac' are between 0 and 1, got 1\.5"):
-        check_scores(lac, here, [[0.4, 1.5, 0.1]], ["b"])
+    whole = Table.from_flat([0.1, 0.2, 0.3, 0.4, 1.5, 0.1], [1, 2, 3])
+    with pytest.raises(ValueError, match=r"device c, row 1: scores of 'lac' are between 0 and 1, got 1\.5"):
+        check_range(lac, whole, ["a", "b", "c"])
+    with pytest.raises(ValueError, match=r"device c, row 1: scores of 'lac' are between 0 and 1, got 1\.5"):
+        check_range(lac, whole.taken([2]), ["c"])
+    check_range(lac, whole.taken([0, 1]), ["a", "b"])
+    check_range(None, whole, ["a", "b", "c"])
