@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -177,6 +178,50 @@ class Table:
         return cls(given, _offsets(counts), scores, in_place=True)
 
     @classmethod
+    def from_rows(
+        cls,
+        devices: Sequence[str] | NDArray[np.str_],
+        *,
+        names: Iterable[str] = (),
+        score: Any = None,
+        losses: Steps | None = None,
+        groups: Memberships | None = None,
+        group_column: str = "",
+        weight: Floats | None = None,
+        inputs: Floats | None = None,
+        labels: NDArray[Any] | None = None,
+    ) -> Table:
+        """Build from rows in any order, each with the name of its device; `names` adds devices without rows.
+
+        >>> table = Table.from_rows(["b", "a", "b"], score=np.array([3.0, 1.0, 2.0]), names=["c"])
+        >>> table.names, table.sizes.tolist(), table.score.tolist()
+        (('a', 'b', 'c'), [1, 2, 0], [1.0, 3.0, 2.0])
+        """
+        each, codes = np.unique(np.asarray(devices, dtype=str), return_inverse=True)
+        known = natural_order({*each.tolist(), *names})
+        note_alike(known, "devices")
+        place = {name: k for k, name in enumerate(known)}
+        owners = np.array([place[name] for name in each.tolist()], dtype=np.int64)[codes]
+        rows = np.argsort(owners, kind="stable")
+        offsets = _offsets(np.bincount(owners, minlength=len(known)))
+        parts = [rows[start:stop] for start, stop in pairwise(offsets.tolist())]
+        if score is not None:
+            sides = np.ndim(score) == 2
+            cleaned = zip(known, parts, strict=True)
+            score = np.concatenate([clean_scores(score[own], f"device {name}", sides=sides) for name, own in cleaned])
+        return cls(
+            known,
+            offsets,
+            score,
+            groups=None if groups is None else groups.taken(rows),
+            group_column=group_column,
+            weight=None if weight is None else weight[rows],
+            inputs=None if inputs is None else inputs[rows],
+            labels=None if labels is None else labels[rows],
+            losses=None if losses is None else tuple(losses.taken(own) for own in parts),
+        )
+
+    @classmethod
     def of(
         cls,
         data: Any,
@@ -194,7 +239,8 @@ class Table:
 
         `groups`, `weight`, `inputs` and `labels` are names of columns where `data` is a frame, else they have the form
         of `data`: one array per device in the same order, or a dict by device name. `weight` may be a function of a
-        device's inputs.
+        device's inputs. Where `data` is a table, "weight", "inputs" and "labels" name its own columns, and its groups
+        stay.
         """
         names = columns if isinstance(columns, ColumnNames) else ColumnNames(columns)
         reader = _Reader.of(data, names, (LOWER, UPPER) if sides else (names.score,), what)
@@ -511,7 +557,9 @@ class _OfDevices(_Reader):
 
 
 class _OfTable(_Reader):
-    """Reads further columns for a table that exists."""
+    """Reads further columns for a table that exists: its own by name, others in the form of `Table.of`."""
+
+    NAMED = ("weight", "inputs", "labels")
 
     def __init__(self, table: Table) -> None:
         self.table, self.names, self.sizes = table, table.names, table.sizes
@@ -520,6 +568,11 @@ class _OfTable(_Reader):
         return self.table
 
     def column(self, given: Any, what: str) -> list[Any]:
+        if isinstance(given, str):
+            values = getattr(self.table, given) if given in self.NAMED else None
+            if values is None:
+                raise ValueError(f"{what}={given!r} names a column, which this table does not have: {self.table!r}")
+            return [values[self.table.rows(k)] for k in range(self.table.devices)]
         held = as_devices(given, what)
         if isinstance(held, dict) != (self.names is not None):
             raise TypeError(f"scores and {what} must both go by device name or both by order, got one of each")
@@ -711,11 +764,15 @@ def loss_table(losses: Any, bound: float | None, columns: Mapping[str, str] | No
     """
     if isinstance(losses, Steps):
         raise TypeError("losses are the Steps of one device; give a list with those of each device, or a dict by name")
-    if isinstance(losses, Table):
-        raise TypeError("losses must be Steps of each device, or a frame of losses, got a Table, which holds scores")
     names = ColumnNames(columns)
-    data = as_frame(losses, names, LOSS, "losses")
+    data = losses if isinstance(losses, Table) else as_frame(losses, names, LOSS, "losses")
     reader: _Reader
+    if isinstance(data, Table):
+        if data.losses is None:
+            raise TypeError("losses must be Steps of each device, or a frame of losses, got a Table of scores")
+        reader = _OfTable(data)
+        steps = tuple(_as_steps(own, reader.who(k), bound) for k, own in enumerate(data.losses))
+        return _with_columns(replace(data, losses=steps), reader, names, **given)
     if columns_of(data) is None:
         reader = by_device = _OfDevices(data, "losses")
         steps = tuple(_as_steps(own, reader.who(k), bound) for k, own in enumerate(by_device.held))
