@@ -726,14 +726,19 @@ def shares_in(held: Mapping[str, Any], what: str) -> dict[str, Any]:
 
 
 def check_range(score: Score | None, table: Table, names: Sequence[str]) -> None:
-    """Refuse scores that the score which was named cannot give; say whose they are and where they stand."""
-    if score is None or table.score is None or not (outside := score.outside(table.score)).any():
+    """Refuse scores that the score which was named cannot give; say whose they are and where they stand.
+
+    The two sides of an interval are signed distances, whatever the range of the score itself.
+    """
+    if (
+        score is None
+        or table.score is None
+        or table.score.ndim == 2
+        or not (outside := score.outside(table.score)).any()
+    ):
         return
-    first = int(outside.reshape(len(table), -1).any(axis=1).argmax())
-    k = int(np.searchsorted(table.offsets, first, side="right") - 1)
-    if table.score.ndim == 1:
-        score.check_range(table.score[table.rows(k)], f"device {names[k]}")
-    score.check_range(np.ravel(table.score[first]), f"device {names[k]}", ordered=False)
+    k = int(np.searchsorted(table.offsets, int(outside.argmax()), side="right") - 1)
+    score.check_range(table.score[table.rows(k)], f"device {names[k]}")
 
 
 def as_classes(classes: Any) -> tuple[str | bool | int | float, ...] | None:

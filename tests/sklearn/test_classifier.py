@@ -10,7 +10,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from conformesh import Calibration, Network, calibrate, p_values
+from conformesh import Network, Result, calibrate, p_values
 from conformesh.scores import APS, LAC
 from conformesh.sklearn import MeshClassifier
 from tests.statistics import assert_coverage, power_against
@@ -24,6 +24,11 @@ SITES = np.array(["north", "south", "west", "east"])[np.arange(REST.sum()) % 4]
 @pytest.fixture(scope="module")
 def model():
     return LogisticRegression(max_iter=1000).fit(X[TRAIN], Y[TRAIN])
+
+
+def scores_of(mesh):
+    """The scores of every device, by name."""
+    return {name: mesh.table_.score[mesh.table_.rows(k)] for k, name in enumerate(mesh.table_.names)}
 
 
 def test_devices_agree_on_the_threshold_of_calibrate(model):
@@ -45,16 +50,16 @@ def test_rows_by_device_come_in_many_forms(model):
     rows, labels = X[REST], Y[REST]
     names = ("north", "south", "west", "east")
     tables, truths = ({n: part[n == SITES] for n in names} for part in (rows, labels))
-    wanted = MeshClassifier(model).calibrate(rows, labels, devices=SITES).scores_
+    wanted = scores_of(MeshClassifier(model).calibrate(rows, labels, devices=SITES))
     for given in (
         {"X": tables, "y": truths},
         {"X": {n: (tables[n], truths[n]) for n in names}},
         {"X": rows.tolist(), "y": labels.tolist(), "devices": SITES.tolist()},
     ):
         mesh = MeshClassifier(model).calibrate(**given)
-        assert {*mesh.scores_} == {*names}
+        assert mesh.table_.names == tuple(sorted(names))
         for n in names:
-            np.testing.assert_allclose(np.sort(mesh.scores_[n]), np.sort(wanted[n]), rtol=1e-12)
+            np.testing.assert_allclose(np.sort(scores_of(mesh)[n]), np.sort(wanted[n]), rtol=1e-12)
         assert mesh.evaluate(**given).coverage.rows == len(rows)
         assert {*mesh.evaluate(**given).per_device} == {*names}
     for given in (
@@ -62,17 +67,17 @@ def test_rows_by_device_come_in_many_forms(model):
         {"X": [tables[n] for n in names], "y": [truths[n] for n in names]},
         {"X": rows, "y": labels, "devices": np.arange(len(rows)) % 4},
     ):
-        assert {*MeshClassifier(model).calibrate(**given).scores_} == {"0", "1", "2", "3"}
+        assert MeshClassifier(model).calibrate(**given).table_.names == ("0", "1", "2", "3")
 
 
 def test_a_device_may_have_no_rows(model):
     network = networkx.path_graph(["north", "south", "west", "east", "idle"])
     mesh = MeshClassifier(model).calibrate(X[REST], Y[REST], devices=SITES, network=network)
-    assert len(mesh.scores_["idle"]) == 0
+    assert len(scores_of(mesh)["idle"]) == 0
     assert mesh.result_.devices == 5
     by_dict = {"a": (X[REST], Y[REST]), "b": (X[:0], Y[:0])}
     mesh = MeshClassifier(model, network="chain").calibrate(by_dict)
-    assert (mesh.network_.name, mesh.result_.scores) == ("chain 2", REST.sum())
+    assert (mesh.network_.name, mesh.result_.examples) == ("chain 2", REST.sum())
 
 
 @pytest.mark.parametrize("names", [(3, 5, 8), ("setosa", "versicolor", "virginica"), (1.0, 2.0, 4.0)])
@@ -90,7 +95,7 @@ def test_classes_are_those_of_the_model(names, tmp_path):
     assert same.parts == evaluation.parts
     assert evaluation.coverage.covered == sum(label in own for label, own in zip(labels, named, strict=True))
     mesh.result_.save(tmp_path / "found.json")
-    again = Calibration.load(tmp_path / "found.json")
+    again = Result.load(tmp_path / "found.json")
     assert again.classes == names
     assert again.evaluate(mesh.predict_proba(X), labels) == mesh.result_.evaluate(mesh.predict_proba(X), labels)
 
@@ -130,15 +135,15 @@ def test_sets_are_the_classes_with_large_p_values(score, model):
 
 
 def test_p_values_are_of_the_mixture_that_was_asked_for(model):
-    """Devices of very different sizes: p-values of `target="equal"` or given shares are not those of `sizes`."""
+    """Devices of very different sizes: p-values of `mixture="equal"` or given shares are not those of `sizes`."""
     sites = np.where(np.arange(REST.sum()) < 8, "small", "large")
     shares = {"small": 3, "large": 1}
     found = {}
-    for target in ("sizes", "equal", shares):
-        mesh = MeshClassifier(model, target=target).calibrate(X[REST], Y[REST], devices=sites)
-        found[str(target)] = mesh.predict_p(X)
+    for mixture in ("sizes", "equal", shares):
+        mesh = MeshClassifier(model, mixture=mixture).calibrate(X[REST], Y[REST], devices=sites)
+        found[str(mixture)] = mesh.predict_p(X)
         table = 1 - model.predict_proba(X)
-        np.testing.assert_array_equal(mesh.predict_p(X), p_values(mesh.scores_, "chain", table, target=target).values)
+        np.testing.assert_array_equal(mesh.predict_p(X), p_values(scores_of(mesh), "chain", table, mixture=mixture).values)
         np.testing.assert_array_equal(mesh.predict_p(X) > 0.1, mesh.predict_set(X))
     assert len({table.tobytes() for table in found.values()}) == 3
 
@@ -219,7 +224,7 @@ def test_fit_keeps_the_same_share_of_every_device():
     devices = np.array(["a"] * 100 + ["b"] * 40 + ["c"] * 10)
     mesh = MeshClassifier(LogisticRegression(max_iter=1000), calibration_size=0.2, random_state=0)
     mesh.fit(X, Y, devices=devices)
-    assert {name: len(own) for name, own in mesh.scores_.items()} == {"a": 20, "b": 8, "c": 2}
+    assert {name: len(own) for name, own in scores_of(mesh).items()} == {"a": 20, "b": 8, "c": 2}
     again = clone(mesh).fit(X, Y, devices=devices)
     assert again.result_.threshold == mesh.result_.threshold
 
@@ -255,7 +260,7 @@ def test_a_fitted_model_is_kept_only_where_that_was_asked_for(model):
     assert MeshClassifier(model).fit(X, Y).estimator_ is not model
     kept = MeshClassifier(model, prefit=True).fit(X[REST], Y[REST], devices=SITES)
     assert kept.estimator_ is model
-    assert kept.result_.scores == REST.sum()
+    assert kept.result_.examples == REST.sum()
     frozen = clone(MeshClassifier(FrozenEstimator(model))).fit(X[REST], Y[REST], devices=SITES)
     assert frozen.result_.threshold == kept.result_.threshold
     with pytest.raises(NotFittedError, match=r"FrozenEstimator, which clones keep"):

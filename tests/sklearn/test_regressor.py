@@ -10,7 +10,7 @@ from sklearn.linear_model import BayesianRidge, LinearRegression, QuantileRegres
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from conformesh import Sides, calibrate, scores
+from conformesh import calibrate, scores
 from conformesh.sklearn import MeshRegressor
 from conformesh.sklearn.regressor import _at_quantiles
 
@@ -112,16 +112,15 @@ def test_fit_trains_both_quantiles():
 
 def test_each_side_has_its_own_threshold(pair):
     mesh = MeshRegressor(pair, nonconformity="cqr", symmetric=False).calibrate(X[KEPT], Y[KEPT], devices=DEVICES)
-    assert isinstance(mesh.result_, Sides)
-    assert mesh.result_.alphas == (0.05, 0.05)
+    assert mesh.result_.parts == (("lower",), ("upper",))
+    assert mesh.result_.alphas == (0.1,)
+    assert mesh.result_.certificate.alphas == (0.05, 0.05)
     low, high = mesh.predict_interval(X[TEST]).T
     found = mesh.evaluate(X[TEST], Y[TEST])
     assert found.coverage.covered == ((low <= Y[TEST]) & (Y[TEST] <= high)).sum()
     assert (mesh.predict_interval(X[TEST], alpha=0.3)[:, 0] >= low).all()
-    with pytest.raises(ValueError, match=r"predict_p needs one score for each label, got two sides"):
-        mesh.predict_p(X[TEST], Y[TEST])
     plain = MeshRegressor(Ridge(), symmetric=False, calibration_size=0.5, random_state=0).fit(X, Y)
-    assert plain.result_.lower.threshold != plain.result_.upper.threshold
+    assert plain.result_["lower"].threshold != plain.result_["upper"].threshold
 
 
 def test_scales_of_a_second_model(model):
