@@ -143,7 +143,9 @@ def test_p_values_are_of_the_mixture_that_was_asked_for(model):
         mesh = MeshClassifier(model, mixture=mixture).calibrate(X[REST], Y[REST], devices=sites)
         found[str(mixture)] = mesh.predict_p(X)
         table = 1 - model.predict_proba(X)
-        np.testing.assert_array_equal(mesh.predict_p(X), p_values(scores_of(mesh), "chain", table, mixture=mixture).values)
+        np.testing.assert_array_equal(
+            mesh.predict_p(X), p_values(scores_of(mesh), "chain", table, mixture=mixture).values
+        )
         np.testing.assert_array_equal(mesh.predict_p(X) > 0.1, mesh.predict_set(X))
     assert len({table.tobytes() for table in found.values()}) == 3
 
