@@ -197,11 +197,12 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
                 f"{who}: the network has {mesh.devices} devices but no row names its own; say with devices= whose row "
                 "is whose, one name for each row"
             )
+        levels = self._levels()
         self.score_, self.network_, self._keywords = self._score(who), mesh, keywords
         outputs = self._outputs(rows, self.score_, who)
         labels = self._columns(rows.labels, outputs, who)
         self.table_ = rows.table(mesh.ids, **self._scored(outputs, labels))
-        self.result_ = self._run(self._levels())
+        self.result_ = self._run(levels)
 
     def _asked(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the estimator's parameters and further options say to `conformesh.calibrate`."""
@@ -281,6 +282,9 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
     ) -> tuple[Rows, NDArray[Any], dict[str, Any]]:
         """Return new rows, the model's outputs for them, and what decides which threshold each of them has."""
         name, is_local = f"{type(self).__name__}.{who}", result.guarantee.centres is not None
+        shift = result.guarantee.weighting
+        if shift is not None and shift.test_weights and columns["weight"] is None:
+            raise ValueError(f"{name} needs sample_weight=, one per row: thresholds are for weights of new rows")
         rows = self._rows(name, X, y, **columns, needs_inputs=is_local or callable(columns["weight"]))
         weight = rows.weight(rows.inputs) if callable(rows.weight) else rows.weight
         inputs = rows.inputs if is_local or not callable(rows.weight) else None
@@ -313,7 +317,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
                 raise ValueError(f"{who} needs groups=, one for each row: the calibration has groups")
             return np.asarray(p_values(table, self.network_, scores, labels="labels", classes=names, **given).values)
         names_of_rows = _group_names(groups)
-        if strange := next((name for name in names_of_rows if name not in guarantee.groups.names), None):
+        if strange := next((name for name in names_of_rows.tolist() if name not in guarantee.groups.names), None):
             raise ValueError(f"{who}: {unknown('group', strange, guarantee.groups.names)}")
         each = np.repeat(names_of_rows, scores.size // max(len(scores), 1))
         found = p_values(table, self.network_, scores.ravel(), labels="labels", test_labels=each, **given)
