@@ -58,6 +58,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
     prefit: Any
     calibration_size: Any
     random_state: Any
+    score_: Any  # a Score or a Loss
     # Only a classifier has these as parameters.
     loss: Any = None
     risk: Any = None
@@ -200,6 +201,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         levels = self._levels()
         self.score_, self.network_, self._keywords = self._score(who), mesh, keywords
         outputs = self._outputs(rows, self.score_, who)
+        assert rows.labels is not None
         labels = self._columns(rows.labels, outputs, who)
         self.table_ = rows.table(mesh.ids, **self._scored(outputs, labels))
         self.result_ = self._run(levels)
