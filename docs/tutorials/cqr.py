@@ -44,7 +44,7 @@ def band(X):
 #
 # The score of a row is how far its level lies outside the band; inside, it is negative.
 
-from conformesh import Network, calibrate, calibrate_sides, scores
+from conformesh import Network, calibrate, scores
 
 cqr, network = scores.CQR(), Network.chain(8)  # a river: every gauge hears the next one
 gauges = [measured(60) for _ in range(8)]
@@ -55,12 +55,12 @@ print(f"the band is moved by {even.threshold:.2f} on both sides")
 
 # ## A threshold for each side
 #
-# One threshold gives as much room below as above. `calibrate_sides` finds one for each side in
+# One threshold gives as much room below as above. `symmetric=False` finds one for each side in
 # the same run: each side is missed at most half as often as both together may be.
 
 two = [cqr.sides(band(X), y) for X, y in gauges]
-sides = calibrate_sides(two, network, alpha=0.1, score=cqr)
-print(f"moved by {sides.lower.threshold:.2f} below and {sides.upper.threshold:.2f} above")
+sides = calibrate(two, network, alpha=0.1, symmetric=False, score=cqr)
+print(f"moved by {sides['lower'].threshold:.2f} below and {sides['upper'].threshold:.2f} above")
 sides
 
 # ## What it looks like
@@ -95,7 +95,7 @@ for name, found in (("even", even), ("sides", sides)):
     print(f"{name:5} missed below {below:.1%}, above {above:.1%}; mean width {width:.1f}")
 
 # With one threshold most misses are floods, which is what the gauges are for. With two,
-# each side keeps a promise of its own. `alpha=(0.09, 0.01)` would give nearly all misses to the
+# each side keeps a guarantee of its own. `lower_share=0.9` would give nearly all misses to the
 # droughts.
 
 # ## The same around a scikit-learn model

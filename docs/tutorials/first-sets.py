@@ -50,7 +50,7 @@ sets = mesh.predict_set(images[new])
 # believe in it: of all scores together a certain number must lie at or below the threshold, and
 # the offices have *counted* that so many do.
 
-mesh.calibration_
+mesh.result_
 
 # A *score* says how badly the model did on an image, here one minus the probability of the true
 # digit. What travelled were counts and a few scores near the threshold: from each office about as

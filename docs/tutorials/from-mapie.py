@@ -47,15 +47,15 @@ clinic = rng.choice(8, size=len(held), p=np.array([30, 20, 15, 10, 10, 7, 5, 3])
 mesh = MeshClassifier(model, confidence_level=0.9, nonconformity="lac")
 mesh.calibrate(X[held], y[held], devices=clinic, network="cycle")
 print("rows:", np.bincount(clinic))
-print(mesh.calibration_.certificate)
+print(mesh.result_.certificate)
 
 # How much did it cost that no row has moved? One place asks for rank ⌈(n + 1)(1 − α)⌉ among the
 # scores, the mesh for ⌈(1 − α)n⌉ + 1: the same, or one more. And the clinics may differ from each
 # other as they like, where one place takes all rows for alike.
 
 found, before = (
-    mesh.calibration_.certificate.required_rank,
-    one.calibration_.certificate.required_rank,
+    mesh.result_.certificate.required_rank,
+    one.result_.certificate.required_rank,
 )
 print(f"rank {before} of {len(held)} in one place, rank {found} on the mesh")
 ours = mesh.predict_set(X[new])

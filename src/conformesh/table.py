@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -189,6 +190,50 @@ class Table:
         return cls(given, _offsets(counts), scores, in_place=not copy)
 
     @classmethod
+    def from_rows(
+        cls,
+        devices: Sequence[str] | NDArray[np.str_],
+        *,
+        names: Iterable[str] = (),
+        score: Any = None,
+        losses: Steps | None = None,
+        groups: Memberships | None = None,
+        group_column: str = "",
+        weight: Floats | None = None,
+        inputs: Floats | None = None,
+        labels: NDArray[Any] | None = None,
+    ) -> Table:
+        """Build from rows in any order, each with the name of its device; `names` adds devices without rows.
+
+        >>> table = Table.from_rows(["b", "a", "b"], score=np.array([3.0, 1.0, 2.0]), names=["c"])
+        >>> table.names, table.sizes.tolist(), table.score.tolist()
+        (('a', 'b', 'c'), [1, 2, 0], [1.0, 3.0, 2.0])
+        """
+        each, codes = np.unique(np.asarray(devices, dtype=str), return_inverse=True)
+        known = natural_order({*each.tolist(), *names})
+        note_alike(known, "devices")
+        place = {name: k for k, name in enumerate(known)}
+        owners = np.array([place[name] for name in each.tolist()], dtype=np.int64)[codes]
+        rows = np.argsort(owners, kind="stable")
+        offsets = _offsets(np.bincount(owners, minlength=len(known)))
+        parts = [rows[start:stop] for start, stop in pairwise(offsets.tolist())]
+        if score is not None:
+            sides = np.ndim(score) == 2
+            cleaned = zip(known, parts, strict=True)
+            score = np.concatenate([clean_scores(score[own], f"device {name}", sides=sides) for name, own in cleaned])
+        return cls(
+            known,
+            offsets,
+            score,
+            groups=None if groups is None else groups.taken(rows),
+            group_column=group_column,
+            weight=None if weight is None else weight[rows],
+            inputs=None if inputs is None else inputs[rows],
+            labels=None if labels is None else labels[rows],
+            losses=None if losses is None else tuple(losses.taken(own) for own in parts),
+        )
+
+    @classmethod
     def of(
         cls,
         data: Any,
@@ -208,8 +253,9 @@ class Table:
 
         `groups`, `weight`, `inputs` and `labels` are names of columns where `data` is a frame, else they have the form
         of `data`: one array per device in the same order, or a dict by device name. `weight` may be a function of a
-        device's inputs. `ids` are what devices may be called in errors where `data` has only their order, see
-        `known_devices`. `once` says that the table is for a single run, which may then sort its scores in place.
+        device's inputs. Where `data` is a table, "weight", "inputs" and "labels" name its own columns, and its groups
+        stay. `ids` are what devices may be called in errors where `data` has only their order, see `known_devices`.
+        `once` says that the table is for a single run, which may then sort its scores in place.
         """
         names = columns if isinstance(columns, ColumnNames) else ColumnNames(columns)
         reader = _Reader.of(data, names, (LOWER, UPPER) if sides else (names.score,), what, ids)
@@ -544,7 +590,9 @@ class _OfDevices(_Reader):
 
 
 class _OfTable(_Reader):
-    """Reads further columns for a table that exists."""
+    """Reads further columns for a table that exists: its own by name, others in the form of `Table.of`."""
+
+    NAMED = ("weight", "inputs", "labels")
 
     def __init__(self, table: Table, ids: Sequence[Sequence[str]] = ()) -> None:
         self.table, self.names, self.sizes, self.ids = table, table.names, table.sizes, ids
@@ -559,33 +607,9 @@ class _OfTable(_Reader):
         return self.table
 
     def column(self, given: Any, what: str) -> list[Any]:
-        if self.table.in_place:  # an earlier run may have sorted the scores: which row is which is lost
-            raise ValueError(
-                f"{what} belong to rows, and Table.from_flat(..., copy=False) lets runs reorder them; leave copy=False "
-                "out"
-            )
-        return _beside(given, what, self.names, self.table.devices)
-
-
-def _beside(given: Any, what: str, names: tuple[str, ...] | None, devices: int) -> list[Any]:
-    """Return what each device has of a further column, which must have the form of the scores."""
-    names_columns = isinstance(given, list | tuple) and given and all(isinstance(name, str) for name in given)
-    if isinstance(given, str) or (what == "inputs" and names_columns):
-        raise TypeError(
-            f"{what}={given!r} names a column, so scores must be a frame with it, got one array per device; give "
-            "one array per device instead"
-        )
-    held = as_devices(given, what)
-    if isinstance(held, dict) != (names is not None):
-        raise TypeError(f"scores and {what} must both go by device name or both by order, got one of each")
-    plural = "weights" if what == "weight" else what
-    each = order_by_id(names or (), held, plural) if isinstance(held, dict) else [*held]
-    if len(each) != devices:
-        raise ValueError(
-            f"scores came for {devices} devices but {plural} for {len(each)}; pass one array per device (empty where a "
-            "device has none)"
-        )
-    return each
+        device's inputs. Where `data` is a table, "weight", "inputs" and "labels" name its own columns, and its groups
+        stay. `ids` are what devices may be called in errors where `data` has only their order, see `known_devices`.
+        `once` says that the table is for a single run, which may then sort its scores in place.
 
 
 def _offsets(sizes: Any) -> Ints:
@@ -735,14 +759,19 @@ def shares_in(held: Mapping[str, Any], what: str) -> dict[str, Any]:
 
 
 def check_range(score: Score | None, table: Table, names: Sequence[str]) -> None:
-    """Refuse scores that the score which was named cannot give; say whose they are and where they stand."""
-    if score is None or table.score is None or not (outside := score.outside(table.score)).any():
+    """Refuse scores that the score which was named cannot give; say whose they are and where they stand.
+
+    The two sides of an interval are signed distances, whatever the range of the score itself.
+    """
+    if (
+        score is None
+        or table.score is None
+        or table.score.ndim == 2
+        or not (outside := score.outside(table.score)).any()
+    ):
         return
-    first = int(outside.reshape(len(table), -1).any(axis=1).argmax())
-    k = int(np.searchsorted(table.offsets, first, side="right") - 1)
-    if table.score.ndim == 1:
-        score.check_range(table.score[table.rows(k)], f"device {names[k]}")
-    score.check_range(np.ravel(table.score[first]), f"device {names[k]}", ordered=False)
+    k = int(np.searchsorted(table.offsets, int(outside.argmax()), side="right") - 1)
+    score.check_range(table.score[table.rows(k)], f"device {names[k]}")
 
 
 def as_classes(classes: Any) -> tuple[str | bool | int | float, ...] | None:
@@ -779,11 +808,16 @@ def loss_table(
     """
     if isinstance(losses, Steps):
         raise TypeError("losses are the Steps of one device; give a list with those of each device, or a dict by name")
-    if isinstance(losses, Table):
-        raise TypeError("losses must be Steps of each device, or a frame of losses, got a Table, which holds scores")
-    names = columns if isinstance(columns, ColumnNames) else ColumnNames(columns)
-    data = as_frame(losses, names, LOSS, "losses")
+        device's inputs. Where `data` is a table, "weight", "inputs" and "labels" name its own columns, and its groups
+        stay. `ids` are what devices may be called in errors where `data` has only their order, see `known_devices`.
+        `once` says that the table is for a single run, which may then sort its scores in place.
     reader: _Reader
+    if isinstance(data, Table):
+        if data.losses is None:
+            raise TypeError("losses must be Steps of each device, or a frame of losses, got a Table of scores")
+        reader = _OfTable(data)
+        steps = tuple(_as_steps(own, reader.who(k), bound) for k, own in enumerate(data.losses))
+        return _with_columns(replace(data, losses=steps), reader, names, **given)
     if columns_of(data) is None:
         reader = by_device = _OfDevices(data, "losses", ids)
         steps = tuple(_as_steps(own, reader.who(k), bound) for k, own in enumerate(by_device.held))

@@ -10,7 +10,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from conformesh import Calibration, Network, calibrate, p_values
+from conformesh import Network, Result, calibrate, p_values
 from conformesh.scores import APS, LAC
 from conformesh.sklearn import MeshClassifier
 from tests.statistics import assert_coverage, power_against
@@ -26,13 +26,18 @@ def model():
     return LogisticRegression(max_iter=1000).fit(X[TRAIN], Y[TRAIN])
 
 
+def scores_of(mesh):
+    """The scores of every device, by name."""
+    return {name: mesh.table_.score[mesh.table_.rows(k)] for k, name in enumerate(mesh.table_.names)}
+
+
 def test_devices_agree_on_the_threshold_of_calibrate(model):
     mesh = MeshClassifier(model, alpha=0.2).calibrate(X[REST], Y[REST], devices=SITES)
     scores = LAC()(model.predict_proba(X[REST]), Y[REST])
     by_hand = calibrate({name: scores[name == SITES] for name in sorted({*SITES})}, "cycle", 0.2, score="lac")
-    assert mesh.calibration_.threshold == by_hand.threshold
-    assert str(mesh.calibration_.certificate) == str(by_hand.certificate)
-    assert mesh.calibration_.device_ids == ("east", "north", "south", "west")
+    assert mesh.result_.threshold == by_hand.threshold
+    assert str(mesh.result_.certificate) == str(by_hand.certificate)
+    assert mesh.result_.device_ids == ("east", "north", "south", "west")
     assert np.array_equal(mesh.predict_set(X), by_hand.predict(model.predict_proba(X)))
     assert np.array_equal(mesh.predict(X), model.predict(X))
     assert np.array_equal(mesh.predict_proba(X), model.predict_proba(X))
@@ -45,16 +50,16 @@ def test_rows_by_device_come_in_many_forms(model):
     rows, labels = X[REST], Y[REST]
     names = ("north", "south", "west", "east")
     tables, truths = ({n: part[n == SITES] for n in names} for part in (rows, labels))
-    wanted = MeshClassifier(model).calibrate(rows, labels, devices=SITES).scores_
+    wanted = scores_of(MeshClassifier(model).calibrate(rows, labels, devices=SITES))
     for given in (
         {"X": tables, "y": truths},
         {"X": {n: (tables[n], truths[n]) for n in names}},
         {"X": rows.tolist(), "y": labels.tolist(), "devices": SITES.tolist()},
     ):
         mesh = MeshClassifier(model).calibrate(**given)
-        assert {*mesh.scores_} == {*names}
+        assert mesh.table_.names == tuple(sorted(names))
         for n in names:
-            np.testing.assert_allclose(np.sort(mesh.scores_[n]), np.sort(wanted[n]), rtol=1e-12)
+            np.testing.assert_allclose(np.sort(scores_of(mesh)[n]), np.sort(wanted[n]), rtol=1e-12)
         assert mesh.evaluate(**given).coverage.rows == len(rows)
         assert {*mesh.evaluate(**given).per_device} == {*names}
     for given in (
@@ -62,17 +67,17 @@ def test_rows_by_device_come_in_many_forms(model):
         {"X": [tables[n] for n in names], "y": [truths[n] for n in names]},
         {"X": rows, "y": labels, "devices": np.arange(len(rows)) % 4},
     ):
-        assert {*MeshClassifier(model).calibrate(**given).scores_} == {"0", "1", "2", "3"}
+        assert MeshClassifier(model).calibrate(**given).table_.names == ("0", "1", "2", "3")
 
 
 def test_a_device_may_have_no_rows(model):
     network = networkx.path_graph(["north", "south", "west", "east", "idle"])
     mesh = MeshClassifier(model).calibrate(X[REST], Y[REST], devices=SITES, network=network)
-    assert len(mesh.scores_["idle"]) == 0
-    assert mesh.calibration_.devices == 5
+    assert len(scores_of(mesh)["idle"]) == 0
+    assert mesh.result_.devices == 5
     by_dict = {"a": (X[REST], Y[REST]), "b": (X[:0], Y[:0])}
     mesh = MeshClassifier(model, network="chain").calibrate(by_dict)
-    assert (mesh.network_.name, mesh.calibration_.scores) == ("chain 2", REST.sum())
+    assert (mesh.network_.name, mesh.result_.examples) == ("chain 2", REST.sum())
 
 
 @pytest.mark.parametrize("names", [(3, 5, 8), ("setosa", "versicolor", "virginica"), (1.0, 2.0, 4.0)])
@@ -80,42 +85,42 @@ def test_classes_are_those_of_the_model(names, tmp_path):
     labels = np.array(names)[Y]
     mesh = MeshClassifier(LogisticRegression(max_iter=1000), calibration_size=0.5, random_state=0).fit(X, labels)
     assert mesh.classes_.tolist() == [*names]
-    assert mesh.calibration_.classes == names
+    assert mesh.result_.classes == names
     sets, named = mesh.predict_set(X), mesh.predict_set(X, as_names=True)
     assert [[*own] for own in named] == [[n for n, inside in zip(names, row, strict=True) if inside] for row in sets]
     evaluation = mesh.evaluate(X, labels)
     assert [*evaluation.per_class] == [*names]
     assert [*evaluation.parts["class"]] == [*map(str, names)]
-    same = mesh.calibration_.evaluate(mesh.predict_proba(X), labels)
+    same = mesh.result_.evaluate(mesh.predict_proba(X), labels)
     assert same.parts == evaluation.parts
     assert evaluation.coverage.covered == sum(label in own for label, own in zip(labels, named, strict=True))
-    mesh.calibration_.save(tmp_path / "found.json")
-    again = Calibration.load(tmp_path / "found.json")
+    mesh.result_.save(tmp_path / "found.json")
+    again = Result.load(tmp_path / "found.json")
     assert again.classes == names
-    assert again.evaluate(mesh.predict_proba(X), labels) == mesh.calibration_.evaluate(mesh.predict_proba(X), labels)
+    assert again.evaluate(mesh.predict_proba(X), labels) == mesh.result_.evaluate(mesh.predict_proba(X), labels)
 
 
 def test_truth_values_are_classes_too():
     labels = Y > 0
     mesh = MeshClassifier(LogisticRegression(), calibration_size=0.5, random_state=0).fit(X, labels)
-    assert mesh.calibration_.classes == (False, True)
+    assert mesh.result_.classes == (False, True)
     assert mesh.evaluate(X, labels).coverage.rows == len(X)
 
 
 def test_another_alpha_is_one_more_run(model):
     mesh = MeshClassifier(model, alpha=0.1).calibrate(X[REST], Y[REST], devices=SITES)
     other = MeshClassifier(model, confidence_level=0.6).calibrate(X[REST], Y[REST], devices=SITES)
-    assert other.calibration_.alpha == 0.4
+    assert other.result_.alpha == 0.4
     assert np.array_equal(mesh.predict_set(X, alpha=0.4), other.predict_set(X))
     assert mesh.evaluate(X, Y, alpha=0.4) == other.evaluate(X, Y)
-    assert mesh.calibration_.alpha == 0.1
+    assert mesh.result_.alpha == 0.1
     assert mesh.predict_set(X, alpha=0.4).sum() < mesh.predict_set(X).sum()
 
 
 def test_confidence_level_is_the_decimal_written(model):
     """1 - 0.9 in floats is a little below one tenth, and would ask for one more score of ten."""
     mesh = MeshClassifier(model, confidence_level=0.9).calibrate(X[:9], Y[:9])
-    assert mesh.calibration_.certificate.required_rank == 9
+    assert mesh.result_.certificate.required_rank == 9
     with pytest.raises(ValueError, match=r"alpha=0.2 and confidence_level=0.9 disagree"):
         MeshClassifier(model, alpha=0.2, confidence_level=0.9).calibrate(X[REST], Y[REST])
 
@@ -130,15 +135,17 @@ def test_sets_are_the_classes_with_large_p_values(score, model):
 
 
 def test_p_values_are_of_the_mixture_that_was_asked_for(model):
-    """Devices of very different sizes: p-values of `target="equal"` or given shares are not those of `sizes`."""
+    """Devices of very different sizes: p-values of `mixture="equal"` or given shares are not those of `sizes`."""
     sites = np.where(np.arange(REST.sum()) < 8, "small", "large")
     shares = {"small": 3, "large": 1}
     found = {}
-    for target in ("sizes", "equal", shares):
-        mesh = MeshClassifier(model, target=target).calibrate(X[REST], Y[REST], devices=sites)
-        found[str(target)] = mesh.predict_p(X)
+    for mixture in ("sizes", "equal", shares):
+        mesh = MeshClassifier(model, mixture=mixture).calibrate(X[REST], Y[REST], devices=sites)
+        found[str(mixture)] = mesh.predict_p(X)
         table = 1 - model.predict_proba(X)
-        np.testing.assert_array_equal(mesh.predict_p(X), p_values(mesh.scores_, "chain", table, target=target).values)
+        np.testing.assert_array_equal(
+            mesh.predict_p(X), p_values(scores_of(mesh), "chain", table, mixture=mixture).values
+        )
         np.testing.assert_array_equal(mesh.predict_p(X) > 0.1, mesh.predict_set(X))
     assert len({table.tobytes() for table in found.values()}) == 3
 
@@ -155,7 +162,7 @@ def test_an_integer_rng_draws_for_each_row_also_in_separate_calls(model):
 
 def test_a_score_is_a_name_a_class_or_an_object(model):
     each = [MeshClassifier(model, nonconformity=one).calibrate(X[REST], Y[REST]) for one in ("aps", APS, APS())]
-    assert len({mesh.calibration_.threshold for mesh in each}) == 1
+    assert len({mesh.result_.threshold for mesh in each}) == 1
     drawn = MeshClassifier(model, nonconformity=APS(randomised=True), random_state=3)
     sets = [clone(drawn).set_params(estimator=model).calibrate(X[REST], Y[REST]).predict_set(X) for _ in range(2)]
     assert np.array_equal(*sets)
@@ -191,7 +198,7 @@ def test_thresholds_of_their_own(model):
     own = mesh.predict_set(X[REST], devices=SITES)
     proba = model.predict_proba(X[REST])
     for name in ("north", "east"):
-        t = mesh.calibration_.threshold_of(name)
+        t = mesh.result_.threshold_of(name)
         assert np.array_equal(own[name == SITES], LAC().sets(proba[name == SITES], t))
 
 
@@ -219,9 +226,9 @@ def test_fit_keeps_the_same_share_of_every_device():
     devices = np.array(["a"] * 100 + ["b"] * 40 + ["c"] * 10)
     mesh = MeshClassifier(LogisticRegression(max_iter=1000), calibration_size=0.2, random_state=0)
     mesh.fit(X, Y, devices=devices)
-    assert {name: len(own) for name, own in mesh.scores_.items()} == {"a": 20, "b": 8, "c": 2}
+    assert {name: len(own) for name, own in scores_of(mesh).items()} == {"a": 20, "b": 8, "c": 2}
     again = clone(mesh).fit(X, Y, devices=devices)
-    assert again.calibration_.threshold == mesh.calibration_.threshold
+    assert again.result_.threshold == mesh.result_.threshold
 
 
 def test_a_new_model_forgets_the_old_threshold(model):
@@ -248,16 +255,16 @@ def test_a_threshold_belongs_to_its_model(model):
 
 def test_one_device_has_the_name_that_its_network_gives(model):
     network = Network.chain(1).relabelled(["alone"])
-    assert MeshClassifier(model, network=network).calibrate(X[REST], Y[REST]).calibration_.device_ids == ("alone",)
+    assert MeshClassifier(model, network=network).calibrate(X[REST], Y[REST]).result_.device_ids == ("alone",)
 
 
 def test_a_fitted_model_is_kept_only_where_that_was_asked_for(model):
     assert MeshClassifier(model).fit(X, Y).estimator_ is not model
     kept = MeshClassifier(model, prefit=True).fit(X[REST], Y[REST], devices=SITES)
     assert kept.estimator_ is model
-    assert kept.calibration_.scores == REST.sum()
+    assert kept.result_.examples == REST.sum()
     frozen = clone(MeshClassifier(FrozenEstimator(model))).fit(X[REST], Y[REST], devices=SITES)
-    assert frozen.calibration_.threshold == kept.calibration_.threshold
+    assert frozen.result_.threshold == kept.result_.threshold
     with pytest.raises(NotFittedError, match=r"FrozenEstimator, which clones keep"):
         clone(MeshClassifier(model, prefit=True)).fit(X, Y)
     with pytest.raises(NotFittedError, match=r"is not fitted yet, so MeshClassifier.calibrate has no model"):

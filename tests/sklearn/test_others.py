@@ -120,7 +120,7 @@ def test_raps_has_the_threshold_of_mapie(alpha, digits, mapie):
     kept, _ = next(StratifiedShuffleSplit(n_splits=1, test_size=chose, random_state=0).split(X, y))
     raps = type("LikeMapie", (RAPS,), {"draws": _LikeMapie.draws})(penalty=penalty, k_reg=k_reg, randomised=True)
     mesh = MeshClassifier(model, alpha=alpha, nonconformity=raps).calibrate(X[kept], y[kept])
-    assert mesh.calibration_.threshold == pytest.approx(float(inside.quantiles_[0]), rel=1e-12)
+    assert mesh.result_.threshold == pytest.approx(float(inside.quantiles_[0]), rel=1e-12)
     ours = mesh.predict_set(rows)
     near = (ours | theirs).sum(axis=1) <= k_reg + 1
     assert np.array_equal(ours[near], theirs[near])

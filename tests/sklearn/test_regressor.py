@@ -10,7 +10,7 @@ from sklearn.linear_model import BayesianRidge, LinearRegression, QuantileRegres
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from conformesh import Sides, calibrate, scores
+from conformesh import calibrate, scores
 from conformesh.sklearn import MeshRegressor
 from conformesh.sklearn.regressor import _at_quantiles
 
@@ -34,7 +34,7 @@ def test_devices_agree_on_the_threshold_of_calibrate(model):
     mesh = MeshRegressor(model).calibrate(X[KEPT], Y[KEPT], devices=DEVICES)
     far = np.abs(model.predict(X[KEPT]) - Y[KEPT])
     by_hand = calibrate([far[k == DEVICES] for k in range(7)], "cycle", score="absolute-residual")
-    assert mesh.calibration_.threshold == by_hand.threshold
+    assert mesh.result_.threshold == by_hand.threshold
     assert np.array_equal(mesh.predict_interval(X[TEST]), by_hand.predict(model.predict(X[TEST])))
     assert np.array_equal(mesh.predict(X), model.predict(X))
     assert mesh.score(X[TEST], Y[TEST]) == model.score(X[TEST], Y[TEST])
@@ -49,7 +49,7 @@ def test_devices_agree_on_the_threshold_of_calibrate(model):
 def test_a_pair_of_quantile_models(pair):
     mesh = MeshRegressor(pair, nonconformity="cqr").calibrate(X[KEPT], Y[KEPT], devices=DEVICES)
     bands = np.stack([one.predict(X[KEPT]) for one in pair], axis=1)
-    assert mesh.calibration_.threshold == np.sort(scores.CQR()(bands, Y[KEPT]))[126]  # the rank of 0.9 * 141
+    assert mesh.result_.threshold == np.sort(scores.CQR()(bands, Y[KEPT]))[126]  # the rank of 0.9 * 141
     assert np.array_equal(mesh.predict(X), np.mean([one.predict(X) for one in pair], axis=0))
     middle = QuantileRegressor(quantile=0.5, alpha=0.0).fit(X[TRAIN], Y[TRAIN])
     three = MeshRegressor([*pair, middle], nonconformity="cqr").calibrate(X[KEPT], Y[KEPT], devices=DEVICES)
@@ -112,16 +112,15 @@ def test_fit_trains_both_quantiles():
 
 def test_each_side_has_its_own_threshold(pair):
     mesh = MeshRegressor(pair, nonconformity="cqr", symmetric=False).calibrate(X[KEPT], Y[KEPT], devices=DEVICES)
-    assert isinstance(mesh.calibration_, Sides)
-    assert mesh.calibration_.alphas == (0.05, 0.05)
+    assert mesh.result_.parts == (("lower",), ("upper",))
+    assert mesh.result_.alphas == (0.1,)
+    assert mesh.result_.certificate.alphas == (0.05, 0.05)
     low, high = mesh.predict_interval(X[TEST]).T
     found = mesh.evaluate(X[TEST], Y[TEST])
     assert found.coverage.covered == ((low <= Y[TEST]) & (Y[TEST] <= high)).sum()
     assert (mesh.predict_interval(X[TEST], alpha=0.3)[:, 0] >= low).all()
-    with pytest.raises(ValueError, match=r"predict_p needs one score for each label, got two sides"):
-        mesh.predict_p(X[TEST], Y[TEST])
     plain = MeshRegressor(Ridge(), symmetric=False, calibration_size=0.5, random_state=0).fit(X, Y)
-    assert plain.calibration_.lower.threshold != plain.calibration_.upper.threshold
+    assert plain.result_["lower"].threshold != plain.result_["upper"].threshold
 
 
 def test_scales_of_a_second_model(model):
@@ -143,7 +142,7 @@ def test_scales_of_the_model_itself(known):
     known.fit(X[TRAIN], Y[TRAIN])
     mesh = MeshRegressor(known, nonconformity="normalised-residual").calibrate(X[KEPT], Y[KEPT], devices=DEVICES)
     mean, std = known.predict(X[KEPT], return_std=True)
-    assert mesh.calibration_.threshold == np.sort(np.abs(Y[KEPT] - mean) / std)[126]
+    assert mesh.result_.threshold == np.sort(np.abs(Y[KEPT] - mean) / std)[126]
 
 
 def test_mistakes_are_told_in_words(model, pair):

@@ -42,14 +42,14 @@ def test_a_column_of_a_frame_names_the_devices(kind):
     model = logistic().fit(rows, Y)
     wanted = MeshClassifier(model).calibrate(rows, Y, devices=frame["site"])
     mesh = MeshClassifier(model).calibrate(frame, Y, devices="site")
-    assert {*mesh.scores_} == {"north", "south", "west"}
-    assert mesh.calibration_.threshold == wanted.calibration_.threshold
+    assert mesh.table_.names == ("north", "south", "west")
+    assert mesh.result_.threshold == wanted.result_.threshold
     assert np.array_equal(mesh.predict_set(rows), wanted.predict_set(rows))
-    assert {*mesh.evaluate(frame, Y, devices="site").per_device} == {*mesh.scores_}
+    assert {*mesh.evaluate(frame, Y, devices="site").per_device} == {*mesh.table_.names}
     assert mesh.feature_names_in_.tolist() == NAMES
     fitted = MeshClassifier(logistic(), calibration_size=0.5).fit(frame, Y, devices="site")
     assert fitted.feature_names_in_.tolist() == NAMES
-    assert {name: len(own) for name, own in fitted.scores_.items()} == {"north": 25, "south": 25, "west": 25}
+    assert fitted.table_.sizes.tolist() == [25, 25, 25]
     with pytest.raises(ValueError, match=r"unknown column 'sites', did you mean 'site'"):
         mesh.calibrate(frame, Y, devices="sites")
 
@@ -57,14 +57,14 @@ def test_a_column_of_a_frame_names_the_devices(kind):
 def test_a_column_that_is_a_feature_stays():
     frame = pl.DataFrame(X, schema=NAMES).with_columns(d=pl.Series(np.arange(150) % 3).cast(pl.Float64))
     model = logistic().fit(frame, Y)
-    assert [*MeshClassifier(model).calibrate(frame, Y, devices="d").scores_] == ["0.0", "1.0", "2.0"]
+    assert MeshClassifier(model).calibrate(frame, Y, devices="d").table_.names == ("0.0", "1.0", "2.0")
 
 
 def test_labels_of_series_and_sparse_rows():
     model = logistic().fit(X, Y)
-    wanted = MeshClassifier(model).calibrate(X, Y).calibration_.threshold
-    assert MeshClassifier(model).calibrate(X, pl.Series(Y)).calibration_.threshold == wanted
-    thin = MeshClassifier(model).calibrate(sparse.csr_array(X), Y).calibration_.threshold
+    wanted = MeshClassifier(model).calibrate(X, Y).result_.threshold
+    assert MeshClassifier(model).calibrate(X, pl.Series(Y)).result_.threshold == wanted
+    thin = MeshClassifier(model).calibrate(sparse.csr_array(X), Y).result_.threshold
     assert thin == pytest.approx(wanted)
     trained = MeshClassifier(logistic(), calibration_size=0.2).fit(sparse.coo_array(X), Y)
     assert trained.predict_set(sparse.csr_array(X)).shape == (150, 3)
@@ -78,7 +78,7 @@ def test_around_a_pipeline_and_inside_one():
     inside.fit(X, Y, meshclassifier__devices=SITES)
     assert inside.predict_proba(X).shape == (150, 3)
     assert inside.score(X, Y) > 0.6
-    assert {*inside[-1].scores_} == {*SITES}
+    assert {*inside[-1].table_.names} == {*SITES}
     assert inside[-1].predict_set(inside[:-1].transform(X)).shape == (150, 3)
 
 
@@ -92,8 +92,8 @@ def test_a_search_over_alpha_score_and_the_model():
     search = GridSearchCV(mesh, grid, scoring=mean_size, cv=2).fit(X, Y, devices=SITES)
     assert search.best_params_["alpha"] == 0.3
     best = search.best_estimator_
-    assert best.calibration_.alpha == 0.3
-    assert {*best.scores_} == {*SITES}
+    assert best.result_.alpha == 0.3
+    assert {*best.table_.names} == {*SITES}
     assert cross_val_score(mesh, X, Y, cv=3).mean() > 0.6
 
 
@@ -104,9 +104,9 @@ def test_devices_are_routed_where_they_are_asked_for():
         mesh = MeshClassifier(inner, calibration_size=0.4, random_state=0)
         mesh.set_fit_request(devices=True).set_score_request(sample_weight=False)
         search = GridSearchCV(mesh, {"alpha": [0.1, 0.2]}, cv=2).fit(X, Y, devices=SITES, sample_weight=weights)
-        assert {*search.best_estimator_.scores_} == {*SITES}
+        assert {*search.best_estimator_.table_.names} == {*SITES}
         inside = make_pipeline(StandardScaler(), mesh).fit(X, Y, devices=SITES)
-        assert {*inside[-1].scores_} == {*SITES}
+        assert {*inside[-1].table_.names} == {*SITES}
         with pytest.raises(ValueError, match="sample_weight"):
             clone(mesh).set_params(estimator=logistic()).fit(X, Y, sample_weight=weights)
     plain = MeshClassifier(logistic(), calibration_size=0.4, random_state=0)
@@ -121,8 +121,8 @@ def test_clones_parameters_and_copies():
     assert again.get_params()["estimator__max_iter"] == 1000
     assert again.set_params(estimator__C=3.0).estimator.C == 3.0
     again.fit(X[::2], Y[::2]).calibrate(X[1::2], Y[1::2], devices=SITES[1::2])
-    assert again.calibration_.network == "star 3"
-    assert again.calibration_.options["prefer"] == "bits"
+    assert again.result_.network == "star 3"
+    assert again.result_.options["prefer"] == "bits"
     copy = pickle.loads(pickle.dumps(again))
     assert np.array_equal(copy.predict_set(X), again.predict_set(X))
     assert np.array_equal(copy.predict_p(X), again.predict_p(X))
@@ -133,10 +133,10 @@ def test_clones_parameters_and_copies():
 def test_sets_with_confidence_ask_for_more():
     model = logistic().fit(X[::2], Y[::2])
     plain = MeshClassifier(model, alpha=0.2).calibrate(X[1::2], Y[1::2], devices=SITES[1::2])
-    sure = MeshClassifier(model, alpha=0.2, options={"pac_confidence": 0.95})
+    sure = MeshClassifier(model, alpha=0.2, pac_confidence=0.95)
     sure.calibrate(X[1::2], Y[1::2], devices=SITES[1::2])
-    assert sure.calibration_.certificate.pac_confidence == 0.95
-    assert sure.calibration_.threshold > plain.calibration_.threshold
+    assert sure.result_.certificate.pac_confidence == 0.95
+    assert sure.result_.threshold > plain.result_.threshold
 
 
 def test_notebooks_show_the_diagram_and_the_certificate():
@@ -147,7 +147,7 @@ def test_notebooks_show_the_diagram_and_the_certificate():
     assert 'class="cfm"' not in bare._repr_html_()
     for html in (fitted._repr_html_(), fitted._repr_mimebundle_()["text/html"]):
         assert "sk-top-container" in html
-        assert fitted.calibration_.title() in html
+        assert fitted.result_.title() in html
         assert html.count("● counted") == 1
     with sklearn.config_context(display="text"):
         assert [*fitted._repr_mimebundle_()] == ["text/plain"]
@@ -177,4 +177,4 @@ def test_rows_that_cannot_be_pickled_are_taken():
     x = rng.normal(size=(80, 2))
     y = (x[:, 0] + rng.normal(size=80) > 0).astype(int)
     model = MeshClassifier(LogisticRegression()).fit(Unpicklable(x[:40]), y[:40])
-    assert model.calibrate(Unpicklable(x[40:]), y[40:]).calibration_.scores == 40
+    assert model.calibrate(Unpicklable(x[40:]), y[40:]).result_.examples == 40

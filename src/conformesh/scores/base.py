@@ -91,11 +91,8 @@ class Score(ABC):
         slack = SLACK if self.task == "classification" else 0.0
         return (scores < low - slack) | (scores > high + slack)
 
-    def check_range(self, scores: Floats, who: str, *, ordered: bool = True) -> None:
-        """Refuse numbers that this score cannot give: they come from another score, or are in another unit.
-
-        The row is named where scores are `ordered` as the user has them.
-        """
+    def check_range(self, scores: Floats, who: str) -> None:
+        """Refuse numbers that this score cannot give: they come from another score, or are in another unit."""
         outside = self.outside(scores)
         if outside.any():
             (low, high), row = self.bounds, int(outside.argmax())
@@ -103,8 +100,8 @@ class Score(ABC):
             remedy = "were they made with another score, or from outputs that are no probabilities?"
             if self.task == "regression":
                 remedy = "take the absolute value of residuals, or name the score that was used"
-            where = f"{who}, row {row}" if ordered else who
-            raise ValueError(f"{where}: scores of '{self.name}' are {allowed}, got {scores[row]:.6g}; {remedy}")
+            got = f"got {scores[row]:.6g}"
+            raise ValueError(f"{who}, row {row}: scores of '{self.name}' are {allowed}, {got}; {remedy}")
 
     def seeded(self, seed: int) -> Self:
         """Return the score with this seed, if it draws and has none; so that a whole run can be repeated."""

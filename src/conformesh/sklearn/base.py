@@ -1,8 +1,8 @@
-"""What both estimators share: training, calibrating on a mesh, one more run for another alpha, routing and tags."""
+"""What both estimators share: training, calibrating on a mesh, one more run for another level, routing and tags."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pickle import PicklingError
@@ -19,22 +19,25 @@ from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.validation import check_is_fitted
 
-from conformesh.api import calibrate
-from conformesh.io.arrays import check_index
+from conformesh.io.memberships import Memberships
 from conformesh.kernels.ranks import Alpha, exact_alpha, explain_confidence
+from conformesh.losses import Loss
+from conformesh.names import unknown
 from conformesh.notes import note
 from conformesh.pvalues import p_values
-from conformesh.result.certificate import KINDS
-from conformesh.result.evaluation import Evaluation
+from conformesh.result.evaluation import Evaluation, RiskEvaluation
+from conformesh.result.result import Result
 from conformesh.scores import SCORES, Score, as_score
 from conformesh.scores.base import Task
-from conformesh.sklearn.rows import Rows, held_back, labels_of, owners_of, parts_of, taken
-from conformesh.table import as_network
+from conformesh.sklearn.rows import ALONE, Rows, rows_by_device, split_rows, taken
+from conformesh.table import Table, as_network
 
 Floats = NDArray[np.float64]
 AUTO = "auto"
 TRAINED = ("estimator_", "scale_estimator_", "scale_floor_", "_trained", "_training_digest")
-AGREED = ("calibration_", "scores_", "network_", "score_")
+AGREED = ("result_", "table_", "network_", "score_", "_keywords")
+# Arguments of `conformesh.calibrate` that have another name here, because scikit-learn has a word for them.
+RENAMED = {"score": "nonconformity", "weight": "sample_weight", "labels": "y", "classes": "estimator"}
 
 
 class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
@@ -48,16 +51,21 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
     nonconformity: Any
     method: str
     network: Any
-    target: Any
-    rank: str
+    mixture: Any
+    rank_rule: str
+    pac_confidence: Any
     options: Any
     prefit: Any
     calibration_size: Any
     random_state: Any
+    score_: Any  # a Score or a Loss
+    # Only a classifier has these as parameters.
+    loss: Any = None
+    risk: Any = None
 
     # --- training and calibrating -------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, *, devices: Any = None, **fit_params: Any) -> Self:
+    def fit(self, X: Any, y: Any, *, devices: Any = None, groups: Any = None, **fit_params: Any) -> Self:
         """Train a clone of the estimator and, with `calibration_size`, calibrate on rows kept aside.
 
         Parameters
@@ -67,7 +75,10 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
             (`prefit=True`, or a `FrozenEstimator`) nothing is trained, and all rows calibrate.
         devices
             The device of every row, or the column of the frame that names it: each device keeps the same share of its
-            rows for calibration.
+            rows for calibration. The column is no feature.
+        groups
+            The groups of every row, as in `calibrate`, for the rows that calibrate. A column of the frame that names
+            them stays a feature.
         **fit_params
             For the estimator's own `fit`, such as `sample_weight`; of the rows that train. With metadata routing on,
             what the estimator requests.
@@ -76,99 +87,158 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         self._check_estimator()
         self._forget(*TRAINED, *AGREED)  # a threshold of the old model says nothing about the new one
         if self._keeps_model():
-            return self.calibrate(X, y, devices=devices)
-        if parts_of(who, X, y) is not None:
+            return self.calibrate(X, y, devices=devices, groups=groups)
+        if rows_by_device(who, X, y, self.loss is not None) is not None:
             raise ValueError(
                 f"{who} trains one model on rows in one place, got rows by device; train the model elsewhere, and give "
                 "it and these rows to calibrate"
             )
-        check_index(X, y, "y", "X")
-        X, owners = owners_of(who, X, devices)
-        y = labels_of(who, y)
+        rows = self._rows(who, X, y, devices=devices, groups=groups, features=None)
         if fit_params and get_config()["enable_metadata_routing"]:
             fit_params = process_routing(self, "fit", **fit_params).estimator.fit
+        table = rows.tables[0]
         if self.calibration_size is None:
-            self._train(X, y, fit_params)
-            self._trained, self._training_digest = True, _digest(X)
+            if groups is not None:
+                raise ValueError(f"{who}: groups are for calibration; set calibration_size, or give them to calibrate")
+            self._train(table, rows.labels, fit_params)
+            self._trained, self._training_digest = True, _digest(table)
             return self
-        rows = Rows.of(who, X, y, owners)
-        n = len(rows.labels)
-        train, kept = held_back(rows.owners, self.calibration_size, check_random_state(self.random_state))
+        owners = np.full(len(rows), ALONE) if rows.owners is None else rows.owners
+        train, kept = split_rows(owners, self.calibration_size, check_random_state(self.random_state))
         if not len(train) or not len(kept):
             raise ValueError(
-                f"{who}: n_samples = {n} on {len(rows.devices)} devices leave {len(train)} rows to train and "
+                f"{who}: n_samples = {len(rows)} on {len(rows.names)} devices leave {len(train)} rows to train and "
                 f"{len(kept)} to calibrate with calibration_size={self.calibration_size}; give more rows"
             )
-        params = {name: taken(value, train, n) for name, value in fit_params.items()}
-        self._train(taken(X, train, n), rows.labels[train], params)
+        part = rows.taken(train)
+        params = {name: taken(value, train, len(rows)) for name, value in fit_params.items()}
+        self._train(part.tables[0], part.labels, params)
         self._trained = True
-        tables = [taken(X, kept, n)]
-        self._calibrate(replace(rows, tables=tables, labels=rows.labels[kept], owners=rows.owners[kept]), None, who)
+        self._calibrate(who, rows.taken(kept), self.network, self._asked({}))
         return self
 
-    def calibrate(self, X: Any, y: Any = None, *, devices: Any = None, network: Any = None) -> Self:
-        """Let the devices agree on a threshold, from labelled rows that the model has not seen.
+    def calibrate(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        devices: Any = None,
+        network: Any = None,
+        mixture: Any = None,
+        groups: Any = None,
+        sample_weight: Any = None,
+        weight_bound: float | None = None,
+        test_weights: Any = None,
+        centres: Any = None,
+        inputs: Any = None,
+        **options: Any,
+    ) -> Self:
+        """Let the devices agree on thresholds, from labelled rows that the model has not seen.
 
         Parameters
         ----------
         X, y
-            Calibration rows and their labels. Or by device: a dict of (X, y), two dicts, a list of (X, y), two lists.
+            Calibration rows and their labels. Or by device: a dict of (X, y), two dicts, a list of (X, y), two lists;
+            then the arguments below that have a value for each row come by device, too. Where these arguments name a
+            column of the frame X, the column is no feature, unless the model was trained with it.
         devices
-            The device of every row: an array, a Series, or the name of a column of the frame X, which is then no
-            feature. None: one device has them all, as in plain split conformal prediction.
-        network
-            Who talks to whom, instead of the estimator's `network`: a `Network`, a NetworkX graph or the name of a
-            topology. A device of the network that has no rows takes part without scores.
+            The device of every row: an array, a Series, or the name of a column. None: one device has them all, as in
+            plain split conformal prediction.
+        network, mixture
+            Instead of the estimator's own. A device of the network that has no rows takes part without scores.
+        groups
+            Coverage within each group (group-conditional, Mondrian): a label for each row or the name of a column. Or
+            groups that overlap: a list of labels for each row, a boolean mask (rows x groups), or names of columns.
+        sample_weight, weight_bound
+            For new rows of another distribution (covariate shift): how much likelier a row is there than among the
+            calibration rows, up to a common factor, and the most that this can be. One number for each row, the name
+            of a column, a function of `inputs`, or what `conformesh.estimate_ratios` returns. These are no training
+            weights; `fit(X, y, sample_weight=...)` passes those to the model.
+        test_weights
+            Weights of new rows that get a threshold of their own; `sample_weight` then picks one for each new row.
+        centres, inputs
+            Coverage near each of some public points (local coverage), what `conformesh.choose_centres` returns. Inputs
+            are the features for distances and weights: by default X, else rows of numbers or names of columns.
+        **options
+            Further arguments of `conformesh.calibrate` (with a loss those of `conformesh.control`): `class_weights`,
+            `group_rule`, `lower_share`, `strict`, `progress`, `faults`, ..., and options of the method.
         """
         who = f"{type(self).__name__}.calibrate"
         self._check_estimator()
         self._forget(*AGREED)
         if not getattr(self, "_trained", False):
             self.estimator_ = self._given(who)
-        rows = Rows.of(who, X, y, devices, self._features())
+        if sample_weight is None and not (weight_bound is None and test_weights is None):
+            raise ValueError(f"{who}: weight_bound and test_weights go with sample_weight=, which was not given")
+        is_near = centres is not None or callable(sample_weight)
+        columns = {"devices": devices, "groups": groups, "weight": sample_weight, "inputs": inputs}
+        rows = self._rows(who, X, y, **columns, needs_inputs=is_near)
         digest = getattr(self, "_training_digest", None)  # only where something was trained here
         if digest is not None and len(rows.tables) == 1 and _digest(rows.tables[0]) == digest:
             note(
                 f"{who}: the model was trained with these very rows; their scores are too small, and sets will cover "
                 "less than 1 - alpha: calibrate with rows that it has not seen, or set calibration_size=0.25 and fit"
             )
-        self._calibrate(rows, network, who)
+        keywords = self._asked(options)
+        if sample_weight is not None:
+            weight = sample_weight if callable(sample_weight) else "weight"
+            keywords |= {"weight": weight, "weight_bound": weight_bound, "test_weights": test_weights}
+        if rows.inputs is not None:
+            keywords |= {"inputs": "inputs", "centres": centres}
+        if mixture is not None:
+            keywords["mixture"] = mixture
+        self._calibrate(who, rows, self.network if network is None else network, keywords)
         return self
 
-    def _calibrate(self, rows: Rows, network: Any, who: str) -> None:
-        """Score the rows, and agree."""
-        score = self._score(who)
-        outputs = self._outputs(rows, score, who)
-        held = rows.by_device(self._scored(score, outputs, self._columns(rows.labels, outputs, who)))
-        mesh = as_network(self.network if network is None else network, held)
-        if not rows.named and mesh.devices > 1:
+    def _calibrate(self, who: str, rows: Rows, network: Any, keywords: dict[str, Any]) -> None:
+        """Score the rows, and let the devices agree."""
+        mesh = as_network(network, Table(rows.names, np.zeros(len(rows.names) + 1, dtype=np.int64)))
+        if rows.owners is None and mesh.devices > 1:
             raise ValueError(
                 f"{who}: the network has {mesh.devices} devices but no row names its own; say with devices= whose row "
                 "is whose, one name for each row"
             )
-        nothing = held[rows.devices[0]][:0]
-        if not rows.named:
-            held = {mesh.ids[0]: held[rows.devices[0]]}
-        self.score_, self.network_ = score, mesh
-        self.scores_ = {**dict.fromkeys(mesh.ids, nothing), **held}
-        self.calibration_ = self._agreed(self._alpha())
+        levels = self._levels()
+        self.score_, self.network_, self._keywords = self._score(who), mesh, keywords
+        outputs = self._outputs(rows, self.score_, who)
+        assert rows.labels is not None
+        labels = self._columns(rows.labels, outputs, who)
+        self.table_ = rows.table(mesh.ids, **self._scored(outputs, labels))
+        self.result_ = self._run(levels)
 
-    def _agreed(self, alpha: Fraction) -> Any:
-        """Run the protocol once for this alpha, with the scores that the devices hold."""
-        self._check_options()
-        more = {"target": self.target, "rank": self.rank, "score": self.score_, **(self.options or {})}
-        return self._run(self.scores_, self.network_, float(alpha), self.method, **more)  # whose decimal is alpha
+    def _asked(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the estimator's parameters and further options say to `conformesh.calibrate`."""
+        name = type(self).__name__
+        if not isinstance(self.options, Mapping | None):
+            raise TypeError(f"{name}: options must be a dict, got {type(self.options).__name__} {self.options!r:.40}")
+        asked = {**(self.options or {}), **options}
+        for key, value in asked.items():  # otherwise there would be two values for one thing
+            own = RENAMED.get(key, key)
+            if own == key and key in self.get_params(deep=False):
+                raise TypeError(
+                    f"{name}: options: {key!r} is a parameter of {name}; write {name}(..., {own}={value!r})"
+                )
+            if own != key:
+                raise TypeError(f"{name}: options: {key!r} follows from {own!r}; leave it out")
+        asked |= {"mixture": self.mixture, "rank_rule": self.rank_rule}
+        return asked if self.pac_confidence is None else asked | {"pac_confidence": self.pac_confidence}
 
-    def _calibration(self, who: str, alpha: Alpha | None) -> Any:
-        """Return the calibration, or another of the same scores."""
-        if not hasattr(self, "calibration_"):
+    def _fitted_result(self, who: str) -> Result:
+        """Return the result, or say that there is none."""
+        if not hasattr(self, "result_"):
             raise NotFittedError(
                 f"{type(self).__name__}.{who} needs a calibration: call calibrate(X, y, devices=...) with rows that "
                 "the model has not seen, or set calibration_size=0.25 and fit"
             )
-        if alpha is None or exact_alpha(alpha) == exact_alpha(self.calibration_.alpha):
-            return self.calibration_
-        return self._agreed(exact_alpha(alpha))
+        return self.result_
+
+    def _result(self, who: str, alpha: Alpha | None) -> Result:
+        """Return the result of one level; of a level that was not asked for, by one more run with the same scores."""
+        result = self._fitted_result(who)
+        if alpha is None:
+            return result.at()
+        level = float(exact_alpha(alpha) if self.loss is None else alpha)
+        return result.at(level) if level in result.alphas else self._run([level])
 
     # --- what predicting has in common --------------------------------------------------------------------------------
 
@@ -178,34 +248,90 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
 
     @explain_confidence
     def evaluate(
-        self, X: Any, y: Any = None, *, devices: Any = None, alpha: Alpha | None = None, **draws: Any
-    ) -> Evaluation:
-        """Measure coverage and size on labelled rows: overall and, with `devices`, by device.
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        devices: Any = None,
+        alpha: Alpha | None = None,
+        groups: Any = None,
+        sample_weight: Any = None,
+        inputs: Any = None,
+        rng: Any = None,
+        keys: Any = None,
+    ) -> Evaluation | RiskEvaluation:
+        """Measure coverage and size on labelled rows: overall and, with `devices` and `groups`, by device and group.
 
-        Rows come in the forms of `calibrate`; `alpha` is as in `predict_set` and `predict_interval`, and so are `rng`
-        and `keys` for randomised scores.
+        Rows come in the forms of `calibrate`; the other arguments are as in `predict_set` and `predict_interval`. With
+        a loss, its mean is measured.
         """
-        who = f"{type(self).__name__}.evaluate"
-        calibration = self._calibration("evaluate", alpha)
-        rows = Rows.of(who, X, y, devices, self._features())
-        outputs = self._outputs(rows, self.score_, who)
-        owners = rows.owners if rows.named else None
-        found: Evaluation = calibration.evaluate(outputs, rows.labels, device=owners, **draws)
-        return found
+        result = self._result("evaluate", alpha)
+        columns = {"devices": devices, "groups": groups, "weight": sample_weight, "inputs": inputs}
+        rows, outputs, given = self._read_new("evaluate", result, X, y, **columns)
+        labels: Any = rows.labels
+        if result.controlled:  # other results know the classes
+            labels = self._columns(labels, outputs, f"{type(self).__name__}.evaluate")
+        return result.evaluate(outputs, labels, **given, rng=rng, keys=keys)
 
-    def _predicted(self, who: str, X: Any, alpha: Alpha | None, devices: Any, **draws: Any) -> NDArray[Any]:
-        """Return sets or intervals, with the thresholds of these devices where each has its own."""
-        calibration = self._calibration(who, alpha)
-        X, owners = owners_of(f"{type(self).__name__}.{who}", X, devices, self._features())
-        sets: NDArray[Any] = calibration.predict(self._outputs_of(X, self.score_, who), device=owners, **draws)
-        return sets
+    def _predicted(self, who: str, X: Any, alpha: Alpha | None, columns: Mapping[str, Any], **more: Any) -> Any:
+        """Return sets or intervals, with the thresholds that the rows' devices, groups, weights and inputs have."""
+        result = self._result(who, alpha)
+        _, outputs, given = self._read_new(who, result, X, **columns, is_labelled=False)
+        return result.predict(outputs, **given, **more)
 
-    def _p_values(self, scores: Floats) -> Floats:
-        """Count every score beside those of all devices."""
-        found = p_values(self.scores_, self.network_, scores, target=self.target, rank=self.rank)
-        return np.asarray(found.values)
+    def _read_new(
+        self, who: str, result: Result, X: Any, y: Any = None, **columns: Any
+    ) -> tuple[Rows, NDArray[Any], dict[str, Any]]:
+        """Return new rows, the model's outputs for them, and what decides which threshold each of them has."""
+        name, is_local = f"{type(self).__name__}.{who}", result.guarantee.centres is not None
+        shift = result.guarantee.weighting
+        if shift is not None and shift.test_weights and columns["weight"] is None:
+            raise ValueError(f"{name} needs sample_weight=, one per row: thresholds are for weights of new rows")
+        rows = self._rows(name, X, y, **columns, needs_inputs=is_local or callable(columns["weight"]))
+        weight = rows.weight(rows.inputs) if callable(rows.weight) else rows.weight
+        inputs = rows.inputs if is_local or not callable(rows.weight) else None
+        given = {"device": rows.owners, "groups": rows.groups, "weight": weight, "inputs": inputs}
+        return rows, self._outputs(rows, self.score_, who), given
 
-    def _outputs(self, rows: Rows, score: Score, who: str) -> NDArray[Any]:
+    def _p_values(self, who: str, scores: Floats, groups: Memberships | None, side: int | None = None) -> Floats:
+        """Count every score beside those of all devices: of the same group, with the weights of the calibration."""
+        guarantee, table = self.result_.guarantee, self.table_
+        shift = guarantee.weighting
+        if guarantee.centres is not None or (shift is not None and shift.class_weights):
+            what = "class_weights" if guarantee.centres is None else "centres"
+            raise ValueError(f"{who}: there are no p-values with {what}; calibrate without, or use predict_set")
+        shared = ("mixture", "rank_rule", "weight", "weight_bound", "inputs", "aggregate", "prefer")
+        given = {key: self._keywords[key] for key in shared if key in self._keywords}
+        if side is not None:
+            assert table.score is not None
+            table = replace(table, score=np.ascontiguousarray(table.score[:, side]))
+        if guarantee.groups is None:
+            if groups is not None:
+                raise ValueError(f"{who}: groups= is for p-values by group, which calibrate(groups=...) makes")
+            return np.asarray(p_values(table, self.network_, scores, **given).values)
+        if guarantee.groups.rule:
+            raise ValueError(f"{who}: there are no p-values of groups that overlap; calibrate with one group per row")
+        assert table.groups is not None
+        table = replace(table, groups=None, labels=_group_names(table.groups))
+        if groups is None:
+            names = [*map(str, self.result_.classes or ())]
+            if not {*guarantee.groups.names} <= {*names}:  # otherwise groups are classes
+                raise ValueError(f"{who} needs groups=, one for each row: the calibration has groups")
+            return np.asarray(p_values(table, self.network_, scores, labels="labels", classes=names, **given).values)
+        names_of_rows = _group_names(groups)
+        if strange := next((name for name in names_of_rows.tolist() if name not in guarantee.groups.names), None):
+            raise ValueError(f"{who}: {unknown('group', strange, guarantee.groups.names)}")
+        each = np.repeat(names_of_rows, scores.size // max(len(scores), 1))
+        found = p_values(table, self.network_, scores.ravel(), labels="labels", test_labels=each, **given)
+        return np.asarray(found.values).reshape(scores.shape)
+
+    def _rows(self, who: str, X: Any, y: Any = None, **columns: Any) -> Rows:
+        """Read rows; columns that the model was trained with stay, whatever names them."""
+        if "features" not in columns:
+            columns["features"] = tuple(getattr(self._first(), "feature_names_in_", ()))
+        return Rows.of(who, X, y, **columns, is_multilabel=self.loss is not None)
+
+    def _outputs(self, rows: Rows, score: Score | Loss, who: str) -> NDArray[Any]:
         return np.concatenate([self._outputs_of(table, score, who) for table in rows.tables])
 
     # --- what differs -------------------------------------------------------------------------------------------------
@@ -213,19 +339,20 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
     def _train(self, X: Any, y: Any, fit_params: Mapping[str, Any]) -> None:
         raise NotImplementedError
 
-    def _outputs_of(self, X: Any, score: Score, who: str) -> NDArray[Any]:
+    def _outputs_of(self, X: Any, score: Score | Loss, who: str) -> NDArray[Any]:
         raise NotImplementedError
 
     def _columns(self, labels: NDArray[Any], outputs: NDArray[Any], who: str) -> NDArray[Any]:
         """Return labels as a score takes them."""
-        return labels
+        raise NotImplementedError
 
-    def _scored(self, score: Score, outputs: NDArray[Any], labels: NDArray[Any]) -> Floats:
-        return score(outputs, labels)
+    def _scored(self, outputs: NDArray[Any], labels: NDArray[Any]) -> dict[str, Any]:
+        """Return the columns of the table that the devices calibrate with: scores or losses, and groups by class."""
+        raise NotImplementedError
 
-    def _run(self, *given: Any, **options: Any) -> Any:
-        """Calibrate, in whichever way this estimator does."""
-        return calibrate(*given, **options)
+    def _run(self, levels: Sequence[float]) -> Result:
+        """Run the protocol once for these levels, with the scores or losses that the devices have."""
+        raise NotImplementedError
 
     # --- parameters ---------------------------------------------------------------------------------------------------
 
@@ -248,33 +375,19 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
             if not any(hasattr(model, method) for method in self.reads):
                 raise TypeError(f"{name}: estimator must have {' or '.join(self.reads)}, got {type(model).__name__}")
 
-    def _check_options(self) -> None:
-        """Refuse options that are parameters of the estimator: there would be two values for one thing."""
-        name = type(self).__name__
-        if not isinstance(self.options, Mapping | None):
-            raise TypeError(f"{name}: options must be a dict, got {type(self.options).__name__} {self.options!r:.40}")
-        for key, value in (self.options or {}).items():
-            own = {"score": "nonconformity", "classes": "estimator"}.get(key, key)
-            if own in self.get_params(deep=False):
-                raise TypeError(
-                    f"{name}: options: {key!r} is a parameter of {name}; write {name}(..., {own}={value!r})"
-                    if own == key
-                    else f"{name}: options: {key!r} follows from the parameter {own!r}; leave it out"
-                )
-
-    def _alpha(self) -> Fraction:
-        """Return the miscoverage that was asked for, as the decimal written."""
+    def _levels(self) -> list[float]:
+        """Return the levels that were asked for, as the decimals written: miscoverage, or risk."""
         if self.confidence_level is None:
-            return exact_alpha(self.alpha)
-        level = 1 - exact_alpha(self.confidence_level, "confidence_level")
-        if exact_alpha(self.alpha) not in (level, Fraction(1, 10)):
+            return [float(exact_alpha(alpha)) for alpha in as_list(self.alpha)]
+        levels = [1 - exact_alpha(level, "confidence_level") for level in as_list(self.confidence_level)]
+        if [exact_alpha(alpha) for alpha in as_list(self.alpha)] not in (levels, [Fraction(1, 10)]):
             raise ValueError(
                 f"give alpha or confidence_level, not both: alpha={self.alpha} and "
                 f"confidence_level={self.confidence_level} disagree"
             )
-        return level
+        return [*map(float, levels)]
 
-    def _score(self, who: str) -> Score:
+    def _score(self, who: str) -> Score | Loss:
         """Return the score that was named, for this task, with a seed where `random_state` gives one."""
         score = as_score(self.nonconformity)
         if score is None or score.task != self.task:
@@ -317,10 +430,6 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         for name in learnt:
             self.__dict__.pop(name, None)
 
-    def _features(self) -> tuple[str, ...]:
-        """Return the names of the columns that the model was fitted with."""
-        return tuple(getattr(self._first(), "feature_names_in_", ()))
-
     def _first(self) -> Any:
         found = getattr(self, "estimator_", self.estimator)
         return found[0] if isinstance(found, list | tuple) else found
@@ -346,7 +455,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         return self._first()
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Whether there is a model that predicts; `calibration_` says whether it is calibrated."""
+        """Whether there is a model that predicts; it is calibrated where there is a `result_`."""
         try:
             self._model("predict")
         except NotFittedError:
@@ -371,30 +480,33 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
 
     def _repr_html_inner(self) -> str:
         """Return the diagram that scikit-learn draws and, once there is a calibration, its certificate below."""
-        return str(super()._repr_html_inner()) + self._certified()
+        return str(super()._repr_html_inner()) + self._result_html()
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
         bundle: dict[str, Any] = super()._repr_mimebundle_(**options)
         if "text/html" in bundle:  # unless scikit-learn was asked for text
-            bundle["text/html"] += self._certified()
+            bundle["text/html"] += self._result_html()
         return bundle
 
-    def _certified(self) -> str:
-        if not hasattr(self, "calibration_"):
-            return ""
-        from conformesh import cards
-
-        found = self.calibration_
-        kind, rows = found.certificate.kind, dict(found.facts())
-        shown = [(name, rows[name]) for name in ("devices", "cost")]
-        return cards.card(found.title(), kind=kind, claim=KINDS[kind], rows=[*shown, ("more", "in calibration_")])
+    def _result_html(self) -> str:
+        return self.result_._repr_html_() if hasattr(self, "result_") else ""
 
     def get_metadata_routing(self) -> MetadataRouter:
-        """Return who asks for what: this estimator for `devices` in `fit`, the model for its own."""
+        """Return who asks for what: this estimator for `devices` and `groups` in `fit`, the model for its own."""
         router = MetadataRouter(owner=self).add_self_request(self)
         if isinstance(self.estimator, list | tuple):
             return router
         return router.add(estimator=self.estimator, method_mapping=MethodMapping().add(caller="fit", callee="fit"))
+
+
+def as_list(level: Any) -> list[Any]:
+    """Return one level, or several, as a list."""
+    return [level] if isinstance(level, str) or np.ndim(level) == 0 else [*level]
+
+
+def _group_names(groups: Memberships) -> NDArray[np.str_]:
+    """Return the name of each row's one group."""
+    return np.array([" & ".join(atom) for atom in groups.atoms], dtype=str)[groups.codes]
 
 
 def _digest(X: Any) -> str | None:

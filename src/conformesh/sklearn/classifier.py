@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, overload
 
 import numpy as np
@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, clone
 from sklearn.utils.metaestimators import available_if
 
+from conformesh.api import calibrate, control
+from conformesh.io.memberships import Memberships
 from conformesh.kernels.ranks import Alpha, explain_confidence
-from conformesh.result.calibration import Calibration, columns_among
-from conformesh.result.evaluation import Evaluation
+from conformesh.losses import Loss, as_loss
+from conformesh.result.evaluation import Evaluation, RiskEvaluation
+from conformesh.result.result import Result, columns_among
 from conformesh.scores import Score
 from conformesh.scores.base import Task
-from conformesh.sklearn.base import AUTO, Floats, MeshEstimator
+from conformesh.sklearn.base import AUTO, Floats, MeshEstimator, as_list
 from conformesh.sklearn.rows import labels_of
 
 
@@ -38,22 +41,33 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
     estimator
         Any classifier, fitted or not; a pipeline as well.
     alpha
-        Tolerated miscoverage: sets hold the true class with probability at least 1 - alpha.
+        Tolerated miscoverage: sets hold the true class with probability at least 1 - alpha. Or several levels in a
+        list, found in one run; `predict_set(X, alpha=...)` then says which.
     confidence_level
         1 - alpha, for those who think in it; it takes the place of `alpha`.
     nonconformity
         The nonconformity score: a name of `SCORES`, a class, an object such as ``RAPS(penalty=0.1)``, or a function of
         outputs and column numbers. Scikit-learn keeps the word `score` for the accuracy. All but `logit` read
         `predict_proba`, that one `decision_function`.
+    loss, risk
+        Risk control instead of coverage: a loss of `conformesh.losses`, its class or its name, and the largest mean
+        loss (by default 0.1; or several in a list). With "false-negative-rate" several classes may be true: `y` has a
+        boolean for each row and class, and sets miss on average at most this part of the true ones. `alpha` and
+        `nonconformity` are not used; a loss has a score of its own, ``FalseNegativeRate(score="lac")``.
+    class_conditional
+        Whether sets cover the true class with probability at least 1 - alpha within each class. A class without
+        calibration rows is in every set.
     method
         How devices agree: a name of `METHODS`.
     network
-        Who talks to whom, where `calibrate` is not told: a topology that suits any number of devices and gives each of
-        them two neighbours. With the method `e-dcp` it decides what agreeing costs, never the threshold.
-    target, rank
-        Whom the promise is about and how many scores must be covered, as in `conformesh.calibrate`.
+        Who talks to whom, where `calibrate` is not told: a `Network`, a NetworkX graph or the name of a topology. None:
+        a torus, or a cycle where the number of devices has no two factors. With the method `e-dcp` it decides what
+        agreeing costs, never the threshold.
+    mixture, rank_rule, pac_confidence
+        Which devices new rows come from, how many scores must be covered, and whether coverage holds for this draw of
+        the calibration rows with some probability; as in `conformesh.calibrate`.
     options
-        A dict with further arguments of `conformesh.calibrate`: the method's own options, or `pac_confidence`.
+        A dict with further arguments of `conformesh.calibrate`, such as the method's own options.
     prefit
         "auto": `calibrate` takes a fitted estimator as it is, and `fit` trains a clone, unless the estimator is a
         `FrozenEstimator`. True: `fit` trains nothing either, and all its rows calibrate. False: only what `fit` trained
@@ -66,15 +80,15 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
 
     Attributes
     ----------
-    calibration_
-        The `Calibration`: threshold, certificate, cost. It holds no score.
+    result_
+        The `Result`: thresholds, certificates, cost. It holds no score.
     classes_
         The classes as the model has them, in the order of the columns of sets and p-values.
     estimator_
         The fitted model.
-    scores_, network_
-        The scores of every device, and who talked to whom: a simulation of the mesh on this machine, kept for p-values
-        and for another alpha.
+    table_, network_
+        The `Table` of the scores (or losses) of every device, and who talked to whom: a simulation of the mesh on this
+        machine, kept for p-values and for another alpha.
 
     Examples
     --------
@@ -85,7 +99,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
     >>> mesh = MeshClassifier(model, alpha=0.1).calibrate(X[1::2], y[1::2], devices=[k % 5 for k in range(75)])
     >>> mesh.predict_set(X[:1])
     array([[ True, False, False]])
-    >>> mesh.calibration_.certificate.kind
+    >>> mesh.result_.certificate.kind
     'counted'
     """
 
@@ -97,13 +111,17 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         self,
         estimator: Any,
         *,
-        alpha: Alpha = 0.1,
-        confidence_level: Alpha | None = None,
+        alpha: Alpha | Sequence[Alpha] = 0.1,
+        confidence_level: Alpha | Sequence[Alpha] | None = None,
         nonconformity: Any = "lac",
+        loss: Any = None,
+        risk: Any = None,
+        class_conditional: bool = False,
         method: str = "e-dcp",
-        network: Any = "cycle",
-        target: Any = "sizes",
-        rank: str = AUTO,
+        network: Any = None,
+        mixture: Any = "sizes",
+        rank_rule: str = AUTO,
+        pac_confidence: Alpha | None = None,
         options: Mapping[str, Any] | None = None,
         prefit: bool | Literal["auto"] = "auto",
         calibration_size: float | None = None,
@@ -113,10 +131,14 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         self.alpha = alpha
         self.confidence_level = confidence_level
         self.nonconformity = nonconformity
+        self.loss = loss
+        self.risk = risk
+        self.class_conditional = class_conditional
         self.method = method
         self.network = network
-        self.target = target
-        self.rank = rank
+        self.mixture = mixture
+        self.rank_rule = rank_rule
+        self.pac_confidence = pac_confidence
         self.options = options
         self.prefit = prefit
         self.calibration_size = calibration_size
@@ -126,8 +148,9 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
     def classes_(self) -> NDArray[Any]:
         """The classes as the model has them; column numbers where a model that is calibrated has none."""
         model = self._fitted_first("classes_")
-        if not hasattr(model, "classes_") and hasattr(self, "_columns_seen"):
-            return np.arange(self._columns_seen)
+        known = getattr(model, "classes_", None)
+        if hasattr(self, "_columns_seen") and (known is None or len(known) != self._columns_seen or np.ndim(known[0])):
+            return np.arange(self._columns_seen)  # of a multi-label model, the classes of each label
         return np.asarray(model.classes_)
 
     @available_if(_model_has("predict_proba"))  # type: ignore[untyped-decorator]
@@ -142,14 +165,15 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
 
     @overload
     def predict_set(
-        self, X: Any, *, alpha: Alpha | None = ..., as_names: Literal[False] = ..., devices: Any = ..., rng: Any = ...,
-        keys: Any = ...,
+        self, X: Any, *, alpha: Alpha | None = ..., as_names: Literal[False] = ..., devices: Any = ...,
+        groups: Any = ..., sample_weight: Any = ..., inputs: Any = ..., rng: Any = ..., keys: Any = ...,
     ) -> NDArray[np.bool_]: ...  # fmt: skip
 
     @overload
     def predict_set(
-        self, X: Any, *, alpha: Alpha | None = ..., as_names: bool, devices: Any = ..., rng: Any = ..., keys: Any = ...
-    ) -> Any: ...
+        self, X: Any, *, alpha: Alpha | None = ..., as_names: bool, devices: Any = ..., groups: Any = ...,
+        sample_weight: Any = ..., inputs: Any = ..., rng: Any = ..., keys: Any = ...,
+    ) -> Any: ...  # fmt: skip
 
     @explain_confidence
     def predict_set(
@@ -159,78 +183,100 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         alpha: Alpha | None = None,
         as_names: bool = False,
         devices: Any = None,
+        groups: Any = None,
+        sample_weight: Any = None,
+        inputs: Any = None,
         rng: Any = None,
         keys: Any = None,
     ) -> Any:
-        """Return the prediction sets: a table of truth values, (rows, classes).
+        """Return the prediction sets: a boolean mask, (rows, classes).
 
         Parameters
         ----------
         X
             Rows to predict.
         alpha
-            Another alpha than the one calibrated for: one more run of the devices, on the scores they hold.
+            Which level, where there are several. Any other one, too: that is one more run of the devices, on the
+            scores they have. With a loss it is the risk.
         as_names
-            Return the classes of each set instead, an array for each row.
+            Return the classes of each set instead, a tuple for each row.
         devices
             The device of every row, or the column that names it, for methods that end with a threshold per device
             (`local`, `q-dcp`). By default the threshold that is valid on every device.
+        groups
+            The groups of every row, or the column that names them, where `calibrate` was given groups.
+        sample_weight
+            The weight of every row, the column, or a function of `inputs`, where `calibrate` was given `test_weights`.
+        inputs
+            Where `calibrate` was given centres: the features of every row, by default X.
         rng, keys
-            For a randomised score, as in `Calibration.predict`.
+            For a randomised score and for centres, as in `Result.predict`.
         """
-        sets: NDArray[np.bool_] = self._predicted("predict_set", X, alpha, devices, rng=rng, keys=keys)
-        return [self.classes_[row] for row in sets] if as_names else sets
+        columns = {"devices": devices, "groups": groups, "weight": sample_weight, "inputs": inputs}
+        return self._predicted("predict_set", X, alpha, columns, as_names=as_names, rng=rng, keys=keys)
 
-    def predict_p(self, X: Any, y: Any = None, *, rng: Any = None, keys: Any = None) -> Floats:
+    def predict_p(self, X: Any, y: Any = None, *, groups: Any = None, rng: Any = None, keys: Any = None) -> Floats:
         """Return conformal p-values: of every class, (rows, classes), or with `y` of these labels, (rows,).
 
-        They are counted by all devices beside their scores, whatever the method of the calibration. The classes with a
-        p-value above alpha are the set that `e-dcp` gives, for every alpha at once. They are rounded up to floats:
-        one that equals alpha may appear above it.
+        They are counted by all devices beside their scores, whatever the method of the calibration; with `groups`, or
+        with `class_conditional`, beside the scores of the same group or class. The classes with a p-value above alpha
+        are the set that `e-dcp` gives, for every alpha at once. They are rounded up to floats: one that equals alpha
+        may appear above it.
         """
-        self._calibration("predict_p", None)
-        outputs = self._outputs_of(X, self.score_, "predict_p")
+        who = "MeshClassifier.predict_p"
+        self._fitted_result("predict_p")
+        if isinstance(self.score_, Loss):
+            raise ValueError(f"{who}: a loss has no p-values; calibrate with a nonconformity score, without loss=")
+        rows = self._rows(who, X, groups=groups, is_labelled=False)
+        outputs = self._outputs(rows, self.score_, "predict_p")
         draws = self.score_.draws(outputs, rng=rng, keys=keys)
         of_all_labels: Any = self.score_.of_all_labels  # type: ignore[attr-defined] # it is one of classification
-        table = self._p_values(of_all_labels(outputs, **draws))
+        table = self._p_values(who, of_all_labels(outputs, **draws), rows.groups)
         if y is None:
             return table
-        labels = labels_of("MeshClassifier.predict_p", y, len(table))
+        labels = labels_of(who, y, len(table))
         return np.asarray(table[np.arange(len(table)), columns_among(self.classes_.tolist(), labels)])
 
-    def evaluate(self, X: Any, y: Any = None, **options: Any) -> Evaluation:
-        """Measure coverage and size of sets on labelled rows: overall, by class and, with `devices`, by device.
+    def evaluate(self, X: Any, y: Any = None, **options: Any) -> Evaluation | RiskEvaluation:
+        """Measure coverage and size of sets on labelled rows: overall, by class, and by device and group where given.
 
-        Rows come in the forms of `calibrate`, with `devices`; `alpha`, `rng` and `keys` are as in `predict_set`.
+        Rows come in the forms of `calibrate`, with `devices` and `groups`; the other arguments are as in `predict_set`.
+        With a loss, its mean is measured.
         """
         found = super().evaluate(X, y, **options)
+        if isinstance(found, RiskEvaluation):
+            return found
         names = self.classes_.tolist()
-        own = {names[column]: own for column, own in found.per_class.items()}
-        return structs.replace(found, per_class=own, classes=None)  # which would name columns
+        per_class = {names[column]: coverage for column, coverage in found.per_class.items()}
+        return structs.replace(found, per_class=per_class, classes=None)  # which would name columns
 
     def _train(self, X: Any, y: Any, fit_params: Mapping[str, Any]) -> None:
         self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)
 
-    def _outputs_of(self, X: Any, score: Score, who: str) -> NDArray[Any]:
-        """Return what the score reads: probabilities, or a decision function with a column per class."""
+    def _outputs_of(self, X: Any, score: Score | Loss, who: str) -> NDArray[Any]:
+        """Return what the score or loss reads: probabilities, or a decision function with a column per class."""
         model = self._model(who)
-        if score.reads != "logits" and hasattr(model, "predict_proba"):
-            return np.asarray(model.predict_proba(X))
+        what = "loss" if isinstance(score, Loss) else "score"
+        is_any = what == "loss" and not hasattr(score, "score")  # any numbers will do
+        if (score.reads != "logits" or is_any) and hasattr(model, "predict_proba"):
+            return _as_one_table(model.predict_proba(X), model)
         if score.reads == "probabilities":
             raise TypeError(
-                f"score '{score.name}' reads probabilities, but {type(model).__name__} has no predict_proba; use "
+                f"{what} '{score.name}' reads probabilities, but {type(model).__name__} has no predict_proba; use "
                 "nonconformity='logit', which reads decision_function, or scikit-learn's CalibratedClassifierCV"
             )
         if not hasattr(model, "decision_function"):
             raise TypeError(
-                f"score '{score.name}' reads {score.reads}, but {type(model).__name__} has no decision_function; use a "
-                "score that reads probabilities, such as 'lac'"
+                f"{what} '{score.name}' reads {score.reads}, but {type(model).__name__} has no decision_function; use "
+                "a score that reads probabilities, such as 'lac'"
             )
         decision = np.asarray(model.decision_function(X))
         return np.stack([-decision, decision], axis=1) if decision.ndim == 1 else decision
 
     def _columns(self, labels: NDArray[Any], outputs: NDArray[Any], who: str) -> NDArray[Any]:
         self._columns_seen = outputs.shape[1]
+        if labels.ndim > 1:  # several may be true
+            return labels
         try:
             return columns_among(self.classes_.tolist(), labels)
         except ValueError as error:
@@ -238,6 +284,58 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
                 f"{who}: {error}; the model was not trained with it, so that no set can hold it: train with all classes"
             ) from None
 
-    def _run(self, *given: Any, **options: Any) -> Calibration:
-        found: Calibration = super()._run(*given, classes=self.classes_, **options)
-        return found
+    def _scored(self, outputs: NDArray[Any], labels: NDArray[Any]) -> dict[str, Any]:
+        classes, keywords = self.classes_.tolist(), self._keywords
+        columns: dict[str, Any] = {"losses" if self.loss is not None else "score": self.score_(outputs, labels)}
+        weights = keywords.get("class_weights")
+        if not self.class_conditional and weights is None:
+            return columns
+        if labels.ndim > 1:
+            raise ValueError("class_conditional and class_weights need one class for each row, got several")
+        names = np.array([*map(str, classes)])[labels]
+        if weights is not None:
+            keywords["labels"], columns["labels"] = "labels", names
+            if not isinstance(weights, Mapping):  # in the order of the classes
+                keywords["class_weights"] = dict(zip(classes, weights, strict=True))
+        if self.class_conditional:
+            columns["groups"] = Memberships.of(names, "classes")
+        return columns
+
+    def _run(self, levels: Sequence[float]) -> Result:
+        if self.loss is None:
+            given = {"score": self.score_, "classes": self.classes_, **self._keywords}
+            return calibrate(self.table_, self.network_, levels, self.method, **given)
+        found = control(self.table_, self.network_, levels, self.method, loss=self.score_, **self._keywords)
+        return structs.replace(found, classes=tuple(self.classes_.tolist()))
+
+    def _levels(self) -> list[float]:
+        if self.loss is None:
+            if self.risk is not None:
+                raise ValueError("risk is the largest mean loss: give loss=, such as loss='false-negative-rate'")
+            levels: list[float] = super()._levels()
+            return levels
+        if self.confidence_level is not None or self.alpha != 0.1:
+            raise ValueError(f"with a loss, give risk= instead of alpha or confidence_level, got alpha={self.alpha!r}")
+        return [0.1] if self.risk is None else [float(risk) for risk in as_list(self.risk)]
+
+    def _score(self, who: str) -> Score | Loss:
+        if self.loss is None:
+            return super()._score(who)
+        if self.nonconformity != "lac":
+            raise ValueError(
+                f"{who}: a loss has a score of its own, such as losses.FalseNegativeRate(score='logit'); leave "
+                f"nonconformity={self.nonconformity!r} out"
+            )
+        loss = as_loss(self.loss)
+        assert loss is not None
+        return loss
+
+
+def _as_one_table(probabilities: Any, model: Any) -> NDArray[Any]:
+    """Return probabilities, (rows, classes); of a model with a table for each label, those that the label is true."""
+    if not isinstance(probabilities, list):
+        return np.asarray(probabilities)
+    # A label that was always false in training has no column for true.
+    each = zip(probabilities, model.classes_, strict=True)
+    columns = [p[:, [*classes].index(1)] if 1 in classes else np.zeros(len(p)) for p, classes in each]
+    return np.stack(columns, axis=1)

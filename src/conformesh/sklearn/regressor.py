@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -14,11 +15,10 @@ from sklearn.model_selection import cross_val_predict
 
 from conformesh.api import calibrate
 from conformesh.kernels.ranks import Alpha, exact_alpha, explain_confidence
-from conformesh.result.calibration import Calibration
-from conformesh.result.sides import Sides, two_sided
-from conformesh.scores import Score
+from conformesh.pvalues import up
+from conformesh.result.result import Result
+from conformesh.scores import two_sided
 from conformesh.scores.base import Task
-from conformesh.siding import calibrate_sides
 from conformesh.sklearn.base import AUTO, Floats, MeshEstimator, is_fitted
 from conformesh.sklearn.rows import labels_of, rows_in
 
@@ -40,20 +40,22 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
     nonconformity
         The nonconformity score: "absolute-residual", "cqr", "normalised-residual", a class or an object.
     quantiles
-        What the two clones predict; by default alpha / 2 and 1 - alpha / 2.
+        What the two clones predict; by default alpha / 2 and 1 - alpha / 2, where there is one alpha.
     scale_estimator
         For `normalised-residual`, a second model that predicts how far labels lie from predictions, above zero. `fit`
         trains a clone of it on the distances of rows predicted by models that have not seen them. None: the estimator's
         own ``predict(X, return_std=True)``, or a second column of its predictions.
     symmetric
         Whether intervals reach as far below as above. False: each side has a threshold of its own for half of alpha,
-        found in one run (`calibrate_sides`; with `cqr`, asymmetric CQR), and `calibration_` is a `Sides`.
-    alpha, confidence_level, method, network, target, rank, options, prefit, calibration_size, random_state
+        found in one run (with `cqr`, asymmetric CQR): ``result_["lower"]`` and ``result_["upper"]``. With
+        ``options={"lower_share": 0.9}`` the lower side may miss 90 % of alpha.
+    alpha, confidence_level, method, network, mixture, rank_rule, pac_confidence, options, prefit, calibration_size, \
+    random_state
         As for `MeshClassifier`.
 
     Attributes
     ----------
-    calibration_, estimator_, scores_, network_
+    result_, estimator_, table_, network_
         As for `MeshClassifier`; of quantile models `estimator_` is a tuple.
     scale_estimator_
         The fitted model of the scale.
@@ -77,16 +79,17 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         self,
         estimator: Any,
         *,
-        alpha: Alpha = 0.1,
-        confidence_level: Alpha | None = None,
+        alpha: Alpha | Sequence[Alpha] = 0.1,
+        confidence_level: Alpha | Sequence[Alpha] | None = None,
         nonconformity: Any = "absolute-residual",
         quantiles: Sequence[float] | None = None,
         scale_estimator: Any = None,
         symmetric: bool = True,
         method: str = "e-dcp",
-        network: Any = "cycle",
-        target: Any = "sizes",
-        rank: str = AUTO,
+        network: Any = None,
+        mixture: Any = "sizes",
+        rank_rule: str = AUTO,
+        pac_confidence: Alpha | None = None,
         options: Mapping[str, Any] | None = None,
         prefit: bool | Literal["auto"] = "auto",
         calibration_size: float | None = None,
@@ -101,8 +104,9 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         self.symmetric = symmetric
         self.method = method
         self.network = network
-        self.target = target
-        self.rank = rank
+        self.mixture = mixture
+        self.rank_rule = rank_rule
+        self.pac_confidence = pac_confidence
         self.options = options
         self.prefit = prefit
         self.calibration_size = calibration_size
@@ -120,7 +124,18 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         return predicted
 
     @explain_confidence
-    def predict_interval(self, X: Any, *, alpha: Alpha | None = None, devices: Any = None) -> Floats:
+    def predict_interval(
+        self,
+        X: Any,
+        *,
+        alpha: Alpha | None = None,
+        devices: Any = None,
+        groups: Any = None,
+        sample_weight: Any = None,
+        inputs: Any = None,
+        rng: Any = None,
+        keys: Any = None,
+    ) -> Floats:
         """Return the prediction intervals, (rows, 2): lower and upper end, which both belong to them.
 
         Parameters
@@ -128,23 +143,41 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         X
             Rows to predict.
         alpha
-            Another alpha than the one calibrated for: one more run of the devices, on the scores they hold.
+            Which level, where there are several. Any other one, too: that is one more run of the devices, on the
+            scores they have.
         devices
             The device of every row, or the column that names it, for methods that end with a threshold per device.
+        groups, sample_weight, inputs
+            The groups, weights and inputs of every row, where `calibrate` was given `groups`, `test_weights` or
+            `centres`; as in `MeshClassifier.predict_set`.
+        rng, keys
+            For centres, as in `Result.predict`.
         """
-        return self._predicted("predict_interval", X, alpha, devices)
+        columns = {"devices": devices, "groups": groups, "weight": sample_weight, "inputs": inputs}
+        found: Floats = self._predicted("predict_interval", X, alpha, columns, rng=rng, keys=keys)
+        return found
 
-    def predict_p(self, X: Any, y: Any) -> Floats:
+    def predict_p(self, X: Any, y: Any, *, groups: Any = None) -> Floats:
         """Return the conformal p-value of each label `y`, (rows,): small where it is unusually far from its prediction.
 
-        A number has a p-value, not a row: an interval of `e-dcp` holds the numbers whose p-value is above alpha.
+        A number has a p-value, not a row: an interval of `e-dcp` holds the numbers whose p-value is above alpha. With
+        two sides it is the smaller one of both, each divided by the part of alpha that its side may miss: twice the
+        smaller one for equal parts.
         """
-        if isinstance(self._calibration("predict_p", None), Sides):
-            raise ValueError(
-                "MeshRegressor.predict_p needs one score for each label, got two sides; set symmetric=True"
-            )
-        labels = labels_of("MeshRegressor.predict_p", y, rows_in(X))
-        return self._p_values(self.score_(self._outputs_of(X, self.score_, "predict_p"), labels))
+        who = "MeshRegressor.predict_p"
+        sides = self._fitted_result("predict_p").guarantee.sides
+        rows = self._rows(who, X, groups=groups, is_labelled=False)
+        outputs = self._outputs(rows, self.score_, "predict_p")
+        labels = self._columns(labels_of(who, y, len(rows)), outputs, who)
+        if sides is None:
+            return self._p_values(who, self.score_(outputs, labels), rows.groups)
+        scores = two_sided(self.score_).sides(outputs, labels)
+        shares = sides.levels(Fraction(1)).values()  # the lower side first, as the columns of scores
+        each = [
+            _divided(self._p_values(who, np.ascontiguousarray(scores[:, side]), rows.groups, side), share)
+            for side, share in enumerate(shares)
+        ]
+        return np.minimum(1.0, np.minimum(*each))
 
     # --- models -------------------------------------------------------------------------------------------------------
 
@@ -170,14 +203,19 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
     def _quantiles(self) -> tuple[float, float]:
         """Return the two quantiles that models are trained for."""
         if self.quantiles is None:
-            half = self._alpha() / 2
+            levels = self._levels()
+            if len(levels) > 1:
+                raise ValueError(
+                    f"MeshRegressor.fit: {len(levels)} alphas have no one pair of quantiles; give quantiles="
+                )
+            half = exact_alpha(levels[0]) / 2
             return float(half), float(1 - half)
         low, high = (float(exact_alpha(q, "quantiles")) for q in self.quantiles)
         if not low < high:
             raise ValueError(f"quantiles must be a lower and a larger upper one, got {self.quantiles}")
         return low, high
 
-    def _outputs_of(self, X: Any, score: Score, who: str) -> NDArray[Any]:
+    def _outputs_of(self, X: Any, score: Any, who: str) -> NDArray[Any]:
         """Return what the score reads: predictions, or pairs of them."""
         model = self._model(who)
         if isinstance(model, list | tuple):
@@ -219,15 +257,22 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
             )
         return np.stack([np.asarray(model.predict(X)), scale], axis=1)
 
-    def _scored(self, score: Score, outputs: NDArray[Any], labels: NDArray[Any]) -> Floats:
-        return score(outputs, labels) if self.symmetric else two_sided(score).sides(outputs, labels)
-
-    def _run(self, *given: Any, **options: Any) -> Calibration | Sides:
-        found: Calibration | Sides = (calibrate if self.symmetric else calibrate_sides)(*given, **options)
-        return found
-
     def _columns(self, labels: NDArray[Any], outputs: NDArray[Any], who: str) -> NDArray[Any]:
         return labels.astype(np.float64) if labels.dtype.kind == "O" else labels
+
+    def _scored(self, outputs: NDArray[Any], labels: NDArray[Any]) -> dict[str, Any]:
+        score: Any = self.score_
+        return {"score": score(outputs, labels) if self.symmetric else two_sided(score).sides(outputs, labels)}
+
+    def _run(self, levels: Sequence[float]) -> Result:
+        given = {"symmetric": self.symmetric, "score": self.score_, **self._keywords}
+        return calibrate(self.table_, self.network_, levels, self.method, **given)
+
+
+def _divided(p: Floats, share: Fraction) -> Floats:
+    """Return p-values divided by a fraction, rounded up so that none becomes smaller."""
+    values, codes = np.unique(p, return_inverse=True)
+    return np.array([up(Fraction(value) / share) for value in values.tolist()])[codes]
 
 
 def _at_quantiles(estimator: Any, quantiles: tuple[float, float]) -> tuple[Any, ...]:
