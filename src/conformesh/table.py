@@ -607,9 +607,38 @@ class _OfTable(_Reader):
         return self.table
 
     def column(self, given: Any, what: str) -> list[Any]:
-        device's inputs. Where `data` is a table, "weight", "inputs" and "labels" name its own columns, and its groups
-        stay. `ids` are what devices may be called in errors where `data` has only their order, see `known_devices`.
-        `once` says that the table is for a single run, which may then sort its scores in place.
+        if isinstance(given, str):
+            values = getattr(self.table, given) if given in self.NAMED else None
+            if values is None:
+                raise ValueError(f"{what}={given!r} names a column, which this table does not have: {self.table!r}")
+            return [values[self.table.rows(k)] for k in range(self.table.devices)]
+        if self.table.in_place:  # an earlier run may have sorted the scores: which row is which is lost
+            raise ValueError(
+                f"{what} belong to rows, and Table.from_flat(..., copy=False) lets runs reorder them; leave copy=False "
+                "out"
+            )
+        return _beside(given, what, self.names, self.table.devices)
+
+
+def _beside(given: Any, what: str, names: tuple[str, ...] | None, devices: int) -> list[Any]:
+    """Return what each device has of a further column, which must have the form of the scores."""
+    names_columns = isinstance(given, list | tuple) and given and all(isinstance(name, str) for name in given)
+    if isinstance(given, str) or (what == "inputs" and names_columns):
+        raise TypeError(
+            f"{what}={given!r} names a column, so scores must be a frame with it, got one array per device; give "
+            "one array per device instead"
+        )
+    held = as_devices(given, what)
+    if isinstance(held, dict) != (names is not None):
+        raise TypeError(f"scores and {what} must both go by device name or both by order, got one of each")
+    plural = "weights" if what == "weight" else what
+    each = order_by_id(names or (), held, plural) if isinstance(held, dict) else [*held]
+    if len(each) != devices:
+        raise ValueError(
+            f"scores came for {devices} devices but {plural} for {len(each)}; pass one array per device (empty where a "
+            "device has none)"
+        )
+    return each
 
 
 def _offsets(sizes: Any) -> Ints:
@@ -808,9 +837,8 @@ def loss_table(
     """
     if isinstance(losses, Steps):
         raise TypeError("losses are the Steps of one device; give a list with those of each device, or a dict by name")
-        device's inputs. Where `data` is a table, "weight", "inputs" and "labels" name its own columns, and its groups
-        stay. `ids` are what devices may be called in errors where `data` has only their order, see `known_devices`.
-        `once` says that the table is for a single run, which may then sort its scores in place.
+    names = columns if isinstance(columns, ColumnNames) else ColumnNames(columns)
+    data = losses if isinstance(losses, Table) else as_frame(losses, names, LOSS, "losses")
     reader: _Reader
     if isinstance(data, Table):
         if data.losses is None:
