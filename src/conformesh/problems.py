@@ -22,20 +22,20 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from conformesh.centres import WHOLE, Centres, centre_name
-from conformesh.engines.base import Engine
 from conformesh.guarantee import LOWER, UPPER, Groups, Guarantee, LossBound, Weighting
 from conformesh.io.arrays import note_alike
 from conformesh.io.memberships import Atom, name_of
 from conformesh.kernels.ranks import LOSS_UNITS, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.names import natural_order
-from conformesh.protocols.groups import Grouping
 from conformesh.shift import WeightUnit, check_bound, label_weights
 from conformesh.streams import digest_of, stream
-from conformesh.table import Table
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a device of a mesh without groups needs none of these
+    from conformesh.engines.base import Engine
+    from conformesh.protocols.groups import Grouping
     from conformesh.protocols.site import Outcome
+    from conformesh.table import Table
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.engines.base import Engine
 from conformesh.graph.network import Network
 from conformesh.graph.sketch import divisor
 from conformesh.graph.topologies import TOPOLOGIES
@@ -35,6 +34,9 @@ from conformesh.losses import Steps
 from conformesh.names import device_name, natural_order, unknown
 from conformesh.notes import note
 from conformesh.scores import Score
+
+if TYPE_CHECKING:  # a device of a mesh has no engine
+    from conformesh.engines.base import Engine
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -434,7 +436,7 @@ class _OfFrame(_Reader):
         if several and what in ("groups", "inputs"):
             return self._several(given, what)
         if isinstance(given, Mapping):
-            return _in_order_of(self.names or (), dict(as_devices(given, what)), what)
+            return in_order_of(self.names or (), dict(as_devices(given, what)), what)
         raise TypeError(
             f"{what} must be the name of a column, or a list of names, where scores are a frame, got "
             f"{type(given).__name__}; put them into a column of the frame"
@@ -498,7 +500,7 @@ class _OfDevices(_Reader):
         held = as_devices(given, what)
         if isinstance(held, dict) != (self.names is not None):
             raise TypeError(f"scores and {what} must both go by device name or both by order, got one of each")
-        each = _in_order_of(self.names or (), held, what) if isinstance(held, dict) else [*held]
+        each = in_order_of(self.names or (), held, what) if isinstance(held, dict) else [*held]
         if len(each) != len(self.sizes):
             raise ValueError(
                 f"scores came for {len(self.sizes)} devices but {what} for {len(each)}; pass one array per device "
@@ -523,7 +525,7 @@ class _OfTable(_Reader):
         held = as_devices(given, what)
         if isinstance(held, dict) != (self.names is not None):
             raise TypeError(f"scores and {what} must both go by device name or both by order, got one of each")
-        return _in_order_of(self.names or (), held, what) if isinstance(held, dict) else [*held]
+        return in_order_of(self.names or (), held, what) if isinstance(held, dict) else [*held]
 
 
 def _offsets(sizes: Any) -> Ints:
@@ -545,7 +547,7 @@ def _as_weights(values: NDArray[Any], who: str) -> Floats:
     return weights
 
 
-def _in_order_of(names: Sequence[str], held: Mapping[str, Any], what: str) -> list[Any]:
+def in_order_of(names: Sequence[str], held: Mapping[str, Any], what: str) -> list[Any]:
     """Return what devices hold in the order of their names."""
     place = _places([*held], names, what)
     values = [*held.values()]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from conformesh import METHODS, TOPOLOGIES, Calibration, Network, calibrate
+from conformesh import METHODS, TOPOLOGIES, Network, Result, calibrate
 from conformesh.engines.simulator import Simulator
 from conformesh.graph.sketch import weights_below
 from conformesh.kernels import replies as written
@@ -347,7 +347,7 @@ def test_the_worst_coalition_of_a_size_is_found():
 
 def test_a_saved_result_says_what_its_run_revealed(tmp_path, twenty_devices):
     calibrate(twenty_devices, TORUS, 0.1, "e-dcp", schedule="top-k").save(tmp_path / "result.json")
-    result = Calibration.load(tmp_path / "result.json")
+    result = Result.load(tmp_path / "result.json")
     found = exposure_of_result(result)
     assert found.coalition == found.bare == ()
     assert row_of(found, "among the k largest", "everybody").numbers is None
@@ -392,7 +392,7 @@ def test_options_of_a_result_are_read_back(weights, twenty_devices):
     given = weights if weights == "metropolis" else np.full((20, 20), 1 / 20)
     network = Network.complete(20)
     result = calibrate(twenty_devices, network, 0.1, "h-dcp", range=(0.0, 1.0), bins=30, weights=given, strict=False)
-    again = Calibration.from_dict(result.to_dict(), "result")
+    again = Result.from_dict(result.to_dict(), "result")
     assert row_of(exposure_of_result(again, network), "its exact histogram", "the coalition").numbers == 30
 
 

@@ -20,7 +20,6 @@ from conformesh._version import __version__
 from conformesh.engines.faulty import Weather
 from conformesh.faults import Faults, as_faults
 from conformesh.graph.network import Network
-from conformesh.inputs import as_held, in_rows_of
 from conformesh.kernels.ranks import check_alpha, explain_confidence
 from conformesh.names import unknown
 from conformesh.online.arrivals import Arrivals, spread
@@ -31,7 +30,7 @@ from conformesh.online.learners import LEARNERS, Learner
 from conformesh.online.links import Links
 from conformesh.online.outcome import Online, Trail
 from conformesh.online.rules import Rule
-from conformesh.table import as_network
+from conformesh.table import Table, as_devices, as_network, in_order_of
 
 BLOCK = 1024  # steps whose scores are brought into the order of time at once
 
@@ -284,10 +283,12 @@ class _Run:
 
 def _checked(streams: Any, network: Any, largest: float | None) -> tuple[Floats, Network]:
     """Return the streams in the order of the network's rows, and the network."""
-    held = as_held(streams, what="streams") if isinstance(streams, Mapping) else streams
+    held = as_devices(streams, "streams") if isinstance(streams, Mapping) else streams
     if not isinstance(network, Network):
-        network = as_network(network, held if hasattr(held, "__len__") else [])
-    scores = _table(in_rows_of(held, network, network.ids, "streams") if isinstance(held, dict) else held)
+        many = len(held) if hasattr(held, "__len__") else 0
+        names = tuple(held) if isinstance(held, dict) else None
+        network = as_network(network, Table(names, np.zeros(many + 1, dtype=np.int64)))
+    scores = _table(in_order_of(network.ids, held, "streams") if isinstance(held, dict) else held)
     if scores.ndim != 2 or scores.shape[0] != network.devices or scores.shape[1] < 1:
         raise ValueError(
             f"streams must have a row for each of {network.devices} devices and a column for each step, "
@@ -308,7 +309,7 @@ def _checked(streams: Any, network: Any, largest: float | None) -> tuple[Floats,
 def _by_row(given: Any, network: Network, what: str) -> Any:
     """Return values of devices and steps in the order of the network's rows; one for all devices as it is."""
     if isinstance(given, Mapping):
-        return in_rows_of(as_held(given, what=what), network, network.ids, what)
+        return in_order_of(network.ids, as_devices(given, what), what)
     if given is not None and np.ndim(given) == 2:
         network.check_list(what)
     return given

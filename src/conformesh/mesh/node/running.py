@@ -23,8 +23,9 @@ from conformesh.peer.journal import Journal
 from conformesh.peer.linked import Make
 from conformesh.peer.rosters import Rosters
 from conformesh.peer.shelf import Seal
+from conformesh.problems import Problem
 from conformesh.protocols.site import Outcome, Shown
-from conformesh.result.calibration import Calibration
+from conformesh.result.result import Result
 
 if TYPE_CHECKING:
     from conformesh.privacy.account import Account
@@ -124,7 +125,9 @@ def private_protocol_of(
         secrets = secrets_of(config, scores, epoch, context, log)
         # With epsilon the protocol asks for the scores of the epoch that all devices settle on.
         samples = WeightedScores.of([np.empty(0) if config.has_epsilon else scores.until(epoch)], (config.name,))
-        return device_protocol(config.method, network, row, samples, levels, chosen, config.requirement, secrets=secrets)
+        return device_protocol(
+            config.method, network, row, samples, levels, chosen, config.requirement, secrets=secrets
+        )
 
     return make
 
@@ -172,19 +175,21 @@ def protocol_of(config: DeviceConfig, scores: OwnScores, shown: Shown | None = N
 
 def calibration_of(
     config: DeviceConfig, device: Device | Anytime, seconds: float, outcome: Outcome | None = None
-) -> Calibration:
+) -> Result:
     """Return a device's result, by default its last: its own threshold, with its reason and what it cost."""
     outcome = device.result if outcome is None else outcome
     assert outcome is not None
     sent = device.cost if isinstance(device, Anytime) else device.ledger.cost()
     cost = sent if outcome.cost is None else replace(outcome.cost, sent=sent)
-    return Calibration.of(
+    examples = 0 if outcome.sizes is None else int(outcome.sizes.sum())
+    guarantee = config.guarantee
+    return Result.of(
         outcome,
-        cost,
+        [Problem((), guarantee.alphas[0], 0, 0, examples)],
+        guarantee=guarantee,
+        cost=cost,
         method=config.method,
-        alpha=config.alpha,
         device_ids=(config.name,),
-        scores=0 if outcome.sizes is None else int(outcome.sizes.sum()),
         network=config.network.name,
         options=config.options,
         score=config.chosen_score,
