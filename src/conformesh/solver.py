@@ -1,7 +1,7 @@
 """Solver: all problems of a call in one run.
 
 `solve` is the way of every public function: agree on what the weights depend on, weigh, run the method, return one
-`Result`. `device_protocol` is the same for one device of a mesh. `solve_draws` runs many draws of an experiment at
+`Result`. `solve_on_device` is the same for one device of a mesh. `solve_draws` runs many draws of an experiment at
 once, for comparisons and sweeps.
 """
 
@@ -47,7 +47,6 @@ from conformesh.problems import (
     share_counts,
     with_groups,
 )
-from conformesh.progress import rounds_on_a_bar
 from conformesh.protocols.joint import everybodys_counts, on_its_own
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.site import Outcome, Shown, Site, in_rows
@@ -250,6 +249,8 @@ def solve(
     bound: float | None = None,
 ) -> Result:
     """Solve all problems of a guarantee in one run, and return them as one result."""
+    from conformesh.progress import rounds_on_a_bar
+
     started = time.perf_counter()
     chosen, faults = _chosen(run, score), as_faults(run.faults)
     refuse_faults(run.method, chosen, faults)
@@ -283,7 +284,7 @@ def solve(
     return _warned(result, run.strict)
 
 
-def device_protocol(
+def solve_on_device(
     network: Network,
     row: int,
     table: Table,

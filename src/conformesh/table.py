@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
 from conformesh.graph.sketch import divisor
-from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.arrays import (
     as_array,
     as_rows,
@@ -793,6 +792,8 @@ def as_network(network: Any, table: Table) -> Network:
     if network is None:
         network = "cycle" if divisor(table.devices) is None else "torus"
     if isinstance(network, str):
+        from conformesh.graph.topologies import TOPOLOGIES
+
         if network not in TOPOLOGIES:
             raise ValueError(unknown("topology", network, TOPOLOGIES))
         if table.is_wide and table.devices > len(table) / table.devices:
