@@ -555,6 +555,5 @@ def device_protocol(
         return joint(network, row, samples, method, requirement_of(name, requirement), alphas, items, shown)
     nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
     here, kept = np.array([row]), requirement_of(name, requirement)
-    return on_its_own(
-        Site(network, here, nobody, kept, items, alphas, shown=shown or Shown(), secrets=secrets), samples, method
-    )
+    site = Site(network, here, nobody, kept, items, alphas, shown=shown or Shown(), secrets=secrets)
+    return on_its_own(site, method(site, samples))

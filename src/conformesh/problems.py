@@ -6,8 +6,9 @@ much likelier it is among new examples. Levels are the alphas, times the weights
 their own. Losses are columns of drops: an example's loss falls at its breakpoints. All problems of a call are solved in
 one run.
 
-Device weights :math:`\pi_k / n_k` and the unit of weights need everybody's number of rows, and groups the names that
-any device has: `agree` exchanges these before anything is weighed.
+Device weights :math:`\pi_k / n_k`, the unit of weights and required ranks need everybody's number of rows, and groups
+the names that any device has. Engines exchange both with `agree`; devices of a mesh have the names in their
+configuration (`configured`) and exchange numbers only. What follows (`columns_of`) is the same for all and asks nobody.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,20 +24,21 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from conformesh.centres import WHOLE, Centres, centre_name
-from conformesh.engines.base import Engine
 from conformesh.guarantee import LOWER, UPPER, Groups, Guarantee, LossBound, Weighting
 from conformesh.io.arrays import note_alike
 from conformesh.io.memberships import Atom, name_of
 from conformesh.kernels.ranks import LOSS_UNITS, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.names import natural_order
-from conformesh.protocols.groups import Grouping
+from conformesh.names import natural_order, unknown
+from conformesh.protocols.site import in_rows
 from conformesh.shift import WeightUnit, check_bound, label_weights
 from conformesh.streams import digest_of, stream
-from conformesh.table import Table
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a device of a mesh without groups needs none of these
+    from conformesh.engines.base import Engine
+    from conformesh.protocols.groups import Grouping
     from conformesh.protocols.site import Outcome
+    from conformesh.table import Table
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -64,48 +67,144 @@ class Problem(NamedTuple):
     examples: int
 
 
-class Agreed(NamedTuple):
-    """What all devices know before anything is weighed, the same everywhere.
+class PartNames(NamedTuple):
+    """What all devices must know of the parts before they can count rows.
 
     Attributes
     ----------
-    rows
-        How many rows all devices have.
     atoms
-        The combinations of groups that any device has, in the order of their names.
+        The combinations of groups that may occur, in the order of their names; empty without groups.
     overlapping
         Whether a row may be in several groups, or in none.
     loss_bound
         The largest possible loss.
     """
 
-    rows: int
     atoms: tuple[Atom, ...] = ()
     overlapping: bool = False
     loss_bound: float = 1.0
 
 
-def agree(engine: Engine, table: Table, names: Sequence[str], bound: float | None, named: Iterable[Atom]) -> Agreed:
-    """Exchange what the weights depend on: numbers of rows, names of groups, the largest loss."""
-    groups = table.groups
+class Agreed(NamedTuple):
+    """What all devices know before anything is weighed, the same everywhere.
+
+    Attributes
+    ----------
+    names
+        The names of the parts.
+    rows
+        How many rows every device of the network has in each combination of groups, (devices, atoms); one column where
+        there are no groups.
+    """
+
+    names: PartNames
+    rows: Ints
+
+    @property
+    def atoms(self) -> tuple[Atom, ...]:
+        """The combinations of groups, in the order of their names."""
+        return self.names.atoms
+
+    @property
+    def total(self) -> int:
+        """How many rows all devices have."""
+        return int(self.rows.sum())
+
+
+class Rows:
+    """The rows of the devices here, and the scores that they have: one each, two for an interval, drops of a loss."""
+
+    def __init__(self, table: Table, names: Sequence[str]) -> None:
+        self.table, self.names, self.devices = table, names, table.devices
+
+    @cached_property
+    def owner(self) -> Ints:
+        """Which device each row belongs to."""
+        return np.repeat(np.arange(self.devices), self.table.sizes)
+
+    @cached_property
+    def scores(self) -> tuple[Ints, Ints | None, Floats]:
+        """The row of each score, how much a loss falls there (None: scores are no losses), and its values by side."""
+        if self.table.losses is not None:
+            return _drops(self.table)
+        assert self.table.score is not None
+        values = self.table.score if self.table.score.ndim == 2 else self.table.score[:, None]
+        return np.arange(len(self.table)), None, values
+
+    def place(self, row: int) -> tuple[str, int]:
+        """Return whose a row is, and which of its rows."""
+        k = int(self.owner[row])
+        return f"device {self.names[k]}", row - int(self.table.offsets[k])
+
+    def atom_codes(self, atoms: Sequence[Atom]) -> Ints | None:
+        """Return which of the agreed combinations of groups each row is in; None without groups."""
+        groups = self.table.groups
+        if groups is None:
+            return None
+        place = {atom: i for i, atom in enumerate(atoms)}
+        known = np.array([place.get(atom, -1) for atom in groups.atoms], dtype=np.int64)
+        codes = known[groups.codes] if len(known) else np.zeros(0, dtype=np.int64)
+        if (codes < 0).any():
+            row = int((codes < 0).argmax())
+            whose, at = self.place(row)
+            name = name_of(groups.atoms[groups.codes[row]])
+            raise ValueError(f"{whose}, row {at}: {unknown('group', name, map(name_of, atoms))}")
+        return codes
+
+    def counts(self, atoms: Sequence[Atom]) -> Ints:
+        """Return how many rows the devices here have of each combination of groups, (devices here, atoms or 1)."""
+        codes = self.atom_codes(atoms)
+        if codes is None:
+            return self.table.sizes[:, None]
+        found = np.bincount(self.owner * len(atoms) + codes, minlength=self.devices * len(atoms))
+        return found.reshape(self.devices, len(atoms))
+
+
+def agree(engine: Engine, rows: Rows, bound: float | None, named: Iterable[Atom]) -> Agreed:
+    """Exchange what the weights depend on: names of groups and the largest loss, then numbers of rows."""
+    groups = rows.table.groups
     mine = (
-        len(table),
         set() if groups is None else {groups.atoms[code] for code in np.unique(groups.codes).tolist()},
         groups is not None and groups.overlapping,
-        {name: steps.bound for name, steps in zip(names, table.losses or (), strict=False) if len(steps)},
+        {name: steps.bound for name, steps in zip(rows.names, rows.table.losses or (), strict=False) if len(steps)},
     )
     shared = engine.share(mine)
-    by_name = {name_of(atom): atom for _, atoms, _, _ in shared for atom in atoms}
+    by_name = {name_of(atom): atom for atoms, _, _ in shared for atom in atoms}
     if groups is not None and not by_name:
         raise ValueError("groups were asked for, but no device has a score")
     by_name |= {name_of(atom): atom for atom in named}
     note_alike((group for atom in by_name.values() for group in atom), "groups")
-    return Agreed(
-        sum(rows for rows, _, _, _ in shared),
+    names = PartNames(
         tuple(by_name[name] for name in natural_order(by_name)),
-        any(overlapping for _, _, overlapping, _ in shared),
-        _agreed_bound([bounds for _, _, _, bounds in shared], bound),
+        any(overlapping for _, overlapping, _ in shared),
+        _agreed_bound([bounds for _, _, bounds in shared], bound),
     )
+    return Agreed(names, share_counts(engine, rows.counts(names.atoms)))
+
+
+def share_counts(engine: Engine, counts: Ints) -> Ints:
+    """Return numbers of all devices of the network by row, from those of the devices here."""
+    local = counts[engine.here] if len(counts) == engine.network.devices else counts
+    return in_rows(engine.blocks, engine.share(local))
+
+
+def configured(guarantee: Guarantee, table: Table, device: str) -> PartNames:
+    """Return the names of the parts as a device of a mesh is configured with them; others do not count.
+
+    A device that believed names of others would let one of them add columns to everybody's run.
+    """
+    groups, loss = guarantee.groups, guarantee.loss
+    if (groups is None) != (table.groups is None):
+        missing = "the configuration names no groups" if groups is None else "its rows have no groups"
+        raise ValueError(f"device {device}: the configuration and the rows must both have groups, and {missing}")
+    if loss is not None and any(len(steps) and steps.bound != loss.bound for steps in table.losses or ()):
+        raise ValueError(f"device {device}: its losses must have the bound of the configuration, {loss.bound:g}")
+    bound = 1.0 if loss is None else loss.bound
+    if groups is None:
+        return PartNames(loss_bound=bound)
+    atoms = groups.atoms.values() if groups.rule else [(name,) for name in groups.names]
+    by_name = {name_of(atom): tuple(atom) for atom in atoms}
+    return PartNames(tuple(by_name[name] for name in natural_order(by_name)), bool(groups.rule), bound)
 
 
 def _agreed_bound(parts: Sequence[Mapping[str, float]], given: float | None) -> float:
@@ -130,6 +229,9 @@ class Columns:
     ----------
     scores
         A column for each combination of parts. With `grouping` the columns are the atoms, apart for each side.
+    sizes
+        How many scores every device of the network has in each column, (devices, columns) for each of `scores`. None
+        where rows have weights: who weighs nothing is left out, so that these numbers must be exchanged.
     requirement
         What is required of the columns.
     levels
@@ -137,7 +239,8 @@ class Columns:
     problems
         The thresholds that were asked for, parts outer, levels inner.
     examples
-        How many examples the devices here have in each column, where these are not its scores; None otherwise.
+        How many examples every device has, (devices, columns), where these are not the scores of a column; None
+        otherwise.
     asked
         Which levels of each column were asked for; None: all.
     grouping
@@ -145,6 +248,7 @@ class Columns:
     """
 
     scores: tuple[WeightedScores, ...]
+    sizes: tuple[Ints, ...] | None
     requirement: Requirement
     levels: tuple[Fraction, ...]
     problems: list[Problem]
@@ -153,49 +257,26 @@ class Columns:
     grouping: Grouping | None = None
 
 
-class _Rows:
-    """The rows of the devices here with what each of them weighs: the factor of every column but its group."""
+class _Weights:
+    """What each row weighs: the factor of every column but its group."""
 
-    def __init__(self, table: Table, guarantee: Guarantee, names: Sequence[str], agreed: Agreed) -> None:
-        self.table, self.devices = table, table.devices
-        self.owner = np.repeat(np.arange(table.devices), table.sizes)
-        self.names = names
-        centres, weighting, loss = guarantee.centres, guarantee.weighting, guarantee.loss
-        self.loss_unit = 0 if loss is None else LOSS_UNITS
-        self.near = None if centres is None else _near(centres, table, self.place)
+    def __init__(self, rows: Rows, guarantee: Guarantee, agreed: Agreed) -> None:
+        centres, weighting = guarantee.centres, guarantee.weighting
+        self.loss_unit = 0 if guarantee.loss is None else LOSS_UNITS
+        self.near = None if centres is None else _near(centres, rows.table, rows.place)
         self.weight: Ints | None = None
         self.lost: Ints | None = None
         self.unit: WeightUnit | None = None
         if weighting is not None:
             factor = (1 if centres is None else WHOLE) * max(self.loss_unit, 1)
-            self.unit = WeightUnit.of(weighting.bound, agreed.rows, guarantee.mixture.kind, factor)
-            values = self._weights(weighting)
+            self.unit = WeightUnit.of(weighting.bound, agreed.total, guarantee.mixture.kind, factor)
+            values = _likelihoods(rows, weighting)
             self.weight, self.lost = self.unit.down(values), self.unit.lost(values)
-        if loss is None:
-            assert table.score is not None
-            self.row, self.drop = np.arange(len(table)), None
-            self.values = table.score if table.score.ndim == 2 else table.score[:, None]
-        else:
-            self.row, self.drop, self.values = _drops(table)
-
-    def place(self, row: int) -> tuple[str, int]:
-        """Return whose a row is, and which of its rows."""
-        k = int(self.owner[row])
-        return f"device {self.names[k]}", row - int(self.table.offsets[k])
-
-    def _weights(self, weighting: Weighting) -> Floats:
-        table = self.table
-        if weighting.class_weights:
-            assert table.labels is not None
-            return label_weights(table.labels, weighting.class_weights, self.place)
-        assert table.weight is not None
-        check_bound(table.weight, weighting.bound, self.place)
-        return table.weight
 
     @property
     def is_plain(self) -> bool:
         """Whether every row weighs 1 in its column."""
-        return self.weight is None and self.near is None and self.drop is None
+        return self.weight is None and self.near is None and not self.loss_unit
 
     def factor(self, centre: int | None) -> Ints | None:
         """Return what each row weighs at a centre, beside its device's weight; None: 1."""
@@ -203,6 +284,17 @@ class _Rows:
         if near is None or self.weight is None:
             return self.weight if near is None else near
         return np.asarray(self.weight * near)
+
+
+def _likelihoods(rows: Rows, weighting: Weighting) -> Floats:
+    """Return how much likelier each row is among new examples."""
+    table = rows.table
+    if weighting.class_weights:
+        assert table.labels is not None
+        return label_weights(table.labels, weighting.class_weights, rows.place)
+    assert table.weight is not None
+    check_bound(table.weight, weighting.bound, rows.place)
+    return table.weight
 
 
 def _near(centres: Centres, table: Table, place: Callable[[int], tuple[str, int]]) -> Ints:
@@ -229,69 +321,65 @@ def _drops(table: Table) -> tuple[Ints, Ints, Floats]:
 
 
 def columns_of(
-    engine: Engine,
-    table: Table,
-    names: Sequence[str],
-    guarantee: Guarantee,
-    agreed: Agreed,
-    requirement: Requirement,
-    grouping: Grouping | None,
+    rows: Rows, guarantee: Guarantee, agreed: Agreed, requirement: Requirement, grouping: Grouping | None
 ) -> Columns:
     """Return the columns, the requirement and the problems of a guarantee for the rows of the devices here.
 
     `requirement` has mixture and rank rule; `grouping` says how groups overlap, where they do.
     """
     if not has_parts(guarantee) and guarantee.sides is None and guarantee.loss is None:
-        return _one_column(table, names, guarantee, agreed, requirement)
-    rows = _Rows(table, guarantee, names, agreed)
+        return _one_column(rows, guarantee, agreed, requirement)
+    weights = _Weights(rows, guarantee, agreed)
     strategy = grouping is not None and grouping.rule in ("seq", "regression")
     sides = (None,) if guarantee.sides is None else (LOWER, UPPER)
     centres = (None,) if guarantee.centres is None else tuple(range(len(guarantee.centres)))
     atoms = _memberships(guarantee.groups, grouping, agreed, strategy)
-    atom_of_row = None if table.groups is None else _atom_codes(table, agreed)
-    counts = _examples(engine, atom_of_row, atoms, agreed)
-    levels, level_of = _levels(guarantee)
     parts = [(g, s, c) for g in range(len(atoms)) for s in range(len(sides)) for c in range(len(centres))]
-    members = None
-    if atom_of_row is not None:
-        members = np.array([[code in atom for code in range(len(agreed.atoms))] for atom in atoms], dtype=bool)
     runs = [[part for part in parts if part[1] == s] for s in range(len(sides))] if strategy else [parts]
-    scores = tuple(_weigh(rows, guarantee, run, members, atom_of_row, centres) for run in runs)
-    largest = _largest(rows, guarantee, parts)
+    examples = _by_group(agreed.rows, atoms)
+    levels, level_of = _levels(guarantee)
+    largest = _largest(weights, guarantee, parts)
+    counts = examples.sum(axis=0).tolist()
     problems = _problems(guarantee, grouping if strategy else None, counts, sides, centres, level_of)
     _refuse_many(problems)
-    weighted = requirement.is_weighted
-    tests = _test_weights(guarantee.weighting, rows, levels, largest)
-    requirement = replace(
-        requirement,
-        largest_weights=largest if {*largest} != {largest[0]} else largest[:1],
-        test_weights=tests,
-        loss_unit=rows.loss_unit,
-        pac_problems=0 if requirement.pac_confidence is None else len(problems),
-    )
+    members, codes = None, rows.atom_codes(agreed.atoms)
+    if codes is not None:
+        members = np.array([[code in atom for code in range(len(agreed.atoms))] for atom in atoms], dtype=bool)
     held = None
-    if weighted or rows.loss_unit:
-        held = np.repeat(table.sizes[:, None], len(parts), axis=1)
-    asked = _asked(guarantee, sides, parts, levels)
+    if requirement.is_weighted or weights.loss_unit:
+        held = np.repeat(agreed.rows.sum(axis=1)[:, None], len(parts), axis=1)
     return Columns(
-        scores,
-        requirement,
-        tuple(alpha for alpha, _ in levels),
-        problems,
-        held,
-        asked,
-        grouping if strategy else None,
+        scores=tuple(_weigh(rows, weights, guarantee, run, members, codes, centres) for run in runs),
+        sizes=tuple(examples[:, [g for g, _, _ in run]] for run in runs) if weights.is_plain else None,
+        requirement=replace(
+            requirement,
+            largest_weights=largest if {*largest} != {largest[0]} else largest[:1],
+            test_weights=_test_weights(guarantee.weighting, weights, levels, largest),
+            loss_unit=weights.loss_unit,
+            pac_problems=0 if requirement.pac_confidence is None else len(problems),
+        ),
+        levels=tuple(alpha for alpha, _ in levels),
+        problems=problems,
+        examples=held,
+        asked=_asked(guarantee, sides, parts, levels),
+        grouping=grouping if strategy else None,
     )
 
 
-def _one_column(
-    table: Table, names: Sequence[str], guarantee: Guarantee, agreed: Agreed, requirement: Requirement
-) -> Columns:
+def _one_column(rows: Rows, guarantee: Guarantee, agreed: Agreed, requirement: Requirement) -> Columns:
     """Return one column of scores that weigh alike: a million devices need no second array."""
+    table = rows.table
     assert table.score is not None
-    scores = WeightedScores.from_flat(table.score, table.sizes, names=names, copy=not table.in_place)
-    problems = [Problem((), alpha, 0, level, agreed.rows) for level, alpha in enumerate(guarantee.alphas)]
-    return Columns((scores,), requirement, guarantee.alphas, problems)
+    scores = WeightedScores.from_flat(table.score, table.sizes, names=rows.names, copy=not table.in_place)
+    problems = [Problem((), alpha, 0, level, agreed.total) for level, alpha in enumerate(guarantee.alphas)]
+    return Columns((scores,), (agreed.rows,), requirement, guarantee.alphas, problems)
+
+
+def _by_group(counts: Ints, atoms: Sequence[frozenset[int]]) -> Ints:
+    """Return numbers of every device by column of groups, (devices, groups), from numbers by combination of groups."""
+    if not atoms[0]:  # everything is one column
+        return counts
+    return np.stack([counts[:, sorted(atom)].sum(axis=1) for atom in atoms], axis=1)
 
 
 def _memberships(
@@ -303,23 +391,6 @@ def _memberships(
     if by_atom or grouping is None or grouping.by_atoms:
         return [frozenset([code]) for code in range(len(agreed.atoms))]
     return [frozenset(np.flatnonzero(row).tolist()) for row in grouping.members]
-
-
-def _atom_codes(table: Table, agreed: Agreed) -> Ints:
-    """Return which of the agreed atoms each row is of."""
-    assert table.groups is not None
-    place = {atom: i for i, atom in enumerate(agreed.atoms)}
-    known = np.array([place.get(atom, -1) for atom in table.groups.atoms], dtype=np.int64)
-    return known[table.groups.codes] if len(known) else np.zeros(0, dtype=np.int64)
-
-
-def _examples(engine: Engine, atom_of_row: Ints | None, atoms: list[frozenset[int]], agreed: Agreed) -> list[int]:
-    """Return how many rows all devices have of each column of groups."""
-    if atom_of_row is None:
-        return [agreed.rows]
-    mine = np.bincount(atom_of_row, minlength=len(agreed.atoms))
-    whole = np.sum(engine.share(mine), axis=0)
-    return [int(whole[sorted(atom)].sum()) for atom in atoms]
 
 
 def _levels(guarantee: Guarantee) -> tuple[list[tuple[Fraction, float | None]], dict[Any, int]]:
@@ -349,7 +420,8 @@ def _risk_level(risk: Fraction, loss: LossBound) -> Fraction:
 
 
 def _weigh(
-    rows: _Rows,
+    rows: Rows,
+    weights: _Weights,
     guarantee: Guarantee,
     parts: Sequence[tuple[int, int, int]],
     members: NDArray[np.bool_] | None,
@@ -357,47 +429,45 @@ def _weigh(
     centres: Sequence[int | None],
 ) -> WeightedScores:
     """Return the weighted scores of all columns."""
-    columns, table = len(parts), rows.table
-    if rows.is_plain and columns == 1 and members is None and rows.values.shape[1] == 1:
-        return WeightedScores.from_flat(rows.values[:, 0], table.sizes, names=rows.names, copy=not table.in_place)
-    values, segments, weights = [], [], []
+    columns, (row_of, drop, each) = len(parts), rows.scores
+    values, segments, weighed = [], [], []
     lost = np.zeros((rows.devices, columns), dtype=np.int64)
     mass = np.zeros((rows.devices, columns), dtype=np.int64)
     for column, (g, s, c) in enumerate(parts):
         within = None if members is None or atom_of_row is None else members[g][atom_of_row]
-        inside = slice(None) if within is None else within[rows.row]
-        factor = rows.factor(None if centres[c] is None else c)
-        taken = rows.row[inside]
-        values.append(rows.values[inside, s])
+        inside = slice(None) if within is None else within[row_of]
+        factor = weights.factor(None if centres[c] is None else c)
+        taken = row_of[inside]
+        values.append(each[inside, s])
         segments.append(rows.owner[taken] * columns + column)
-        if factor is not None or rows.drop is not None:
+        if factor is not None or drop is not None:
             weight = np.ones(len(taken), np.int64) if factor is None else factor[taken]
-            weights.append(weight if rows.drop is None else weight * rows.drop[inside])
+            weighed.append(weight if drop is None else weight * drop[inside])
         every = slice(None) if within is None else within
-        if rows.lost is not None:
-            more = rows.lost if rows.near is None else rows.lost * rows.near[:, c]
+        if weights.lost is not None:
+            more = weights.lost if weights.near is None else weights.lost * weights.near[:, c]
             np.add.at(lost[:, column], rows.owner[every], more[every])
-        if rows.drop is not None:
+        if drop is not None:
             np.add.at(mass[:, column], rows.owner[every], 1 if factor is None else factor[every])
     order = np.argsort(np.concatenate(segments), kind="stable")
     flat, where = np.concatenate(values)[order], np.concatenate(segments)
     sizes = np.bincount(where, minlength=rows.devices * columns)
-    if not weights:
+    if not weighed:
         return WeightedScores.from_flat(flat, sizes, columns, names=rows.names, copy=False)
-    weigh = np.concatenate(weights)[order]
+    weigh = np.concatenate(weighed)[order]
     within = np.lexsort((flat, where[order]))
     scores = WeightedScores.from_flat(flat, sizes, columns, names=rows.names)
     return scores.weighing(
         weigh[within],
-        None if rows.lost is None else lost.ravel(),
-        mass.ravel() if rows.drop is not None and has_parts(guarantee) else None,
+        None if weights.lost is None else lost.ravel(),
+        mass.ravel() if drop is not None and has_parts(guarantee) else None,
     )
 
 
-def _largest(rows: _Rows, guarantee: Guarantee, parts: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:
+def _largest(weights: _Weights, guarantee: Guarantee, parts: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:
     """Return the largest weight that an example may have in each column."""
     caps = (1,) if guarantee.centres is None else tuple(guarantee.centres.caps.tolist())
-    whole = 1 if rows.unit is None or guarantee.weighting is None else rows.unit.up(guarantee.weighting.bound)
+    whole = 1 if weights.unit is None or guarantee.weighting is None else weights.unit.up(guarantee.weighting.bound)
     return tuple(caps[c] * whole for _, _, c in parts)
 
 
@@ -408,15 +478,15 @@ def has_parts(guarantee: Guarantee) -> bool:
 
 def _test_weights(
     weighting: Weighting | None,
-    rows: _Rows,
+    weights: _Weights,
     levels: Sequence[tuple[Fraction, float | None]],
     largest: tuple[int, ...],
 ) -> tuple[tuple[int, ...], ...] | None:
     """Return the weight of the new example for each column and level; None: the largest."""
-    if weighting is None or rows.unit is None or not weighting.names:
+    if weighting is None or weights.unit is None or not weighting.names:
         return None
-    whole = rows.unit.up(weighting.bound)
-    each = [rows.unit.up(weighting.bound if test is None else test) for _, test in levels]
+    whole = weights.unit.up(weighting.bound)
+    each = [weights.unit.up(weighting.bound if test is None else test) for _, test in levels]
     made = [tuple(one // whole * test for test in each) for one in largest]
     return (made[0],) if len({*made}) == 1 else tuple(made)
 
@@ -474,18 +544,18 @@ def _refuse_many(problems: Sequence[Problem]) -> None:
         )
 
 
-def hidden_scores(table: Table, rows: Ints, agreed: Agreed, side: int, seed: int) -> Floats:
+def hidden_scores(rows: Rows, network_rows: Ints, agreed: Agreed, side: int, seed: int) -> Floats:
     """Return one score of each device here, drawn at random, in the column of its atom; +inf elsewhere.
 
-    The hash of the device's scores makes the place differ between data sets also where the seed is fixed: in sorted
-    scores a fixed place is always the same rank.
+    `network_rows` says which rows of the network the devices here are. The hash of the device's scores makes the place
+    differ between data sets also where the seed is fixed: in sorted scores a fixed place is always the same rank.
     """
-    assert table.score is not None
-    codes = _atom_codes(table, agreed)
-    found = np.full((len(rows), len(agreed.atoms)), np.inf)
-    for k, row in enumerate(rows.tolist()):
-        own = table.rows(k)
-        values = table.score[own] if table.score.ndim == 1 else table.score[own, side]
+    codes = rows.atom_codes(agreed.atoms)
+    assert codes is not None
+    found = np.full((len(network_rows), len(agreed.atoms)), np.inf)
+    for k, row in enumerate(network_rows.tolist()):
+        own = rows.table.rows(k)
+        values = np.ascontiguousarray(rows.scores[2][own, side])
         if len(values):
             place = int(stream(seed, "hidden", row, digest_of(values)).integers(len(values)))
             found[k, codes[own][place]] = values[place]
@@ -504,7 +574,7 @@ def named_groups(table: Table, grouping: Grouping | None, agreed: Agreed) -> Gro
 
 def with_groups(guarantee: Guarantee, groups: Groups | None, agreed: Agreed) -> Guarantee:
     """Return the guarantee with what the devices agreed on."""
-    loss = guarantee.loss if guarantee.loss is None else structs.replace(guarantee.loss, bound=agreed.loss_bound)
+    loss = guarantee.loss if guarantee.loss is None else structs.replace(guarantee.loss, bound=agreed.names.loss_bound)
     return structs.replace(guarantee, groups=groups, loss=loss)
 
 

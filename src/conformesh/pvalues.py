@@ -23,7 +23,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
 from conformesh.names import natural_order, unknown
 from conformesh.notes import note
-from conformesh.problems import agree, columns_of, named_groups, with_groups
+from conformesh.problems import Rows, agree, columns_of, named_groups, with_groups
 from conformesh.protocols.site import Site, in_rows
 from conformesh.protocols.tally import Asked, Tally, tally
 from conformesh.result.certificate import Cost
@@ -130,14 +130,15 @@ def p_values(
             seen = natural_order(set().union(*host.share({*local.labels.tolist()})))
             known, judged = _judged_as(scores, names, test_labels, seen)
             local = replace(local, groups=Memberships.of(local.labels, "labels"))
-        agreed = agree(host, local, here, None, [(name,) for name in known])
+        rows = Rows(local, here)
+        agreed = agree(host, rows, None, [(name,) for name in known])
         guarantee = with_groups(asked, named_groups(local, None, agreed), agreed)
         if labels is not None:
             place = {atom[0]: column for column, atom in enumerate(agreed.atoms)}
             trials = np.array([place[name] for name in known], dtype=np.int64)[judged]
         if labels is not None or shift is not None:
             requirement = replace(requirement, is_weighted=True)
-        made = columns_of(host, local, here, guarantee, agreed, requirement, None)
+        made = columns_of(rows, guarantee, agreed, requirement, None)
         batch = p_values_batch(
             made.scores[0],
             network,
@@ -154,7 +155,7 @@ def p_values(
         values=batch.values.reshape(scores.shape),
         mixture=requirement.mixture,
         rule=batch.rule,
-        scores=agreed.rows,
+        scores=agreed.total,
         devices=network.devices,
         cost=batch.cost,
         classwise=labels is not None,

@@ -1,7 +1,8 @@
-"""Solver: all problems of a call in one run of an engine.
+"""Solver: all problems of a call in one run.
 
 `solve` is the way of every public function: agree on what the weights depend on, weigh, run the method, return one
-`Result`. `solve_draws` runs many draws of an experiment at once, for comparisons and sweeps.
+`Result`. `solve_on_device` is the same for one device of a mesh. `solve_draws` runs many draws of an experiment at
+once, for comparisons and sweeps.
 """
 
 from __future__ import annotations
@@ -10,14 +11,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.engines import ENGINES, Engine, make_engine
-from conformesh.engines.base import Observer, begin
 from conformesh.faults import Faults, as_faults
 from conformesh.graph.network import Network
 from conformesh.guarantee import Guarantee
@@ -37,23 +36,31 @@ from conformesh.notes import note
 from conformesh.problems import (
     Agreed,
     Columns,
+    Rows,
     agree,
     columns_of,
+    configured,
     has_parts,
     hidden_scores,
     joined_sides,
     named_groups,
+    share_counts,
     with_groups,
 )
-from conformesh.progress import rounds_on_a_bar
-from conformesh.protocols.groups import Grouping, grouped
+from conformesh.protocols.joint import everybodys_counts, on_its_own
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.site import Outcome, Site, in_rows
+from conformesh.protocols.site import Outcome, Shown, Site, in_rows
 from conformesh.quantities import several
 from conformesh.result.certificate import Cost
 from conformesh.result.result import Result, refuse_nan
 from conformesh.scores import Score
 from conformesh.table import Table, check_range, local_ids
+
+if TYPE_CHECKING:  # a device of a mesh has no engine, and need not hold what it does not use in memory
+    from conformesh.engines import Engine
+    from conformesh.engines.base import Observer
+    from conformesh.protocols.groups import Grouping
+    from conformesh.protocols.masks import Secrets
 
 
 class TooFewScores(ValueError, UserWarning):  # noqa: N818 - a warning by default, an error on request
@@ -260,32 +267,22 @@ def solve(
     bound: float | None = None,
 ) -> Result:
     """Solve all problems of a guarantee in one run, and return them as one result."""
+    from conformesh.progress import rounds_on_a_bar
+
     started = time.perf_counter()
-    options = suited_options(run.method, run.options, score)
-    chosen, faults = make_options(run.method, options), as_faults(run.faults)
+    chosen, faults = _chosen(run, score), as_faults(run.faults)
     refuse_faults(run.method, chosen, faults)
-    asked = Requirement(
-        guarantee.mixture.kind, guarantee.rank_rule, guarantee.mixture.shares, pac_confidence=guarantee.pac_confidence
-    )
-    kept = requirement_of(run.method, asked)
-    check_shares(kept, network.ids)
+    asked, kept = _requirements(guarantee, run.method, network)
     with (
         rounds_on_a_bar(f"{run.method} on {network.name}", run.observer, run.progress) as observer,
         running(run.engine, network, observer) as engine,
     ):
         local, names = table.on(engine, "scores" if table.losses is None else "losses"), local_ids(engine)
         check_range(score, local, names)
-        agreed = agree(engine, local, names, bound, run.group_atoms)
-        grouping = None
-        if local.groups is not None and (run.group_rule is not None or agreed.overlapping):
-            grouping = Grouping.of(agreed.atoms, run.group_rule or AUTO, run.group_order, run.group_atoms)
-            run = replace(run, group_rule=grouping.rule)
-        guarantee = with_groups(guarantee, named_groups(local, grouping, agreed), agreed)
-        refuse(guarantee, run, network.devices)
-        if has_parts(guarantee) and _weighs_parts(guarantee, asked, kept, grouping):
-            kept = replace(kept, is_weighted=True)
-        columns = columns_of(engine, local, names, guarantee, agreed, kept, grouping)
-        outcome, cost, seed = _run(engine, columns, local, agreed, run, chosen, faults)
+        rows = Rows(local, names)
+        agreed = agree(engine, rows, bound, run.group_atoms)
+        guarantee, columns = _columns(rows, guarantee, agreed, run, asked, kept)
+        outcome, cost, seed = _run(engine, columns, rows, agreed, run, chosen, faults)
     refuse_nan(outcome.thresholds, run.method)
     if guarantee.weighting is not None and guarantee.weighting.assumption:
         outcome = _assuming(outcome, guarantee.weighting.assumption)
@@ -305,6 +302,85 @@ def solve(
     return _warned(result, run.strict)
 
 
+def solve_on_device(
+    network: Network,
+    row: int,
+    table: Table,
+    guarantee: Guarantee,
+    run: Run,
+    *,
+    score: Score | None = None,
+    shown: Shown | None = None,
+    secrets: Secrets | None = None,
+) -> Protocol[Outcome]:
+    """Solve all problems of a guarantee on one device, which knows nothing of the others but the map.
+
+    `table` has the rows of this device. Groups and the bound of losses are those that the guarantee names, the same on
+    all devices. The outcome says which problem each of its thresholds answers, and what the method cost; that leaves
+    out the exchange of numbers of rows. A private method is not told these numbers; `secrets` are what it keeps to
+    itself. `shown` is where it may be seen how far the run is.
+    """
+    chosen, name = _chosen(run, score), network.ids[row]
+    asked, kept = _requirements(guarantee, run.method, network)
+    rows, names = Rows(table, (name,)), configured(guarantee, table, name)
+    counts = rows.counts(names.atoms)
+    private = get_method(run.method).private
+    here, nobody = np.array([row]), np.zeros((network.devices, counts.shape[1]), dtype=np.int64)
+    blank = Site(network, here, nobody, shown=shown or Shown(), secrets=secrets)
+    known = nobody if private else (yield from everybodys_counts(blank, counts))
+    agreed = Agreed(names, known)
+    if guarantee.groups is not None and guarantee.groups.rule:
+        run = replace(run, group_rule=guarantee.groups.rule, group_order=guarantee.groups.names)
+    guarantee, columns = _columns(rows, guarantee, agreed, run, asked, kept)
+    if columns.sizes is None:
+        columns = replace(columns, sizes=((yield from everybodys_counts(blank, columns.scores[0].sizes)),))
+    site = _site(blank, columns, run, chosen)
+    hidden = _hidden(columns, rows, here, agreed, run.seed)
+    method = _protocol(site, columns, columns.scores, run, chosen, hidden, None, sealed=False)  # frames are not signed
+    outcome = yield from on_its_own(site, method)
+    if outcome.sizes is None:
+        outcome = replace(outcome, sizes=site.sizes)
+    problems = columns.problems
+    if private:  # which has counted itself
+        whole = outcome.sizes.sum(axis=0).tolist()
+        problems = [problem._replace(examples=whole[problem.column]) for problem in problems]
+    if guarantee.weighting is not None and guarantee.weighting.assumption:
+        outcome = _assuming(outcome, guarantee.weighting.assumption)
+    return replace(outcome, problems=tuple(problems))
+
+
+def _chosen(run: Run, score: Score | None) -> Any:
+    """Return the options of the method."""
+    return make_options(run.method, suited_options(run.method, run.options, score))
+
+
+def _requirements(guarantee: Guarantee, method: str, network: Network) -> tuple[Requirement, Requirement]:
+    """Return the requirement that was asked for and the one that the method keeps."""
+    asked = Requirement(
+        guarantee.mixture.kind, guarantee.rank_rule, guarantee.mixture.shares, pac_confidence=guarantee.pac_confidence
+    )
+    kept = requirement_of(method, asked)
+    check_shares(kept, network.ids)
+    return asked, kept
+
+
+def _columns(
+    rows: Rows, guarantee: Guarantee, agreed: Agreed, run: Run, asked: Requirement, kept: Requirement
+) -> tuple[Guarantee, Columns]:
+    """Return the guarantee with the groups that all agreed on, and the columns that answer it."""
+    grouping = None
+    if rows.table.groups is not None and (run.group_rule is not None or agreed.names.overlapping):
+        from conformesh.protocols.groups import Grouping
+
+        grouping = Grouping.of(agreed.atoms, run.group_rule or AUTO, run.group_order, run.group_atoms)
+        run = replace(run, group_rule=grouping.rule)
+    guarantee = with_groups(guarantee, named_groups(rows.table, grouping, agreed), agreed)
+    refuse(guarantee, run, len(agreed.rows))
+    if has_parts(guarantee) and _weighs_parts(guarantee, asked, kept, grouping):
+        kept = replace(kept, is_weighted=True)
+    return guarantee, columns_of(rows, guarantee, agreed, kept, grouping)
+
+
 def _weighs_parts(guarantee: Guarantee, asked: Requirement, kept: Requirement, grouping: Grouping | None) -> bool:
     """Return whether columns hold a part of what devices have, so that device weights come from all their examples.
 
@@ -319,47 +395,84 @@ def _weighs_parts(guarantee: Guarantee, asked: Requirement, kept: Requirement, g
 
 
 def _run(
-    engine: Engine, columns: Columns, table: Table, agreed: Agreed, run: Run, chosen: Any, faults: Faults | None
+    engine: Engine, columns: Columns, rows: Rows, agreed: Agreed, run: Run, chosen: Any, faults: Faults | None
 ) -> tuple[Outcome, Cost, dict[str, int]]:
     """Run the method on all columns; return also what the result records of a draw."""
-    drawn: dict[str, int] = {}
+    from conformesh.engines.base import begin
+
+    network = engine.network
+    if columns.sizes is None:
+        columns = replace(columns, sizes=(share_counts(engine, columns.scores[0].sizes),))
+    site = _site(Site(network, engine.here, agreed.rows), columns, run, chosen)
+    begin(engine.observer, site, run.method, faults)
     scores = [samples_here(engine, one) for one in columns.scores]
-    sizes = [in_rows(engine.blocks, engine.share(one.sizes)) for one in scores]
-    held = columns.examples
-    if held is not None:
-        held = in_rows(engine.blocks, engine.share(rows_here(engine, held)))
+    drawn: dict[str, int] = {}
+    if columns.grouping is not None and columns.grouping.hides_drawn_scores:
+        drawn = {"group_seed": engine.share(run.seed)[0]}  # every rank has drawn its own
+    everyone = rows.devices == network.devices
+    hidden = _hidden(
+        columns, rows, np.arange(rows.devices) if everyone else engine.here, agreed, drawn.get("group_seed")
+    )
+    hidden = [None if one is None else rows_here(engine, one) for one in hidden]
+    part, cost = engine.run(_protocol(site, columns, scores, run, chosen, hidden, faults), 1, faults)
+    return Outcome.joined(engine.blocks, engine.share(part)), cost, drawn
+
+
+def _site(blank: Site, columns: Columns, run: Run, chosen: Any) -> Site:
+    """Return what the devices here know before the first message of the method."""
     # E-DCP spends nothing on levels that nobody asked for; other methods compute a threshold for every cell.
     searched = columns.asked if get_method(run.method).weights(chosen) == "scores" else None
-    site = Site(engine.network, engine.here, sizes[0], columns.requirement, held, columns.levels, asked=searched)
-    begin(engine.observer, site, run.method, faults)
+    assert columns.sizes is not None
+    return replace(
+        blank,
+        sizes=columns.sizes[0],
+        requirement=columns.requirement,
+        items=columns.examples,
+        alphas=columns.levels,
+        asked=searched,
+    )
+
+
+def _hidden(
+    columns: Columns, rows: Rows, network_rows: NDArray[np.int64], agreed: Agreed, seed: int | None
+) -> list[NDArray[np.float64] | None]:
+    """Return the scores that regression over many groups hides, for each run of columns; None: none."""
+    if columns.grouping is None or seed is None or not columns.grouping.hides_drawn_scores:
+        return [None] * len(columns.scores)
+    return [hidden_scores(rows, network_rows, agreed, side, seed) for side in range(len(columns.scores))]
+
+
+def _protocol(
+    site: Site,
+    columns: Columns,
+    scores: Sequence[WeightedScores],
+    run: Run,
+    chosen: Any,
+    hidden: Sequence[NDArray[np.float64] | None],
+    faults: Faults | None,
+    *,
+    sealed: bool = True,
+) -> Protocol[Outcome]:
+    """Return what the devices here say to each other: the method's protocol, or that of a rule of groups."""
     if columns.grouping is None:
-        protocol = run_method(run.method, site, scores[0], chosen, faults)
-    else:
-        grouping = columns.grouping
-        hidden: list[NDArray[np.float64] | None] = [None] * len(scores)
-        if grouping.hides_drawn_scores:
-            seed = engine.share(run.seed)[0]  # every rank has drawn its own
-            everyone = table.devices == engine.network.devices
-            rows = np.arange(table.devices) if everyone else engine.here
-            hidden = [rows_here(engine, hidden_scores(table, rows, agreed, side, seed)) for side in range(len(scores))]
-            drawn = {"group_seed": seed}
-        protocol = _by_group_rule(site, sizes, scores, columns, chosen, hidden)
-    part, cost = engine.run(protocol, 1, faults)
-    return Outcome.joined(engine.blocks, engine.share(part)), cost, drawn
+        return run_method(run.method, site, scores[0], chosen, faults, sealed=sealed)
+    return _by_group_rule(site, scores, columns, chosen, hidden)
 
 
 def _by_group_rule(
     site: Site,
-    sizes: Sequence[NDArray[np.int64]],
     scores: Sequence[WeightedScores],
     columns: Columns,
     options: Any,
     hidden: Sequence[NDArray[np.float64] | None],
 ) -> Protocol[Outcome]:
     """Run a rule of overlapping groups, for one side after the other."""
+    from conformesh.protocols.groups import grouped
+
     assert columns.grouping is not None
+    assert columns.sizes is not None
     outcomes, levels = [], []
-    for side, (mine, counts) in enumerate(zip(scores, sizes, strict=True)):
+    for side, (mine, counts) in enumerate(zip(scores, columns.sizes, strict=True)):
         own = [*range(len(columns.levels))]
         if columns.asked is not None:
             own = np.flatnonzero(columns.asked[side]).tolist()
@@ -396,6 +509,8 @@ def _warned(result: Result, strict: bool) -> Result:
 @contextmanager
 def running(engine: str | Engine, network: Network, observer: Observer | None = None) -> Iterator[Engine]:
     """Have an engine ready for this network: the one given, or a new one of that name for as long as it is needed."""
+    from conformesh.engines import ENGINES, make_engine
+
     if observer is not None and not callable(observer):
         raise TypeError(
             f"observer must be a function of round, message and answer, got {type(observer).__name__} {observer!r:.40}"
@@ -492,6 +607,8 @@ def solve_draws(
     refuse_faults(method, chosen, wrong)
     kept = requirement_of(method, requirement)
     check_shares(kept, network.ids)
+    from conformesh.engines.base import begin
+
     with running(engine, network, observer) as host:
         mine = samples_here(host, samples)
         sizes = in_rows(host.blocks, host.share(mine.sizes))

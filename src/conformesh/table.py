@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.engines.base import Engine
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES, divisor
 from conformesh.io.arrays import (
@@ -35,6 +34,9 @@ from conformesh.losses import Steps
 from conformesh.names import device_name, natural_order, unknown
 from conformesh.notes import note
 from conformesh.scores import Score
+
+if TYPE_CHECKING:  # a device of a mesh has no engine
+    from conformesh.engines.base import Engine
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -939,6 +941,8 @@ def as_network(network: Any, table: Table) -> Network:
     if network is None:
         network = "cycle" if divisor(table.devices) is None else "torus"
     if isinstance(network, str):
+        from conformesh.graph.topologies import TOPOLOGIES
+
         if network not in TOPOLOGIES:
             raise ValueError(unknown("topology", network, TOPOLOGIES))
         if table.is_wide and table.devices > len(table) / table.devices:

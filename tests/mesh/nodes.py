@@ -6,32 +6,44 @@ import shutil
 import socket
 import tempfile
 from contextlib import contextmanager
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 
-from conformesh import Calibration, Certificate, Cost
+from conformesh import Certificate, Cost
+from conformesh.guarantee import Guarantee
 from conformesh.mesh.http.server import Service
 from conformesh.mesh.node.state import NodeState
+from conformesh.result.result import Answer, Result
 from conformesh.scores import LAC
 
 JSON = {"Content-Type": "application/json"}
 DEVICES = ("a", "b", "c")
 
 
-def calibration(threshold=0.75, score=LAC(), **changes):  # noqa: B008 - frozen
+def calibration(threshold=0.75, score=LAC(), *, method="e-dcp", alpha="0.1", **changes):  # noqa: B008 - frozen
+    """Return a result; `changes` are fields of it or of its answer."""
+    bracket = (threshold - 0.05, threshold + 0.05) if np.isfinite(threshold) else None
+    devices = changes.get("device_ids", DEVICES)
+    level = Fraction(alpha)
+    one = {"thresholds": np.full(len(devices), threshold, dtype=float), "examples": 60, "bracket": bracket}
+    one |= {"certificate": Certificate("counted", 57, 57)}
+    one |= {name: changes.pop(name) for name in [*changes] if name in Answer.__struct_fields__}
     facts = {
-        "method": "e-dcp",
-        "alpha": 0.1,
-        "thresholds": np.full(3, threshold, dtype=float),
+        "guarantee": Guarantee(alphas=(level,)),
+        "answers": (Answer(part=(), alpha=level, **one),),
+        "method": method,
         "device_ids": DEVICES,
-        "scores": 60,
-        "certificate": Certificate("counted", 57, 57),
         "cost": Cost(12, np.full(3, 24.0), np.full(3, 1536.0)),
         "score": score,
-        "bracket": (threshold - 0.05, threshold + 0.05) if np.isfinite(threshold) else None,
     }
-    return Calibration(**{**facts, **changes})
+    return Result(**{**facts, **changes})
+
+
+def threshold_in(made):
+    """Return the threshold in the JSON of a result, as it is written there."""
+    return made["answers"][0]["thresholds"][0]
 
 
 class Clock:

@@ -12,6 +12,7 @@ from conformesh import Network
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.solver import solve_draws
+from tests.mesh.nodes import threshold_in
 from tests.mesh.real import finish, make_mesh, start, wait_for
 
 pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
@@ -26,8 +27,8 @@ def test_every_device_ends_with_the_simulators_threshold(tmp_path, method, optio
     folders, expected = make_mesh(tmp_path / "mesh", Network.cycle(5), method, mode="anytime", options=options)
     found = [finish(process) for process in [start(folder) for folder in folders]]
     assert [code for code, _, _ in found] == [0] * 5, found
-    assert [result["threshold"] for _, result, _ in found] == expected
-    assert {result["certificate"]["kind"] for _, result, _ in found} == {"counted"}
+    assert [threshold_in(result) for _, result, _ in found] == expected
+    assert {result["answers"][0]["certificate"]["kind"] for _, result, _ in found} == {"counted"}
     assert {tuple(result["roster"]) for _, result, _ in found} == {tuple(f"device-0{k}" for k in range(5))}
 
 
@@ -36,11 +37,13 @@ def test_who_never_comes_is_left_out_by_name(tmp_path):
     folders, _ = make_mesh(tmp_path / "mesh", Network.complete(3), mode="anytime", patience=6.0)
     found = [finish(process) for process in [start(folder) for folder in folders[:2]]]
     assert [code for code, _, _ in found] == [0, 0], found
-    assert {tuple(result["certificate"]["heard"]) for _, result, _ in found} == {("device-00", "device-01")}
+    assert {tuple(result["answers"][0]["certificate"]["heard"]) for _, result, _ in found} == {
+        ("device-00", "device-01")
+    }
     held = [np.loadtxt(folder / "scores.csv", skiprows=1, ndmin=1) for folder in folders[:2]]
     pooled = solve_draws(WeightedScores.of(held), Network.complete(2), [0.1], "e-dcp").outcome.thresholds[0, 0, 0]
     assert all(
-        result["threshold"] in ("inf", "Infinity") or float(result["threshold"]) >= pooled for _, result, _ in found
+        threshold_in(result) in ("inf", "Infinity") or float(threshold_in(result)) >= pooled for _, result, _ in found
     )
 
 

@@ -52,7 +52,7 @@ def test_one_threshold_is_said_once(capsys):
 
 def test_noise_hides_how_many_scores_there_are(capsys):
     noise = Noise(1.0, "score", 2, 3, 8, 5.5, 0.01)
-    hidden = calibration(certificate=Certificate("counted with noise", noise=noise), scores=0)
+    hidden = calibration(certificate=Certificate("counted with noise", noise=noise), examples=0)
     one = ended("a")
     one.result |= hidden.to_dict()
     out = printed(capsys, one)

@@ -19,7 +19,7 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.epochs import declare_epoch
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.privacy.account import FILE, read_account
-from tests.mesh.nodes import short_folder
+from tests.mesh.nodes import short_folder, threshold_in
 from tests.mesh.real import finish, long_ago, make_mesh, wait_for
 from tests.mesh.test_serving import after, staying_up
 
@@ -136,4 +136,4 @@ def test_a_process_that_is_killed_around_its_reveal(point):
         assert max(account.releases(1) for account in accounts) <= 2
         assert [ended[k][0] for k in survivors] == [0] * 4, [ended[k][2] for k in survivors]
         answers = {account.record(1).release.answer(ALPHA).threshold for account in accounts}
-        assert {float(ended[k][1]["threshold"]) for k in survivors} == answers
+        assert {float(threshold_in(ended[k][1])) for k in survivors} == answers

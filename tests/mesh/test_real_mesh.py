@@ -10,6 +10,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.journal import packed, whole_records
 from conformesh.peer.memory import REPORTED
 from conformesh.solver import solve_draws
+from tests.mesh.nodes import threshold_in
 from tests.mesh.real import finish, free_ports, make_mesh, round_of, start, wait_for
 
 pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
@@ -42,7 +43,7 @@ def test_every_device_ends_with_the_simulators_threshold(mesh, method, options, 
     processes = [start(folder) for folder in folders]
     found = [finish(process) for process in processes]
     assert [code for code, _, _ in found] == [0] * len(folders), found
-    assert [result["threshold"] for _, result, _ in found] == expected
+    assert [threshold_in(result) for _, result, _ in found] == expected
 
 
 def test_killed_and_started_again_devices_change_nothing(mesh):
@@ -57,7 +58,7 @@ def test_killed_and_started_again_devices_change_nothing(mesh):
         processes[k] = start(folders[k])
     found = [finish(process) for process in processes]
     assert [code for code, _, _ in found] == [0] * 4, found
-    assert [result["threshold"] for _, result, _ in found] == expected
+    assert [threshold_in(result) for _, result, _ in found] == expected
     assert "from the journal" in found[1][2] + found[2][2]
 
 
@@ -77,7 +78,7 @@ def test_a_device_that_starts_after_the_others_have_finished(mesh):
     forget_report(folders[1])
     code, result, log = finish(start(folders[1]), timeout=30)  # half of its patience
     assert (code, result) == (0, first[1][1]), log
-    assert result["threshold"] == expected[1]
+    assert threshold_in(result) == expected[1]
     assert "run 1: finished before this start" in log
     code, result, log = finish(start(folders[1], "--patience", "2"))  # a new request, and nobody else is there
     assert (code, result) == (1, None), log
@@ -113,7 +114,7 @@ def test_the_others_go_on_without_a_lost_device(mesh):
     assert rosters == {("device-00", "device-01", "device-02")}
     held = [np.loadtxt(folder / "scores.csv", skiprows=1, ndmin=1) for folder in folders[:3]]
     expected = solve_draws(WeightedScores.of(held), Network.complete(3), [0.1], "e-dcp").outcome.thresholds[0, 0, 0]
-    assert {result["threshold"] for _, result, _ in found} == {expected}
+    assert {threshold_in(result) for _, result, _ in found} == {expected}
 
 
 def test_devices_that_disagree_send_nothing(mesh):

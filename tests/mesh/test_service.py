@@ -33,7 +33,7 @@ def where(request):
 def test_threshold_certificate_and_calibration(where):
     about = {"scores": 60, "devices": 3, "made": "2023-11-14T22:13:20.000Z", "run": 3, "restored": False}
     about |= {"roster_number": 0, "survivors": ["a", "b", "c"], "about": "everybody", "final": True, "lost": []}
-    certificate = calibration().to_dict()["certificate"]
+    certificate = calibration().to_dict()["answers"][0]["certificate"]
     with serving(where=where) as service:
         status, answer = asked(service, "GET", "/threshold")
         assert status == 200

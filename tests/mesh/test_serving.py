@@ -26,7 +26,7 @@ from conformesh.mesh.node.store import ResultStore
 from conformesh.mesh.node.watching import CertificateWatch, ScoreWatch
 from conformesh.peer.frames import SIZE
 from conformesh.peer.settings import PeerError
-from tests.mesh.nodes import numbers, short_folder
+from tests.mesh.nodes import numbers, short_folder, threshold_in
 from tests.mesh.real import drawn_scores, finish, long_ago, make_mesh, simulated, start, wait_for, write_scores
 
 pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
@@ -523,7 +523,7 @@ def test_a_node_waits_for_the_writer_of_its_scores_and_uses_all_of_them():
                 file.write(text[len(text) // 2 :])
         finally:
             done = [finish(process) for process in processes]
-        assert [(code, result["threshold"]) for code, result, _ in done] == [(0, x) for x in expected]
+        assert [(code, threshold_in(result)) for code, result, _ in done] == [(0, x) for x in expected]
         assert "it has just changed, and is read once nothing was written to it for 2 s" in done[1][2]
 
 

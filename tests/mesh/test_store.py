@@ -97,8 +97,8 @@ def test_no_changed_byte_gives_a_wrong_number(tmp_path):
         ("[]", "got 'list'"),
         ("null", "got 'NoneType'"),
         ('{"format": "conformesh-node-result/9"}', "got 'conformesh-node-result/9'"),
-        ('{"format": "conformesh-node-result/1"}', "needed format conformesh-node-result/3"),
-        ('{"format": "conformesh-node-result/3"}', "it lacks bound"),
+        ('{"format": "conformesh-node-result/1"}', "needed format conformesh-node-result/4"),
+        ('{"format": "conformesh-node-result/4"}', "it lacks bound"),
         ("[" * 100_000, "cannot be used"),
         (b"\xff\xfe", "cannot be used"),
     ],
@@ -147,7 +147,7 @@ def test_how_devices_talk_makes_no_other_result(tmp_path, change):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"alpha": 0.2}, "found by e-dcp at alpha 0.2"),
+        ({"alpha": "0.2"}, "found by e-dcp at alpha 0.2"),
         ({"method": "cp", "bracket": None}, "found by cp at alpha 0.1"),
         ({"device_ids": ("b", "c", "d")}, "is that of b, c, d, not of a"),
         ({"score": APS()}, "its score is aps"),
@@ -203,4 +203,4 @@ def test_it_holds_no_score(tmp_path):
     text = store.path.read_text()
     shown = {*result.thresholds.tolist(), *(result.bracket or ())}
     assert [x for x in scores.ravel().tolist() if x not in shown and repr(x) in text] == []
-    assert json.loads(text)["calibration"]["scores"] == 60
+    assert json.loads(text)["calibration"]["answers"][0]["examples"] == 60

@@ -10,6 +10,7 @@ from conformesh import METHODS, Network
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.solver import solve_draws
 from tests.campaigns import campaign_seeds
+from tests.mesh.nodes import threshold_in
 from tests.mesh.real import drawn_scores, finish, make_mesh, missed_for, round_of, start, wait_for
 
 pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
@@ -32,7 +33,7 @@ def test_every_method_ends_with_the_simulators_threshold(tmp_path, method, netwo
     folders, expected = make_mesh(tmp_path / "m", network, method, options=OPTIONS.get(method, {}), patience=60.0)
     found = [finish(process) for process in [start(folder) for folder in folders]]
     assert [code for code, _, _ in found] == [0] * 20, found
-    assert [float(result["threshold"]) for _, result, _ in found] == expected
+    assert [float(threshold_in(result)) for _, result, _ in found] == expected
 
 
 def rounds_of_run(folder, method):
@@ -60,7 +61,7 @@ def test_three_killed_at_random_rounds_change_nothing(tmp_path, seed):
     found = [ended[k] if k in ended else finish(process) for k, process in enumerate(processes)]
     assert killed > 0  # the run cannot end before the first of them is back
     assert [code for code, _, _ in found] == [0] * 20, found
-    assert [float(result["threshold"]) for _, result, _ in found] == expected
+    assert [float(threshold_in(result)) for _, result, _ in found] == expected
 
 
 def frozen(processes, folders, k, at):
@@ -81,7 +82,7 @@ def test_one_frozen_for_longer_than_a_link_lasts_changes_nothing(tmp_path, netwo
         processes[7].send_signal(signal.SIGCONT)
     found = [finish(process) for process in processes]
     assert [code for code, _, _ in found] == [0] * 20, found
-    assert [float(result["threshold"]) for _, result, _ in found] == expected
+    assert [float(threshold_in(result)) for _, result, _ in found] == expected
 
 
 def killed_for_good(folders, k=7, at=20):
@@ -112,5 +113,5 @@ def test_the_others_go_on_without_one_killed_for_good(tmp_path):
     smaller = Network.from_networkx(TORUS.to_networkx().subgraph([TORUS.ids[k] for k in left]))
     right = solve_draws(WeightedScores.of([scores[k] for k in left]), smaller, [0.1], "q-dcp", rounds=400)
     assert [code for code, _, _ in found] == [0] * 19, found
-    assert [float(result["threshold"]) for _, result, _ in found] == right.outcome.thresholds[:, 0, 0].tolist()
+    assert [float(threshold_in(result)) for _, result, _ in found] == right.outcome.thresholds[:, 0, 0].tolist()
     assert {tuple(result["roster"]) for _, result, _ in found} == {tuple(folders[k].name for k in left)}

@@ -242,9 +242,9 @@ def test_result_file_and_view(twins):
     kept = json.loads(twins[0][1].kept["result.json"])
     assert kept["roster"] == [f"device-{k:02}" for k in range(5)]
     calibration = kept["calibration"]
-    assert calibration["certificate"]["noise"]["epsilon"] == 1.0
+    assert calibration["answers"][0]["certificate"]["noise"]["epsilon"] == 1.0
     assert len(calibration["options"]["release"]["totals"]) == 8
-    assert calibration["scores"] == 0  # it knows no number of scores
+    assert calibration["answers"][0]["examples"] == 0  # it knows no number of scores
 
 
 def test_journal_size_times_of_files_and_account(twins):

@@ -93,7 +93,7 @@ class Fleet:
         """Return threshold and roster of what a node has certified about an epoch; None if it has not."""
         with suppress(FileNotFoundError):
             file = json.loads((self.folders[k] / RESULT).read_bytes())
-            if epoch in file["calibration"]["certificate"]["noise"]["epochs"]:
+            if epoch in file["calibration"]["answers"][0]["certificate"]["noise"]["epochs"]:
                 return str(file["calibration"]["thresholds"][0]), tuple(file["roster"])
         return None
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformesh import METHODS, Network, calibrate, calibrate_several
+from conformesh import METHODS, Network, calibrate
 from conformesh.engines.faulty import Weather
 from conformesh.engines.simulator import Simulator
 from conformesh.faults import Faults
@@ -237,11 +237,11 @@ def test_liars_are_marked():
 
 def test_several_results_of_one_run_show_the_first():
     recorder = Recorder()
-    found = calibrate_several(held_by(6), Network.chain(6), (0.2, 0.1), observer=recorder)
+    found = calibrate(held_by(6), Network.chain(6), [0.2, 0.1], observer=recorder)
     recorder.finish(found)
     [run] = recorder.trace().runs
     assert run.result[0] == ("shown", "the first of 2 results")
-    assert run.steps[-1].devices["threshold"].values == [found.get(0.2).threshold] * 6
+    assert run.steps[-1].devices["threshold"].values == [found.at(0.2).threshold] * 6
 
 
 def test_infinite_thresholds_are_words():

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from conformesh.graph.network import Network, weights_below
-from conformesh.kernels.ranks import Alpha, check_alpha, exact_alpha
+from conformesh.kernels.ranks import Alpha, check_alpha
 from conformesh.names import listed
 from conformesh.privacy.attack import within_earshot
 
 if TYPE_CHECKING:
-    from conformesh.result.calibration import Calibration
+    from conformesh.result.result import Result
 
 To = Literal["neighbours", "everybody", "a server", "the coalition"]
 Edges = Iterable[tuple[int, int]]
@@ -73,7 +73,7 @@ class Where:
     scores, alpha
         Of a run that was not made yet: how many scores each device has, and the level.
     facts
-        Of a run that was made: what was chosen on the way (`Calibration.options`).
+        Of a run that was made: what was chosen on the way (`Result.options`).
     masks
         Pairs of devices that share a mask, for sums that are masked; None: all pairs.
     """
@@ -254,7 +254,7 @@ def exposure_of(
 
 
 def exposure_of_result(
-    result: Calibration,
+    result: Result,
     network: Network | None = None,
     *,
     coalition: int | Sequence[Any] = 1,
@@ -278,7 +278,7 @@ def exposure_of_result(
         with suppress(ValueError):  # of what is no option: a fact that took its place, or one's own matrix by its name
             make_options(result.method, {**options, name: result.options.get(name)})
             options[name] = result.options.get(name)
-    where = Where(K, network, (), result.scores // K, exact_alpha(result.alpha), result.options, masks)
+    where = Where(K, network, (), result.answers[0].examples // K, result.answers[0].alpha, result.options, masks)
     found = _exposure(result.method, where, options, coalition)
     said = {name: value for name, value in result.options.items() if name.startswith("revealed")}
     return replace(found, network=result.network or found.network, facts=said)

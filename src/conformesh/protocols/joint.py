@@ -51,21 +51,27 @@ def joint(
     nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
     blank = Site(network, here, nobody, shown=shown or Shown())
     mine = samples.sizes if items is None else np.stack([samples.sizes, items], axis=1)
-    table = yield from everybodys_numbers(blank, mine)
-    if table.max(initial=0) > MOST_HELD:
-        raise ValueError(
-            f"device {network.ids[int(np.argmax(table.reshape(len(table), -1).max(axis=1)))]} says that it holds "
-            f"{table.max():,} scores, which nobody does; look whether it can be trusted"
-        )
+    table = yield from everybodys_counts(blank, mine)
     sizes, held = (table, None) if items is None else (table[:, 0], table[:, 1])
     site = replace(blank, sizes=sizes, requirement=requirement, items=held, alphas=alphas)
-    return replace((yield from on_its_own(site, samples, method)), sizes=sizes)
+    return replace((yield from on_its_own(site, method(site, samples))), sizes=sizes)
 
 
-def on_its_own(site: Site, samples: WeightedScores, method: Method) -> Protocol[Outcome]:
+def everybodys_counts(site: Site, mine: NDArray[np.int64]) -> Protocol[NDArray[np.int64]]:
+    """Return how many scores or examples everybody has, by row; refuse a number that no device can have."""
+    table = yield from everybodys_numbers(site, mine)
+    if table.max(initial=0) > MOST_HELD:
+        raise ValueError(
+            f"device {site.network.ids[int(np.argmax(table.reshape(len(table), -1).max(axis=1)))]} says that it holds "
+            f"{table.max():,} scores, which nobody does; look whether it can be trusted"
+        )
+    return table
+
+
+def on_its_own(site: Site, method: Protocol[Outcome]) -> Protocol[Outcome]:
     """Run a method on one device, and say what it cost."""
     ledger = Ledger(len(site.here))
-    outcome = yield from without_server(method(site, samples), site, ledger)
+    outcome = yield from without_server(method, site, ledger)
     return replace(outcome, cost=ledger.cost())
 
 

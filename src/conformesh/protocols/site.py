@@ -292,6 +292,8 @@ class Outcome:
     sizes, cost
         How many scores every device holds, (devices, trials), or in one row how many all do, and what the method cost
         the devices here, where nobody but the protocol knows: on a mesh, see `joint`.
+    problems
+        Which problem each threshold answers (`conformesh.problems.Problem`), where nobody but the protocol knows.
     about_all
         Where thresholds are about those who were heard so far: what is certain about everybody, +inf if nothing is.
     """
@@ -305,6 +307,7 @@ class Outcome:
     sizes: NDArray[np.int64] | None = None
     cost: Cost | None = None
     about_all: Outcome | None = None
+    problems: tuple[Any, ...] = ()
     trial_facts: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod

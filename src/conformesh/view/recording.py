@@ -28,8 +28,7 @@ from conformesh.methods import get_method, make_options
 from conformesh.protocols.messages import Message, Pool, Sum, Tell
 from conformesh.protocols.site import Site
 from conformesh.quantities import several
-from conformesh.result.calibration import Calibration
-from conformesh.result.several import Calibrations
+from conformesh.result.result import Result
 from conformesh.view.trace import Column, Everybody, Heading, Pair, Run, Spoken, Step, Trace, Value, refuse_crowd
 
 DENSE = 128  # rounds that are all noted; of twice as many every second one from there on, and so forth
@@ -265,14 +264,15 @@ class Recorder:
         bracket = None if self._private else shown.bracket
         self._noted.append(_Noted(round_, speakers, bits, estimates, heard, bracket))
 
-    def finish(self, result: Calibration | Calibrations) -> None:
-        """Say how the last run that was begun has ended; of several results the first is shown."""
-        many = [*result.items.values()] if isinstance(result, Calibrations) else [result]
-        first, facts = many[0], many[0].facts()
-        if len(many) > 1:
-            facts.insert(0, ("shown", f"the first of {several(len(many), 'result')}"))
-        about = dict(first.certificate.facts(first.scores)).get("about", "")
-        self.conclude(first.thresholds, first.certificate.kind, facts, rounds=first.cost.rounds, about=about)
+    def finish(self, result: Result) -> None:
+        """Say how the last run that was begun has ended; of several answers the first is shown."""
+        first = next(iter(result))
+        facts = first.facts()
+        if len(result) > 1:
+            facts.insert(0, ("shown", f"the first of {several(len(result), 'result')}"))
+        answer = first.answer
+        about = dict(answer.certificate.facts(answer.examples)).get("about", "")
+        self.conclude(answer.thresholds, answer.certificate.kind, facts, rounds=result.cost.rounds, about=about)
 
     def conclude(
         self, thresholds: NDArray[np.float64], kind: str, facts: Sequence[Pair], *, rounds: int, about: str = ""

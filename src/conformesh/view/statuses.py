@@ -11,7 +11,7 @@ from typing import Any
 from conformesh.io.json_numbers import in_json
 from conformesh.names import listed
 from conformesh.quantities import in_bytes, in_time, several
-from conformesh.result.calibration import Calibration
+from conformesh.result.result import Result
 from conformesh.view.trace import Value
 
 Status = Mapping[str, Any]
@@ -45,7 +45,7 @@ def fields_of(status: Status) -> dict[str, Value]:
     }
 
 
-def certified_fields(result: Calibration, survivors: Sequence[str], lost: Sequence[str]) -> dict[str, Value]:
+def certified_fields(result: Result, survivors: Sequence[str], lost: Sequence[str]) -> dict[str, Value]:
     """Return what a step shows of a device that has calibrated once and ended well."""
     heard = result.certificate.heard
     return {

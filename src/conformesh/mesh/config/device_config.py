@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from conformesh.graph.network import Network
+from conformesh.guarantee import Guarantee, Mixture
 from conformesh.kernels.ranks import AUTO, GIVEN, Requirement, check_shares, exact_alpha, make_requirement
 from conformesh.mesh.config import MODES, ON_LOST
 from conformesh.mesh.config.certificate_names import check_device_name
@@ -53,8 +54,9 @@ class DeviceConfig:
         Whether devices talk in `rounds`, each waiting for its neighbours, or at any time (`anytime`), nobody waiting.
     method, alpha, options
         What is run, alpha as the user wrote it, and the options that differ from the defaults.
-    target, rank, pac_confidence, shares
-        Whom the promise is about and by which rule, as in `calibrate`; shares by device where the target is `given`.
+    mixture, rank_rule, pac_confidence, shares
+        The mixture of devices that the guarantee is for and the rule for the rank, as in `calibrate`; shares by device
+        where the mixture is `given`.
     score, score_options, model
         Which score the numbers are, and the digest of the model they come from, where these were said.
     scores
@@ -92,8 +94,8 @@ class DeviceConfig:
     mode: Literal["rounds", "anytime"] = "rounds"
     method: str = "e-dcp"
     alpha: str = "0.1"
-    target: str = "sizes"
-    rank: str = AUTO
+    mixture: str = "sizes"
+    rank_rule: str = AUTO
     pac_confidence: str | None = None
     shares: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
@@ -168,12 +170,28 @@ class DeviceConfig:
 
     @property
     def requirement(self) -> Requirement:
-        """Whom the threshold is to be about, and by which rule."""
-        if bool(self.shares) != (self.target == GIVEN):
-            raise ValueError(f"shares by device go with target = {GIVEN!r}, and with no other, got {self.target!r}")
-        asked = make_requirement(self.shares or self.target, self.rank, self.pac_confidence)
+        """What the method requires of ranks: what was asked for, or the requirement of the method's paper."""
+        return requirement_of(self.method, self._asked)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What was asked for, as the result says it."""
+        asked = self._asked
+        shares = None if asked.shares is None else {**asked.shares}
+        return Guarantee(
+            alphas=(exact_alpha(self.alpha),),
+            mixture=Mixture(asked.mixture, shares),
+            rank_rule=asked.rank_rule,
+            pac_confidence=asked.pac_confidence,
+        )
+
+    @property
+    def _asked(self) -> Requirement:
+        if bool(self.shares) != (self.mixture == GIVEN):
+            raise ValueError(f"shares by device go with mixture = {GIVEN!r}, and with no other, got {self.mixture!r}")
+        asked = make_requirement(self.shares or self.mixture, self.rank_rule, self.pac_confidence)
         check_shares(asked, self.devices)
-        return requirement_of(self.method, asked)
+        return asked
 
     @property
     def rule(self) -> Counting | None:

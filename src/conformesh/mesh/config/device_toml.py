@@ -30,7 +30,7 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (  # the order and the comm
     ),
     (
         "What the devices agree on: from here to on_lost and quorum, [options] and [online], the same on every device.",
-        ("mode", "method", "alpha", "target", "rank", "pac_confidence", "score", "model", "on_lost", "quorum"),
+        ("mode", "method", "alpha", "mixture", "rank_rule", "pac_confidence", "score", "model", "on_lost", "quorum"),
     ),
     ("This device's own scores, a file beside this one; the file stays here.", ("scores",)),
     ("Seconds to wait for a neighbour before giving up, and between two attempts.", ("patience", "retry")),
@@ -41,7 +41,7 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (  # the order and the comm
     ),
     ("Names and serials of certificates that are no longer trusted.", ("revoked",)),
     ("The map: every device in row order, and every edge.", ("devices", "edges")),
-    ('Shares of new examples by device, for target = "given".', ("shares",)),
+    ('Shares of new examples by device, for mixture = "given".', ("shares",)),
     ("Options of the method; what is not said has its default.", ("options",)),
     ("Options of the score.", ("score_options",)),
     (

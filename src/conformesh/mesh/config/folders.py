@@ -129,8 +129,8 @@ def init_mesh(
         mode=mode,
         method=method,
         alpha=alpha,
-        target=requirement.mixture,
-        rank=requirement.rank_rule,
+        mixture=requirement.mixture,
+        rank_rule=requirement.rank_rule,
         pac_confidence=None if requirement.pac_confidence is None else str(requirement.pac_confidence),
         shares={to: str(requirement.shares[name]) for name, to in zip(network.ids, names, strict=True)}
         if requirement.shares is not None

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from conformesh.result.calibration import Calibration
     from conformesh.result.certificate import Certificate
+    from conformesh.result.result import Result
 
 __all__ = ["Client", "NodeError"]
 
@@ -85,14 +85,14 @@ class Client:
         """Return why the threshold may be trusted."""
         return self.calibration().certificate
 
-    def calibration(self) -> Calibration:
+    def calibration(self) -> Result:
         """Return the whole certified result, to predict with where the node is not at hand."""
-        from conformesh.result.calibration import Calibration
+        from conformesh.result.result import Result
 
-        return Calibration.from_dict(self._ask(CALIBRATION)["calibration"], f"the node at {self._address}")
+        return Result.from_dict(self._ask(CALIBRATION)["calibration"], f"the node at {self._address}")
 
     def predict(self, outputs: ArrayLike, *, score: str | Mapping[str, Any] | None = None) -> NDArray[Any]:
-        """Return prediction sets (rows x labels, boolean) or intervals (rows x 2), as `Calibration.predict` does.
+        """Return prediction sets (rows x labels, boolean) or intervals (rows x 2), as `Result.predict` does.
 
         Parameters
         ----------

@@ -60,7 +60,7 @@ OPERATIONS: dict[str, Operation] = {
         "Why the threshold may be trusted", {200: ("The certificate, also in words.", "Certified"), **_NOTHING_YET}
     ),
     CALIBRATION: Operation(
-        "The whole certified result, as `Calibration.save` writes it",
+        "The whole certified result, as `Result.save` writes it",
         {200: ("The calibration.", "Calibration"), **_NOTHING_YET},
     ),
     HEALTH: Operation(

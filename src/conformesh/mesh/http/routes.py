@@ -160,13 +160,14 @@ class Answers:
 
     def _threshold(self, _: bytes) -> Answer:
         found = self._certified()
-        raw = found.calibration.to_dict()
-        return Answer.of({key: raw[key] for key in ("threshold", "alpha", "method", "certificate")} | found.facts())
+        result = found.calibration
+        about = {"threshold": in_json(result.threshold), "alpha": result.alpha, "method": result.method}
+        return Answer.of(about | {"certificate": found.certificate()} | found.facts())
 
     def _certificate(self, _: bytes) -> Answer:
         found = self._certified()
         words = str(found.calibration.certificate)
-        return Answer.of({"certificate": found.calibration.to_dict()["certificate"], "words": words} | found.facts())
+        return Answer.of({"certificate": found.certificate(), "words": words} | found.facts())
 
     def _calibration(self, _: bytes) -> Answer:
         found = self._certified()

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from conformesh.result.calibration import Calibration
+from msgspec import to_builtins
+
+from conformesh.io.json_numbers import in_json
+from conformesh.result.certificate import Certificate
+from conformesh.result.result import Result
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,25 +40,25 @@ class Certified:
         heard, also about everybody: it holds, and another device may hold another one.
     """
 
-    calibration: Calibration
+    calibration: Result
     run: int
     roster: tuple[str, ...]
     made: float
     restored: bool = False
     roster_number: int = 0
-    about_all: Calibration | None = None
+    about_all: Result | None = None
     final: bool = True
     lost: tuple[str, ...] = ()
 
     @property
     def whole(self) -> bool:
         """Whether it is about everybody who takes part, and not only about those who were heard so far."""
-        return not self.calibration.certificate.heard
+        return not any(answer.certificate.heard for answer in self.calibration.answers)
 
     def facts(self) -> dict[str, Any]:
         """Return what every answer about it says besides the numbers."""
         return {
-            "scores": self.calibration.scores if self.calibration.certificate.noise is None else None,
+            "scores": self._scores(),
             "devices": len(self.roster),
             "made": in_utc(self.made),
             "run": self.run,
@@ -67,12 +71,26 @@ class Certified:
             "lost": list(self.lost),
         }
 
+    def certificate(self) -> dict[str, Any]:
+        """Return why the threshold may be trusted, as JSON."""
+        return _plain(self.calibration.answer.certificate)
+
+    def _scores(self) -> int | None:
+        """Return how many scores are behind the thresholds, on all devices; None where noise hides it."""
+        answer = self.calibration.answers[0]
+        return answer.examples if answer.certificate.noise is None else None
+
     def _everybody(self) -> dict[str, Any]:
         """Return what is certain about everybody meanwhile: +inf where nothing is."""
         if self.about_all is None:
             return {"threshold": "inf", "certificate": None}
-        raw = self.about_all.to_dict()
-        return {"threshold": raw["threshold"], "certificate": raw["certificate"]}
+        answer = self.about_all.answer
+        return {"threshold": in_json(answer.threshold), "certificate": _plain(answer.certificate)}
+
+
+def _plain(certificate: Certificate) -> dict[str, Any]:
+    made: dict[str, Any] = in_json(to_builtins(certificate))
+    return made
 
 
 def in_utc(seconds: float) -> str:
@@ -84,7 +102,7 @@ def in_utc(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def refuse_nan(calibration: Calibration) -> None:
+def refuse_nan(calibration: Result) -> None:
     """Refuse a result without a number: whatever is compared with NaN is false, and every set would be empty."""
-    if math.isnan(calibration.threshold):
+    if any(math.isnan(answer.threshold) for answer in calibration.answers):
         raise ValueError(f"a certified threshold must be a number or inf, got NaN from method {calibration.method!r}")

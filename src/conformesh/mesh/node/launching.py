@@ -12,7 +12,7 @@ from typing import Any
 
 from conformesh.mesh.node.logs import PROGRESS
 from conformesh.mesh.node.process import ABOUT
-from conformesh.result.calibration import Calibration
+from conformesh.result.result import Result
 
 LINES = 200  # of a log that are kept for whoever takes them
 
@@ -35,11 +35,11 @@ class Watched:
     lines: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=LINES))
 
     @property
-    def calibration(self) -> Calibration:
+    def calibration(self) -> Result:
         """Its result, where it has one."""
         assert self.result is not None
         own = {key: value for key, value in self.result.items() if key not in ABOUT}
-        return Calibration.from_dict(own, self.name)
+        return Result.from_dict(own, self.name)
 
     @property
     def over(self) -> bool:

@@ -11,20 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
-from conformesh.kernels.ranks import exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.epochs import Epochs
 from conformesh.mesh.config.own_scores import NO_SCORES, OwnScores
-from conformesh.methods import async_protocol, device_protocol, get_method, make_options, suited_options
+from conformesh.methods import async_protocol, get_method, make_options, suited_options
 from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
 from conformesh.peer.journal import Journal
 from conformesh.peer.linked import Make
 from conformesh.peer.rosters import Rosters
 from conformesh.peer.shelf import Seal
+from conformesh.problems import Problem
 from conformesh.protocols.site import Outcome, Shown
-from conformesh.result.calibration import Calibration
+from conformesh.result.result import Result
+from conformesh.solver import Run, solve_on_device
+from conformesh.table import Table
 
 if TYPE_CHECKING:
     from conformesh.privacy.account import Account
@@ -115,16 +117,16 @@ def private_protocol_of(
 
     All it reads is read when an attempt begins, before anything is sent in it.
     """
-    chosen = make_options(config.method, suited_options(config.method, config.options, config.chosen_score))
-    levels = (exact_alpha(config.alpha),)
+    run, guarantee, score = Run(config.method, config.options), config.guarantee, config.chosen_score
     _ = get_method(config.method).protocol  # loaded now, and not in a run
 
     def make(network: Network, row: int, context: bytes) -> Generator[Any, Any, Any]:
         scores, epoch = part.scores(), part.epochs.last()
         secrets = secrets_of(config, scores, epoch, context, log)
         # With epsilon the protocol asks for the scores of the epoch that all devices settle on.
-        samples = WeightedScores.of([np.empty(0) if config.has_epsilon else scores.until(epoch)], (config.name,))
-        return device_protocol(config.method, network, row, samples, levels, chosen, config.requirement, secrets=secrets)
+        own = np.empty(0) if config.has_epsilon else scores.until(epoch)
+        table = Table.from_flat(own, [len(own)], names=(config.name,))
+        return solve_on_device(network, row, table, guarantee, run, score=score, secrets=secrets)
 
     return make
 
@@ -155,36 +157,48 @@ def secrets_of(
 
 def protocol_of(config: DeviceConfig, scores: OwnScores, shown: Shown | None = None) -> Make:
     """Return what makes this device's part of a run, for a network and a row in it."""
-    chosen = make_options(config.method, suited_options(config.method, config.options, config.chosen_score))
-    levels = (exact_alpha(config.alpha),)
     _ = get_method(config.method).protocol  # loaded now, and not in a run
-    samples, caps = WeightedScores.of([scores.values], (config.name,)), _caps(config)
+    guarantee, score = config.guarantee, config.chosen_score
+    if config.mode == "anytime":
+        chosen = make_options(config.method, suited_options(config.method, config.options, score))
+        samples, caps = WeightedScores.of([scores.values], (config.name,)), _caps(config)
+        alphas, requirement = guarantee.alphas, config.requirement
+
+        def gathering(network: Network, row: int) -> Generator[Any, Any, Any]:
+            if shown is not None:
+                shown.clear()
+            return async_protocol(config.method, network, row, samples, alphas, chosen, requirement, caps)
+
+        return gathering
+    run, table = Run(config.method, config.options), Table.from_flat(scores.values, [len(scores)], names=(config.name,))
 
     def make(network: Network, row: int) -> Generator[Any, Any, Any]:
         if shown is not None:
             shown.clear()
-        if config.mode == "anytime":
-            return async_protocol(config.method, network, row, samples, levels, chosen, config.requirement, caps)
-        return device_protocol(config.method, network, row, samples, levels, chosen, config.requirement, shown=shown)
+        return solve_on_device(network, row, table, guarantee, run, score=score, shown=shown)
 
     return make
 
 
 def calibration_of(
     config: DeviceConfig, device: Device | Anytime, seconds: float, outcome: Outcome | None = None
-) -> Calibration:
+) -> Result:
     """Return a device's result, by default its last: its own threshold, with its reason and what it cost."""
     outcome = device.result if outcome is None else outcome
     assert outcome is not None
     sent = device.cost if isinstance(device, Anytime) else device.ledger.cost()
     cost = sent if outcome.cost is None else replace(outcome.cost, sent=sent)
-    return Calibration.of(
+    guarantee, problems = config.guarantee, outcome.problems
+    if not problems:  # in asynchronous mode there is one column, and one level
+        examples = 0 if outcome.sizes is None else int(outcome.sizes.sum())
+        problems = (Problem((), guarantee.alphas[0], 0, 0, examples),)
+    return Result.of(
         outcome,
-        cost,
+        problems,
+        guarantee=guarantee,
+        cost=cost,
         method=config.method,
-        alpha=config.alpha,
         device_ids=(config.name,),
-        scores=0 if outcome.sizes is None else int(outcome.sizes.sum()),
         network=config.network.name,
         options=config.options,
         score=config.chosen_score,

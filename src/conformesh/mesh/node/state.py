@@ -19,7 +19,7 @@ from conformesh.io.json_numbers import in_json
 from conformesh.mesh.node.certified import Certified, in_utc, refuse_nan
 from conformesh.mesh.node.history import History
 from conformesh.peer.settings import Failure
-from conformesh.result.calibration import Calibration
+from conformesh.result.result import Result
 
 LOG = logging.getLogger("conformesh.node")
 MOST_REASONS = 32  # different reasons counted apart; what comes later counts as OTHER, so that memory stays bounded
@@ -278,11 +278,11 @@ class NodeState:
 
     def certify(
         self,
-        calibration: Calibration,
+        calibration: Result,
         *,
         roster: Iterable[str] | None = None,
         run: int | None = None,
-        about_all: Calibration | None = None,
+        about_all: Result | None = None,
         roster_number: int = 0,
         final: bool = True,
         lost: Iterable[str] = (),

@@ -19,13 +19,12 @@ from msgspec import Struct
 from conformesh.io.files import PRIVATE, write_file
 from conformesh.io.json_numbers import from_json, to_json
 from conformesh.io.schemas import checked
-from conformesh.kernels.ranks import exact_alpha
 from conformesh.mesh.config.device_config import DeviceConfig, score_in_words
 from conformesh.mesh.node.certified import Certified, refuse_nan
 from conformesh.peer.rosters import FIELD
-from conformesh.result.calibration import Calibration
+from conformesh.result.result import Result
 
-FORMAT = "conformesh-node-result/3"
+FORMAT = "conformesh-node-result/4"
 NAME = "result.json"
 LOG = logging.getLogger("conformesh.node")
 HOW = (
@@ -106,7 +105,7 @@ class ResultStore:
         del raw["sha256"]
         if file.sha256 != _digest(raw):
             raise ValueError("its checksum does not match what it says")
-        calibration = Calibration.from_dict(file.calibration, where)
+        calibration = Result.from_dict(file.calibration, where)
         refuse_nan(calibration)
         differing = [*_differences(file.bound, _bound_to(self.config)), *self._contradictions(file, calibration)]
         if differing:
@@ -115,7 +114,7 @@ class ResultStore:
             calibration, file.run, tuple(file.roster), file.made, True, file.roster_number, lost=tuple(file.lost)
         )
 
-    def _contradictions(self, file: _ResultFields, calibration: Calibration) -> Iterator[str]:
+    def _contradictions(self, file: _ResultFields, calibration: Result) -> Iterator[str]:
         """Go through what the result itself says against what this device is."""
         config = self.config
         if config.name not in calibration.device_ids:
@@ -125,8 +124,9 @@ class ResultStore:
             yield f"its roster {', '.join(file.roster[:3])}... is not of devices of this mesh with {config.name}"
         if file.roster_number > config.roster_number:
             yield f"it is of roster {file.roster_number}, and this device is under {config.roster_number}"
-        if (calibration.method, exact_alpha(calibration.alpha)) != (config.method, exact_alpha(config.alpha)):
-            yield f"it was found by {calibration.method} at alpha {calibration.alpha:g}"
+        if (calibration.method, calibration.guarantee) != (config.method, config.guarantee):
+            levels = ", ".join(f"{alpha:g}" for alpha in calibration.alphas)
+            yield f"it was found by {calibration.method} at alpha {levels}, or for another guarantee"
         if score_in_words(calibration.score) != score_in_words(config.chosen_score):
             yield f"its score is {score_in_words(calibration.score)}"
 
