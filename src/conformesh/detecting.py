@@ -137,7 +137,8 @@ def detect(
         seed = host.share(seed)[0]  # every rank has drawn its own
         mine, tests_here = local_ids(host), tested.on(host, "test scores")
         local = table.on(host)
-        assert local.score is not None and tests_here.score is not None
+        assert local.score is not None
+        assert tests_here.score is not None
         samples = samples_here(host, WeightedScores.from_flat(local.score, local.sizes, names=mine))
         arrays = [tests_here.score[tests_here.rows(k)] for k in range(tests_here.devices)]
         tests = samples_here(host, WeightedScores.from_flat(tests_here.score, tests_here.sizes))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
-from conformesh.graph.topologies import TOPOLOGIES, divisor
+from conformesh.graph.topologies import divisor
 from conformesh.io.arrays import (
     as_array,
     as_rows,
