@@ -263,8 +263,8 @@ def fronts(
     networks: Sequence[Network],
     alpha: Alpha = 0.1,
     *,
-    target: str | Mapping[Any, Any] = "sizes",
-    rank: str = AUTO,
+    mixture: str | Mapping[Any, Any] = "sizes",
+    rank_rule: str = AUTO,
     pac_confidence: Alpha | None = None,
     seed: int = 0,
     rng: Rng | None = None,
@@ -278,7 +278,7 @@ def fronts(
     True
     """
     seed = seed_of(rng, seed)
-    networks, samples, requirement, site = _setting(devices, networks, alpha, target, rank, pac_confidence)
+    networks, samples, requirement, site = _setting(devices, networks, alpha, mixture, rank_rule, pac_confidence)
     plain = site.weighed(samples).weights is None
     floor = information_floor(samples.sizes[:, 0].tolist(), int(site.ranks()[0, 0])) if plain else 0.0
     found, traded = [], _traded(seed)
@@ -339,8 +339,8 @@ def compare(
     alpha: Alpha = 0.1,
     ways: Sequence[Way] | None = None,
     *,
-    target: str | Mapping[Any, Any] = "sizes",
-    rank: str = AUTO,
+    mixture: str | Mapping[Any, Any] = "sizes",
+    rank_rule: str = AUTO,
     pac_confidence: Alpha | None = None,
     score: Score | None = None,
     outputs: ArrayLike | None = None,
@@ -364,7 +364,7 @@ def compare(
         Tolerated miscoverage, strictly between 0 and 1.
     ways
         What to run; by default `ways_of()`, which is everything.
-    target, rank, pac_confidence
+    mixture, rank_rule, pac_confidence
         The promise, as in `calibrate`; methods that keep the promise they were published with do so here too.
     score, outputs
         A score and model outputs to form prediction sets from, so that their mean size is measured.
@@ -389,7 +389,7 @@ def compare(
     score, seed = as_score(score), seed_of(rng, seed)
     if (score is None) != (outputs is None):
         raise ValueError("mean set sizes need both a score and model outputs, got only one of them")
-    networks, samples, requirement, site = _setting(devices, networks, alpha, target, rank, pac_confidence)
+    networks, samples, requirement, site = _setting(devices, networks, alpha, mixture, rank_rule, pac_confidence)
     ids, n = networks[0].ids, int(samples.sizes.sum())
     measure = _Measure(site, samples, score, outputs, _rows(ids, rows_at), seed)
     measure(np.full(len(ids), np.inf))  # outputs that do not fit the score are an error now, not after all runs
@@ -412,13 +412,13 @@ def _setting(
     devices: Iterable[ArrayLike],
     networks: Sequence[Network],
     alpha: Alpha,
-    target: str | Mapping[Any, Any],
-    rank: str,
+    mixture: str | Mapping[Any, Any],
+    rank_rule: str,
     pac_confidence: Alpha | None,
 ) -> tuple[list[Network], WeightedScores, Requirement, Site]:
     """Return what was given, checked: the networks, the scores in their order, the promise, and where it holds."""
     check_alpha(alpha)
-    table = Table.of(devices, mixture=target)
+    table = Table.of(devices, mixture=mixture)
     if not isinstance(networks, list | tuple):
         given: Any = networks
         name = repr(given) if isinstance(given, str) else "network"
@@ -435,7 +435,7 @@ def _setting(
         local = table.on(make_engine("simulator", network))  # the same for all
     assert local.score is not None
     samples = WeightedScores.from_flat(local.score, local.sizes, names=ids)
-    requirement = make_requirement(target if table.shares is None else table.shares, rank, pac_confidence)
+    requirement = make_requirement(mixture if table.shares is None else table.shares, rank_rule, pac_confidence)
     check_shares(requirement, ids)
     site = replace(Site.everywhere(networks[0], samples.sizes), requirement=requirement, alphas=(exact_alpha(alpha),))
     return networks, samples, requirement, site

@@ -387,7 +387,7 @@ LEVELS = ("alpha", "alphas", "risk", "risks", "fdr")  # words for how often, or 
 
 
 def check_keywords(function: str, method: str, given: Mapping[str, Any]) -> None:
-    """Refuse keywords that are no option of any method, and say what the function calls them or which one takes them."""
+    """Refuse keywords that are no option of any method, and say what to write instead."""
     refuse_confidence(given)
     known = {f.name for f in fields(get_method(method).options)} if given else set()
     strange = [key for key in given if key not in known]

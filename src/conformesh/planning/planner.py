@@ -287,8 +287,8 @@ def plan(
     link: Link | str = "100ms,1Mbit",
     *,
     scores: WeightedScores | None = None,
-    target: str | Mapping[Any, Any] = "sizes",
-    rank: str = AUTO,
+    mixture: str | Mapping[Any, Any] = "sizes",
+    rank_rule: str = AUTO,
     pac_confidence: Alpha | None = None,
     methods: Iterable[str] | None = None,
     options: Mapping[str, Any] | None = None,
@@ -313,7 +313,7 @@ def plan(
         Latency and bandwidth of a device's uplink, as ``100ms,1Mbit``.
     scores
         The scores of all devices of the network asked for, if they are known; else scores are drawn.
-    target, rank, pac_confidence
+    mixture, rank_rule, pac_confidence
         The promise, as in `calibrate`.
     methods, options
         Names of `METHODS`, by default all; options go to the methods that have them.
@@ -345,7 +345,7 @@ def plan(
     level, uplink = check_alpha(alpha), Link.parse(link) if isinstance(link, str) else link
     place = network_itself(where, SIMULATED_UP_TO) if isinstance(where, Network) else where
     samples = _scores(place, scores_per_device, shape) if scores is None else [_given(place, scores)]
-    requirement = make_requirement(target, rank, pac_confidence)
+    requirement = make_requirement(mixture, rank_rule, pac_confidence)
     check_shares(requirement, place.network.ids)
     site = replace(Site.everywhere(place.network, samples[0].sizes), requirement=requirement, alphas=(level,))
     given, rows, refused = dict(options or {}), [], {}
