@@ -21,13 +21,13 @@ from conformesh.kernels.ranks import GROUP_RULES, Requirement, weighted_threshol
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
+from conformesh.problems import Agreed, hidden_scores
 from conformesh.protocols import group_regression
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.group_regression import Book, Cell, Level
 from conformesh.protocols.groups import Grouping, grouped
 from conformesh.protocols.joint import joint
 from conformesh.protocols.site import Outcome, Site
-from conformesh.problems import Agreed, hidden_scores
 from conformesh.solver import solve_draws
 from conformesh.table import Table
 from tests.campaigns import LONG

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import ArrayLike
 
 from conformesh.centres import Centres
@@ -16,7 +18,16 @@ from conformesh.faults import Faults
 from conformesh.graph.network import Network
 from conformesh.guarantee import Guarantee, LossBound, Mixture, Sides
 from conformesh.io.memberships import Atom
-from conformesh.kernels.ranks import AUTO, Alpha, check_alpha, exact_alpha, exact_number, make_requirement
+from conformesh.kernels.ranks import (
+    AUTO,
+    CHOSEN_MIXTURES,
+    GIVEN,
+    Alpha,
+    check_alpha,
+    exact_alpha,
+    exact_number,
+    make_requirement,
+)
 from conformesh.losses import Loss, as_loss
 from conformesh.methods import check_keywords
 from conformesh.names import natural_order
@@ -171,15 +182,17 @@ def calibrate(
     """
     check_keywords("calibrate", method, options)
     kind, names = as_score(score), ColumnNames(columns)
-    weight, inputs = names.named("weight", weight, data), _inputs(inputs, centres, data)
+    weight = names.named("weight", weight, data)
     if class_weights is not None:
         labels = names.named("label", labels, data)
+    if centres is not None or inputs is not None:
+        inputs = _inputs(inputs, centres, weight, data)
     shift, source = weighting_of(weight, weight_bound, inputs, test_weights, class_weights, labels)
     guarantee = Guarantee(
-        alphas=_alphas(alpha),
+        alphas=_levels(alpha, "alpha", check_alpha),
         **_mixture(mixture, rank_rule, pac_confidence),
-        sides=_sides(symmetric, lower_share, kind),
-        centres=_centres(centres, inputs, weight),
+        sides=None if symmetric and lower_share is None else _sides(symmetric, lower_share, kind),
+        centres=centres,
         weighting=shift,
     )
     network, ids = known_devices(network, engine)
@@ -195,18 +208,13 @@ def calibrate(
         ids=ids,
         once=True,
     )
-    run = Run(
-        method,
-        options,
-        engine,
-        faults,
-        observer,
-        progress,
-        strict,
-        **_grouping(table, group_rule, group_order, group_atoms, rng),
-    )
-    guarantee = _with_shares(guarantee, table)
-    return solve(table, guarantee, as_network(network, table), run, score=kind, classes=as_classes(classes))
+    run = Run(method, options, engine, faults, observer, progress, strict)
+    if table.groups is not None or group_rule or group_order or group_atoms:
+        run = _with_grouping(run, table, group_rule, group_order, group_atoms, rng)
+    if table.shares is not None or guarantee.mixture.kind not in CHOSEN_MIXTURES:
+        guarantee = _with_shares(guarantee, table)
+    known = None if classes is None else as_classes(classes)
+    return solve(table, guarantee, as_network(network, table), run, score=kind, classes=known)
 
 
 def control(
@@ -283,13 +291,14 @@ def control(
     check_keywords("control", method, options)
     names = ColumnNames(columns)
     weight = names.named("weight", weight)
+    if centres is not None or inputs is not None:
+        inputs = _inputs(inputs, centres, weight, losses)
     shift, source = weighting_of(weight, weight_bound, inputs, test_weights, None, None)
-    risks = [risk] if _is_one(risk) else [*risk]  # type: ignore[misc]
     words = "risk must be a number strictly between 0 and the largest possible loss, got {}"
     guarantee = Guarantee(
-        alphas=_distinct([exact_number(one, words.format(one)) for one in risks], "risk"),
+        alphas=_levels(risk, "risk", lambda one: exact_number(one, words.format(one))),
         **_mixture(mixture, rank_rule, None),
-        centres=_centres(centres, inputs, weight),
+        centres=centres,
         weighting=shift,
         loss=LossBound(1.0 if bound is None else float(bound), as_loss(loss)),
     )
@@ -304,31 +313,24 @@ def control(
         inputs=None if centres is None else inputs,
         mixture=mixture,
     )
-    run = Run(
-        method, options, engine, faults, observer, progress, strict, **_grouping(table, group_rule, None, None, None)
-    )
+    run = Run(method, options, engine, faults, observer, progress, strict)
+    if table.groups is not None or group_rule:
+        run = _with_grouping(run, table, group_rule, None, None, None)
     return solve(table, _with_shares(guarantee, table), as_network(network, table), run, bound=bound)
 
 
-def _is_one(level: Any) -> bool:
-    """Return whether a level is one number, and not several."""
-    return isinstance(level, str | bytes) or not hasattr(level, "__iter__") or np.ndim(level) == 0
-
-
-def _alphas(alpha: Any) -> tuple[Fraction, ...]:
-    """Return the levels exactly, with a note for each that is most likely the coverage."""
-    return _distinct([check_alpha(one) for one in ([alpha] if _is_one(alpha) else alpha)], "alpha")
-
-
-def _distinct(levels: Sequence[Fraction], what: str) -> tuple[Fraction, ...]:
+def _levels(given: Any, what: str, exact: Callable[[Any], Fraction]) -> tuple[Fraction, ...]:
+    """Return one level or several exactly, each once."""
+    is_one = isinstance(given, str | bytes) or not hasattr(given, "__iter__") or np.ndim(given) == 0
+    levels = dict.fromkeys(exact(level) for level in ([given] if is_one else given))
     if not levels:
         raise ValueError(f"calibration needs at least one {what}, got none")
-    return tuple(dict.fromkeys(levels))
+    return tuple(levels)
 
 
 def _mixture(mixture: Any, rank_rule: str, pac_confidence: Alpha | None) -> dict[str, Any]:
     """Return the fields of a guarantee that say which devices new examples come from, and by which rule."""
-    column = isinstance(mixture, str) and mixture not in ("sizes", "paper", "equal")
+    column = isinstance(mixture, str) and mixture not in CHOSEN_MIXTURES
     made = make_requirement("sizes" if column else mixture, rank_rule, pac_confidence)
     shares = None if made.shares is None else {**made.shares}
     kind = str(mixture) if column else made.mixture
@@ -337,12 +339,10 @@ def _mixture(mixture: Any, rank_rule: str, pac_confidence: Alpha | None) -> dict
 
 def _with_shares(guarantee: Guarantee, table: Table) -> Guarantee:
     """Return the guarantee with the shares that a column of the frame gives."""
-    from msgspec import structs
-
     if table.shares is not None:
         made = make_requirement(table.shares)
         return structs.replace(guarantee, mixture=Mixture(made.mixture, {**(made.shares or {})}))
-    if guarantee.mixture.kind not in ("sizes", "paper", "equal", "given"):
+    if guarantee.mixture.kind != GIVEN:
         make_requirement(guarantee.mixture.kind)  # says what is allowed
     return guarantee
 
@@ -357,16 +357,14 @@ def _sides(symmetric: bool, lower_share: Alpha | None, score: Score | None) -> S
     return Sides() if lower_share is None else Sides(exact_alpha(lower_share, "lower_share"))
 
 
-def _inputs(inputs: Any, centres: Any, data: Any) -> Any:
-    """Return the inputs that were given, or for centres those of a table."""
-    return data.inputs if inputs is None and centres is not None and isinstance(data, Table) else inputs
-
-
-def _centres(centres: Any, inputs: Any, weight: Any) -> Centres | None:
+def _inputs(inputs: Any, centres: Any, weight: Any, data: Any) -> Any:
+    """Return the inputs that were given, or for centres those of a table; refuse one without the other."""
     if centres is None:
-        if inputs is not None and not callable(weight):
+        if not callable(weight):
             raise ValueError("inputs go with a weight that is a function of them, or with centres=; neither was given")
-        return None
+        return inputs
+    if inputs is None and isinstance(data, Table):
+        inputs = data.inputs
     if not isinstance(centres, Centres):
         raise TypeError(
             "centres must come from choose_centres(inputs, number) or Centres.at(points, bandwidth), got "
@@ -374,21 +372,16 @@ def _centres(centres: Any, inputs: Any, weight: Any) -> Centres | None:
         )
     if inputs is None:
         raise ValueError("centres need inputs=, the features of every score, beside the scores")
-    return centres
+    return inputs
 
 
-def _grouping(
-    table: Table, rule: str | None, order: Sequence[str] | None, atoms: Any, rng: Rng | None
-) -> dict[str, Any]:
-    """Return what a run needs to know of overlapping groups."""
-    if table.groups is None and (rule or order or atoms):
+def _with_grouping(
+    run: Run, table: Table, rule: str | None, order: Sequence[str] | None, atoms: Any, rng: Rng | None
+) -> Run:
+    """Return the run with what it needs to know of overlapping groups."""
+    if table.groups is None:
         raise ValueError("group_rule, group_order and group_atoms say how groups are covered; name them with groups=")
-    return {
-        "group_rule": rule,
-        "group_order": order,
-        "group_atoms": _expected_atoms(atoms),
-        "seed": recorded_seed(rng),
-    }
+    return replace(run, group_rule=rule, group_order=order, group_atoms=_expected_atoms(atoms), seed=recorded_seed(rng))
 
 
 def _expected_atoms(given: Any) -> dict[Atom, int]:

@@ -163,6 +163,8 @@ class Rows:
 def agree(engine: Engine, rows: Rows, bound: float | None, named: Iterable[Atom]) -> Agreed:
     """Exchange what the weights depend on: names of groups and the largest loss, then numbers of rows."""
     groups = rows.table.groups
+    if groups is None and rows.table.losses is None:  # there are no names to agree on
+        return Agreed(PartNames(), share_counts(engine, rows.table.sizes[:, None]))
     mine = (
         set() if groups is None else {groups.atoms[code] for code in np.unique(groups.codes).tolist()},
         groups is not None and groups.overlapping,

@@ -278,7 +278,8 @@ def solve(
         running(run.engine, network, observer) as engine,
     ):
         local, names = table.on(engine, "scores" if table.losses is None else "losses"), local_ids(engine)
-        check_range(score, local, names)
+        if score is not None:
+            check_range(score, local, names)
         rows = Rows(local, names)
         agreed = agree(engine, rows, bound, run.group_atoms)
         guarantee, columns = _columns(rows, guarantee, agreed, run, asked, kept)
@@ -374,7 +375,8 @@ def _columns(
 
         grouping = Grouping.of(agreed.atoms, run.group_rule or AUTO, run.group_order, run.group_atoms)
         run = replace(run, group_rule=grouping.rule)
-    guarantee = with_groups(guarantee, named_groups(rows.table, grouping, agreed), agreed)
+    if rows.table.groups is not None or guarantee.loss is not None:
+        guarantee = with_groups(guarantee, named_groups(rows.table, grouping, agreed), agreed)
     refuse(guarantee, run, len(agreed.rows))
     if has_parts(guarantee) and _weighs_parts(guarantee, asked, kept, grouping):
         kept = replace(kept, is_weighted=True)

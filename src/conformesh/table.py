@@ -86,9 +86,9 @@ class Frame:
             spare = next((name for name in self.columns if name not in wanted), None)
             hint = f"name them with columns=, such as columns={{{role!r}: {spare!r}}}, " if role and spare else ""
             raise ValueError(
-                f"a frame of scores must have the columns {', '.join(map(repr, wanted[:-1]))} and {wanted[-1]!r}, a row "
-                f"for each score, got {', '.join(self.columns[:8])}; rename its columns, {hint}or give a dict of device "
-                "-> scores"
+                f"a frame of scores must have the columns {', '.join(map(repr, wanted[:-1]))} and {wanted[-1]!r}, a "
+                f"row for each score, got {', '.join(self.columns[:8])}; rename its columns, {hint}or give a dict of "
+                "device -> scores"
             )
         owners = as_array(frame[columns.device], f"column {columns.device!r}")
         cells = owners.tolist()

@@ -8,9 +8,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from conformesh import CalibrationNote
 
-from conformesh import Network, Result, TooFewScores, calibrate
+from conformesh import CalibrationNote, Network, Result, TooFewScores, calibrate
 from conformesh.kernels.ranks import make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import METHODS

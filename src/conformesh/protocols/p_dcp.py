@@ -227,8 +227,8 @@ def _refuse_unproven(requirement: Requirement, options: PDCP) -> None:
         ),
         (
             requirement.rank_rule == "ghost" and requirement.mixture != "paper",
-            f"the ghost rank with mixture {requirement.mixture!r}: it is proven for mixture 'paper' only; use rank_rule "
-            "'swap'",
+            f"the ghost rank with mixture {requirement.mixture!r}: it is proven for mixture 'paper' only; use "
+            "rank_rule 'swap'",
         ),
         (
             requirement.mixture == "paper" and requirement.rank_rule == "swap",

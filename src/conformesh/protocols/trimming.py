@@ -1,6 +1,6 @@
 r"""The trimmed certificate: a threshold for the honest devices, whoever they are.
 
-Of K devices at most f say what is not so. With the weights v_j, bases s_j and slack of a promise (`Requirement.parts`), and
+Of K devices at most f are Byzantine. With the weights v_j, bases s_j and slack of `Requirement.device_ranks`, and
 c_j the number of scores at or below the threshold as device j says it, let
 
 .. math:: d_j(\tau) = v_j c_j(\tau) - (1 - \alpha) s_j
