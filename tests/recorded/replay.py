@@ -33,11 +33,8 @@ from tests.recorded.drawing import draw, generator, handed_over
 MANY = 64  # devices, above which values are recorded as a digest
 LIMIT = 300.0  # virtual seconds after which devices over loopback count as hanging
 ARGUMENTS = {  # of a call, and what the library calls them
-    **{
-        name: name
-        for name in ("mixture", "rank_rule", "pac_confidence", "group_rule", "group_order", "method", "score")
-    },
-    **{name: name for name in ("strict", "faults", "rng", "rule", "p_values", "classes")},
+    **{name: name for name in ("mixture", "rank_rule", "pac_confidence", "group_rule", "group_order", "method")},
+    **{name: name for name in ("score", "strict", "faults", "rng", "rule", "p_values", "classes")},
     "draws": "sample_size",
 }
 CERTIFICATE = {  # fields that are recorded, by name of the field today

@@ -13,31 +13,23 @@ from functools import cache
 
 import numpy as np
 import pytest
-from conformesh.promises import Demand
-from conformesh.shifting import Shift, Unit
+from msgspec import structs
 
-from conformesh import (
-    calibrating,
-    controlling,
-    detecting,
-    losses,
-    methods,
-    promises,
-    pvalues,
-    quantile,
-    samples,
-    shifting,
-    siding,
-)
+from conformesh import api, detecting, losses, methods, problems, pvalues, quantile, shift, solver
 from conformesh.centres import Centres
 from conformesh.engines.faulty import Weather
 from conformesh.engines.simulator import Simulator
+from conformesh.guarantee import LOWER, UPPER
+from conformesh.kernels import ranks, weighted_scores
+from conformesh.kernels.ranks import Demand
 from conformesh.protocols import averages, site
 from conformesh.protocols.groups import Grouping
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.r_dcp import RDCP
+from conformesh.shift import WeightUnit
+from conformesh.table import Table
 from tests.recorded.calls import CALLS
-from tests.recorded.comparison import differences
+from tests.recorded.comparison import compared
 from tests.recorded.record import read
 from tests.recorded.replay import replay
 
@@ -83,49 +75,49 @@ def rank_is_one_too_high(patch):
 
 @bug("form-01", "disjoint-11", "centres-09")
 def swap_rule_forgets_the_exchanged_score(patch):
-    changed(patch, promises, "_swap", lambda demand: replace(demand, largest=Fraction(0)))
+    changed(patch, ranks, "_swap", lambda demand: replace(demand, largest=Fraction(0)))
 
 
 @bug("disjoint-02", "weighted-04", "centres-02", "risk-02")
 def swap_rule_forgets_devices_without_scores(patch):
-    changed(patch, promises, "_swap", lambda demand: replace(demand, missing=Fraction(0)))
+    changed(patch, ranks, "_swap", lambda demand: replace(demand, missing=Fraction(0)))
 
 
 @bug("rank-01", "p-values-03", "detect-01")
 def ghost_rule_forgets_the_ghosts(patch):
-    changed(patch, promises, "_ghost", lambda demand: demand and replace(demand, base=Fraction(demand.total)))
+    changed(patch, ranks, "_ghost", lambda demand: demand and replace(demand, base=Fraction(demand.total)))
 
 
 @bug("few-or-many-04", "p-values-05", "detect-01")
 def ghost_rule_is_never_considered(patch):
-    changed(patch, promises, "_ghost", lambda demand: None)
+    changed(patch, ranks, "_ghost", lambda demand: None)
 
 
 @bug("mixture-06", "disjoint-04", "risk-10", "q-dcp-06")
 def weights_of_devices_are_ignored(patch):
-    changed(patch, promises, "_swap", lambda demand: replace(demand, weights=None))
+    changed(patch, ranks, "_swap", lambda demand: replace(demand, weights=None))
 
 
 @bug("pac-01", "levels-06", "sides-13")
 def binomial_rule_does_not_share_its_risk(patch):
-    right = promises._Binomial.of
+    right = ranks._Binomial.of
     patch.setattr(
-        promises._Binomial,
+        ranks._Binomial,
         "of",
         staticmethod(lambda kinds, counts, risk: right(kinds, counts, min(2 * risk, Fraction(1)))),
     )
 
 
-@bug("form-09", "disjoint-02", "overlapping-05", "weighted-06")
+@bug("form-09", "disjoint-02", "overlapping-05", "weighted-06", "risk-02", "risks-03")
 def mixture_is_ignored(patch):
-    right = calibrating.make_promise
-    patch.setattr(calibrating, "make_promise", lambda target, *more: right("sizes", *more))
+    right = api.make_requirement
+    patch.setattr(api, "make_requirement", lambda mixture, *more: right("sizes", *more))
 
 
-@bug("risk-02", "risks-03")
-def mixture_of_losses_is_ignored(patch):
-    right = controlling.make_promise
-    patch.setattr(controlling, "make_promise", lambda target, *more: right("sizes", *more))
+@bug("p-values-02", "p-values-12")
+def mixture_of_p_values_is_ignored(patch):
+    right = pvalues.make_requirement
+    patch.setattr(pvalues, "make_requirement", lambda mixture, *more: right("sizes", *more))
 
 
 # --- weights of scores ------------------------------------------------------------------------------------------------
@@ -133,42 +125,47 @@ def mixture_of_losses_is_ignored(patch):
 
 @bug("weighted-02", "shifted-04")
 def weights_are_rounded_up(patch):
-    patch.setattr(Unit, "down", lambda self, weights: np.ceil(self._scaled(weights)).astype(np.int64))
+    patch.setattr(WeightUnit, "down", lambda self, weights: np.ceil(self._scaled(weights)).astype(np.int64))
 
 
 @bug("weighted-03", "shifted-08")
 def rounding_loss_is_forgotten(patch):
-    patch.setattr(Unit, "lost", lambda self, weights: 0)
+    patch.setattr(WeightUnit, "lost", lambda self, weights: np.zeros(len(weights), dtype=np.int64))
 
 
 @bug("weighted-01", "weighted-06", "shifted-05")
 def unit_of_weights_is_twice_as_large(patch):
-    changed_classmethod(patch, Unit, "of", lambda unit: unit._replace(exponent=unit.exponent - 1))
+    changed_classmethod(patch, WeightUnit, "of", lambda unit: unit._replace(exponent=unit.exponent - 1))
 
 
 @bug("weighted-07", "shifted-02")
 def weight_of_the_new_example_is_too_small(patch):
-    changed(patch, Unit, "up", lambda weight: weight - 1)
+    changed(patch, WeightUnit, "up", lambda weight: weight - 1)
 
 
 @bug("shifted-02", "shifted-03")
 def weight_levels_are_descending(patch):
-    changed(patch, shifting, "weight_levels", lambda levels: levels[::-1])
+    changed(patch, shift, "weight_levels", lambda levels: levels[::-1])
 
 
 @bug("shifted-06", "shifted-08")
 def ratios_of_classes_are_swapped(patch):
-    changed(patch, shifting, "_ratios", lambda ratios: dict(zip(ratios, [*ratios.values()][::-1], strict=True)))
+    changed(patch, shift, "class_ratios", lambda ratios: dict(zip(ratios, [*ratios.values()][::-1], strict=True)))
 
 
 @bug("weighted-11", "shifted-10")
 def estimated_weights_count_as_known(patch):
-    patch.setattr(calibrating, "_assuming", lambda batch, words: batch)
+    patch.setattr(solver, "_assuming", lambda outcome, words: outcome)
 
 
 @bug("weighted-01", "shifted-03")
 def examples_of_weight_zero_are_not_counted(patch):
-    changed(patch, Shift, "applied", lambda shifted: shifted._replace(items=shifted.samples.sizes))
+    def without(columns):
+        sizes = columns.scores[0].sizes  # of what weighs anything
+        asked = [one._replace(examples=int(sizes[:, one.column].sum())) for one in columns.problems]
+        return replace(columns, examples=sizes, problems=asked)
+
+    changed(patch, solver, "columns_of", without)
 
 
 @bug("centres-01", "centres-04")
@@ -181,18 +178,24 @@ def centres_weigh_one_part_less(patch):
 
 @bug("sides-01", "sides-10")
 def sides_are_swapped(patch):
-    right = siding.Sides
-    patch.setattr(siding, "Sides", lambda lower, upper: right(upper, lower))
+    patch.setattr(problems, "LOWER", UPPER)
+    patch.setattr(problems, "UPPER", LOWER)
 
 
 @bug("sides-10", "sides-14")
 def alphas_of_sides_are_swapped(patch):
-    changed(patch, siding, "_levels", lambda levels: levels[::-1])
+    right, other = problems._levels, {LOWER: UPPER, UPPER: LOWER}
+
+    def levels(guarantee):
+        found, places = right(guarantee)
+        return found, {(alpha, other[side], test): place for (alpha, side, test), place in places.items()}
+
+    patch.setattr(problems, "_levels", levels)
 
 
 @bug("sides-02", "sides-12")
 def columns_of_sides_are_swapped(patch):
-    changed(patch, siding, "_two_columns", lambda table: table[:, ::-1])
+    changed(patch, Table, "on", lambda table: replace(table, score=np.ascontiguousarray(table.score[:, ::-1])))
 
 
 @bug("overlapping-04", "overlapping-08")
@@ -211,14 +214,16 @@ def group_rule_max_runs_as_seq(patch):
     )
 
 
-@bug("disjoint-01", "overlapping-04", "p-values-12")
+@bug("disjoint-02", "overlapping-05", "p-values-12")
 def groups_need_no_room_for_what_they_lack(patch):
-    patch.setattr(promises.Promise, "part", property(lambda self: False, lambda self, value: None), raising=False)
+    patch.setattr(
+        ranks.Requirement, "is_weighted", property(lambda self: False, lambda self, value: None), raising=False
+    )
 
 
 @bug("levels-02", "disjoint-03", "shifted-03")
 def levels_are_shuffled(patch):
-    changed(patch, calibrating, "as_alphas", lambda alphas: alphas[::-1])
+    changed(patch, api, "_alphas", lambda alphas: alphas[::-1])
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------
@@ -231,7 +236,7 @@ def losses_are_rounded_down(patch):
 
 @bug("risk-05", "risks-03")
 def losses_have_another_bound(patch):
-    changed(patch, controlling, "_agreed_bound", lambda bound: 2 * bound)
+    changed(patch, problems, "_agreed_bound", lambda bound: 2 * bound)
 
 
 # --- p-values, detection, quantiles -----------------------------------------------------------------------------------
@@ -268,12 +273,13 @@ def quantiles_round_the_rank_down(patch):
 
 @bug("h-dcp-01", "r-dcp-02", "baseline-04")  # not e-dcp, whose compiled loops read outside of unsorted scores
 def scores_are_not_sorted(patch):
-    patch.setattr(samples, "sort_segments", lambda values, offsets: None)
+    patch.setattr(weighted_scores, "sort_segments", lambda values, offsets: None)
 
 
 @bug("form-02", "mixture-09", "overlapping-10")
 def names_of_devices_are_ignored(patch):
-    patch.setattr(calibrating, "in_rows_of", lambda held, *more: [*held.values()] if isinstance(held, dict) else held)
+    right = Table.on
+    patch.setattr(Table, "on", lambda self, *more: right(replace(self, names=None), *more))
 
 
 @bug("form-01", "sides-06", "loopback-18")
@@ -292,12 +298,12 @@ def thresholds_of_devices_are_rotated(patch):
 
 @bug("form-01", "shifted-04", "loopback-05")
 def certificate_names_another_rule(patch):
-    changed(patch, site, "signed", lambda certificate: replace(certificate, rule="ghost"))
+    changed(patch, site, "signed", lambda certificate: structs.replace(certificate, rule="ghost"))
 
 
 @bug("values-02", "risk-03")
 def certificate_names_another_mixture(patch):
-    changed(patch, site, "signed", lambda certificate: replace(certificate, target="paper"))
+    changed(patch, site, "signed", lambda certificate: structs.replace(certificate, mixture="paper"))
 
 
 # --- methods, faults, cost --------------------------------------------------------------------------------------------
@@ -325,7 +331,7 @@ def faults_follow_another_seed(patch):
 def guarantee_is_lost_on_a_device(patch):
     right = methods.joint
     patch.setattr(
-        methods, "joint", lambda net, row, own, run, promise, *more: right(net, row, own, run, promises.PLAIN, *more)
+        methods, "joint", lambda net, row, own, run, requirement, *more: right(net, row, own, run, ranks.DEFAULT, *more)
     )
 
 
@@ -356,7 +362,7 @@ def cost_of_draws_is_not_divided(patch):
 
 def notices(name):
     """Return whether a recorded call has another answer now. An error would say that the bug is badly planted."""
-    return bool(differences(recorded()["answers"][name], replay(BY_ID[name])))
+    return bool(compared(recorded()["answers"][name], replay(BY_ID[name]), BY_ID[name]))
 
 
 @pytest.mark.parametrize("name", BUGS)
