@@ -89,7 +89,9 @@ def test_mistakes_are_named(grouped):
         several.at()
     with pytest.raises(ValueError, match="unknown part '7'; known: 0, 1, 2"):
         several[7, 0.1]
-    with pytest.raises(ValueError, match=r"this result has 6 thresholds; choose with at\(alpha=\.\.\.\) .* and result\["):
+    with pytest.raises(
+        ValueError, match=r"this result has 6 thresholds; choose with at\(alpha=\.\.\.\) .* and result\["
+    ):
         several.threshold  # noqa: B018
     with pytest.raises(ValueError, match="no threshold for group '7'; known: 0, 1, 2"):
         several.threshold_for([7], 0.1)

@@ -170,7 +170,11 @@ def test_sides_come_by_name_or_in_a_frame():
         ({"alpha": 1.1}, ValueError, "alpha must lie strictly between 0 and 1, got 1.1"),
         ({"score": "lac"}, TypeError, "two sides are for regression, got score 'lac'"),
         ({"data": [[1.0, 2.0]] * 4}, ValueError, r"device a: sides must have two columns.* got shape \(2,\)"),
-        ({"data": pl.DataFrame({"device": ["a"], "lower": [0.0]})}, ValueError, "columns 'device', 'lower' and 'upper', .* got device, lower; rename"),
+        (
+            {"data": pl.DataFrame({"device": ["a"], "lower": [0.0]})},
+            ValueError,
+            "columns 'device', 'lower' and 'upper', .* got device, lower; rename",
+        ),
         ({"data": WeightedScores.of([[1.0]] * 4)}, TypeError, "got WeightedScores"),
     ],
 )
