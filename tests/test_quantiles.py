@@ -178,7 +178,10 @@ MISTAKES = {
     "a flat list": (lambda: quantiles([1.0, 2.0], "chain"), r"data must be one array of values per device.*\[values\]"),
     "a number": (lambda: quantiles(5, "chain"), "data must be one array of values per device.*got int '5'"),
     "no value": (lambda: quantiles([[], []], "chain"), "at least one value, got none on any device"),
-    "trials": (lambda: quantiles(WeightedScores.of_trials([HELD, HELD]), "chain"), "one trial without weights"),
+    "trials": (
+        lambda: quantiles(WeightedScores.of_trials([HELD, HELD]), "chain"),
+        "one array of values per device.*got WeightedScores",
+    ),
     "a range without epsilon": (
         lambda: quantiles(HELD, "chain", range=(0, 1)),
         "must not come from the data: give eps",

@@ -189,12 +189,12 @@ def test_a_share_may_stand_in_a_column():
         ({"rank_rule": "ghost"}, "proven for mixture='paper'"),
         ({"rank_rule": "ghost", "pac_confidence": 0.9}, "with weights, or with pac_confidence, use rank_rule='auto'"),
         ({"pac_confidence": 1.5}, "pac_confidence must lie strictly between 0 and 1, got 1.5"),
-        ({"mixture": "equal", "method": "q-dcp"}, "counts every score alike, and the promise .* gives them weights"),
-        ({"mixture": "equal", "method": "fcp"}, "'fcp' keeps the promise it was published with"),
+        ({"mixture": "equal", "method": "q-dcp"}, "counts every score alike, and the mixture 'equal' gives them weights"),
+        ({"mixture": "equal", "method": "fcp"}, "'fcp' keeps the guarantee it was published with"),
     ],
     ids=str,
 )
-def test_a_promise_that_cannot_be_kept_is_refused_in_words(asked, words):
+def test_a_guarantee_that_cannot_be_kept_is_refused_in_words(asked, words):
     with pytest.raises((ValueError, TypeError), match=words):
         calibrate(HELD, CYCLE, 0.2, **asked)
 
@@ -208,7 +208,7 @@ def test_where_weights_are_not_taken_the_published_rule_may_do():
     assert counted.threshold >= calibrate(HELD, CYCLE, 0.3, mixture="equal").threshold
 
 
-def test_an_update_keeps_the_promise():
+def test_an_update_keeps_the_guarantee():
     for asked in ({"mixture": "paper", "rank_rule": "ghost"}, {"mixture": "equal"}, {"pac_confidence": 0.9}, {}):
         first = calibrate(HELD, CYCLE, 0.3, **asked)
         again = first.update(HELD, CYCLE)

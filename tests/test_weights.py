@@ -55,7 +55,7 @@ class Case(NamedTuple):
             self.requirement.mixture,
             self.alpha,
             self.requirement.largest_weights[trial % len(self.requirement.largest_weights)],
-            None if self.requirement.test_weights is None else self.requirement.test_weights[0],
+            None if self.requirement.test_weights is None else self.requirement.test_weights[0][0],
             self.shares,
         )
 
@@ -191,11 +191,11 @@ def shifted_calls(engine):
     network, x = Network.cycle(6), [rng.random(20 + 3 * k) for k in range(6)]
     held = [np.abs(rng.normal(size=len(own))) * (0.3 + own) for own in x]
     labels = [rng.integers(0, 3, len(own)) for own in x]
-    common = {"engine": engine, "target": "equal"}
+    common = {"engine": engine, "mixture": "equal"}
     one = calibrate(held, network, 0.2, weight=lambda own: 3 * own, inputs=x, weight_bound=3, **common)
     each = calibrate(held, network, (0.2,), class_weights=[0.5, 1, 3], labels=labels, **common)
     local = calibrate(held, network, 0.2, inputs=x, centres=Centres.at([0.2, 0.8], 0.3), **common)
-    return [one.threshold, *(item.threshold for item in each.items.values()), *local.thresholds.tolist()]
+    return [answer.threshold for result in (one, each, local) for answer in result.answers]
 
 
 @pytest.mark.xdist_group("mpi")
