@@ -475,10 +475,10 @@ def test_a_result_is_saved_as_json_or_as_a_table(tmp_path):
         ({"sample_size": 0}, "sample_size must be at least 1"),
         ({"sample_size": 5}, "sample_size=5 of 3 scores is too many"),
         ({"sample_size": 5, "rule": "plain"}, "uses all of them"),
-        ({"target": {"0": 0, "1": 0}}, "some device must have a share"),
+        ({"mixture": {"0": 0, "1": 0}}, "some device must have a share"),
         ({"tests": [[math.nan], []]}, "device 0, test scores: scores must be numbers, got NaN"),
         ({"held": [[], []]}, "detection needs calibration scores"),
-        ({"held": [[1.0], []], "target": {"0": 0, "1": 1}}, "are not where ordinary test points come from"),
+        ({"held": [[1.0], []], "mixture": {"0": 0, "1": 1}}, "are not where ordinary test points come from"),
     ],
 )
 def test_what_cannot_be_detected_is_refused(asked, words):

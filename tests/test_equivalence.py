@@ -24,7 +24,7 @@ from conformesh.protocols.site import Outcome
 from conformesh.result.certificate import Cost
 from conformesh.solver import solve_draws
 from tests.engines.mpi import job
-from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, LOSS_UNITS, losses_of, name_of, record, scores_of
+from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, PARTS, losses_of, name_of, record, scores_of
 from tests.protocols.alone import repeatable_secrets
 
 
@@ -65,7 +65,7 @@ def over_loopback(network, method, options):
 
 def over_mpi(network, method, options):
     """The same by two ranks, in one job for all cases."""
-    return job(2, "everything", *LOSS_UNITS[2])["records"][name_of(network.name, method, options)]
+    return job(2, "everything", *PARTS[2])["records"][name_of(network.name, method, options)]
 
 
 ENGINES = [
@@ -94,12 +94,12 @@ def test_every_engine_gives_the_simulators_bits_certificates_and_ledgers(run, ne
 @pytest.mark.parametrize("network", EVERYWHERE, ids=lambda network: network.name)
 def test_losses_weigh_the_same_between_devices_of_their_own(network, target, warm):
     """Devices on a fake network, which know how many items the others have, end at the simulator's lambda."""
-    levels, requirement = (exact_alpha(0.4),), replace(make_requirement(target), losses=WHOLE)
+    levels, requirement = (exact_alpha(0.4),), replace(make_requirement(target), loss_unit=WHOLE)
     steps = losses_of(network)
     options = {"warm": (0.2, 0.6)} if warm else {}
 
     def start(k, journal):
-        points, falls = steps[k].checked("here").weighed(WHOLE)
+        points, falls, _ = steps[k].checked("here").drops(WHOLE)
         samples, items = WeightedScores.weighted([[points]], [[falls]]), np.array([[len(steps[k])]])
 
         def make(net, row):

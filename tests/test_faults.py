@@ -53,8 +53,8 @@ def test_several_levels_bear_faults_together():
         SCORES, NETWORK, (0.2, 0.3), "q-dcp", asynchronous=True, rounds=50, faults={"loss": 0.3, "seed": 1}
     )
     pooled = np.concatenate(SCORES)
-    for item in found.items.values():
-        assert (pooled <= item.threshold).sum() >= item.certificate.required_rank
+    for one in found:
+        assert (pooled <= one.threshold).sum() >= one.certificate.required_rank
 
 
 def test_overlapping_groups_refuse_faults():

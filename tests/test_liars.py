@@ -94,8 +94,8 @@ def test_one_liar_more_than_granted_is_caught():
 
 def test_a_certificate_without_slack_is_caught(monkeypatch):
     """The test goes red without the weight of the score that is exchanged."""
-    proven = Requirement.parts
-    monkeypatch.setattr(Requirement, "parts", lambda *given: replace(proven(*given), slack=Fraction(0)))
+    proven = Requirement.device_ranks
+    monkeypatch.setattr(Requirement, "device_ranks", lambda *given: replace(proven(*given), slack=Fraction(0)))
     assert worst_of(8, 651978631, 12, ["size-lie"]) > 1
 
 

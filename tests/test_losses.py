@@ -109,7 +109,7 @@ def test_parts_are_never_below_the_loss_and_fall_with_it(items, scale, bound):
     sizes = [sorted(values, reverse=True) for values in items]
     pairs = [(range(len(values)), [float(v) * bound for v in values]) for values in sizes]
     steps = Steps.of(pairs, bound=bound).checked("here")
-    points, falls = steps.checked("here").weighed(scale)
+    points, falls, _ = steps.checked("here").drops(scale)
     assert (falls > 0).all()
     for lam in (-1, 0, 1, 2, 3, 9):
         left = int(falls[points > lam].sum())
@@ -121,7 +121,7 @@ def test_parts_are_never_below_the_loss_and_fall_with_it(items, scale, bound):
 def test_small_fractions_are_whole(below, above):
     """Thirds, sixths and sevenths are not rounded, though no float is a third."""
     part = min(above, below) / below
-    _, falls = Steps.of([([0.0], [part])]).checked("here").weighed(LOSS_UNITS)
+    _, falls, _ = Steps.of([([0.0], [part])]).checked("here").drops(LOSS_UNITS)
     assert falls.tolist() == [each for each in (LOSS_UNITS - LOSS_UNITS * min(above, below) // below,) if each] + [
         each for each in (LOSS_UNITS * min(above, below) // below,) if each
     ]
@@ -130,7 +130,7 @@ def test_small_fractions_are_whole(below, above):
 def test_falls_that_are_rounded_each_for_itself_lose_losses():
     """An ablation: three falls by a third in parts of a half are 0 each, or 1 each; the loss is 1 and then 0."""
     steps = Steps.of([([-np.inf, 1, 2, 3], [1, 2 / 3, 1 / 3, 0])])
-    points, falls = steps.checked("here").weighed(2)
+    points, falls, _ = steps.checked("here").drops(2)
     left = [int(falls[points > lam].sum()) for lam in (0, 1, 2, 3)]
     assert left == [2, 2, 1, 0]
     apart = np.floor(np.diff([0, 1 / 3, 2 / 3, 1]) * 2)
@@ -138,7 +138,7 @@ def test_falls_that_are_rounded_each_for_itself_lose_losses():
 
 
 def test_what_stays_falls_at_infinity():
-    points, falls = Steps.of([([0.0], [0.25]), ([], [])]).checked("here").weighed(4)
+    points, falls, _ = Steps.of([([0.0], [0.25]), ([], [])]).checked("here").drops(4)
     assert points.tolist() == [0.0, np.inf, np.inf]
     assert falls.tolist() == [3, 1, 4]  # what is not said to be at -inf starts at the bound
 

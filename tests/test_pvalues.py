@@ -107,7 +107,7 @@ def classwise(tables, labels, case):
         Network.complete(devices),
         np.repeat(np.arange(trials), devices),
         hidden.ravel(),
-        requirement=replace(case.requirement(devices), part=True),
+        requirement=replace(case.requirement(devices), is_weighted=True),
         items=np.array(held).T,
     )
     found = batch.fractions.reshape(hidden.shape)
@@ -168,7 +168,9 @@ def test_a_p_value_is_the_smallest_level_of_its_rank(target, part):
     rng = np.random.default_rng(4)
     for _ in range(300):
         sizes = rng.integers(0, 9, rng.integers(1, 5))
-        requirement = replace(make_requirement(target), part=part, bounds=(int(rng.integers(1, 4)),) if part else (1,))
+        requirement = replace(
+            make_requirement(target), is_weighted=part, largest_weights=(int(rng.integers(1, 4)),) if part else (1,)
+        )
         demand = requirement.demand(sizes, ())
         total = int(rng.integers(0, demand.total + 1)) if part else demand.total
         spare, below = int(rng.integers(0, 3)) if part else 0, int(rng.integers(0, total + 1))
@@ -255,7 +257,10 @@ def test_classwise_p_values_by_hand():
         ({"test_scores": [[1.0, 2.0]], "classes": ["a"]}, "classes must name every column"),
         ({"test_scores": [1.0], "score": "absolute-residual"}, "is for regression"),
         ({"test_scores": [1.0], "rounds": 3}, "has no option 'rounds'"),
-        ({"test_scores": [1.0], "rank": "ghost", "labels": [["a"], ["b"]], "test_labels": ["a"]}, "rank='ghost'"),
+        (
+            {"test_scores": [1.0], "rank_rule": "ghost", "labels": [["a"], ["b"]], "test_labels": ["a"]},
+            "rank_rule='ghost'",
+        ),
     ],
 )
 def test_what_cannot_be_judged_is_refused(asked, words):

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import CalibrationNote, Network, Quantiles, quantiles
+from conformesh import CalibrationNote, Network, Quantiles, Table, quantiles
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.quantile import as_release, rank_of
 
@@ -58,7 +58,7 @@ def test_every_form_of_data_gives_the_same_quantiles():
     for data in (pd.DataFrame(columns), pl.DataFrame(columns), columns):
         found = quantiles(data, network, column="age")
         assert (found.values.tolist(), found.column) == (want, "age")
-    for data in (held, np.stack([*held.values()]), WeightedScores.of(held.values())):
+    for data in (held, np.stack([*held.values()]), Table.from_flat(np.concatenate([*held.values()]), [9] * 4)):
         found = quantiles(data, network)
         assert (found.values.tolist(), found.column) == (want, "")
 
@@ -178,7 +178,10 @@ MISTAKES = {
     "a flat list": (lambda: quantiles([1.0, 2.0], "chain"), r"data must be one array of values per device.*\[values\]"),
     "a number": (lambda: quantiles(5, "chain"), "data must be one array of values per device.*got int '5'"),
     "no value": (lambda: quantiles([[], []], "chain"), "at least one value, got none on any device"),
-    "trials": (lambda: quantiles(WeightedScores.of_trials([HELD, HELD]), "chain"), "one trial without weights"),
+    "trials": (
+        lambda: quantiles(WeightedScores.of_trials([HELD, HELD]), "chain"),
+        "one array of values per device.*got WeightedScores",
+    ),
     "a range without epsilon": (
         lambda: quantiles(HELD, "chain", range=(0, 1)),
         "must not come from the data: give eps",

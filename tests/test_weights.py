@@ -55,7 +55,7 @@ class Case(NamedTuple):
             self.requirement.mixture,
             self.alpha,
             self.requirement.largest_weights[trial % len(self.requirement.largest_weights)],
-            None if self.requirement.test_weights is None else self.requirement.test_weights[0],
+            None if self.requirement.test_weights is None else self.requirement.test_weights[0][0],
             self.shares,
         )
 
@@ -82,8 +82,8 @@ def random_case(rng, trials, most=9, least=1):
         shares = (rng.integers(0, 6, devices) * (rng.random(devices) < 0.8)).tolist()
         shares[rng.integers(devices)] += 1
     asked = make_requirement(target if shares is None else dict(zip(network.ids, shares, strict=True)))
-    tests = None if rng.random() < 0.5 else (int(rng.integers(0, min(bounds) + 1)),)
-    requirement = replace(asked, part=True, bounds=bounds, tests=tests)
+    tests = None if rng.random() < 0.5 else ((int(rng.integers(0, min(bounds) + 1)),),)
+    requirement = replace(asked, is_weighted=True, largest_weights=bounds, test_weights=tests)
     return Case(network, values, weights, requirement, ALPHAS[rng.integers(len(ALPHAS))], shares)
 
 
@@ -119,7 +119,7 @@ def test_every_way_to_add_up_adds_weights(aggregate):
     rng = np.random.default_rng(2)
     for _ in range(6):
         case = random_case(rng, 6)
-        small = replace(case.requirement, largest_weights=(5,), tests=None)
+        small = replace(case.requirement, largest_weights=(5,), test_weights=None)
         weights = [[np.minimum(own, 5) for own in trial] for trial in case.weights]
         case = case._replace(requirement=small, weights=weights, network=Network.complete(case.network.devices))
         assert_is_pooled_sort(case, simulated(case, aggregate=aggregate))
@@ -191,11 +191,11 @@ def shifted_calls(engine):
     network, x = Network.cycle(6), [rng.random(20 + 3 * k) for k in range(6)]
     held = [np.abs(rng.normal(size=len(own))) * (0.3 + own) for own in x]
     labels = [rng.integers(0, 3, len(own)) for own in x]
-    common = {"engine": engine, "target": "equal"}
+    common = {"engine": engine, "mixture": "equal"}
     one = calibrate(held, network, 0.2, weight=lambda own: 3 * own, inputs=x, weight_bound=3, **common)
     each = calibrate(held, network, (0.2,), class_weights=[0.5, 1, 3], labels=labels, **common)
     local = calibrate(held, network, 0.2, inputs=x, centres=Centres.at([0.2, 0.8], 0.3), **common)
-    return [one.threshold, *(item.threshold for item in each.items.values()), *local.thresholds.tolist()]
+    return [answer.threshold for result in (one, each, local) for answer in result.answers]
 
 
 @pytest.mark.xdist_group("mpi")
@@ -267,7 +267,12 @@ def test_a_changed_weight_changes_the_answer():
     """The comparison itself: the sort sees weights."""
     values, weights = [[np.array([1.0, 2.0, 3.0])]], [[np.array([1, 1, 9])]]
     case = Case(
-        Network.complete(1), values, weights, replace(make_requirement(), part=True, bounds=(9,)), ALPHAS[5], None
+        Network.complete(1),
+        values,
+        weights,
+        replace(make_requirement(), is_weighted=True, largest_weights=(9,)),
+        ALPHAS[5],
+        None,
     )
     light = case._replace(weights=[[np.array([9, 1, 1])]])
     assert case.wanted(0) != light.wanted(0)

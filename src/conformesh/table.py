@@ -386,18 +386,22 @@ class _Reader:
     sizes: Ints
     names: tuple[str, ...] | None
     ids: Sequence[Sequence[str]] = ()
+    of_whom = ""  # what errors add to the name of a device
 
     @classmethod
     def of(
         cls, data: Any, columns: ColumnNames, needed: Sequence[str], what: str, ids: Sequence[Sequence[str]] = ()
     ) -> _Reader:
         """Return the reader for whatever was given."""
+        reader: _Reader
         if isinstance(data, Table):
-            return _OfTable(data, ids)
-        data = as_frame(data, columns, needed[0], what)
-        if columns_of(data) is not None:
-            return _OfFrame(Frame(data, columns, needed), needed)
-        return _OfDevices(data, what, ids)
+            reader = _OfTable(data, ids)
+        else:
+            data = as_frame(data, columns, needed[0], what)
+            framed = columns_of(data) is not None
+            reader = _OfFrame(Frame(data, columns, needed), needed) if framed else _OfDevices(data, what, ids)
+        reader.of_whom = ", test scores" if what == "test_scores" else ""
+        return reader
 
     def scores(self, sides: bool) -> Table:
         """Return a table with the scores."""
@@ -414,11 +418,11 @@ class _Reader:
     def who(self, k: int) -> str:
         """Return what a device is called in errors."""
         if self.names is not None:
-            return f"device {self.names[k]}"
+            return f"device {self.names[k]}{self.of_whom}"
         called = next((each for each in self.ids if len(each) == self._count()), None)
         if called is None and self.ids:  # too many or too few: nobody knows whose array this is
-            return f"array {k}"
-        return f"device {k if called is None else called[k]}"
+            return f"array {k}{self.of_whom}"
+        return f"device {k if called is None else called[k]}{self.of_whom}"
 
     def _count(self) -> int:
         """Return how many devices there are, also before their sizes are known."""
@@ -503,7 +507,8 @@ class _OfFrame(_Reader):
     def scores(self, sides: bool) -> Table:
         each = [self.frame.split(self.frame.read(name, name)) for name in self.needed]
         columns = [
-            np.concatenate([clean_scores(part[name], f"device {name}") for name in self.frame.names]) for part in each
+            np.concatenate([clean_scores(part[name], self.who(k)) for k, name in enumerate(self.frame.names)])
+            for part in each
         ]
         values = np.stack(columns, axis=1) if sides else columns[0]
         return Table(self.frame.names, _offsets(self.sizes), values, in_place=True)
@@ -683,6 +688,7 @@ def _places(given: Sequence[str], wanted: Sequence[str], what: str) -> dict[str,
 
 # What the first argument of a public function is called, and what it holds; other arguments stand beside it.
 _FIRST = {"data": "scores", "values": "values", "losses": "losses"}
+_ARGUMENT = {"values": "data"}  # where the argument is not called what it holds
 
 
 def as_devices(data: Any, what: str) -> NDArray[Any] | list[Any] | dict[str, Any]:
@@ -704,8 +710,8 @@ def _allowed(what: str) -> str:
     """Return the forms in which an argument may be given."""
     if what in _FIRST:
         return (
-            f"{what} must be one array of {_FIRST[what]} per device, a dict by device name, or a frame with the "
-            "columns 'device' and 'score'"
+            f"{_ARGUMENT.get(what, what)} must be one array of {_FIRST[what]} per device, a dict by device name, or a "
+            "frame with the columns 'device' and 'score'"
         )
     return f"{what} must be one array per device in the order of the scores, or a dict by device name"
 
@@ -761,8 +767,8 @@ def _by_device(devices: list[Any], what: str) -> list[Any]:
         )
     if flat:
         raise ValueError(
-            f"{what} must be one array of {_FIRST[what]} per device, got {len(devices)} numbers in a row, which do not "
-            f"say whose they are; for a single device pass [{_FIRST[what]}], else a frame with the columns 'device' "
+            f"{_ARGUMENT.get(what, what)} must be one array of {_FIRST[what]} per device, got {len(devices)} numbers in "
+            f"a row, which do not say whose they are; for a single device pass [{_FIRST[what]}], else a frame with the columns 'device' "
             "and 'score'"
         )
     return devices

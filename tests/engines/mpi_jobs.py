@@ -242,7 +242,7 @@ def refusal(engine, protocol):
 
 
 def whole_results():
-    """`calibrate` and `calibrate_several` by name, from all scores or from this rank's; the result is everybody's."""
+    """`calibrate` and `control` by name, from all scores or from this rank's; the result is everybody's."""
     network = NETWORKS["torus"]
     (scores,) = scores_of(network)
     groups = [np.arange(len(own)) % 3 for own in scores]
@@ -251,7 +251,7 @@ def whole_results():
     several = calibrate(scores, network, (0.3, 0.5), groups=groups).to_dict()
     lost = losses_of(network)
     controlled = control(lost, network, 0.4, mixture="equal").to_dict()
-    warm = {"target": "equal", "warm": (0.2, 0.6)}
+    warm = {"mixture": "equal", "warm": (0.2, 0.6)}
     rounds = []
     engine = Mpi(network, observer=lambda round_, *_: rounds.append(round_))
     own, lost_here = ([each[row] for row in engine.here] for each in (scores, lost))

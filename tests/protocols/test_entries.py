@@ -315,6 +315,6 @@ def test_any_bytes_are_read_or_refused_and_nothing_else(entry, later):
 
 
 def test_weights_of_their_own_are_refused_in_words(small):
-    small.requirement = replace(small.requirement, losses=1)
+    small.requirement = replace(small.requirement, loss_unit=1)
     with pytest.raises(ValueError, match="weights of their own"):
         small.ask(0)

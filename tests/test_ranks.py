@@ -175,26 +175,26 @@ def test_a_share_may_stand_in_a_column():
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"target": "size"}, "unknown target 'size', did you mean 'sizes'"),
-        ({"target": "own"}, "unknown target 'own'"),
-        ({"target": 3}, "target must be sizes, paper, equal, or a dict with a share for every device, got int"),
-        ({"target": {"a": 1}}, "no share is given for device 'b' of the network; give 0 if it has none"),
-        ({"target": {**SHARES, "x": 1}}, "a share is given for device 'x', which the network does not have"),
-        ({"target": {**SHARES, "a": -1}}, "the share of device a must be at least 0, got -1"),
-        ({"target": {**SHARES, "a": "much"}}, "the share of device a must be a number, got 'much'"),
-        ({"target": {**SHARES, "a": math.nan}}, "the share of device a must be a number, got nan"),
-        ({"target": {**SHARES, "a": math.inf}}, "the share of device a must be a number, got inf"),
-        ({"target": dict.fromkeys("abcde", 0)}, "some device must have a share above 0"),
-        ({"rank": "swop"}, "unknown rank rule 'swop', did you mean 'swap'"),
-        ({"rank": "ghost"}, "proven for target='paper'"),
-        ({"rank": "ghost", "pac_confidence": 0.9}, "with weights, or with pac_confidence, use rank='auto'"),
+        ({"mixture": "size"}, "unknown mixture 'size', did you mean 'sizes'"),
+        ({"mixture": "own"}, "unknown mixture 'own'"),
+        ({"mixture": 3}, "mixture must be sizes, paper, equal, or a dict with a share for every device, got int"),
+        ({"mixture": {"a": 1}}, "no share is given for device 'b' of the network; give 0 if it has none"),
+        ({"mixture": {**SHARES, "x": 1}}, "a share is given for device 'x', which the network does not have"),
+        ({"mixture": {**SHARES, "a": -1}}, "the share of device a must be at least 0, got -1"),
+        ({"mixture": {**SHARES, "a": "much"}}, "the share of device a must be a number, got 'much'"),
+        ({"mixture": {**SHARES, "a": math.nan}}, "the share of device a must be a number, got nan"),
+        ({"mixture": {**SHARES, "a": math.inf}}, "the share of device a must be a number, got inf"),
+        ({"mixture": dict.fromkeys("abcde", 0)}, "some device must have a share above 0"),
+        ({"rank_rule": "swop"}, "unknown rank rule 'swop', did you mean 'swap'"),
+        ({"rank_rule": "ghost"}, "proven for mixture='paper'"),
+        ({"rank_rule": "ghost", "pac_confidence": 0.9}, "with weights, or with pac_confidence, use rank_rule='auto'"),
         ({"pac_confidence": 1.5}, "pac_confidence must lie strictly between 0 and 1, got 1.5"),
-        ({"target": "equal", "method": "q-dcp"}, "counts every score alike, and the promise .* gives them weights"),
-        ({"target": "equal", "method": "fcp"}, "'fcp' keeps the promise it was published with"),
+        ({"mixture": "equal", "method": "q-dcp"}, "counts every score alike, and the mixture 'equal' gives them weights"),
+        ({"mixture": "equal", "method": "fcp"}, "'fcp' keeps the guarantee it was published with"),
     ],
     ids=str,
 )
-def test_a_promise_that_cannot_be_kept_is_refused_in_words(asked, words):
+def test_a_guarantee_that_cannot_be_kept_is_refused_in_words(asked, words):
     with pytest.raises((ValueError, TypeError), match=words):
         calibrate(HELD, CYCLE, 0.2, **asked)
 
@@ -208,8 +208,8 @@ def test_where_weights_are_not_taken_the_published_rule_may_do():
     assert counted.threshold >= calibrate(HELD, CYCLE, 0.3, mixture="equal").threshold
 
 
-def test_an_update_keeps_the_promise():
-    for asked in ({"target": "paper", "rank": "ghost"}, {"target": "equal"}, {"pac_confidence": 0.9}, {}):
+def test_an_update_keeps_the_guarantee():
+    for asked in ({"mixture": "paper", "rank_rule": "ghost"}, {"mixture": "equal"}, {"pac_confidence": 0.9}, {}):
         first = calibrate(HELD, CYCLE, 0.3, **asked)
         again = first.update(HELD, CYCLE)
         assert again.threshold == first.threshold
