@@ -31,6 +31,9 @@ MODEL = LogisticRegression(max_iter=1000).fit(X[TRAIN], Y[TRAIN])
 P = MODEL.predict_proba(X)
 SCORES = LAC()(P[REST], Y[REST])
 
+DX, DY = load_diabetes(return_X_y=True)
+RIDGE = Ridge().fit(DX[:150], DY[:150])
+
 
 def by_site(values):
     return {name: values[name == SITES] for name in NAMES}
@@ -68,13 +71,13 @@ def test_every_group_has_its_threshold():
     np.testing.assert_array_equal(mesh.predict_set(X, groups=GROUPS), wanted.predict(P, groups=GROUPS))
     report = mesh.evaluate(X, Y, groups=GROUPS)
     assert {name: own.rows for name, own in report.per_group.items()} == {"old": 90, "young": 60}
-    with pytest.raises(ValueError, match=r"groups named by label, 0 to 2, got 'old'; or pass groups="):
+    with pytest.raises(ValueError, match=r"predict_set needs groups=, those of each row"):
         mesh.predict_set(X)
     with pytest.raises(ValueError, match=r"needs the groups of each of 150 rows, got groups of 3"):
         mesh.predict_set(X, groups=["old"] * 3)
     with pytest.raises(ValueError, match=r"no threshold for group 'middle'"):
         mesh.predict_set(X, groups=["middle"] * 150)
-    with pytest.raises(ValueError, match=r"groups= is for thresholds by group"):
+    with pytest.raises(ValueError, match=r"groups= is for a calibration with groups"):
         calibrated().predict_set(X, groups=GROUPS)
 
 
@@ -168,6 +171,24 @@ def test_sets_may_be_class_conditional(names):
     assert few.predict_set(X)[:, 0].all()  # a class without calibration rows is in every set
 
 
+def test_a_group_that_is_called_as_a_class_is_none():
+    """Without groups= the threshold of cohort 1 would be taken for that of class 1."""
+    cohort = np.arange(150) // 7 % 3
+    mesh = calibrated(groups=cohort[REST])
+    for predict in (mesh.predict_set, mesh.predict_p):
+        assert predict(X, groups=cohort).shape == (150, 3)
+        with pytest.raises(ValueError, match=r"needs groups=, those of each row"):
+            predict(X)
+    with pytest.raises(ValueError, match=r"evaluate needs groups=, those of each row"):
+        mesh.evaluate(X, Y)
+    by_class = calibrated({"class_conditional": True})
+    for predict in (by_class.predict_set, by_class.predict_p, calibrated(class_weights=[1, 2, 3]).predict_set):
+        with pytest.raises(ValueError, match=r"groups= is for a calibration with groups"):
+            predict(X, groups=cohort)
+    with pytest.raises(ValueError, match=r"class_conditional=True has the classes as groups"):
+        calibrated({"class_conditional": True}, groups=cohort[REST])
+
+
 # --- levels -----------------------------------------------------------------------------------------------------------
 
 
@@ -193,6 +214,17 @@ def test_another_level_has_the_same_groups_and_weights():
     assert mesh.result_.guarantee.mixture.kind == "equal"
     other = mesh_of().set_params(alpha=0.4).calibrate(X[REST], Y[REST], devices=SITES, **given)
     np.testing.assert_array_equal(mesh.predict_set(X, alpha=0.4, groups=GROUPS), other.predict_set(X, groups=GROUPS))
+
+
+def test_another_level_is_found_as_the_first_one_was():
+    """Parameters that were set since are for the next calibration."""
+    plain = MeshRegressor(RIDGE, symmetric=False).calibrate(DX[150:300], DY[150:300], devices=np.arange(150) % 6)
+    wanted = plain.predict_interval(DX[300:], alpha=0.3)
+    plain.set_params(symmetric=True, method="local", mixture="equal")
+    np.testing.assert_array_equal(plain.predict_interval(DX[300:], alpha=0.3), wanted)
+    mesh = calibrated()
+    sets = mesh.predict_set(X, alpha=0.3)
+    np.testing.assert_array_equal(mesh.set_params(loss="class-cost").predict_set(X, alpha=0.3), sets)
 
 
 def test_parameters_of_the_rank():
@@ -280,16 +312,12 @@ def test_p_values_by_group_are_above_alpha_in_the_sets():
     for alpha in LEVELS:
         np.testing.assert_array_equal(p > alpha, mesh.predict_set(X, alpha=alpha, groups=GROUPS))
     np.testing.assert_array_equal(mesh.predict_p(X, Y, groups=GROUPS), p[np.arange(150), Y])
-    with pytest.raises(ValueError, match=r"predict_p needs groups=, one for each row"):
+    with pytest.raises(ValueError, match=r"predict_p needs groups=, those of each row"):
         mesh.predict_p(X)
     with pytest.raises(ValueError, match=r"unknown group 'middle'"):
         mesh.predict_p(X[:1], groups=["middle"])
-    with pytest.raises(ValueError, match=r"groups= is for p-values by group"):
+    with pytest.raises(ValueError, match=r"groups= is for a calibration with groups"):
         calibrated().predict_p(X, groups=GROUPS)
-
-
-DX, DY = load_diabetes(return_X_y=True)
-RIDGE = Ridge().fit(DX[:150], DY[:150])
 
 
 @pytest.mark.parametrize("share", [None, 0.8, Fraction(1, 3)])
@@ -399,9 +427,12 @@ def test_options_of_calibrate():
         r"'alpha' is a parameter of MeshClassifier; write MeshClassifier\(..., alpha=0.3\)": {"alpha": 0.3},
         r"'weight' follows from 'sample_weight'": {"weight": WEIGHTS},
         r"'score' follows from 'nonconformity'": {"score": "lac"},
+        r"'columns' belongs to rows": {"columns": {"device": "site"}},
     }.items():
         with pytest.raises(TypeError, match=words):
             calibrated(**given)
+    with pytest.raises(TypeError, match=r"'groups' belongs to rows; give it to calibrate"):
+        calibrated({"options": {"groups": GROUPS[REST]}})
 
 
 def test_clones_and_copies_keep_everything():

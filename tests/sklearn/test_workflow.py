@@ -107,6 +107,9 @@ def test_devices_are_routed_where_they_are_asked_for():
         assert {*search.best_estimator_.table_.names} == {*SITES}
         inside = make_pipeline(StandardScaler(), mesh).fit(X, Y, devices=SITES)
         assert {*inside[-1].table_.names} == {*SITES}
+        asking = clone(mesh).set_fit_request(devices=True, groups=True)
+        grouped = make_pipeline(StandardScaler(), asking).fit(X, Y, devices=SITES, groups=np.arange(150) % 2)
+        assert grouped[-1].result_.groups == ("0", "1")
         with pytest.raises(ValueError, match="sample_weight"):
             clone(mesh).set_params(estimator=logistic()).fit(X, Y, sample_weight=weights)
     plain = MeshClassifier(logistic(), calibration_size=0.4, random_state=0)

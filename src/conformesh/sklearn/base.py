@@ -35,7 +35,8 @@ from conformesh.table import Table, as_network
 Floats = NDArray[np.float64]
 AUTO = "auto"
 TRAINED = ("estimator_", "scale_estimator_", "scale_floor_", "_trained", "_training_digest")
-AGREED = ("result_", "table_", "network_", "score_", "_keywords")
+AGREED = ("result_", "table_", "network_", "score_", "_keywords", "_is_by_class")
+ROW_ARGUMENTS = ("groups", "inputs", "centres", "weight_bound", "test_weights", "columns")  # no options of an estimator
 # Arguments of `conformesh.calibrate` that have another name here, because scikit-learn has a word for them.
 RENAMED = {"score": "nonconformity", "weight": "sample_weight", "labels": "y", "classes": "estimator"}
 
@@ -59,9 +60,11 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
     calibration_size: Any
     random_state: Any
     score_: Any  # a Score or a Loss
+    _is_by_class: bool = False  # whether the groups of the calibration are the classes
     # Only a classifier has these as parameters.
     loss: Any = None
     risk: Any = None
+    class_conditional: Any = False
 
     # --- training and calibrating -------------------------------------------------------------------------------------
 
@@ -198,6 +201,10 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
                 f"{who}: the network has {mesh.devices} devices but no row names its own; say with devices= whose row "
                 "is whose, one name for each row"
             )
+        if rows.groups is not None and self.class_conditional:
+            raise ValueError(
+                f"{who}: class_conditional=True has the classes as groups; leave groups= out, or set it to False"
+            )
         levels = self._levels()
         self.score_, self.network_, self._keywords = self._score(who), mesh, keywords
         outputs = self._outputs(rows, self.score_, who)
@@ -220,7 +227,10 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
                 )
             if own != key:
                 raise TypeError(f"{name}: options: {key!r} follows from {own!r}; leave it out")
-        asked |= {"mixture": self.mixture, "rank_rule": self.rank_rule}
+            if key in ROW_ARGUMENTS:
+                raise TypeError(f"{name}: options: {key!r} belongs to rows; give it to calibrate(X, y, ...)")
+        # All of it is kept, so that another level is found in the same way even if parameters have changed since.
+        asked |= {"method": self.method, "mixture": self.mixture, "rank_rule": self.rank_rule}
         return asked if self.pac_confidence is None else asked | {"pac_confidence": self.pac_confidence}
 
     def _fitted_result(self, who: str) -> Result:
@@ -237,7 +247,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         result = self._fitted_result(who)
         if alpha is None:
             return result.at()
-        level = float(exact_alpha(alpha) if self.loss is None else alpha)
+        level = float(alpha if result.controlled else exact_alpha(alpha))
         return result.at(level) if level in result.alphas else self._run([level])
 
     # --- what predicting has in common --------------------------------------------------------------------------------
@@ -284,6 +294,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
     ) -> tuple[Rows, NDArray[Any], dict[str, Any]]:
         """Return new rows, the model's outputs for them, and what decides which threshold each of them has."""
         name, is_local = f"{type(self).__name__}.{who}", result.guarantee.centres is not None
+        self._check_groups(name, columns["groups"])
         shift = result.guarantee.weighting
         if shift is not None and shift.test_weights and columns["weight"] is None:
             raise ValueError(f"{name} needs sample_weight=, one per row: thresholds are for weights of new rows")
@@ -292,6 +303,19 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         inputs = rows.inputs if is_local or not callable(rows.weight) else None
         given = {"device": rows.owners, "groups": rows.groups, "weight": weight, "inputs": inputs}
         return rows, self._outputs(rows, self.score_, who), given
+
+    def _check_groups(self, who: str, groups: Any) -> None:
+        """Refuse new rows without groups where thresholds differ by group, and groups where they do not.
+
+        A group may be called as a class is; without this check its threshold would be taken for that of the class.
+        """
+        has_groups = self.result_.guarantee.groups is not None and not self._is_by_class
+        if has_groups and groups is None:
+            raise ValueError(f"{who} needs groups=, those of each row: the calibration has groups")
+        if groups is not None and not has_groups:
+            raise ValueError(
+                f"{who}: groups= is for a calibration with groups, which calibrate(X, y, groups=...) makes"
+            )
 
     def _p_values(self, who: str, scores: Floats, groups: Memberships | None, side: int | None = None) -> Floats:
         """Count every score beside those of all devices: of the same group, with the weights of the calibration."""
@@ -306,17 +330,13 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
             assert table.score is not None
             table = replace(table, score=np.ascontiguousarray(table.score[:, side]))
         if guarantee.groups is None:
-            if groups is not None:
-                raise ValueError(f"{who}: groups= is for p-values by group, which calibrate(groups=...) makes")
             return np.asarray(p_values(table, self.network_, scores, **given).values)
         if guarantee.groups.rule:
             raise ValueError(f"{who}: there are no p-values of groups that overlap; calibrate with one group per row")
         assert table.groups is not None
         table = replace(table, groups=None, labels=_group_names(table.groups))
-        if groups is None:
+        if groups is None:  # groups are classes
             names = [*map(str, self.result_.classes or ())]
-            if not {*guarantee.groups.names} <= {*names}:  # otherwise groups are classes
-                raise ValueError(f"{who} needs groups=, one for each row: the calibration has groups")
             return np.asarray(p_values(table, self.network_, scores, labels="labels", classes=names, **given).values)
         names_of_rows = _group_names(groups)
         if strange := next((name for name in names_of_rows.tolist() if name not in guarantee.groups.names), None):

@@ -227,10 +227,11 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         self._fitted_result("predict_p")
         if isinstance(self.score_, Loss):
             raise ValueError(f"{who}: a loss has no p-values; calibrate with a nonconformity score, without loss=")
+        self._check_groups(who, groups)
         rows = self._rows(who, X, groups=groups, is_labelled=False)
         outputs = self._outputs(rows, self.score_, "predict_p")
         draws = self.score_.draws(outputs, rng=rng, keys=keys)
-        of_all_labels: Any = self.score_.of_all_labels  # type: ignore[attr-defined] # it is one of classification
+        of_all_labels: Any = self.score_.of_all_labels
         table = self._p_values(who, of_all_labels(outputs, **draws), rows.groups)
         if y is None:
             return table
@@ -286,7 +287,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
 
     def _scored(self, outputs: NDArray[Any], labels: NDArray[Any]) -> dict[str, Any]:
         classes, keywords = self.classes_.tolist(), self._keywords
-        columns: dict[str, Any] = {"losses" if self.loss is not None else "score": self.score_(outputs, labels)}
+        columns: dict[str, Any] = {"losses" if isinstance(self.score_, Loss) else "score": self.score_(outputs, labels)}
         weights = keywords.get("class_weights")
         if not self.class_conditional and weights is None:
             return columns
@@ -298,14 +299,14 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
             if not isinstance(weights, Mapping):  # in the order of the classes
                 keywords["class_weights"] = dict(zip(classes, weights, strict=True))
         if self.class_conditional:
-            columns["groups"] = Memberships.of(names, "classes")
+            columns["groups"], self._is_by_class = Memberships.of(names, "classes"), True
         return columns
 
     def _run(self, levels: Sequence[float]) -> Result:
-        if self.loss is None:
+        if not isinstance(self.score_, Loss):
             given = {"score": self.score_, "classes": self.classes_, **self._keywords}
-            return calibrate(self.table_, self.network_, levels, self.method, **given)
-        found = control(self.table_, self.network_, levels, self.method, loss=self.score_, **self._keywords)
+            return calibrate(self.table_, self.network_, levels, **given)
+        found = control(self.table_, self.network_, levels, loss=self.score_, **self._keywords)
         return structs.replace(found, classes=tuple(self.classes_.tolist()))
 
     def _levels(self) -> list[float]:
@@ -314,7 +315,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
                 raise ValueError("risk is the largest mean loss: give loss=, such as loss='false-negative-rate'")
             levels: list[float] = super()._levels()
             return levels
-        if self.confidence_level is not None or self.alpha != 0.1:
+        if self.confidence_level is not None or as_list(self.alpha) != [0.1]:
             raise ValueError(f"with a loss, give risk= instead of alpha or confidence_level, got alpha={self.alpha!r}")
         return [0.1] if self.risk is None else [float(risk) for risk in as_list(self.risk)]
 

@@ -166,6 +166,7 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         """
         who = "MeshRegressor.predict_p"
         sides = self._fitted_result("predict_p").guarantee.sides
+        self._check_groups(who, groups)
         rows = self._rows(who, X, groups=groups, is_labelled=False)
         outputs = self._outputs(rows, self.score_, "predict_p")
         labels = self._columns(labels_of(who, y, len(rows)), outputs, who)
@@ -261,12 +262,12 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         return labels.astype(np.float64) if labels.dtype.kind == "O" else labels
 
     def _scored(self, outputs: NDArray[Any], labels: NDArray[Any]) -> dict[str, Any]:
-        score: Any = self.score_
-        return {"score": score(outputs, labels) if self.symmetric else two_sided(score).sides(outputs, labels)}
+        self._keywords["symmetric"] = self.symmetric
+        make = self.score_ if self.symmetric else two_sided(self.score_).sides
+        return {"score": make(outputs, labels)}
 
     def _run(self, levels: Sequence[float]) -> Result:
-        given = {"symmetric": self.symmetric, "score": self.score_, **self._keywords}
-        return calibrate(self.table_, self.network_, levels, self.method, **given)
+        return calibrate(self.table_, self.network_, levels, score=self.score_, **self._keywords)
 
 
 def _divided(p: Floats, share: Fraction) -> Floats:
