@@ -19,7 +19,6 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.losses import FalseNegativeRate
 from conformesh.planning.planner import plan
 from conformesh.result.evaluation import Coverage, Evaluation
-from tests.result.converting import converted
 
 EVIL = '<script>alert("1")</script>'
 TAGS = {"div", "style", "b", "span", "p", "table", "thead", "tbody", "tr", "th", "td", "details", "summary", "figure"}
@@ -173,7 +172,7 @@ def test_a_thousand_devices_take_little_room():
     sizes = dict.fromkeys(range(80), 100)
     found = Evaluation(Coverage.of(hits.ravel()), 3.0, 0.0, 0.5, classes, devices, {}, sizes, 0.9)
     network = Network.torus(40, 25)
-    local = converted(agree([*rng.random((1000, 20))], network, 0.1, "local"))
+    local = agree([*rng.random((1000, 20))], network, 0.1, "local")
     for result in (found, network, local):
         html = result._repr_html_()
         checked(html)

@@ -478,8 +478,8 @@ def plant_one_side_has_all_of_alpha(patch):
 
 
 def plant_weights_forgotten_at_centres(patch):
-    right = problems._Rows.factor
-    patch.setattr(problems._Rows, "factor", lambda rows, c: right(rows, c) if c is None else rows.near[:, c])
+    right = problems._Weights.factor
+    patch.setattr(problems._Weights, "factor", lambda rows, c: right(rows, c) if c is None else rows.near[:, c])
 
 
 def plant_mass_of_examples_without_centres(patch):

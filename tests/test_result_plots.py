@@ -10,7 +10,6 @@ from conformesh import Network, TooFewScores, calibrate, quantiles, scores
 from conformesh.comparing import compare, fronts, ways_of
 from conformesh.planning.planner import plan
 from conformesh.result.evaluation import Coverage, Evaluation
-from tests.result.converting import converted
 
 NETWORK = Network.torus(3, 2)
 
@@ -69,13 +68,13 @@ def test_many_devices_are_a_band():
 
 
 def test_a_calibration_shows_thresholds_costs_and_its_certificate(held, tmp_path):
-    result = converted(calibrate(held, NETWORK, 0.1, score=scores.LAC()))
+    result = calibrate(held, NETWORK, 0.1, score=scores.LAC())
     figure = result.plot(path=tmp_path / "c.svg")
     assert "required rank" in figure.get_suptitle()
     assert len(figure.axes) == 2
     assert "<svg" in (tmp_path / "c.svg").read_text()
     assert [axes.get_title(loc="left") for axes in result.plot(NETWORK).axes[:1]] == ["torus 3x2"]
-    local = converted(calibrate(held, NETWORK, 0.2, "local"))
+    local = calibrate(held, NETWORK, 0.2, "local")
     assert len(local.plot().axes) == 1  # nobody sent anything
     assert len(local.plot(NETWORK).axes) == 2  # the map and what its colours mean
     with pytest.raises(ValueError, match="has other devices than this result"):
@@ -86,7 +85,7 @@ def test_a_calibration_shows_thresholds_costs_and_its_certificate(held, tmp_path
 
 def test_an_infinite_threshold_can_be_drawn():
     with pytest.warns(TooFewScores):
-        result = converted(calibrate([[0.1], [0.2]], "chain", 0.1))
+        result = calibrate([[0.1], [0.2]], "chain", 0.1)
     assert result.threshold == np.inf
     assert result.plot().axes[0].get_title(loc="left") == "threshold is infinite"
 
@@ -94,7 +93,7 @@ def test_an_infinite_threshold_can_be_drawn():
 def test_a_private_result_draws_its_noisy_histogram_and_the_last_crossing():
     """The threshold is the grid point after the last one whose noisy part lies above the line."""
     held = [np.random.default_rng(k).random(200) for k in range(6)]
-    result = converted(calibrate(held, NETWORK, 0.1, "p-dcp", epsilon=1, grid="logit"))
+    result = calibrate(held, NETWORK, 0.1, "p-dcp", epsilon=1, grid="logit")
     axes = result.plot().axes[0]
     assert axes.get_title(loc="left").startswith("noisy histogram")
     points, line, threshold = (artist.get_xydata() for artist in axes.lines)

@@ -338,7 +338,7 @@ def columns_of(
     atoms = _memberships(guarantee.groups, grouping, agreed, strategy)
     parts = [(g, s, c) for g in range(len(atoms)) for s in range(len(sides)) for c in range(len(centres))]
     runs = [[part for part in parts if part[1] == s] for s in range(len(sides))] if strategy else [parts]
-    examples = _by_group(agreed.rows, atoms)
+    examples = agreed.rows if guarantee.groups is None else _by_group(agreed.rows, atoms)
     levels, level_of = _levels(guarantee)
     largest = _largest(weights, guarantee, parts)
     counts = examples.sum(axis=0).tolist()
@@ -379,8 +379,6 @@ def _one_column(rows: Rows, guarantee: Guarantee, agreed: Agreed, requirement: R
 
 def _by_group(counts: Ints, atoms: Sequence[frozenset[int]]) -> Ints:
     """Return numbers of every device by column of groups, (devices, groups), from numbers by combination of groups."""
-    if not atoms[0]:  # everything is one column
-        return counts
     return np.stack([counts[:, sorted(atom)].sum(axis=1) for atom in atoms], axis=1)
 
 

@@ -223,7 +223,7 @@ def groups_need_no_room_for_what_they_lack(patch):
 
 @bug("levels-02", "disjoint-03", "shifted-03")
 def levels_are_shuffled(patch):
-    changed(patch, api, "_alphas", lambda alphas: alphas[::-1])
+    changed(patch, api, "_levels", lambda alphas: alphas[::-1])
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------
