@@ -19,6 +19,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.losses import FalseNegativeRate
 from conformesh.planning.planner import plan
 from conformesh.result.evaluation import Coverage, Evaluation
+from conformesh.solver import solve_draws
 
 EVIL = '<script>alert("1")</script>'
 TAGS = {"div", "style", "b", "span", "p", "table", "thead", "tbody", "tr", "th", "td", "details", "summary", "figure"}
