@@ -95,17 +95,7 @@ def weighting_of(
     Arguments that do not go together are refused.
     """
     if class_weights is not None:
-        if weight is not None or test_weights is not None:
-            raise ValueError(
-                "class_weights shift the classes, weight and test_weights the inputs; give one of them, or weights "
-                "that are the product of both"
-            )
-        if labels is None:
-            raise ValueError(
-                "class_weights needs labels=, the true label of every calibration score, beside the scores"
-            )
-        ratios = class_ratios(class_weights)
-        return Weighting(max(ratios.values()), class_weights=ratios), None
+        return _label_shift(weight, test_weights, class_weights, labels), None
     if labels is not None:
         raise ValueError("labels go with class_weights=, the ratio of each class; for a threshold each use groups=")
     if weight is None:
@@ -135,6 +125,19 @@ def weighting_of(
             raise ValueError("weight is a function: give inputs=, what it takes for each device, beside the scores")
         return Weighting(most, levels, assumption=assumed), (weight, inputs)
     return Weighting(most, levels, assumption=assumed), weight
+
+
+def _label_shift(weight: Any, test_weights: Any, class_weights: Any, labels: Any) -> Weighting:
+    """Return the shift of classes."""
+    if weight is not None or test_weights is not None:
+        raise ValueError(
+            "class_weights shift the classes, weight and test_weights the inputs; give one of them, or weights that "
+            "are the product of both"
+        )
+    if labels is None:
+        raise ValueError("class_weights needs labels=, the true label of every calibration score, beside the scores")
+    ratios = class_ratios(class_weights)
+    return Weighting(max(ratios.values()), class_weights=ratios)
 
 
 def check_bound(weights: Floats, bound: float, who: Callable[[int], tuple[str, int]]) -> None:
