@@ -26,7 +26,7 @@ from conformesh.engines.base import Engine
 from conformesh.guarantee import LOWER, UPPER, Groups, Guarantee, LossBound, Weighting
 from conformesh.io.arrays import note_alike
 from conformesh.io.memberships import Atom, name_of
-from conformesh.kernels.ranks import LOSS_UNITS, Requirement
+from conformesh.kernels.ranks import LOCAL_LOSS_UNITS, LOSS_UNITS, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.names import natural_order
 from conformesh.protocols.groups import Grouping
@@ -161,7 +161,7 @@ class _Rows:
         self.owner = np.repeat(np.arange(table.devices), table.sizes)
         self.names = names
         centres, weighting, loss = guarantee.centres, guarantee.weighting, guarantee.loss
-        self.loss_unit = 0 if loss is None else LOSS_UNITS
+        self.loss_unit = 0 if loss is None else LOSS_UNITS if centres is None else LOCAL_LOSS_UNITS
         self.near = None if centres is None else _near(centres, table, self.place)
         self.weight: Ints | None = None
         self.lost: Ints | None = None
@@ -176,7 +176,7 @@ class _Rows:
             self.row, self.drop = np.arange(len(table)), None
             self.values = table.score.reshape(len(table), -1)
         else:
-            self.row, self.drop, self.values = _drops(table)
+            self.row, self.drop, self.values = _drops(table, self.loss_unit)
 
     def place(self, row: int) -> tuple[str, int]:
         """Return whose a row is, and which of its rows."""
@@ -217,11 +217,11 @@ def _near(centres: Centres, table: Table, place: Callable[[int], tuple[str, int]
         raise ValueError(f"{place(0)[0]}: {problem}") from None
 
 
-def _drops(table: Table) -> tuple[Ints, Ints, Floats]:
-    """Return the row of every drop of a loss, how much the loss falls there, and at which lambda."""
+def _drops(table: Table, unit: int) -> tuple[Ints, Ints, Floats]:
+    """Return the row of every drop of a loss, how many units the loss falls there, and at which lambda."""
     rows, drops, points = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros((0, 1))]
     for k, steps in enumerate(table.losses or ()):
-        lambdas, falls, items = steps.drops(LOSS_UNITS)
+        lambdas, falls, items = steps.drops(unit)
         rows.append(items + table.offsets[k])
         drops.append(falls)
         points.append(lambdas[:, None])
