@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformesh import Network, calibrate, p_values, problems, shift, solver
+from conformesh import Network, Result, calibrate, p_values, problems, shift, solver
+from conformesh.centres import centre_name
 from conformesh.guarantee import LOWER, UPPER, Guarantee, LossBound, Sides
 from conformesh.kernels import ranks
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -26,6 +27,7 @@ from conformesh.table import loss_table
 from tests.campaigns import LONG
 from tests.combinations import (
     BOUND,
+    CENTRES,
     COLUMNS,
     GROUPS,
     LAMBDAS,
@@ -41,6 +43,7 @@ from tests.combinations import (
     ratios,
     run,
     thresholds_in,
+    weights_of,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::conformesh.TooFewScores", "ignore::conformesh.CalibrationNote")
@@ -135,6 +138,18 @@ def check(cell, items, asked, network=None):
     return worst[1]
 
 
+SCHEDULES = (  # ways of E-DCP, all with the same answer
+    (),
+    (("prefer", "rounds"),),
+    (("prefer", "numbers"),),
+    (("schedule", "top-k"), ("aggregate", "flood")),
+    (("schedule", "top-k"), ("aggregate", "tree")),
+    (("schedule", "window"),),
+    (("schedule", "count"), ("aggregate", "tree")),
+    (("schedule", "count"), ("aggregate", "flood")),
+)
+
+
 def check_larger(cell, rng):
     """Compare a larger table on another network with the pooled rule."""
     devices = int(rng.integers(2, 8))
@@ -142,7 +157,7 @@ def check_larger(cell, rng):
     asked = asked_of(rng, cell, items)
     if not cell.has_parts:
         asked = asked._replace(rank_rule="swap")
-    asked = asked._replace(options=(("prefer", str(rng.choice(["rounds", "numbers", "bits", "balanced"]))),))
+    asked = asked._replace(options=SCHEDULES[rng.integers(len(SCHEDULES))])
     found = thresholds_in(run(cell, items, asked, Network.chain(devices)))
     assert found == pooled_thresholds(cell, items, asked), f"{cell}, {asked}: not the pooled rule; {items}"
 
@@ -221,6 +236,47 @@ def test_every_combination_is_right_on_many_climbed_tables():
     assert counts["tables"] == 92 * 6 * 13 * LONG
     assert min(worst.values()) > 0, "a cell whose thresholds are all infinite proves nothing"
     assert max(worst.values()) > Fraction(9, 10)
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def mean_loss(cell, items, asked, answer):
+    """Return the mean loss of the examples of a part at its threshold, as a part of the largest loss."""
+    v = [share / max(n, 1) for share, n in zip(asked.chances(items.sizes), items.sizes, strict=True)]
+    group = answer.part[:1] if cell.groups else ()
+    near = np.ones((len(items.owner), 1), dtype=int)
+    if cell.centres:
+        centre = next(c for c in range(len(CENTRES)) if centre_name(c) in answer.part)
+        near = CENTRES.weights(items.place)[:, centre, None]
+    place = [-math.inf, *LAMBDAS, math.inf].index(answer.threshold)
+    lost = mass = Fraction(0)
+    for i in np.flatnonzero(np.isin(items.atom, atoms_in(cell, group))).tolist():
+        own = v[items.owner[i]] * weights_of(cell, items)[i] * int(near[i, 0])
+        mass += own
+        lost += own * Fraction(int([*items.loss[i], 0][place]), QUARTERS)
+    return float(lost / mass) if mass else None
+
+
+def test_results_of_every_combination_are_saved_and_say_their_mean_loss(tmp_path):
+    """On several devices and on one: what is loaded passes its checks and is the same."""
+    rng = np.random.default_rng(14)
+    for cell, sizes in itertools.product(matrix(), ([8, 9, 7], [12])):
+        if refusals_of(cell, len(sizes)):
+            continue
+        items = random_items(rng, sizes)
+        asked = asked_of(rng, cell, items)._replace(rank_rule="auto")
+        if cell.pac:
+            asked = asked._replace(mixture="sizes")
+        result = run(cell, items, asked)
+        result.save(tmp_path / "result.json")
+        again = Result.load(tmp_path / "result.json")
+        assert thresholds_in(again) == thresholds_in(result)
+        assert [one.certificate for one in again.answers] == [one.certificate for one in result.answers]
+        for answer in result.answers if cell.losses else ():
+            exact = mean_loss(cell, items, asked, answer)
+            if exact is not None and not (cell.weights and cell.centres):  # where weights may be rounded
+                assert answer.certificate.mean_losses[0] == pytest.approx(exact, abs=1e-12), cell
 
 
 # --- other methods ----------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from conformesh.centres import WHOLE, Centres, centre_name
 from conformesh.guarantee import LOWER, UPPER, Groups, Guarantee, LossBound, Weighting
 from conformesh.io.arrays import note_alike
 from conformesh.io.memberships import Atom, name_of
-from conformesh.kernels.ranks import LOSS_UNITS, Requirement
+from conformesh.kernels.ranks import LOCAL_LOSS_UNITS, LOSS_UNITS, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.names import natural_order, unknown
 from conformesh.protocols.site import in_rows
@@ -122,11 +122,10 @@ class Rows:
         """Which device each row belongs to."""
         return np.repeat(np.arange(self.devices), self.table.sizes)
 
-    @cached_property
-    def scores(self) -> tuple[Ints, Ints | None, Floats]:
-        """The row of each score, how much a loss falls there (None: scores are no losses), and its values by side."""
+    def scores(self, loss_unit: int) -> tuple[Ints, Ints | None, Floats]:
+        """Return the row of each score, how much a loss falls there, in units (None: no losses), and values by side."""
         if self.table.losses is not None:
-            return _drops(self.table)
+            return _drops(self.table, loss_unit)
         assert self.table.score is not None
         values = self.table.score if self.table.score.ndim == 2 else self.table.score[:, None]
         return np.arange(len(self.table)), None, values
@@ -264,7 +263,7 @@ class _Weights:
 
     def __init__(self, rows: Rows, guarantee: Guarantee, agreed: Agreed) -> None:
         centres, weighting = guarantee.centres, guarantee.weighting
-        self.loss_unit = 0 if guarantee.loss is None else LOSS_UNITS
+        self.loss_unit = 0 if guarantee.loss is None else LOSS_UNITS if centres is None else LOCAL_LOSS_UNITS
         self.near = None if centres is None else _near(centres, rows.table, rows.place)
         self.weight: Ints | None = None
         self.lost: Ints | None = None
@@ -311,11 +310,11 @@ def _near(centres: Centres, table: Table, place: Callable[[int], tuple[str, int]
         raise ValueError(f"{place(0)[0]}: {problem}") from None
 
 
-def _drops(table: Table) -> tuple[Ints, Ints, Floats]:
-    """Return the row of every drop of a loss, how much the loss falls there, and at which lambda."""
+def _drops(table: Table, unit: int) -> tuple[Ints, Ints, Floats]:
+    """Return the row of every drop of a loss, how many units the loss falls there, and at which lambda."""
     rows, drops, points = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros((0, 1))]
     for k, steps in enumerate(table.losses or ()):
-        lambdas, falls, items = steps.drops(LOSS_UNITS)
+        lambdas, falls, items = steps.drops(unit)
         rows.append(items + table.offsets[k])
         drops.append(falls)
         points.append(lambdas[:, None])
@@ -429,7 +428,7 @@ def _weigh(
     centres: Sequence[int | None],
 ) -> WeightedScores:
     """Return the weighted scores of all columns."""
-    columns, (row_of, drop, each) = len(parts), rows.scores
+    columns, (row_of, drop, each) = len(parts), rows.scores(weights.loss_unit)
     values, segments, weighed = [], [], []
     lost = np.zeros((rows.devices, columns), dtype=np.int64)
     mass = np.zeros((rows.devices, columns), dtype=np.int64)
@@ -555,7 +554,7 @@ def hidden_scores(rows: Rows, network_rows: Ints, agreed: Agreed, side: int, see
     found = np.full((len(network_rows), len(agreed.atoms)), np.inf)
     for k, row in enumerate(network_rows.tolist()):
         own = rows.table.rows(k)
-        values = np.ascontiguousarray(rows.scores[2][own, side])
+        values = np.ascontiguousarray(rows.scores(0)[2][own, side])
         if len(values):
             place = int(stream(seed, "hidden", row, digest_of(values)).integers(len(values)))
             found[k, codes[own][place]] = values[place]

@@ -71,6 +71,7 @@ CHOSEN_MIXTURES = ("sizes", "paper", "equal")  # that users may name; they may a
 CHOSEN_RANK_RULES = (AUTO, "swap", "ghost")  # that users may name
 LARGEST_SUM = 2**52  # of all weights together: sums of them are exact in float64, whichever way they are formed
 WEIGHT_BITS = 32  # bits of a fixed-point weight
+LOCAL_LOSS_UNITS = 5040  # the same near a centre, whose weights take 16 bits: halves to tenths and twelfths are whole
 LOSS_UNITS = 720720  # into which a loss is cut: thirds to sixteenths are whole, and 2^32 is left for weights of devices
 
 

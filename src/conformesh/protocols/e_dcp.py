@@ -154,13 +154,14 @@ def e_dcp(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], opt
 def in_rounds(site: Site, samples: WeightedScores, options: EDCP) -> Protocol[Outcome]:
     """Find the exact thresholds by the schedule that was asked for, or the best one."""
     n, ranks = (site.masses.sum(axis=0), site.ranks()) if site.knows_totals else (None, None)
+    examples: Ints | None = None
     plan = chosen(site, options, ranks, n)
     if plan.schedule == "count" and plan.over != "tree":
         return (yield from by_stages(site, samples, options))
     if n is None and (site.rounds_weights or plan.over == "flood" or plan.schedule == "top-k"):
         total = yield from get_aggregator(plan.over).prepare(site)
         totals = yield from weigh_all(site, samples, total)
-        n, ranks = totals.weights, site.ranks(*totals)
+        n, ranks, examples = totals.weights, site.ranks(*totals), totals.examples
         plan = chosen(site, options, ranks, n)  # now that it is known how many scores a flood would pass on
     facts = {"over": plan.over}
     if plan.over == "flood" and n is not None and ranks is not None:
@@ -178,7 +179,7 @@ def in_rounds(site: Site, samples: WeightedScores, options: EDCP) -> Protocol[Ou
         which = np.array([problem])
         brackets.low[which], brackets.high[which] = one.bracket
         brackets.close(which, np.array([one.answer]), np.array([one.counted]))
-    return replace(counted_outcome(site, ranks, n, brackets), facts=facts)
+    return replace(counted_outcome(site, ranks, n, brackets, examples), facts=facts)
 
 
 def by_stages(site: Site, samples: WeightedScores, options: EDCP) -> Protocol[Outcome]:
@@ -191,7 +192,7 @@ def by_stages(site: Site, samples: WeightedScores, options: EDCP) -> Protocol[Ou
         first = None if options.warm is None else _ladder(*options.warm, ranks.size)
         brackets = yield from search(site, samples, ranks, n, total, width, first)
         facts = {"schedule": "count", "over": "sums", "stage_width": str(width)}
-        return replace(counted_outcome(site, ranks, n, brackets), facts=facts)
+        return replace(counted_outcome(site, ranks, n, brackets, totals.examples), facts=facts)
 
     return (yield from with_exact_sums(site, options.aggregate, options.prefer, width, attempt))
 
@@ -330,8 +331,9 @@ def _brackets(site: Site, ranks: Ints, n: Ints) -> Brackets:
     return Brackets(ranks.ravel(), np.repeat(n, levels), np.repeat(np.arange(len(n)), levels), grains)
 
 
-def counted_outcome(site: Site, ranks: Ints, n: Ints, brackets: Brackets) -> Outcome:
-    """Say what was found, the same on every device."""
+def counted_outcome(site: Site, ranks: Ints, n: Ints, brackets: Brackets, examples: Ints | None = None) -> Outcome:
+    """Say what was found, the same on every device; `examples` weigh so much where scores are drops of losses."""
+    unit = site.requirement.loss_unit
     found = np.where(ranks > n[:, None], np.inf, from_keys(brackets.high).reshape(ranks.shape))
     found = np.where(ranks <= 0, -np.inf, found)  # losses that are small enough with nothing in the sets
     counted = np.where(ranks <= 0, 0, brackets.at_high.reshape(ranks.shape))
@@ -340,6 +342,7 @@ def counted_outcome(site: Site, ranks: Ints, n: Ints, brackets: Brackets) -> Out
             structs.replace(
                 too_few(int(r), int(n[t])) if r > n[t] else Certificate("counted", int(r), int(counted[t, a])),
                 weight=None if site.alike(t) else int(n[t]),
+                losses=None if examples is None else unit * int(examples[t]),
             )
             for a, r in enumerate(ranks[t])
         ]

@@ -265,8 +265,15 @@ def signed(
         rule=demand.name(alpha),
         weight=certificate.weight if certificate.weight is not None or alike else demand.total,
         pac_confidence=None if requirement.pac_confidence is None else float(requirement.pac_confidence),
-        losses=requirement.loss_unit * demand.total if requirement.loss_unit else None,
+        losses=_all_losses(certificate, demand, requirement),
     )
+
+
+def _all_losses(certificate: Certificate, demand: Demand, requirement: Requirement) -> int | None:
+    """Return the largest possible loss of all examples; of a part of them only the protocol knows it."""
+    if not requirement.loss_unit or certificate.losses is not None:
+        return certificate.losses
+    return requirement.loss_unit * demand.total
 
 
 @dataclass(frozen=True, eq=False)

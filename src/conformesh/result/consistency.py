@@ -17,7 +17,15 @@ import numpy as np
 
 from conformesh.centres import centre_name
 from conformesh.io.memberships import EVERYONE
-from conformesh.kernels.ranks import CHOSEN_RANK_RULES, GROUP_RULES, LOSS_UNITS, MIXTURES, RANK_RULES, conformal_rank
+from conformesh.kernels.ranks import (
+    CHOSEN_RANK_RULES,
+    GROUP_RULES,
+    LOCAL_LOSS_UNITS,
+    LOSS_UNITS,
+    MIXTURES,
+    RANK_RULES,
+    conformal_rank,
+)
 from conformesh.losses import Loss
 from conformesh.names import unknown
 from conformesh.result.certificate import Certificate
@@ -197,7 +205,8 @@ def _all_devices(result: Result, answer: Answer, required: int, counted: int | N
         yield f"a certificate with a bound must have a weight, and a test of at most {certificate.bound}"
     least = _least_rank(n, alpha, certificate)
     if certificate.losses is not None:
-        least = n - _most_left(certificate.losses, answer.examples, alpha, certificate.rule)
+        loss_unit = LOSS_UNITS if result.guarantee.centres is None else LOCAL_LOSS_UNITS
+        least = n - _most_left(certificate, answer.examples, alpha, loss_unit)
     if required < least:
         yield f"required_rank must be at least {least} for {n} {unit} and alpha {float(alpha):g}, got {required}"
     if counted is not None and counted > n:
@@ -223,14 +232,19 @@ def _least_rank(n: int, alpha: Fraction, certificate: Certificate) -> int:
     return math.ceil((1 - alpha) * n + 1)
 
 
-def _most_left(losses: int, items: int, alpha: Fraction, rule: str) -> int:
-    """Return the most that a rule can leave of losses, `losses` being the largest possible of all items together."""
+def _most_left(certificate: Certificate, items: int, alpha: Fraction, unit: int) -> int:
+    """Return the most that a rule can leave of losses, of which one of 1 weighs `unit`."""
+    losses, rule, bound = certificate.losses or 0, certificate.rule, certificate.bound
+    swapped = 0 if rule == "ordinary" else alpha * (bound or 0)
     alpha *= 1 + Fraction(1, 10**12)  # a bound such as 1/3 is written in 16 digits
+    if bound is not None:
+        test = bound if certificate.test is None else certificate.test
+        return math.floor(alpha * losses - unit * ((1 - alpha) * test + swapped))
     if rule in ("ordinary", "ghost"):  # K imagined items with the largest loss
         return math.floor(
             alpha * losses - (1 - alpha) * (2 if rule == "ghost" else 1) * Fraction(losses, max(items, 1))
         )
-    return math.floor(alpha * losses) - LOSS_UNITS  # the swap keeps back the heaviest item, which weighs 1 or more
+    return math.floor(alpha * losses) - unit  # the swap keeps back the heaviest item, which weighs 1 or more
 
 
 def _each_device(answer: Answer, required: tuple[int, ...], counted: int | tuple[int, ...] | None) -> Iterator[str]:
