@@ -7,11 +7,11 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from conformesh.inputs import as_held
 
 from conformesh import CalibrationNote
 from conformesh.io.arrays import check_index
 from conformesh.io.score_files import read_scores
+from conformesh.table import Table
 
 
 def test_an_index_of_mixed_types_is_compared():
@@ -30,7 +30,7 @@ def test_ids_may_count_per_device_or_be_missing(tmp_path, ids):
     frame.to_csv(tmp_path / "s.csv", index=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error", CalibrationNote)
-        as_held(frame)
+        Table.of(frame)
         read_scores(str(tmp_path / "s.csv"))
 
 
@@ -38,6 +38,6 @@ def test_an_id_that_a_device_has_twice_gets_a_note(tmp_path):
     frame = pd.DataFrame({"device": ["a", "a", "b"], "score": [0.1, 0.2, 0.3], "id": ["x", "x", "x"]})
     frame.to_csv(tmp_path / "s.csv", index=False)
     with pytest.warns(CalibrationNote, match="id 'x' is there 2 times"):
-        as_held(frame)
+        Table.of(frame)
     with pytest.warns(CalibrationNote, match="id 'x' is there 2 times"):
         read_scores(str(tmp_path / "s.csv"))

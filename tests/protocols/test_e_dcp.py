@@ -99,7 +99,7 @@ def test_a_thousand_ties_at_zero_cost_few_stages():
     """Halving real intervals towards 0.0 would take a thousand stages."""
     rng = np.random.default_rng(0)
     scores = [np.where(rng.random(100) < 0.8, 0.0, rng.normal(size=100)) for _ in range(20)]
-    result = run(scores, Network.star(20), 0.4, width=1, aggregate="finite-time", target="paper", rank="ghost")
+    result = run(scores, Network.star(20), 0.4, width=1, aggregate="finite-time", mixture="paper", rank_rule="ghost")
     assert result.threshold == 0.0
     assert result.cost.rounds <= 2 * 20
 

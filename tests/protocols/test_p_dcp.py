@@ -244,12 +244,12 @@ def test_masked_frames_of_other_runs_differ_as_uniform_numbers_do():
     ("given", "words"),
     [
         ({"coalition": 5}, "6 devices cannot hide from 5 curious devices: .* at least 7 devices are needed"),
-        ({"target": "equal"}, "target 'equal' by exact sums: it needs a weight for each device, which would reveal"),
-        ({"rank": "ghost"}, "the ghost rank with target 'sizes': it is proven for target 'paper' only"),
-        ({"target": "paper", "rank": "swap"}, "the swap rank with target 'paper': it needs how many scores each"),
-        ({"target": "paper", "pac_confidence": 0.9}, "the ghost rank is proven for all scores, on average"),
-        ({"target": "paper", "epsilon": 1.0}, "target 'paper' with epsilon: the proof for noisy counts exchanges one"),
-        ({"rank": "ghost", "epsilon": 1.0}, "the ghost rank with target 'sizes': it is proven for target 'paper' only"),
+        ({"mixture": "equal"}, "target 'equal' by exact sums: it needs a weight for each device, which would reveal"),
+        ({"rank_rule": "ghost"}, "the ghost rank with target 'sizes': it is proven for target 'paper' only"),
+        ({"mixture": "paper", "rank_rule": "swap"}, "the swap rank with target 'paper': it needs how many scores each"),
+        ({"mixture": "paper", "pac_confidence": 0.9}, "the ghost rank is proven for all scores, on average"),
+        ({"mixture": "paper", "epsilon": 1.0}, "target 'paper' with epsilon: the proof for noisy counts exchanges one"),
+        ({"rank_rule": "ghost", "epsilon": 1.0}, "the ghost rank with target 'sizes': it is proven for target 'paper' only"),
         (
             {"pac_confidence": 0.9, "epsilon": 1.0},
             "pac_confidence with epsilon: the proof bounds the mean over the noise",
@@ -289,7 +289,7 @@ def test_what_has_no_proof_or_no_sense_is_refused(given, words):
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"epsilon": 2.0}, {"epsilon": 2.0, "target": "equal", "fill": 40}])
+@pytest.mark.parametrize("options", [{}, {"epsilon": 2.0}, {"epsilon": 2.0, "mixture": "equal", "fill": 40}])
 def test_a_saved_result_is_read_back_as_it_was(tmp_path, options):
     rng = np.random.default_rng(3)
     result = calibrate([rng.random(80) for _ in range(6)], Network.cycle(6), 0.1, "p-dcp", score="lac", **options)

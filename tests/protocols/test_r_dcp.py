@@ -228,7 +228,7 @@ def test_scores_beyond_the_grid_and_infinite_ones():
         ({"bins": 70_000}, "bins must be at most 65536"),
         ({"cap": -1}, "a cap must be at least 0"),
         ({"caps": (1, 2)}, "one entry for each of 4 devices"),
-        ({"rank": "ghost"}, "no proof for rank 'ghost' with target 'sizes'; use 'paper'"),
+        ({"rank_rule": "ghost"}, "no proof for rank 'ghost' with target 'sizes'; use 'paper'"),
         ({"pac_confidence": 0.9}, "no proof for pac_confidence"),
     ],
 )

@@ -85,9 +85,9 @@ def replace_members(release):
 
 CASES = {
     "sizes": ({}, {}, {}),
-    "equal": ({"target": "equal"}, {"fill": 20}, {"mixture": "equal", "fill": 20}),
+    "equal": ({"mixture": "equal"}, {"fill": 20}, {"mixture": "equal", "fill": 20}),
     "given": (
-        {"target": {str(k): k + 1 for k in range(6)}},
+        {"mixture": {str(k): k + 1 for k in range(6)}},
         {"fill": 20},
         {"mixture": "given", "fill": 20, "shares": tuple(Fraction(k + 1, 21) for k in range(6))},
     ),
@@ -97,7 +97,7 @@ CASES = {
         {"unit": "device", "cap": 20, "epsilon": 400.0},
     ),
     "whole devices, equal": (
-        {"target": "equal"},
+        {"mixture": "equal"},
         {"unit": "device", "fill": 10, "epsilon": 900.0},
         {"mixture": "equal", "unit": "device", "fill": 10, "epsilon": 900.0},
     ),
