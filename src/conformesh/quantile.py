@@ -225,7 +225,7 @@ def quantiles_of(release: Release, parts: Sequence[Fraction], confidence: Fracti
     refuse_ends(parts)
     if release.items is not None:
         raise ValueError(
-            f"quantiles need a release that counts every value once, target 'sizes', got {release.mixture!r}, which "
+            f"quantiles need a release that counts every value once, mixture 'sizes', got {release.mixture!r}, which "
             "pads and copies values"
         )
     risk = float(1 - confidence) / len(parts)  # union bound

@@ -219,31 +219,32 @@ def _refuse_unproven(requirement: Requirement, options: PDCP) -> None:
         ),
         (
             not noisy and requirement.mixture not in ("sizes", "paper"),
-            f"target {requirement.mixture!r} by exact sums: it needs a weight for each device, which would reveal how many "
-            "scores it holds; give epsilon, or use e-dcp",
+            f"mixture {requirement.mixture!r} by exact sums: it needs a weight for each device, which would reveal how "
+            "many scores it holds; give epsilon, or use e-dcp",
         ),
         (
             noisy and requirement.mixture == "paper",
-            "target 'paper' with epsilon: the proof for noisy counts exchanges one score, and the ghost rank imagines "
-            "one for each device; use target 'sizes'",
+            "mixture 'paper' with epsilon: the proof for noisy counts exchanges one score, and the ghost rank imagines "
+            "one for each device; use mixture 'sizes'",
         ),
         (
             requirement.rank_rule == "ghost" and requirement.mixture != "paper",
-            f"the ghost rank with target {requirement.mixture!r}: it is proven for target 'paper' only; use rank 'swap'",
+            f"the ghost rank with mixture {requirement.mixture!r}: it is proven for mixture 'paper' only; use "
+            "rank_rule 'swap'",
         ),
         (
             requirement.mixture == "paper" and requirement.rank_rule == "swap",
-            "the swap rank with target 'paper': it needs how many scores each device holds; use target 'sizes'",
+            "the swap rank with mixture 'paper': it needs how many scores each device holds; use mixture 'sizes'",
         ),
         (
             requirement.mixture == "paper" and (requirement.is_weighted or requirement.pac_confidence is not None),
-            "target 'paper' with groups or pac_confidence: the ghost rank is proven for all scores, on average; use "
-            "target 'sizes'",
+            "mixture 'paper' with groups or pac_confidence: the ghost rank is proven for all scores, on average; use "
+            "mixture 'sizes'",
         ),
         (
             noisy and requirement.is_weighted and requirement.mixture != "sizes",
-            f"groups with target {requirement.mixture!r} and epsilon: how many scores of a group a device holds is itself "
-            "random, so no fixed number of items represents it; use target 'sizes'",
+            f"groups with mixture {requirement.mixture!r} and epsilon: how many scores of a group a device holds is "
+            "itself random, so no fixed number of items represents it; use mixture 'sizes'",
         ),
         (
             noisy and requirement.is_weighted and options.unit == "device",
