@@ -595,7 +595,7 @@ def test_mistakes_are_named():
         calibrate(held, net, groups=tables, pac_confidence=0.9)
     with pytest.raises(ValueError, match="device 0 has 40 scores but 39 group labels"):
         calibrate(held, net, groups=[tables[0][:-1], *tables[1:]])
-    with pytest.raises(ValueError, match="counts every score alike, and the target gives them weights"):
+    with pytest.raises(ValueError, match="counts every score alike, and the mixture gives them weights"):
         calibrate(
             [held[0][:-9], *held[1:]],
             net,

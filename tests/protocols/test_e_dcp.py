@@ -89,7 +89,7 @@ def test_a_thousand_ties_at_zero_cost_few_stages():
     rng = np.random.default_rng(0)
     scores = [np.where(rng.random(100) < 0.8, 0.0, rng.normal(size=100)) for _ in range(20)]
     result = run(
-        scores, Network.star(20), 0.4, width=1, schedule="count", aggregate="flood", target="paper", rank="ghost"
+        scores, Network.star(20), 0.4, width=1, schedule="count", aggregate="flood", mixture="paper", rank_rule="ghost"
     )
     assert result.threshold == 0.0
     assert result.cost.rounds <= 2 * 20

@@ -151,12 +151,13 @@ def test_several_levels_and_groups_count_as_e_dcp_does():
     grid = grid_points("logit", POINTS)
     private = calibrate(table, Network.cycle(6), (0.1, 0.2), "p-dcp", groups=labels, grid="logit")
     plain = calibrate(table, Network.cycle(6), (0.1, 0.2), "e-dcp", groups=labels, rank_rule="swap")
-    for key, item in plain.items.items():
-        mine, group = private.items[key], key[0]
+    for mine, item in zip(private.answers, plain.answers, strict=True):
+        assert (mine.part, mine.alpha) == (item.part, item.alpha)
+        (group,) = item.part
         pooled = np.concatenate([own[of == group] for own, of in zip(table, labels, strict=True)])
         assert_counts(pooled, item.certificate.required_rank, grid, mine.threshold, mine.certificate)
         assert mine.certificate.rule == item.certificate.rule
-        assert mine.scores == item.scores == len(pooled)
+        assert mine.examples == item.examples == len(pooled)
 
 
 def test_a_confidence_asks_for_the_rank_that_e_dcp_asks_for():
@@ -243,12 +244,12 @@ def test_masked_frames_of_other_runs_differ_as_uniform_numbers_do():
     ("given", "words"),
     [
         ({"coalition": 5}, "6 devices cannot hide from 5 curious devices: .* at least 7 devices are needed"),
-        ({"target": "equal"}, "target 'equal' by exact sums: it needs a weight for each device, which would reveal"),
-        ({"rank": "ghost"}, "the ghost rank with target 'sizes': it is proven for target 'paper' only"),
-        ({"target": "paper", "rank": "swap"}, "the swap rank with target 'paper': it needs how many scores each"),
-        ({"target": "paper", "pac_confidence": 0.9}, "the ghost rank is proven for all scores, on average"),
-        ({"target": "paper", "epsilon": 1.0}, "target 'paper' with epsilon: the proof for noisy counts exchanges one"),
-        ({"rank": "ghost", "epsilon": 1.0}, "the ghost rank with target 'sizes': it is proven for target 'paper' only"),
+        ({"mixture": "equal"}, "mixture 'equal' by exact sums: it needs a weight for each device, which would reveal"),
+        ({"rank_rule": "ghost"}, "the ghost rank with mixture 'sizes': it is proven for mixture 'paper' only"),
+        ({"mixture": "paper", "rank_rule": "swap"}, "the swap rank with mixture 'paper': it needs how many scores each"),
+        ({"mixture": "paper", "pac_confidence": 0.9}, "the ghost rank is proven for all scores, on average"),
+        ({"mixture": "paper", "epsilon": 1.0}, "mixture 'paper' with epsilon: the proof for noisy counts exchanges one"),
+        ({"rank_rule": "ghost", "epsilon": 1.0}, "the ghost rank with mixture 'sizes': it is proven for mixture 'paper' only"),
         (
             {"pac_confidence": 0.9, "epsilon": 1.0},
             "pac_confidence with epsilon: the proof bounds the mean over the noise",
@@ -288,7 +289,7 @@ def test_what_has_no_proof_or_no_sense_is_refused(given, words):
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"epsilon": 2.0}, {"epsilon": 2.0, "target": "equal", "fill": 40}])
+@pytest.mark.parametrize("options", [{}, {"epsilon": 2.0}, {"epsilon": 2.0, "mixture": "equal", "fill": 40}])
 def test_a_saved_result_is_read_back_as_it_was(tmp_path, options):
     rng = np.random.default_rng(3)
     result = calibrate([rng.random(80) for _ in range(6)], Network.cycle(6), 0.1, "p-dcp", score="lac", **options)
@@ -327,10 +328,11 @@ def test_a_tampered_noise_certificate_is_refused(tmp_path, key, value, words):
     path = tmp_path / "result.json"
     calibrate([rng.random(80) for _ in range(6)], Network.cycle(6), 0.1, "p-dcp", grid="logit", epsilon=2.0).save(path)
     file = json.loads(path.read_text())
+    certificate = file["answers"][0]["certificate"]
     if key is None:
-        file["certificate"]["noise"] = None
+        certificate["noise"] = None
     else:
-        file["certificate"]["noise"][key] = value
+        certificate["noise"][key] = value
     path.write_text(json.dumps(file))
     with pytest.raises(ValueError, match=words):
         Result.load(path)
@@ -343,7 +345,7 @@ def test_cards_and_facts_say_what_is_private():
     assert "epsilon 2 for each score, if 5 of 6 devices keep their noise secret" in said["private"]
     assert "coverage is an average over calibration scores, new example and noise" in said["private"]
     assert "how many scores they hold is not told" in said["devices"]
-    assert result.scores == 0
+    assert result.examples == 0
     page = result._repr_html_() + result.certificate._repr_html_()
     assert "counted with noise" in page
     assert "epsilon 2 for each score" in page
@@ -358,7 +360,7 @@ def test_a_simulated_run_says_that_it_protects_nothing(options):
     assert "only a run on a mesh protects anything" in result._repr_html_()
     if options:
         assert "simulated, which protects nothing" in str(result.certificate)
-        assert Calibration.from_dict(result.to_dict()).certificate.noise.simulated
+        assert Result.from_dict(result.to_dict()).certificate.noise.simulated
 
 
 def test_noise_cannot_be_recomputed_from_a_simulated_result(monkeypatch):

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:q-dcp. the error terms:conformes
 def run(scores, network, alpha=0.1, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TooFewScores)
-        return calibrate(scores, network, alpha, "q-dcp", **{"target": "paper", "rank": "ghost", **options})
+        return calibrate(scores, network, alpha, "q-dcp", **{"mixture": "paper", "rank_rule": "ghost", **options})
 
 
 def level(scores, devices, alpha):

@@ -63,7 +63,7 @@ def test_nonsense_is_refused(bins, range_):
 
 
 UNIFORM = [*np.random.default_rng(0).random((20, 50))]  # 1000 scores; the paper's rank is 918
-PUBLISHED = {"target": "paper", "rank": "ghost"}
+PUBLISHED = {"mixture": "paper", "rank_rule": "ghost"}
 OUTLIER = [np.append(UNIFORM[0], 1e6), *UNIFORM[1:]]
 
 

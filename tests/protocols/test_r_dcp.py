@@ -228,7 +228,7 @@ def test_scores_beyond_the_grid_and_infinite_ones():
         ({"bins": 70_000}, "bins must be at most 65536"),
         ({"cap": -1}, "a cap must be at least 0"),
         ({"caps": (1, 2)}, "one entry for each of 4 devices"),
-        ({"rank": "ghost"}, "no proof for rank 'ghost' with target 'sizes'; use 'paper'"),
+        ({"rank_rule": "ghost"}, "no proof for rank_rule 'ghost' with mixture 'sizes'; use 'paper'"),
         ({"pac_confidence": 0.9}, "no proof for pac_confidence"),
     ],
 )
@@ -250,8 +250,8 @@ def test_groups_are_covered_apart():
     found = calibrate(scores, Network.cycle(8), (0.3,), "r-dcp", groups=groups)
     for name, part in (("a", slice(0, 30)), ("b", slice(30, 60))):
         mine = [own[part] for own in scores]
-        assert has_rank(mine, range(8), found.get(group=name).threshold, Fraction(3, 10))
-    with pytest.raises(ValueError, match="no proof for groups with target 'equal'"):
+        assert has_rank(mine, range(8), found[name].threshold, Fraction(3, 10))
+    with pytest.raises(ValueError, match="no proof for groups with mixture 'equal'"):
         calibrate(scores, Network.cycle(8), (0.3,), "r-dcp", groups=groups, mixture="equal")
 
 
@@ -279,7 +279,7 @@ def test_a_saved_result_is_checked(twenty, tmp_path):
     }
     for words, change in changes.items():
         raw = json.loads(path.read_text())
-        raw["certificate"].update(change)
+        raw["answers"][0]["certificate"].update(change)
         other = tmp_path / "other.json"
         other.write_text(json.dumps(raw))
         with pytest.raises(ValueError, match=words):

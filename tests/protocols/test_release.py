@@ -84,9 +84,9 @@ def replace_members(release):
 
 CASES = {
     "sizes": ({}, {}, {}),
-    "equal": ({"target": "equal"}, {"fill": 20}, {"mixture": "equal", "fill": 20}),
+    "equal": ({"mixture": "equal"}, {"fill": 20}, {"mixture": "equal", "fill": 20}),
     "given": (
-        {"target": {str(k): k + 1 for k in range(6)}},
+        {"mixture": {str(k): k + 1 for k in range(6)}},
         {"fill": 20},
         {"mixture": "given", "fill": 20, "shares": tuple(Fraction(k + 1, 21) for k in range(6))},
     ),
@@ -96,7 +96,7 @@ CASES = {
         {"unit": "device", "cap": 20, "epsilon": 400.0},
     ),
     "whole devices, equal": (
-        {"target": "equal"},
+        {"mixture": "equal"},
         {"unit": "device", "fill": 10, "epsilon": 900.0},
         {"mixture": "equal", "unit": "device", "fill": 10, "epsilon": 900.0},
     ),
@@ -116,9 +116,9 @@ def test_levels_and_mixtures_are_what_the_plan_makes_of_one_release(known, case)
     secrets = repeatable_secrets(Site.everywhere(network, np.zeros((6, 1))))
     (expected,) = released(plan, [SCORES], secrets, network.ids)
     for alpha in alphas:
-        one, answer = found.get(alpha), expected.answer(exact_alpha(alpha))
+        one, answer = found.at(alpha), expected.answer(exact_alpha(alpha))
         assert one.threshold == answer.threshold
-        assert same(expected, one.options["release"])
+        assert same(expected, {**one.options, **one.answer.facts}["release"])
         said = one.certificate.noise
         assert one.certificate.kind == "counted with noise"
         assert (one.certificate.mixture, one.certificate.rule) == (plan.mixture, "swap")
@@ -126,8 +126,8 @@ def test_levels_and_mixtures_are_what_the_plan_makes_of_one_release(known, case)
         assert (said.cells, said.cap, said.epochs) == (16, plan.cap, (1,))
         assert said.inflation == float(answer.inflation.value) / plan.slack
         assert said.spread == answer.spread
-        assert one.scores == 0  # how many there are is not told
-    assert len({found.get(alpha).threshold for alpha in alphas}) > 1
+        assert one.examples == 0  # how many there are is not told
+    assert len({found.at(alpha).threshold for alpha in alphas}) > 1
 
 
 def test_each_group_has_its_own_release_with_full_epsilon(known):
@@ -141,13 +141,13 @@ def test_each_group_has_its_own_release_with_full_epsilon(known):
     expected = released(plan, parts, repeatable_secrets(Site.everywhere(network, np.zeros((6, 3)))), network.ids)
     for group, release in zip("abc", expected, strict=True):
         for alpha in alphas:
-            one = found.get(alpha, group)
+            one = found[group, alpha]
             assert one.threshold == release.answer(exact_alpha(alpha)).threshold
-            assert same(release, one.options["release"])
+            assert same(release, {**one.options, **one.answer.facts}["release"])
             assert one.certificate.noise.epsilon == 2.0
     single = calibrate(table, network, 0.1, "p-dcp", **NOISY).cost
     assert found.cost.rounds == single.rounds
-    with pytest.raises(ValueError, match="groups with target 'equal' and epsilon: how many scores of a group"):
+    with pytest.raises(ValueError, match="groups with mixture 'equal' and epsilon: how many scores of a group"):
         calibrate(table, network, alphas, "p-dcp", groups=labels, mixture="equal", **NOISY)
     with pytest.raises(ValueError, match="groups with unit 'device': a device may have scores in every group"):
         calibrate(table, network, alphas, "p-dcp", groups=labels, unit="device", cap=60, **NOISY)
@@ -158,7 +158,7 @@ def test_groups_without_enough_scores_have_an_infinite_threshold_and_a_note(know
     table, labels = [rng.random(60) for _ in range(6)], [["a"] * 58 + ["b"] * 2 for _ in range(6)]
     with pytest.warns(CalibrationNote, match=r"the threshold is \+inf for 1 of 2 groups"):
         found = calibrate(table, Network.cycle(6), (0.1,), "p-dcp", groups=labels, **NOISY | {"epsilon": 0.5})
-    assert (found.get(0.1, "a").threshold < np.inf, found.get(0.1, "b").threshold) == (True, np.inf)
+    assert (found["a", 0.1].threshold < np.inf, found["b", 0.1].threshold) == (True, np.inf)
 
 
 def test_both_sides_of_an_interval_would_spend_epsilon_twice():

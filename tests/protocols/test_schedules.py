@@ -194,7 +194,7 @@ def test_groups_end_at_the_sorts_of_their_own_scores(options):
         for group in range(3):
             own = [s[g == group] for s, g in zip(held, labels, strict=True)]
             for alpha in (0.1, 0.3):
-                found = several.get(alpha, group)
+                found = several[group, alpha]
                 expected, reached = pooled(own, [np.ones(len(s), int) for s in own], found.certificate.required_rank)
                 assert (found.thresholds == expected).all()
                 assert found.certificate.counted_rank == reached

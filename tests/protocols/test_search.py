@@ -31,7 +31,7 @@ FIRST = np.array([0])
 
 # --- what a run costs -------------------------------------------------------------------------------------------------
 
-PUBLISHED = {"target": "paper", "rank": "ghost"}
+PUBLISHED = {"mixture": "paper", "rank_rule": "ghost"}
 # for the rank of the paper: rounds, and numbers sent by all twenty devices: by tree and flood, each with
 # 1 and 3 thresholds, or points of a sketch
 COSTS = {

@@ -43,7 +43,7 @@ def test_a_result_predicts_row_by_row_as_it_promises():
     labels = (p.cumsum(axis=1) < rng.random(len(p))[:, None]).sum(axis=1)
     aps = APS(randomised=True)
     result = calibrate([aps(p[:4999], labels[:4999])], Network.chain(1), 0.1, "cp", score=aps)
-    again = Calibration.from_dict(result.to_dict())
+    again = Result.from_dict(result.to_dict())
     hits = [bool(again.predict(p[i : i + 1])[0, labels[i]]) for i in range(4999, 6999)]
     assert_coverage(sum(hits), 2000, target=0.9 - 4 * 0.0042)
 
@@ -137,9 +137,9 @@ def test_class_conditional_sets_draw_once_per_row():
     several = calibrate([own], Network.chain(1), (0.3,), groups=[LABELS], score=aps)
     sets = several.predict(P, keys=range(200))
     scores = aps.of_all_labels(P, keys=range(200))
-    np.testing.assert_array_equal(sets, scores <= [several.get(group=j).threshold for j in range(4)])
+    np.testing.assert_array_equal(sets, scores <= [several[j].threshold for j in range(4)])
     by_row = several.predict(P, groups=LABELS, keys=range(200))
-    thresholds = np.array([several.get(group=j).threshold for j in LABELS])
+    thresholds = np.array([several[j].threshold for j in LABELS])
     np.testing.assert_array_equal(by_row, aps.sets(P, thresholds, keys=range(200)))
     assert len({several.predict(P[:1]).tobytes() for _ in range(60)}) > 1
 

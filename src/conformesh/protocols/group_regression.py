@@ -310,8 +310,8 @@ def regressed(
     """Find the threshold of every atom and level; `hidden` (devices here, atoms) has one score of each device here."""
     if any(demand.weights is not None for demand in site.demands):
         raise ValueError(
-            "group_rule='regression' counts every score alike, and the target gives them weights; use target='sizes', "
-            "or group_rule='seq'"
+            "group_rule='regression' counts every score alike, and the mixture gives them weights; use "
+            "mixture='sizes', or group_rule='seq'"
         )
     counts = np.asarray((yield from total(samples.masses))[0], dtype=np.int64)
     least, most = samples.extremes()
