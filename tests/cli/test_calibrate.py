@@ -14,12 +14,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from conformesh import METHODS, Calibration, Network, calibrate
+from conformesh import METHODS, Network, Result, calibrate
 from conformesh.cli.options import checked_options, key_values, method_options, options_of_methods
 from conformesh.names import natural_order
 from conformesh.protocols.options import option
 
-KEYS = {"method", "alpha", "devices", "scores", "threshold", "thresholds", "estimate", "certificate", "cost", "seconds"}
+KEYS = {"format", "guarantee", "answers", "method", "options", "network", "device_ids", "cost", "score", "seconds"}
+ANSWER = {"part", "alpha", "thresholds", "certificate", "estimate", "bracket", "examples", "facts"}
 CERTIFICATE = {
     "kind",
     "required_rank",
@@ -28,7 +29,7 @@ CERTIFICATE = {
     "epsilon_T",
     "epsilon_bias",
     "assumption",
-    "target",
+    "mixture",
     "rule",
     "weight",
     "pac_confidence",
@@ -42,6 +43,12 @@ CERTIFICATE = {
 COST = {"rounds", "numbers_per_device", "bits_per_device"}
 
 
+def answer_in(shown):
+    """Return the one answer of a result that was printed as JSON."""
+    (answer,) = json.loads(shown.stdout)["answers"]
+    return answer
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_prints_one_json_object(run, scores, held, method):
     result = run("calibrate", scores, "--method", method, "--network", "cycle", "--json")
@@ -49,14 +56,17 @@ def test_every_method_prints_one_json_object(run, scores, held, method):
     assert result.stdout.count("\n") == 1
     found = json.loads(result.stdout)
     assert found.keys() >= KEYS
-    assert found["certificate"].keys() == CERTIFICATE
+    assert found["format"] == "conformesh-result/1"
+    (answer,) = found["answers"]
+    assert answer.keys() == ANSWER
+    assert answer["certificate"].keys() == CERTIFICATE
     assert found["cost"].keys() == COST
     names = natural_order(held)
     network = Network.cycle(len(names)).relabelled(names)
     expected = calibrate([held[name] for name in names], network, 0.1, method)
-    assert found["thresholds"] == expected.thresholds.tolist()
+    assert answer["thresholds"] == expected.thresholds.tolist()
     assert found["device_ids"] == list(names)
-    assert found["scores"] == sum(map(len, held.values()))
+    assert answer["examples"] == sum(map(len, held.values()))
 
 
 def test_csv_parquet_npz_and_stdin_agree(run, scores, table, tmp_path):
@@ -75,7 +85,7 @@ def test_csv_parquet_npz_and_stdin_agree(run, scores, table, tmp_path):
 def test_out_and_redirected_json_load_again(run, scores, tmp_path):
     result = run("calibrate", scores, "--json", "--out", "r.json", "--score", "raps", "--score-option", "k_reg=2")
     (tmp_path / "redirected.json").write_text(result.stdout)
-    saved, redirected = Calibration.load("r.json"), Calibration.load("redirected.json")
+    saved, redirected = Result.load("r.json"), Result.load("redirected.json")
     assert saved.to_dict() == redirected.to_dict()
     assert saved.score is not None
     assert saved.score.options()["k_reg"] == 2
@@ -92,9 +102,7 @@ def test_plain_lines_in_a_pipe(run, scores):
 def test_infinity_is_a_word_and_a_warning(run, csv):
     result = run("calibrate", csv("device,score\n1,0.5\n2,0.4\n3,0.1\n4,0.3\n"), "--json")
     assert result.exit_code == 0
-    found = json.loads(result.stdout)
-    assert found["threshold"] == "inf"
-    assert found["thresholds"] == ["inf"] * 4
+    assert answer_in(result)["thresholds"] == ["inf"] * 4
     assert result.stderr.startswith("warning: alpha=0.1 needs rank 5 but there are only 4 scores")
     assert result.stderr.count("\n") == 1
 
@@ -116,8 +124,7 @@ def test_without_a_torus_the_devices_talk_around_a_cycle(run, csv):
 
 def test_one_device_is_alone(run, csv):
     result = run("calibrate", csv("device,score\n" + "".join(f"a,{i}\n" for i in range(20))), "--json")
-    found = json.loads(result.stdout)
-    assert (found["devices"], found["certificate"]["required_rank"]) == (1, 19)
+    assert (len(answer_in(result)["thresholds"]), answer_in(result)["certificate"]["required_rank"]) == (1, 19)
     assert result.stderr == ""
 
 
@@ -126,7 +133,7 @@ def test_devices_come_in_natural_order(run, csv):
     result = run("calibrate", csv("device,score\n" + rows), "--method", "local", "--alpha", "0.5", "--json")
     found = json.loads(result.stdout)
     assert found["device_ids"] == ["dev-1", "dev-2", "dev-9", "dev-10"]
-    assert found["thresholds"] == [1.0, 2.0, 9.0, 10.0]
+    assert answer_in(result)["thresholds"] == [1.0, 2.0, 9.0, 10.0]
 
 
 def test_a_device_of_the_graph_may_have_no_scores(run, csv):
@@ -136,7 +143,7 @@ def test_a_device_of_the_graph_may_have_no_scores(run, csv):
     found = json.loads(result.stdout)
     assert found["device_ids"] == ["a", "b", "c", "quiet"]
     assert found["network"] == "edges.txt"
-    assert found["certificate"]["required_rank"] == 58  # ceil(0.9 (60 + 4))
+    assert answer_in(result)["certificate"]["required_rank"] == 58  # ceil(0.9 (60 + 4))
 
 
 def test_seed_and_options_reach_the_topology(run, scores):
@@ -152,7 +159,7 @@ def test_seed_and_options_reach_the_topology(run, scores):
 
 def test_seed_reaches_a_method_that_has_one(run, scores):
     words = ("calibrate", scores, "--json", "--method", "wfcp", "--noise", "0.0003", "--alpha", "0.3")
-    thresholds = {json.loads(run(*words, "--seed", seed).stdout)["threshold"] for seed in range(5)}
+    thresholds = {answer_in(run(*words, "--seed", seed))["thresholds"][0] for seed in range(5)}
     assert len(thresholds) > 1
     assert json.loads(run(*words, "--seed", 3).stdout)["options"]["seed"] == 3
 
@@ -241,8 +248,8 @@ def test_result_holds_no_score(run, scores, held):
 
 def test_paths_with_other_endings_are_csv(run, scores, tmp_path):
     (tmp_path / "scores.txt").write_bytes(scores.read_bytes())
-    one, other = (json.loads(run("calibrate", name, "--json").stdout) for name in (scores, Path("scores.txt")))
-    assert one["threshold"] == other["threshold"]
+    one, other = (answer_in(run("calibrate", name, "--json")) for name in (scores, Path("scores.txt")))
+    assert one["thresholds"] == other["thresholds"]
 
 
 HEAVY = {"polars", "numba", "scipy", "networkx", "rich", "matplotlib", "sklearn", "zenoh", "cryptography", "mpi4py"}
@@ -263,7 +270,7 @@ def test_a_thousand_scores_load_nothing_heavy(tmp_path, environment):
     assert HEAVY & {*loaded} == set()
 
 
-def test_a_target_is_a_name_a_column_or_a_file(run, csv, tmp_path):
+def test_a_mixture_is_a_name_a_column_or_a_file(run, csv, tmp_path):
     """Six devices with unequal numbers of scores; `d5` is as likely as all others together."""
     rng = np.random.default_rng(1)
     held = {f"d{k}": rng.normal(k, size=20 + 5 * k) for k in range(6)}
@@ -275,20 +282,20 @@ def test_a_target_is_a_name_a_column_or_a_file(run, csv, tmp_path):
     def found(*words):
         answer = run("calibrate", "s.csv", "--network", "cycle", "--json", *words)
         assert answer.exit_code == 0, answer.output
-        return json.loads(answer.stdout)
+        return answer_in(answer)
 
     network = Network.cycle(6).relabelled([*held])
-    for words, target in (
+    for words, mixture in (
         ("--mixture equal", "equal"),
         ("--mixture paper", "paper"),
         ("--share-column share", shares),
         ("--mixture w.csv", shares),
         ("--mixture w.csv --share-column share", shares),
     ):
-        expected = calibrate(held, network, 0.1, target=target)
+        expected = calibrate(held, network, 0.1, mixture=mixture)
         answer = found(*words.split())
-        assert answer["threshold"] == expected.threshold
-        assert answer["certificate"]["target"] == expected.certificate.target
+        assert answer["thresholds"] == expected.thresholds.tolist()
+        assert answer["certificate"]["mixture"] == expected.certificate.mixture
     sure = found("--pac-confidence", "0.9")["certificate"]
     assert (sure["rule"], sure["pac_confidence"]) == ("binomial", 0.9)
     assert found("--mixture", "paper", "--rank-rule", "ghost")["certificate"]["rule"] == "ghost"

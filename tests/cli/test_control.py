@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from conformesh import Control, Network, control
+from conformesh import Network, Result, control
 from conformesh.losses import FalseNegativeRate, Steps
 
 
@@ -42,10 +42,11 @@ def test_files_give_the_librarys_answer(run, table, tmp_path, ending, target):
     result = run("control", file, "--risk", "0.2", "--mixture", target, "--network", "cycle", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    expected = control(table, "cycle", 0.2, target=target)
-    assert found["threshold"] == expected.threshold
-    assert found["certificate"]["required_rank"] == expected.certificate.required_rank
-    assert found["risk"] == {"level": 0.2, "bound": 1.0, "loss": None}
+    expected = control(table, "cycle", 0.2, mixture=target)
+    (answer,) = found["answers"]
+    assert answer["thresholds"] == expected.thresholds.tolist()
+    assert answer["certificate"]["required_rank"] == expected.certificate.required_rank
+    assert (answer["alpha"], found["guarantee"]["loss"]) == (0.2, {"bound": 1.0, "loss": None})
 
 
 def test_what_is_printed_says_lambda_and_losses(run, table):
@@ -69,8 +70,8 @@ def test_several_risks_are_a_table(run, table):
 def test_predict_builds_the_sets_of_the_loss(run, table, tmp_path):
     words = ("control", "-", "--risk", "0.2", "--loss", "false-negative-rate", "--out", "r.json")
     assert run(*words, input=table.write_csv()).exit_code == 0
-    result = Control.load(tmp_path / "r.json")
-    assert result.loss == FalseNegativeRate()
+    result = Result.load(tmp_path / "r.json")
+    assert result.guarantee.loss.loss == FalseNegativeRate()
     outputs = np.random.default_rng(0).random((5, 4)).round(3)
     file = pl.DataFrame(outputs, schema=list("abcd")).write_csv()
     found = run("predict", "r.json", "-", input=file)
@@ -120,12 +121,13 @@ def test_a_device_without_items_is_in_the_graph(run, tmp_path):
     found = run("control", "-", "--network", "edges.txt", "--json", input="device,item,lambda,loss\n" + rows)
     assert found.exit_code == 0, found.output
     expected = control({"a": steps, "b": Steps.none()}, Network.from_edges(tmp_path / "edges.txt"), 0.1)
-    assert json.loads(found.stdout)["threshold"] == expected.threshold
+    assert json.loads(found.stdout)["answers"][0]["thresholds"] == expected.thresholds.tolist()
 
 
 def test_a_bound_is_what_items_lose_below_their_first_lambda(run):
     rows = "".join(f"a,{i},{lam},{loss}\n" for i in range(30) for lam, loss in ((0.1, 2.5), (0.4, 0.0)))
     found = run("control", "-", "--bound", "3", "--risk", "1", "--json", input="device,item,lambda,loss\n" + rows)
     assert found.exit_code == 0, found.output
-    assert json.loads(found.stdout)["certificate"]["weight"] == json.loads(found.stdout)["certificate"]["losses"]
-    assert json.loads(found.stdout)["threshold"] == 0.4
+    (answer,) = json.loads(found.stdout)["answers"]
+    assert answer["certificate"]["weight"] == answer["certificate"]["losses"]
+    assert answer["thresholds"] == [0.4]

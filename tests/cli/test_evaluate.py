@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
-from conformesh import Calibration, Calibrations, calibrate_sides
+from conformesh import Result, calibrate
 from conformesh.io.score_files import read_scores
 from conformesh.scores import CQR, AbsoluteResidual, NormalisedResidual
 
@@ -47,7 +47,7 @@ def frame(probabilities, names=LABELS, **more) -> pl.DataFrame:
 
 
 def test_it_measures_what_the_library_measures(run, result, probabilities, truth):
-    calibration = Calibration.load(result)
+    calibration = Result.load(result)
     device = [calibration.device_ids[i % 12] for i in range(ROWS)]
     expected = calibration.evaluate(probabilities, truth, device=device)
     frame(probabilities, label=[LABELS[c] for c in truth], device=device).write_csv("o.csv")
@@ -80,7 +80,7 @@ def test_formats_and_orders_agree(run, result, probabilities, truth):
 def test_classes_that_are_numbers_are_labels(run, result, probabilities, truth):
     """Columns and labels of the file are these numbers, in whatever order; they are no places."""
     numbers, order = (2, 0, 11, 7), [2, 0, 3, 1]
-    calibration = replace(Calibration.load(result), classes=numbers)
+    calibration = replace(Result.load(result), classes=numbers)
     calibration.save("n.json")
     names = [str(numbers[c]) for c in order]
     frame(probabilities[:, order], names, label=[numbers[c] for c in truth]).write_csv("o.csv")
@@ -88,13 +88,13 @@ def test_classes_that_are_numbers_are_labels(run, result, probabilities, truth):
     expected = calibration.evaluate(probabilities, np.array(numbers)[truth])
     assert found == {**expected.report(), "picture": None}
     assert [*found["per_class"]] == ["2", "0", "11", "7"]
-    assert found["coverage"] == Calibration.load(result).evaluate(probabilities, truth).coverage.report()
+    assert found["coverage"] == Result.load(result).evaluate(probabilities, truth).coverage.report()
 
 
 def test_two_sides(run):
     cqr, rng = CQR(), np.random.default_rng(0)
     band, y = np.tile([0.0, 1.0], (80, 1)), rng.normal(size=80)
-    sides = calibrate_sides(np.split(cqr.sides(band[:40], y[:40]), 4), "cycle", 0.4, score=cqr)
+    sides = calibrate(np.split(cqr.sides(band[:40], y[:40]), 4), "cycle", 0.4, symmetric=False, score=cqr)
     sides.save("sides.json")
     pl.DataFrame({"lower": band[40:, 0], "upper": band[40:, 1], "label": y[40:]}).write_csv("o.csv")
     found = json.loads(run("evaluate", "sides.json", "o.csv", "--json").stdout)
@@ -124,7 +124,7 @@ def test_groups_and_class_conditional_sets(run, csv, probabilities, truth):
         assert run("calibrate", made, "--group-column", column, "--score", "lac", "--out", "g.json").exit_code == 0
         answer = run("evaluate", "g.json", "o.csv", *more, "--json")
         assert answer.exit_code == 0, answer.output
-        found, several = json.loads(answer.stdout), Calibrations.load("g.json")
+        found, several = json.loads(answer.stdout), Result.load("g.json")
         if column == "side":
             groups = ["ab"[i % 2] for i in range(ROWS)]
             expected = several.evaluate(probabilities, truth, groups=groups)
@@ -214,7 +214,7 @@ def test_regression_goes_from_end_to_end(run, predictions, score, end):
     every = score(predictions.select(score.columns).to_numpy().squeeze(), predictions["label"].to_numpy())
     assert {*np.concatenate(read_scores("s.csv").scores)} <= {*every}
     assert run("calibrate", "s.csv", "--score", score.name, "--out", "r.json").exit_code == 0
-    calibration = Calibration.load("r.json")
+    calibration = Result.load("r.json")
     lines = run("predict", "r.json", "t.npz").stdout.splitlines()[1:]
     ends = np.array([[float(cell) for cell in line.split(",")[1:3]] for line in lines])
     assert np.array_equal(ends, calibration.predict(table["outputs"]))

@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 
-from conformesh import Calibration
+from conformesh import Result
 from conformesh.io.score_files import read_scores
 from conformesh.scores import AbsoluteResidual
 
@@ -34,7 +34,7 @@ def test_saved_objects_become_a_file_of_scores(saved, run):
     assert "score: absolute-residual, recorded in the file" in done.stdout
     assert read_scores(str(saved / "scores.csv")).devices == ("far", "north")
     assert run("calibrate", "scores.csv", "--out", "r.json").exit_code == 0
-    assert Calibration.load("r.json").score == AbsoluteResidual()
+    assert Result.load("r.json").score == AbsoluteResidual()
 
 
 def test_nothing_is_read_without_trust(saved, run):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv as csv_module
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
-from conformesh import Calibration, Network, calibrate, calibrate_sides
+from conformesh import Network, Result, calibrate
 from conformesh import scores as kinds
 
 LABELS = ["cat", "dog", "owl", "fox"]
@@ -54,7 +54,7 @@ def sets_of(text: str, labels: list[str]) -> np.ndarray:
 def test_sets_equal_the_library(run, csv, result, probabilities, score):
     answer = run("predict", result, csv(as_csv(probabilities, LABELS)), "--score", score)
     assert answer.exit_code == 0, answer.output
-    expected = Calibration.load(result).predict(probabilities, score=kinds.get_score(score))
+    expected = Result.load(result).predict(probabilities, score=kinds.get_score(score))
     assert np.array_equal(sets_of(answer.stdout, LABELS), expected)
     assert answer.stderr == ""
 
@@ -83,7 +83,7 @@ def test_json_lines_and_indices(run, csv, result, probabilities):
 
 
 def test_rows_use_the_threshold_of_their_device(run, csv, result, probabilities):
-    calibration = Calibration.load(result)
+    calibration = Result.load(result)
     device = [calibration.device_ids[i % 12] for i in range(len(probabilities))]
     expected = calibration.predict(probabilities, score=kinds.LAC(), device=device)
     path = csv(as_csv(probabilities, LABELS, device))
@@ -117,7 +117,7 @@ def test_intervals_for_regression(run, csv, scores):
     predictions = np.array([1.0, -2.5, 1e6])
     text = run("predict", "r.json", csv("y\n1\n-2.5\n1e6\n")).stdout
     found = np.array([[float(row["lower"]), float(row["upper"])] for row in rows_of(text)])
-    assert np.array_equal(found, Calibration.load("r.json").predict(predictions))
+    assert np.array_equal(found, Result.load("r.json").predict(predictions))
     run("calibrate", csv("device,score\na,1\nb,2\nc,2\nd,1\n"), "--score", "cqr", "--out", "inf.json")
     bands = csv("low,high\n0,1\n", "bands.csv")
     assert rows_of(run("predict", "inf.json", bands).stdout) == [{"row": "0", "lower": "-inf", "upper": "inf"}]
@@ -127,7 +127,7 @@ def test_intervals_for_regression(run, csv, scores):
 def test_intervals_of_two_sides(run, tmp_path):
     cqr = kinds.CQR()
     held = [cqr.sides(np.tile([0.0, 1.0], (40, 1)), np.arange(40) / 10 + k) for k in range(4)]
-    sides = calibrate_sides(held, Network.cycle(4), 0.1, score=cqr)
+    sides = calibrate(held, Network.cycle(4), 0.1, symmetric=False, score=cqr)
     sides.save(tmp_path / "sides.json")
     (tmp_path / "bands.csv").write_text("lower,upper\n0,1\n2,5\n")
     done = run("predict", "sides.json", "bands.csv")
@@ -137,7 +137,7 @@ def test_intervals_of_two_sides(run, tmp_path):
     ends = np.array([line.split(",")[1:] for line in lines[1:]], float)
     np.testing.assert_array_equal(ends, sides.predict([[0.0, 1.0], [2.0, 5.0]]))
     assert (
-        "calibrated with alpha 0.1, got --alpha 0.2"
+        "say which alpha: 0.1, got 0.2"
         in run("predict", "sides.json", "bands.csv", "--alpha", "0.2").stderr
     )
 
@@ -145,7 +145,7 @@ def test_intervals_of_two_sides(run, tmp_path):
 def test_logits_are_taken_for_the_logit_score(run, csv, scores, probabilities):
     run("calibrate", scores, "--score", "logit", "--out", "r.json")
     np.savez("p.npz", probabilities=probabilities, logits=9 * probabilities)
-    expected = Calibration.load("r.json").predict(9 * probabilities)
+    expected = Result.load("r.json").predict(9 * probabilities)
     assert np.array_equal(sets_of(run("predict", "r.json", "p.npz").stdout, ["0", "1", "2", "3"]), expected)
 
 
@@ -160,7 +160,7 @@ def test_pipeline(command, scores, tmp_path, probabilities):
     calibrated = command("calibrate", "-", "--json", input=scores.read_text())
     assert calibrated.returncode == 0, calibrated.stderr
     answer = command("predict", "-", "p.csv", "--score", "lac", input=calibrated.stdout)
-    expected = Calibration.from_dict(json.loads(calibrated.stdout)).predict(probabilities, score=kinds.LAC())
+    expected = Result.from_dict(json.loads(calibrated.stdout)).predict(probabilities, score=kinds.LAC())
     assert np.array_equal(sets_of(answer.stdout, LABELS), expected)
 
 
@@ -170,6 +170,8 @@ BAD = {
     "not JSON": (["p.csv", "p.csv"], "does not parse"),
     "other JSON": (["other.json", "p.csv"], "needed a result of `conformesh calibrate`"),
     "half a result": (["half.json", "p.csv"], "half.json: it lacks"),
+    "an old result": (["old.json", "p.csv"], "old.json: needed a result"),
+    "what to do with it": (["old.json", "p.csv"], "calibrate again"),
     "unknown device": (["r.json", "p.csv", "--device", "zz"], "unknown device 'zz'"),
     "unknown device in a row": (["r.json", "strange.csv"], "unknown device 'zz'"),
     "missing column": (["r.json", "p.csv", "--device-column", "zz"], "needs a column 'zz'"),
@@ -191,7 +193,8 @@ def test_bad_input(run, csv, result, probabilities, case):
     csv("device\nd1\n", "device.csv")
     csv("device,cat,dog\nzz,0.5,0.5\n", "strange.csv")
     csv('{"a": 1}', "other.json")
-    csv('{"format": "conformesh-calibration/1"}', "half.json")
+    csv('{"format": "conformesh-result/1"}', "half.json")
+    csv('{"format": "conformesh-calibration/1"}', "old.json")
     np.savez("x.npz", q=probabilities)
     np.savez("y.npz", probabilities=probabilities, device=np.array(["d1"]))
     np.save("z.npy", np.zeros((2, 2, 2)))
@@ -221,10 +224,10 @@ def named(run, csv, probabilities) -> str:
 
 
 def test_classes_travel_from_outputs_to_sets(run, named, probabilities):
-    assert Calibration.load(named).classes == tuple(LABELS)
+    assert Result.load(named).classes == tuple(LABELS)
     answer = run("predict", named, "outputs.csv")
     assert (answer.exit_code, answer.stderr) == (0, "")
-    expected = Calibration.load(named).predict(probabilities)
+    expected = Result.load(named).predict(probabilities)
     assert np.array_equal(sets_of(answer.stdout, LABELS), expected)
     rows = rows_of(answer.stdout)
     assert [*rows[0]] == ["row", "size", "set", "id", "label"]
@@ -234,12 +237,12 @@ def test_classes_travel_from_outputs_to_sets(run, named, probabilities):
 
 def test_classes_that_are_numbers_are_columns_by_their_names(run, csv, named, probabilities):
     numbers = (3, 5, 7, 11)
-    replace(Calibration.load(named), classes=numbers).save("numbers.json")
-    assert Calibration.load("numbers.json").classes == numbers
+    replace(Result.load(named), classes=numbers).save("numbers.json")
+    assert Result.load("numbers.json").classes == numbers
     columns = [*map(str, numbers)]
     answer = run("predict", "numbers.json", csv(as_csv(probabilities[:, ::-1], columns[::-1])))
     assert answer.exit_code == 0, answer.output
-    assert np.array_equal(sets_of(answer.stdout, columns), Calibration.load(named).predict(probabilities))
+    assert np.array_equal(sets_of(answer.stdout, columns), Result.load(named).predict(probabilities))
 
 
 def test_a_function_is_not_in_the_file(run, csv, probabilities):
@@ -259,7 +262,7 @@ def test_every_format_carries_the_classes(run, named, probabilities):
         result = run("calibrate", f"s.{end}", "--score", "lac", "--alpha", "0.2", "--json")
         assert json.loads(result.stdout)["classes"] == LABELS
     several = run("calibrate", "s.csv", "--score", "lac", "--alpha", "0.2,0.5", "--json")
-    assert [one["classes"] for one in json.loads(several.stdout)["calibrations"]] == [LABELS] * 2
+    assert json.loads(several.stdout)["classes"] == LABELS
 
 
 def test_columns_in_another_order_are_matched_by_name(run, csv, named, probabilities):

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from conformesh import METHODS, Network, calibrate, calibrate_several
+from conformesh import METHODS, Network, calibrate
 from conformesh.privacy.account import Account
 from conformesh.privacy.histogram import Release
 
@@ -64,7 +64,7 @@ def test_a_device_of_a_mesh_has_its_result_read(run, tmp_path):
 
 def test_several_thresholds_of_one_run_and_facts_that_say_what_they_revealed(run, tmp_path):
     scores, groups = [np.arange(40.0)] * 6, [np.arange(40) % 2] * 6
-    several = calibrate_several(scores, Network.torus(3, 2), [0.1, 0.2], groups=groups, method="e-dcp")
+    several = calibrate(scores, Network.torus(3, 2), [0.1, 0.2], groups=groups, method="e-dcp")
     several.save(tmp_path / "several.json")
     shown = run("privacy", "several.json")
     assert shown.exit_code == 0, shown.output
@@ -157,7 +157,7 @@ def test_lost_devices_and_windows_are_named(run, private, tmp_path):
 
 def test_groups_have_a_line_each(run, scores, tmp_path):
     groups = [np.arange(100) % 2] * 20
-    several = calibrate_several(scores, Network.torus(5, 4), [0.1, 0.2], "p-dcp", groups=groups, epsilon=2)
+    several = calibrate(scores, Network.torus(5, 4), [0.1, 0.2], "p-dcp", groups=groups, epsilon=2)
     several.save(tmp_path / "several.json")
     found = json.loads(run("privacy", "several.json", "--alpha", 0.2, "--json").stdout)["private"]["levels"]
     assert [(one["group"], one["threshold"]) for one in found] == [

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from conformesh import Network, calibrate, calibrate_several, quantiles
+from conformesh import Network, calibrate, quantiles
 
 
 @pytest.fixture
@@ -93,11 +93,11 @@ def test_quantiles_of_a_private_calibration(run, tmp_path):
     calibrate(devices, "cycle", 0.1).save(tmp_path / "exact.json")
     assert "comes from a run without epsilon" in run("quantiles", "exact.json").stderr
     groups = [np.arange(80) % 2] * 6
-    calibrate_several(devices, "cycle", [0.1, 0.2], "p-dcp", groups=groups, epsilon=4, grid="logit").save(
+    calibrate(devices, "cycle", [0.1, 0.2], "p-dcp", groups=groups, epsilon=4, grid="logit").save(
         tmp_path / "groups.json"
     )
     assert "a histogram for each of 2 groups" in run("quantiles", "groups.json").stderr
-    calibrate_several(devices, "cycle", [0.1, 0.2], "p-dcp", epsilon=4, grid="logit").save(tmp_path / "levels.json")
+    calibrate(devices, "cycle", [0.1, 0.2], "p-dcp", epsilon=4, grid="logit").save(tmp_path / "levels.json")
     assert run("quantiles", "levels.json").exit_code == 0
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from conformesh import Calibration
+from conformesh import Result
 from conformesh.cli import SUBCOMMANDS
 from conformesh.data.partition import PARTITIONS, partition
 from conformesh.data.synthetic import synthetic_outputs
@@ -247,7 +247,7 @@ def test_from_outputs_to_sets(run, outputs):
     assert test.devices == [str(k) for k in partition(test.labels, 20)]
     assert test.synthetic
     covered = [str(label) in json.loads(line)["set"] for label, line in zip(test.labels, lines, strict=True)]
-    expected = Calibration.load("r.json").predict(test.probabilities(), device=test.devices)
+    expected = Result.load("r.json").predict(test.probabilities(), device=test.devices)
     assert covered == expected[np.arange(1000), test.labels].tolist()
     assert sum(covered) > 850
     held = np.concatenate([*scores_in().values(), get_score("lac")(test.probabilities(), test.labels)])
@@ -347,7 +347,7 @@ def test_a_file_records_its_score_and_calibrate_keeps_it(run, outputs, ending):
     for words in ([], ["--score", "raps"], ["--score", "raps", "--score-option", "k_reg=2"]):
         done = run("calibrate", file, *words, "--out", "r.json")
         assert done.exit_code == 0, done.stderr
-        assert Calibration.load("r.json").score == get_score("raps", k_reg=2)
+        assert Result.load("r.json").score == get_score("raps", k_reg=2)
     for words in (["aps"], ["lac"], ["raps", "--score-option", "k_reg=3"]):
         done = run("calibrate", file, "--score", *words)
         assert done.exit_code == 2
@@ -397,7 +397,7 @@ def test_randomised_scores_of_several_seeds_are_of_one_kind(run, outputs):
     assert read_scores("both.csv").made_by == ("aps", {"randomised": True})
     done = run("calibrate", "both.csv", "--out", "r.json")
     assert done.exit_code == 0, done.stderr
-    assert Calibration.load("r.json").score == get_score("aps", randomised=True)
+    assert Result.load("r.json").score == get_score("aps", randomised=True)
 
 
 @pytest.mark.parametrize(

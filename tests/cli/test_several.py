@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from conformesh import Calibration, Calibrations, Network, calibrate, calibrate_several, scores
+from conformesh import Network, Result, calibrate, scores
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ def table(tmp_path):
 def test_levels_in_one_run_equal_single_runs(run, table):
     path, _, held, *_ = table
     found = json.loads(run("calibrate", path, "--alpha", "0.1, 0.2", "--network", "cycle", "--json").stdout)
-    assert found["alphas"] == [0.1, 0.2]
-    for item in found["calibrations"]:
-        assert item["threshold"] == calibrate(held, Network.cycle(6), item["alpha"]).threshold
+    assert [item["alpha"] for item in found["answers"]] == [0.1, 0.2]
+    for item in found["answers"]:
+        assert item["thresholds"] == calibrate(held, Network.cycle(6), item["alpha"]).thresholds.tolist()
     shown = run("calibrate", path, "--alpha", "0.1,0.2", "--network", "cycle").stdout
     assert "one run for all" in shown
 
@@ -40,7 +40,7 @@ def test_groups_and_class_conditional_sets(run, table):
     path, outputs, held, labels, device, p = table
     run("calibrate", path, "--group-column", "class", "--network", "cycle", "--score", "lac", "--out", "r.json")
     groups = [np.array(labels)[device == k] for k in range(6)]
-    several = calibrate_several(held, Network.cycle(6), (0.1,), groups=groups, score=scores.LAC())
+    several = calibrate(held, Network.cycle(6), (0.1,), groups=groups, score=scores.LAC())
     printed = run("predict", "r.json", outputs).stdout
     expected = several.predict(p[:20], labels=("a", "b", "c"))
     for row, inside in zip(csv.DictReader(io.StringIO(printed)), expected, strict=True):
@@ -53,9 +53,12 @@ def test_a_warm_start_is_exact_and_cheaper(run, table):
     path = table[0]
     cold = json.loads(run("calibrate", path, "--network", "cycle", "--json", "--out", "old.json").stdout)
     warm = json.loads(run("calibrate", path, "--network", "cycle", "--json", "--warm", "old.json").stdout)
-    assert warm["threshold"] == cold["threshold"]
+    assert warm["answers"][0]["thresholds"] == cold["answers"][0]["thresholds"]
     assert warm["cost"]["numbers_per_device"] < cold["cost"]["numbers_per_device"]
-    assert Calibration.load("old.json").bracket is not None
+    assert Result.load("old.json").bracket is not None
+    several = ("calibrate", path, "--network", "cycle", "--json", "--alpha", "0.1,0.2", "--group-column", "class")
+    fresh, again = (json.loads(run(*several, *more).stdout) for more in ((), ("--warm", "old.json")))
+    assert [one["thresholds"] for one in again["answers"]] == [one["thresholds"] for one in fresh["answers"]]
 
 
 @pytest.mark.parametrize(
@@ -64,8 +67,6 @@ def test_a_warm_start_is_exact_and_cheaper(run, table):
         (["--alpha", "0.1,2"], "alpha must lie strictly between 0 and 1, got 2"),
         (["--group-column", "species"], "species"),
         (["--warm", "no.json"], "no.json"),
-        (["--warm", "no.json", "--method", "h-dcp"], "--warm goes with --method e-dcp"),
-        (["--warm", "no.json", "--alpha", "0.1,0.2"], "one alpha and no groups"),
     ],
 )
 def test_mistakes_exit_2_with_one_line(run, table, words, message):
@@ -75,14 +76,22 @@ def test_mistakes_exit_2_with_one_line(run, table, words, message):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+def test_a_warm_start_is_for_methods_that_search(run, table):
+    run("calibrate", table[0], "--out", "old.json")
+    refused = run("calibrate", table[0], "--warm", "old.json", "--method", "h-dcp")
+    assert refused.exit_code == 2
+    assert "'h-dcp' has no option 'warm': it belongs to e-dcp" in refused.stderr
+
+
 def test_predict_refuses_what_does_not_fit(run, table):
     path, outputs, *_ = table
     run("calibrate", path, "--group-column", "class", "--alpha", "0.1,0.2", "--score", "lac", "--out", "r.json")
     assert "say which alpha" in run("predict", "r.json", outputs).stderr
     assert run("predict", "r.json", outputs, "--alpha", "0.2").exit_code == 0
-    assert "not by device" in run("predict", "r.json", outputs, "--alpha", "0.2", "--device", "1").stderr
+    assert run("predict", "r.json", outputs, "--alpha", "0.2", "--device", "1").exit_code == 0
+    assert "unknown device '7'" in run("predict", "r.json", outputs, "--alpha", "0.2", "--device", "7").stderr
     run("calibrate", path, "--score", "lac", "--out", "one.json")
-    assert "--group-column needs" in run("predict", "one.json", outputs, "--group-column", "a").stderr
+    assert "for thresholds by group" in run("predict", "one.json", outputs, "--group-column", "a").stderr
 
 
 @pytest.fixture
@@ -114,20 +123,21 @@ def test_groups_that_overlap_come_in_several_columns_or_in_lists(run, people, wo
     asked = [] if rule is None else ["--group-rule", rule]
     done = run("calibrate", folder / "s.csv", *words, *asked, "--network", "cycle", "--score", "lac", "--out", "r.json")
     assert done.exit_code == 0, done.stderr
-    expected = calibrate_several(held, Network.cycle(4), (0.1,), groups=groups, group_rule=rule, score=scores.LAC())
-    found = Calibrations.load("r.json")
-    assert found.rule == expected.rule == (rule or "seq")
+    expected = calibrate(held, Network.cycle(4), (0.1,), groups=groups, group_rule=rule, score=scores.LAC())
+    found = Result.load("r.json")
+    assert found.guarantee.groups.rule == expected.guarantee.groups.rule == (rule or "seq")
     assert found.groups == ("age=old", "age=young", "sex=f", "sex=m", "everyone")
-    wanted = expected.thresholds([text.split(";") for text in lists])
-    np.testing.assert_array_equal(found.thresholds([text.split(";") for text in lists]), wanted)
-    assert f"{found.rule}: " in done.stdout
+    rows = [text.split(";") for text in lists]
+    wanted = expected.thresholds_for(groups=rows)
+    np.testing.assert_array_equal(found.thresholds_for(groups=rows), wanted)
+    assert f"{found.guarantee.groups.rule}: " in done.stdout
     printed = run("predict", "r.json", folder / "p.csv", "--group-column", "sex,age").stdout
     sizes = [int(row["size"]) for row in csv.DictReader(io.StringIO(printed))]
     assert sizes == (1 - p <= wanted[:, None]).sum(axis=1).tolist()
 
 
 def test_a_rule_needs_groups(run, people):
-    assert "need --group-column" in run("calibrate", people[0] / "s.csv", "--group-rule", "max").stderr
+    assert "say how groups are covered; name them with groups=" in run("calibrate", people[0] / "s.csv", "--group-rule", "max").stderr
     assert (
         "unknown group rule"
         in run("calibrate", people[0] / "s.csv", "--group-column", "sex", "--group-rule", "mx").stderr

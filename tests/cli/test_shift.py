@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from conformesh import Calibration, Network, calibrate
+from conformesh import Network, Result, calibrate
 from conformesh.names import natural_order
 
 
@@ -45,9 +45,9 @@ def test_weights_come_from_a_column(run, weighted, tmp_path):
         answer = run("calibrate", source, "--weight-column", "w", "--weight-bound", "3", "--json")
         assert answer.exit_code == 0, answer.output
         found = json.loads(answer.stdout)
-        assert found["threshold"] == expected.threshold
-        assert found["weight_bound"] == 3
-        assert found["certificate"]["weight"] == expected.certificate.weight
+        assert found["answers"][0]["thresholds"] == expected.thresholds.tolist()
+        assert found["guarantee"]["weighting"]["bound"] == 3
+        assert found["answers"][0]["certificate"]["weight"] == expected.certificate.weight
 
 
 def test_parts_of_an_npz_folder_keep_their_weights(run, weighted, tmp_path):
@@ -59,7 +59,7 @@ def test_parts_of_an_npz_folder_keep_their_weights(run, weighted, tmp_path):
         np.savez(tmp_path / "parts" / f"{k}.npz", device=[*part["device"]], score=part["score"], w=part["w"])
     answer = run("calibrate", "parts", "--weight-column", "w", "--weight-bound", "3", "--out", "result.json")
     assert answer.exit_code == 0, answer.output
-    assert Calibration.load(tmp_path / "result.json").threshold == expected.threshold
+    assert Result.load(tmp_path / "result.json").threshold == expected.threshold
     assert "weights" in answer.stdout
 
 
@@ -72,13 +72,13 @@ def test_several_levels_share_the_weights(run, weighted):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("--weight-column", "w"), "--weight-column and --weight-bound go together"),
-        (("--weight-bound", "3"), "--weight-column and --weight-bound go together"),
+        (("--weight-column", "w"), "weight needs weight_bound="),
+        (("--weight-bound", "3"), "weight_bound goes with weight="),
         (("--weight-column", "w", "--weight-bound", "2"), "a weight must be a number from 0 to weight_bound 2, got 3"),
         (("--weight-column", "v", "--weight-bound", "3"), "needs a column 'v'"),
         (
-            ("--weight-column", "w", "--weight-bound", "3", "--group-column", "w"),
-            "--weight-column goes neither with --group-column nor",
+            ("--weight-column", "w", "--weight-bound", "3", "--pac-confidence", "0.9"),
+            "pac_confidence (over the draw of the scores) is proven for scores that weigh alike",
         ),
     ],
 )

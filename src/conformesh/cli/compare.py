@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from conformesh.comparing import compare as measure
 from conformesh.graph.network import Network as Graph
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.output_files import read_outputs
-from conformesh.io.score_files import ScoreFile, read_scores
+from conformesh.io.score_files import read_scores
 from conformesh.io.tables import Layout
 from conformesh.methods import Way
 from conformesh.plots.front import draw_front
@@ -81,15 +82,15 @@ def compare(
     kind = score_in_file(held.made_by, score, held.name)
     sizing = _sizing(outputs, kind, score is not None, table, scores)
     seed = run.seed or 0
-    networks, skipped = _networks(held, network, seed)
+    networks, skipped = _networks(held.devices, held.name, network, seed)
     asked: dict[str, Any] = {
-        "target": guarantee.shares(scores, table),
-        "rank": guarantee.rank_rule,
+        "mixture": guarantee.shares(scores, table),
+        "rank_rule": guarantee.rank_rule,
         "pac_confidence": guarantee.pac_confidence,
         "seed": seed,
         "progress": True,
     }
-    own = held.for_devices(networks[0].ids)
+    own = held.table_for(networks[0].ids)
     with recorded(run.recording) as recorder:
         watched = {} if recorder is None else watching(recorder, len(ways) * len(networks))
         found = replace(measure(own, networks, alpha, ways, **asked, **sizing, **watched), skipped=skipped)
@@ -120,11 +121,13 @@ def _sizing(outputs: str | None, kind: Score | None, named: bool, table: Layout,
     return {"score": kind, "outputs": values_for(kind, read), "rows_at": read.devices}
 
 
-def _networks(held: ScoreFile, chosen: tuple[str, ...], seed: int) -> tuple[list[Graph], dict[str, str]]:
+def _networks(
+    devices: Sequence[str], where: str, chosen: tuple[str, ...], seed: int
+) -> tuple[list[Graph], dict[str, str]]:
     """Return files of edges, the topologies that were named, or all; and those that cannot be built."""
-    own = [Network(name).connect(held, seed) for name in chosen if Network(name).file is not None]
+    own = [Network(name).connect(devices, where, seed) for name in chosen if Network(name).file is not None]
     names = [name for name in chosen if name in TOPOLOGIES] if chosen else [*TOPOLOGIES]
-    built, skipped = networks_of(names, own[0].ids if own else held.devices, seed=seed)
+    built, skipped = networks_of(names, own[0].ids if own else devices, seed=seed)
     if not (own or built):
         raise ValueError("; ".join(skipped.values()))
     return own + built, skipped

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
-from conformesh.cli import console, options, pipeline
+from conformesh import api
+from conformesh.cli import options, pipeline
 from conformesh.cli.command import ListOption, Number, Option, command
 from conformesh.cli.options import Guarantee, Network, Output, Run, key_values
-from conformesh.io.score_files import column_named
+from conformesh.cli.results import print_result
+from conformesh.io.score_files import column_named, columns_beside, rows_of
 from conformesh.io.tables import Layout, Table, read_table, same_length
 from conformesh.losses import LOSSES, Loss, Steps, get_loss
 from conformesh.names import natural_order
-from conformesh.quantities import in_bits, in_count, several
-from conformesh.result.control import Control
-from conformesh.result.several import Calibrations
+from conformesh.table import Table as Rows
+from conformesh.table import local_ids
 
 METHOD = "e-dcp"  # no other adds up losses; the default of `Run`
 COLUMNS = ("item", "lambda", "loss")
@@ -35,8 +38,10 @@ NEEDED = "columns 'device', 'item', 'lambda' and 'loss', one row per item and la
     Option("--loss NAME", f"What the losses are, kept for predict: {', '.join(LOSSES)}."),
     Option("--loss-option KEY=VALUE", "An option of the loss, as score=logit; repeatable."),
     options.output(),
-    options.guarantee("mixture", "rank_rule", "strict"),
-    options.table("device", "share"),
+    options.guarantee(
+        "mixture", "rank_rule", "group_rule", "weight_bound", "test_weights", "centres", "bandwidth", "strict"
+    ),
+    options.table("device", "group", "weight", "input", "share"),
     options.run(options.seed(), options.engine(), options.method_options(METHOD)),
 )
 def control(
@@ -55,21 +60,38 @@ def control(
 
     LOSSES has a row for each item (calibration example) and lambda: from this lambda on, until the item's next one, its
     loss is so large. Below its first lambda an item is taken to lose all that it can, unless that lambda is -inf.
-    Losses must not rise as lambda grows.
+    Losses must not rise as lambda grows. Columns of groups, weights and inputs say the same in all rows of an item.
     """
     with pipeline.job(run.engine) as hosts:
         chosen = run.checked_options()
         kind = _loss(loss, loss_option)
-        mixture = guarantee.shares(losses, table)
-        held, host, ids = pipeline.load(
-            hosts, losses, table, lambda known: network.connect(known, run.seed or 0), read_losses
-        )
-        asked: dict[str, Any] = {"loss": kind, "bound": bound, "target": mixture, "rank": guarantee.rank_rule}
+        asked = guarantee.keywords(losses, table)
+        held, host = hosts.load(losses, table, partial(network.connect, seed=run.seed or 0), read_losses)
+        data = rows_of(held.table, local_ids(host))
         with pipeline.observed(host, METHOD):
-            own = held.for_devices(ids)
-            result = pipeline.control_losses(own, host, risk, METHOD, strict=guarantee.strict, **asked, **chosen)
+            result = api.control(
+                [*(data.losses or ())],
+                host.network,
+                risk,
+                METHOD,
+                loss=kind,
+                bound=bound,
+                engine=host,
+                **{name: _by_device(data, name) for name in ("groups", "weight", "inputs")},
+                **asked,
+                **chosen,
+            )
         if hosts.first:
-            output.show(result, _print)
+            output.show(result, print_result)
+
+
+def _by_device(data: Rows, name: str) -> list[Any] | None:
+    """Return a column of the items, one entry per device."""
+    column: Any = getattr(data, name)
+    if column is None:
+        return None
+    take = column.taken if name == "groups" else column.__getitem__
+    return [take(data.rows(k)) for k in range(data.devices)]
 
 
 def _loss(name: str | None, pairs: tuple[str, ...]) -> Loss | None:
@@ -81,29 +103,6 @@ def _loss(name: str | None, pairs: tuple[str, ...]) -> Loss | None:
     return get_loss(name, **key_values(pairs, "loss option", {}))
 
 
-def _print(result: Control | Calibrations) -> None:
-    if isinstance(result, Control):
-        console.print_facts("conformesh control", result.facts())
-    else:
-        _print_several(result)
-
-
-def _print_several(results: Calibrations) -> None:
-    rows = []
-    for (_, risk), item in results.items.items():
-        assert isinstance(item, Control)
-        left, allowed = item.mean_losses
-        shown = ("", "") if allowed < 0 else (f"{left:.4g}", f"{allowed:.4g}")
-        rows.append((f"{risk:g}", f"{item.threshold:.6g}", item.certificate.kind, *shown, f"{item.scores:,}"))
-    columns = ("risk", "lambda", "guarantee", "mean loss", "allowed", "items")
-    console.print_table(columns, rows, right=("risk", "lambda", "mean loss", "allowed", "items"))
-    cost = results.cost
-    print(
-        f"\none run for all: {several(cost.rounds, 'round')}, each device sent "
-        f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"
-    )
-
-
 # --- losses from files: a row for each item and lambda -------------------------------------------------------------
 
 
@@ -113,22 +112,19 @@ class LossFile:
 
     Attributes
     ----------
-    devices
-        Device names in natural order.
-    steps
-        The losses of each device, in that order.
+    table
+        The items, grouped by device in natural order of names: losses, and the columns that were asked for.
     name
         Where they come from, for errors.
     """
 
-    devices: tuple[str, ...]
-    steps: tuple[Steps, ...]
+    table: Rows
     name: str
 
-    def for_devices(self, ids: tuple[str, ...]) -> list[Steps]:
-        """Return the losses of each of `ids`, none where a device has no items."""
-        held = dict(zip(self.devices, self.steps, strict=True))
-        return [held.get(device, Steps.none()) for device in ids]
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Device names in natural order."""
+        return self.table.names or ()
 
 
 def read_losses(source: str, stdin: BinaryIO | None = None, layout: Layout | None = None) -> LossFile:
@@ -140,16 +136,31 @@ def read_losses(source: str, stdin: BinaryIO | None = None, layout: Layout | Non
 def losses_in(table: Table, layout: Layout) -> LossFile:
     """Sort the rows of a table by device and item."""
     device = column_named(table, "device", layout.device)
-    same_length(table, (device, *COLUMNS))
+    same_length(table, (device, *COLUMNS, *layout.beside))
     names, index = table.names(device)
     items, which = table.names("item")
     lambdas, losses = table.numbers("lambda"), table.numbers("loss")
-    held = {}
-    for k, name in enumerate(names):
-        mine = index == k
+    devices, steps, rows = natural_order(names), [], [np.empty(0, dtype=np.int64)]
+    first_row = np.arange(len(index))
+    for name in devices:
+        local = np.flatnonzero(index == names.index(name))
+        own = np.array(items)[which[local]]
         try:
-            held[name] = Steps.of_table(np.array(items)[which[mine]], lambdas[mine], losses[mine])
+            steps.append(Steps.of_table(own, lambdas[local], losses[local]))
         except ValueError as problem:
             raise ValueError(f"{table.name}: device {name}, {problem}") from None
-    devices = natural_order(names)
-    return LossFile(devices, tuple(held[name] for name in devices), table.name)
+        _, first, item = np.unique(own, return_index=True, return_inverse=True)  # the order of the items of `Steps`
+        rows.append(local[first])
+        first_row[local] = local[first][item]
+    _check_items(table, layout, first_row)
+    offsets = np.cumsum([0, *map(len, steps)])
+    found = Rows(devices, offsets, losses=tuple(steps))
+    return LossFile(replace(found, **columns_beside(table, layout, np.concatenate(rows))), table.name)
+
+
+def _check_items(table: Table, layout: Layout, first_row: NDArray[np.int64]) -> None:
+    """Refuse a column beside the losses that differs between the rows of an item."""
+    for column in layout.beside:
+        cells = np.asarray(table.column(column))
+        if len(wrong := np.flatnonzero(cells != cells[first_row])):
+            raise ValueError(f"{table.where(int(wrong[0]))}: {column} must be the same in all rows of an item")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from conformesh.cli import console, options, pipeline
@@ -10,13 +10,15 @@ from conformesh.cli.command import GUARANTEE, Argument, Option, Whole, command
 from conformesh.cli.options import Guarantee, Network, Output, Run
 from conformesh.detecting import RULES, THINNED
 from conformesh.detecting import detect as find
-from conformesh.io.score_files import ScoreFile, one_score, read_scores
+from conformesh.graph.network import Network as Graph
+from conformesh.io.score_files import one_score, read_scores
 from conformesh.io.tables import STDIN, Layout
 from conformesh.io.writing import ENDINGS, check_ending
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.names import natural_order
 from conformesh.quantities import in_bits, in_count, several
 from conformesh.result.detection import Detection
+from conformesh.table import local_ids
 
 MOST = 20  # flagged test points that are printed
 
@@ -35,7 +37,7 @@ MOST = 20  # flagged test points that are printed
         panel=GUARANTEE,
     ),
     Option(
-        "--draws <int>",
+        "--sample-size <int>",
         "How many scores the thinned rule uses; by default from their numbers.",
         type=Whole(1),
         panel=GUARANTEE,
@@ -82,21 +84,18 @@ def detect(
         mixture = guarantee.shares(scores, table)
         with console.warnings_in_one_line():
             judged = read_scores(tests, layout=table)
-        held, host, ids = pipeline.load(
-            hosts, scores, table, lambda known: network.connect(_with_tests(known, judged), run.seed or 0)
-        )
+
+        def connect(devices: Sequence[str], where: str) -> Graph:
+            """Connect the devices with scores and those that have only test points."""
+            return network.connect(natural_order({*devices, *judged.devices}), where, run.seed or 0)
+
+        held, host = hosts.load(scores, table, connect)
         one_score([*host.share(held.made_by), judged.made_by], f"{scores} and {tests}")
         with pipeline.observed(host, "detect"):
-            own, others = held.for_devices(ids), judged.for_devices(ids)
-            result = find(own, host.network, others, fdr, target=mixture, rng=run.seed, engine=host, **asked)
+            own, others = (file.table_for(local_ids(host)) for file in (held, judged))
+            result = find(own, host.network, others, fdr, mixture=mixture, rng=run.seed, engine=host, **asked)
         if hosts.first:
             output.show(result, _print)
-
-
-def _with_tests(held: ScoreFile, tests: ScoreFile) -> ScoreFile:
-    """Return who takes part: devices with scores, and those that have only test points."""
-    names = natural_order({*held.devices, *tests.devices})
-    return ScoreFile(tuple(names), tuple(held.for_devices(tuple(names))) if held.scores else (), held.name)
 
 
 def _print(result: Detection) -> None:

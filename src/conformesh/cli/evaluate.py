@@ -10,23 +10,10 @@ import numpy as np
 from conformesh.cli import console, options
 from conformesh.cli.command import PATH, SOURCE, Argument, Option, command
 from conformesh.cli.predict import ALPHA, DEVICE, RESULT
-from conformesh.cli.results import (
-    STDIN,
-    check_fit,
-    level_of,
-    load_result,
-    names_of,
-    score_of,
-    values_for,
-    wanted_of,
-)
+from conformesh.cli.results import STDIN, load_result, names_of, rows_asked, score_of, values_for, wanted_of
 from conformesh.io.labelled import read_labelled
 from conformesh.io.tables import Layout
-from conformesh.result.calibration import Calibration
-from conformesh.result.control import Control
 from conformesh.result.evaluation import Coverage, Evaluation
-from conformesh.result.several import Calibrations
-from conformesh.result.sides import Sides, two_sided
 from conformesh.scores import Score
 
 SHOWN = 20  # devices, groups or classes on the screen: those that are covered least; --json has all
@@ -47,8 +34,8 @@ LABELS = Option("--labels FILE", "True labels in a file of their own.", type=SOU
     ALPHA,
     Option("--plot FILE", "Draw coverage and sizes: .png, .pdf or .svg.", type=PATH),
     options.as_json(),
-    options.table("device", "group", "label", "id", outputs=True),
-    options.seed("Seed of a randomised score, such as APS, that has none of its own."),
+    options.table("device", "group", "weight", "input", "label", "id", outputs=True),
+    options.seed("Seed of a randomised score, such as APS, that has none of its own, and of the draws of centres."),
 )
 @console.warnings_in_one_line()
 def evaluate(
@@ -78,31 +65,21 @@ def evaluate(
         from conformesh.plots.pictures import picture_file
 
         picture = picture_file(plot)
-    calibration = load_result(result)
-    first = next(iter(calibration.items.values())) if isinstance(calibration, Calibrations) else calibration
-    if isinstance(first, Control):
+    saved = load_result(result)
+    if saved.controlled:
         raise ValueError(
             f"{result} is of `conformesh control`, whose losses need more than one label a row; evaluate it in Python: "
-            "Calibration.load(file).evaluate(outputs, labels)"
+            "Result.load(file).evaluate(outputs, labels)"
         )
-    kind = score_of(calibration, score, seed)
-    check_fit(calibration, device or table.device, table.groups, alpha)
-    read, truth = read_labelled(outputs, labels, table, **wanted_of(kind, calibration))
-    values = values_for(kind, read)
-    if isinstance(calibration, Calibrations) and calibration.groups == (None,):
-        calibration = calibration.get(level_of(alpha))
-    if (known := names_of(calibration)) is not None and kind.task != "regression":
+    kind = score_of(saved, score, seed)
+    read, truth = read_labelled(outputs, labels, table, **wanted_of(kind, saved))
+    values, classes = values_for(kind, read), None if kind.task == "regression" else read.labels
+    if (known := names_of(saved)) is not None and classes is not None:
         truth = np.array(known)[truth]  # which a result takes for classes, where these are numbers
-    whose = read.devices if device is None else device
-    if isinstance(calibration, Calibration):
-        found = calibration.evaluate(values, truth, score=kind, device=whose)
-    elif isinstance(calibration, Sides):
-        found = calibration.evaluate(values, truth, score=two_sided(kind), device=whose)
-    else:
-        found = calibration.evaluate(
-            values, truth, score=kind, groups=read.groups, alpha=level_of(alpha), classes=read.labels
-        )
-    found = found.named(None if kind.task == "regression" else read.labels)
+    rows = rows_asked(saved, read, device, seed)
+    found = saved.evaluate(values, truth, alpha=alpha, score=kind, classes=classes, **rows)
+    assert isinstance(found, Evaluation)
+    found = found.named(classes)
     if picture is not None:
         found.plot(path=picture)
     if as_json:

@@ -16,7 +16,7 @@ from conformesh.cli.command import FILES, MESH, PATH, RUNNING, SOURCE, Argument,
 from conformesh.cli.options import Guarantee, Network, Run, key_values
 from conformesh.cli.results import score_in_file
 from conformesh.graph.network import Network as Graph
-from conformesh.io.score_files import ScoreFile, read_scores
+from conformesh.io.score_files import read_scores
 from conformesh.io.tables import Layout
 from conformesh.mesh.config import MODES, ON_LOST, own_scores
 from conformesh.mesh.config.checking import (
@@ -350,11 +350,11 @@ def _network(devices: int | None, scores: str | None, network: Network, seed: in
             f"--devices {devices} counts devices that --scores or a file of edges names already; leave it out"
         )
     if scores is not None:
-        return network.connect(read_scores(scores), seed)
+        return network.connect(read_scores(scores).devices, scores, seed)
     if devices is None and network.file is None:
         raise ValueError("a mesh needs --devices to count its devices, or --scores or a file of edges to name them")
     names = () if devices is None else tuple(map(str, range(devices)))
-    return network.connect(ScoreFile(names, (), "--devices"), seed)
+    return network.connect(names, "--devices", seed)
 
 
 def _digest(model: Path) -> str:

@@ -21,7 +21,7 @@ from conformesh.mesh.config.folders import device_folders, scatter_scores
 from conformesh.mesh.node.launching import Watched, launch, wait
 from conformesh.mesh.node.process import Start, with_changes
 from conformesh.quantities import in_bits, in_bytes
-from conformesh.result.calibration import Calibration
+from conformesh.result.result import Result
 
 if TYPE_CHECKING:
     from conformesh.view.meshes import MeshWatch
@@ -163,7 +163,7 @@ def _facts(good: Sequence[Watched], devices: int) -> list[tuple[str, str]]:
     ]
 
 
-def _guarantee(results: Sequence[Calibration]) -> str:
+def _guarantee(results: Sequence[Result]) -> str:
     """What all certificates say; where they differ, their kinds."""
     words = dict.fromkeys(str(result.certificate) for result in results)
     if len(words) == 1:

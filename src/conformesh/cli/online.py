@@ -15,7 +15,6 @@ from conformesh.cli.command import PATH, Argument, Number, Option, Whole, comman
 from conformesh.cli.options import Guarantee, Network, Run, chosen_faults
 from conformesh.cli.recording import followed
 from conformesh.io.files import make_folder
-from conformesh.io.score_files import ScoreFile
 from conformesh.io.stream_files import StreamFile, read_streams
 from conformesh.io.tables import Layout
 from conformesh.io.writing import check_ending
@@ -105,7 +104,7 @@ def online(
         make_folder(checkpoint.parent)
     with console.warnings_in_one_line():
         held = read_streams(stream, table.time or "time", table)
-    built = network.connect(ScoreFile(held.devices, (), held.name), run.seed or 0)
+    built = network.connect(held.devices, held.name, run.seed or 0)
     scores = _in_rows(held, built.ids)
     # A false alarm has its chance over the alarm's draws too: they must differ from stream to stream. A hash of the
     # scores does that, and a run that is interrupted and resumed draws the same again.

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from conformesh.faults import Faults
     from conformesh.graph.network import Network as Graph
-    from conformesh.io.score_files import ScoreFile
     from conformesh.io.tables import Layout
     from conformesh.kernels.ranks import Requirement
     from conformesh.scores import Score
@@ -51,6 +50,7 @@ ROLES = {
     "group": "A column of groups, for group-conditional (Mondrian) coverage; several columns, or cells as a;b, make "
     "groups that overlap. Without it predict and evaluate take a result's groups for labels (class-conditional).",
     "weight": "The column of weights: how much likelier such an example is among new ones, up to a factor.",
+    "input": "A column of features, for --centres; several as a,b, or repeated.",
     "share": "The column of each device's share of new examples, in SCORES or in the file that --mixture names.",
     "id": "The column that names each row; it passes through; by default `id`.",
     "time": "The column of times; by default `time`.",
@@ -67,7 +67,7 @@ def table(*roles: str, outputs: bool = False, csv: bool = True) -> Group:
     """Options for reading tables: the columns of these roles and of model outputs, and the format of CSV."""
     found: list[Option] = []
     for role in roles:
-        kind = ListOption if role == "group" else Option
+        kind = ListOption if role in ("group", "input") else Option
         found.append(kind(f"--{role}-column COLUMN", ROLES[role], panel=FILES))
     if outputs:
         found += [
@@ -94,6 +94,7 @@ def table(*roles: str, outputs: bool = False, csv: bool = True) -> Group:
 def _layout(
     *,
     group_column: tuple[str, ...] = (),
+    input_column: tuple[str, ...] = (),
     output_columns: tuple[str, ...] = (),
     keep: tuple[str, ...] = (),
     **given: str | None,
@@ -101,7 +102,7 @@ def _layout(
     from conformesh.io.tables import Layout
 
     names: dict[str, Any] = {name.removesuffix("_column"): value for name, value in given.items()}
-    return Layout(groups=group_column, outputs=output_columns, keep=keep, **names)
+    return Layout(groups=group_column, inputs=input_column, outputs=output_columns, keep=keep, **names)
 
 
 # --- network ----------------------------------------------------------------------------------------------------------
@@ -156,19 +157,19 @@ class Network(NamedTuple):
         name, options = self.topology(devices)
         return Graph.of(name, devices, seed=seed, **options)
 
-    def connect(self, scores: ScoreFile, seed: int) -> Graph:
-        """Return the network of the devices that have scores; a file of edges must know them all."""
+    def connect(self, devices: Sequence[str], where: str, seed: int) -> Graph:
+        """Return the network of the devices that have scores in `where`; a file of edges must know them all."""
         from conformesh.graph.network import Network as Graph
 
         if (file := self.file) is None:
-            return self.build(len(scores.devices), seed).relabelled(scores.devices)
+            return self.build(len(devices), seed).relabelled(devices)
         network = Graph.from_edges(file)
         known = {*network.ids}
-        strange = [device for device in scores.devices if device not in known]
+        strange = [device for device in devices if device not in known]
         if strange:
             more = f" (and {len(strange) - 1} more)" if len(strange) > 1 else ""
             raise ValueError(
-                f"unknown device {strange[0]!r}{more}: it has scores in {scores.name} but no edge in {file}; "
+                f"unknown device {strange[0]!r}{more}: it has scores in {where} but no edge in {file}; "
                 "add its edges or drop its rows"
             )
         return network
@@ -215,7 +216,47 @@ class Guarantee(NamedTuple):
     group_rule: str | None = None
     group_order: tuple[str, ...] = ()
     weight_bound: float | None = None
+    test_weights: tuple[str, ...] = ()
+    class_weight: tuple[str, ...] = ()
+    sides: bool = False
+    lower_share: str | None = None
+    centres: str | None = None
+    bandwidth: float | None = None
     strict: bool = False
+
+    def keywords(self, scores: str, layout: Layout) -> dict[str, Any]:
+        """Return what was asked for as keywords of `calibrate` and `control`, besides the level."""
+        given: dict[str, Any] = {
+            "pac_confidence": self.pac_confidence,
+            "group_rule": self.group_rule,
+            "group_order": self.group_order,
+            "weight_bound": self.weight_bound,
+            "test_weights": self.test_weights,
+            "class_weights": _ratios(self.class_weight),
+            "lower_share": self.lower_share,
+            "centres": self._centres(layout),
+        }
+        if self.sides:
+            given["symmetric"] = False
+        chosen = {name: value for name, value in given.items() if value not in (None, (), {})}
+        return {
+            "mixture": self.shares(scores, layout),
+            "rank_rule": self.rank_rule,
+            "strict": self.strict,
+            **chosen,
+        }
+
+    def _centres(self, layout: Layout) -> Any:
+        if self.centres is None:
+            return None
+        from conformesh.centres import Centres
+        from conformesh.io.tables import read_table
+
+        if not layout.inputs or self.bandwidth is None:
+            missing = "--input-column, the columns of features" if not layout.inputs else "--bandwidth"
+            raise ValueError(f"--centres {self.centres} needs {missing}; the file has a row for each centre")
+        table = read_table(self.centres, f"a row for each centre with {', '.join(layout.inputs)}", layout=layout)
+        return Centres.at(table.matrix(layout.inputs), self.bandwidth)
 
     @property
     def one_alpha(self) -> str:
@@ -251,6 +292,17 @@ class Guarantee(NamedTuple):
         from conformesh.kernels.ranks import make_requirement
 
         return make_requirement(self.shares(scores, layout), self.rank_rule, self.pac_confidence)
+
+
+def _ratios(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the weight of each class; a class may have any name, also one with "=" in it."""
+    found = {}
+    for pair in pairs:
+        name, equals, ratio = pair.rpartition("=")
+        if not (equals and name):
+            raise ValueError(f"--class-weight must be CLASS=RATIO, got {pair!r}")
+        found[name] = ratio
+    return found
 
 
 def _read_shares(source: str, column: str, layout: Layout | None) -> dict[str, Any]:
@@ -303,6 +355,39 @@ def guarantee(*wanted: str, levels: bool = False) -> Group:
         Option(
             "--weight-bound <float>",
             "The largest weight that any example may have; needed with --weight-column.",
+            type=Number(),
+            panel=GUARANTEE,
+        ),
+        ListOption(
+            "--test-weights A,B,...",
+            "Weights of new examples that get a threshold of their own, beside --weight-bound.",
+            panel=GUARANTEE,
+        ),
+        Option(
+            "--class-weight CLASS=RATIO",
+            "How much likelier a class is among new examples (label shift), with --label-column; once for each class.",
+            multiple=True,
+            panel=GUARANTEE,
+        ),
+        Option(
+            "--sides",
+            "One threshold below and one above, for intervals; scores are in the columns lower and upper.",
+            panel=GUARANTEE,
+        ),
+        Option(
+            "--lower-share <float>",
+            "With --sides: the part of alpha that the lower side may miss; by default half.",
+            panel=GUARANTEE,
+        ),
+        Option(
+            "--centres FILE",
+            "Coverage near each of these public points: a row each, in the columns of --input-column.",
+            type=SOURCE,
+            panel=GUARANTEE,
+        ),
+        Option(
+            "--bandwidth <float>",
+            "How far a centre reaches, in the units of the input columns.",
             type=Number(),
             panel=GUARANTEE,
         ),

@@ -1,8 +1,4 @@
-"""Run the calls of the library: the processes that host the devices, and the functions behind the commands.
-
-Commands that agree on thresholds call the library here only. A command's devices are hosted by one process, or by all
-that were started with it, as the engine's entry says.
-"""
+"""Who hosts the devices of a command: one process, or all that were started with it, as the engine's entry says."""
 
 from __future__ import annotations
 
@@ -18,7 +14,6 @@ import numpy as np
 
 from conformesh.cli import console
 from conformesh.engines import Engine, get_driver
-from conformesh.engines.base import ids_here
 from conformesh.graph.network import Network
 from conformesh.io.score_files import ScoreFile, read_scores
 from conformesh.io.tables import STDIN, Layout
@@ -27,13 +22,10 @@ from conformesh.progress import rounds_on_a_bar
 
 if TYPE_CHECKING:
     from conformesh.io.score_folders import ScoreFolder
-    from conformesh.result.calibration import Calibration
-    from conformesh.result.control import Control
-    from conformesh.result.several import Calibrations
 
-MakeNetwork = Callable[[Any], Network]
+MakeNetwork = Callable[[Sequence[str], str], Network]  # of the devices that have scores, and where these come from
 MakeEngine = Callable[..., Engine]
-Read = Callable[..., Any]  # (source, layout=) -> what names its `devices`: a ScoreFile, or one of losses
+Read = Callable[..., Any]  # (source, layout=) -> a ScoreFile, or a file of losses
 
 
 @dataclass(frozen=True)
@@ -43,10 +35,11 @@ class SingleProcess:
     make: MakeEngine
     first: bool = True
 
-    def load(self, source: str, layout: Layout, network: MakeNetwork, read: Read | None = None) -> tuple[Any, Engine]:
-        """Read what devices hold, by default scores; `network` makes the network, once it is known who is there."""
-        held = (read or read_scores)(source, layout=layout)
-        return held, self.make(network(held))
+    def load(self, source: str, layout: Layout, network: MakeNetwork, read: Read = read_scores) -> tuple[Any, Engine]:
+        """Read a file, by default of scores; `network` makes the network, once it is known who is there."""
+        with console.warnings_in_one_line():
+            held = read(source, layout=layout)
+            return held, self.make(network(held.devices, held.name))
 
 
 class Ranks:
@@ -56,23 +49,27 @@ class Ranks:
         self.make, self.comm = make, comm
         self.first = comm.rank == 0
 
-    def load(self, source: str, layout: Layout, network: MakeNetwork, read: Read | None = None) -> tuple[Any, Engine]:
-        """Read what the devices here hold; of a single file every rank reads the whole and keeps its part."""
-        if read is None and source != STDIN and Path(source).is_dir():
+    def load(self, source: str, layout: Layout, network: MakeNetwork, read: Read = read_scores) -> tuple[Any, Engine]:
+        """Read the part of the devices here; of a single file every rank reads the whole and keeps its part."""
+        with console.warnings_in_one_line():
+            return self._load(source, layout, network, read)
+
+    def _load(self, source: str, layout: Layout, network: MakeNetwork, read: Read) -> tuple[Any, Engine]:
+        if read is read_scores and source != STDIN and Path(source).is_dir():
             from conformesh.io.score_folders import ScoreFolder
 
             folder = ScoreFolder.open(source)
             return (self._by_file if folder.per_rank else self._by_device)(folder, layout, network)
-        held = (read or read_scores)(source, layout=layout) if self.first or source != STDIN else None
+        held = read(source, layout=layout) if self.first or source != STDIN else None
         if source == STDIN:  # which only the first rank has
             held = self.comm.bcast(held)
         assert held is not None
-        return held, self.make(network(held), comm=self.comm)
+        return held, self.make(network(held.devices, held.name), comm=self.comm)
 
     def _by_device(self, folder: ScoreFolder, layout: Layout, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
         """Agree on who is there, part the devices, and read one's own."""
         roster = self.comm.bcast(folder.roster(layout) if self.first else None)
-        found = network(ScoreFile(roster.devices, (), str(folder.path)))
+        found = network(roster.devices, str(folder.path))
         engine = self.make(found, comm=self.comm)
         return folder.read_for(roster, [found.ids[row] for row in engine.here], layout), engine
 
@@ -90,7 +87,7 @@ class Ranks:
                 if owner.setdefault(name, rank) != rank:
                     files = f"{folder.files[owner[name]].name} and {folder.files[rank].name}"
                     raise ValueError(f"{folder.path}: device {name!r} has scores in {files}; keep them in one")
-        found = network(ScoreFile(natural_order(owner), (), str(folder.path)))
+        found = network(natural_order(owner), str(folder.path))
         from conformesh.engines.mpi.partition import completed
 
         hosts = completed(np.array([owner.get(name, -1) for name in found.ids]), found)
@@ -114,48 +111,9 @@ def job(name: str) -> Iterator[SingleProcess | Ranks]:
         yield ranks
 
 
-def load(
-    hosts: SingleProcess | Ranks, source: str, layout: Layout, network: MakeNetwork, read: Read | None = None
-) -> tuple[Any, Engine, tuple[str, ...]]:
-    """Read what the devices hold; return it, the engine, and the ids of the devices that this process hosts."""
-    with console.warnings_in_one_line():
-        held, engine = hosts.load(source, layout, network, read)
-    return held, engine, tuple(ids_here(engine))
-
-
 @contextmanager
 def observed(engine: Engine, what: str, recorder: Any = None) -> Iterator[None]:
     """Show how far the run inside the block is, and its warnings after it."""
     with rounds_on_a_bar(f"{what} on {engine.network.name}", recorder) as observer, console.warnings_in_one_line():
         engine.observer = observer
         yield
-
-
-# --- calls of the library ---------------------------------------------------------------------------------------------
-
-
-def calibrate_scores(
-    scores: Any, engine: Engine, levels: Sequence[str], method: str, **asked: Any
-) -> Calibration | Calibrations:
-    """Calibrate by the function that fits what was asked for."""
-    from conformesh.api import calibrate
-    from conformesh.calibrating import calibrate_several, calibrate_shifted
-
-    asked |= {"engine": engine}
-    if "weight" in asked and len(levels) > 1:
-        return calibrate_shifted(scores, engine.network, levels, method, **asked)
-    if "groups" in asked or len(levels) > 1:
-        return calibrate_several(scores, engine.network, levels, method, **asked)
-    return calibrate(scores, engine.network, levels[0], method, **asked)
-
-
-def control_losses(
-    losses: Any, engine: Engine, risks: Sequence[str], method: str, **asked: Any
-) -> Control | Calibrations:
-    """Control one risk or several."""
-    from conformesh.api import control
-    from conformesh.controlling import control_several
-
-    if len(risks) > 1:
-        return control_several(losses, engine.network, risks, method, engine=engine, **asked)
-    return control(losses, engine.network, risks[0], method, engine=engine, **asked)

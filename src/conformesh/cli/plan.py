@@ -1,16 +1,15 @@
-"""``conformesh plan``: what each method would cost on a network and a link, without running any."""
+"""``conformesh plan``: what each method costs on a network and a link, simulated on drawn scores."""
 
 from __future__ import annotations
 
 import csv
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from conformesh.cli import console, options
-from conformesh.cli.command import FILES, PATH, RUNNING, SOURCE, Option, command
+from conformesh.cli.command import FILES, PATH, RUNNING, SOURCE, Number, Option, command, whole
 from conformesh.cli.options import Guarantee, Network, as_type, options_of_methods
 from conformesh.io.score_files import read_scores
 from conformesh.io.tables import Layout
@@ -18,14 +17,13 @@ from conformesh.kernels.ranks import AUTO
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import METHODS, get_method, make_options, ways_of
 from conformesh.planning.link import Link
+from conformesh.planning.measuring import ANY, SHAPES, TIME_LIMIT
+from conformesh.planning.networks import SIMULATED_UP_TO, SimulatedNetwork, network_itself, network_of_topology
 from conformesh.planning.planner import COLUMNS, KIND_ORDER, NUMBERS, SORTS, Plan
-from conformesh.planning.planner import plan as predict
-from conformesh.planning.search import ANY, SHAPES
-from conformesh.planning.terrain import Terrain, terrain_of
+from conformesh.planning.planner import plan as simulate
 from conformesh.plots.pictures import picture_file
-from conformesh.progress import Progress
 
-MOST = 10**12  # devices: beyond, the laws of growth were never looked at
+MOST = 10**12  # devices: a larger number is a typing mistake
 
 
 @command(
@@ -48,22 +46,24 @@ MOST = 10**12  # devices: beyond, the laws of growth were never looked at
     Option("--csv", "Print the table as CSV.", name="as_csv"),
     options.table("device", "score", "share"),
     options.scores_per_device(),
-    Option(
-        "--scores SCORES",
-        "Instead: the scores themselves, with which e-dcp's search is no estimate.",
-        type=SOURCE,
-        panel=FILES,
-    ),
+    Option("--scores SCORES", "Instead of drawn scores: the scores themselves.", type=SOURCE, panel=FILES),
     Option(
         f"--shape {'|'.join((ANY, *SHAPES))}",
-        "What scores look like, for the stages of e-dcp's search.",
+        "What drawn scores look like; any: one draw of each shape.",
         default=ANY,
         panel=FILES,
     ),
     Option(
-        "--build/--sketch",
-        "Build the network, up to a million devices; or go by laws of growth.",
-        default=True,
+        "--simulate-up-to <int>",
+        "Devices up to which the network itself is simulated; of a larger one a smaller one of its kind.",
+        default=str(SIMULATED_UP_TO),
+        panel=RUNNING,
+    ),
+    Option(
+        "--time-limit <float>",
+        "Seconds that simulating one run may take; else it is stopped.",
+        type=Number(),
+        default=TIME_LIMIT,
         panel=RUNNING,
     ),
     options.seed(),
@@ -85,43 +85,45 @@ def plan(
     scores: str | None,
     table: Layout,
     shape: str,
-    build: bool,
+    simulate_up_to: str,
+    time_limit: float,
     seed: int,
     options: dict[str, Any],
 ) -> None:
-    """Tell rounds, bytes, time on a link, and memory and time of a simulation, without running any method.
+    """Simulate every method on drawn scores: rounds, numbers, bytes, time on a link, and which method to use.
 
-    Rounds and bytes are exact where the scores do not matter; e-dcp's search depends on them and is predicted as a mean
-    over draws, unless --scores has them. A network of more than a million devices is not built: closed forms or laws of
-    growth stand in for it.
+    The figures are those of real runs on the network, or on a smaller one of the same kind where it has more than
+    --simulate-up-to devices; the first line says which.
     """
     if as_json and as_csv:
         raise ValueError("--json and --csv are two ways to print one table; give one of them")
     plot = None if plot is None else picture_file(plot)
-    names = [*method] or None
-    uplink = Link.parse(link)
+    names, most = [*method] or None, whole(simulate_up_to, "simulate up to", 1)
     chosen = _options(names, options)
-    with Progress("planning") as progress:
-        if scores is None:
-            terrain = _terrain(devices, network, scores_per_device, seed, build)
-        else:
-            terrain = _known_terrain(scores, table, devices, network, seed)
-        progress.step()
-        terrain = replace(terrain, requirement=guarantee.requirement(scores, table))
-        found = predict(
-            terrain,
-            alpha=guarantee.one_alpha,
-            link=uplink,
-            methods=names,
-            options=chosen,
-            sort=sort,  # type: ignore[arg-type]  # checked there
-            guarantee=least,  # type: ignore[arg-type]
-            shape=shape,
-        )
-        if plot is not None:
-            from conformesh.plots.plan import draw_plan
-
-            draw_plan(plot, found, None if network.file else network.name or "torus", chosen)
+    known = None
+    if scores is None:
+        where = _simulated(devices, network, seed, most)
+    else:
+        where, known = _with_scores(scores, table, devices, network, seed, most)
+    found = simulate(
+        where,
+        scores_per_device,
+        guarantee.one_alpha,
+        Link.parse(link),
+        scores=known,
+        mixture=guarantee.shares(scores, table),
+        rank_rule=guarantee.rank_rule,
+        pac_confidence=guarantee.pac_confidence,
+        methods=names,
+        options=chosen,
+        sort=sort,  # type: ignore[arg-type]  # checked there
+        guarantee=least,  # type: ignore[arg-type]
+        shape=shape,
+        time_limit=time_limit,
+        progress=True,
+    )
+    if plot is not None:
+        found.plot(plot, None if network.file or scores is not None else network.name or "torus", chosen)
     if as_json:
         print(json.dumps({**found.to_dict(), "picture": None if plot is None else str(plot)}, allow_nan=False))
     elif as_csv:
@@ -150,18 +152,21 @@ def _options(names: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-def _terrain(devices: str | None, network: Network, held: int, seed: int, build: bool) -> Terrain:
+def _simulated(devices: str | None, network: Network, seed: int, most: int) -> SimulatedNetwork:
+    """Return the network in the file, or one of a topology, or a smaller one that stands for it."""
     if network.file is not None:
-        return Terrain.of(network.build(None if devices is None else _count(devices), seed), held)
+        return network_itself(network.build(None if devices is None else _count(devices), seed), most)
     if devices is None:
         raise ValueError("give the number of devices with --devices, or a file of edges with --network")
     count = _count(devices)
     name, chosen = network.topology(count)
-    return terrain_of(name, count, held, seed=seed, build=build, **chosen)
+    return network_of_topology(name, count, most, seed, chosen)
 
 
-def _known_terrain(scores: str, table: Layout, devices: str | None, network: Network, seed: int) -> Terrain:
-    """Return where the devices of a file of scores would calibrate."""
+def _with_scores(
+    scores: str, table: Layout, devices: str | None, network: Network, seed: int, most: int
+) -> tuple[SimulatedNetwork, WeightedScores]:
+    """Return where the devices of a file of scores would calibrate, and their scores."""
     if scores.isdecimal() and not Path(scores).exists():
         raise ValueError(
             f"--scores is a file of scores, got the number {scores}; for {scores} scores on each device write "
@@ -170,8 +175,10 @@ def _known_terrain(scores: str, table: Layout, devices: str | None, network: Net
     if devices is not None:
         raise ValueError(f"--devices {devices} counts devices that --scores names already; leave it out")
     held = read_scores(scores, layout=table)
-    built = network.connect(held, seed)
-    return Terrain.with_scores(built, WeightedScores.of(held.for_devices(built.ids), built.ids))
+    built = network.connect(held.devices, held.name, seed)
+    rows = held.table_for(built.ids)
+    assert rows.score is not None
+    return network_itself(built, most), WeightedScores.from_flat(rows.score, rows.sizes, names=built.ids)
 
 
 def _count(text: str) -> int:
@@ -189,23 +196,18 @@ def _count(text: str) -> int:
 
 
 def _report(found: Plan, picture: Path | None) -> None:
-    where = found.terrain
-    origin = "" if not where.laws else f" (by a law of growth: {', '.join(sorted(where.laws))})"
     print(
-        f"{where.map.name}: {where.devices:,} devices, {where.map.edges:,} edges, diameter {where.map.diameter:,}, "
-        f"largest degree {where.map.largest_degree:,}{origin}\n"
-        f"{where.n:,} scores; alpha {found.alpha:g} requires rank {found.required_rank:,}; link {found.link}\n"
-        "bytes, largest: what a device sends, mean and most, a broadcast once. time: latency + bits x degree /\n"
-        "bandwidth a round. on the wire, mesh time: of a real mesh, every copy with its headers, the table of sizes\n"
-        "first, and floods for a server. sim: simulating it here. estimate: a mean over draws, or by a law of growth.\n"
+        f"{found.describe()}\n"
+        f"{found.scores:,} scores; alpha {found.alpha:g} requires rank {found.required_rank:,}; link {found.link}\n"
+        "numbers, bytes, largest: what a device sends, mean and most; a message to all neighbours counts once.\n"
+        "time: of all rounds, each latency + bits x degree / bandwidth of the slowest device.\n"
     )
     console.print_table(COLUMNS, [row.cells() for row in found.rows], right=NUMBERS)
     print()
     for row in found.rows:
-        if row.likely is not None and row.way.variant != AUTO:
-            low, high = row.likely
-            most = "" if row.at_most is None else f", at most {row.at_most[0]:,.0f}"
-            print(f"~ {row.way}: {low:,.0f} to {high:,.0f} rounds in nine runs of ten{most}")
+        low, high = row.rounds_between
+        if low < high and row.way.variant != AUTO:
+            print(f"~ {row.way}: {low:,} to {high:,} rounds, depending on the scores")
     for row in found.rows:
         for words in row.notes:
             print(f"note: {words} ({row.way})")
@@ -224,7 +226,6 @@ def _print_csv(found: Plan) -> None:
         {name: value for name, value in row.to_dict().items() if not isinstance(value, list | dict | tuple)}
         for row in found.rows
     ]
-    names = [name for name in (rows[0] if rows else {}) if name not in ("likely_rounds", "at_most")]
-    writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(sys.stdout, [*(rows[0] if rows else {})], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)

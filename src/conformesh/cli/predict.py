@@ -12,18 +12,15 @@ from typing import Any
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 
 from conformesh.cli import console, options
 from conformesh.cli.command import Argument, Option, command
-from conformesh.cli.results import STDIN, Result, check_fit, level_of, load_result, score_of, values_for, wanted_of
+from conformesh.cli.results import STDIN, load_result, rows_asked, score_of, values_for, wanted_of
 from conformesh.io.json_numbers import in_json
-from conformesh.io.output_files import OutputFile, read_outputs
+from conformesh.io.output_files import read_outputs
 from conformesh.io.tables import Layout
 from conformesh.losses import Loss
-from conformesh.result.control import Control
-from conformesh.result.several import Calibrations
-from conformesh.result.sides import Sides, two_sided
+from conformesh.result.result import Result
 from conformesh.scores import Score
 
 ENDINGS = (".csv", ".jsonl", ".parquet")
@@ -47,8 +44,8 @@ ALPHA = Option("--alpha <float>", "Which of several levels to use.")
     ),
     options.out("Write to this file instead: .csv, .jsonl or .parquet."),
     Option("--labels/--indices", "Write label names, or column numbers.", default=True),
-    options.table("device", "group", "id", "label", outputs=True),
-    options.seed("Seed of a randomised score, such as APS, that has none of its own."),
+    options.table("device", "group", "weight", "input", "id", "label", outputs=True),
+    options.seed("Seed of a randomised score, such as APS, that has none of its own, and of the draws of centres."),
 )
 @console.warnings_in_one_line()
 def predict(
@@ -74,13 +71,14 @@ def predict(
     if device is not None and table.device is not None:
         raise ValueError("give --device or --device-column, not both")
     ending = _ending(out, form)
-    calibration = load_result(result)
-    kind: Score | Loss = _loss(calibration, score) or score_of(calibration, score, seed)
-    check_fit(calibration, device or table.device, table.groups, alpha)
-    outputs = read_outputs(probabilities, table, **wanted_of(kind, calibration))
+    saved = load_result(result)
+    kind: Score | Loss = _loss(saved, score) or score_of(saved, score, seed)
+    outputs = read_outputs(probabilities, table, **wanted_of(kind, saved))
     values = values_for(kind, outputs)
-    level = level_of(alpha)
-    predicted = _predicted(calibration, kind, values, outputs, device, level)
+    how: dict[str, Any] = {"alpha": alpha, **rows_asked(saved, outputs, device, seed)}
+    if isinstance(kind, Score):
+        how |= {"score": kind, "labels": outputs.labels if kind.task == "classification" else None}
+    predicted = saved.predict(values, **how)
     columns: dict[str, list[Any]] = {"row": [*range(len(predicted))]}
     if kind.task == "regression":
         columns |= {"lower": predicted[:, 0].tolist(), "upper": predicted[:, 1].tolist()}
@@ -106,36 +104,16 @@ def _ending(out: Path | None, form: str) -> str:
     return out.suffix.lower()
 
 
-def _predicted(
-    calibration: Result,
-    kind: Score | Loss,
-    values: NDArray[Any],
-    outputs: OutputFile,
-    device: str | None,
-    level: float | None,
-) -> NDArray[Any]:
-    """Return sets or intervals, by whatever the result goes by."""
-    whose = device if device is not None else outputs.devices
-    if isinstance(kind, Loss):
-        one = calibration.get(level) if isinstance(calibration, Calibrations) else calibration
-        return one.predict(values, device=whose)
-    if isinstance(calibration, Calibrations):
-        return calibration.predict(values, score=kind, groups=outputs.groups, alpha=level, labels=outputs.labels)
-    if isinstance(calibration, Sides):
-        return calibration.predict(values, score=two_sided(kind), device=whose)
-    return calibration.predict(values, score=kind, device=whose)
-
-
-def _loss(calibration: Result, named: Score | None) -> Loss | None:
+def _loss(result: Result, named: Score | None) -> Loss | None:
     """Return the loss of a result of risk control, which must know it; None where the result covers."""
-    first = next(iter(calibration.items.values())) if isinstance(calibration, Calibrations) else calibration
-    if not isinstance(first, Control):
+    if result.guarantee.loss is None:
         return None
     if named is not None:
         raise ValueError("a result of `conformesh control` goes by its loss, not by a score; leave --score out")
-    if first.loss is None:
+    loss: Loss | None = result.guarantee.loss.loss
+    if loss is None:
         raise ValueError("the result does not name its loss; control again with --loss, or predict in Python")
-    return first.loss
+    return loss
 
 
 def _write(columns: dict[str, list[Any]], ending: str, out: Path | None) -> None:

@@ -10,7 +10,7 @@ from conformesh.cli import console, options
 from conformesh.cli.command import PATH, Argument, ListOption, Option, command
 from conformesh.cli.options import Network, checked_options
 from conformesh.cli.private_runs import Explanation, explain_account, explain_plan, explain_result
-from conformesh.cli.results import Saved, read_json, saved_result
+from conformesh.cli.results import SavedRun, read_json, saved_result
 from conformesh.io.json_numbers import in_json
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.methods import METHODS, get_method
@@ -117,10 +117,10 @@ def _coalition(text: str) -> int | list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _of_result(saved: Saved, who: int | list[str], network: Network, seed: int) -> Exposure:
+def _of_result(saved: SavedRun, who: int | list[str], network: Network, seed: int) -> Exposure:
     """Say what a run revealed whose result was saved, with its map where that was named."""
-    one = saved.first
-    if one is not saved.result:
+    one = saved.result
+    if len(one) > 1:
         console.note(f"{saved.name} has several thresholds of one run: what is said of counts and scores is of each")
     built = None
     if network != Network():

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conformesh.cli import console
-from conformesh.cli.results import Private, Saved, releases_in
+from conformesh.cli.results import Private, SavedRun, releases_in
 from conformesh.io.json_numbers import in_json
-from conformesh.kernels.ranks import DEFAULT, exact_alpha
+from conformesh.kernels.ranks import DEFAULT
 from conformesh.methods import Way, make_options
 from conformesh.privacy.account import EXACT, FILE, Account, AccountFields, read_account
 from conformesh.privacy.histogram import HistogramPlan, Release
@@ -62,7 +62,7 @@ class Explanation:
 # --- a run that was made ----------------------------------------------------------------------------------------------
 
 
-def explain_result(saved: Saved, alphas: Sequence[Fraction] = ()) -> Explanation | None:
+def explain_result(saved: SavedRun, alphas: Sequence[Fraction] = ()) -> Explanation | None:
     """Say what a private run has protected, what it cost, and thresholds at other levels; None without epsilon."""
     releases = releases_in(saved)
     if not releases:
@@ -72,9 +72,9 @@ def explain_result(saved: Saved, alphas: Sequence[Fraction] = ()) -> Explanation
                 "another level; calibrate again with the other alpha"
             )
         return None
-    first = saved.first
+    result, first = saved.result, float(saved.result.answers[0].alpha)
     (release, noise), *_ = releases.values()
-    own = {exact_alpha(level) for level in getattr(saved.result, "alphas", (first.alpha,))}
+    own = {answer.alpha for answer in result.answers}
     levels = sorted(alphas or {*own, *USUAL})
     table = [(group, alpha, private.release.answer(alpha)) for group, private in releases.items() for alpha in levels]
     grouped = [*releases] != [None]
@@ -93,12 +93,12 @@ def explain_result(saved: Saved, alphas: Sequence[Fraction] = ()) -> Explanation
         ("condition", _condition(noise)),
         ("devices", _survivors(noise, saved.devices)),
         ("released", _release_in_words(releases)),
-        ("guarantee", _guarantee(first.alpha, noise.spread, " in each group" if grouped else "")),
-        ("price", _price(release, noise.inflation, first.alpha)),
+        ("guarantee", _guarantee(first, noise.spread, " in each group" if grouped else "")),
+        ("price", _price(release, noise.inflation, first)),
         ("levels", "the table below is read from the same release: other levels cost no further epsilon"),
     ]
     return Explanation(
-        f"{first.method} with epsilon {noise.epsilon:g}: what this run means",
+        f"{result.method} with epsilon {noise.epsilon:g}: what this run means",
         facts,
         {
             **_noise_data(noise),

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from conformesh.cli import console, options, pipeline
 from conformesh.cli.command import Argument, ListOption, Option, command
 from conformesh.cli.options import Network, Output, Run, checked_options
 from conformesh.cli.results import read_json, releases_in, saved_result
-from conformesh.inputs import SCORE
 from conformesh.io.tables import Layout
 from conformesh.io.writing import ENDINGS, check_ending
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.quantile import QUARTILES, as_parts, quantiles_of
 from conformesh.quantile import quantiles as find
 from conformesh.result.quantiles import FORMAT, Quantiles
+from conformesh.table import local_ids
 
+SCORE = "score"  # the column that is read by default
 PRIVATE = "Private quantiles"  # a panel of the help
 
 
@@ -104,11 +107,11 @@ def quantiles(
         raise ValueError(f"--{name.replace('_', '-')} is for private quantiles; give --epsilon too")
     chosen = checked_options("p-dcp" if "epsilon" in given else "e-dcp", _with_grid(given))
     with pipeline.job(run.engine) as hosts:
-        held, host, ids = pipeline.load(hosts, data, table, lambda known: network.connect(known, run.seed or 0))
+        held, host = hosts.load(data, table, partial(network.connect, seed=run.seed or 0))
         with pipeline.observed(host, "quantiles"):
-            result = find(held.for_devices(ids), host.network, parts, confidence=sure, engine=host, **chosen)
+            result = find(held.table_for(local_ids(host)), host.network, parts, confidence=sure, engine=host, **chosen)
         if hosts.first:
-            output.show(replace(result, column=table.score or SCORE), _print)
+            output.show(structs.replace(result, column=table.score or SCORE), _print)
 
 
 def _with_grid(given: dict[str, Any]) -> dict[str, Any]:
@@ -130,7 +133,8 @@ def _of_result(source: str, parts: tuple[Fraction, ...], confidence: Fraction) -
             f"{name} holds a histogram for each of {len(releases)} groups; quantiles need one of all values"
         )
     (one,) = releases.values()
-    return replace(quantiles_of(one.release, parts, confidence, one.noise), column=SCORE, network=saved.first.network)
+    found = quantiles_of(one.release, parts, confidence, one.noise)
+    return structs.replace(found, column=SCORE, network=saved.result.network)
 
 
 def _print(result: Quantiles) -> None:

@@ -1,4 +1,4 @@
-"""Results and model outputs as commands read them: loading, the score of a result, and what outputs must hold."""
+"""Results and model outputs as commands read and print them: loading, the score of a result, what outputs must hold."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from conformesh.cli import console
 from conformesh.io.json_numbers import from_json
-from conformesh.result.calibration import Calibration
+from conformesh.quantities import in_bits, in_count, several
 from conformesh.result.certificate import Noise
-from conformesh.result.several import Calibrations
-from conformesh.result.sides import Sides
+from conformesh.result.lookup import GROUP, axes_of
+from conformesh.result.result import Answer, Result
+from conformesh.result.words import part_name
 from conformesh.scores import LAC, RegressionScore, Score, settle_score
 
 if TYPE_CHECKING:
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 NODE_RESULT = "conformesh-node-result/"  # of one device of a mesh
-Result = Calibration | Calibrations | Sides
+RANKS = ("required rank", "counted")  # columns of the table of several answers
+
+
+# --- what is read -----------------------------------------------------------------------------------------------------
 
 
 def score_in_file(made_by: RecordedScore | None, named: Score | None, where: str) -> Score | None:
@@ -33,24 +37,45 @@ def score_in_file(made_by: RecordedScore | None, named: Score | None, where: str
     return named if made_by is None else settle_score(*made_by, named, where)
 
 
-def level_of(alpha: str | None) -> float | None:
-    """Return which of several levels was asked for."""
-    from conformesh.kernels.ranks import exact_number
-
-    return None if alpha is None else float(exact_number(alpha, f"--alpha must be a number, got {alpha}"))
+def load_result(source: str) -> Result:
+    """Read what calibrate or control wrote; - reads it from standard input."""
+    return Result.from_dict(*read_json(source))
 
 
-def wanted_of(kind: Score | Loss, calibration: Result) -> dict[str, Any]:
+def read_json(source: str) -> tuple[Any, str]:
+    """Read a JSON file, or standard input; return what it holds, and what to call it."""
+    where = "standard input" if source == STDIN else source
+    return from_json(sys.stdin.read() if source == STDIN else Path(source).read_bytes(), where), where
+
+
+def score_of(result: Result, named: Score | None, seed: int) -> Score:
+    """Return the score of a result, or the one that was named where it has none; with a seed, where it draws."""
+    if result.score is None:
+        if named is None:
+            console.note("the result does not name its score, taking 'lac'; name it with --score")
+        return (named or LAC()).seeded(seed)
+    from conformesh.scores.functions import FunctionScore, IntervalFunctionScore
+
+    if isinstance(result.score, FunctionScore | IntervalFunctionScore):
+        raise ValueError(
+            f"the result was calibrated with the function {result.score.called!r}, which no file holds; load it "
+            "in Python and give it the function: result.predict(outputs, score=function)"
+        )
+    if named is not None and named != result.score:
+        raise ValueError(f"the result was calibrated with {result.score!r}, got {named!r}; leave --score out")
+    return result.score.seeded(seed)
+
+
+def wanted_of(kind: Score | Loss, result: Result) -> dict[str, Any]:
     """Return what outputs must hold for this score: its classes, or the columns of predictions."""
     if isinstance(kind, RegressionScore):
         return {"columns": kind.columns}
-    return {"logits": kind.reads == "logits", "classes": names_of(calibration)}
+    return {"logits": kind.reads == "logits", "classes": names_of(result)}
 
 
-def names_of(calibration: Result) -> tuple[str, ...] | None:
+def names_of(result: Result) -> tuple[str, ...] | None:
     """Return the classes of a result as a file names them: as text."""
-    known = None if isinstance(calibration, Sides) else calibration.classes
-    return None if known is None else tuple(map(str, known))
+    return None if result.classes is None else tuple(map(str, result.classes))
 
 
 def values_for(kind: Score | Loss, outputs: OutputFile) -> NDArray[np.float64]:
@@ -64,72 +89,85 @@ def values_for(kind: Score | Loss, outputs: OutputFile) -> NDArray[np.float64]:
     return outputs.values
 
 
-def check_fit(calibration: Result, device: str | None, groups: tuple[str, ...], alpha: str | None) -> None:
-    """Refuse what was asked for and is not in the result."""
-    if isinstance(calibration, Calibrations):
-        if device is not None:
-            raise ValueError("several calibrations go by --group-column and --alpha, not by device")
-        return
-    if groups:
-        raise ValueError("--group-column needs a result of `conformesh calibrate --group-column`")
-    if alpha is not None and level_of(alpha) != calibration.level:
-        raise ValueError(f"the result was calibrated with alpha {calibration.level:g}, got --alpha {alpha}")
+def rows_asked(result: Result, outputs: OutputFile, device: str | None, seed: int) -> dict[str, Any]:
+    """Return what thresholds of rows may depend on, as keywords of `Result.predict` and `Result.evaluate`."""
+    return {
+        "device": outputs.devices if device is None else device,
+        "groups": outputs.groups,
+        "weight": outputs.weight,
+        "inputs": outputs.inputs,
+        "rng": None if result.guarantee.centres is None else seed,  # a score has its seed itself
+    }
 
 
-def load_result(source: str) -> Result:
-    """Read what calibrate or control wrote; - reads it from standard input."""
-    return result_of(*read_json(source))
+# --- what is printed --------------------------------------------------------------------------------------------------
 
 
-def read_json(source: str) -> tuple[Any, str]:
-    """Read a JSON file, or standard input; return what it holds, and what to call it."""
-    where = "standard input" if source == STDIN else source
-    return from_json(sys.stdin.read() if source == STDIN else Path(source).read_bytes(), where), where
+def print_result(result: Result) -> None:
+    """Print a result in words: facts of a single answer, a table of several."""
+    if len(result) == 1 or result.sides is not None:
+        command = "control" if result.controlled else "calibrate"
+        console.print_facts(f"conformesh {command}", result.facts())
+    else:
+        _print_answers(result)
 
 
-def result_of(raw: Any, where: str) -> Result:
-    """Return the result that a JSON object is."""
-    from conformesh.result.files import SEVERAL, SIDES
-
-    if isinstance(raw, dict) and raw.get("format") == SEVERAL:
-        return Calibrations.from_dict(raw, where)
-    if isinstance(raw, dict) and raw.get("format") == SIDES:
-        return Sides.from_dict(raw, where)
-    return Calibration.from_dict(raw, where)
-
-
-def score_of(calibration: Result, named: Score | None, seed: int) -> Score:
-    """Return the score of a result, or the one that was named where it has none; with a seed, where it draws."""
-    if calibration.score is None:
-        if named is None:
-            console.note("the result does not name its score, taking 'lac'; name it with --score")
-        return (named or LAC()).seeded(seed)
-    from conformesh.scores.functions import FunctionScore, IntervalFunctionScore
-
-    if isinstance(calibration.score, FunctionScore | IntervalFunctionScore):
-        raise ValueError(
-            f"the result was calibrated with the function {calibration.score.called!r}, which no file holds; load it "
-            "in Python and give it the function: result.predict(outputs, score=function)"
+def _print_answers(result: Result) -> None:
+    """Print a line for each part and level, what groups are covered by, and the cost of the one run."""
+    axes = [axis.kind for axis in axes_of(result.guarantee)]
+    part = () if not axes else (axes[0] if len(axes) == 1 else "part",)
+    level = "risk" if result.controlled else "alpha"
+    weighted = any(answer.certificate.weight is not None for answer in result.answers)
+    whole = "items" if result.controlled else "of weight" if weighted else "of scores"
+    ranks = ("mean loss", "allowed") if result.controlled else RANKS
+    rows = [
+        (
+            *((part_name(one.answer.part),) if part else ()),
+            f"{one.alpha:g}",
+            f"{one.threshold:.6g}",
+            one.answer.certificate.kind,
+            *(_losses(one) if result.controlled else _ranks(one.answer)),
         )
-    if named is not None and named != calibration.score:
-        raise ValueError(f"the result was calibrated with {calibration.score!r}, got {named!r}; leave --score out")
-    return calibration.score.seeded(seed)
+        for one in result
+    ]
+    console.print_table(
+        (*part, level, result.what, "guarantee", *ranks, whole), rows, right=(level, result.what, *ranks, whole)
+    )
+    facts = dict(result.facts())
+    print("".join(f"\n{facts[name]}" for name in ("rule",) if name in facts))
+    cost = result.cost
+    print(
+        f"one run for all: {several(cost.rounds, 'round')}, each device sent "
+        f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"
+    )
 
 
-class Saved(NamedTuple):
+def _ranks(answer: Answer) -> tuple[str, ...]:
+    """Return the ranks of an answer, and of how many scores, or how much weight, they are; noise hides that."""
+    certificate = answer.certificate
+    examples = answer.examples if certificate.noise is None else None
+    whole = examples if certificate.weight is None else certificate.weight
+    return tuple(
+        f"{rank:,}" if isinstance(rank, int) else ""
+        for rank in (certificate.required_rank, certificate.counted_rank, whole)
+    )
+
+
+def _losses(one: Result) -> tuple[str, ...]:
+    """Return the mean loss of an answer, what is allowed, and the number of items."""
+    left, allowed = one.mean_losses
+    return (*(("", "") if allowed < 0 else (f"{left:.4g}", f"{allowed:.4g}")), f"{one.examples:,}")
+
+
+# --- results that hold a release --------------------------------------------------------------------------------------
+
+
+class SavedRun(NamedTuple):
     """A result, what to call it, and how many devices took part."""
 
     result: Result
     name: str
     devices: int
-
-    @property
-    def first(self) -> Calibration:
-        """The first of several results of one run."""
-        if isinstance(self.result, Calibrations):
-            return next(iter(self.result.items.values()))
-        first: Calibration = self.result.lower if isinstance(self.result, Sides) else self.result
-        return first
 
 
 class Private(NamedTuple):
@@ -139,16 +177,16 @@ class Private(NamedTuple):
     noise: Noise
 
 
-def saved_result(raw: Any, name: str) -> Saved:
-    """Return the result that a JSON object is."""
+def saved_result(raw: Any, name: str) -> SavedRun:
+    """Return the result that a JSON object is, also one of a single device of a mesh."""
     count = None
     if isinstance(raw, dict) and str(raw.get("format", "")).startswith(NODE_RESULT):
         count, raw = len(raw.get("roster", ())), raw.get("calibration")
-    found = Saved(result_of(raw, name), name, 0)
-    return found._replace(devices=count or found.first.devices)
+    result = Result.from_dict(raw, name)
+    return SavedRun(result, name, count or result.devices)
 
 
-def releases_in(saved: Saved) -> dict[str | None, Private]:
+def releases_in(saved: SavedRun) -> dict[str | None, Private]:
     """Return the release of every group of a result; of a run without epsilon none.
 
     All levels of a group are read from the same release.
@@ -157,9 +195,11 @@ def releases_in(saved: Saved) -> dict[str | None, Private]:
     from conformesh.privacy.histogram import Release
 
     found: dict[str | None, Private] = {}
-    parts = saved.result.items if isinstance(saved.result, Calibrations) else {(None, 0.0): saved.first}
-    for (group, _), one in parts.items():
-        if one.certificate.noise is not None and "release" in one.options:
-            release = checked(one.options["release"], Release, f"{saved.name}: release")
-            found.setdefault(group, Private(release, one.certificate.noise))  # the noise of the first level
+    grouped = GROUP in [axis.kind for axis in axes_of(saved.result.guarantee)]
+    for answer in saved.result.answers:
+        told = {**saved.result.options, **answer.facts}.get("release")
+        if answer.certificate.noise is not None and told is not None:
+            release = checked(told, Release, f"{saved.name}: release")
+            # the noise of the first level
+            found.setdefault(answer.part[0] if grouped else None, Private(release, answer.certificate.noise))
     return found

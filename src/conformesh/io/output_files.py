@@ -45,6 +45,8 @@ class OutputFile:
         Columns that pass through as they are, by name: id, label and what else was asked for.
     groups
         The groups of every row, where columns of them were asked for.
+    weight, inputs
+        The weight and the features of every row, where columns of them were asked for.
     order
         Which column of the file each column was, where they were put in another order.
     """
@@ -56,6 +58,8 @@ class OutputFile:
     kept: dict[str, list[Any]] = field(default_factory=dict)
     groups: Memberships | None = None
     order: tuple[int, ...] | None = None
+    weight: Floats | None = None
+    inputs: Floats | None = None
 
 
 def read_outputs(
@@ -95,13 +99,14 @@ def outputs_in(
         table.column(layout.device)
     note_ids(table, layout)
     kept = kept_columns(table, layout, classes or ())
+    beside = (where, *layout.groups, *layout.inputs, *(() if layout.weight is None else (layout.weight,)), *kept)
     order = None
     if columns is not None:
-        values, names = prediction_columns(table, (where, *layout.groups, *kept), columns, layout.outputs)
+        values, names = prediction_columns(table, beside, columns, layout.outputs)
     elif in_arrays(table):
         _, values, names = class_array(table, ("logits", *ARRAYS) if logits else ARRAYS)
     else:
-        values, names = class_columns(table, (where, *layout.groups, *kept), classes)
+        values, names = class_columns(table, beside, classes)
     if not len(values):
         raise ValueError(f"{table.name} has no rows; needed {NEEDED if columns is None else listed(columns)}")
     if classes is not None:
@@ -112,7 +117,10 @@ def outputs_in(
     groups = groups_in(table, layout.groups) if layout.groups else None
     if groups is not None and len(groups) != len(values):
         raise ValueError(f"{table.name}: has {len(values)} rows of outputs but groups of {len(groups)}; one each")
-    return OutputFile(values, names, devices_in(table, where, len(values)), table.name, passing, groups, order)
+    weight = None if layout.weight is None else table.numbers(layout.weight)
+    inputs = np.column_stack([table.numbers(name) for name in layout.inputs]) if layout.inputs else None
+    devices = devices_in(table, where, len(values))
+    return OutputFile(values, names, devices, table.name, passing, groups, order, weight, inputs)
 
 
 def in_arrays(table: Table) -> bool:

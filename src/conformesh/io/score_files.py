@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.io.arrays import note_alike
-from conformesh.io.memberships import Memberships
 from conformesh.io.tables import (
     CLASSES,
     SCORE_FUNCTION,
@@ -34,7 +33,10 @@ from conformesh.io.tables import (
     read_table,
     same_length,
 )
+from conformesh.losses import Steps
 from conformesh.names import natural_order
+from conformesh.table import LOWER, UPPER
+from conformesh.table import Table as Rows
 
 NEEDED = "columns 'device' and 'score', one row per score"
 ALSO_CALLED = {  # what these columns are called elsewhere, in small letters
@@ -42,10 +44,9 @@ ALSO_CALLED = {  # what these columns are called elsewhere, in small letters
     "score": ("scores", "nonconformity"),
 }
 
+SIDES = (LOWER, UPPER)  # the columns of scores with two sides
 EPOCH = "epoch"
 MOST_EPOCHS = 2**53  # no epoch has a higher number: floats and JSON hold it exactly
-
-NOBODY = Memberships((), np.zeros(0, dtype=np.int64), overlapping=False)
 
 
 class RecordedScore(NamedTuple):
@@ -66,48 +67,58 @@ class ScoreFile:
 
     Attributes
     ----------
-    devices
-        Device names in natural order.
-    scores
-        One array per device, in that order.
+    table
+        The rows, grouped by device in natural order of names: scores, and the columns that were asked for.
     name
         Where they come from, for errors.
-    groups
-        The groups of each score, where columns were asked for.
     classes
         The classes of the model whose outputs were scored, where the file names them.
-    weights
-        The weight of each score, where a column was asked for.
     made_by
         The score that made these numbers, where the file records it.
-    epochs
-        The epoch of each score, where the file has a column `epoch`; 0 where a cell is no whole number above 0. Only
+    epoch
+        The epoch of each row, where the file has a column `epoch`; 0 where a cell is no whole number above 0. Only
         private calibration asks for it, so that other files may have a column of this name.
     """
 
-    devices: tuple[str, ...]
-    scores: tuple[NDArray[np.float64], ...]
+    table: Rows
     name: str
-    groups: tuple[Memberships, ...] | None = None
     classes: tuple[str, ...] | None = None
-    weights: tuple[NDArray[np.float64], ...] | None = None
     made_by: RecordedScore | None = None
-    epochs: tuple[NDArray[np.int64], ...] | None = None
+    epoch: NDArray[np.int64] | None = None
 
-    def for_devices(self, ids: tuple[str, ...]) -> list[NDArray[np.float64]]:
-        """Return one array for each of `ids`, empty where a device has no scores."""
-        held = dict(zip(self.devices, self.scores, strict=True))
-        return [held.get(device, np.empty(0)) for device in ids]
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Device names in natural order."""
+        return self.table.names or ()
 
-    def groups_for(self, ids: tuple[str, ...]) -> list[Memberships]:
-        """Return the groups of each device's scores."""
-        held = dict(zip(self.devices, self.groups or (), strict=True))
-        return [held.get(device, NOBODY) for device in ids]
+    @property
+    def scores(self) -> tuple[NDArray[np.float64], ...]:
+        """One array of scores per device."""
+        assert self.table.score is not None
+        return tuple(np.split(self.table.score, self.table.offsets[1:-1])) if self.devices else ()
 
-    def weights_for(self, ids: tuple[str, ...]) -> list[NDArray[np.float64]]:
-        """Return the weights of each device's scores."""
-        held = dict(zip(self.devices, self.weights or (), strict=True))
-        return [held.get(device, np.empty(0)) for device in ids]
+    @property
+    def epochs(self) -> tuple[NDArray[np.int64], ...] | None:
+        """One array of epochs per device, where the file has them."""
+        return None if self.epoch is None else tuple(np.split(self.epoch, self.table.offsets[1:-1]))
+
+    def table_for(self, ids: Sequence[str]) -> Rows:
+        """Return the rows of these devices, in this order; none where a device has no scores."""
+        return rows_of(self.table, ids)
+
+
+def rows_of(table: Rows, ids: Sequence[str]) -> Rows:
+    """Return the rows of these devices, in this order; none where a device is not in the table."""
+    names = table.names or ()
+    if tuple(ids) == names:
+        return table
+    place = {name: k for k, name in enumerate(names)}
+    more = [name for name in ids if name not in place]
+    place |= {name: len(names) + k for k, name in enumerate(more)}
+    ends = np.append(table.offsets, np.full(len(more), table.offsets[-1]))
+    losses = None if table.losses is None else (*table.losses, *(Steps.none() for _ in more))
+    whole = replace(table, names=(*names, *more), offsets=ends, losses=losses)
+    return whole.taken([place[name] for name in ids])
 
 
 def read_scores(
@@ -128,10 +139,11 @@ def read_scores(
 def scores_in(table: Table, layout: Layout | None = None) -> ScoreFile:
     """Sort the rows of a table by device."""
     layout = layout or Layout()
-    device, score = (column_named(table, word, getattr(layout, word)) for word in ("device", "score"))
-    if device == score:
+    device = column_named(table, "device", layout.device)
+    held = SIDES if layout.sides else (column_named(table, "score", layout.score),)
+    if device in held:
         raise ValueError(f"{table.name}: column {device!r} cannot be both the device and the score")
-    columns = (device, score, *layout.beside)
+    columns = (device, *held, *layout.beside)
     for column in columns:
         if np.ndim(table.column(column)) != 1:
             raise ValueError(
@@ -139,37 +151,49 @@ def scores_in(table: Table, layout: Layout | None = None) -> ScoreFile:
             )
     if table.lines is None:
         same_length(table, columns)
-    if not len(table.column(score)):
+    if not len(table.column(held[0])):
         raise ValueError(f"{table.name} has no rows; needed {NEEDED}")
     names, index = table.names(device)
-    values = table.numbers(score)
+    values = table.numbers(held[0]) if len(held) == 1 else table.matrix(held)
     if np.isnan(values).any():
-        row = int(np.isnan(values).argmax())
+        row = int(np.isnan(values).reshape(len(values), -1).any(axis=1).argmax())
         raise ValueError(
             f"{table.where(row)}: score must be a number, got NaN for device {names[index[row]]!r}; "
             "repair or drop this row"
         )
     note_alike(names, f"{table.name}: devices")
     note_ids(table, layout)
-    order = np.argsort(index, kind="stable")
-    cuts = np.cumsum(np.bincount(index, minlength=len(names)))[:-1]
-    held = dict(zip(names, np.split(values[order], cuts), strict=True))
-    devices = natural_order(names)
-
-    rows = dict(zip(names, np.split(order, cuts), strict=True))
-    groups = weights = None
-    if layout.groups:
-        of = groups_in(table, layout.groups)
-        groups = tuple(of.taken(rows[name]) for name in devices)
-    if layout.weight is not None:
-        own = table.numbers(layout.weight)
-        weights = tuple(own[rows[name]] for name in devices)
+    order, rows = by_device(names, index)
+    rows = replace(rows, score=values[order], **columns_beside(table, layout, order))
     classes = _classes(table, table.columns[CLASSES]) if CLASSES in table.columns else None
     made_by = _made_by(table, table.columns[SCORE_FUNCTION]) if SCORE_FUNCTION in table.columns else None
-    of_rows = epochs_in(table)
-    epochs = None if of_rows is None else tuple(of_rows[rows[name]] for name in devices)
-    own_scores = tuple(held[name] for name in devices)
-    return ScoreFile(devices, own_scores, table.name, groups, classes, weights, made_by, epochs)
+    epochs = epochs_in(table)
+    return ScoreFile(rows, table.name, classes, made_by, None if epochs is None else epochs[order])
+
+
+def by_device(names: Sequence[str], index: NDArray[np.int64]) -> tuple[NDArray[np.int64], Rows]:
+    """Return the order that groups rows by device, and a table without columns; `index` says whose each row is."""
+    devices = natural_order(names)
+    place = {name: k for k, name in enumerate(devices)}
+    owner = np.array([place[name] for name in names], dtype=np.int64)[index]
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(devices)))])
+    return np.argsort(owner, kind="stable"), Rows(devices, offsets)
+
+
+def columns_beside(table: Table, layout: Layout, rows: NDArray[np.int64]) -> dict[str, Any]:
+    """Return the columns of these rows that were asked for: groups, weights, inputs and labels."""
+    found: dict[str, Any] = {}
+    if layout.groups:
+        found["groups"] = groups_in(table, layout.groups).taken(rows)
+        found["group_column"] = layout.groups[0] if len(layout.groups) == 1 else ""
+    if layout.weight is not None:
+        found["weight"] = table.numbers(layout.weight)[rows]
+    if layout.inputs:
+        found["inputs"] = np.column_stack([table.numbers(name) for name in layout.inputs])[rows]
+    if layout.label is not None:
+        kinds, which = table.names(layout.label)
+        found["labels"] = np.array(kinds)[which[rows]]
+    return found
 
 
 def epochs_in(table: Table) -> NDArray[np.int64] | None:

@@ -17,9 +17,11 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from conformesh.io.score_files import NEEDED, ScoreFile, one_score, read_scores, scores_in
+from conformesh.io.memberships import Memberships
+from conformesh.io.score_files import NEEDED, SIDES, ScoreFile, one_score, read_scores, rows_of, scores_in
 from conformesh.io.tables import CLASSES, SCORE_FUNCTION, Layout, Table, listed
 from conformesh.names import natural_order
+from conformesh.table import Table as Rows
 
 if TYPE_CHECKING:
     import polars as pl
@@ -87,8 +89,8 @@ class ScoreFolder:
 
         layout = layout or Layout()
         wanted = {*(roster.devices if devices is None else devices)}
-        device, score = _column("device", layout), _column("score", layout)
-        columns = [score, *layout.beside]
+        device = _column("device", layout)
+        columns = [*_score_columns(layout), *layout.beside]
         try:
             if roster.raw is None:
                 mine = [(file, name) for file in self.files if (name := _device_of(file)) in wanted]
@@ -109,10 +111,9 @@ class ScoreFolder:
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as problem:
             raise self._unreadable(problem) from None
         if frame is None or not len(frame):
-            groups, weights = (() if asked else None for asked in (layout.groups, layout.weight))
-            return ScoreFile((), (), str(self.path), groups, None, weights)
+            return _nothing(layout, str(self.path))
         table = Table({column.name: column for column in frame.get_columns()}, str(self.path))
-        return scores_in(table, replace(layout, device=device, score=score))
+        return scores_in(table, replace(layout, device=device, score=None if layout.sides else columns[0]))
 
     def read_file(self, at: int, layout: Layout | None = None) -> ScoreFile:
         """Read one of the files whole."""
@@ -126,7 +127,7 @@ class ScoreFolder:
             titles = frame.collect_schema().names()
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as problem:
             raise self._unreadable(problem) from None
-        if _column("device", layout) not in titles or _column("score", layout) not in titles:
+        if not {_column("device", layout), *_score_columns(layout or Layout())} <= {*titles}:
             raise ValueError(
                 f"{self.path}: needed {NEEDED}; or a folder device=NAME for each; found {listed(titles)}; "
                 "other names are given with --device-column and --score-column"
@@ -159,29 +160,41 @@ def joined(parts: Sequence[ScoreFile], name: str) -> ScoreFile:
                 raise ValueError(f"device {device!r} has scores in {seen[device]} and in {part.name}; keep them in one")
             seen[device] = part.name
     order = natural_order(seen)
-    held = {device: own for part in parts for device, own in zip(part.devices, part.scores, strict=True)}
     known = {part.classes for part in parts}
     if len(known - {None}) > 1:
         raise ValueError(f"{name}: its files name different classes; keep scores of one model in a folder")
     made_by = one_score((part.made_by for part in parts), name)
-    whole = ScoreFile(
-        order,
-        tuple(held[device] for device in order),
-        name,
-        classes=max(known, key=bool, default=None),
-        made_by=made_by,
+    tables = [part.table for part in parts]
+    sizes = np.concatenate([table.sizes for table in tables])
+    whole = replace(
+        tables[0],
+        names=tuple(name for table in tables for name in table.names or ()),
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        groups=None if tables[0].groups is None else Memberships.joined([one.groups for one in tables if one.groups]),
+        **{
+            column: None if getattr(tables[0], column) is None else np.concatenate([getattr(t, column) for t in tables])
+            for column in ("score", "weight", "inputs", "labels")
+        },
     )
+    return ScoreFile(rows_of(whole, order), name, max(known, key=bool, default=None), made_by)
 
-    def beside(columns: Sequence[tuple[Any, ...] | None]) -> tuple[Any, ...] | None:
-        each: dict[str, Any] = {}
-        for part, column in zip(parts, columns, strict=True):
-            if column is None:
-                return None
-            each |= zip(part.devices, column, strict=True)
-        return tuple(each[device] for device in order)
 
-    groups, weights = beside([part.groups for part in parts]), beside([part.weights for part in parts])
-    return replace(whole, groups=groups, weights=weights)
+def _nothing(layout: Layout, name: str) -> ScoreFile:
+    """Return a file without rows that has the columns which were asked for: this rank hosts no device with scores."""
+    rows = Rows(
+        (),
+        np.zeros(1, dtype=np.int64),
+        np.empty((0, 2)) if layout.sides else np.empty(0),
+        groups=Memberships((), np.zeros(0, dtype=np.int64), overlapping=False) if layout.groups else None,
+        weight=None if layout.weight is None else np.empty(0),
+        inputs=np.empty((0, len(layout.inputs))) if layout.inputs else None,
+        labels=None if layout.label is None else np.empty(0, dtype=str),
+    )
+    return ScoreFile(rows, name)
+
+
+def _score_columns(layout: Layout) -> tuple[str, ...]:
+    return SIDES if layout.sides else (_column("score", layout),)
 
 
 def _column(word: Literal["device", "score"], layout: Layout | None) -> str:

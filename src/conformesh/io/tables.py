@@ -62,6 +62,10 @@ class Layout:
         sign, "." or ",".
     weight
         The column of weights, if scores have some.
+    inputs
+        The columns of features, for thresholds near centres.
+    sides
+        Whether scores stand in two columns, `lower` and `upper`, one for each side of an interval.
     outputs
         The columns of predictions, for regression, where they are not called as a score calls them.
     share, time
@@ -80,11 +84,13 @@ class Layout:
     outputs: tuple[str, ...] = ()
     share: str | None = None
     time: str | None = None
+    inputs: tuple[str, ...] = ()
+    sides: bool = False
 
     @property
     def beside(self) -> tuple[str, ...]:
         """The columns beside device and score that are asked for."""
-        return self.groups if self.weight is None else (*self.groups, self.weight)
+        return (*self.groups, *self.inputs, *(name for name in (self.weight, self.label) if name is not None))
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,9 @@ from conformesh.quantities import several
 from conformesh.result.lookup import axes_of
 
 if TYPE_CHECKING:
-    from conformesh.result.calibration import Calibration
     from conformesh.result.evaluation import Coverage, Evaluation
     from conformesh.result.quantiles import Quantiles
     from conformesh.result.result import Result
-    from conformesh.result.several import Calibrations
 
 NAMED = 30  # devices, groups or classes up to which each has its name at the axis
 SIZES = 25  # set sizes that have a bar of their own
@@ -164,7 +162,7 @@ def draw_result(found: Result, network: Network | None = None, ax: Any = None, p
     return _draw_parts(found, ax, path)
 
 
-def draw_answer(found: Result | Calibration, network: Network | None, ax: Any, path: Where) -> Any:
+def draw_answer(found: Result, network: Network | None, ax: Any, path: Where) -> Any:
     """Draw the threshold of every device, and what each sent; on the map of a network, where it is given.
 
     Of a private result the noisy histogram instead of the thresholds, which are all the same.
@@ -196,7 +194,7 @@ def draw_answer(found: Result | Calibration, network: Network | None, ax: Any, p
         return kept(figure, path)
 
 
-def _draw_half(axes: Any, found: Result | Calibration, network: Network | None) -> None:
+def _draw_half(axes: Any, found: Result, network: Network | None) -> None:
     facts: dict[str, Any] = getattr(found, "recorded", found.options)
     if network is None and "release" in facts:
         _draw_release(axes, found, facts["release"])
@@ -208,7 +206,7 @@ def _draw_half(axes: Any, found: Result | Calibration, network: Network | None) 
         draw_map(axes, network, found.cost.bits, f"bits sent; threshold {found.threshold:.6g} everywhere")
 
 
-def _draw_thresholds(axes: Any, found: Result | Calibration) -> None:
+def _draw_thresholds(axes: Any, found: Result) -> None:
     values, names = found.thresholds, [*found.device_ids]
     if len(names) > NAMED:
         order = np.argsort(values, kind="stable")
@@ -224,7 +222,7 @@ def _draw_thresholds(axes: Any, found: Result | Calibration) -> None:
     axes.ticklabel_format(axis="y", useOffset=False)
 
 
-def _draw_release(axes: Any, found: Result | Calibration, raw: Any) -> None:
+def _draw_release(axes: Any, found: Result, raw: Any) -> None:
     """Draw how many scores lie above each pivot, with noise, and why the threshold is where it is."""
     release = checked(raw, Release, "release")
     alpha, n = _rank_level(found), max(release.number, 1)
@@ -250,7 +248,7 @@ def _rank_level(found: Any) -> Fraction:
     return level
 
 
-def _draw_sent(axes: Any, found: Result | Calibration) -> None:
+def _draw_sent(axes: Any, found: Result) -> None:
     bits: NDArray[np.float64] = np.sort(found.cost.bits)[::-1]
     axes.bar(np.arange(len(bits)), bits, width=0.8 if len(bits) <= NAMED else 1.0, color=BLUE, edgecolor="none")
     axes.axhline(found.cost.bits_per_device, color=INK, linewidth=1, linestyle=(0, (1, 2)))
@@ -268,14 +266,6 @@ def _draw_parts(found: Result, ax: Any, path: Where) -> Any:
     axes = axes_of(found.guarantee)
     part, kind = axes[0].kind if len(axes) == 1 else "part", found.answers[0].certificate.kind
     words = (found.what, part, "risk" if found.controlled else "alpha", kind)
-    return _draw_table(names, found.alphas, table, words, ax, path)
-
-
-def draw_calibrations(found: Calibrations, ax: Any = None, path: Where = None) -> Any:
-    """Draw the threshold of every group, a mark for each level."""
-    table = np.array([[found.items[part, alpha].threshold for alpha in found.alphas] for part in found.parts])
-    names, kind = [str(part or "all") for part in found.parts], next(iter(found.items.values())).certificate.kind
-    words = ("threshold", "group", "risk" if found.controlled else "alpha", kind)
     return _draw_table(names, found.alphas, table, words, ax, path)
 
 
