@@ -136,10 +136,7 @@ def test_intervals_of_two_sides(run, tmp_path):
     assert lines[0] == "row,lower,upper"
     ends = np.array([line.split(",")[1:] for line in lines[1:]], float)
     np.testing.assert_array_equal(ends, sides.predict([[0.0, 1.0], [2.0, 5.0]]))
-    assert (
-        "say which alpha: 0.1, got 0.2"
-        in run("predict", "sides.json", "bands.csv", "--alpha", "0.2").stderr
-    )
+    assert "say which alpha: 0.1, got 0.2" in run("predict", "sides.json", "bands.csv", "--alpha", "0.2").stderr
 
 
 def test_logits_are_taken_for_the_logit_score(run, csv, scores, probabilities):

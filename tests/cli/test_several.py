@@ -137,7 +137,10 @@ def test_groups_that_overlap_come_in_several_columns_or_in_lists(run, people, wo
 
 
 def test_a_rule_needs_groups(run, people):
-    assert "say how groups are covered; name them with groups=" in run("calibrate", people[0] / "s.csv", "--group-rule", "max").stderr
+    assert (
+        "say how groups are covered; name them with groups="
+        in run("calibrate", people[0] / "s.csv", "--group-rule", "max").stderr
+    )
     assert (
         "unknown group rule"
         in run("calibrate", people[0] / "s.csv", "--group-column", "sex", "--group-rule", "mx").stderr
