@@ -259,7 +259,7 @@ class Front:
 
 @explain_confidence
 def fronts(
-    devices: Iterable[ArrayLike],
+    devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
     networks: Sequence[Network],
     alpha: Alpha = 0.1,
     *,
@@ -334,7 +334,7 @@ def information_floor(sizes: Sequence[int], rank: int) -> float:
 
 @explain_confidence
 def compare(
-    devices: Iterable[ArrayLike],
+    devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
     networks: Sequence[Network],
     alpha: Alpha = 0.1,
     ways: Sequence[Way] | None = None,
@@ -409,7 +409,7 @@ def compare(
 
 
 def _setting(
-    devices: Iterable[ArrayLike],
+    devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
     networks: Sequence[Network],
     alpha: Alpha,
     mixture: str | Mapping[Any, Any],

@@ -47,7 +47,7 @@ def fields_of(status: Status) -> dict[str, Value]:
 
 def certified_fields(result: Result, survivors: Sequence[str], lost: Sequence[str]) -> dict[str, Value]:
     """Return what a step shows of a device that has calibrated once and ended well."""
-    heard = result.certificate.heard
+    heard = result.answers[0].certificate.heard
     return {
         "health": "healthy",
         "phase": "certified",
