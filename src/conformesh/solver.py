@@ -322,6 +322,10 @@ def solve_on_device(
     outcome = yield from on_its_own(site, method)
     if outcome.sizes is None:
         outcome = replace(outcome, sizes=site.sizes)
+    if hidden[0] is not None:
+        outcome = replace(
+            outcome, facts={**outcome.facts, "group_seed": run.seed}
+        )  # its own: a draw needs no agreement
     problems = columns.problems
     if private:  # which has counted itself
         whole = outcome.sizes.sum(axis=0).tolist()
