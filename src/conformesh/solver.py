@@ -341,6 +341,8 @@ def solve_on_device(
     outcome = yield from on_its_own(site, method)
     sizes = site.sizes if outcome.sizes is None else outcome.sizes
     outcome, problems = replace(outcome, sizes=sizes), columns.problems
+    if hidden[0] is not None:  # a device draws by itself: the draws of others need no agreement
+        outcome = replace(outcome, facts={**outcome.facts, "group_seed": run.seed})
     if private:  # which has counted itself
         whole = sizes.sum(axis=0).tolist()
         problems = [problem._replace(examples=whole[problem.column]) for problem in problems]

@@ -107,7 +107,8 @@ class _Ears:
         senders = site.network.indices[site.edge_rows].astype(np.int64)
         place = np.full(site.devices, -1, dtype=np.int64)
         place[site.here] = np.arange(len(site.here))
-        ghosts = np.unique(senders[place[senders] < 0])
+        # Without an index np.unique would load numpy.ma, which a device needs for nothing else.
+        ghosts = np.unique(senders[place[senders] < 0], return_index=True)[0]
         place[ghosts] = len(site.here) + np.arange(len(ghosts))
         degree = site.network.degree[site.here]
         return cls(ghosts, np.cumsum(degree) - degree, place[senders])

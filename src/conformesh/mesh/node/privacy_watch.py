@@ -12,7 +12,6 @@ from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.epochs import Epochs
 from conformesh.mesh.node.running import account_of
 from conformesh.mesh.node.watching import Stamp, stamp_of
-from conformesh.privacy.account import FILE
 
 
 class PrivacyWatch:
@@ -36,6 +35,8 @@ class PrivacyWatch:
 
     def look(self) -> bool:
         """Look again; return whether an epoch has closed since the last look that may be released."""
+        from conformesh.privacy.account import FILE  # which a device that is not private need not hold in memory
+
         last, due, stamp = self.epochs.last(), self.epochs.due(), stamp_of(self.config.folder / FILE)
         if self._read != (stamp, last):
             self._read = stamp, last
