@@ -23,11 +23,12 @@ from conformesh.names import natural_order
 from conformesh.result.result import Result
 from conformesh.scores import Function, Score, as_score, two_sided
 from conformesh.shift import weighting_of
-from conformesh.solver import Run, solve
+from conformesh.solver import Run, guarded, solve
 from conformesh.streams import Rng, recorded_seed
 from conformesh.table import ColumnNames, Table, as_classes, as_network, known_devices, loss_table
 
 
+@guarded
 def calibrate(
     data: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
     network: Network | str | Any = None,
@@ -209,6 +210,7 @@ def calibrate(
     return solve(table, guarantee, as_network(network, table), run, score=kind, classes=as_classes(classes))
 
 
+@guarded
 def control(
     losses: Iterable[Any] | Mapping[Any, Any] | Any,
     network: Network | str | Any = None,

@@ -38,7 +38,7 @@ from conformesh.protocols.site import Site, in_rows
 from conformesh.protocols.tally import Asked, Flagged, Tally, spread, step_up, tally
 from conformesh.pvalues import exact_p_values, up
 from conformesh.result.detection import Detection
-from conformesh.solver import running, samples_here
+from conformesh.solver import guarded, running, samples_here
 from conformesh.streams import Rng, digest_of, recorded_seed, stream
 from conformesh.table import Table, as_network, known_devices, local_ids
 
@@ -54,6 +54,7 @@ SAFE = 1 - 1e-6  # of that chance, far more than its arithmetic can err
 RARE = 1e-3  # a chance below it would mean thousands of draws
 
 
+@guarded
 def detect(
     data: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
     network: Network | str | Any = None,

@@ -30,13 +30,14 @@ from conformesh.result.certificate import Cost
 from conformesh.result.pvalues import PValues
 from conformesh.scores import Function, Score, as_score
 from conformesh.shift import weighting_of
-from conformesh.solver import rows_here, running, samples_here
+from conformesh.solver import guarded, rows_here, running, samples_here
 from conformesh.table import ColumnNames, Table, as_network, check_range, known_devices, local_ids
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
+@guarded
 def p_values(
     data: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
     network: Network | str | Any = None,

@@ -40,7 +40,7 @@ from conformesh.privacy.noise import law, rounded_p
 from conformesh.progress import rounds_on_a_bar
 from conformesh.result.certificate import Noise
 from conformesh.result.quantiles import Quantiles
-from conformesh.solver import running, samples_here, solve_draws
+from conformesh.solver import guarded, running, samples_here, solve_draws
 from conformesh.table import ColumnNames, Table, as_frame, as_network, known_devices, local_ids
 
 QUARTILES = (0.25, 0.5, 0.75)
@@ -50,6 +50,7 @@ PRECISION = 1e-3  # relative, of a rank error: finer would not matter to anybody
 LARGE = 0.1  # of n: a median with a larger rank error may be the .4 or the .6 quantile, which deserves a note
 
 
+@guarded
 def quantiles(
     data: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
     network: Network | str | Any = None,
