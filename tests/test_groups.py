@@ -21,13 +21,13 @@ from conformesh.kernels.ranks import GROUP_RULES, Requirement, weighted_threshol
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
+from conformesh.problems import Agreed, hidden_scores
 from conformesh.protocols import group_regression
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.group_regression import Book, Cell, Level
 from conformesh.protocols.groups import Grouping, grouped
 from conformesh.protocols.joint import joint
 from conformesh.protocols.site import Outcome, Site
-from conformesh.problems import Agreed, hidden_scores
 from conformesh.solver import solve_draws
 from conformesh.table import Table
 from tests.campaigns import LONG
@@ -588,7 +588,7 @@ def test_mistakes_are_named():
     with pytest.raises(ValueError, match="name them with groups="):
         calibrate(held, net, group_rule="seq")
     with pytest.raises(
-        ValueError, match="need exact counts of scores of any weight .method 'h-dcp'.; use method 'e-dcp'"
+        ValueError, match=r"need exact counts of scores of any weight .method 'h-dcp'.; use method 'e-dcp'"
     ):
         calibrate(held, net, method="h-dcp", groups=tables)
     with pytest.raises(ValueError, match="pac_confidence and groups do not go together"):

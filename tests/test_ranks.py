@@ -189,7 +189,10 @@ def test_a_share_may_stand_in_a_column():
         ({"rank_rule": "ghost"}, "proven for mixture='paper'"),
         ({"rank_rule": "ghost", "pac_confidence": 0.9}, "with weights, or with pac_confidence, use rank_rule='auto'"),
         ({"pac_confidence": 1.5}, "pac_confidence must lie strictly between 0 and 1, got 1.5"),
-        ({"mixture": "equal", "method": "q-dcp"}, "counts every score alike, and the mixture 'equal' gives them weights"),
+        (
+            {"mixture": "equal", "method": "q-dcp"},
+            "counts every score alike, and the mixture 'equal' gives them weights",
+        ),
         ({"mixture": "equal", "method": "fcp"}, "'fcp' keeps the guarantee it was published with"),
     ],
     ids=str,

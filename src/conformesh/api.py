@@ -14,7 +14,7 @@ from conformesh.engines import Engine
 from conformesh.engines.base import Observer
 from conformesh.faults import Faults
 from conformesh.graph.network import Network
-from conformesh.guarantee import Guarantee, LossBound, Mixture, Sides, Weighting
+from conformesh.guarantee import Guarantee, LossBound, Mixture, Sides
 from conformesh.io.memberships import Atom
 from conformesh.kernels.ranks import AUTO, Alpha, check_alpha, exact_alpha, exact_number, make_requirement
 from conformesh.losses import Loss, as_loss

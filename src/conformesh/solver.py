@@ -56,7 +56,6 @@ from conformesh.result.result import Result, refuse_nan
 from conformesh.scores import Score
 from conformesh.table import Table, check_range, local_ids
 
-
 P, R = ParamSpec("P"), TypeVar("R")
 
 

@@ -84,9 +84,9 @@ class Frame:
             spare = next((name for name in self.columns if name not in wanted), None)
             hint = f"name them with columns=, such as columns={{{role!r}: {spare!r}}}, " if role and spare else ""
             raise ValueError(
-                f"a frame of scores must have the columns {', '.join(map(repr, wanted[:-1]))} and {wanted[-1]!r}, a row "
-                f"for each score, got {', '.join(self.columns[:8])}; rename its columns, {hint}or give a dict of device "
-                "-> scores"
+                f"a frame of scores must have the columns {', '.join(map(repr, wanted[:-1]))} and {wanted[-1]!r}, a "
+                f"row for each score, got {', '.join(self.columns[:8])}; rename its columns, {hint}or give a dict of "
+                "device -> scores"
             )
         owners = as_array(frame[columns.device], f"column {columns.device!r}")
         cells = owners.tolist()
@@ -713,9 +713,9 @@ def _by_device(devices: list[Any], what: str) -> list[Any]:
         )
     if flat:
         raise ValueError(
-            f"{_ARGUMENT.get(what, what)} must be one array of {_FIRST[what]} per device, got {len(devices)} numbers in "
-            f"a row, which do not say whose they are; for a single device pass [{_FIRST[what]}], else a frame with the columns 'device' "
-            "and 'score'"
+            f"{_ARGUMENT.get(what, what)} must be one array of {_FIRST[what]} per device, got {len(devices)} numbers "
+            f"in a row, which do not say whose they are; for a single device pass [{_FIRST[what]}], else a frame with the "
+            "columns 'device' and 'score'"
         )
     return devices
 

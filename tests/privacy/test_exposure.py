@@ -392,7 +392,7 @@ def test_options_of_a_result_are_read_back(weights, twenty_devices):
     given = weights if weights == "metropolis" else np.full((20, 20), 1 / 20)
     network = Network.complete(20)
     result = calibrate(twenty_devices, network, 0.1, "h-dcp", range=(0.0, 1.0), bins=30, weights=given, strict=False)
-    again = Calibration.from_dict(result.to_dict(), "result")
+    again = Result.from_dict(result.to_dict(), "result")
     assert row_of(exposure_of_result(again, network), "its exact histogram", "the coalition").numbers == 30
 
 

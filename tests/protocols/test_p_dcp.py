@@ -8,9 +8,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from conformesh import CalibrationNote
 
-from conformesh import Network, Result, TooFewScores, calibrate
+from conformesh import CalibrationNote, Network, Result, TooFewScores, calibrate
 from conformesh.kernels.ranks import make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import METHODS
@@ -247,10 +246,19 @@ def test_masked_frames_of_other_runs_differ_as_uniform_numbers_do():
         ({"coalition": 5}, "6 devices cannot hide from 5 curious devices: .* at least 7 devices are needed"),
         ({"mixture": "equal"}, "mixture 'equal' by exact sums: it needs a weight for each device, which would reveal"),
         ({"rank_rule": "ghost"}, "the ghost rank with mixture 'sizes': it is proven for mixture 'paper' only"),
-        ({"mixture": "paper", "rank_rule": "swap"}, "the swap rank with mixture 'paper': it needs how many scores each"),
+        (
+            {"mixture": "paper", "rank_rule": "swap"},
+            "the swap rank with mixture 'paper': it needs how many scores each",
+        ),
         ({"mixture": "paper", "pac_confidence": 0.9}, "the ghost rank is proven for all scores, on average"),
-        ({"mixture": "paper", "epsilon": 1.0}, "mixture 'paper' with epsilon: the proof for noisy counts exchanges one"),
-        ({"rank_rule": "ghost", "epsilon": 1.0}, "the ghost rank with mixture 'sizes': it is proven for mixture 'paper' only"),
+        (
+            {"mixture": "paper", "epsilon": 1.0},
+            "mixture 'paper' with epsilon: the proof for noisy counts exchanges one",
+        ),
+        (
+            {"rank_rule": "ghost", "epsilon": 1.0},
+            "the ghost rank with mixture 'sizes': it is proven for mixture 'paper' only",
+        ),
         (
             {"pac_confidence": 0.9, "epsilon": 1.0},
             "pac_confidence with epsilon: the proof bounds the mean over the noise",

@@ -8,10 +8,9 @@ from fractions import Fraction
 import msgspec
 import numpy as np
 import pytest
-from conformesh import CalibrationNote
 from scipy import stats
 
-from conformesh import Network, calibrate
+from conformesh import CalibrationNote, Network, calibrate
 from conformesh.engines import Simulator
 from conformesh.kernels.ranks import DEFAULT, Requirement, exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores

@@ -1,9 +1,8 @@
 """What `evaluate` takes for labels, and what it refuses."""
 
-from msgspec.structs import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from conformesh import Network, Result, calibrate, scores
 
