@@ -56,7 +56,8 @@ from conformesh.result.result import Result, refuse_nan
 from conformesh.scores import Score
 from conformesh.table import Table, check_range, local_ids
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class TooFewScores(ValueError, UserWarning):  # noqa: N818 - a warning by default, an error on request

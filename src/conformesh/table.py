@@ -714,8 +714,8 @@ def _by_device(devices: list[Any], what: str) -> list[Any]:
     if flat:
         raise ValueError(
             f"{_ARGUMENT.get(what, what)} must be one array of {_FIRST[what]} per device, got {len(devices)} numbers "
-            f"in a row, which do not say whose they are; for a single device pass [{_FIRST[what]}], else a frame with the "
-            "columns 'device' and 'score'"
+            f"in a row, which do not say whose they are; for a single device pass [{_FIRST[what]}], else a frame with "
+            "the columns 'device' and 'score'"
         )
     return devices
 
