@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from conformesh.centres import Centres
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer
+from conformesh.engines.job import guarded
 from conformesh.faults import Faults
 from conformesh.graph.network import Network
 from conformesh.guarantee import Guarantee, LossBound, Mixture, Sides
@@ -23,7 +24,7 @@ from conformesh.names import natural_order
 from conformesh.result.result import Result
 from conformesh.scores import Function, Score, as_score, two_sided
 from conformesh.shift import weighting_of
-from conformesh.solver import Run, guarded, solve
+from conformesh.solver import Run, solve
 from conformesh.streams import Rng, recorded_seed
 from conformesh.table import ColumnNames, Table, as_classes, as_network, known_devices, loss_table
 

@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer
+from conformesh.engines.job import guarded
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import SHARES, Alpha, Requirement, check_shares, exact_alpha, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -38,7 +39,7 @@ from conformesh.protocols.site import Site, in_rows
 from conformesh.protocols.tally import Asked, Flagged, Tally, spread, step_up, tally
 from conformesh.pvalues import exact_p_values, up
 from conformesh.result.detection import Detection
-from conformesh.solver import guarded, running, samples_here
+from conformesh.solver import running, samples_here
 from conformesh.streams import Rng, digest_of, recorded_seed, stream
 from conformesh.table import Table, as_network, known_devices, local_ids
 

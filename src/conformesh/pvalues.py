@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer
+from conformesh.engines.job import guarded
 from conformesh.graph.network import Network
 from conformesh.guarantee import Guarantee, Mixture
 from conformesh.io.arrays import as_array
@@ -30,7 +31,7 @@ from conformesh.result.certificate import Cost
 from conformesh.result.pvalues import PValues
 from conformesh.scores import Function, Score, as_score
 from conformesh.shift import weighting_of
-from conformesh.solver import guarded, rows_here, running, samples_here
+from conformesh.solver import rows_here, running, samples_here
 from conformesh.table import ColumnNames, Table, as_network, check_range, known_devices, local_ids
 
 Floats = NDArray[np.float64]

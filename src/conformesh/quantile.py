@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike
 
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer
+from conformesh.engines.job import guarded
 from conformesh.graph.network import Network
 from conformesh.io.arrays import columns_of
 from conformesh.io.schemas import checked
@@ -40,7 +41,7 @@ from conformesh.privacy.noise import law, rounded_p
 from conformesh.progress import rounds_on_a_bar
 from conformesh.result.certificate import Noise
 from conformesh.result.quantiles import Quantiles
-from conformesh.solver import guarded, running, samples_here, solve_draws
+from conformesh.solver import running, samples_here, solve_draws
 from conformesh.table import ColumnNames, Table, as_frame, as_network, known_devices, local_ids
 
 QUARTILES = (0.25, 0.5, 0.75)

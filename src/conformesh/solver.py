@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import structs
@@ -55,9 +54,6 @@ from conformesh.result.certificate import Cost
 from conformesh.result.result import Result, refuse_nan
 from conformesh.scores import Score
 from conformesh.table import Table, check_range, local_ids
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class TooFewScores(ValueError, UserWarning):  # noqa: N818 - a warning by default, an error on request
@@ -377,25 +373,6 @@ def _warned(result: Result, strict: bool) -> Result:
         if text not in words:  # said already
             note(text)
     return result
-
-
-def guarded(function: Callable[P, R]) -> Callable[P, R]:
-    """Let an error that only one process of a job meets end all of them: the others would wait for it forever.
-
-    For public functions with the keyword `engine`. Each process reads data of its own, so reading may fail on one.
-    """
-
-    @wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        engine: Any = kwargs.get("engine", "simulator")
-        if isinstance(engine, str):
-            job = ENGINES[engine].job if engine in ENGINES else None
-            with nullcontext() if job is None else job():
-                return function(*args, **kwargs)
-        with engine.together() if hasattr(engine, "together") else nullcontext():
-            return function(*args, **kwargs)
-
-    return run
 
 
 @contextmanager
