@@ -27,7 +27,7 @@ def _without_pooling(n: int, repeats: int) -> list[Row]:
         },
         repeats,
     )
-    found = calibrate(np.split(values, 20), network, 0.1, target="paper", rank="ghost").threshold
+    found = calibrate(np.split(values, 20), network, 0.1, mixture="paper", rank_rule="ghost").threshold
     if found != np.sort(values)[rank - 1]:
         raise AssertionError(f"E-DCP ends at {found}, the pooled sort at {np.sort(values)[rank - 1]}")
     small = {"target": "under 5 ms", "least": 0.0} if n == 1000 else {}

@@ -64,7 +64,7 @@ def rules(steps: list[Steps], network: Network) -> dict[str, float]:
     n, alpha = sum(map(len, steps)), Fraction(str(RISK))
     found = {
         "swap": control(steps, network, RISK).threshold,
-        "ghosts": control(steps, network, RISK, target="paper", rank="ghost").threshold,
+        "ghosts": control(steps, network, RISK, mixture="paper", rank_rule="ghost").threshold,
         "pooled": pooled_lambda(steps, alpha * (n + 1) - 1),
     }
     if abs(found["swap"] - pooled_lambda(steps, alpha * n - 1)) > 1e-12:

@@ -588,7 +588,7 @@ def test_mistakes_are_named():
     with pytest.raises(ValueError, match="name them with groups="):
         calibrate(held, net, group_rule="seq")
     with pytest.raises(
-        ValueError, match="need exact counts of scores of any weight .method 'h-dcp'.; use method 'e-dcp'"
+        ValueError, match=r"need exact counts of scores of any weight .method 'h-dcp'.; use method 'e-dcp'"
     ):
         calibrate(held, net, method="h-dcp", groups=tables)
     with pytest.raises(ValueError, match="pac_confidence and groups do not go together"):

@@ -8,9 +8,23 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import sparse
 
-from conformesh import CalibrationNote, Centres, Network, Result, calibrate, scores
+from conformesh import (
+    CalibrationNote,
+    Centres,
+    Network,
+    Result,
+    calibrate,
+    control,
+    detect,
+    losses,
+    p_values,
+    quantiles,
+    scores,
+)
 from conformesh.comparing import compare, ways_of
 from conformesh.table import Table, check_range
 
@@ -458,9 +472,9 @@ def test_columns_of_probabilities_are_classes(library, score, tmp_path):
     result = calibrate([held], Network.chain(1), 0.2, score=kind, classes=named)
     assert result.classes == tuple(CLASSES)
     turned = frame(P[:, [2, 0, 1]], ["cat", "ant", "bee"])
-    for given in (named, turned):
-        np.testing.assert_array_equal(result.predict(given), result.predict(P))
-        assert result.evaluate(given, names) == result.evaluate(P, TRUTH)
+    for outputs in (named, turned):
+        np.testing.assert_array_equal(result.predict(outputs), result.predict(P))
+        assert result.evaluate(outputs, names) == result.evaluate(P, TRUTH)
     unnamed = calibrate([held], Network.chain(1), 0.2, score=kind)
     assert unnamed.evaluate(named, names) == result.evaluate(P, TRUTH)
     for wrong, words in (
@@ -588,3 +602,328 @@ def test_scores_out_of_range_name_device_and_row():
         check_range(lac, whole.taken([2]), ["c"])
     check_range(lac, whole.taken([0, 1]), ["a", "b"])
     check_range(None, whole, ["a", "b", "c"])
+
+
+# --- columns by role --------------------------------------------------------------------------------------------------
+
+ROLES = {
+    "device": "hospital",
+    "score": "s",
+    "label": "truth",
+    "group": "sex",
+    "weight": "w",
+    "share": "part",
+    "id": "patient",
+    "time": "when",
+}
+
+
+def hospital_frame(seed=3):
+    """A long frame whose columns have names of their own, one for each role."""
+    rng = np.random.default_rng(seed)
+    rows = 60
+    hospital = rng.permutation(np.repeat([*"abcd"], rows // 4))
+    return pl.DataFrame(
+        {
+            "hospital": hospital,
+            "s": rng.random(rows),
+            "truth": rng.choice(["cat", "dog"], rows),
+            "sex": rng.choice(["F", "M"], rows),
+            "w": rng.random(rows),
+            "part": [{"a": 1, "b": 2, "c": 3, "d": 0}[name] for name in hospital],
+            "patient": [f"p{i}" for i in range(rows)],
+            "when": np.arange(rows),
+            "x": rng.random(rows),
+        }
+    )
+
+
+def split(frame, column):
+    return {name: frame.filter(pl.col("hospital") == name)[column].to_numpy() for name in "abcd"}
+
+
+def test_every_role_of_a_column_has_its_effect():
+    """`columns` names what an argument would name; what both read is the same."""
+    frame = hospital_frame()
+    base = {"device": "hospital", "score": "s"}
+    by_name = split(frame, "s")
+    assert calibrate(frame, "cycle", 0.2, columns=base).threshold == calibrate(by_name, "cycle", 0.2).threshold
+    grouped = calibrate(frame, "cycle", 0.2, columns={**base, "group": "sex"})
+    assert thresholds_by_part(grouped) == thresholds_by_part(
+        calibrate(by_name, "cycle", 0.2, groups=split(frame, "sex"))
+    )
+    assert grouped["sex=F"].threshold == grouped["F"].threshold
+    weighed = calibrate(frame, "cycle", 0.2, columns={**base, "weight": "w"}, weight_bound=1)
+    assert weighed.threshold == calibrate(by_name, "cycle", 0.2, weight=split(frame, "w"), weight_bound=1).threshold
+    assert weighed.guarantee.weighting.bound == 1
+    ratios = {"cat": 1, "dog": 2}
+    shifted = calibrate(frame, "cycle", 0.2, columns={**base, "label": "truth"}, class_weights=ratios)
+    assert thresholds_by_part(shifted) == thresholds_by_part(
+        calibrate(by_name, "cycle", 0.2, class_weights=ratios, labels=split(frame, "truth"))
+    )
+    shared = calibrate(frame, "cycle", 0.2, columns={**base, "share": "part"})
+    assert shared.threshold == calibrate(by_name, "cycle", 0.2, mixture={"a": 1, "b": 2, "c": 3, "d": 0}).threshold
+    assert shared.certificate.mixture == "given"
+    twice = frame.with_columns(patient=pl.lit("p"))
+    with pytest.warns(CalibrationNote, match="id 'p' is there"):
+        calibrate(twice, "cycle", 0.2, columns={**base, "id": "patient"})
+    assert (
+        calibrate(frame, "cycle", 0.2, columns={**base, "time": "when"}).threshold
+        == calibrate(by_name, "cycle", 0.2).threshold
+    )
+    judged = p_values(frame, "cycle", [0.3], columns={**base, "label": "truth"}, test_labels=["cat"])
+    assert judged.classwise
+    alone = p_values(by_name, "cycle", [0.3], labels=split(frame, "truth"), test_labels=["cat"])
+    assert judged.values == alone.values
+
+
+def test_a_weight_that_is_named_needs_its_bound():
+    with pytest.raises(ValueError, match="weight needs weight_bound="):
+        calibrate(hospital_frame(), "cycle", columns={"device": "hospital", "score": "s", "weight": "w"})
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"hospital": "device"}, "columns: unknown role 'hospital'"),
+        ({"scores": "s"}, "columns: unknown role 'scores', did you mean 'score'"),
+        ({**ROLES, "group": "gender"}, "groups: unknown column 'gender'"),
+        ({**ROLES, "device": "clinic"}, "must have the columns 'clinic' and 's'.* such as columns={'device': "),
+        ({"device": "hospital"}, "must have the columns 'hospital' and 'score'.* such as columns={'score': 's'}"),
+    ],
+)
+def test_roles_and_columns_that_are_unknown_are_named(columns, words):
+    with pytest.raises(ValueError, match=words):
+        calibrate(hospital_frame(), "cycle", 0.2, columns=columns, weight_bound=1 if "weight" in columns else None)
+
+
+# --- every form is the same table -------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.booleans())
+def test_every_form_gives_the_same_table(seed, devices, sides):
+    """Arrays, dict, frame in any order of rows, records and a flat table: names, offsets and rows agree."""
+    rng = np.random.default_rng(seed)
+    names = [f"d{k}" for k in rng.permutation(20)[:devices]]
+    shape = (2,) if sides else ()
+    held = {name: np.round(rng.random((rng.integers(1, 6), *shape)), 2) for name in names}
+    groups = {name: rng.choice(["x", "y"], len(own)) for name, own in held.items()}
+    rows = [
+        {
+            "device": name,
+            "g": group,
+            **(dict(zip(("lower", "upper"), value, strict=True)) if sides else {"score": value}),
+        }
+        for name, own in held.items()
+        for value, group in zip(own.tolist(), groups[name], strict=True)
+    ]
+    queues = {name: [row for row in rows if row["device"] == name][::-1] for name in names}
+    owners = rng.permutation([row["device"] for row in rows]).tolist()
+    mixed = [queues[owner].pop() for owner in owners]  # devices in any order, rows of each in their own
+    flat = Table.from_flat(np.concatenate([*held.values()]), [len(own) for own in held.values()], names=names)
+    ids = sorted(names)
+    tables = [
+        Table.of(held, sides=sides, groups=groups),
+        Table.of(mixed, sides=sides, groups="g"),
+        Table.of(pl.DataFrame(rows), sides=sides, groups="g"),
+        Table.of(flat, sides=sides, groups=groups),
+    ]
+    for table in tables:
+        chosen = table.taken([table.names.index(name) for name in ids])
+        np.testing.assert_array_equal(chosen.score, np.concatenate([held[name] for name in ids]))
+        assert chosen.sizes.tolist() == [len(held[name]) for name in ids]
+        wanted = np.concatenate([groups[name] for name in ids]).tolist()
+        assert [chosen.groups.atoms[code][0] for code in chosen.groups.codes] == wanted
+    in_order = Table.of([*held.values()], sides=sides, groups=[*groups.values()])
+    assert in_order.names is None
+    np.testing.assert_array_equal(in_order.score, tables[0].score)
+
+
+def test_a_table_may_be_used_again():
+    """No call may reorder its rows, which groups of a later call belong to; nor those of the user's own array."""
+    rows = np.random.default_rng(1).random((4, 30))
+    labels = [np.arange(30) % 2] * 4
+    before = rows.copy()
+    wanted = thresholds_by_part(calibrate([*rows], NETWORK, 0.3, groups=labels))
+    for table in (Table.from_flat(rows.ravel(), [30] * 4), Table.of([*rows]), Table.of(rows), Table.of(rows[:3:2])):
+        if table.devices < 4:
+            calibrate(table, "chain", 0.3)
+            continue
+        calibrate(table, NETWORK, 0.3)
+        assert thresholds_by_part(calibrate(table, NETWORK, 0.3, groups=labels)) == wanted
+    calibrate(rows, NETWORK, 0.3)
+    calibrate(np.vstack([rows, rows])[:4], NETWORK, 0.3)
+    np.testing.assert_array_equal(rows, before)
+    view = np.vstack([rows, rows])
+    calibrate(view[:4], NETWORK, 0.3)  # a part of another array, whose base is not itself
+    np.testing.assert_array_equal(view[:4], before)
+
+
+def test_a_flat_table_that_may_be_sorted_refuses_what_belongs_to_rows():
+    table = Table.from_flat(np.concatenate(IN_ORDER), [*map(len, IN_ORDER)], copy=False)
+    assert calibrate(table, NETWORK).threshold == calibrate(IN_ORDER, NETWORK).threshold
+    with pytest.raises(ValueError, match=r"groups belong to rows.*leave copy=False out"):
+        calibrate(table, NETWORK, groups=[["x"] * len(own) for own in IN_ORDER])
+
+
+def test_a_flat_table_has_names():
+    """In any order: each device has its own scores."""
+    for names in (NAMES, NAMES[::-1]):
+        assert local(flat_table(names)) == LOCAL
+    by_number = Table.from_flat([2.0, 1.0], [1, 1], names=[np.int64(1), 0])
+    assert by_number.names == ("1", "0")
+    assert local(by_number, Network.chain(2)) == [np.inf, np.inf]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "names", "words"),
+    [
+        ([1, 1], None, "as many scores as `sizes` add up to, 2, got shape"),
+        ([4, -1], None, "one number from 0 on each"),
+        ([2, 1], ["a"], "names must be 2 different names"),
+        ([2, 1], ["a", "a"], "names must be 2 different names"),
+        ([2, 1], [1, "1"], "names must be 2 different names"),
+    ],
+)
+def test_what_cannot_be_a_flat_table_is_refused(sizes, names, words):
+    with pytest.raises(ValueError, match=words):
+        Table.from_flat([1.0, 2.0, 3.0], sizes, names=names)
+
+
+def test_a_table_brings_its_columns():
+    frame = hospital_frame()
+    base = {"device": "hospital", "score": "s"}
+    table = Table.of(frame, columns=base, groups="sex", inputs="x")
+    found = calibrate(table, "cycle", 0.2)
+    assert thresholds_by_part(found) == thresholds_by_part(calibrate(frame, "cycle", 0.2, columns=base, groups="sex"))
+    centres = Centres.at([0.2, 0.8], 0.3)
+    near = calibrate(Table.of(frame, columns=base, inputs="x"), "cycle", 0.3, centres=centres)
+    assert thresholds_by_part(near) == thresholds_by_part(
+        calibrate(frame, "cycle", 0.3, columns=base, inputs="x", centres=centres)
+    )
+    weighed = Table.of(frame, columns=base, weight="w")
+    with pytest.raises(ValueError, match="weight needs weight_bound="):  # and are not silently left out
+        calibrate(weighed, "cycle", 0.2)
+    assert (
+        calibrate(weighed, "cycle", 0.2, weight_bound=1).threshold
+        == calibrate(frame, "cycle", 0.2, columns=base, weight="w", weight_bound=1).threshold
+    )
+    with pytest.raises(ValueError, match="this Table has one column of scores; use symmetric=True"):
+        calibrate(table, "cycle", 0.2, symmetric=False)
+    two = Table.from_flat(np.zeros((4, 2)), [2, 2])
+    with pytest.raises(ValueError, match=r"this Table has two columns of scores, .*; use symmetric=False"):
+        calibrate(two, "chain", 0.2)
+
+
+def test_p_values_of_a_table_take_labels():
+    frame = hospital_frame()
+    scores_by, labels = split(frame, "s"), split(frame, "truth")
+    arrays = [*scores_by.values()]
+    table = Table.from_flat(np.concatenate(arrays), [*map(len, arrays)], names=[*scores_by])
+    asked = {"test_labels": ["cat", "dog"]}
+    found = p_values(table, "cycle", [0.3, 0.3], labels=labels, **asked)
+    np.testing.assert_array_equal(found.values, p_values(scores_by, "cycle", [0.3, 0.3], labels=labels, **asked).values)
+    unnamed = Table.from_flat(np.concatenate(arrays), [*map(len, arrays)])
+    again = p_values(unnamed, "cycle", [0.3, 0.3], labels=[*labels.values()], **asked)
+    np.testing.assert_array_equal(again.values, found.values)
+    with pytest.raises(TypeError, match="both go by device name or both by order"):
+        p_values(table, "cycle", [0.3, 0.3], labels=[*labels.values()], **asked)
+
+
+def test_losses_may_be_a_dict_of_columns():
+    steps = {name: losses.Steps.on_grid([0.0, 0.5, 1.0], RNG.random((20, 1)) * [1.0, 0.5, 0.0]) for name in "abc"}
+    rows = [(name, *row) for name, own in steps.items() for row in own.rows()]
+    columns = dict(zip(("device", "item", "lambda", "loss"), map(list, zip(*rows, strict=True)), strict=True))
+    wanted = control(steps, "chain", 0.3)
+    for data in (columns, pl.DataFrame(columns), [dict(zip(columns, row, strict=True)) for row in rows]):
+        found = control(data, "chain", 0.3)
+        assert (found.threshold, found.certificate) == (wanted.threshold, wanted.certificate)
+
+
+# --- networks ---------------------------------------------------------------------------------------------------------
+
+PAIRS = [("a", "b"), ("b", "d2"), ("d2", "d10"), ("d10", "a")]
+MATRIX = np.array([[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]])  # in the order a, b, d2, d10
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        PAIRS,
+        tuple(PAIRS),
+        np.array(PAIRS),
+        MATRIX,
+        MATRIX * 2.5,
+        sparse.csr_array(MATRIX),
+        pd.DataFrame(MATRIX),
+        nx.Graph(PAIRS),
+        NETWORK,
+    ],
+    ids=["pairs", "tuple", "array of pairs", "matrix", "weights", "sparse", "frame", "NetworkX", "Network"],
+)
+@pytest.mark.filterwarnings("ignore:an adjacency matrix does not name:conformesh.CalibrationNote")
+def test_every_form_of_a_network_is_the_same_network(network):
+    found = calibrate(BY_NAME, network, 0.2, aggregate="flood")
+    assert found.device_ids == NETWORK.ids
+    assert found.cost.to_dict() == calibrate(BY_NAME, NETWORK, 0.2, aggregate="flood").cost.to_dict()
+    assert local(BY_NAME, network) == LOCAL
+
+
+def test_pairs_of_numbers_link_devices_in_order():
+    found = calibrate(IN_ORDER, [(0, 1), (1, 2), (2, 3), (3, 0)], 0.2)
+    assert found.device_ids == ("0", "1", "2", "3")
+    assert found.cost.to_dict() == calibrate(IN_ORDER, "cycle", 0.2).cost.to_dict()
+    assert calibrate(IN_ORDER[:2], [(0, 1)], 0.3).devices == 2
+
+
+def test_a_matrix_says_in_which_order_it_reads_named_devices():
+    with pytest.warns(CalibrationNote, match="its rows are read in the order of their names, a, b, d2, d10"):
+        calibrate(BY_NAME, MATRIX)
+
+
+@pytest.mark.parametrize(
+    ("network", "error", "words"),
+    [
+        (MATRIX[:3, :3], ValueError, "the adjacency matrix has 3 rows but scores came for 4 devices"),
+        (np.triu(MATRIX), ValueError, "the adjacency matrix must be symmetric"),
+        ([("a", "nowhere")], ValueError, "nowhere"),
+        (PAIRS[:2], ValueError, "the network is not connected"),
+        (["ab", "cd"], TypeError, "network must be a Network"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:an adjacency matrix does not name:conformesh.CalibrationNote")
+def test_what_cannot_be_links_is_refused(network, error, words):
+    with pytest.raises(error, match=words):
+        calibrate(BY_NAME, network)
+
+
+@pytest.mark.parametrize(("devices", "name"), [(12, "torus 4x3"), (7, "cycle 7"), (2, "cycle 2"), (1, "cycle 1")])
+def test_without_a_network_there_is_a_torus_or_a_cycle(devices, name):
+    held = [np.arange(20.0)] * devices
+    found = calibrate(held, alpha=0.3)
+    assert found.network == name
+    assert found.threshold == calibrate(held, "complete" if devices > 1 else "chain", 0.3).threshold
+    assert p_values(held, test_scores=[1.0]).network == name
+    assert detect(held, test_scores=held).network == name
+    assert quantiles(held).network == name
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"symmetric": False},
+        {"centres": Centres.at([0.0, 1.0], 0.5), "inputs": [own % 1 for own in IN_ORDER]},
+        {"groups": [["x"] * len(own) for own in IN_ORDER]},
+        {"weight": [np.ones(len(own)) for own in IN_ORDER], "weight_bound": 1},
+    ],
+    ids=["plain", "sides", "centres", "groups", "weights"],
+)
+def test_faults_that_a_method_does_not_bear_are_refused_everywhere(more):
+    held = [np.stack([own, own], axis=1) for own in IN_ORDER] if "symmetric" in more else IN_ORDER
+    with pytest.raises(ValueError, match=r"method 'e-dcp' .* needs every message, .* the faults have loss=0\.1"):
+        calibrate(held, NETWORK, 0.2, faults={"loss": 0.1}, **more)

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh import Network, TooFewScores, calibrate_several
+from conformesh import Network, TooFewScores, calibrate
 from conformesh.io.memberships import Memberships
 from conformesh.kernels.group_fit import first_vertex, improved
 from conformesh.protocols.group_regression import Book, Cell, Level, spanned
@@ -122,9 +122,9 @@ def one_draw(case: Case, rule: str, seed: int) -> dict[str, Any]:
     if rule == POOLED:
         thresholds = pooled(np.concatenate(own), np.concatenate(tables), case.within[test])
     else:
-        several = calibrate_several(own, case.network, (ALPHA,), groups=tables, group_rule=rule, group_atoms=case.named)
-        thresholds, cost = several.thresholds(case.within[test]), several.cost
-        facts = several.get(group=several.parts[0]).options
+        several = calibrate(own, case.network, (ALPHA,), groups=tables, group_rule=rule, group_atoms=case.named)
+        thresholds, cost = several.thresholds_for(groups=case.within[test]), several.cost
+        facts = {**several.options, **several.answers[0].facts}
     hits = case.losses[test, case.truth[test]] <= thresholds
     return {
         "covered": hits.mean(),

@@ -17,10 +17,9 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from conformesh.localising import LocalEvaluation, local_coverage
 
-from conformesh import Calibration, LocalCalibration, Network, calibrate, calibrate_local, choose_centres, scores
-from conformesh.result.evaluation import Coverage, Evaluation
+from conformesh import Network, Result, calibrate, choose_centres, scores
+from conformesh.result.evaluation import Coverage, Evaluation, coverage_by_centre
 
 DEVICES, ALPHA, CENTRES = 20, 0.1, 20
 SCORE = scores.AbsoluteResidual()
@@ -33,7 +32,7 @@ def examples(rng: np.random.Generator, rows: int) -> tuple[list[np.ndarray], lis
     return inputs, [rng.normal(size=rows) * (0.3 + 1.7 * np.sin(2 * np.pi * x) ** 2) for x in inputs]
 
 
-def measured(n: int, draws: int, seed: int = 0) -> dict[str, LocalEvaluation]:
+def measured(n: int, draws: int, seed: int = 0) -> dict[str, Evaluation]:
     """Return what thresholds are worth that were calibrated on n scores, over fresh draws of everything."""
     rng = np.random.default_rng([seed, n])
     public = np.concatenate(examples(rng, 200)[0])
@@ -46,24 +45,26 @@ def measured(n: int, draws: int, seed: int = 0) -> dict[str, LocalEvaluation]:
         x, y = examples(rng, n // DEVICES)
         held, pooled = [np.abs(own) for own in y], [np.abs(np.concatenate(y))]
         common = {"alpha": ALPHA, "score": SCORE}
-        found: dict[str, Calibration | LocalCalibration] = {
+        found: dict[str, Result] = {
             "one threshold": calibrate(held, network, **common),
-            "near centres": calibrate_local(held, network, inputs=x, centres=centres, **common),
-            "near centres, pooled": calibrate_local(pooled, one, inputs=[np.concatenate(x)], centres=centres, **common),
+            "near centres": calibrate(held, network, inputs=x, centres=centres, **common),
+            "near centres, pooled": calibrate(pooled, one, inputs=[np.concatenate(x)], centres=centres, **common),
         }
         new, truth = (np.concatenate(part) for part in examples(rng, 100))
         places.append(new)
         for name, result in found.items():
-            more = {} if isinstance(result, Calibration) else {"inputs": new, "rng": rng}
+            more = {} if result.guarantee.centres is None else {"inputs": new, "rng": rng}
             sets = result.predict(np.zeros(len(new)), **more)
             hits.setdefault(name, []).append((sets[:, 0] <= truth) & (truth <= sets[:, 1]))
             widths.setdefault(name, []).append(sets[:, 1] - sets[:, 0])
     where = np.concatenate(places)
     return {
-        name: LocalEvaluation(
-            Evaluation(Coverage.of(np.concatenate(own)), float(np.concatenate(widths[name]).mean()), 0.0),
-            local_coverage(np.concatenate(own), where, cells),
-            ALPHA,
+        name: Evaluation(
+            Coverage.of(np.concatenate(own)),
+            float(np.concatenate(widths[name]).mean()),
+            0.0,
+            nominal=1 - ALPHA,
+            per_centre=coverage_by_centre(np.concatenate(own), where, cells),
         )
         for name, own in hits.items()
     }
@@ -79,8 +80,8 @@ def main() -> None:
     for n in (1000, 5000):
         found = measured(n, asked.draws)
         for name, one in found.items():
-            rate, size = one.overall.coverage.rate, one.overall.mean_size
-            least = min(cell.rate for cell in one.cells.values())
+            rate, size = one.coverage.rate, one.mean_size
+            least = min(cell.rate for cell in one.per_centre.values())
             rows.append((n, name, f"{rate:.4f}", f"{one.gap:.4f}", f"{least:.3f}", f"{size:.3f}"))
             print(*rows[-1], sep="\t", flush=True)
         if asked.picture is not None and n == 1000:

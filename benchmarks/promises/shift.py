@@ -18,8 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from conformesh import Network, calibrate, calibrate_shifted
-from conformesh.result.several import at_most
+from conformesh import Network, calibrate
 
 DEVICES, ALPHA, BOUND, NEW = 20, 0.1, 5.0, 50
 LEVELS = tuple(np.linspace(0, BOUND, 21)[:-1].tolist())
@@ -50,9 +49,9 @@ def one_draw(rng: np.random.Generator, n: int) -> dict[str, np.ndarray]:
     common = {"weight": ratio, "inputs": x, "weight_bound": BOUND}
     new = rng.beta(5, 1, (DEVICES, NEW))
     truth = np.stack([noise(rng, own, k) for k, own in enumerate(new)])
-    several = calibrate_shifted(held, network, (ALPHA,), test_weights=LEVELS, **common)
-    levels = np.array(several.weights)
-    by_weight = np.array([several.get(group=at_most(level)).threshold for level in levels.tolist()])
+    several = calibrate(held, network, (ALPHA,), test_weights=LEVELS, **common)
+    levels = np.array(several.guarantee.weighting.test_weights)
+    by_weight = np.array([answer.threshold for answer in several.answers])
     values, weights = np.concatenate(held), ratio(np.concatenate(x))
     ghosts = pooled(values, weights, (1 - ALPHA) * np.array([weights.sum() + DEVICES * BOUND]))
     thresholds = {

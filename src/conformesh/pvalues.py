@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer
+from conformesh.engines.job import guarded
 from conformesh.graph.network import Network
 from conformesh.guarantee import Guarantee, Mixture
 from conformesh.io.arrays import as_array
@@ -37,6 +38,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
+@guarded
 def p_values(
     data: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
     network: Network | str | Any = None,

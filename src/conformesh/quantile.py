@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike
 
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer
+from conformesh.engines.job import guarded
 from conformesh.graph.network import Network
 from conformesh.io.arrays import columns_of
 from conformesh.io.schemas import checked
@@ -50,6 +51,7 @@ PRECISION = 1e-3  # relative, of a rank error: finer would not matter to anybody
 LARGE = 0.1  # of n: a median with a larger rank error may be the .4 or the .6 quantile, which deserves a note
 
 
+@guarded
 def quantiles(
     data: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
     network: Network | str | Any = None,
