@@ -93,7 +93,7 @@ report.plot(by="device")
 # ## Where to go next
 #
 # - Is the promise not quite the one you need: for every office, for every digit, after a shift?
-#   [Which promise do I need?](../ranks.md)
+#   [Which guarantee do I need?](../which-guarantee.md)
 # - Numbers in place of labels: [Regression with CQR](cqr.py).
 # - You know MAPIE: [From MAPIE to a mesh](from-mapie.py).
 # - All that the estimators can do: [With scikit-learn](../sklearn.md).
