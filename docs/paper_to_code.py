@@ -15,7 +15,7 @@ from pathlib import Path
 ITEMS: dict[str, str] = {
     "Section 2": "the problem: K devices with n_k scores each, a connected graph, its incidence matrices",
     "Eq. (1)": "the test point comes from a mixture of the devices' distributions",
-    "Eq. (2)": "the promise: coverage at least 1 - alpha",
+    "Eq. (2)": "the guarantee: coverage at least 1 - alpha",
     "Eq. (3)": "mixture weights proportional to n_k + 1",
     "Eq. (4)": "the set of split conformal prediction",
     "Eq. (5)": "a quantile as the minimiser of the pinball loss",

@@ -37,7 +37,7 @@ def largest_score(
     wire = Wire(options.wire)
     _, mine = samples.extremes()  # (devices here, trials); -inf where a device has no score
     agreed = yield from largest(wire.outward(mine, np.inf), site)  # rounded up: never below the true maximum
-    ranks = site.ranks()  # (trials, alphas), of the promise
+    ranks = site.ranks()  # (trials, alphas), what the guarantee requires
     thresholds = np.where(ranks > site.totals[:, None], np.inf, agreed.astype(np.float64)[:, :, None])
     certificates = [
         [too_few(int(r), int(n)) if r > n else Certificate("counted", int(r), int(n)) for r in row]

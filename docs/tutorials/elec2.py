@@ -72,7 +72,7 @@ later = covered[:, first:].mean(axis=1)
 print(f"later {later.mean():.3f} are covered, of hour {later.argmin()} only {later.min():.3f}")
 
 # Nothing is wrong with the certificate: later scores are not like the first, and one threshold
-# for all hours was never a promise to each of them.
+# for all hours was never a guarantee for each of them.
 
 # ## Thresholds that follow
 #

@@ -2,7 +2,7 @@
 #
 # Six post offices sort letters. Each has scanned digits that were checked by hand, and none may
 # send them away. They share one model, which errs now and then. In this tutorial they agree,
-# without pooling a single image, on **prediction sets** that hold the true digit for at least 95
+# without pooling a single image, on **prediction sets** that contain the true digit for at least 95
 # of 100 new images, and on a **certificate** that says why.
 
 # ## A model that errs
@@ -82,18 +82,18 @@ for ax, row in zip(axes, shown, strict=True):
 # chance.
 
 report = mesh.evaluate(images[new], digits[new], devices=office[new])
-print(f"{report.coverage.rate:.3f} of the sets hold the truth")
+print(f"{report.coverage.rate:.3f} of the sets cover the true digit")
 print(f"between {report.coverage.low:.2f} and {report.coverage.high:.2f}, by a 95 % interval")
 
-# The promise is about images of all offices together, in proportion to what they hold. Single
+# The guarantee is about images of all offices together, in proportion to what they hold. Single
 # offices may be a little above or below:
 
 report.plot(by="device")
 
 # ## Where to go next
 #
-# - Is the promise not quite the one you need: for every office, for every digit, after a shift?
-#   [Which promise do I need?](../ranks.md)
+# - Do you need another guarantee: for every office, for every digit, after a shift?
+#   [Which guarantee do I need?](../which-guarantee.md)
 # - Numbers in place of labels: [Regression with CQR](cqr.py).
 # - You know MAPIE: [From MAPIE to a mesh](from-mapie.py).
 # - All that the estimators can do: [With scikit-learn](../sklearn.md).

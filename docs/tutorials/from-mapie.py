@@ -63,7 +63,7 @@ print(f"rows whose sets have changed: {(ours != theirs).any(axis=1).mean():.0%}"
 
 # ## What each clinic could do alone
 #
-# Calibrating alone needs no agreement, but few rows make uneven promises: some clinics are lucky
+# Calibrating alone needs no agreement, but few rows give uneven coverage: some clinics are lucky
 # with the draw of their rows, and others pay for theirs with large sets.
 
 alone = MeshClassifier(model, confidence_level=0.9, nonconformity="lac", method="local")

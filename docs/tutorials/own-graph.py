@@ -92,7 +92,7 @@ def largest_score(site, samples, alphas, options):
     agreed = yield from largest(
         mine, site
     )  # questions and answers, for as many rounds as the diameter
-    ranks = site.ranks()  # what the promise asks for
+    ranks = site.ranks()  # what the guarantee requires
     certificates = [
         [Certificate("counted", int(r), int(n)) for r in row]
         for n, row in zip(site.totals, ranks, strict=True)
@@ -129,5 +129,5 @@ ax.legend(frameon=False)
 #
 # - The same with options, a plan and tests, and skeletons for scores, topologies and engines:
 #   [Adding something](../adding.md).
-# - What each built-in method promises and sends: [Which method should I use?](../which-method.md)
+# - What each built-in method guarantees and sends: [Which method should I use?](../which-method.md)
 # - What each method would cost on your network: [Planning](../planning.md).

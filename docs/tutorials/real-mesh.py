@@ -61,12 +61,12 @@ print(conformesh("mesh up mesh"))
 #
 # Not nearly: to the last bit.
 
-from conformesh import Calibration, calibrate
+from conformesh import Result, calibrate
 
 simulated = calibrate(held, "cycle", alpha=0.1)
 for name in held:
     kept = json.loads(Path("mesh", name, "result.json").read_text())
-    own = Calibration.from_dict(kept["calibration"], name)
+    own = Result.from_dict(kept["calibration"], name)
     print(name, "has the same threshold:", own.threshold == simulated.threshold)
 print(own.certificate)
 

@@ -1,7 +1,7 @@
 # # Risk control
 #
 # A meter shows three digits, and a camera at each of ten sites reads them. A set that holds two
-# of the three is not worthless: it has missed a third. *Risk control* promises that sets miss, on
+# of the three is not worthless: it has missed a third. *Risk control* guarantees that sets miss, on
 # average, at most so much, for any loss between 0 and 1 that never rises as sets grow. The sites
 # agree on one number λ, by counting, as they agree on a threshold.
 

@@ -17,7 +17,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from conformesh import Calibration, Network, calibrate
+from conformesh import Network, Result, calibrate
 
 ALPHA = 0.1
 SERVER = 1  # Flower's id of the server; clients have others
@@ -77,12 +77,12 @@ def federate(folders: list[Path] | None = None) -> tuple[Federation, Context]:
     return grid, server
 
 
-def simulated(grid: Federation, network: Network) -> Calibration:
+def simulated(grid: Federation, network: Network) -> Result:
     """Agree in the simulator: the protocol of a mesh, every device with its own client's scores, in one process."""
     return calibrate([scores_kept(own) for own in grid.clients.values()], network, alpha=ALPHA, score=SCORE)
 
 
-def meshed(folders: list[Path]) -> list[Calibration]:
+def meshed(folders: list[Path]) -> list[Result]:
     """Agree as a mesh: one process per client, which reads the file that its client wrote, on encrypted links."""
     from conformesh.cli.mesh_up import follow, launch_once
     from conformesh.mesh.config.device_toml import read_device
@@ -97,7 +97,7 @@ def meshed(folders: list[Path]) -> list[Calibration]:
     return [own.calibration for own in found if own is not None]
 
 
-def main(argv: list[str] | None = None) -> tuple[Federation, Calibration]:
+def main(argv: list[str] | None = None) -> tuple[Federation, Result]:
     """Train, agree, and show what the sets are worth."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mesh", action="store_true", help="agree as a real mesh too, one process per client")

@@ -6,7 +6,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from conformesh import Calibration, Network, calibrate, scores
+from conformesh import Network, Result, calibrate, scores
 from conformesh.data.partition import partition
 
 DEVICES, TRAINING, CALIBRATION, EPOCHS, ALPHA = 10, 150, 800, 60, 0.05
@@ -37,7 +37,7 @@ def train(model: nn.Module, images: Tensor, labels: Tensor) -> None:
         optimiser.step()
 
 
-def main() -> tuple[list[Tensor], Calibration]:
+def main() -> tuple[list[Tensor], Result]:
     """Train, score at every device, agree, and show what the sets are worth."""
     torch.manual_seed(0)
     images, labels = digits()

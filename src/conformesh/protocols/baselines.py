@@ -117,6 +117,6 @@ def average(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], o
     gamma = np.minimum(ranks / np.maximum(n, 1)[:, None], 1.0)
     mean = yield from anchor(site, samples, gamma, spectrum, "average", options.averaging, Wire(options.wire))
     thresholds = np.where(ranks > n[:, None], np.inf, mean)
-    nothing = Certificate("none", assumption="no promise at all: an average of quantiles is not a quantile")
+    nothing = Certificate("none", assumption="no guarantee at all: an average of quantiles is not a quantile")
     certificates = [[too_few(int(r), int(n[t])) if r > n[t] else nothing for r in ranks[t]] for t in range(site.trials)]
     return Outcome(thresholds, certificates)
