@@ -320,15 +320,15 @@ def solve_on_device(
     hidden = _hidden(columns, rows, here, agreed, run.seed)
     method = _protocol(site, columns, columns.scores, run, chosen, hidden, None, sealed=False)  # frames are not signed
     outcome = yield from on_its_own(site, method)
-    if outcome.sizes is None:
-        outcome = replace(outcome, sizes=site.sizes)
+    sizes = site.sizes if outcome.sizes is None else outcome.sizes
+    outcome = replace(outcome, sizes=sizes)
     if hidden[0] is not None:
         outcome = replace(
             outcome, facts={**outcome.facts, "group_seed": run.seed}
         )  # its own: a draw needs no agreement
     problems = columns.problems
     if private:  # which has counted itself
-        whole = outcome.sizes.sum(axis=0).tolist()
+        whole = sizes.sum(axis=0).tolist()
         problems = [problem._replace(examples=whole[problem.column]) for problem in problems]
     if guarantee.weighting is not None and guarantee.weighting.assumption:
         outcome = _assuming(outcome, guarantee.weighting.assumption)

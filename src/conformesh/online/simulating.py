@@ -21,7 +21,7 @@ from conformesh.engines.faulty import Weather
 from conformesh.faults import Faults, as_faults
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import check_alpha, explain_confidence
-from conformesh.names import unknown
+from conformesh.names import device_name, unknown
 from conformesh.online.arrivals import Arrivals, spread
 from conformesh.online.checkpoint import Checkpoint, Kept, digest
 from conformesh.online.couplings import Coupled
@@ -309,7 +309,7 @@ def _checked(streams: Any, network: Any, largest: float | None) -> tuple[Floats,
 def _by_row(given: Any, network: Network, what: str) -> Any:
     """Return values of devices and steps in the order of the network's rows; one for all devices as it is."""
     if isinstance(given, Mapping):
-        return in_order_of(network.ids, as_devices(given, what), what)
+        return in_order_of(network.ids, {device_name(name): own for name, own in given.items()}, what)
     if given is not None and np.ndim(given) == 2:
         network.check_list(what)
     return given

@@ -83,7 +83,7 @@ class Client:
 
     def certificate(self) -> Certificate:
         """Return why the threshold may be trusted."""
-        return self.calibration().certificate
+        return self.calibration().answer.certificate
 
     def calibration(self) -> Result:
         """Return the whole certified result, to predict with where the node is not at hand."""
