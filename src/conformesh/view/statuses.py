@@ -46,14 +46,15 @@ def fields_of(status: Status) -> dict[str, Value]:
 
 
 def certified_fields(result: Result, survivors: Sequence[str], lost: Sequence[str]) -> dict[str, Value]:
-    """Return what a step shows of a device that has calibrated once and ended well."""
-    heard = result.answers[0].certificate.heard
+    """Return what a step shows of a device that has calibrated once and ended well; of several answers the first."""
+    first = result.answers[0]
+    heard = first.certificate.heard
     return {
         "health": "healthy",
         "phase": "certified",
         "problem": None,
-        "threshold": in_json(result.threshold),
-        "kind": result.certificate.kind,
+        "threshold": in_json(first.threshold),
+        "kind": first.certificate.kind,
         "about": f"{len(heard)} heard" if heard else _about_survivors(survivors, lost),
         "round": result.cost.rounds,
     }
