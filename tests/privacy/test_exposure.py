@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from msgspec import structs
 from scipy.special import expit
 
 from conformesh import METHODS, TOPOLOGIES, Network, Result, calibrate
@@ -352,7 +353,7 @@ def test_a_saved_result_says_what_its_run_revealed(tmp_path, twenty_devices):
     assert found.coalition == found.bare == ()
     assert row_of(found, "among the k largest", "everybody").numbers is None
     assert found.network == TORUS.name
-    told = replace(result, options={**result.options, "revealed_epsilon": "1"})
+    told = structs.replace(result, options={**result.options, "revealed_epsilon": "1"})
     assert exposure_of_result(told, TORUS).to_dict()["revealed_epsilon"] == "1"
     with pytest.raises(ValueError, match="20 devices, and the network has 6"):
         exposure_of_result(result, Network.star(6))

@@ -122,7 +122,9 @@ def facts(result: Result) -> list[Fact]:
         ("seconds", f"{result.seconds:.3f}"),
     ]
     if result.sides is not None:
-        first = result.certificate.facts(result.examples or None)
+        below, above = (answer.threshold for answer in result.sides)
+        first = [("thresholds", f"{below:.6g} below, {above:.6g} above")]
+        first += result.certificate.facts(result.examples or None)
     elif len(result) == 1:
         first = _answer_facts(result)
     else:
