@@ -195,7 +195,7 @@ def test_a_confidence_holds_for_both_together():
 
 
 def test_too_few_scores_are_said():
-    with pytest.warns(TooFewScores, match=r"side lower, alpha 0.01; side upper"):
+    with pytest.warns(TooFewScores, match=r"side lower, alpha 0\.005; side upper, alpha 0\.005"):
         result = calibrate([own[:5] for own in HELD], NETWORK, 0.01, score=CQR, symmetric=False)
     np.testing.assert_array_equal(result.predict([[0.0, 1.0]]), [[-np.inf, np.inf]])
     with pytest.raises(TooFewScores):
