@@ -146,8 +146,8 @@ BAD = {
     "far label": (["r.json", "far.npz"], "label must lie between 0 and 3"),
     "lengths": (["r.json", "bare.csv", "--labels", "two.csv"], "needs a label for each of the 1 rows"),
     "picture": (["r.json", "o.csv", "--plot", "o.gif"], "o.gif: the picture must end in .png, .pdf, .svg"),
-    "alpha": (["r.json", "o.csv", "--alpha", "0.3"], "calibrated with alpha 0.2"),
-    "groups": (["r.json", "o.csv", "--group-column", "x"], "--group-column needs a result"),
+    "alpha": (["r.json", "o.csv", "--alpha", "0.3"], "say which alpha: 0.2, got 0.3"),
+    "groups": (["r.json", "grouped.csv", "--group-column", "x"], "groups= is for thresholds by group"),
 }
 
 
@@ -155,6 +155,7 @@ BAD = {
 def test_bad_input(run, csv, result, case):
     csv("cat,dog,owl,fox,label\n0.25,0.25,0.25,0.25,cat\n", "o.csv")
     csv("cat,dog,owl,fox\n0.25,0.25,0.25,0.25\n", "bare.csv")
+    csv("cat,dog,owl,fox,label,x\n0.25,0.25,0.25,0.25,cat,m\n", "grouped.csv")
     csv("cat,dog,owl,fox,label\n0.25,0.25,0.25,0.25,cow\n", "strange.csv")
     csv("label\ncat\ndog\n", "two.csv")
     np.savez("far.npz", probabilities=np.full((1, 4), 0.25), label=np.array([4]))

@@ -72,19 +72,24 @@ FILES: dict[str, str | bytes | Callable[[Path], Any]] = {
     "label.csv": "cat,dog,label\n.5,.5,bird\n",
     "minus.csv": "cat,dog,label\n.5,.5,-1\n",
 }
-TAMPERED: dict[str, dict[str, Any]] = {
+TAMPERED_ANSWER: dict[str, dict[str, Any]] = {
     "alpha": {"alpha": 5},
-    "threshold": {"threshold": 3.25},
-    "scores": {"scores": -1},
-    "many": {"scores": 10**400},
+    "level": {"alpha": 0.2},
+    "examples": {"examples": -1},
+    "many": {"examples": 10**400},
+    "certificate": {"certificate": None},
+    "thresholds": {"thresholds": "x"},
+    "fewer": {"thresholds": [1.0]},
+    "part": {"part": ["a"]},
+}
+TAMPERED: dict[str, dict[str, Any]] = {
+    "answers": {"answers": []},
     "method": {"method": "x"},
     "device_ids": {"device_ids": ["a", "a", "b", "c"]},
-    "certificate": {"certificate": None},
     "score": {"score": {"name": "nope"}},
     "classes": {"classes": ["cat", "cat"]},
     "format": {"format": "conformesh-calibration/99"},
     "extra": {"extra": 1},
-    "thresholds": {"thresholds": "x"},
 }
 REFUSED = {  # words of the command -> what the line must name
     **{f"calibrate s.csv --alpha {text}": ["alpha", text[:20]] for text in ("nan", "1/0", "-0.0", "1e999", "0x1p-3")},
@@ -130,13 +135,13 @@ REFUSED = {  # words of the command -> what the line must name
     "predict objects.json p.csv": ["objects.json", "too deep"],
     "predict digits.json p.csv": ["digits.json"],
     "predict folder p.csv": ["folder: Is a directory"],
-    **{f"predict {name}.t p.csv": [f"{name}.t"] for name in TAMPERED},
+    **{f"predict {name}.t p.csv": [f"{name}.t"] for name in (*TAMPERED, *TAMPERED_ANSWER)},
     "predict r.json nan.csv": ["NaN", "row 0"],
     "predict r.json one.csv": ["one.csv", "2 classes", "only 'cat'"],
     "predict r.json index.csv": ["index.csv", "column 1 has no name"],
     "predict r.json headless.csv": ["headless.csv: ", "'0.25'"],
     "predict r.json strange.csv": ["'nowhere'"],
-    "predict r.json p.csv --alpha 0.5": ["alpha 0.1", "0.5"],
+    "predict r.json p.csv --alpha 0.5": ["alpha: 0.1", "0.5"],
     "predict r.json p.csv --keep nosuch": ["p.csv", "'nosuch'"],
     "predict r.json p.csv --format parquet": ["'parquet'"],
     "scores make label.csv --out x.csv": ["label.csv, line 2", "'bird'"],
@@ -165,9 +170,12 @@ def hostile(run, tmp_path):
         if words[0] == "predict":
             assert run("calibrate", "s.csv", "--score", "lac", "--out", "r.json").exit_code == 0
             result = json.loads((tmp_path / "r.json").read_text())
-            for name, change in TAMPERED.items():
-                if words[1] == f"{name}.t":
-                    (tmp_path / words[1]).write_text(json.dumps({**result, **change}))
+            name = words[1].removesuffix(".t")
+            changed = {**result, **TAMPERED.get(name, {})}
+            if name in TAMPERED_ANSWER:
+                changed["answers"] = [{**result["answers"][0], **TAMPERED_ANSWER[name]}]
+            if words[1].endswith(".t"):
+                (tmp_path / words[1]).write_text(json.dumps(changed))
         return run(*words)
 
     return invoke
@@ -200,24 +208,31 @@ ANSWERED = {
 }
 
 
+def threshold_in(text: str) -> float:
+    """Return the one threshold of a result that was printed."""
+    (answer,) = json.loads(text)["answers"]
+    (threshold,) = {*map(float, answer["thresholds"])}
+    return threshold
+
+
 @pytest.mark.parametrize("case", ANSWERED)
 def test_or_the_right_answer(run, tmp_path, case):
     (tmp_path / "s.csv").write_text(ANSWERED[case])
     answer = run("calibrate", "s.csv", "--network", "complete", "--json")
     assert answer.exit_code == 0, answer.stderr
-    assert float(json.loads(answer.stdout)["threshold"]) == pooled(ANSWERED[case].replace('"a ""b"""', "a"))
+    assert threshold_in(answer.stdout) == pooled(ANSWERED[case].replace('"a ""b"""', "a"))
 
 
 @pytest.mark.parametrize("text", ["1/10", "0.10", "1e-1", ".1", "\u0660.\u0661"])
 def test_an_alpha_in_other_words(run, tmp_path, text):
     (tmp_path / "s.csv").write_text(GOOD)
-    assert float(json.loads(run("calibrate", "s.csv", "--json", "--alpha", text).stdout)["threshold"]) == pooled(GOOD)
+    assert threshold_in(run("calibrate", "s.csv", "--json", "--alpha", text).stdout) == pooled(GOOD)
 
 
 def test_an_alpha_too_small_for_a_float_is_still_exact(run, tmp_path):
     (tmp_path / "s.csv").write_text(GOOD)
     answer = run("calibrate", "s.csv", "--json", "--alpha", "1e-400")
-    assert json.loads(answer.stdout)["threshold"] == "inf"
+    assert threshold_in(answer.stdout) == np.inf
     assert conformal_threshold(np.arange(10.0), "1e-400") == np.inf
 
 
@@ -236,7 +251,7 @@ def test_a_pipe_is_read_and_written_as_a_pipe(run, tmp_path):
     assert run("calibrate", "in", "--out", "out").exit_code == 0
     for thread in (feed, hear):
         thread.join(30)
-    assert json.loads(heard[0])["threshold"] == pooled(GOOD)
+    assert threshold_in(heard[0]) == pooled(GOOD)
     assert (tmp_path / "out").is_fifo()
 
 

@@ -55,7 +55,8 @@ def test_a_result_says_what_it_revealed_and_with_its_map_what_a_coalition_learne
 def test_a_device_of_a_mesh_has_its_result_read(run, tmp_path):
     network = Network.cycle(4)
     one = calibrate([np.arange(30.0)] * 4, network, 0.1, "e-dcp").to_dict()
-    one |= {"device_ids": ["a"], "devices": 1, "thresholds": one["thresholds"][:1], "scores": 120}
+    one["device_ids"] = ["a"]
+    one["answers"][0]["thresholds"] = one["answers"][0]["thresholds"][:1]
     wrapped = {"format": "conformesh-node-result/3", "roster": ["a", "b", "c", "d"], "calibration": one}
     (tmp_path / "result.json").write_text(json.dumps(wrapped))
     found = json.loads(run("privacy", "result.json", "--network", "cycle", "--coalition", 2, "--json").stdout)
@@ -143,8 +144,10 @@ def test_a_private_result_is_explained_with_other_levels_at_no_cost(run, private
 def test_lost_devices_and_windows_are_named(run, private, tmp_path):
     """A result of a mesh: three of twenty devices were lost, and two epochs were added up."""
     one = private.to_dict()
-    one["certificate"]["noise"] |= {"devices": 17, "honest": 16, "epochs": [4, 5], "simulated": False}
-    one |= {"device_ids": ["d0"], "devices": 1, "thresholds": one["thresholds"][:1]}
+    (answer,) = one["answers"]
+    answer["certificate"]["noise"] |= {"devices": 17, "honest": 16, "epochs": [4, 5], "simulated": False}
+    answer["thresholds"] = answer["thresholds"][:1]
+    one["device_ids"] = ["d0"]
     wrapped = {"format": "conformesh-node-result/3", "roster": [f"d{k}" for k in range(20)], "calibration": one}
     (tmp_path / "result.json").write_text(json.dumps(wrapped))
     shown = run("privacy", "result.json")
@@ -161,7 +164,7 @@ def test_groups_have_a_line_each(run, scores, tmp_path):
     several.save(tmp_path / "several.json")
     found = json.loads(run("privacy", "several.json", "--alpha", 0.2, "--json").stdout)["private"]["levels"]
     assert [(one["group"], one["threshold"]) for one in found] == [
-        (group, several.get(0.2, group).threshold) for group in ("0", "1")
+        (group, several[group, 0.2].threshold) for group in ("0", "1")
     ]
     assert "at least 0.9 in each group" in run("privacy", "several.json").stdout
 

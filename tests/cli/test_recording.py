@@ -33,7 +33,7 @@ def test_a_trace_and_a_report_are_written_beside_the_same_result(run, scores, tm
     assert without_time(both.stdout) == without_time(plain.stdout)
     assert f"conformesh view {trace}" in both.stderr
     [found] = Trace.load(trace).runs
-    assert found.steps[-1].devices["threshold"].values == [json.loads(plain.stdout)["threshold"]] * 8
+    assert found.steps[-1].devices["threshold"].values == json.loads(plain.stdout)["answers"][0]["thresholds"]
     assert found.result[0][0] == "threshold"
     page = report.read_text()
     assert page.startswith("<!doctype html>")

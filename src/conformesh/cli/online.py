@@ -18,13 +18,13 @@ from conformesh.io.files import make_folder
 from conformesh.io.stream_files import StreamFile, read_streams
 from conformesh.io.tables import Layout
 from conformesh.io.writing import check_ending
+from conformesh.kernels.ranks import exact_alpha
 from conformesh.online import COUPLINGS, LEARNERS, Online
 from conformesh.online import online as follow
 from conformesh.online.alarm import Alarm
 from conformesh.plots.online import draw_online
 from conformesh.plots.pictures import picture_file
 from conformesh.progress import Progress
-from conformesh.promises import exact_alpha
 from conformesh.quantities import several
 from conformesh.streams import digest_of
 from conformesh.streams import stream as drawn

@@ -488,7 +488,7 @@ class Result(
         limits = limits_of(self.at(alpha), Rows(device, groups, weight, inputs, rng, keys, None, columns))
         if limits.by_side or limits.by_label:
             return limits.values[0] if len(limits.values) == 1 else limits.values
-        one = all(given is None or np.ndim(given) == 0 for given in (device, groups, weight, inputs))
+        one = all(given is None or _is_single(given) for given in (device, groups, weight, inputs))
         return limits.per_row if one else limits.values[:, 0]
 
     def threshold_for(
@@ -888,6 +888,11 @@ def _around(thresholds: Floats, ends: Floats) -> tuple[float, float] | None:
 def _written(alpha: Fraction) -> float | Fraction:
     """Return a level as it was written: a decimal, or a fraction that no decimal is."""
     return float(alpha) if Fraction(repr(float(alpha))) == alpha else alpha
+
+
+def _is_single(given: Any) -> bool:
+    """Return whether an argument is about one row; lists of lists, as of groups, have no number of dimensions."""
+    return not isinstance(given, list | tuple) and np.ndim(given) == 0
 
 
 def _some(names: Sequence[Any]) -> str:
