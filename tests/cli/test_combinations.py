@@ -127,6 +127,11 @@ def test_what_is_missing_is_named(run, frame, words, said):
     assert shown.stderr.count("\n") == 1
 
 
+def arrays_of(frame):
+    """Return the columns of a frame as NPZ holds them."""
+    return {column.name: np.array(column.to_list()) for column in frame.get_columns()}
+
+
 def test_sides_of_a_folder(run, frame, tmp_path):
     for name, part in frame.partition_by("device", as_dict=True, include_key=False).items():
         (tmp_path / "parts" / f"device={name[0]}").mkdir(parents=True)
@@ -134,7 +139,7 @@ def test_sides_of_a_folder(run, frame, tmp_path):
     (tmp_path / "arrays").mkdir()
     for k in range(2):
         some = frame.filter(pl.col("device").is_in([f"d{d}" for d in range(k, DEVICES, 2)]))
-        np.savez(tmp_path / "arrays" / f"{k}.npz", **{name: some[name].to_numpy().astype(str) if some[name].dtype == pl.String else some[name].to_numpy() for name in some.columns})  # fmt: skip # noqa: E501
+        np.savez(tmp_path / "arrays" / f"{k}.npz", **arrays_of(some))
     words = ("--sides", "--group-column", "sex", "--input-column", "x,y", "--centres", "centres.csv")
     answers = [
         json.loads(run("calibrate", source, *words, "--bandwidth", "0.5", "--json").stdout)["answers"]
@@ -222,10 +227,7 @@ CONTROLLED = {
 @pytest.mark.parametrize("ending", ["csv", "npz"])
 def test_risks_by_group_weight_and_centre(run, losses, parts, ending, tmp_path):
     if ending == "npz":
-        arrays = {name: losses[name].to_numpy() for name in losses.columns}
-        np.savez(
-            tmp_path / "l.npz", **{k: v.astype(str) if v.dtype == object else v for k, v in arrays.items()}
-        )
+        np.savez(tmp_path / "l.npz", **arrays_of(losses))
     words = [word for part in parts for word in CONTROLLED[part][0]]
     asked = {name: value for part in parts for name, value in CONTROLLED[part][1].items()}
     shown = run("control", f"l.{ending}", "--risk", "0.2,0.3", "--network", "cycle", *words, "--json")

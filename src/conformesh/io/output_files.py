@@ -118,7 +118,7 @@ def outputs_in(
     if groups is not None and len(groups) != len(values):
         raise ValueError(f"{table.name}: has {len(values)} rows of outputs but groups of {len(groups)}; one each")
     weight = None if layout.weight is None else table.numbers(layout.weight)
-    inputs = np.column_stack([table.numbers(name) for name in layout.inputs]) if layout.inputs else None
+    inputs = table.matrix(layout.inputs) if layout.inputs else None
     devices = devices_in(table, where, len(values))
     return OutputFile(values, names, devices, table.name, passing, groups, order, weight, inputs)
 
@@ -256,7 +256,6 @@ def prediction_columns(
         )
     if in_arrays(table):
         same_length(table, names)
-        return np.column_stack([table.numbers(name) for name in names]), tuple(names)
     return table.matrix(names), tuple(names)
 
 

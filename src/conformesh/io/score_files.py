@@ -189,7 +189,7 @@ def columns_beside(table: Table, layout: Layout, rows: NDArray[np.int64]) -> dic
     if layout.weight is not None:
         found["weight"] = table.numbers(layout.weight)[rows]
     if layout.inputs:
-        found["inputs"] = np.column_stack([table.numbers(name) for name in layout.inputs])[rows]
+        found["inputs"] = table.matrix(layout.inputs)[rows]
     if layout.label is not None:
         kinds, which = table.names(layout.label)
         found["labels"] = np.array(kinds)[which[rows]]

@@ -148,6 +148,8 @@ class Table:
     def matrix(self, names: Sequence[str]) -> NDArray[np.float64]:
         """Return columns side by side as float64, (rows, columns); they agree on one decimal sign."""
         columns = [self.column(name) for name in names]
+        if isinstance(columns[0], np.ndarray):
+            return np.column_stack([self.numbers(name) for name in names])
         try:
             if isinstance(columns[0], list):
                 cells = [cell for column in columns for cell in column]

@@ -21,7 +21,7 @@ from conformesh.engines.faulty import Weather
 from conformesh.faults import Faults, as_faults
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import check_alpha, explain_confidence
-from conformesh.names import device_name, unknown
+from conformesh.names import unknown
 from conformesh.online.arrivals import Arrivals, spread
 from conformesh.online.checkpoint import Checkpoint, Kept, digest
 from conformesh.online.couplings import Coupled
