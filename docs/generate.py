@@ -15,6 +15,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
@@ -27,11 +28,11 @@ import results_parts
 from numpy.typing import NDArray
 from references import entries, page_of
 
-from conformesh import METHODS, TOPOLOGIES, Network, Result, calibrate
+from conformesh import METHODS, TOPOLOGIES, Centres, Network, Result, calibrate, control
 from conformesh.data.partition import PARTITIONS, partition
 from conformesh.engines import ENGINES
 from conformesh.graph.weights import WEIGHTS
-from conformesh.losses import LOSSES
+from conformesh.losses import LOSSES, Steps
 from conformesh.privacy.attack import observable
 from conformesh.privacy.exposure import exposure_of
 from conformesh.protocols.aggregate import AGGREGATORS, CannotAggregate
@@ -130,6 +131,117 @@ def certificates() -> str:
         )
     columns = ("method", "threshold", "certificate", "required rank", "counted rank", "epsilon", "rounds")
     return table((*columns, "numbers sent per device", "bits"), rows)
+
+
+# What can be asked for together: the keywords that ask for it, see `_asked`.
+COMBINED: dict[str, tuple[str, ...]] = {
+    "groups": ("groups",),
+    "overlapping groups: `atoms`, `max`": ("groups", "max"),
+    "overlapping groups: `seq`, `regression`": ("groups", "seq"),
+    "two sides": ("sides",),
+    "weights": ("weights",),
+    "class weights": ("class weights",),
+    "centres": ("centres",),
+    "losses": ("losses",),
+    "`pac_confidence`": ("pac",),
+    "`rank_rule='ghost'`": ("ghost",),
+}
+
+
+GHOST_REFUSED = "rank_rule='ghost' counts scores that weigh alike"  # by `Requirement`, which knows no guarantee
+
+
+def combination_matrix() -> str:
+    """Which pairs of guarantees work with `e-dcp`: each pair is asked for, of a few scores."""
+    names = [*COMBINED]
+    rows = []
+    for i, name in enumerate(names[1:], 1):
+        rows.append(
+            (
+                name,
+                *(_answer("e-dcp", COMBINED[name], COMBINED[other]) for other in names[:i]),
+                *[""] * (len(names) - 1 - i),
+            )
+        )
+    return table(("with `e-dcp`", *names[:-1]), rows)
+
+
+def method_matrix() -> str:
+    """Which guarantees every method has: each is asked for, of a few scores."""
+    rows = [(code(name), *(_answer(name, asked) for asked in COMBINED.values())) for name in METHODS]
+    return table(("method", *COMBINED), rows)
+
+
+def _answer(method: str, *wanted: tuple[str, ...]) -> str:
+    """Return whether a combination works; what `e-dcp` refuses must stand in `solver.REFUSALS`."""
+    one, *others = wanted
+    if others and {*one} & {*others[0]}:
+        return "—"  # two ways to ask for the same thing
+    if len({*one, *(word for other in others for word in other)} & {"weights", "class weights"}) > 1:
+        return "—"
+    asked = {word for words in wanted for word in words}
+    if {"losses", "class weights"} <= asked:
+        return "no"  # control has no such argument
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _ask(method, asked)
+    except (TypeError, ValueError) as problem:
+        known = (*(one.reason for one in REFUSALS), GHOST_REFUSED)
+        if method == "e-dcp" and not any(reason in str(problem) for reason in known):
+            raise ValueError(f"no refusal says that {asked} is impossible: {problem}") from problem
+        return "no"
+    return "yes"
+
+
+def _ask(method: str, asked: set[str]) -> Result:
+    """Ask for some guarantees together, on three devices with thirty examples each."""
+    rng = np.random.default_rng(0)
+    names = "abc"
+    keywords: dict[str, Any] = {"method": method}
+    if "groups" in asked:
+        kinds = {name: rng.choice(["f", "m"], 30) for name in names}
+        keywords["groups"] = kinds
+        if rule := asked & {"max", "seq"}:
+            keywords["groups"] = {
+                name: [[kind, "adult"] if i % 2 else [kind] for i, kind in enumerate(own)]
+                for name, own in kinds.items()
+            }
+            keywords["group_rule"] = rule.pop()
+    if "weights" in asked:
+        keywords |= {"weight": {name: rng.uniform(0.5, 1, 30) for name in names}, "weight_bound": 1.0}
+    if "class weights" in asked:
+        keywords |= {
+            "class_weights": {"x": 1.0, "y": 2.0},
+            "labels": {name: rng.choice(["x", "y"], 30) for name in names},
+        }
+    if "centres" in asked:
+        keywords |= {
+            "inputs": {name: rng.random((30, 1)) for name in names},
+            "centres": Centres.at([[0.2], [0.8]], 0.3),
+        }
+    if "pac" in asked:
+        keywords["pac_confidence"] = 0.9
+    if "ghost" in asked:
+        keywords |= {"rank_rule": "ghost", "mixture": "paper"}
+    if "losses" in asked:
+        if "pac" in asked or "sides" in asked:
+            raise ValueError(
+                next(
+                    one.reason
+                    for one in REFUSALS
+                    if one.name == ("pac_confidence x losses" if "pac" in asked else "sides x losses")
+                )
+            )
+        steps = {
+            name: Steps.on_grid(np.linspace(0, 1, 5), np.linspace(1, 0, 5) * rng.random((30, 1)), bound=1)
+            for name in names
+        }
+        return control(steps, "complete", 0.3, **keywords)
+    shape = (30, 2) if "sides" in asked else 30
+    if "sides" in asked:
+        keywords["symmetric"] = False
+    return calibrate({name: rng.random(shape) for name in names}, "complete", 0.3, **keywords)
 
 
 def refused_combinations() -> str:
@@ -488,6 +600,8 @@ PARTS: dict[str, Callable[..., str]] = {
     "methods": methods,
     "certificates": certificates,
     "refused-combinations": refused_combinations,
+    "combination-matrix": combination_matrix,
+    "method-matrix": method_matrix,
     "options": options,
     "other-methods": other_methods,
     "topologies": topologies,
