@@ -68,6 +68,7 @@ def control(
         asked = guarantee.keywords(losses, table)
         held, host = hosts.load(losses, table, partial(network.connect, seed=run.seed or 0), read_losses)
         data = rows_of(held.table, local_ids(host))
+        columns: dict[str, Any] = {name: _by_device(data, name) for name in ("groups", "weight", "inputs")}
         with pipeline.observed(host, METHOD):
             result = api.control(
                 [*(data.losses or ())],
@@ -77,7 +78,7 @@ def control(
                 loss=kind,
                 bound=bound,
                 engine=host,
-                **{name: _by_device(data, name) for name in ("groups", "weight", "inputs")},
+                **columns,
                 **asked,
                 **chosen,
             )

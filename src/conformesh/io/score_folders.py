@@ -166,15 +166,16 @@ def joined(parts: Sequence[ScoreFile], name: str) -> ScoreFile:
     made_by = one_score((part.made_by for part in parts), name)
     tables = [part.table for part in parts]
     sizes = np.concatenate([table.sizes for table in tables])
+    columns: dict[str, Any] = {
+        name: None if getattr(tables[0], name) is None else np.concatenate([getattr(t, name) for t in tables])
+        for name in ("score", "weight", "inputs", "labels")
+    }
     whole = replace(
         tables[0],
         names=tuple(name for table in tables for name in table.names or ()),
         offsets=np.concatenate([[0], np.cumsum(sizes)]),
         groups=None if tables[0].groups is None else Memberships.joined([one.groups for one in tables if one.groups]),
-        **{
-            column: None if getattr(tables[0], column) is None else np.concatenate([getattr(t, column) for t in tables])
-            for column in ("score", "weight", "inputs", "labels")
-        },
+        **columns,
     )
     return ScoreFile(rows_of(whole, order), name, max(known, key=bool, default=None), made_by)
 

@@ -412,7 +412,7 @@ class Result(
     def _side_of(self, answer: Answer) -> str:
         return answer.part[int(self.guarantee.groups is not None)]
 
-    def certificate_of(self, group: object = EVERYONE, alpha: float | None = None) -> Certificate | SidesCertificate:
+    def certificate_of(self, group: object = EVERYONE, alpha: Any = None) -> Certificate | SidesCertificate:
         """Return why a group is covered; a union of combinations of groups is, because each of them is.
 
         Of such a union it says how many of its calibration scores lie at or below their thresholds, and no rank.
@@ -471,7 +471,7 @@ class Result(
         self,
         device: str | int | ArrayLike | None = None,
         *,
-        alpha: float | None = None,
+        alpha: Any = None,
         groups: Any = None,
         weight: ArrayLike | None = None,
         inputs: ArrayLike | None = None,
@@ -491,9 +491,7 @@ class Result(
         one = all(given is None or _is_single(given) for given in (device, groups, weight, inputs))
         return limits.per_row if one else limits.values[:, 0]
 
-    def threshold_for(
-        self, groups: Iterable[object] = (), alpha: float | None = None, device: str | int | None = None
-    ) -> float:
+    def threshold_for(self, groups: Iterable[object] = (), alpha: Any = None, device: str | int | None = None) -> float:
         """Return the threshold of a point that lies in these groups, however many.
 
         Where groups may overlap, a combination that no calibration score had is always covered by `max` and `seq`, and
@@ -513,7 +511,7 @@ class Result(
         self,
         outputs: ArrayLike,
         *,
-        alpha: float | None = None,
+        alpha: Any = None,
         device: str | int | ArrayLike | None = None,
         groups: Any = None,
         weight: ArrayLike | None = None,
@@ -585,7 +583,7 @@ class Result(
         outputs: ArrayLike,
         labels: ArrayLike,
         *,
-        alpha: float | None = None,
+        alpha: Any = None,
         device: str | int | ArrayLike | None = None,
         groups: Any = None,
         weight: ArrayLike | None = None,
