@@ -11,7 +11,6 @@ import pytest
 from conformesh import CalibrationNote, Table
 from conformesh.io.arrays import check_index
 from conformesh.io.score_files import read_scores
-from conformesh.table import Table
 
 
 def test_an_index_of_mixed_types_is_compared():

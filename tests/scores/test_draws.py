@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from conformesh import Network, calibrate
+from conformesh import Network, Result, calibrate
 from conformesh.scores import APS, LAC, RAPS, SCORES
 from tests.statistics import assert_coverage
 

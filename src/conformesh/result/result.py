@@ -25,7 +25,7 @@ from conformesh.io.arrays import as_array, check_index, columns_of
 from conformesh.io.json_numbers import number
 from conformesh.io.memberships import EVERYONE, Memberships
 from conformesh.io.schemas import Number
-from conformesh.kernels.ranks import exact_number
+from conformesh.kernels.ranks import Alpha, exact_number
 from conformesh.losses import Loss, as_loss
 from conformesh.names import natural_order, unknown
 from conformesh.result import consistency, words
@@ -230,7 +230,7 @@ class Result(
             view = view.at(one) if is_level else view._narrowed(one)
         return view
 
-    def at(self, alpha: Any = None) -> Result:
+    def at(self, alpha: Alpha | None = None) -> Result:
         """Return the result of one level; it may be left out if there is one only."""
         levels = self.alphas
         if alpha is None and len(levels) == 1:
@@ -412,7 +412,7 @@ class Result(
     def _side_of(self, answer: Answer) -> str:
         return answer.part[int(self.guarantee.groups is not None)]
 
-    def certificate_of(self, group: object = EVERYONE, alpha: Any = None) -> Certificate | SidesCertificate:
+    def certificate_of(self, group: object = EVERYONE, alpha: Alpha | None = None) -> Certificate | SidesCertificate:
         """Return why a group is covered; a union of combinations of groups is, because each of them is.
 
         Of such a union it says how many of its calibration scores lie at or below their thresholds, and no rank.
@@ -471,7 +471,7 @@ class Result(
         self,
         device: str | int | ArrayLike | None = None,
         *,
-        alpha: Any = None,
+        alpha: Alpha | None = None,
         groups: Any = None,
         weight: ArrayLike | None = None,
         inputs: ArrayLike | None = None,
@@ -491,7 +491,7 @@ class Result(
         one = all(given is None or _is_single(given) for given in (device, groups, weight, inputs))
         return limits.per_row if one else limits.values[:, 0]
 
-    def threshold_for(self, groups: Iterable[object] = (), alpha: Any = None, device: str | int | None = None) -> float:
+    def threshold_for(self, groups: Iterable[object] = (), alpha: Alpha | None = None, device: str | int | None = None) -> float:
         """Return the threshold of a point that lies in these groups, however many.
 
         Where groups may overlap, a combination that no calibration score had is always covered by `max` and `seq`, and
@@ -511,7 +511,7 @@ class Result(
         self,
         outputs: ArrayLike,
         *,
-        alpha: Any = None,
+        alpha: Alpha | None = None,
         device: str | int | ArrayLike | None = None,
         groups: Any = None,
         weight: ArrayLike | None = None,
@@ -583,7 +583,7 @@ class Result(
         outputs: ArrayLike,
         labels: ArrayLike,
         *,
-        alpha: Any = None,
+        alpha: Alpha | None = None,
         device: str | int | ArrayLike | None = None,
         groups: Any = None,
         weight: ArrayLike | None = None,
