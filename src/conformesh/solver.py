@@ -322,6 +322,9 @@ def solve_on_device(
     itself. `shown` is where it may be seen how far the run is.
     """
     chosen, name = _chosen(run, score), network.ids[row]
+    if (shares := guarantee.mixture.shares) is not None:  # devices that were lost have none any more
+        left = {device: share for device, share in shares.items() if device in network.ids}
+        guarantee = structs.replace(guarantee, mixture=structs.replace(guarantee.mixture, shares=left))
     asked, kept = _requirements(guarantee, run.method, network)
     rows, names = Rows(table, (name,)), configured(guarantee, table, name)
     counts = rows.counts(names.atoms)

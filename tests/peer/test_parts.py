@@ -13,7 +13,7 @@ from conformesh.losses import Steps
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
 from conformesh.solver import solve, solve_on_device
-from tests.peer.devices import LIMIT
+from tests.peer.devices import LIMIT, without
 
 NETWORK = Network.torus(3, 3)
 SIZES = [31, 12, 0, 25, 40, 7, 18, 22, 35]
@@ -234,3 +234,25 @@ def test_a_bound_that_is_not_the_configured_one_is_refused():
     loss = structs.replace(result.guarantee.loss, bound=2.0)
     with pytest.raises(ValueError, match="must have the bound of the configuration, 2"):
         next(solve_on_device(NETWORK, 0, table.taken([0]), structs.replace(result.guarantee, loss=loss), run))
+
+
+def test_survivors_share_the_mixture_without_the_lost_devices():
+    """The shares that are configured are those of everybody; the devices that are left go on with their own."""
+    shares = MIXTURES["given"]
+    result, table, run = simulated(SCORES, mixture=shares)
+    rest = without(NETWORK, [8])
+    outcomes = [None] * 8
+
+    def start(k, journal):
+        def make(net, row):
+            return solve_on_device(net, row, table.taken([k]), result.guarantee, run)
+
+        return Device(k, rest, {}, make, journal, scores=str(k))
+
+    for k, device in enumerate(play(rest, start, Faults(), np.random.default_rng(0), limit=LIMIT).devices):
+        assert device.error is None
+        outcomes[k] = device.result
+    left = {name: share for name, share in shares.items() if name in rest.ids}
+    right = calibrate(dict(zip(rest.ids, SCORES, strict=False)), rest, LEVELS, mixture=left)
+    assert [float(one.thresholds[0, 0, 0]) for one in outcomes] == right.at(0.1).thresholds.tolist()
+    assert outcomes[0].certificates[0] == [answer.certificate for answer in right.answers]

@@ -11,12 +11,12 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from unittest import mock
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 pytest.importorskip("cryptography", reason="certificates need the extra mesh")
 
@@ -509,7 +509,8 @@ def leak_result(hall, patch):
     made = serving.calibration_of
 
     def telling(*parts, **named):
-        return replace(made(*parts, **named), scores=scores_in(hall))
+        found = made(*parts, **named)
+        return structs.replace(found, answers=(structs.replace(found.answer, examples=scores_in(hall)),))
 
     patch(serving, "calibration_of", telling)
 

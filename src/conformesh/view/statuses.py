@@ -85,6 +85,15 @@ def _about(status: Status) -> str:
     return words
 
 
+def _first_of(certified: Status) -> str:
+    """Return the threshold that is shown, and of several which it is."""
+    many = certified.get("answers") or 1
+    if many == 1:
+        return str(certified.get("threshold"))
+    which = ", ".join([*(certified.get("part") or []), f"alpha {certified.get('alpha')}"])
+    return f"{certified.get('threshold')} ({which}; the first of {many})"
+
+
 def _about_survivors(survivors: Sequence[str], lost: Sequence[str]) -> str:
     return f"{len(survivors)} of {len(survivors) + len(lost)}, without {listed(lost)}" if lost else "everybody"
 
@@ -150,7 +159,7 @@ def details_of(status: Status, rows: Mapping[str, int]) -> dict[str, Any]:
         facts.append(("refused", "; ".join(f"{reason}: {count}" for reason, count in refused.items())))
     if certified:
         facts += [
-            ("threshold", str(certified.get("threshold"))),
+            ("threshold", _first_of(certified)),
             ("about", _about(status)),
             ("method", f"{certified.get('method')}, alpha {certified.get('alpha')}"),
             ("made", f"{certified.get('made')} in run {certified.get('run')}"),

@@ -126,8 +126,20 @@ def _method(config: DeviceConfig) -> list[Problem]:
     if get_method(config.method).needs == "server":
         return [Problem(config.name, FILE, "warning", f"method {config.method!r} {FLOODS}")]
     count = len(config.neighbours)
-    words = f"{config.method}, alpha {config.alpha}, {len(config.devices)} devices, {count} of them neighbours"
+    words = f"{config.method}, {_asked(config)}, {len(config.devices)} devices, {count} of them neighbours"
     return [Problem(config.name, FILE, "fine", words)]
+
+
+def _asked(config: DeviceConfig) -> str:
+    guarantee = config.guarantee
+    words = [f"alpha {', '.join(f'{float(alpha):g}' for alpha in guarantee.alphas)}"]
+    if guarantee.groups is not None:
+        words.append(f"{len(guarantee.groups.names)} groups")
+    if guarantee.sides is not None:
+        words.append("two sides")
+    if guarantee.weighting is not None:
+        words.append(f"weights of at most {guarantee.weighting.bound:g}")
+    return ", ".join(words)
 
 
 def _roster(config: DeviceConfig) -> list[Problem]:

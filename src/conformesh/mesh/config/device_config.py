@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from conformesh.graph.network import Network
-from conformesh.guarantee import Guarantee, Mixture
+from conformesh.guarantee import Groups, Guarantee, Mixture, Sides, Weighting
 from conformesh.kernels.ranks import AUTO, GIVEN, Requirement, check_shares, exact_alpha, make_requirement
 from conformesh.mesh.config import MODES, ON_LOST
 from conformesh.mesh.config.certificate_names import check_device_name
 from conformesh.mesh.config.endpoints import parse_endpoint
 from conformesh.mesh.config.roster import Roster
 from conformesh.methods import get_method, make_options, requirement_of, without_rounds
-from conformesh.names import device_names, listed, unknown
+from conformesh.names import device_names, listed, natural_order, unknown
 from conformesh.online.counters import Counting
 from conformesh.peer.rosters import FIELD, roster_words
 from conformesh.peer.settings import Settings
@@ -54,6 +54,16 @@ class DeviceConfig:
         Whether devices talk in `rounds`, each waiting for its neighbours, or at any time (`anytime`), nobody waiting.
     method, alpha, options
         What is run, alpha as the user wrote it, and the options that differ from the defaults.
+    alphas
+        All levels of a run, alpha among them, where there are several; empty: alpha alone.
+    groups, group_column
+        The groups that have thresholds of their own, each row being in one, and the column of the score file that names
+        them. Names of other devices do not count.
+    lower_share
+        Which part of alpha the lower side of intervals may miss, where the two sides have thresholds of their own; the
+        score file then has the columns `lower` and `upper`. None: one score.
+    weight_column, weight_bound
+        The column of the score file with how much likelier a row is among new examples, and the most that this can be.
     mixture, rank_rule, pac_confidence, shares
         The mixture of devices that the guarantee is for and the rule for the rank, as in `calibrate`; shares by device
         where the mixture is `given`.
@@ -94,6 +104,12 @@ class DeviceConfig:
     mode: Literal["rounds", "anytime"] = "rounds"
     method: str = "e-dcp"
     alpha: str = "0.1"
+    alphas: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    group_column: str = "group"
+    lower_share: str | None = None
+    weight_column: str | None = None
+    weight_bound: float | None = None
     mixture: str = "sizes"
     rank_rule: str = AUTO
     pac_confidence: str | None = None
@@ -135,6 +151,7 @@ class DeviceConfig:
                 )
         if self.is_private:
             _check_private(self, chosen)
+        _check_parts(self)
         if self.score is None and self.score_options:
             raise ValueError(f"score_options {', '.join(self.score_options)} need a score that they belong to")
         _ = (
@@ -178,8 +195,12 @@ class DeviceConfig:
         """What was asked for, as the result says it."""
         asked = self._asked
         shares = None if asked.shares is None else {**asked.shares}
+        bound = self.weight_bound
         return Guarantee(
-            alphas=(exact_alpha(self.alpha),),
+            alphas=tuple(dict.fromkeys(map(exact_alpha, (self.alpha, *self.alphas)))),
+            groups=Groups(natural_order(self.groups), column=self.group_column) if self.groups else None,
+            sides=None if self.lower_share is None else Sides(exact_alpha(self.lower_share, "lower_share")),
+            weighting=None if bound is None else Weighting(float(bound)),
             mixture=Mixture(asked.mixture, shares),
             rank_rule=asked.rank_rule,
             pac_confidence=asked.pac_confidence,
@@ -215,6 +236,13 @@ class DeviceConfig:
         if quorum is None and self.on_lost == "continue" and self.is_private:
             quorum = min(max(len(self.devices) // 2 + 1, self._fewest_private), len(self.devices))
         return Settings(retry=self.retry, patience=self.patience, on_lost=self.on_lost, quorum=quorum)
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether there is more than one threshold, or rows have more than a score."""
+        guarantee = self.guarantee
+        parts = (guarantee.groups, guarantee.sides, guarantee.weighting)
+        return len(guarantee.alphas) > 1 or any(part is not None for part in parts)
 
     @property
     def is_private(self) -> bool:
@@ -268,7 +296,8 @@ class DeviceConfig:
             FIELD: roster_words(self.roster_number, self._map_digest()),
             "mode": self.mode,
             "method": self.method,
-            "alpha": str(exact_alpha(self.alpha)),
+            "alpha": _levels_in_words(self.guarantee),
+            **_parts_in_words(self.guarantee),
             "requirement": str(requirement),
             "shares": _digest(f"{name} {share}" for name, share in sorted((requirement.shares or {}).items())),
             **{f"option {f.name}": _in_words(getattr(chosen, f.name)) for f in fields(chosen)},
@@ -374,6 +403,52 @@ def _check_private(config: DeviceConfig, options: Any) -> None:
             f"{method}, which takes {config._fewest_private} devices: {options.honest or 2} honest ones beside a "
             f"coalition of {options.coalition}; use a quorum of as many or more, got {config.quorum}"
         )
+
+
+def _check_parts(config: DeviceConfig) -> None:
+    """Refuse levels, groups, sides and weights that do not fit together, or that the mode or the method cannot have."""
+    if config.alphas and exact_alpha(config.alpha) not in map(exact_alpha, config.alphas):
+        raise ValueError(f"alphas are all levels of a run, and must have alpha among them, {config.alpha}")
+    if len({*config.groups}) < len(config.groups) or not all(name.strip() for name in config.groups):
+        raise ValueError(f"groups must be different names, got {', '.join(map(repr, config.groups))}")
+    if (config.weight_column is None) != (config.weight_bound is None):
+        raise ValueError("weight_column and weight_bound go together: the largest weight must be known to all devices")
+    if config.weight_bound is not None and not 0 < config.weight_bound < math.inf:
+        raise ValueError(f"weight_bound must be a number above 0, got {config.weight_bound}")
+    if not config.has_parts:
+        return
+    if config.mode == "anytime":
+        raise ValueError(
+            "several levels, groups, sides and weights need mode 'rounds': without rounds the thresholds of every "
+            "report would have to add up over whichever devices have reported, which is proven for one threshold only"
+        )
+    if config.is_private:
+        raise ValueError(
+            f"method {config.method!r} on a mesh counts every score of an epoch once, for one threshold; leave out "
+            "alphas, groups, lower_share and weight_column"
+        )
+    if config.online:
+        raise ValueError("[online] moves one threshold; leave out alphas, groups, lower_share and weight_column")
+    from conformesh.solver import Run, refuse  # which a program that only asks nodes need not hold in memory
+
+    refuse(config.guarantee, Run(config.method, config.options), len(config.devices))
+
+
+def _levels_in_words(guarantee: Guarantee) -> str:
+    levels = ", ".join(map(str, guarantee.alphas))
+    return levels if len(levels) < 60 else f"{len(guarantee.alphas)} levels, {_digest(map(str, guarantee.alphas))}"
+
+
+def _parts_in_words(guarantee: Guarantee) -> dict[str, str]:
+    """Return what all devices must be configured with alike, where there is more than one column."""
+    found = {}
+    if guarantee.groups is not None:
+        found["groups"] = f"{len(guarantee.groups.names)} groups, {_digest(guarantee.groups.names)}"
+    if guarantee.sides is not None:
+        found["sides"] = f"lower side {guarantee.sides.lower_share}"
+    if guarantee.weighting is not None:
+        found["weights"] = f"at most {guarantee.weighting.bound!r}"
+    return found
 
 
 def score_in_words(score: Score | None) -> str:

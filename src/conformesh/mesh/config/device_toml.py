@@ -30,9 +30,15 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (  # the order and the comm
     ),
     (
         "What the devices agree on: from here to on_lost and quorum, [options] and [online], the same on every device.",
-        ("mode", "method", "alpha", "mixture", "rank_rule", "pac_confidence", "score", "model", "on_lost", "quorum"),
+        (
+            *("mode", "method", "alpha", "alphas", "mixture", "rank_rule", "pac_confidence", "groups", "lower_share"),
+            *("weight_bound", "score", "model", "on_lost", "quorum"),
+        ),
     ),
-    ("This device's own scores, a file beside this one; the file stays here.", ("scores",)),
+    (
+        "This device's own scores, a file beside this one; the file stays here. Its columns of groups and weights.",
+        ("scores", "group_column", "weight_column"),
+    ),
     ("Seconds to wait for a neighbour before giving up, and between two attempts.", ("patience", "retry")),
     ("Seconds between two pulses, which tell the others how this device is; 0 for none.", ("pulse",)),
     (
@@ -136,12 +142,14 @@ def device_text(config: DeviceConfig) -> str:
                 ]
             elif name in ("devices", "edges"):
                 lines += [f"{name} = [", *(f"    {_value(item)}," for item in value), "]"]
-            elif value is not None:
+            elif value is not None and value != ():
                 lines.append(f"{name} = {_value(value)}")
     return "\n".join(lines) + "\n"
 
 
 def _written(config: DeviceConfig, name: str) -> Any:
+    if name == "group_column" and not config.groups:
+        return None
     return config.own_endpoints() if name == "endpoints" else getattr(config, name)
 
 

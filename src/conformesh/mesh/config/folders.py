@@ -74,6 +74,12 @@ def init_mesh(
     mode: Literal["rounds", "anytime"] = "rounds",
     method: str = "e-dcp",
     alpha: str = "0.1",
+    alphas: tuple[str, ...] = (),
+    groups: tuple[str, ...] = (),
+    group_column: str = "group",
+    lower_share: str | None = None,
+    weight_column: str | None = None,
+    weight_bound: float | None = None,
     requirement: Requirement = DEFAULT,
     options: dict[str, Any] | None = None,
     score: str | None = None,
@@ -104,9 +110,11 @@ def init_mesh(
         How long the devices' certificates are valid.
     sizes
         The most scores that devices may claim, by their ids in the network; who is not named may claim any number.
-    promise
-        Whom the threshold is to be about, by the ids of the network.
-    mode, method, alpha, options, score, score_options, model, patience, on_lost, quorum, pulse, online
+    requirement
+        The mixture of devices and the rule for the rank, by the ids of the network.
+    mode, method, alpha, alphas, groups, group_column, lower_share, weight_column, weight_bound
+        As in `DeviceConfig`.
+    options, score, score_options, model, patience, on_lost, quorum, pulse, online
         As in `DeviceConfig`.
     """
     root = Path(root)
@@ -129,6 +137,12 @@ def init_mesh(
         mode=mode,
         method=method,
         alpha=alpha,
+        alphas=alphas,
+        groups=groups,
+        group_column=group_column,
+        lower_share=lower_share,
+        weight_column=weight_column,
+        weight_bound=weight_bound,
         mixture=requirement.mixture,
         rank_rule=requirement.rank_rule,
         pac_confidence=None if requirement.pac_confidence is None else str(requirement.pac_confidence),

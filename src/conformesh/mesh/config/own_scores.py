@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.io.files import PRIVATE, write_file
+from conformesh.io.memberships import Memberships, name_of
 from conformesh.io.score_files import (
     ALSO_CALLED,
     EPOCH,
@@ -34,23 +35,28 @@ from conformesh.io.score_files import (
     recorded_score,
     scores_in,
 )
-from conformesh.io.tables import GZIP, SCORE_FUNCTION, Table, bytes_of, read_table
+from conformesh.io.tables import GZIP, SCORE_FUNCTION, Layout, Table, bytes_of, read_table
 from conformesh.io.text import SNIFFED
 from conformesh.mesh.config.device_toml import FILE, DeviceConfig, read_device
 from conformesh.mesh.config.endpoints import as_roster_name
 from conformesh.mesh.config.epochs import FIRST
-from conformesh.names import listed
+from conformesh.names import listed, unknown
 from conformesh.scores import Score, settle_score
+from conformesh.shift import check_bound
 
 EMPTY = "device,score\n"
 
 
 @dataclass(frozen=True, eq=False)
 class OwnScores:
-    """The scores of one device, and a digest of them that does not depend on their order.
+    """The scores of one device, and a digest of its rows that does not depend on their order.
 
     Attributes
     ----------
+    values
+        A score for each row, or two for both sides of an interval, (rows, 2).
+    groups, weights
+        The groups of each row and how much likelier it is among new examples, where the mesh is configured with these.
     epochs
         The epoch of each score; None: all are of epoch 1.
     problem
@@ -60,11 +66,24 @@ class OwnScores:
     values: NDArray[np.float64]
     epochs: NDArray[np.int64] | None = None
     problem: str = ""
+    groups: Memberships | None = None
+    weights: NDArray[np.float64] | None = None
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
-        digest = hashlib.sha256(np.sort(self.values).tobytes()).hexdigest()[:16]
+        digest = hashlib.sha256(self._sorted_rows()).hexdigest()[:16]
         object.__setattr__(self, "digest", digest)
+
+    def _sorted_rows(self) -> bytes:
+        if self.values.ndim == 1 and self.groups is None and self.weights is None:
+            return np.sort(self.values).tobytes()
+        weights = np.ones(len(self)) if self.weights is None else self.weights
+        numbers = np.column_stack([self.values, weights]).astype(np.float64)
+        names = [""] * len(self)
+        if self.groups is not None:
+            names = [name_of(self.groups.atoms[code]) for code in self.groups.codes.tolist()]
+        rows = (repr((name, row.tobytes())) for name, row in zip(names, numbers, strict=True))
+        return "\n".join(sorted(rows)).encode()
 
     def in_epoch(self, epoch: int) -> NDArray[np.float64]:
         """Return the scores of one epoch, ascending."""
@@ -93,7 +112,12 @@ def read_own_scores(config: DeviceConfig) -> OwnScores:
         raise ValueError(f"{path}: device {config.name!r} needs a file with its scores; a heading alone means none")
     if config.has_epsilon:
         return read_row_by_row(config)
-    return _own_scores_in(read_table(str(path), NEEDED, may_be_empty=True), config)
+    return _own_scores_in(read_table(str(path), NEEDED, layout=_layout(config), may_be_empty=True), config)
+
+
+def _layout(config: DeviceConfig, score: str | None = None) -> Layout:
+    """Return which columns of a score file are read."""
+    return Layout(score=score, groups=(config.group_column,) if config.groups else (), weight=config.weight_column)
 
 
 def read_row_by_row(config: DeviceConfig) -> OwnScores:
@@ -199,7 +223,8 @@ def put_scores(config: DeviceConfig, source: str) -> OwnScores:
     if config.has_epsilon:
         scores = _read_rows(config, source, data)
     else:
-        scores = _own_scores_in(read_table(source, NEEDED, may_be_empty=True, data=data), config)
+        table = read_table(source, NEEDED, layout=_layout(config), may_be_empty=True, data=data)
+        scores = _own_scores_in(table, config)
     owner, mode = _owner_and_mode(target)
     write_file(target, data, mode, owner)
     return scores
@@ -229,23 +254,49 @@ def _ending(source: str) -> str:
 
 
 def _own_scores_in(table: Table, config: DeviceConfig) -> OwnScores:
-    rows = len(table.column(column_named(table, "score")))
+    sides = ("lower", "upper") if config.guarantee.sides is not None else (None,)
+    rows = len(table.column(sides[0] or column_named(table, "score")))
     if not rows:
-        return NO_SCORES
+        nobody = Memberships((), np.zeros(0, dtype=np.int64), overlapping=False) if config.groups else None
+        weights = None if config.weight_column is None else np.empty(0)
+        return OwnScores(np.empty((0, 2) if len(sides) == 2 else 0), groups=nobody, weights=weights)
     if not any(name.lower() in ("device", *ALSO_CALLED["device"]) for name in table.columns):
         table = replace(table, columns={**table.columns, "device": np.full(rows, config.name)})
-    held = scores_in(table)
+    each = [scores_in(table, _layout(config, side)) for side in sides]
+    held = each[0]
     strange = [name for name in held.devices if as_roster_name(name, config.devices) != config.name]
     if strange:
         raise ValueError(
             f"{table.name}: holds scores of {listed(strange)} and belongs to {config.name!r}; a device keeps only its "
             "own"
         )
-    check_made_by(held, config)
+    for one in each:
+        check_made_by(one, config)
     epochs = None if held.epochs is None or not config.is_private else np.concatenate(held.epochs)
     if epochs is not None and (epochs < 1).any():
         raise ValueError(f"{table.name}: the column {EPOCH!r} must hold whole numbers, at least 1; repair or drop it")
-    return OwnScores(np.concatenate(held.scores), epochs)
+    if not config.has_parts:
+        return OwnScores(np.concatenate(held.scores), epochs)
+    if len(held.devices) > 1:
+        raise ValueError(f"{table.name}: rows must name their device in one way, got {listed(held.devices)}")
+    groups = None if held.groups is None else held.groups[0]
+    _check_groups(table.name, groups, config)
+    weights = None if held.weights is None else held.weights[0]
+    if weights is not None and config.weight_bound is not None:
+        check_bound(weights, config.weight_bound, lambda row: (table.name, row))
+    values = held.scores[0] if len(each) == 1 else np.column_stack([one.scores[0] for one in each])
+    return OwnScores(values, epochs, groups=groups, weights=weights)
+
+
+def _check_groups(name: str, groups: Memberships | None, config: DeviceConfig) -> None:
+    """Refuse rows of groups that the mesh is not configured with."""
+    if groups is None:
+        return
+    if groups.overlapping:
+        raise ValueError(f"{name}: column {config.group_column!r} must name one group in each row")
+    for (group,) in groups.atoms:
+        if group not in config.groups:
+            raise ValueError(f"{name}: column {config.group_column!r}: {unknown('group', group, config.groups)}")
 
 
 def check_made_by(held: ScoreFile, config: DeviceConfig) -> None:
@@ -266,11 +317,17 @@ def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
     from conformesh.io.writing import write_scores  # a node reads scores and writes none
 
     root = Path(root)
-    held = read_scores(str(score_file))
     folders = {path.parent.name: path.parent for path in sorted(root.glob(f"*/{FILE}"))}
     if not folders:
         raise ValueError(f"{root}: no folder of a device is in there; make a mesh with `conformesh mesh init {root}`")
-    roster = read_device(next(iter(folders.values()))).devices
+    any_device = read_device(next(iter(folders.values())))
+    if any_device.lower_share is not None:
+        raise ValueError(
+            f"{score_file}: a file with the columns lower and upper is not split by device; give each device its own "
+            "with `conformesh mesh scores`"
+        )
+    roster, layout = any_device.devices, _layout(any_device)
+    held = read_scores(str(score_file), layout=layout)
     owner = {name: as_roster_name(name, roster) for name in held.devices}
     strange = [name for name, found in owner.items() if found is None]
     if strange:
@@ -283,9 +340,26 @@ def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
     epochs = {} if held.epochs is None else {str(owner[n]): e for n, e in zip(held.devices, held.epochs, strict=True)}
     if configs[0].is_private and any((of_rows < 1).any() for of_rows in epochs.values()):
         raise ValueError(f"{held.name}: the column {EPOCH!r} must hold whole numbers, at least 1; repair or drop it")
+    beside = {str(owner[name]): _beside(held, k, any_device) for k, name in enumerate(held.devices)}
     for config in configs:
         scores = own.get(config.name, np.empty(0))
-        kept = {EPOCH: epochs[config.name].tolist()} if config.is_private and config.name in epochs else {}
+        kept: dict[str, Any] = {}
+        if config.is_private and config.name in epochs:
+            kept[EPOCH] = epochs[config.name].tolist()
+        if config.name in beside:
+            kept |= beside[config.name]
         names = [config.name] * len(scores)
         write_scores(config.path("scores"), names, scores, kept=kept, made_by=held.made_by, mode=PRIVATE)
     return {name: len(own.get(name, ())) for name in roster}
+
+
+def _beside(held: ScoreFile, k: int, config: DeviceConfig) -> dict[str, Any]:
+    """Return the columns of groups and weights of a device's rows."""
+    found: dict[str, Any] = {}
+    if held.groups is not None:
+        groups = held.groups[k]
+        _check_groups(held.name, groups, config)
+        found[config.group_column] = [groups.atoms[code][0] for code in groups.codes.tolist()]
+    if held.weights is not None and config.weight_column is not None:
+        found[config.weight_column] = held.weights[k].tolist()
+    return found

@@ -33,7 +33,7 @@ from conformesh.mesh.http.interface import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from http.client import HTTPConnection
 
     from numpy.typing import ArrayLike, NDArray
@@ -78,8 +78,11 @@ class Client:
         return f"Client({str(self._address)!r})"
 
     def threshold(self) -> float:
-        """Return the certified threshold, which may be inf."""
-        return float(self._ask(THRESHOLD)["threshold"])
+        """Return the certified threshold, which may be inf; of several choose one with ``calibration()[...]``."""
+        answer = self._ask(THRESHOLD)
+        if "threshold" not in answer:
+            return float(self.calibration().threshold)  # says in words which there are
+        return float(answer["threshold"])
 
     def certificate(self) -> Certificate:
         """Return why the threshold may be trusted."""
@@ -91,7 +94,15 @@ class Client:
 
         return Result.from_dict(self._ask(CALIBRATION)["calibration"], f"the node at {self._address}")
 
-    def predict(self, outputs: ArrayLike, *, score: str | Mapping[str, Any] | None = None) -> NDArray[Any]:
+    def predict(
+        self,
+        outputs: ArrayLike,
+        *,
+        score: str | Mapping[str, Any] | None = None,
+        alpha: float | None = None,
+        groups: Sequence[Any] | None = None,
+        weight: Sequence[float] | float | None = None,
+    ) -> NDArray[Any]:
         """Return prediction sets (rows x labels, boolean) or intervals (rows x 2), as `Result.predict` does.
 
         Parameters
@@ -100,6 +111,8 @@ class Client:
             Probabilities, logits or predictions: lists, or anything NumPy takes for a table.
         score
             The score's name, or its name and options, where the calibration does not name it.
+        alpha, groups, weight
+            Which of several thresholds: the level, and the group and the weight of each row, as in `Result.predict`.
         """
         import numpy as np
 
@@ -117,6 +130,8 @@ class Client:
         request: dict[str, Any] = {"outputs": in_json(table.tolist())}
         if score is not None:
             request["score"] = score if isinstance(score, str) else dict(score)
+        given = {"alpha": alpha, "groups": groups, "weight": weight}
+        request |= {name: np.asarray(value).tolist() for name, value in given.items() if value is not None}
         answer = self._ask(PREDICT, request)
         if "intervals" in answer:
             return np.array([[float(end) for end in row] for row in answer["intervals"]]).reshape(-1, 2)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("conformesh.node")
 Headers = tuple[tuple[str, str], ...]
 TABLES = ("probabilities", "outputs")  # what a request may call its table
+OF_ROWS = ("alpha", "groups", "weight")  # which of several thresholds the rows need, as in `Result.predict`
 
 
 class Refused(Exception):  # noqa: N818 - a proper answer, only not the wished one
@@ -160,14 +161,16 @@ class Answers:
 
     def _threshold(self, _: bytes) -> Answer:
         found = self._certified()
-        result = found.calibration
-        about = {"threshold": in_json(result.threshold), "alpha": result.alpha, "method": result.method}
-        return Answer.of(about | {"certificate": found.certificate()} | found.facts())
+        answers = found.answers()
+        about = {"method": found.calibration.method, "answers": answers} | found.facts()
+        return Answer.of(_only(answers, "threshold", "alpha", "certificate") | about)
 
     def _certificate(self, _: bytes) -> Answer:
         found = self._certified()
-        words = str(found.calibration.certificate)
-        return Answer.of({"certificate": found.certificate(), "words": words} | found.facts())
+        answers = found.answers()
+        for one, answer in zip(answers, found.calibration.answers, strict=True):
+            one["words"] = str(answer.certificate)
+        return Answer.of(_only(answers, "certificate", "words") | {"answers": answers} | found.facts())
 
     def _calibration(self, _: bytes) -> Answer:
         found = self._certified()
@@ -252,6 +255,11 @@ class Answers:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
 
 
+def _only(answers: list[dict[str, Any]], *names: str) -> dict[str, Any]:
+    """Return fields of the answer of a result that has only one: of several, nobody is to take the first by mistake."""
+    return {name: answers[0][name] for name in names} if len(answers) == 1 else {}
+
+
 def _described(_: bytes) -> Answer:
     from conformesh.mesh.http.openapi import description  # which few programs ask for
 
@@ -267,18 +275,42 @@ def _prediction(found: Certified, body: bytes) -> dict[str, Any]:
     if len(names) != 1:
         raise ValueError(f"needed one of 'probabilities' and 'outputs', got {', '.join(names) or 'neither'}")
     for name in request:
-        if name not in (*TABLES, "score"):
-            raise ValueError(unknown("field", name, (*TABLES, "score")))
+        if name not in (*TABLES, "score", *OF_ROWS):
+            raise ValueError(unknown("field", name, (*TABLES, "score", *OF_ROWS)))
     score = _score(found.calibration.score, request.get("score"))
     table = table_of(names[0], request[names[0]])
     if score.task == "regression" and table.ndim == 2 and table.shape[1] == 1:
         table = table[:, 0]
-    predicted = found.calibration.predict(table, score=score)
-    about = {"threshold": in_json(found.calibration.threshold), "run": found.run}
+    rows = _of_rows(request)
+    result = found.calibration.at(rows.pop("alpha", None))
+    predicted = result.predict(table, score=score, **rows)
+    about: dict[str, Any] = {"run": found.run}
+    if len(result) == 1:
+        about = {"threshold": in_json(result.threshold), **about}
     if score.task == "regression":
         return {"intervals": in_json(predicted.tolist()), **about}
     sets = [np.flatnonzero(row).tolist() for row in predicted]
     return {"sets": sets, "sizes": [len(members) for members in sets], **about}
+
+
+def _of_rows(request: dict[str, Any]) -> dict[str, Any]:
+    """Return which of several thresholds the rows of a request need, checked for their types."""
+    rows = {name: request[name] for name in OF_ROWS if name in request}
+    if "alpha" in rows and not _is_number(rows["alpha"]):
+        raise ValueError(f"'alpha' must be a number, got {rows['alpha']!r:.40}")
+    if "groups" in rows and not (isinstance(rows["groups"], list) and all(map(_is_group, rows["groups"]))):
+        raise ValueError("'groups' must be a list with the group of each row, or a list of its groups")
+    if "weight" in rows and not all(map(_is_number, np.atleast_1d(np.array(rows["weight"], dtype=object)).tolist())):
+        raise ValueError("'weight' must be a number, or a list with one for each row")
+    return rows
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_group(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(name, str) for name in value))
 
 
 def _score(calibrated: Score | None, named: Any) -> Score:

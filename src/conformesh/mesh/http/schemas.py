@@ -104,11 +104,21 @@ SCHEMAS: dict[str, Schema] = {
         "anyOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}],
     },
     "Certificate": _object({"kind": TEXT}, words="Why a threshold may be trusted."),
-    "Threshold": _object(
-        {"threshold": ref("Number"), "alpha": SECONDS, "method": TEXT, "certificate": ref("Certificate"), **_FACTS},
-        _HEARD,
+    "Answer": _object(
+        {"part": TEXTS, "alpha": SECONDS, "threshold": ref("Number"), "certificate": ref("Certificate")},
+        {"words": TEXT},
+        "The threshold of one part (a group, a side) at one level.",
     ),
-    "Certified": _object({"certificate": ref("Certificate"), "words": TEXT, **_FACTS}, _HEARD),
+    "Threshold": _object(
+        {"method": TEXT, "answers": _list(ref("Answer")), **_FACTS},
+        {**_HEARD, "threshold": ref("Number"), "alpha": SECONDS, "certificate": ref("Certificate")},
+        "Where there is only one answer, its threshold, alpha and certificate stand here too.",
+    ),
+    "Certified": _object(
+        {"answers": _list(ref("Answer")), **_FACTS},
+        {**_HEARD, "certificate": ref("Certificate"), "words": TEXT},
+        "Where there is only one answer, its certificate stands here too.",
+    ),
     "Calibration": _object({"calibration": {"type": "object"}, **_FACTS}, _HEARD),
     "Health": _object(
         {"healthy": FLAG, "phase": ref("Phase"), "reasons": TEXTS, "links_down": _LINKS_DOWN}, {"alarm": _RAISED}
@@ -138,7 +148,14 @@ SCHEMAS: dict[str, Schema] = {
             "refused": COUNTS,
             "sent": _object({"frames": COUNT, "bytes": COUNT, "resent_frames": COUNT}),
             "certified": _or_null(
-                _object({"threshold": ref("Number"), "alpha": SECONDS, "method": TEXT, "kind": TEXT, **_FACTS}, _HEARD)
+                _object(
+                    {
+                        **{"threshold": ref("Number"), "alpha": SECONDS, "part": TEXTS, "method": TEXT, "kind": TEXT},
+                        "answers": {**COUNT, "description": "How many thresholds there are; the first is shown."},
+                        **_FACTS,
+                    },
+                    _HEARD,
+                )
             ),
             "troubles": {"type": "object", "properties": {trouble.value: TEXT for trouble in Trouble}},
             "last_error": _or_null(TEXT),
@@ -199,10 +216,19 @@ SCHEMAS: dict[str, Schema] = {
                     {"type": "null"},
                 ],
             },
+            "alpha": {**SECONDS, "description": "Which level, where there are several."},
+            "groups": {
+                **_list({"anyOf": [TEXT, TEXTS]}),
+                "description": "The group of each row, where groups have thresholds.",
+            },
+            "weight": {
+                "anyOf": [SECONDS, _list(SECONDS)],
+                "description": "The weight of each row, where there are thresholds for weights.",
+            },
         },
         "oneOf": [{"required": ["probabilities"]}, {"required": ["outputs"]}],
     },
-    "Sets": _object({"threshold": ref("Number"), "run": COUNT})
+    "Sets": _object({"run": COUNT}, {"threshold": ref("Number")})
     | {
         "description": "A list of labels for each example, or an interval.",
         "oneOf": [

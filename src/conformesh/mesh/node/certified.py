@@ -71,14 +71,26 @@ class Certified:
             "lost": list(self.lost),
         }
 
-    def certificate(self) -> dict[str, Any]:
-        """Return why the threshold may be trusted, as JSON."""
-        return _plain(self.calibration.answer.certificate)
+    def answers(self) -> list[dict[str, Any]]:
+        """Return the threshold of every part and level with its certificate, as JSON."""
+        return [
+            {
+                "part": list(answer.part),
+                "alpha": float(answer.alpha),
+                "threshold": in_json(answer.threshold),
+                "certificate": _plain(answer.certificate),
+            }
+            for answer in self.calibration.answers
+        ]
 
     def _scores(self) -> int | None:
         """Return how many scores are behind the thresholds, on all devices; None where noise hides it."""
-        answer = self.calibration.answers[0]
-        return answer.examples if answer.certificate.noise is None else None
+        result = self.calibration
+        if any(answer.certificate.noise is not None for answer in result.answers):
+            return None
+        if result.guarantee.groups is None:  # sides and levels are about the same examples
+            return result.answers[0].examples
+        return sum({answer.part[0]: answer.examples for answer in result.answers}.values())
 
     def _everybody(self) -> dict[str, Any]:
         """Return what is certain about everybody meanwhile: +inf where nothing is."""

@@ -170,7 +170,7 @@ def protocol_of(config: DeviceConfig, scores: OwnScores, shown: Shown | None = N
             return async_protocol(config.method, network, row, samples, alphas, chosen, requirement, caps)
 
         return gathering
-    run, table = Run(config.method, config.options), Table.from_flat(scores.values, [len(scores)], names=(config.name,))
+    run, table = Run(config.method, config.options), table_of(config, scores)
 
     def make(network: Network, row: int) -> Generator[Any, Any, Any]:
         if shown is not None:
@@ -178,6 +178,13 @@ def protocol_of(config: DeviceConfig, scores: OwnScores, shown: Shown | None = N
         return solve_on_device(network, row, table, guarantee, run, score=score, shown=shown)
 
     return make
+
+
+def table_of(config: DeviceConfig, scores: OwnScores) -> Table:
+    """Return the rows of a device as calibration takes them."""
+    table = Table.from_flat(scores.values, [len(scores)], names=(config.name,))
+    column = config.group_column if config.groups else ""
+    return replace(table, groups=scores.groups, group_column=column, weight=scores.weights)
 
 
 def calibration_of(

@@ -46,6 +46,7 @@ from conformesh.peer.frames import FrameError, is_roster
 from conformesh.peer.journal import FileJournal, Journal, MemoryJournal
 from conformesh.peer.settings import Failure, OwnError, PeerError, failure_of
 from conformesh.protocols.site import Shown
+from conformesh.result.result import Result
 
 log = logging.getLogger("conformesh.node")
 LOOK = 1.0  # seconds between two looks at the files
@@ -562,7 +563,7 @@ class Node:
         )
         self._has_result = True
         if not made.final:
-            log.debug("threshold %r so far, %s", result.threshold, result.certificate, extra={"run": device.number})
+            log.debug("%s so far, %s", *_in_words(result), extra={"run": device.number})
             return  # the journal knows the entries: nothing is lost with the process
         if self.traces is not None:
             self.traces.end("certified", rounds=device.round)
@@ -570,7 +571,7 @@ class Node:
         if self.pending.run:  # asked for during this run
             self.state.request()
         self._save(made)
-        log.info("threshold %r, %s", result.threshold, result.certificate, extra={"run": device.number})
+        log.info("%s, %s", *_in_words(result), extra={"run": device.number})
 
     def _save(self, made: Certified) -> None:
         """Keep a threshold on the disk; where that fails it is tried again with every look at the files."""
@@ -581,6 +582,12 @@ class Node:
             self._unsaved = made
             self.disk.fail(problem)
             self.state.judge(Trouble.DISK, self.disk.problem)
+
+
+def _in_words(result: Result) -> tuple[str, str]:
+    """Return the threshold and why it may be trusted; of several the first, and how many there are."""
+    first, many = result.answers[0], len(result.answers)
+    return f"threshold {first.threshold!r}{'' if many == 1 else f', the first of {many}'}", str(first.certificate)
 
 
 def _total_patience(config: DeviceConfig) -> float:

@@ -460,12 +460,15 @@ def _shown(neighbour: Neighbour, now: float) -> dict[str, Any]:
 
 
 def _summary(certified: Certified) -> dict[str, Any]:
-    calibration = certified.calibration
+    """Return what a status says; of several answers it shows the first, and how many there are."""
+    first = certified.calibration.answers[0]
     return {
-        "threshold": in_json(calibration.threshold),
-        "alpha": calibration.alpha,
-        "method": calibration.method,
-        "kind": calibration.certificate.kind,
+        "threshold": in_json(first.threshold),
+        "alpha": float(first.alpha),
+        "part": list(first.part),
+        "answers": len(certified.calibration.answers),
+        "method": certified.calibration.method,
+        "kind": first.certificate.kind,
         **certified.facts(),
         "made_seconds": certified.made,
     }
