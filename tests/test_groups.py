@@ -412,19 +412,19 @@ def test_the_hidden_score_is_drawn_anew_and_its_seed_repeats_the_run(monkeypatch
         np.testing.assert_array_equal(one.thresholds, other.thresholds)
     assert Result.from_dict(again.to_dict())[again.parts[0]].options["group_seed"] == seeds[0]
 
-    class Seen(Exception):
+    class HiddenError(Exception):
         """What is hidden is known; the rest of the run would say no more."""
 
     def stopped(site, samples, members, hidden, total):
         seen.append(hidden)
-        raise Seen
+        raise HiddenError
 
     monkeypatch.setattr(group_regression, "regressed", stopped)
     every = np.array([*itertools.product([False, True], repeat=6)])  # 64 combinations, all of the second device
     ranks = np.zeros(10, dtype=int)
     for _ in range(200):
         own = np.sort(rng.normal(size=10))
-        with pytest.raises(Seen):
+        with pytest.raises(HiddenError):
             calibrate([own, np.arange(64.0)], "chain", 0.2, groups=[every[:10], every], group_rule="regression", rng=0)
         ranks[np.searchsorted(own, seen[-1][0].min())] += 1
     assert ((ranks >= 5) & (ranks <= 40)).all()
