@@ -21,7 +21,6 @@ from conformesh.kernels.ranks import GROUP_RULES, Requirement, weighted_threshol
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
-from conformesh.problems import Agreed, hidden_scores
 from conformesh.protocols import group_regression
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.group_regression import Book, Cell, Level
@@ -29,7 +28,6 @@ from conformesh.protocols.groups import Grouping, grouped
 from conformesh.protocols.joint import joint
 from conformesh.protocols.site import Outcome, Site
 from conformesh.solver import solve_draws
-from conformesh.table import Table
 from tests.campaigns import LONG
 
 ATOMS = ((), ("a",), ("b",), ("a", "b"))
@@ -413,12 +411,22 @@ def test_the_hidden_score_is_drawn_anew_and_its_seed_repeats_the_run(monkeypatch
         assert one.part == other.part
         np.testing.assert_array_equal(one.thresholds, other.thresholds)
     assert Result.from_dict(again.to_dict())[again.parts[0]].options["group_seed"] == seeds[0]
+
+    class HiddenError(Exception):
+        """What is hidden is known; the rest of the run would say no more."""
+
+    def stopped(site, samples, members, hidden, total):
+        seen.append(hidden)
+        raise HiddenError
+
+    monkeypatch.setattr(group_regression, "regressed", stopped)
+    every = np.array([*itertools.product([False, True], repeat=6)])  # 64 combinations, all of the second device
     ranks = np.zeros(10, dtype=int)
     for _ in range(200):
         own = np.sort(rng.normal(size=10))
-        table = Table.of([own], groups=[["a"] * 10])
-        hidden = hidden_scores(table, np.arange(1), Agreed(10, (("a",),)), 0, seed=0)
-        ranks[np.searchsorted(own, hidden[0, 0])] += 1
+        with pytest.raises(HiddenError):
+            calibrate([own, np.arange(64.0)], "chain", 0.2, groups=[every[:10], every], group_rule="regression", rng=0)
+        ranks[np.searchsorted(own, seen[-1][0].min())] += 1
     assert ((ranks >= 5) & (ranks <= 40)).all()
 
 
