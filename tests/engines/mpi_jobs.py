@@ -329,11 +329,11 @@ def loading(folder):
     for source in ("scores.csv", "parts", "hive", "arrays"):
         held, engine = Ranks(Mpi, COMM).load(f"{folder}/{source}", Layout(groups=("site",)), around)
         ids = tuple(engine.network.ids[row] for row in engine.here)
-        mine = [sorted(own.tolist()) for own in held.for_devices(ids)]
+        rows = held.table_for(ids)
+        mine = [sorted(rows.score[rows.rows(k)].tolist()) for k in range(rows.devices)]
         read = engine.network.ids if source == "scores.csv" else ids
         found[source] = {"scores": dict(zip(ids, mine, strict=True)), "reads": {*held.devices} == {*read}}
-        groups = held.groups_for(ids)
-        found[source]["groups"] = [len(own) for own in groups] == [len(own) for own in mine]
+        found[source]["groups"] = len(rows.groups) == len(rows)
         engine.close()
     everyone = COMM.allgather(found)
     return {
@@ -346,9 +346,9 @@ def loading(folder):
     }
 
 
-def around(known):
+def around(devices, where):
     """Put devices on a cycle."""
-    return Network.cycle(len(known.devices)).relabelled(known.devices)
+    return Network.cycle(len(devices)).relabelled(devices)
 
 
 def everything(*parts):

@@ -54,9 +54,9 @@ def test_categories_are_names(tmp_path):
     assert read_scores(str(tmp_path / "s.parquet")).devices == ("x", "y")
 
 
-def test_for_devices_leaves_gaps_empty():
-    found = from_text("device,score\nb,1\n")
-    assert [scores.tolist() for scores in found.for_devices(("a", "b"))] == [[], [1.0]]
+def test_devices_without_rows_are_empty():
+    found = from_text("device,score\nb,1\nc,2\n").table_for(("c", "a", "b"))
+    assert (found.names, found.sizes.tolist(), found.score.tolist()) == (("c", "a", "b"), [1, 0, 1], [2.0, 1.0])
 
 
 def test_a_million_rows_take_seconds(tmp_path):

@@ -68,31 +68,22 @@ def control(
         asked = guarantee.keywords(losses, table)
         held, host = hosts.load(losses, table, partial(network.connect, seed=run.seed or 0), read_losses)
         data = rows_of(held.table, local_ids(host))
-        columns: dict[str, Any] = {name: _by_device(data, name) for name in ("groups", "weight", "inputs")}
         with pipeline.observed(host, METHOD):
             result = api.control(
-                [*(data.losses or ())],
+                data,
                 host.network,
                 risk,
                 METHOD,
                 loss=kind,
                 bound=bound,
+                weight=data.weight,
+                inputs=data.inputs,
                 engine=host,
-                **columns,
                 **asked,
                 **chosen,
             )
         if hosts.first:
             output.show(result, print_result)
-
-
-def _by_device(data: Rows, name: str) -> list[Any] | None:
-    """Return a column of the items, one entry per device."""
-    column: Any = getattr(data, name)
-    if column is None:
-        return None
-    take = column.taken if name == "groups" else column.__getitem__
-    return [take(data.rows(k)) for k in range(data.devices)]
 
 
 def _loss(name: str | None, pairs: tuple[str, ...]) -> Loss | None:
