@@ -491,7 +491,9 @@ class Result(
         one = all(given is None or _is_single(given) for given in (device, groups, weight, inputs))
         return limits.per_row if one else limits.values[:, 0]
 
-    def threshold_for(self, groups: Iterable[object] = (), alpha: Alpha | None = None, device: str | int | None = None) -> float:
+    def threshold_for(
+        self, groups: Iterable[object] = (), alpha: Alpha | None = None, device: str | int | None = None
+    ) -> float:
         """Return the threshold of a point that lies in these groups, however many.
 
         Where groups may overlap, a combination that no calibration score had is always covered by `max` and `seq`, and
