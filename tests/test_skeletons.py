@@ -168,7 +168,7 @@ def test_the_engine_that_was_chosen_runs(skeletons, folder, monkeypatch, capsys)
         app(["calibrate", str(folder / "scores.csv"), "--engine", "loops", "--json"])
     assert end.value.code == 0
     assert len(ran) == 1
-    assert json.loads(capsys.readouterr().out)["certificate"]["kind"] == "counted"
+    assert json.loads(capsys.readouterr().out)["answers"][0]["certificate"]["kind"] == "counted"
 
 
 # --- an aggregator ----------------------------------------------------------------------------------------------------
@@ -226,10 +226,11 @@ def test_listings_have_a_line_for_each(typed, listing, name, summary):
 
 
 def test_the_command_line_runs_them(typed):
-    assert typed["loops"]["thresholds"] == typed["simulator"]["thresholds"] == typed["hub"]["thresholds"]
+    assert typed["loops"]["answers"][0]["thresholds"] == typed["simulator"]["answers"][0]["thresholds"]
+    assert typed["hub"]["answers"][0]["thresholds"] == typed["simulator"]["answers"][0]["thresholds"]
     assert typed["hub"]["options"]["sums_by"] == "hub"
     assert typed["hub"]["score"]["name"] == "shortfall"
-    assert typed["largest"]["certificate"]["kind"] == "counted"
+    assert typed["largest"]["answers"][0]["certificate"]["kind"] == "counted"
     assert typed["loops"]["network"] == "wheel 6"
 
 
@@ -293,5 +294,6 @@ def test_ranks_agree_as_the_simulator_does(folder, typed, kind):
     assert done.returncode == 0, done.stderr
     alike = {"method": "largest", "aggregator": "hub"}[kind]
     found = json.loads(done.stdout)
-    assert found["thresholds"] == typed[alike]["thresholds"]
-    assert found["certificate"] == typed[alike]["certificate"]
+    [mine], [other] = found["answers"], typed[alike]["answers"]
+    assert mine["thresholds"] == other["thresholds"]
+    assert mine["certificate"] == other["certificate"]
