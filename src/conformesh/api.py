@@ -213,6 +213,8 @@ def calibrate(
     run = Run(method, options, engine, faults, observer, progress, strict)
     if table.groups is not None or group_rule or group_order or group_atoms:
         run = _with_grouping(run, table, group_rule, group_order, group_atoms, rng)
+    elif rng is not None:
+        recorded_seed(rng)  # refuses what is neither a generator nor a whole number, also where nothing is drawn
     if table.shares is not None or guarantee.mixture.kind not in CHOSEN_MIXTURES:
         guarantee = _with_shares(guarantee, table)
     known = None if classes is None else as_classes(classes)

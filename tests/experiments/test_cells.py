@@ -144,7 +144,7 @@ def test_a_changed_file_changes_the_key_if_it_decides(tmp_path, monkeypatch):
     monkeypatch.setattr("conformesh.sweeping.cells.code_digest", code_digest.__wrapped__)
     assert CELL.key() == before  # wherever it is installed
     for path, matters in (
-        ("ranks.py", True),
+        ("kernels/ranks.py", True),
         ("protocols/q_dcp.py", True),
         ("experiments/conventions.py", True),
         ("experiments/settings.py", True),
@@ -209,7 +209,7 @@ def test_the_exact_methods_agree_and_have_their_rank(cifar):
 
 def test_the_margin_counts_scores_whatever_they_weigh(cifar):
     """By the swap rank scores weigh by device; the margin is that of the published rank, as on the other lines."""
-    swap = rows_at(point_of(cifar, "e-dcp", {"target": "paper", "rank": "swap"}))
+    swap = rows_at(point_of(cifar, "e-dcp", {"mixture": "paper", "rank_rule": "swap"}))
     for row in swap:
         draw = PaperScores(cifar, "logits", "equal").draw(CELL.network, 20, 3, row["draw"])
         assert row["rank_margin"] == (draw.values <= row["threshold"]).sum() - exact_rank(200, 0.1, 20)

@@ -278,9 +278,12 @@ def test_the_promise_is_swept_like_an_option():
     """The published rank beside the swap rank, for one target; methods that keep their own promise refuse another."""
     scores = {"source": "synthetic", "per_device": 50}
     networks = [{"topology": "torus", "devices": 20}]
-    methods = [{"name": "e-dcp", "options": {"target": "paper"}, "grid": {"rank": ["swap", "ghost"]}}, {"name": "fcp"}]
+    methods = [
+        {"name": "e-dcp", "options": {"mixture": "paper"}, "grid": {"rank_rule": ["swap", "ghost"]}},
+        {"name": "fcp"},
+    ]
     rows = sweep({"scores": scores, "networks": networks, "methods": methods}, jobs=1)
     assert rows["required_rank"].to_list() == [901, 918, 918]
     assert rows["counted_rank"].to_list() == [901, 918, 918]
-    with pytest.raises(ValueError, match="'fcp' keeps the promise it was published with"):
-        sweep({"scores": scores, "networks": networks, "methods": [{"name": "fcp", "options": {"target": "equal"}}]})
+    with pytest.raises(ValueError, match="'fcp' keeps the guarantee it was published with"):
+        sweep({"scores": scores, "networks": networks, "methods": [{"name": "fcp", "options": {"mixture": "equal"}}]})

@@ -97,7 +97,7 @@ def run_mesh(
 
 
 def _same(one: Watched, value: float) -> bool:
-    return one.result is not None and float(one.result["threshold"]).hex() == value.hex()
+    return one.result is not None and one.calibration.threshold.hex() == value.hex()
 
 
 def free_ports(count: int) -> int:

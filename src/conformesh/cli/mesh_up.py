@@ -135,28 +135,38 @@ def print_result(watched: Sequence[Watched], seconds: float) -> None:
     if good:
         console.print_facts("conformesh mesh", [*_facts(good, len(watched)), ("seconds", f"{seconds:.1f}")])
         print()
-    same = len({_threshold(one).hex() for one in good}) == 1
+    same = len({_thresholds(one) for one in good}) == 1
     columns = ("device", *(() if same else ("threshold",)), "rounds", "payload", "sent", "received", "state")
     console.print_table(columns, [_line(one, same) for one in watched], right=RIGHT)
 
 
-def _threshold(one: Watched) -> float:
-    assert one.result is not None
-    return float(one.result["threshold"])
+def _thresholds(one: Watched) -> tuple[float, ...]:
+    """Return the thresholds of a device, one for each part and level."""
+    return tuple(answer.threshold for answer in one.calibration.answers)
+
+
+def _agreement(thresholds: Sequence[float], devices: int) -> str:
+    """Say what devices found for one part and level, and whether they agree."""
+    if len({value.hex() for value in thresholds}) > 1:
+        return f"{min(thresholds)!r} to {max(thresholds)!r}, each device its own"
+    who = f"all {devices}" if len(thresholds) == devices else f"{len(thresholds)} of {devices}"
+    return f"{thresholds[0]!r} ({who} devices agree, bit for bit)"
 
 
 def _facts(good: Sequence[Watched], devices: int) -> list[tuple[str, str]]:
     results = [one.calibration for one in good]
-    low, high = min(map(_threshold, good)), max(map(_threshold, good))
-    if len({_threshold(one).hex() for one in good}) == 1:
-        who = f"all {devices} devices agree" if len(good) == devices else f"{len(good)} of {devices} devices agree"
-        threshold = f"{high!r} ({who}, bit for bit)"
-    else:
-        threshold = f"{low!r} to {high!r}, each device its own"
+    answers, several = results[0].answers, len(results[0]) > 1
+    thresholds = [
+        (
+            f"{', '.join((*answer.part, f'alpha {float(answer.alpha):g}'))}" if several else "threshold",
+            _agreement([result.answers[i].threshold for result in results], devices),
+        )
+        for i, answer in enumerate(answers)
+    ]
     rosters = {tuple((one.result or {})["roster"]) for one in good}
     counts = sorted({len(roster) for roster in rosters})
     return [
-        ("threshold", threshold),
+        *thresholds,
         *((("guarantee", words),) if (words := _guarantee(results)) else ()),
         ("devices", f"{' or '.join(map(str, counts))} of {devices}{results[0].scores_in_words}"),
         ("cost", console.in_cost([result.cost for result in results], " in all")),
@@ -165,10 +175,12 @@ def _facts(good: Sequence[Watched], devices: int) -> list[tuple[str, str]]:
 
 def _guarantee(results: Sequence[Result]) -> str:
     """What all certificates say; where they differ, their kinds."""
-    words = dict.fromkeys(str(result.certificate) for result in results)
+    certificates = [answer.certificate for result in results for answer in result.answers]
+    words = dict.fromkeys(map(str, certificates))
     if len(words) == 1:
         return next(iter(words))
-    return ", ".join(dict.fromkeys(result.certificate.kind for result in results)) + ", each device its own"
+    whose = "each device its own" if len(results[0]) == 1 else "one for each threshold"
+    return f"{', '.join(dict.fromkeys(certificate.kind for certificate in certificates))}, {whose}"
 
 
 def _line(one: Watched, same: bool) -> tuple[str, ...]:
@@ -177,5 +189,5 @@ def _line(one: Watched, same: bool) -> tuple[str, ...]:
         return one.name, *(() if same else ("",)), str(one.round), "", sent, received, one.state
     cost = one.result["cost"]
     payload = in_bits(float(cost["bits_per_device"]))
-    threshold = () if same else (str(one.result["threshold"]),)
+    threshold = () if same else (", ".join(map(str, _thresholds(one))),)
     return one.name, *threshold, str(cost["rounds"]), payload, sent, received, "done"

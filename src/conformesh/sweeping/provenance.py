@@ -21,7 +21,10 @@ NUMBERS = (  # the files of the package on which every calibration depends
     "data/synthetic.py",
     "faults.py",
     "result/certificate.py",
-    *(f"{name}.py" for name in ("centres", "guarantee", "methods", "problems", "shift", "solver", "streams", "table")),
+    *(
+        f"{name}.py"
+        for name in ("centres", "guarantee", "losses", "methods", "problems", "shift", "solver", "streams", "table")
+    ),
 )
 
 
