@@ -324,7 +324,7 @@ def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
     if any_device.lower_share is not None:
         raise ValueError(
             f"{score_file}: a file with the columns lower and upper is not split by device; give each device its own "
-            "with `conformesh mesh scores`"
+            "with `conformesh mesh put-scores`"
         )
     roster, layout = any_device.devices, _layout(any_device)
     held = read_scores(str(score_file), layout=layout)
