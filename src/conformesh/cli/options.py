@@ -33,6 +33,7 @@ from conformesh.cli.recording import DEFAULT, FLAG, Outlets
 if TYPE_CHECKING:
     from dataclasses import Field
 
+    from conformesh.centres import Centres
     from conformesh.faults import Faults
     from conformesh.graph.network import Network as Graph
     from conformesh.io.tables import Layout
@@ -139,8 +140,9 @@ class Network(NamedTuple):
             name = "cycle"
             if devices > 1:
                 console.note(f"{devices} devices form no torus, they talk around a cycle; choose with --network")
-        hints = get_type_hints(TOPOLOGIES[name].build) if self.options else {}
-        return name, key_values(self.options, "network option", hints)
+        if not self.options:
+            return name, {}
+        return name, key_values(self.options, "network option", get_type_hints(TOPOLOGIES[name].build))
 
     def build(self, devices: int | None, seed: int) -> Graph:
         """Return the network with so many devices, or the one in the file."""
@@ -162,7 +164,8 @@ class Network(NamedTuple):
         from conformesh.graph.network import Network as Graph
 
         if (file := self.file) is None:
-            return self.build(len(devices), seed).relabelled(devices)
+            name, options = self.topology(len(devices))
+            return Graph.of(name, len(devices), seed=seed, **options).relabelled(devices)
         network = Graph.from_edges(file)
         known = {*network.ids}
         strange = [device for device in devices if device not in known]
@@ -232,13 +235,12 @@ class Guarantee(NamedTuple):
             "group_order": self.group_order,
             "weight_bound": self.weight_bound,
             "test_weights": self.test_weights,
-            "class_weights": _ratios(self.class_weight),
+            "class_weights": _ratios(self.class_weight) if self.class_weight else None,
             "lower_share": self.lower_share,
-            "centres": self._centres(layout),
+            "centres": None if self.centres is None else self._centres(self.centres, layout),
+            "symmetric": False if self.sides else None,
         }
-        if self.sides:
-            given["symmetric"] = False
-        chosen = {name: value for name, value in given.items() if value not in (None, (), {})}
+        chosen = {name: value for name, value in given.items() if value not in (None, ())}
         return {
             "mixture": self.shares(scores, layout),
             "rank_rule": self.rank_rule,
@@ -246,16 +248,15 @@ class Guarantee(NamedTuple):
             **chosen,
         }
 
-    def _centres(self, layout: Layout) -> Any:
-        if self.centres is None:
-            return None
+    def _centres(self, file: str, layout: Layout) -> Centres:
+        """Read the centres; distances are in the units of the input columns."""
         from conformesh.centres import Centres
         from conformesh.io.tables import read_table
 
         if not layout.inputs or self.bandwidth is None:
             missing = "--input-column, the columns of features" if not layout.inputs else "--bandwidth"
-            raise ValueError(f"--centres {self.centres} needs {missing}; the file has a row for each centre")
-        table = read_table(self.centres, f"a row for each centre with {', '.join(layout.inputs)}", layout=layout)
+            raise ValueError(f"--centres {file} needs {missing}; the file has a row for each centre")
+        table = read_table(file, f"a row for each centre with {', '.join(layout.inputs)}", layout=layout)
         return Centres.at(table.matrix(layout.inputs), self.bandwidth)
 
     @property
@@ -647,11 +648,12 @@ def checked_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
     get_method(method)  # an unknown name is said first
     chosen = {name: value for name, value in given.items() if value is not None}
-    if chosen:
-        known = options_of_methods([method])
-        for name, value in chosen.items():
-            if name in known and not isinstance(value, bool | int):
-                chosen[name] = as_type(value, known[name].hints[method], name)
+    if not chosen:
+        return {}
+    known = options_of_methods([method])
+    for name, value in chosen.items():
+        if name in known and not isinstance(value, bool | int):
+            chosen[name] = as_type(value, known[name].hints[method], name)
     make_options(method, chosen)
     return chosen
 

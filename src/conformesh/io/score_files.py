@@ -102,10 +102,6 @@ class ScoreFile:
         """One array of epochs per device, where the file has them."""
         return None if self.epoch is None else tuple(np.split(self.epoch, self.table.offsets[1:-1]))
 
-    def table_for(self, ids: Sequence[str]) -> Rows:
-        """Return the rows of these devices, in this order; none where a device has no scores."""
-        return rows_of(self.table, ids)
-
 
 def rows_of(table: Rows, ids: Sequence[str]) -> Rows:
     """Return the rows of these devices, in this order; none where a device is not in the table."""
@@ -164,7 +160,8 @@ def scores_in(table: Table, layout: Layout | None = None) -> ScoreFile:
     note_alike(names, f"{table.name}: devices")
     note_ids(table, layout)
     order, rows = by_device(names, index)
-    rows = replace(rows, score=values[order], **columns_beside(table, layout, order))
+    beside = columns_beside(table, layout, order) if layout.beside else {}
+    rows = replace(rows, score=values[order], **beside)
     classes = _classes(table, table.columns[CLASSES]) if CLASSES in table.columns else None
     made_by = _made_by(table, table.columns[SCORE_FUNCTION]) if SCORE_FUNCTION in table.columns else None
     epochs = epochs_in(table)

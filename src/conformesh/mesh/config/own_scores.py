@@ -28,6 +28,7 @@ from conformesh.io.score_files import (
     ALSO_CALLED,
     EPOCH,
     NEEDED,
+    SIDES,
     ScoreFile,
     column_named,
     epochs_in,
@@ -115,9 +116,10 @@ def read_own_scores(config: DeviceConfig) -> OwnScores:
     return _own_scores_in(read_table(str(path), NEEDED, layout=_layout(config), may_be_empty=True), config)
 
 
-def _layout(config: DeviceConfig, score: str | None = None) -> Layout:
+def _layout(config: DeviceConfig) -> Layout:
     """Return which columns of a score file are read."""
-    return Layout(score=score, groups=(config.group_column,) if config.groups else (), weight=config.weight_column)
+    groups, sides = (config.group_column,) if config.groups else (), config.guarantee.sides is not None
+    return Layout(groups=groups, weight=config.weight_column, sides=sides)
 
 
 def read_row_by_row(config: DeviceConfig) -> OwnScores:
@@ -254,37 +256,34 @@ def _ending(source: str) -> str:
 
 
 def _own_scores_in(table: Table, config: DeviceConfig) -> OwnScores:
-    sides = ("lower", "upper") if config.guarantee.sides is not None else (None,)
-    rows = len(table.column(sides[0] or column_named(table, "score")))
+    layout = _layout(config)
+    rows = len(table.column(SIDES[0] if layout.sides else column_named(table, "score")))
     if not rows:
         nobody = Memberships((), np.zeros(0, dtype=np.int64), overlapping=False) if config.groups else None
         weights = None if config.weight_column is None else np.empty(0)
-        return OwnScores(np.empty((0, 2) if len(sides) == 2 else 0), groups=nobody, weights=weights)
+        return OwnScores(np.empty((0, 2) if layout.sides else 0), groups=nobody, weights=weights)
     if not any(name.lower() in ("device", *ALSO_CALLED["device"]) for name in table.columns):
         table = replace(table, columns={**table.columns, "device": np.full(rows, config.name)})
-    each = [scores_in(table, _layout(config, side)) for side in sides]
-    held = each[0]
+    held = scores_in(table, layout)
     strange = [name for name in held.devices if as_roster_name(name, config.devices) != config.name]
     if strange:
         raise ValueError(
             f"{table.name}: holds scores of {listed(strange)} and belongs to {config.name!r}; a device keeps only its "
             "own"
         )
-    for one in each:
-        check_made_by(one, config)
-    epochs = None if held.epochs is None or not config.is_private else np.concatenate(held.epochs)
+    check_made_by(held, config)
+    epochs, values = held.epoch if config.is_private else None, held.table.score
+    assert values is not None
     if epochs is not None and (epochs < 1).any():
         raise ValueError(f"{table.name}: the column {EPOCH!r} must hold whole numbers, at least 1; repair or drop it")
     if not config.has_parts:
-        return OwnScores(np.concatenate(held.scores), epochs)
+        return OwnScores(values, epochs)
     if len(held.devices) > 1:
         raise ValueError(f"{table.name}: rows must name their device in one way, got {listed(held.devices)}")
-    groups = None if held.groups is None else held.groups[0]
+    groups, weights = held.table.groups, held.table.weight
     _check_groups(table.name, groups, config)
-    weights = None if held.weights is None else held.weights[0]
     if weights is not None and config.weight_bound is not None:
         check_bound(weights, config.weight_bound, lambda row: (table.name, row))
-    values = held.scores[0] if len(each) == 1 else np.column_stack([one.scores[0] for one in each])
     return OwnScores(values, epochs, groups=groups, weights=weights)
 
 
@@ -306,6 +305,8 @@ def check_made_by(held: ScoreFile, config: DeviceConfig) -> None:
     if held.made_by is not None:
         settle_score(*held.made_by, score, held.name, exact=True)
     for name, own in zip(held.devices, held.scores, strict=True):
+        if own.ndim == 2:  # distances to the two ends of an interval have no range of their own
+            continue
         score.check_range(own, f"{held.name}: device {name}")
 
 
@@ -356,10 +357,11 @@ def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
 def _beside(held: ScoreFile, k: int, config: DeviceConfig) -> dict[str, Any]:
     """Return the columns of groups and weights of a device's rows."""
     found: dict[str, Any] = {}
-    if held.groups is not None:
-        groups = held.groups[k]
+    rows = held.table.rows(k)
+    if held.table.groups is not None:
+        groups = held.table.groups.taken(rows)
         _check_groups(held.name, groups, config)
         found[config.group_column] = [groups.atoms[code][0] for code in groups.codes.tolist()]
-    if held.weights is not None and config.weight_column is not None:
-        found[config.weight_column] = held.weights[k].tolist()
+    if held.table.weight is not None and config.weight_column is not None:
+        found[config.weight_column] = held.table.weight[rows].tolist()
     return found
