@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 from harness import Row, Series
 
-from conformesh import Faults, Network, calibrate
+from conformesh import Faults, Network, Table, calibrate
 from conformesh.engines import Simulator
 from conformesh.graph.weights import metropolis
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -87,10 +87,10 @@ def _rounds(name: str, draws: int) -> Row:
 
 def _many(devices: int, rounds: int) -> Row:
     network = Network.random_regular(devices, degree=6, seed=1)
-    samples = WeightedScores.from_flat(np.random.default_rng(0).random(5 * devices), np.full(devices, 5))
+    scores = Table.from_flat(np.random.default_rng(0).random(5 * devices), np.full(devices, 5))
     start = time.perf_counter()
     faults = {"loss": 0.3, "seed": 1}
-    found = calibrate(samples, network, 0.1, "q-dcp", asynchronous=True, rounds=rounds, faults=faults)
+    found = calibrate(scores, network, 0.1, "q-dcp", asynchronous=True, rounds=rounds, faults=faults)
     took = time.perf_counter() - start
     certificate, peak = found.certificate, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     return Row(

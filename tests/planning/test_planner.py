@@ -91,9 +91,9 @@ def test_options_of_a_method_are_those_of_the_run(options):
 def test_the_promise_is_that_of_the_run():
     sizes = np.arange(1, 21) * 5
     scores = draw_scores(sizes, "uniform")[0]
-    for requirement in ({"target": "equal"}, {"pac_confidence": 0.9}, {"target": "paper", "rank": "ghost"}):
-        found = plan(TORUS, alpha=0.1, scores=scores, methods=["e-dcp"], **requirement)
-        result = calibrate([scores.segment(k) for k in range(20)], TORUS, 0.1, **requirement)
+    for asked in ({"mixture": "equal"}, {"pac_confidence": 0.9}, {"mixture": "paper", "rank_rule": "ghost"}):
+        found = plan(TORUS, alpha=0.1, scores=scores, methods=["e-dcp"], **asked)
+        result = calibrate([scores.segment(k) for k in range(20)], TORUS, 0.1, **asked)
         row = row_of(found, "e-dcp", "auto")
         assert (row.cost.rounds, row.cost.bits) == (result.cost.rounds, result.cost.bits_per_device)
         assert row.exact
