@@ -96,7 +96,7 @@ class Centres:
         return np.concatenate([np.empty(0, np.int64), *(part.argmin(axis=1) for part in parts)]).astype(np.int64)
 
     def draw(self, inputs: ArrayLike, *, rng: Rng | None = None, keys: Iterable[Any] | None = None) -> Ints:
-        """Draw a centre for each input by its weights; `rng` and `keys` are as in `Calibration.predict`."""
+        """Draw a centre for each input by its weights; `rng` and `keys` are as in `Result.predict`."""
         rows = self._rows(inputs)
         if keys is not None and rng is not None:
             raise ValueError("give rng or keys, not both: either says how centres are drawn")

@@ -162,7 +162,7 @@ class Hosted:
                 return
             file = json.loads(path.read_bytes())
             self._known.add((folder, state.st_ino, state.st_mtime_ns))
-            (threshold,) = {*file["calibration"]["thresholds"]}
+            (threshold,) = {*file["calibration"]["answers"][0]["thresholds"]}
             number, run, roster = file["roster_number"], file["run"], tuple(file["roster"])
             self.seen.append(Seen(k, file["made"], number, run, roster, float(threshold)))
 

@@ -247,7 +247,7 @@ def test_mesh_up_with_a_page(tmp_path):
             assert json.loads(get(f"{url}trace.json"))["runs"][0]["heading"]["devices"] == ["device-00", "device-01"]
             out = command.process.stdout.read()
             assert command.process.wait(timeout=90) == 0
-        assert [one["threshold"] for one in json.loads(out)] == thresholds
+        assert [one["answers"][0]["thresholds"][0] for one in json.loads(out)] == thresholds
         [found] = Trace.load(tmp_path / "t.json").runs
         assert dict(found.result)["threshold"].endswith("(all 2 devices agree, bit for bit)")
         assert not is_served(url)

@@ -153,7 +153,7 @@ class RegressionScore(Score):
     def sides(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return how far each label lies below the prediction and how far above it, shape (n, 2).
 
-        The larger of both is the score. `calibrate_sides` finds a threshold for each.
+        The larger of both is the score. `calibrate(symmetric=False)` finds a threshold for each.
         """
         raise TypeError(f"score '{self.name}' does not tell two sides apart; use one threshold, with calibrate")
 

@@ -6,7 +6,7 @@ would have been rounded to :math:`t^+` or more, rounding being monotone). So :ma
 since y is itself a float, rounding both sides gives ``y >= a - t+`` as computed. No label that was covered is lost.
 
 Every score here is the larger of two sides: how far the label lies below the band, and how far above. One threshold for
-both gives the same room on both sides; `conformesh.calibrate_sides` finds one for each.
+both gives the same room on both sides; `calibrate(symmetric=False)` finds one for each.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class CQR(_Band):
     Reference: [Romano2019], Algorithm 1.
     Departures: intervals are rounded outwards.
 
-    Same as: `ConformalizedQuantileRegressor` of MAPIE, with ``symmetric_correction=True`` or, by `calibrate_sides`,
+    Same as: `ConformalizedQuantileRegressor` of MAPIE, with ``symmetric_correction=True`` or, by `calibrate(symmetric=False)`,
     False, and `CQR` of TorchCP: scores bit for bit, intervals up to that rounding.
 
     Examples
