@@ -38,7 +38,7 @@ class ImportedScores:
     score, options
         The name and options of our score that is theirs; None where there is none, and then only thresholds can be had.
     sides
-        Of quantile regression how far labels lay below and above, (rows, 2), as `calibrate(symmetric=False)` takes them.
+        Of quantile regression how far labels lay below and above, (rows, 2), as `calibrate(symmetric=False)` takes it.
     notes
         What to know before relying on them.
     """
