@@ -166,7 +166,7 @@ class CQR(_Band):
     Reference: [Romano2019], Algorithm 1.
     Departures: intervals are rounded outwards.
 
-    Same as: `ConformalizedQuantileRegressor` of MAPIE, with ``symmetric_correction=True`` or, by `calibrate(symmetric=False)`,
+    Same as: `ConformalizedQuantileRegressor` of MAPIE, with ``symmetric_correction=True`` or, with ``symmetric=False``,
     False, and `CQR` of TorchCP: scores bit for bit, intervals up to that rounding.
 
     Examples
