@@ -13,11 +13,10 @@ import numpy as np
 from mpi4py import MPI
 
 from conformesh import Network, TooFewScores, calibrate, control, detect, p_values
-from conformesh.cli.pipeline import Ranks
+from conformesh.cli.pipeline import Ranks, table_of
 from conformesh.engines import Mpi, Simulator
 from conformesh.engines.mpi.exchange import DifferentQuestions
 from conformesh.engines.mpi.partition import PARTITIONS
-from conformesh.io.score_files import rows_of
 from conformesh.io.tables import Layout
 from conformesh.kernels.ranks import GROUP_RULES
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -330,7 +329,7 @@ def loading(folder):
     for source in ("scores.csv", "parts", "hive", "arrays"):
         held, engine = Ranks(Mpi, COMM).load(f"{folder}/{source}", Layout(groups=("site",)), around)
         ids = tuple(engine.network.ids[row] for row in engine.here)
-        rows = rows_of(held.table, ids)
+        rows = table_of(held, ids)
         mine = [sorted(rows.score[rows.rows(k)].tolist()) for k in range(rows.devices)]
         read = engine.network.ids if source == "scores.csv" else ids
         found[source] = {"scores": dict(zip(ids, mine, strict=True)), "reads": {*held.devices} == {*read}}

@@ -229,7 +229,7 @@ def test_written_scores_survive_to_the_last_bit(scores):
         write_scores(Path(f"s.{end}"), ["a"] * len(scores), np.array(scores), ["x"] * len(scores))
         found = read_scores(f"s.{end}", group="label")
         assert found.scores[0].tobytes() == np.array(scores).tobytes()
-        assert found.table.groups is not None
+        assert found.rows.groups is not None
 
 
 def test_what_cannot_be_written():

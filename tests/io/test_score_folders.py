@@ -33,7 +33,7 @@ def hive(tmp_path):
 
 def test_parquet_files_are_one_file(parts):
     assert held(read_scores(str(parts))) == HELD
-    assert read_scores(str(parts), group="site").table.groups.is_in("a").tolist()[1:3] == [True, True]
+    assert read_scores(str(parts), group="site").rows.groups.is_in("a").tolist()[1:3] == [True, True]
 
 
 def test_a_part_is_read_alone(parts):

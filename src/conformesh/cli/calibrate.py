@@ -11,7 +11,7 @@ from conformesh.cli.command import PATH, RUNNING, Option, command
 from conformesh.cli.options import Guarantee, Network, Output, Run, chosen_faults
 from conformesh.cli.recording import recorded
 from conformesh.cli.results import print_result, score_in_file
-from conformesh.io.score_files import one_score, rows_of
+from conformesh.io.score_files import one_score
 from conformesh.io.tables import Layout
 from conformesh.result.result import Result
 from conformesh.scores import Score
@@ -60,7 +60,7 @@ def calibrate(
         asked = guarantee.keywords(scores, table)
         layout = replace(table, sides=guarantee.sides)
         held, host = hosts.load(scores, layout, partial(network.connect, seed=run.seed or 0))
-        data = rows_of(held.table, local_ids(host))
+        data = pipeline.table_of(held, local_ids(host))
         with pipeline.observed(host, run.method, recorder):
             result = api.calibrate(
                 data,

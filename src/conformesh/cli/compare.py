@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conformesh.cli import console, options
+from conformesh.cli import console, options, pipeline
 from conformesh.cli.command import FILES, PATH, SOURCE, ListOption, Option, command
 from conformesh.cli.options import Guarantee, Network, Run
 from conformesh.cli.recording import recorded, watching
@@ -21,7 +21,7 @@ from conformesh.comparing import compare as measure
 from conformesh.graph.network import Network as Graph
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.output_files import read_outputs
-from conformesh.io.score_files import read_scores, rows_of
+from conformesh.io.score_files import read_scores
 from conformesh.io.tables import Layout
 from conformesh.methods import Way
 from conformesh.plots.front import draw_front
@@ -90,7 +90,7 @@ def compare(
         "seed": seed,
         "progress": True,
     }
-    own = rows_of(held.table, networks[0].ids)
+    own = pipeline.table_of(held, networks[0].ids)
     with recorded(run.recording) as recorder:
         watched = {} if recorder is None else watching(recorder, len(ways) * len(networks))
         found = replace(measure(own, networks, alpha, ways, **asked, **sizing, **watched), skipped=skipped)

@@ -14,7 +14,7 @@ from conformesh.cli import options, pipeline
 from conformesh.cli.command import ListOption, Number, Option, command
 from conformesh.cli.options import Guarantee, Network, Output, Run, key_values
 from conformesh.cli.results import print_result
-from conformesh.io.score_files import column_named, columns_beside, rows_of
+from conformesh.io.score_files import column_named, columns_beside
 from conformesh.io.tables import Layout, Table, read_table, same_length
 from conformesh.losses import LOSSES, Loss, Steps, get_loss
 from conformesh.names import natural_order
@@ -67,7 +67,7 @@ def control(
         kind = _loss(loss, loss_option)
         asked = guarantee.keywords(losses, table)
         held, host = hosts.load(losses, table, partial(network.connect, seed=run.seed or 0), read_losses)
-        data = rows_of(held.table, local_ids(host))
+        data = pipeline.rows_of(held.table, local_ids(host))
         with pipeline.observed(host, METHOD):
             result = api.control(
                 data,

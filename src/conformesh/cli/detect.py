@@ -11,7 +11,7 @@ from conformesh.cli.options import Guarantee, Network, Output, Run
 from conformesh.detecting import RULES, THINNED
 from conformesh.detecting import detect as find
 from conformesh.graph.network import Network as Graph
-from conformesh.io.score_files import one_score, read_scores, rows_of
+from conformesh.io.score_files import one_score, read_scores
 from conformesh.io.tables import STDIN, Layout
 from conformesh.io.writing import ENDINGS, check_ending
 from conformesh.kernels.ranks import exact_alpha
@@ -92,7 +92,7 @@ def detect(
         held, host = hosts.load(scores, table, connect)
         one_score([*host.share(held.made_by), judged.made_by], f"{scores} and {tests}")
         with pipeline.observed(host, "detect"):
-            own, others = (rows_of(file.table, local_ids(host)) for file in (held, judged))
+            own, others = (pipeline.table_of(file, local_ids(host)) for file in (held, judged))
             result = find(own, host.network, others, fdr, mixture=mixture, rng=run.seed, engine=host, **asked)
         if hosts.first:
             output.show(result, _print)

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,10 @@ from conformesh.engines import Engine, get_driver
 from conformesh.graph.network import Network
 from conformesh.io.score_files import ScoreFile, read_scores
 from conformesh.io.tables import STDIN, Layout
+from conformesh.losses import Steps
 from conformesh.names import natural_order
 from conformesh.progress import rounds_on_a_bar
+from conformesh.table import Table
 
 if TYPE_CHECKING:
     from conformesh.io.score_folders import ScoreFolder
@@ -109,6 +111,25 @@ def job(name: str) -> Iterator[SingleProcess | Ranks]:
             again = f"{driver.start} conformesh calibrate SCORES --engine {name} ..."
             console.note(f"one rank hosts all devices; for more: {again}")
         yield ranks
+
+
+def table_of(held: ScoreFile, ids: Sequence[str]) -> Table:
+    """Return the scores in a file as a table of these devices, in this order."""
+    return rows_of(Table(**{column.name: getattr(held.rows, column.name) for column in fields(held.rows)}), ids)
+
+
+def rows_of(table: Table, ids: Sequence[str]) -> Table:
+    """Return the rows of these devices, in this order; none where a device is not in the table."""
+    names = table.names or ()
+    if tuple(ids) == names:
+        return table
+    place = {name: k for k, name in enumerate(names)}
+    more = [name for name in ids if name not in place]
+    place |= {name: len(names) + k for k, name in enumerate(more)}
+    ends = np.append(table.offsets, np.full(len(more), table.offsets[-1]))
+    losses = None if table.losses is None else (*table.losses, *(Steps.none() for _ in more))
+    whole = replace(table, names=(*names, *more), offsets=ends, losses=losses)
+    return whole.taken([place[name] for name in ids])
 
 
 @contextmanager

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from conformesh.cli import console, options
+from conformesh.cli import console, options, pipeline
 from conformesh.cli.command import FILES, PATH, RUNNING, SOURCE, Number, Option, command, whole
 from conformesh.cli.options import Guarantee, Network, as_type, options_of_methods
-from conformesh.io.score_files import read_scores, rows_of
+from conformesh.io.score_files import read_scores
 from conformesh.io.tables import Layout
 from conformesh.kernels.ranks import AUTO
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -176,7 +176,7 @@ def _with_scores(
         raise ValueError(f"--devices {devices} counts devices that --scores names already; leave it out")
     held = read_scores(scores, layout=table)
     built = network.connect(held.devices, held.name, seed)
-    rows = rows_of(held.table, built.ids)
+    rows = pipeline.table_of(held, built.ids)
     assert rows.score is not None
     return network_itself(built, most), WeightedScores.from_flat(rows.score, rows.sizes, names=built.ids)
 

@@ -13,7 +13,6 @@ from conformesh.cli import console, options, pipeline
 from conformesh.cli.command import Argument, ListOption, Option, command
 from conformesh.cli.options import Network, Output, Run, checked_options
 from conformesh.cli.results import read_json, releases_in, saved_result
-from conformesh.io.score_files import rows_of
 from conformesh.io.tables import Layout
 from conformesh.io.writing import ENDINGS, check_ending
 from conformesh.kernels.ranks import exact_alpha
@@ -111,7 +110,7 @@ def quantiles(
         held, host = hosts.load(data, table, partial(network.connect, seed=run.seed or 0))
         with pipeline.observed(host, "quantiles"):
             result = find(
-                rows_of(held.table, local_ids(host)), host.network, parts, confidence=sure, engine=host, **chosen
+                pipeline.table_of(held, local_ids(host)), host.network, parts, confidence=sure, engine=host, **chosen
             )
         if hosts.first:
             output.show(structs.replace(result, column=table.score or SCORE), _print)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.io.arrays import note_alike
+from conformesh.io.memberships import Memberships
 from conformesh.io.tables import (
     CLASSES,
     SCORE_FUNCTION,
@@ -33,10 +34,7 @@ from conformesh.io.tables import (
     read_table,
     same_length,
 )
-from conformesh.losses import Steps
 from conformesh.names import natural_order
-from conformesh.table import LOWER, UPPER
-from conformesh.table import Table as Rows
 
 NEEDED = "columns 'device' and 'score', one row per score"
 ALSO_CALLED = {  # what these columns are called elsewhere, in small letters
@@ -44,7 +42,7 @@ ALSO_CALLED = {  # what these columns are called elsewhere, in small letters
     "score": ("scores", "nonconformity"),
 }
 
-SIDES = (LOWER, UPPER)  # the columns of scores with two sides
+SIDES = ("lower", "upper")  # the columns of scores with two sides, as a frame has them
 EPOCH = "epoch"
 MOST_EPOCHS = 2**53  # no epoch has a higher number: floats and JSON hold it exactly
 
@@ -62,13 +60,27 @@ class RecordedScore(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
+class ScoreRows:
+    """Rows grouped by device, in natural order of names. The fields are those of `conformesh.table.Table`."""
+
+    names: tuple[str, ...]
+    offsets: NDArray[np.int64]
+    score: NDArray[np.float64]
+    groups: Memberships | None = None
+    group_column: str = ""
+    weight: NDArray[np.float64] | None = None
+    inputs: NDArray[np.float64] | None = None
+    labels: NDArray[Any] | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class ScoreFile:
     """The scores of every device that has some.
 
     Attributes
     ----------
-    table
-        The rows, grouped by device in natural order of names: scores, and the columns that were asked for.
+    rows
+        Scores, and the columns that were asked for.
     name
         Where they come from, for errors.
     classes
@@ -80,7 +92,7 @@ class ScoreFile:
         private calibration asks for it, so that other files may have a column of this name.
     """
 
-    table: Rows
+    rows: ScoreRows
     name: str
     classes: tuple[str, ...] | None = None
     made_by: RecordedScore | None = None
@@ -89,32 +101,17 @@ class ScoreFile:
     @property
     def devices(self) -> tuple[str, ...]:
         """Device names in natural order."""
-        return self.table.names or ()
+        return self.rows.names
 
     @property
     def scores(self) -> tuple[NDArray[np.float64], ...]:
         """One array of scores per device."""
-        assert self.table.score is not None
-        return tuple(np.split(self.table.score, self.table.offsets[1:-1])) if self.devices else ()
+        return tuple(np.split(self.rows.score, self.rows.offsets[1:-1])) if self.devices else ()
 
     @property
     def epochs(self) -> tuple[NDArray[np.int64], ...] | None:
         """One array of epochs per device, where the file has them."""
-        return None if self.epoch is None else tuple(np.split(self.epoch, self.table.offsets[1:-1]))
-
-
-def rows_of(table: Rows, ids: Sequence[str]) -> Rows:
-    """Return the rows of these devices, in this order; none where a device is not in the table."""
-    names = table.names or ()
-    if tuple(ids) == names:
-        return table
-    place = {name: k for k, name in enumerate(names)}
-    more = [name for name in ids if name not in place]
-    place |= {name: len(names) + k for k, name in enumerate(more)}
-    ends = np.append(table.offsets, np.full(len(more), table.offsets[-1]))
-    losses = None if table.losses is None else (*table.losses, *(Steps.none() for _ in more))
-    whole = replace(table, names=(*names, *more), offsets=ends, losses=losses)
-    return whole.taken([place[name] for name in ids])
+        return None if self.epoch is None else tuple(np.split(self.epoch, self.rows.offsets[1:-1]))
 
 
 def read_scores(
@@ -159,22 +156,27 @@ def scores_in(table: Table, layout: Layout | None = None) -> ScoreFile:
         )
     note_alike(names, f"{table.name}: devices")
     note_ids(table, layout)
-    order, rows = by_device(names, index)
+    devices, offsets, order = by_device(names, index)
     beside = columns_beside(table, layout, order) if layout.beside else {}
-    rows = replace(rows, score=values[order], **beside)
+    rows = ScoreRows(devices, offsets, values[order], **beside)
     classes = _classes(table, table.columns[CLASSES]) if CLASSES in table.columns else None
     made_by = _made_by(table, table.columns[SCORE_FUNCTION]) if SCORE_FUNCTION in table.columns else None
     epochs = epochs_in(table)
     return ScoreFile(rows, table.name, classes, made_by, None if epochs is None else epochs[order])
 
 
-def by_device(names: Sequence[str], index: NDArray[np.int64]) -> tuple[NDArray[np.int64], Rows]:
-    """Return the order that groups rows by device, and a table without columns; `index` says whose each row is."""
+def by_device(
+    names: Sequence[str], index: NDArray[np.int64]
+) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64]]:
+    """Return devices in natural order, where the rows of each begin, and the order of rows that groups them so.
+
+    `index` says which of the names each row has.
+    """
     devices = natural_order(names)
     place = {name: k for k, name in enumerate(devices)}
     owner = np.array([place[name] for name in names], dtype=np.int64)[index]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(devices)))])
-    return np.argsort(owner, kind="stable"), Rows(devices, offsets)
+    return devices, offsets, np.argsort(owner, kind="stable")
 
 
 def columns_beside(table: Table, layout: Layout, rows: NDArray[np.int64]) -> dict[str, Any]:

@@ -18,10 +18,9 @@ from urllib.parse import unquote
 import numpy as np
 
 from conformesh.io.memberships import Memberships
-from conformesh.io.score_files import NEEDED, SIDES, ScoreFile, one_score, read_scores, rows_of, scores_in
+from conformesh.io.score_files import NEEDED, SIDES, ScoreFile, ScoreRows, by_device, one_score, read_scores, scores_in
 from conformesh.io.tables import CLASSES, SCORE_FUNCTION, Layout, Table, listed
 from conformesh.names import natural_order
-from conformesh.table import Table as Rows
 
 if TYPE_CHECKING:
     import polars as pl
@@ -159,30 +158,28 @@ def joined(parts: Sequence[ScoreFile], name: str) -> ScoreFile:
             if device in seen:
                 raise ValueError(f"device {device!r} has scores in {seen[device]} and in {part.name}; keep them in one")
             seen[device] = part.name
-    order = natural_order(seen)
     known = {part.classes for part in parts}
     if len(known - {None}) > 1:
         raise ValueError(f"{name}: its files name different classes; keep scores of one model in a folder")
     made_by = one_score((part.made_by for part in parts), name)
-    tables = [part.table for part in parts]
-    sizes = np.concatenate([table.sizes for table in tables])
-    columns: dict[str, Any] = {
-        name: None if getattr(tables[0], name) is None else np.concatenate([getattr(t, name) for t in tables])
-        for name in ("score", "weight", "inputs", "labels")
-    }
-    whole = replace(
-        tables[0],
-        names=tuple(name for table in tables for name in table.names or ()),
-        offsets=np.concatenate([[0], np.cumsum(sizes)]),
-        groups=None if tables[0].groups is None else Memberships.joined([one.groups for one in tables if one.groups]),
-        **columns,
-    )
-    return ScoreFile(rows_of(whole, order), name, max(known, key=bool, default=None), made_by)
+    every = [part.rows for part in parts]
+    sizes = np.concatenate([np.diff(rows.offsets) for rows in every])
+    devices, offsets, order = by_device([*seen], np.repeat(np.arange(len(sizes)), sizes))
+
+    def column(which: str) -> Any:
+        values = [getattr(rows, which) for rows in every]
+        if values[0] is None:
+            return None
+        return Memberships.joined(values).taken(order) if which == "groups" else np.concatenate(values)[order]
+
+    columns = {which: column(which) for which in ("score", "groups", "weight", "inputs", "labels")}
+    whole = ScoreRows(devices, offsets, group_column=every[0].group_column, **columns)
+    return ScoreFile(whole, name, max(known, key=bool, default=None), made_by)
 
 
 def _nothing(layout: Layout, name: str) -> ScoreFile:
     """Return a file without rows that has the columns which were asked for: this rank hosts no device with scores."""
-    rows = Rows(
+    rows = ScoreRows(
         (),
         np.zeros(1, dtype=np.int64),
         np.empty((0, 2)) if layout.sides else np.empty(0),

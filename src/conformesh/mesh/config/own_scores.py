@@ -272,15 +272,14 @@ def _own_scores_in(table: Table, config: DeviceConfig) -> OwnScores:
             "own"
         )
     check_made_by(held, config)
-    epochs, values = held.epoch if config.is_private else None, held.table.score
-    assert values is not None
+    epochs, values = held.epoch if config.is_private else None, held.rows.score
     if epochs is not None and (epochs < 1).any():
         raise ValueError(f"{table.name}: the column {EPOCH!r} must hold whole numbers, at least 1; repair or drop it")
     if not config.has_parts:
         return OwnScores(values, epochs)
     if len(held.devices) > 1:
         raise ValueError(f"{table.name}: rows must name their device in one way, got {listed(held.devices)}")
-    groups, weights = held.table.groups, held.table.weight
+    groups, weights = held.rows.groups, held.rows.weight
     _check_groups(table.name, groups, config)
     if weights is not None and config.weight_bound is not None:
         check_bound(weights, config.weight_bound, lambda row: (table.name, row))
@@ -357,11 +356,11 @@ def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
 def _beside(held: ScoreFile, k: int, config: DeviceConfig) -> dict[str, Any]:
     """Return the columns of groups and weights of a device's rows."""
     found: dict[str, Any] = {}
-    rows = held.table.rows(k)
-    if held.table.groups is not None:
-        groups = held.table.groups.taken(rows)
+    rows = slice(*held.rows.offsets[k : k + 2].tolist())
+    if held.rows.groups is not None:
+        groups = held.rows.groups.taken(rows)
         _check_groups(held.name, groups, config)
         found[config.group_column] = [groups.atoms[code][0] for code in groups.codes.tolist()]
-    if held.table.weight is not None and config.weight_column is not None:
-        found[config.weight_column] = held.table.weight[rows].tolist()
+    if held.rows.weight is not None and config.weight_column is not None:
+        found[config.weight_column] = held.rows.weight[rows].tolist()
     return found
