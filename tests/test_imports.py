@@ -33,9 +33,6 @@ FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floo
     {"__main__"},
 )
 UPWARD = {  # what may look up, when first called or for a type alone, and why
-    ("io/score_files.py", "losses"): "files of losses are read into a `Table`",
-    ("io/score_files.py", "table"): "files of scores are read into a `Table`",
-    ("io/score_folders.py", "table"): "folders of scores are read into a `Table`",
     ("table.py", "engines"): "`Table.on` names the type of the engine whose devices it takes",
     ("result/result.py", "api"): "`Result.update` calibrates again",
     ("result/result.py", "methods"): "`Result.update` keeps the options of its method",
