@@ -649,6 +649,7 @@ TRIGGERS = {
     "sides x epsilon": asked_for(Cell(sides=True, method="p-dcp"), options=EPSILON),
     "max x epsilon": asked_for(Cell("max", method="p-dcp"), options=EPSILON),
     "ghost x groups": asked_for(Cell("disjoint"), rank_rule="ghost"),
+    "ghost x weights, centres, pac_confidence or overlapping groups": asked_for(Cell(centres=True), rank_rule="ghost"),
     "weights x methods": asked_for(Cell("", "tests", method="q-dcp")),
     "centres x methods": asked_for(Cell(centres=True, method="fcp")),
 }

@@ -25,6 +25,7 @@ from conformesh.kernels.ranks import (
     GIVEN,
     Alpha,
     check_alpha,
+    check_pac_confidence,
     exact_alpha,
     exact_number,
     make_requirement,
@@ -336,10 +337,11 @@ def _levels(given: Any, what: str, exact: Callable[[Any], Fraction]) -> tuple[Fr
 def _mixture(mixture: Any, rank_rule: str, pac_confidence: Alpha | None) -> dict[str, Any]:
     """Return the fields of a guarantee that say which devices new examples come from, and by which rule."""
     column = isinstance(mixture, str) and mixture not in CHOSEN_MIXTURES
-    made = make_requirement("sizes" if column else mixture, rank_rule, pac_confidence)
+    made = make_requirement("sizes" if column else mixture, rank_rule)
+    level = None if pac_confidence is None else check_pac_confidence(pac_confidence)
     shares = None if made.shares is None else {**made.shares}
     kind = str(mixture) if column else made.mixture
-    return {"mixture": Mixture(kind, shares), "rank_rule": rank_rule, "pac_confidence": made.pac_confidence}
+    return {"mixture": Mixture(kind, shares), "rank_rule": rank_rule, "pac_confidence": level}
 
 
 def _with_shares(guarantee: Guarantee, table: Table) -> Guarantee:

@@ -138,6 +138,11 @@ def _rule(run: Run, *names: str) -> bool:
     return run.group_rule in names
 
 
+def _has_unequal_scores(guarantee: Guarantee, run: Run) -> bool:
+    weighted = guarantee.weighting is not None or guarantee.centres is not None
+    return weighted or guarantee.pac_confidence is not None or run.group_rule is not None
+
+
 # Every combination that is refused, with its reason: documentation and one test derive from it. What depends on the
 # options of one method alone is refused by that method.
 REFUSALS: tuple[Refusal, ...] = (
@@ -235,6 +240,13 @@ REFUSALS: tuple[Refusal, ...] = (
         "use mixture='paper', or rank_rule='swap'",
     ),
     Refusal(
+        "ghost x weights, centres, pac_confidence or overlapping groups",
+        lambda g, r, k: g.rank_rule == "ghost" and _has_unequal_scores(g, r),
+        "rank_rule='ghost' counts scores that weigh alike, one imagined score per device, on average over draws of the "
+        "scores",
+        "with weights, or with pac_confidence, use rank_rule='auto'",
+    ),
+    Refusal(
         "weights x methods",
         lambda g, r, k: g.weighting is not None and _takes(g, r) != "scores",
         "this method counts every score of a device alike, and a shift gives each score a weight",
@@ -272,6 +284,7 @@ def solve(
     started = time.perf_counter()
     chosen, faults = _chosen(run, score), as_faults(run.faults)
     refuse_faults(run.method, chosen, faults)
+    refuse(guarantee, run, network.devices)
     asked, kept = _requirements(guarantee, run.method, network)
     with (
         rounds_on_a_bar(f"{run.method} on {network.name}", run.observer, run.progress) as observer,
@@ -325,6 +338,7 @@ def solve_on_device(
     if (shares := guarantee.mixture.shares) is not None:  # devices that were lost have none any more
         left = {device: share for device, share in shares.items() if device in network.ids}
         guarantee = structs.replace(guarantee, mixture=structs.replace(guarantee.mixture, shares=left))
+    refuse(guarantee, run, network.devices)
     asked, kept = _requirements(guarantee, run.method, network)
     rows, names = Rows(table, (name,)), configured(guarantee, table, name)
     counts = rows.counts(names.atoms)
