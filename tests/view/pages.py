@@ -3,7 +3,7 @@
 import json
 
 TIMEOUT = 30_000  # milliseconds, for machines that have much to do
-WAIT = """() => new Requirement((done, failed) => {
+WAIT = """() => new Promise((done, failed) => {
     const begun = performance.now();
     const ask = () => {
         if (%s) done();
@@ -21,4 +21,4 @@ def until(page, condition):
 
 def drawn(page):
     """Wait until what was done before has been drawn: the frame that does it was asked for then."""
-    page.evaluate("new Requirement((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.xdist_group("browser")
 # When a row of the table first says that a device is silent, in milliseconds since 1970.
 WATCH = """() => {
   const silent = () => document.querySelector("table.devices tbody").innerText.includes("silent");
-  window.seen = new Requirement((done) => {
+  window.seen = new Promise((done) => {
     const look = () => (silent() ? done(Date.now()) : requestAnimationFrame(look));
     look();
   });

@@ -624,7 +624,7 @@ def test_five_thousand_devices_move(show, record_property):
     """At least 20 frames a second on an idle machine; half of that is asked for."""
     page = show(traces.many(5000, 120))
     page.evaluate("conformesh.panels[0].asked.seek(0)")
-    frames = page.evaluate("""() => new Requirement((done) => {
+    frames = page.evaluate("""() => new Promise((done) => {
         document.querySelector('.play').click();
         let count = 0;
         const begun = performance.now();
