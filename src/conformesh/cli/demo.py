@@ -227,7 +227,7 @@ def _reading(lines: Sequence[_Line], target: float) -> list[str]:
             for name in (first, second)
         ),
         "counted: the devices know the rank of their threshold. assumed: valid only if something holds that nobody\n"
-        "checked. none: no promise.",
+        "checked. none: no guarantee.",
     ]
     starred = {line.method: line.assumption for line in lines if line.guarantee == "counted" and line.assumption}
     return texts + [f"* {method}: {words}." for method, words in starred.items()]
