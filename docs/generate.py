@@ -136,15 +136,15 @@ def certificates() -> str:
 # What can be asked for together: the keywords that ask for it, see `_asked`.
 COMBINED: dict[str, tuple[str, ...]] = {
     "groups": ("groups",),
-    "overlapping groups: `atoms`, `max`": ("groups", "max"),
-    "overlapping groups: `seq`, `regression`": ("groups", "seq"),
+    "atoms, max": ("groups", "max"),
+    "seq, regression": ("groups", "seq"),
     "two sides": ("sides",),
     "weights": ("weights",),
     "class weights": ("class weights",),
     "centres": ("centres",),
     "losses": ("losses",),
-    "`pac_confidence`": ("pac",),
-    "`rank_rule='ghost'`": ("ghost",),
+    "PAC": ("pac",),
+    "ghost rank": ("ghost",),
 }
 
 
