@@ -174,7 +174,7 @@ def test_a_p_value_is_the_smallest_level_of_its_rank(target, part):
         demand = requirement.demand(sizes, ())
         total = int(rng.integers(0, demand.total + 1)) if part else demand.total
         spare, below = int(rng.integers(0, 3)) if part else 0, int(rng.integers(0, total + 1))
-        p = demand.p_value(requirement, 0, below, total, spare)
+        [p] = demand.p_values(requirement, 0, [below], total, spare)
         for alpha in (p, p - Fraction(1, 10**6), p + Fraction(1, 10**6), Fraction(1, 7)):
             if 0 < alpha < 1:
                 assert (p <= alpha) == (below >= demand.required(requirement, alpha, 0, 0, total, spare))

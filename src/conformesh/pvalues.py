@@ -257,8 +257,10 @@ def exact_p_values(site: Site, asked: Asked, counted: Tally) -> tuple[list[Fract
     new = np.ones(len(asked.trials), dtype=bool)
     new[1:] = (np.diff(counted.below) != 0) | (np.diff(asked.trials) != 0)
     demands, totals, spares = site.demands, counted.totals.tolist(), counted.spares.tolist()
-    pairs = zip(asked.trials[new].tolist(), counted.below[new].tolist(), strict=True)
-    found = [demands[t].p_value(site.requirement, t, below, totals[t], spares[t]) for t, below in pairs]
+    trials, below = asked.trials[new], counted.below[new]
+    found: list[Fraction] = []
+    for t in np.unique(trials).tolist():  # thresholds are asked in the order of trials
+        found += demands[t].p_values(site.requirement, t, below[trials == t].tolist(), totals[t], spares[t])
     return found, np.cumsum(new) - 1
 
 

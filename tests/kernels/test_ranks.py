@@ -109,7 +109,7 @@ def check_ranks(number, seed):
         if requirement.loss_unit:
             continue
         below = int(rng.integers(2 * max(case.total, 1)))
-        p = demand.p_value(requirement, case.column, below, case.total, case.lost)
+        [p] = demand.p_values(requirement, case.column, [below], case.total, case.lost)
         assert p == reference_p_value(case, below), case
         if requirement.test_weights is None and 0 < p < 1:
             # the smallest level at which a score above `below` is missed: where the required rank is at most `below`

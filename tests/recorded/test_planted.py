@@ -249,7 +249,7 @@ def p_values_are_rounded_down(patch):
 
 @bug("p-values-02", "detect-04")
 def p_values_forget_the_new_score(patch):
-    changed(patch, Demand, "p_value", lambda p: p * Fraction(99, 100))
+    changed(patch, Demand, "p_values", lambda found: [p * Fraction(99, 100) for p in found])
 
 
 @bug("detect-01", "detect-08")

@@ -501,19 +501,22 @@ class Demand:
             return rule.required(total if requirement.loss_unit else exact, exact)
         return rule.required(total + rule.unit * lost, (mass if requirement.loss_unit else total) + lost)
 
-    def p_value(self, requirement: Requirement, column: int, below: int, total: int, lost: int) -> Fraction:
-        """Return the smallest level at which `below` is the required rank: the p-value of a new score, at most 1.
+    def p_values(
+        self, requirement: Requirement, column: int, below: Sequence[int], total: int, lost: int
+    ) -> list[Fraction]:
+        """Return for each of `below` the smallest level at which it is the required rank: p-values, at most 1.
 
-        `below` is what the scores strictly below the new one weigh, the others as in `required`.
+        `below` is what the scores strictly below a new one weigh, the others as in `required`.
         """
         whole = total + lost if requirement.is_weighted else self.base - self.missing
         more, above = self.rank_rule(requirement, Fraction(1, 2), column).p_value_slack
-        return min(Fraction(1), (whole + above - below) / (whole + more)) if whole + more else Fraction(1)
+        top, base, one = whole + above, whole + more, Fraction(1)
+        return [min(one, (top - rank) / base) for rank in below] if base else [one] * len(below)
 
     @property
     def least(self) -> Fraction:
         """The smallest p-value that a new score can have."""
-        return self.p_value(DEFAULT, 0, self.total, self.total, 0)
+        return self.p_values(DEFAULT, 0, [self.total], self.total, 0)[0]
 
     def grain(self, requirement: Requirement) -> int:
         """Return a weight that no score is below, known to all; 1 where scores have weights of their own."""
@@ -549,12 +552,12 @@ class _Smaller(Demand):
             self.other.required(requirement, alpha, column, level, total, lost, mass),
         )
 
-    def p_value(self, requirement: Requirement, column: int, below: int, total: int, lost: int) -> Fraction:
+    def p_values(
+        self, requirement: Requirement, column: int, below: Sequence[int], total: int, lost: int
+    ) -> list[Fraction]:
         """Return the smaller of both: at every level one of them is used, and which does not depend on scores."""
-        return min(
-            super().p_value(requirement, column, below, total, lost),
-            self.other.p_value(requirement, column, below, total, lost),
-        )
+        ours = super().p_values(requirement, column, below, total, lost)
+        return [*map(min, ours, self.other.p_values(requirement, column, below, total, lost))]
 
     def name(self, alpha: Fraction) -> str:
         """Return which rule asks for less."""
