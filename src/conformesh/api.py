@@ -12,9 +12,8 @@ from msgspec import structs
 from numpy.typing import ArrayLike
 
 from conformesh.centres import Centres
-from conformesh.engines import Engine
+from conformesh.engines import Engine, fail_together
 from conformesh.engines.base import Observer
-from conformesh.engines.job import guarded
 from conformesh.faults import Faults
 from conformesh.graph.network import Network
 from conformesh.guarantee import Guarantee, LossBound, Mixture, Sides
@@ -41,7 +40,7 @@ from conformesh.streams import Rng, recorded_seed
 from conformesh.table import ColumnNames, Table, as_classes, as_network, known_devices, loss_table
 
 
-@guarded
+@fail_together
 def calibrate(
     data: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
     network: Network | str | Any = None,
@@ -222,7 +221,7 @@ def calibrate(
     return solve(table, guarantee, as_network(network, table), run, score=kind, classes=known)
 
 
-@guarded
+@fail_together
 def control(
     losses: Iterable[Any] | Mapping[Any, Any] | Any,
     network: Network | str | Any = None,

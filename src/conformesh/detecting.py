@@ -25,9 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.engines import Engine
+from conformesh.engines import Engine, fail_together
 from conformesh.engines.base import Observer
-from conformesh.engines.job import guarded
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import SHARES, Alpha, Requirement, check_shares, exact_alpha, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -55,7 +54,7 @@ SAFE = 1 - 1e-6  # of that chance, far more than its arithmetic can err
 RARE = 1e-3  # a chance below it would mean thousands of draws
 
 
-@guarded
+@fail_together
 def detect(
     data: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
     network: Network | str | Any = None,

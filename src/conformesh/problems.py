@@ -362,7 +362,7 @@ def columns_of(
         levels=tuple(alpha for alpha, _ in levels),
         problems=problems,
         examples=held,
-        asked=_asked(guarantee, sides, parts, levels),
+        asked=_asked_levels(guarantee, sides, parts, levels),
         grouping=grouping if strategy else None,
     )
 
@@ -490,7 +490,7 @@ def _test_weights(
     return (made[0],) if len({*made}) == 1 else tuple(made)
 
 
-def _asked(
+def _asked_levels(
     guarantee: Guarantee,
     sides: Sequence[str | None],
     parts: Sequence[tuple[int, int, int]],

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.engines import Engine
+from conformesh.engines import Engine, fail_together
 from conformesh.engines.base import Observer
-from conformesh.engines.job import guarded
 from conformesh.graph.network import Network
 from conformesh.guarantee import Guarantee, Mixture
 from conformesh.io.arrays import as_array
@@ -38,7 +37,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@guarded
+@fail_together
 def p_values(
     data: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
     network: Network | str | Any = None,

@@ -25,9 +25,8 @@ import numpy as np
 from msgspec import json, structs
 from numpy.typing import ArrayLike
 
-from conformesh.engines import Engine
+from conformesh.engines import Engine, fail_together
 from conformesh.engines.base import Observer
-from conformesh.engines.job import guarded
 from conformesh.graph.network import Network
 from conformesh.io.arrays import columns_of
 from conformesh.io.schemas import checked
@@ -51,7 +50,7 @@ PRECISION = 1e-3  # relative, of a rank error: finer would not matter to anybody
 LARGE = 0.1  # of n: a median with a larger rank error may be the .4 or the .6 quantile, which deserves a note
 
 
-@guarded
+@fail_together
 def quantiles(
     data: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
     network: Network | str | Any = None,

@@ -282,7 +282,7 @@ def solve(
     from conformesh.progress import rounds_on_a_bar
 
     started = time.perf_counter()
-    chosen, faults = _chosen(run, score), as_faults(run.faults)
+    chosen, faults = _method_options(run, score), as_faults(run.faults)
     refuse_faults(run.method, chosen, faults)
     refuse(guarantee, run, network.devices)
     asked, kept = _requirements(guarantee, run.method, network)
@@ -334,7 +334,7 @@ def solve_on_device(
     out the exchange of numbers of rows. A private method is not told these numbers; `secrets` are what it keeps to
     itself. `shown` is where it may be seen how far the run is.
     """
-    chosen, name = _chosen(run, score), network.ids[row]
+    chosen, name = _method_options(run, score), network.ids[row]
     if (shares := guarantee.mixture.shares) is not None:  # devices that were lost have none any more
         left = {device: share for device, share in shares.items() if device in network.ids}
         guarantee = structs.replace(guarantee, mixture=structs.replace(guarantee.mixture, shares=left))
@@ -353,7 +353,7 @@ def solve_on_device(
     if columns.sizes is None:
         columns = replace(columns, sizes=((yield from everybodys_counts(blank, columns.scores[0].sizes)),))
     site = _site(blank, columns, run, chosen)
-    hidden = _hidden(columns, rows, here, agreed, run.seed)
+    hidden = _draw_hidden_scores(columns, rows, here, agreed, run.seed)
     method = _protocol(site, columns, columns.scores, run, chosen, hidden, None, sealed=False)  # frames are not signed
     outcome = yield from on_its_own(site, method)
     sizes = site.sizes if outcome.sizes is None else outcome.sizes
@@ -368,7 +368,7 @@ def solve_on_device(
     return replace(outcome, problems=tuple(problems))
 
 
-def _chosen(run: Run, score: Score | None) -> Any:
+def _method_options(run: Run, score: Score | None) -> Any:
     """Return the options of the method."""
     return make_options(run.method, suited_options(run.method, run.options, score))
 
@@ -430,7 +430,7 @@ def _run(
     if columns.grouping is not None and columns.grouping.hides_drawn_scores:
         drawn = {"group_seed": engine.share(run.seed)[0]}  # every rank has drawn its own
     everyone = rows.devices == network.devices
-    hidden = _hidden(
+    hidden = _draw_hidden_scores(
         columns, rows, np.arange(rows.devices) if everyone else engine.here, agreed, drawn.get("group_seed")
     )
     hidden = [None if one is None else rows_here(engine, one) for one in hidden]
@@ -453,7 +453,7 @@ def _site(blank: Site, columns: Columns, run: Run, chosen: Any) -> Site:
     )
 
 
-def _hidden(
+def _draw_hidden_scores(
     columns: Columns, rows: Rows, network_rows: NDArray[np.int64], agreed: Agreed, seed: int | None
 ) -> list[NDArray[np.float64] | None]:
     """Return the scores that regression over many groups hides, for each run of columns; None: none."""

@@ -311,7 +311,7 @@ class Table:
             in_place=False,
         )
 
-    def _copied(self, devices: Sequence[int] | Ints) -> Table:
+    def _for_one_run(self, devices: Sequence[int] | Ints) -> Table:
         """Return the rows of these devices for one run, which may sort what was copied."""
         chosen = self.taken(devices)
         return chosen if chosen is self else replace(chosen, in_place=True)
@@ -327,12 +327,12 @@ class Table:
             ids = network.ids
             wanted = local if len(local) < len(ids) and {*self.names} <= {*local} else ids
             place = _places(self.names, wanted, what)
-            chosen = self._copied([place[name] for name in wanted])
+            chosen = self._for_one_run([place[name] for name in wanted])
         else:
             network.check_list(what)
             chosen = self
         if chosen.devices == network.devices and len(local) < network.devices:
-            return chosen._copied(engine.here)
+            return chosen._for_one_run(engine.here)
         if chosen.devices != len(local):
             here = "" if len(local) == network.devices else f", or for the {len(local)} of this rank"
             turned = chosen.devices and {*chosen.sizes.tolist()} == {network.devices}

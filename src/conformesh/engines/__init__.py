@@ -1,9 +1,10 @@
 """ENGINES: what drives a protocol, one line each. Engines move the bytes and do the waiting."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from conformesh.engines.base import Engine, Observer
 from conformesh.engines.simulator import Simulator
@@ -13,7 +14,10 @@ from conformesh.names import unknown
 if TYPE_CHECKING:
     from conformesh.engines.mpi.engine import Mpi
 
-__all__ = ["ENGINES", "Driver", "Engine", "Mpi", "Simulator", "get_driver", "make_engine"]
+__all__ = ["ENGINES", "Driver", "Engine", "Mpi", "Simulator", "fail_together", "get_driver", "make_engine"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -80,3 +84,22 @@ def get_driver(name: str) -> Driver:
 def make_engine(name: str, network: Network, observer: Observer | None = None) -> Engine:
     """Make an engine by name."""
     return get_driver(name).make(network, observer=observer)
+
+
+def fail_together(function: Callable[P, R]) -> Callable[P, R]:
+    """Let an error that only one process of a job meets end all of them: the others would wait for it forever.
+
+    For public functions with the keyword `engine`. Each process reads data of its own, so reading may fail on one.
+    """
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        engine: Any = kwargs.get("engine", "simulator")
+        if isinstance(engine, str):
+            job = ENGINES[engine].job if engine in ENGINES else None  # an unknown name is refused later, in words
+            with nullcontext() if job is None else job():
+                return function(*args, **kwargs)
+        with engine.together() if hasattr(engine, "together") else nullcontext():
+            return function(*args, **kwargs)
+
+    return run

@@ -227,7 +227,7 @@ class Result(
         view = self
         for one in key if isinstance(key, tuple) else (key,):
             is_level = isinstance(one, Real) and not isinstance(one, Integral)
-            view = view.at(one) if is_level else view._narrowed(one)
+            view = view.at(one) if is_level else view._select(one)
         return view
 
     def at(self, alpha: Alpha | None = None) -> Result:
@@ -241,7 +241,7 @@ class Result(
             raise ValueError(complaint)
         return structs.replace(self, answers=tuple(a for a in self.answers if float(a.alpha) == level))
 
-    def _narrowed(self, key: object) -> Result:
+    def _select(self, key: object) -> Result:
         """Return the result of one name among the parts."""
         axes, name = axes_of(self.guarantee), str(key)
         for i, axis in enumerate(axes):
