@@ -14,14 +14,14 @@ from harness import Row, Series
 from numpy.typing import NDArray
 
 from conformesh import Network
-from conformesh.detecting import default_sample_size, no_redraw, thinned_sizes
+from conformesh.common.random_streams import stream
 from conformesh.engines import Simulator
 from conformesh.kernels.ranks import Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.pipeline.detection import default_sample_size, no_redraw, thinned_sizes
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.site import Site
 from conformesh.protocols.tally import step_up
-from conformesh.streams import stream
 
 DEVICES, SCORES, TESTS, PART, LIFT = 20, 50, 200, 0.15, 3.5
 FDR = Fraction(1, 10)

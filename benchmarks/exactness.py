@@ -8,7 +8,7 @@ from harness import Row, Series, compared, times_of
 from conformesh import Network, calibrate, conformal_rank, conformal_threshold
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import PUBLISHED
-from conformesh.solver import solve_draws
+from conformesh.pipeline.solver import solve_draws
 
 
 def _without_pooling(n: int, repeats: int) -> list[Row]:

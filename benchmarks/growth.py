@@ -17,7 +17,7 @@ from networks import gossiping, ring_of
 from conformesh import Network
 from conformesh.engines import Simulator
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.solver import solve_draws
+from conformesh.pipeline.solver import solve_draws
 
 ROUNDS = 4  # of a run whose rounds are measured
 MOST = 1.1  # the fitted exponent of linear growth

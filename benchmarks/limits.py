@@ -25,7 +25,7 @@ from networks import SHUFFLED, network_of
 
 from conformesh.engines.ordering import near_order
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.solver import solve_draws
+from conformesh.pipeline.solver import solve_draws
 
 WARM = 5000  # devices; enough for the loops and the eigenvalues of large networks
 

@@ -11,7 +11,7 @@ from tests.reference import consensus_loop, q_dcp_by_fsolve, weight_matrix
 from conformesh import Network, calibrate
 from conformesh.graph.weights import WEIGHTS
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.solver import solve_draws
+from conformesh.pipeline.solver import solve_draws
 
 
 def bench(quick: bool = False) -> tuple[list[Row], list[Series]]:

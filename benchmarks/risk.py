@@ -18,7 +18,7 @@ from harness import Row, Series, compared, times_of
 from numpy.typing import NDArray
 
 from conformesh import Network, control
-from conformesh.losses import FalseNegativeRate, Steps
+from conformesh.scores.losses import FalseNegativeRate, Steps
 
 Floats = NDArray[np.float64]
 Drawn = tuple[Floats, NDArray[np.bool_]]  # outputs and which of them are true

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from conformesh import Network
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.solver import solve_draws
+from conformesh.pipeline.solver import solve_draws
 
 Floats = NDArray[np.float64]
 Devices = list[Floats]  # the scores of each
@@ -279,8 +279,8 @@ def keep(lines: Sequence[Line]) -> None:
 
 def draw(folder: Path, picture: Path) -> None:
     """Draw rounds against bits."""
-    from conformesh.comparing import fronts
-    from conformesh.plots.front import draw_front
+    from conformesh.lab.comparison import fronts
+    from conformesh.lab.comparison_plots import draw_front
 
     [scores] = real(folder, "logits", 1)
     draw_front(picture, fronts(scores, [Network.torus(5, 4), Network.chain(DEVICES)], ALPHA))

@@ -29,15 +29,15 @@ from numpy.typing import NDArray
 from references import entries, page_of
 
 from conformesh import METHODS, TOPOLOGIES, Centres, Network, Result, calibrate, control
-from conformesh.data.partition import PARTITIONS, partition
 from conformesh.engines import ENGINES
 from conformesh.graph.weights import WEIGHTS
-from conformesh.losses import LOSSES, Steps
+from conformesh.lab.datasets.partition import PARTITIONS, partition
+from conformesh.pipeline.solver import REFUSALS
 from conformesh.privacy.attack import observable
 from conformesh.privacy.exposure import exposure_of
 from conformesh.protocols.aggregate import AGGREGATORS, CannotAggregate
 from conformesh.scores import SCORES
-from conformesh.solver import REFUSALS
+from conformesh.scores.losses import LOSSES, Steps
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -506,8 +506,8 @@ def sweep_keys() -> str:
     """Every key of a sweep's configuration, table by table."""
     from msgspec import NODEFAULT
 
-    from conformesh.sweeping.config import RECORDS
-    from conformesh.sweeping.schema import SOURCES, MethodTable, NetworkTable, SweepFile, keys_of
+    from conformesh.lab.sweeps.config import RECORDS
+    from conformesh.lab.sweeps.schema import SOURCES, MethodTable, NetworkTable, SweepFile, keys_of
 
     tables = {"The whole": SweepFile, "`[[networks]]`": NetworkTable, "`[[methods]]`": MethodTable}
     tables |= {f'`[scores]`, source = "{name}"': keys for name, keys in SOURCES.items()}

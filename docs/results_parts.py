@@ -9,11 +9,11 @@ from pathlib import Path
 
 import polars as pl
 
-from conformesh.experiments import EXPERIMENTS, get_experiment
-from conformesh.experiments.experiment import VARIANTS
-from conformesh.experiments.published import published
-from conformesh.experiments.results import Curves, curves_of
-from conformesh.experiments.verdicts import Verdict, judge
+from conformesh.lab.reproduction import EXPERIMENTS, get_experiment
+from conformesh.lab.reproduction.experiment import VARIANTS
+from conformesh.lab.reproduction.published import published
+from conformesh.lab.reproduction.results import Curves, curves_of
+from conformesh.lab.reproduction.verdicts import Verdict, judge
 
 RESULTS = Path(__file__).parents[1] / "results"
 Rows = list[Sequence[str]]

@@ -7,11 +7,11 @@ from conformesh import Network, conformal_rank
 from conformesh.engines import Simulator
 from conformesh.graph.weights import WEIGHTS
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.bounds import histogram
 from conformesh.protocols.consensus import gossip
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
-from conformesh.solver import solve_draws
 from tests.statistics import assert_coverage
 
 

@@ -19,18 +19,18 @@ from conformesh import (
     control,
     detect,
     estimate_ratios,
-    losses,
     p_values,
     quantiles,
     scores,
 )
-from conformesh.comparing import Way, compare, fronts
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.lab.comparison import Way, compare, fronts
+from conformesh.lab.planning.planner import plan
 from conformesh.online import ACI, online
-from conformesh.planning.planner import plan
+from conformesh.pipeline.solver import solve_draws
 from conformesh.privacy.exposure import exposure_of
+from conformesh.scores import losses
 from conformesh.sklearn import MeshClassifier, MeshRegressor
-from conformesh.solver import solve_draws
 
 RNG = np.random.default_rng(0)
 NETWORK = Network.cycle(4)

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from conformesh import METHODS, TOPOLOGIES, __version__
-from conformesh.data.partition import PARTITIONS
 from conformesh.engines import ENGINES
 from conformesh.graph.weights import WEIGHTS
+from conformesh.lab.datasets.partition import PARTITIONS
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.scores import SCORES
 

@@ -34,9 +34,9 @@ from conformesh import (
     scores,
 )
 from conformesh.cli import app
-from conformesh.comparing import compare, ways_of
-from conformesh.losses import Steps
+from conformesh.lab.comparison import compare, ways_of
 from conformesh.online import online
+from conformesh.scores.losses import Steps
 from conformesh.sklearn import MeshClassifier, MeshRegressor
 
 RNG = np.random.default_rng(26)

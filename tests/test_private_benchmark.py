@@ -13,7 +13,7 @@ from scipy import integrate, stats
 from conformesh import Network
 from conformesh.kernels.ranks import make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.solver import solve_draws
+from conformesh.pipeline.solver import solve_draws
 
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "promises"
 ALPHA = 0.1

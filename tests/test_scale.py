@@ -12,7 +12,7 @@ from conformesh.engines import ordering, simulator
 from conformesh.engines.ordering import memory_order, near_order
 from conformesh.kernels import threads
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.solver import solve_draws
+from conformesh.pipeline.solver import solve_draws
 
 
 def shuffled(network, seed=1):

@@ -20,12 +20,12 @@ from conformesh import (
     calibrate,
     control,
     detect,
-    losses,
     p_values,
     quantiles,
     scores,
 )
-from conformesh.comparing import compare, ways_of
+from conformesh.lab.comparison import compare, ways_of
+from conformesh.scores import losses
 from conformesh.table import Table, check_range
 
 RNG = np.random.default_rng(0)

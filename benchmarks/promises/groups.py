@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh import Network, TooFewScores, calibrate
-from conformesh.io.memberships import Memberships
+from conformesh.files.memberships import Memberships
 from conformesh.kernels.group_fit import first_vertex, improved
 from conformesh.protocols.group_regression import Book, Cell, Level, spanned
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from conformesh import Network, Result, calibrate, choose_centres, scores
-from conformesh.result.evaluation import Coverage, Evaluation, coverage_by_centre
+from conformesh.results.evaluation import Coverage, Evaluation, coverage_by_centre
 
 DEVICES, ALPHA, CENTRES = 20, 0.1, 20
 SCORE = scores.AbsoluteResidual()

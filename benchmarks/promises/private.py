@@ -36,8 +36,8 @@ import polars as pl
 import rivals
 from numpy.typing import NDArray
 
-from conformesh.data.digits import load_digits_at
 from conformesh.kernels.ranks import make_requirement
+from conformesh.lab.datasets.digits import load_digits_at
 from conformesh.privacy.histogram import HistogramPlan, Release
 from conformesh.protocols.p_dcp import PDCP
 

@@ -19,12 +19,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from conformesh import Network
-from conformesh.data.digits import load_digits_at, split
 from conformesh.kernels.ranks import Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.lab.datasets.digits import load_digits_at, split
 from conformesh.methods import PUBLISHED
-from conformesh.result.certificate import Certificate
-from conformesh.solver import solve_draws
+from conformesh.pipeline.solver import solve_draws
+from conformesh.results.certificate import Certificate
 
 ALPHA, DRAWS = 0.1, 60
 Floats = NDArray[np.float64]

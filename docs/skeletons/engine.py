@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from conformesh.engines import Driver
 from conformesh.engines.base import Observer, drive, refuse_losses
-from conformesh.faults import Faults
 from conformesh.graph.network import Network
+from conformesh.protocols.faults import Faults
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Each, Extreme, Heard, Max, Min, Pool, Protocol, Sum, Tell, Told
 from conformesh.protocols.rules import Rules
-from conformesh.result.certificate import Cost
+from conformesh.results.certificate import Cost
 
 T = TypeVar("T")
 

@@ -78,7 +78,7 @@ from conformesh import METHODS
 from conformesh.methods import Method
 from conformesh.protocols.consensus import largest
 from conformesh.protocols.site import Outcome
-from conformesh.result.certificate import Certificate
+from conformesh.results.certificate import Certificate
 
 
 @dataclass(frozen=True)

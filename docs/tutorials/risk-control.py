@@ -46,7 +46,8 @@ for ax, row in zip(axes, places, strict=True):
 # its probability is at least 1 − λ. Every site works out, for its own pictures, at which λ their
 # losses fall.
 
-from conformesh import Network, control, losses
+from conformesh import Network, control
+from conformesh.scores import losses
 
 fnr = losses.FalseNegativeRate()
 sites = [pictures(40)[1:] for _ in range(10)]

@@ -19,8 +19,8 @@ from flwr.serverapp.strategy import FedAvg
 from numpy.typing import NDArray
 
 from conformesh import scores
-from conformesh.data.partition import partition
-from conformesh.io.writing import write_scores
+from conformesh.files.writing import write_scores
+from conformesh.lab.datasets.partition import partition
 
 CLIENTS, CLASSES, PIXELS = 8, 10, 64
 ROUNDS, EPOCHS, RATE = 5, 5, 0.3  # of the federation; passes over a client's own rows in each; of gradient descent

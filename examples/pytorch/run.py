@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from conformesh import Network, Result, calibrate, scores
-from conformesh.data.partition import partition
+from conformesh.lab.datasets.partition import partition
 
 DEVICES, TRAINING, CALIBRATION, EPOCHS, ALPHA = 10, 150, 800, 60, 0.05
 SCORE = scores.LAC()

@@ -10,29 +10,30 @@ from typing import TYPE_CHECKING, Any
 from conformesh._version import __version__
 
 if TYPE_CHECKING:
-    from conformesh import losses, scores
+    from conformesh import scores
     from conformesh.api import calibrate, control
-    from conformesh.centres import Centres, choose_centres
-    from conformesh.comparing import compare
-    from conformesh.detecting import detect
-    from conformesh.faults import Faults
+    from conformesh.common.notes import CalibrationNote
     from conformesh.graph.network import Network
     from conformesh.graph.topologies import TOPOLOGIES
     from conformesh.kernels.ranks import conformal_rank, conformal_threshold
+    from conformesh.lab.comparison import compare
+    from conformesh.lab.planning.planner import plan
+    from conformesh.lab.sweeps.running import sweep
     from conformesh.methods import METHODS
-    from conformesh.notes import CalibrationNote
-    from conformesh.planning.planner import plan
-    from conformesh.pvalues import p_values
-    from conformesh.quantile import quantiles
-    from conformesh.result.certificate import Certificate, Cost
-    from conformesh.result.detection import Detection
-    from conformesh.result.evaluation import Evaluation
-    from conformesh.result.pvalues import PValues
-    from conformesh.result.quantiles import Quantiles
-    from conformesh.result.result import Result
-    from conformesh.shift import estimate_ratios
-    from conformesh.solver import TooFewScores
-    from conformesh.sweeping.running import sweep
+    from conformesh.pipeline.detection import detect
+    from conformesh.pipeline.p_values import p_values
+    from conformesh.pipeline.quantiles import quantiles
+    from conformesh.pipeline.shift import estimate_ratios
+    from conformesh.pipeline.solver import TooFewScores
+    from conformesh.protocols.faults import Faults
+    from conformesh.results.certificate import Certificate, Cost
+    from conformesh.results.detection import Detection
+    from conformesh.results.evaluation import Evaluation
+    from conformesh.results.pvalues import PValues
+    from conformesh.results.quantiles import Quantiles
+    from conformesh.results.result import Result
+    from conformesh.scores import losses
+    from conformesh.scores.centres import Centres, choose_centres
     from conformesh.table import Table
 
 __all__ = [
@@ -72,37 +73,39 @@ __all__ = [
 _HOMES = {
     "METHODS": "methods",
     "TOPOLOGIES": "graph.topologies",
-    "CalibrationNote": "notes",
-    "Centres": "centres",
-    "Certificate": "result.certificate",
-    "Cost": "result.certificate",
-    "Detection": "result.detection",
-    "Evaluation": "result.evaluation",
-    "Faults": "faults",
+    "CalibrationNote": "common.notes",
+    "Centres": "scores.centres",
+    "Certificate": "results.certificate",
+    "Cost": "results.certificate",
+    "Detection": "results.detection",
+    "Evaluation": "results.evaluation",
+    "Faults": "protocols.faults",
     "Network": "graph.network",
-    "PValues": "result.pvalues",
-    "Quantiles": "result.quantiles",
-    "Result": "result.result",
+    "PValues": "results.pvalues",
+    "Quantiles": "results.quantiles",
+    "Result": "results.result",
     "Table": "table",
-    "TooFewScores": "solver",
+    "TooFewScores": "pipeline.solver",
     "calibrate": "api",
-    "choose_centres": "centres",
-    "compare": "comparing",
+    "choose_centres": "scores.centres",
+    "compare": "lab.comparison",
     "conformal_rank": "kernels.ranks",
     "conformal_threshold": "kernels.ranks",
     "control": "api",
-    "detect": "detecting",
-    "estimate_ratios": "shift",
-    "p_values": "pvalues",
-    "plan": "planning.planner",
-    "quantiles": "quantile",
-    "sweep": "sweeping.running",
+    "detect": "pipeline.detection",
+    "estimate_ratios": "pipeline.shift",
+    "p_values": "pipeline.p_values",
+    "plan": "lab.planning.planner",
+    "quantiles": "pipeline.quantiles",
+    "sweep": "lab.sweeps.running",
 }
+
+_MODULES = {"losses": "scores.losses", "scores": "scores"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("losses", "scores"):
-        return import_module(f"conformesh.{name}")
+    if name in _MODULES:
+        return import_module(f"conformesh.{_MODULES[name]}")
     if name not in _HOMES:
         raise AttributeError(f"module 'conformesh' has no attribute {name!r}")
     value = getattr(import_module(f"conformesh.{_HOMES[name]}"), name)

@@ -11,13 +11,13 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import ArrayLike
 
-from conformesh.centres import Centres
+from conformesh.common.names import natural_order
+from conformesh.common.random_streams import Rng, recorded_seed
 from conformesh.engines import Engine, fail_together
 from conformesh.engines.base import Observer
-from conformesh.faults import Faults
+from conformesh.files.memberships import Atom
 from conformesh.graph.network import Network
 from conformesh.guarantee import Guarantee, LossBound, Mixture, Sides
-from conformesh.io.memberships import Atom
 from conformesh.kernels.ranks import (
     AUTO,
     CHOSEN_MIXTURES,
@@ -29,14 +29,14 @@ from conformesh.kernels.ranks import (
     exact_number,
     make_requirement,
 )
-from conformesh.losses import Loss, as_loss
 from conformesh.methods import check_keywords
-from conformesh.names import natural_order
-from conformesh.result.result import Result
+from conformesh.pipeline.shift import weighting_of
+from conformesh.pipeline.solver import Run, solve
+from conformesh.protocols.faults import Faults
+from conformesh.results.result import Result
 from conformesh.scores import Function, Score, as_score, two_sided
-from conformesh.shift import weighting_of
-from conformesh.solver import Run, solve
-from conformesh.streams import Rng, recorded_seed
+from conformesh.scores.centres import Centres
+from conformesh.scores.losses import Loss, as_loss
 from conformesh.table import ColumnNames, Table, as_classes, as_network, known_devices, loss_table
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from conformesh.centres import Centres
+from conformesh.scores.centres import Centres
 
 LOWER, UPPER = "lower", "upper"  # the two sides of an interval
 

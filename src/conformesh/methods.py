@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.faults import Faults
+from conformesh.common.names import closest, unknown
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import AUTO, DEFAULT, Requirement, refuse_confidence
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.names import closest, unknown
+from conformesh.protocols.faults import Faults
 from conformesh.protocols.gathering import flooded
 from conformesh.protocols.joint import joint, on_its_own
 from conformesh.protocols.messages import Gathering, Protocol

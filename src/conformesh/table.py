@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.graph.network import Network
-from conformesh.graph.topologies import divisor
-from conformesh.io.arrays import (
+from conformesh.common.arrays import (
     as_array,
     as_rows,
     check_index,
@@ -27,13 +25,15 @@ from conformesh.io.arrays import (
     note_duplicates,
     note_large_integers,
 )
-from conformesh.io.memberships import Memberships
+from conformesh.common.names import device_name, natural_order, unknown
+from conformesh.common.notes import note
+from conformesh.files.memberships import Memberships
+from conformesh.graph.network import Network
+from conformesh.graph.topologies import divisor
 from conformesh.kernels.ranks import CHOSEN_MIXTURES
 from conformesh.kernels.weighted_scores import clean_scores
-from conformesh.losses import Steps
-from conformesh.names import device_name, natural_order, unknown
-from conformesh.notes import note
 from conformesh.scores import Score
+from conformesh.scores.losses import Steps
 
 if TYPE_CHECKING:  # a device of a mesh has no engine
     from conformesh.engines.base import Engine

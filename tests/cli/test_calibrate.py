@@ -16,7 +16,7 @@ import pytest
 
 from conformesh import METHODS, Network, Result, calibrate
 from conformesh.cli.options import checked_options, key_values, method_options, options_of_methods
-from conformesh.names import natural_order
+from conformesh.common.names import natural_order
 from conformesh.protocols.options import option
 
 KEYS = {"format", "guarantee", "answers", "method", "options", "network", "device_ids", "cost", "score", "seconds"}

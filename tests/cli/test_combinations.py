@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 
 from conformesh import Centres, Network, Result, calibrate, control
-from conformesh.losses import Steps
-from conformesh.names import natural_order
+from conformesh.common.names import natural_order
 from conformesh.scores import CQR, LAC
+from conformesh.scores.losses import Steps
 
 DEVICES = 12
 NETWORK = Network.torus(4, 3).relabelled([f"d{k}" for k in range(DEVICES)])

@@ -13,15 +13,15 @@ from matplotlib.image import imread
 
 from conformesh import TOPOLOGIES, Network, calibrate
 from conformesh.cli import app
-from conformesh.compared import answer, in_ranks
-from conformesh.comparing import Front, Point, compare, fronts, information_floor, networks_of, ways_of
+from conformesh.common.names import natural_order
+from conformesh.common.quantities import in_bits
 from conformesh.kernels.ranks import AUTO
+from conformesh.lab.comparison import Front, Point, compare, fronts, information_floor, networks_of, ways_of
+from conformesh.lab.comparison_plots import draw_front
+from conformesh.lab.comparison_table import answer, in_ranks
 from conformesh.methods import Way
-from conformesh.names import natural_order
-from conformesh.plots.front import draw_front
 from conformesh.plots.pictures import draw_comparison
 from conformesh.protocols.e_dcp import SCHEDULES
-from conformesh.quantities import in_bits
 from conformesh.scores import LAC
 
 pytestmark = pytest.mark.xdist_group("compare")  # they share what is computed

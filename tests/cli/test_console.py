@@ -14,10 +14,10 @@ from importlib import import_module
 import pytest
 
 import conformesh
-import conformesh.progress as progress_bars
+import conformesh.common.progress as progress_bars
 from conformesh._version import __version__
 from conformesh.cli import COMMANDS, SUBCOMMANDS, command, console, load
-from conformesh.quantities import in_bits
+from conformesh.common.quantities import in_bits
 
 
 class Terminal(io.StringIO):

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from conformesh import Network, Result, control
-from conformesh.losses import FalseNegativeRate, Steps
+from conformesh.scores.losses import FalseNegativeRate, Steps
 
 
 @pytest.fixture

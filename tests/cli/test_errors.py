@@ -155,7 +155,7 @@ def test_usage_errors_are_a_line_and_a_hint(run, case):
 
 
 def test_unexpected_failures_exit_1_and_debug_shows_where(run, csv, monkeypatch):
-    monkeypatch.setattr("conformesh.io.score_files.read_table", lambda source, *_: {}[source])
+    monkeypatch.setattr("conformesh.files.score_files.read_table", lambda source, *_: {}[source])
     result = run("calibrate", csv(GOOD))
     assert result.exit_code == 1
     assert result.stderr.startswith("error: unexpected KeyError: ")

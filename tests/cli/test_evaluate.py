@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from conformesh import Result, calibrate
-from conformesh.io.score_files import read_scores
+from conformesh.files.score_files import read_scores
 from conformesh.scores import CQR, AbsoluteResidual, NormalisedResidual
 
 LABELS = ["cat", "dog", "owl", "fox"]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from conformesh.cli.options import chosen_faults
-from conformesh.faults import Faults
+from conformesh.protocols.faults import Faults
 
 LOSSY = ("--fault", "loss=0.3", "--fault", "seed=7")
 BEARING = {"h-dcp": ("--consensus", "projection"), "q-dcp": ("--asynchronous", "--rounds", "50")}

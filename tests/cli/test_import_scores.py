@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from conformesh import Result
-from conformesh.io.score_files import read_scores
+from conformesh.files.score_files import read_scores
 from conformesh.scores import AbsoluteResidual
 
 

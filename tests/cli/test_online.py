@@ -9,8 +9,8 @@ import pytest
 
 from conformesh import Network
 from conformesh.cli import console
+from conformesh.common.random_streams import stream as drawn
 from conformesh.online import LEARNERS, Alarm, online, simulating
-from conformesh.streams import stream as drawn
 from conformesh.view import OnlineRecorder, Trace
 
 STEPS, DEVICES = 120, 6

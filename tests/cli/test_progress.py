@@ -11,9 +11,9 @@ import types
 import pytest
 
 from conformesh import Network, calibrate, sweep
-from conformesh import progress as bars
 from conformesh.cli import console
-from conformesh.comparing import compare, ways_of
+from conformesh.common import progress as bars
+from conformesh.lab.comparison import compare, ways_of
 
 
 class Terminal(io.StringIO):

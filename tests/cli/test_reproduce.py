@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from conformesh.cli import app
-from conformesh.data.synthetic import synthetic_outputs
-from conformesh.experiments import EXPERIMENTS, get_experiment
-from conformesh.experiments.rows import FULL_DRAWS, SEED
+from conformesh.lab.datasets.synthetic import synthetic_outputs
+from conformesh.lab.reproduction import EXPERIMENTS, get_experiment
+from conformesh.lab.reproduction.rows import FULL_DRAWS, SEED
 
 pytestmark = pytest.mark.xdist_group("reproduce")  # they share what is computed
 WORDS = ("reproduce", "star-table", "--quick", "--scores", "logits", "--jobs", "1")

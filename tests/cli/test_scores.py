@@ -13,10 +13,10 @@ import pytest
 
 from conformesh import Result
 from conformesh.cli import SUBCOMMANDS
-from conformesh.data.partition import PARTITIONS, partition
-from conformesh.data.synthetic import synthetic_outputs
-from conformesh.io.model_outputs import read_model_outputs
-from conformesh.io.score_files import read_scores
+from conformesh.files.model_outputs import read_model_outputs
+from conformesh.files.score_files import read_scores
+from conformesh.lab.datasets.partition import PARTITIONS, partition
+from conformesh.lab.datasets.synthetic import synthetic_outputs
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.own_scores import read_own_scores, scatter_scores
 from conformesh.scores import get_score

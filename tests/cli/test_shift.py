@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from conformesh import Network, Result, calibrate
-from conformesh.names import natural_order
+from conformesh.common.names import natural_order
 
 
 @pytest.fixture

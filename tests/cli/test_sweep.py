@@ -5,7 +5,7 @@ from pathlib import Path
 
 import polars as pl
 
-from conformesh.sweeping.config import read_config
+from conformesh.lab.sweeps.config import read_config
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sweep.toml"
 CONFIG = """

@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 
 from conformesh import METHODS, Network
-from conformesh.losses import Steps
 from conformesh.protocols.aggregate import AGGREGATORS
+from conformesh.scores.losses import Steps
 
 OPTIONS = {
     "e-dcp": [

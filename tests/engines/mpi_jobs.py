@@ -17,13 +17,13 @@ from conformesh.cli.pipeline import Ranks, table_of
 from conformesh.engines import Mpi, Simulator
 from conformesh.engines.mpi.exchange import DifferentQuestions
 from conformesh.engines.mpi.partition import PARTITIONS
-from conformesh.io.tables import Layout
+from conformesh.files.tables import Layout
 from conformesh.kernels.ranks import GROUP_RULES
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import waves
 from conformesh.protocols.masks import Secrets
 from conformesh.protocols.messages import KINDS, Each, Extreme, Max, Min, Packets, Pool, Sum, Tell
-from conformesh.solver import solve_draws
 from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, NETWORKS, losses_of, name_of, record, scores_of
 from tests.engines.strictness import BAD, MORE, NETWORK, POOLS, STRANGE, childless_tree, rows_said, saying
 from tests.protocols.alone import repeatable_secrets
@@ -425,7 +425,7 @@ def all_ranks_fail():
 
 def weighted():
     """Weighted scores on every network of random cases: what this rank's devices hold, and whole results."""
-    from tests.test_weights import random_case, shifted_calls
+    from tests.pipeline.test_weights import random_case, shifted_calls
 
     rng, found = np.random.default_rng(4), []
     for _ in range(40):

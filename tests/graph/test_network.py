@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conformesh.common.names import natural_order
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
-from conformesh.names import natural_order
 from tests.strategies import networks
 
 

@@ -6,8 +6,8 @@ import signal
 import traceback
 from contextlib import contextmanager
 
-from conformesh.io import files
-from conformesh.io.files import KILLED
+from conformesh.files import files
+from conformesh.files.files import KILLED
 from conformesh.mesh.config.roster import read_document
 
 WRITE = ("begin", "torn", "written", "synced", "renamed", "done")

@@ -5,7 +5,7 @@ import ssl
 import threading
 from contextlib import contextmanager
 
-from conformesh.io.files import PRIVATE, write_file
+from conformesh.files.files import PRIVATE, write_file
 from conformesh.mesh.config import certificates
 from conformesh.mesh.config.device_toml import DeviceConfig
 

@@ -15,7 +15,7 @@ from conformesh import Certificate, Cost
 from conformesh.guarantee import Guarantee
 from conformesh.mesh.http.server import Service
 from conformesh.mesh.node.state import NodeState
-from conformesh.result.result import Answer, Result
+from conformesh.results.result import Answer, Result
 from conformesh.scores import LAC
 
 JSON = {"Content-Type": "application/json"}

@@ -15,7 +15,7 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client
 from conformesh.peer.journal import whole_records
 from conformesh.peer.memory import ENDED, REPORTED
-from conformesh.solver import solve_draws
+from conformesh.pipeline.solver import solve_draws
 
 
 def _ports_of_this_worker():

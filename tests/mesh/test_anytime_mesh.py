@@ -11,7 +11,7 @@ import pytest
 from conformesh import Network
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.solver import solve_draws
+from conformesh.pipeline.solver import solve_draws
 from tests.mesh.nodes import threshold_in
 from tests.mesh.real import finish, make_mesh, start, wait_for
 

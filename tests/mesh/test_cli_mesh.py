@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from conformesh import Network
 from conformesh.cli import SUBCOMMANDS, app
-from conformesh.io import files
+from conformesh.files import files
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh, scatter_scores
 from conformesh.mesh.config.own_scores import put_scores, read_own_scores

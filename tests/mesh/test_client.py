@@ -189,4 +189,4 @@ def test_somebody_else_there_is_said_in_words(answer, words):
 def test_importing_the_client_is_light():
     code = "import sys, conformesh.mesh.http.client; print(' '.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"numpy", "scipy", "numba", "http.client", "ssl", "conformesh.result.calibration"} & {*loaded}
+    assert not {"numpy", "scipy", "numba", "http.client", "ssl", "conformesh.results.calibration"} & {*loaded}

@@ -11,8 +11,8 @@ import pytest
 from conformesh import Network
 
 pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
-from conformesh.io import files
-from conformesh.io.files import KILLED
+from conformesh.files import files
+from conformesh.files.files import KILLED
 from conformesh.mesh.config import authority, folders
 from conformesh.mesh.config.certificates import issued
 from conformesh.mesh.config.checking import check_folder, compare_maps, examine_authority

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from conformesh import Network
-from conformesh.io import files
-from conformesh.io.files import FAILPOINT, KILLED
+from conformesh.files import files
+from conformesh.files.files import FAILPOINT, KILLED
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh, revoke_device
 from conformesh.mesh.config.roster import read_roster_file

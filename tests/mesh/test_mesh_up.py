@@ -17,7 +17,7 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh
 from conformesh.mesh.node.launching import Watched, _read_log
 from conformesh.mesh.node.process import with_changes
-from conformesh.result.certificate import Noise
+from conformesh.results.certificate import Noise
 from tests.mesh.nodes import calibration, short_folder
 from tests.mesh.real import drawn_scores, make_mesh
 

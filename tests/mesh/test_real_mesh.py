@@ -9,7 +9,7 @@ from conformesh import Network
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.journal import packed, whole_records
 from conformesh.peer.memory import REPORTED
-from conformesh.solver import solve_draws
+from conformesh.pipeline.solver import solve_draws
 from tests.mesh.nodes import threshold_in
 from tests.mesh.real import finish, free_ports, make_mesh, round_of, start, wait_for
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from conformesh import Network
-from conformesh.io.files import write_file
+from conformesh.files.files import write_file
 from conformesh.mesh.config.certificate_names import WINDOW, accepted_names, not_accepted
 from conformesh.mesh.config.device_toml import device_text, read_device
 from conformesh.mesh.config.roster import Earlier, Revoked, Roster, in_one_form, read_document, read_roster_file

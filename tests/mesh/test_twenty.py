@@ -8,7 +8,7 @@ import pytest
 
 from conformesh import METHODS, Network
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.solver import solve_draws
+from conformesh.pipeline.solver import solve_draws
 from tests.campaigns import campaign_seeds
 from tests.mesh.nodes import threshold_in
 from tests.mesh.real import drawn_scores, finish, make_mesh, missed_for, round_of, start, wait_for

@@ -9,11 +9,11 @@ import pytest
 
 from conformesh import Network
 from conformesh.engines.faulty import Weather
-from conformesh.faults import Faults
 from conformesh.graph.weights import metropolis
 from conformesh.online import ACI, LEARNERS, Decaying, QuantileTracker, Rule, online, recommended
 from conformesh.online.arrivals import Arrivals
 from conformesh.online.links import Links
+from conformesh.protocols.faults import Faults
 from tests.online import reference
 from tests.online.adversary import World
 

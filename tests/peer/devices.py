@@ -12,7 +12,7 @@ from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import drawn_faults, play
 from conformesh.peer.settings import Settings
-from conformesh.solver import solve_draws
+from conformesh.pipeline.solver import solve_draws
 
 LIMIT = 300.0  # virtual seconds after which a schedule counts as hanging
 

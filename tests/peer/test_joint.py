@@ -7,9 +7,9 @@ from conformesh import METHODS, Network
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import Faults, Pause, play
+from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.joint import joint
 from conformesh.protocols.site import Outcome
-from conformesh.solver import solve_draws
 from tests.peer.devices import expected, starter, thresholds
 from tests.reference import distances
 

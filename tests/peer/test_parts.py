@@ -9,10 +9,10 @@ from msgspec import structs
 from conformesh import Centres, Network, api, calibrate, control
 from conformesh.guarantee import Groups, Guarantee
 from conformesh.kernels.ranks import GROUP_RULES
-from conformesh.losses import Steps
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
-from conformesh.solver import solve, solve_on_device
+from conformesh.pipeline.solver import solve, solve_on_device
+from conformesh.scores.losses import Steps
 from tests.peer.devices import LIMIT, without
 
 NETWORK = Network.torus(3, 3)

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from conformesh import Network
 from conformesh.engines import Mpi
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.solver import solve_draws
+from conformesh.pipeline.solver import solve_draws
 from tests.privacy.neighbouring import NEIGHBOURING, OPTIONS, drawn_scores
 
 if __name__ == "__main__":

@@ -28,10 +28,10 @@ from conformesh.mesh.node.serving import Node
 from conformesh.mesh.node.state import NodeState
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, Pause
+from conformesh.pipeline.solver import solve_draws
 from conformesh.privacy import histogram
 from conformesh.privacy.account import FILE, Account, PrivacyRefused, read_account
 from conformesh.protocols import p_dcp
-from conformesh.solver import solve_draws
 from tests.engines.mpi import start
 from tests.mesh.meshes import config
 from tests.mesh.nodes import short_folder

@@ -7,10 +7,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from conformesh.pipeline.quantiles import largest_walk, quantiles_of
 from conformesh.privacy.histogram import HistogramPlan, Release
 from conformesh.privacy.noise import law
-from conformesh.quantile import largest_walk, quantiles_of
-from conformesh.result.certificate import Noise
+from conformesh.results.certificate import Noise
 
 QUARTILES = (Fraction(1, 4), Fraction(1, 2), Fraction(3, 4))
 PLANS = {

@@ -5,13 +5,13 @@ import hmac
 
 import numpy as np
 
+from conformesh.common.random_streams import stream
 from conformesh.kernels.ranks import DEFAULT, exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import device_protocol, make_options
 from conformesh.peer.combine import answer, question_of
 from conformesh.protocols.masks import KEY, Secrets
 from conformesh.protocols.messages import Tell
-from conformesh.streams import stream
 
 
 class Transcript(list):

@@ -6,10 +6,10 @@ import pytest
 from conformesh import Faults, Network, calibrate
 from conformesh.kernels.pinball import minimise
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import asynchronous, ladder
 from conformesh.protocols.ladder import Tree, rungs
 from conformesh.protocols.site import Site
-from conformesh.solver import solve_draws
 
 SCORES = [np.random.default_rng([5, k]).random(30 + k) for k in range(12)]
 POOLED = np.sort(np.concatenate(SCORES))

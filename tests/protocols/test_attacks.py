@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from conformesh import Network, calibrate
-from conformesh.faults import Faults
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.attacks import ATTACKS, FAR, make_attack, scores_of
+from conformesh.protocols.faults import Faults
 from conformesh.protocols.messages import Gather, Packets
 from conformesh.protocols.reports import Report, ends_read, ends_said, reports_read, reports_said
 from conformesh.protocols.site import Site

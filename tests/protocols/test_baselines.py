@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from conformesh import CalibrationNote, Network, TooFewScores, calibrate
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.pipeline.solver import counted_ranks
 from conformesh.protocols.bounds.quantile_of_quantiles import best_ranks, expected_coverage
-from conformesh.solver import counted_ranks
 from tests.reference import expected_coverage_exactly, pooled_threshold
 from tests.strategies import alphas, device_scores, exact_rank, networks
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from conformesh import Network, TooFewScores, calibrate
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.scores import Logit
-from conformesh.solver import solve_draws
 from tests.campaigns import campaign_seeds
 from tests.reference import pooled_threshold
 from tests.strategies import alphas, device_scores, networks, promised_rank

@@ -13,11 +13,11 @@ from conformesh.kernels.keys import to_keys
 from conformesh.kernels.ranks import exact_alpha, make_requirement
 from conformesh.kernels.varints import written
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import entries
 from conformesh.protocols.entries import by_entries
 from conformesh.protocols.messages import Gathered, Packets
 from conformesh.protocols.site import Site
-from conformesh.solver import solve_draws
 from tests.protocols.liars import has_rank
 from tests.strategies import alphas, device_scores
 

@@ -13,6 +13,7 @@ from conformesh import CalibrationNote, Network, TooFewScores, calibrate
 from conformesh.graph.weights import WEIGHTS
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import PUBLISHED
+from conformesh.pipeline.solver import counted_ranks, solve_draws
 from conformesh.protocols.bounds.histogram import (
     Mixing,
     arithmetic_epsilon,
@@ -34,8 +35,7 @@ from conformesh.protocols.h_dcp import (
 from conformesh.protocols.quantiser import Quantiser
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
-from conformesh.result.certificate import Certificate
-from conformesh.solver import counted_ranks, solve_draws
+from conformesh.results.certificate import Certificate
 from tests.reference import consensus_loop, pooled_threshold, weight_matrix
 from tests.strategies import alphas, device_scores, networks, promised_rank
 

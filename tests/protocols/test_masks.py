@@ -14,12 +14,12 @@ from scipy import stats
 from conformesh import Network
 from conformesh.engines import Simulator
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import masks
 from conformesh.protocols.aggregate import get_aggregator
 from conformesh.protocols.masks import KEY, KeyRefused, MaskedSums, Masks, Secrets, agree_on_masks, derived
 from conformesh.protocols.messages import Gathered, Packets
 from conformesh.protocols.site import Site
-from conformesh.solver import solve_draws
 from tests.protocols.alone import (
     Transcript,
     made,

@@ -13,10 +13,10 @@ from conformesh import CalibrationNote, Network, Result, TooFewScores, calibrate
 from conformesh.kernels.ranks import make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import METHODS
+from conformesh.pipeline.solver import solve_draws
 from conformesh.privacy.grids import grid_points
 from conformesh.protocols import masks
 from conformesh.protocols.p_dcp import POINTS
-from conformesh.solver import solve_draws
 from tests.campaigns import campaign_seeds
 from tests.protocols.alone import Transcript, made, secrets_of, thresholds, together
 from tests.protocols.test_e_dcp import random_case

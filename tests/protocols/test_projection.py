@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from conformesh import Faults, Network, calibrate
 from conformesh.engines import Simulator
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import projection
 from conformesh.protocols.bounds import tracked
 from conformesh.protocols.bounds.tracked import added_noise, bracket, combination, epsilon, whole_counts
@@ -17,7 +18,6 @@ from conformesh.protocols.messages import Told
 from conformesh.protocols.projecting import Rows, combined
 from conformesh.protocols.projection import Projecting
 from conformesh.protocols.site import Site
-from conformesh.solver import solve_draws
 from tests.campaigns import campaign_seeds
 
 

@@ -15,13 +15,13 @@ from conformesh.engines import Simulator
 from conformesh.kernels.ranks import DEFAULT, Requirement, exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import make_options, run_method
+from conformesh.pipeline.solver import solve_draws
 from conformesh.privacy.account import Account, PrivacyRefused
 from conformesh.privacy.histogram import HistogramPlan, Release
 from conformesh.privacy.noise import law
 from conformesh.protocols.masks import MaskedSums, Secrets
 from conformesh.protocols.p_dcp import PDCP
 from conformesh.protocols.site import Site
-from conformesh.solver import solve_draws
 from tests.protocols.alone import (
     Ledger,
     Transcript,

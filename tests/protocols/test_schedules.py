@@ -1,7 +1,7 @@
 """Every schedule of E-DCP ends at the pooled sort, on every device, whatever the scores; planted mistakes are noticed.
 
 The pooled sort is here in plain Python, with weights as they are; the rank that it is to have is the certificate's,
-which `tests.strategies.promised_rank` and `tests.test_weights` find in their own ways.
+which `tests.strategies.promised_rank` and `tests.pipeline.test_weights` find in their own ways.
 """
 
 import itertools
@@ -19,10 +19,10 @@ from conformesh.engines import Simulator
 from conformesh.kernels import compiling, replies
 from conformesh.kernels.replies import COUNTED
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import known, top_k, waves
-from conformesh.solver import solve_draws
-from tests import test_weights
 from tests.campaigns import campaign_seeds
+from tests.pipeline import test_weights
 from tests.strategies import alphas, device_scores, networks, promised_rank
 
 SCHEDULES = (

@@ -15,7 +15,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols import e_dcp, top_k, waves
 from conformesh.protocols.known import Known, Runs, Said
 from conformesh.protocols.site import Site
-from tests import test_controlling
+from tests.pipeline import test_risk_control as test_controlling
 
 
 def site_of(network=None, n=50):

@@ -16,17 +16,17 @@ import numpy as np
 import conformesh
 from conformesh.kernels.ranks import exact_alpha, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.losses import FalseNegativeRate, Steps
 from conformesh.methods import async_protocol, device_protocol, make_options
 from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
 from conformesh.peer.settings import Settings
+from conformesh.pipeline.shift import Ratios
+from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.masks import Secrets
 from conformesh.protocols.site import Outcome
-from conformesh.result.certificate import Cost
-from conformesh.shift import Ratios
-from conformesh.solver import solve_draws
+from conformesh.results.certificate import Cost
+from conformesh.scores.losses import FalseNegativeRate, Steps
 from tests.protocols.alone import repeatable_secrets, secrets_of
 from tests.recorded.drawing import draw, generator, handed_over
 

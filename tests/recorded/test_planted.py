@@ -15,18 +15,23 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from conformesh import api, detecting, losses, methods, problems, pvalues, quantile, shift, solver
-from conformesh.centres import Centres
+from conformesh import api, methods
 from conformesh.engines.faulty import Weather
 from conformesh.engines.simulator import Simulator
 from conformesh.guarantee import LOWER, UPPER
 from conformesh.kernels import ranks, weighted_scores
 from conformesh.kernels.ranks import Demand
+from conformesh.pipeline import detection as detecting
+from conformesh.pipeline import p_values as pvalues
+from conformesh.pipeline import problems, shift, solver
+from conformesh.pipeline import quantiles as quantile
+from conformesh.pipeline.shift import WeightUnit
 from conformesh.protocols import averages, site
 from conformesh.protocols.groups import Grouping
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.r_dcp import RDCP
-from conformesh.shift import WeightUnit
+from conformesh.scores import losses
+from conformesh.scores.centres import Centres
 from conformesh.table import Table
 from tests.recorded.calls import CALLS
 from tests.recorded.comparison import compared

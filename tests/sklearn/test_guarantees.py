@@ -15,8 +15,8 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
 
-from conformesh import Result, Table, calibrate, choose_centres, control, estimate_ratios, losses, p_values
-from conformesh.scores import LAC, AbsoluteResidual
+from conformesh import Result, Table, calibrate, choose_centres, control, estimate_ratios, p_values
+from conformesh.scores import LAC, AbsoluteResidual, losses
 from conformesh.sklearn import MeshClassifier, MeshRegressor
 
 RNG = np.random.default_rng(3)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from conformesh import METHODS, Network, calibrate
 from conformesh.engines.faulty import Weather
 from conformesh.engines.simulator import Simulator
-from conformesh.faults import Faults
 from conformesh.methods import Method
+from conformesh.protocols.faults import Faults
 from conformesh.protocols.masks import Secrets
 from conformesh.protocols.messages import Sum
 from conformesh.view import Recorder

@@ -11,9 +11,9 @@ from conformesh.cli.command import PATH, RUNNING, Option, command
 from conformesh.cli.options import Guarantee, Network, Output, Run, chosen_faults
 from conformesh.cli.recording import recorded
 from conformesh.cli.results import print_result, score_in_file
-from conformesh.io.score_files import one_score
-from conformesh.io.tables import Layout
-from conformesh.result.result import Result
+from conformesh.files.score_files import one_score
+from conformesh.files.tables import Layout
+from conformesh.results.result import Result
 from conformesh.scores import Score
 from conformesh.table import local_ids
 

@@ -14,20 +14,20 @@ from conformesh.cli.command import FILES, PATH, SOURCE, ListOption, Option, comm
 from conformesh.cli.options import Guarantee, Network, Run
 from conformesh.cli.recording import recorded, watching
 from conformesh.cli.results import score_in_file, values_for
-from conformesh.compared import NUMBERS, SIZE, answer, cells_of, columns_of, is_starred
-from conformesh.comparing import Comparison, fronts, networks_of, ways_of
-from conformesh.comparing import Run as ComparisonRow
-from conformesh.comparing import compare as measure
+from conformesh.common.progress import Progress
+from conformesh.common.quantities import several
+from conformesh.files.output_files import read_outputs
+from conformesh.files.score_files import read_scores
+from conformesh.files.tables import Layout
 from conformesh.graph.network import Network as Graph
 from conformesh.graph.topologies import TOPOLOGIES
-from conformesh.io.output_files import read_outputs
-from conformesh.io.score_files import read_scores
-from conformesh.io.tables import Layout
+from conformesh.lab.comparison import Comparison, fronts, networks_of, ways_of
+from conformesh.lab.comparison import Run as ComparisonRow
+from conformesh.lab.comparison import compare as measure
+from conformesh.lab.comparison_plots import draw_front
+from conformesh.lab.comparison_table import NUMBERS, SIZE, answer, cells_of, columns_of, is_starred
 from conformesh.methods import Way
-from conformesh.plots.front import draw_front
 from conformesh.plots.pictures import PANELS, draw_comparison, picture_file
-from conformesh.progress import Progress
-from conformesh.quantities import several
 from conformesh.scores import LAC, RegressionScore, Score
 
 PICTURE, FRONT = Path("conformesh-compare.png"), Path("conformesh-front.png")

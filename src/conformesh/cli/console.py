@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from conformesh.notes import CalibrationNote
-from conformesh.quantities import in_bits
+from conformesh.common.notes import CalibrationNote
+from conformesh.common.quantities import in_bits
 
 if TYPE_CHECKING:
-    from conformesh.result.certificate import Cost
+    from conformesh.results.certificate import Cost
 
 
 BAD_INPUT = (ValueError, TypeError, OverflowError, OSError, MemoryError)  # the caller's mistake, by our convention
@@ -223,7 +223,7 @@ def in_cost(costs: Sequence[Cost], where: str = "") -> str:
     """Return what devices of a mesh sent: for the method, as in a simulation, and with all that a mesh adds to it.
 
     >>> import numpy as np
-    >>> from conformesh.result.certificate import Cost
+    >>> from conformesh.results.certificate import Cost
     >>> two, more = (Cost(rounds, np.array([1.0]), np.array([64.0 * rounds])) for rounds in (2, 5))
     >>> in_cost([two, two], " in all")
     '2 rounds, 256 bit sent in all'

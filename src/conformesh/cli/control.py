@@ -14,10 +14,10 @@ from conformesh.cli import options, pipeline
 from conformesh.cli.command import ListOption, Number, Option, command
 from conformesh.cli.options import Guarantee, Network, Output, Run, key_values
 from conformesh.cli.results import print_result
-from conformesh.io.score_files import column_named, columns_beside
-from conformesh.io.tables import Layout, Table, read_table, same_length
-from conformesh.losses import LOSSES, Loss, Steps, get_loss
-from conformesh.names import natural_order
+from conformesh.common.names import natural_order
+from conformesh.files.score_files import column_named, columns_beside
+from conformesh.files.tables import Layout, Table, read_table, same_length
+from conformesh.scores.losses import LOSSES, Loss, Steps, get_loss
 from conformesh.table import Table as Rows
 from conformesh.table import local_ids
 

@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 from conformesh.cli import console, options
 from conformesh.cli.command import Option, Whole, command
 from conformesh.cli.options import Guarantee
-from conformesh.data.digits import TRAINING, Digits, Split, load_digits_at, split
+from conformesh.common.progress import Progress
+from conformesh.common.quantities import in_bits
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.lab.datasets.digits import TRAINING, Digits, Split, load_digits_at, split
 from conformesh.methods import METHODS, REACH
+from conformesh.pipeline.solver import Batch, solve_draws
 from conformesh.plots.pictures import Agreement, Measured, draw_agreement, draw_methods
-from conformesh.progress import Progress
 from conformesh.protocols.messages import Message, Sum
 from conformesh.protocols.site import Site
-from conformesh.quantities import in_bits
-from conformesh.result.certificate import Cost
-from conformesh.result.evaluation import wilson
+from conformesh.results.certificate import Cost
+from conformesh.results.evaluation import wilson
 from conformesh.scores import LAC
-from conformesh.solver import Batch, solve_draws
 
 NETWORKS = ("torus", "chain")
 SCORE = LAC()

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from conformesh.api import calibrate
 from conformesh.cli.mesh_up import follow, launch_once, print_result
+from conformesh.files.files import PRIVATE
+from conformesh.files.writing import write_scores
 from conformesh.graph.network import Network
-from conformesh.io.files import PRIVATE
-from conformesh.io.writing import write_scores
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.endpoints import HIGHEST_PORT, LOCAL

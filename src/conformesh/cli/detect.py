@@ -8,16 +8,16 @@ from typing import Any
 from conformesh.cli import console, options, pipeline
 from conformesh.cli.command import GUARANTEE, Argument, Option, Whole, command
 from conformesh.cli.options import Guarantee, Network, Output, Run
-from conformesh.detecting import RULES, THINNED
-from conformesh.detecting import detect as find
+from conformesh.common.names import natural_order
+from conformesh.common.quantities import in_bits, in_count, several
+from conformesh.files.score_files import one_score, read_scores
+from conformesh.files.tables import STDIN, Layout
+from conformesh.files.writing import ENDINGS, check_ending
 from conformesh.graph.network import Network as Graph
-from conformesh.io.score_files import one_score, read_scores
-from conformesh.io.tables import STDIN, Layout
-from conformesh.io.writing import ENDINGS, check_ending
 from conformesh.kernels.ranks import exact_alpha
-from conformesh.names import natural_order
-from conformesh.quantities import in_bits, in_count, several
-from conformesh.result.detection import Detection
+from conformesh.pipeline.detection import RULES, THINNED
+from conformesh.pipeline.detection import detect as find
+from conformesh.results.detection import Detection
 from conformesh.table import local_ids
 
 MOST = 20  # flagged test points that are printed

@@ -11,9 +11,9 @@ from conformesh.cli import console, options
 from conformesh.cli.command import PATH, SOURCE, Argument, Option, command
 from conformesh.cli.predict import ALPHA, DEVICE, RESULT
 from conformesh.cli.results import STDIN, load_result, names_of, rows_asked, score_of, values_for, wanted_of
-from conformesh.io.labelled import read_labelled
-from conformesh.io.tables import Layout
-from conformesh.result.evaluation import Coverage, Evaluation
+from conformesh.files.labelled import read_labelled
+from conformesh.files.tables import Layout
+from conformesh.results.evaluation import Coverage, Evaluation
 from conformesh.scores import Score
 
 SHOWN = 20  # devices, groups or classes on the screen: those that are covered least; --json has all

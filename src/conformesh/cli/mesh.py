@@ -15,9 +15,10 @@ from conformesh.cli import SUBCOMMANDS, console, options
 from conformesh.cli.command import FILES, MESH, PATH, RUNNING, SOURCE, Argument, Number, Option, Whole, command, whole
 from conformesh.cli.options import Guarantee, Network, Run, key_values
 from conformesh.cli.results import score_in_file
+from conformesh.common.quantities import several
+from conformesh.files.score_files import read_scores
+from conformesh.files.tables import Layout
 from conformesh.graph.network import Network as Graph
-from conformesh.io.score_files import read_scores
-from conformesh.io.tables import Layout
 from conformesh.mesh.config import MODES, ON_LOST, own_scores
 from conformesh.mesh.config.checking import (
     FLOODS,
@@ -46,7 +47,6 @@ from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.membership import hand_to_folder
 from conformesh.methods import get_method
 from conformesh.online.counters import Counting
-from conformesh.quantities import several
 from conformesh.scores import Score
 
 ROOT = Argument("root", "ROOT", "The folder of the mesh.", type=PATH)

@@ -16,12 +16,12 @@ from conformesh.cli import console, options
 from conformesh.cli.command import PATH, SOURCE, Argument, Option, command
 from conformesh.cli.node import THIS_TIME
 from conformesh.cli.recording import Outlets, seen
+from conformesh.common.quantities import in_bits, in_bytes
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import device_folders, scatter_scores
 from conformesh.mesh.node.launching import Watched, launch, wait
 from conformesh.mesh.node.process import Start, with_changes
-from conformesh.quantities import in_bits, in_bytes
-from conformesh.result.result import Result
+from conformesh.results.result import Result
 
 if TYPE_CHECKING:
     from conformesh.view.meshes import MeshWatch

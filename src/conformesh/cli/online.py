@@ -14,20 +14,20 @@ from conformesh.cli import console, options
 from conformesh.cli.command import PATH, Argument, Number, Option, Whole, command
 from conformesh.cli.options import Guarantee, Network, Run, chosen_faults
 from conformesh.cli.recording import followed
-from conformesh.io.files import make_folder
-from conformesh.io.stream_files import StreamFile, read_streams
-from conformesh.io.tables import Layout
-from conformesh.io.writing import check_ending
+from conformesh.common.progress import Progress
+from conformesh.common.quantities import several
+from conformesh.common.random_streams import digest_of
+from conformesh.common.random_streams import stream as drawn
+from conformesh.files.files import make_folder
+from conformesh.files.stream_files import StreamFile, read_streams
+from conformesh.files.tables import Layout
+from conformesh.files.writing import check_ending
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.online import COUPLINGS, LEARNERS, Online
 from conformesh.online import online as follow
 from conformesh.online.alarm import Alarm
 from conformesh.plots.online import draw_online
 from conformesh.plots.pictures import picture_file
-from conformesh.progress import Progress
-from conformesh.quantities import several
-from conformesh.streams import digest_of
-from conformesh.streams import stream as drawn
 
 if TYPE_CHECKING:
     from conformesh.view.online import OnlineRecorder

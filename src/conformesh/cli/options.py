@@ -33,12 +33,12 @@ from conformesh.cli.recording import DEFAULT, FLAG, Outlets
 if TYPE_CHECKING:
     from dataclasses import Field
 
-    from conformesh.centres import Centres
-    from conformesh.faults import Faults
+    from conformesh.files.tables import Layout
     from conformesh.graph.network import Network as Graph
-    from conformesh.io.tables import Layout
     from conformesh.kernels.ranks import Requirement
+    from conformesh.protocols.faults import Faults
     from conformesh.scores import Score
+    from conformesh.scores.centres import Centres
 
 VIEW = "See it"
 
@@ -100,7 +100,7 @@ def _layout(
     keep: tuple[str, ...] = (),
     **given: str | None,
 ) -> Layout:
-    from conformesh.io.tables import Layout
+    from conformesh.files.tables import Layout
 
     names: dict[str, Any] = {name.removesuffix("_column"): value for name, value in given.items()}
     return Layout(groups=group_column, inputs=input_column, outputs=output_columns, keep=keep, **names)
@@ -118,8 +118,8 @@ class Network(NamedTuple):
     @property
     def file(self) -> str | None:
         """The file of edges, if it is one."""
+        from conformesh.common.names import unknown
         from conformesh.graph.topologies import TOPOLOGIES
-        from conformesh.names import unknown
 
         if self.name is None or self.name in TOPOLOGIES:
             return None
@@ -250,8 +250,8 @@ class Guarantee(NamedTuple):
 
     def _centres(self, file: str, layout: Layout) -> Centres:
         """Read the centres; distances are in the units of the input columns."""
-        from conformesh.centres import Centres
-        from conformesh.io.tables import read_table
+        from conformesh.files.tables import read_table
+        from conformesh.scores.centres import Centres
 
         if not layout.inputs or self.bandwidth is None:
             missing = "--input-column, the columns of features" if not layout.inputs else "--bandwidth"
@@ -307,8 +307,8 @@ def _ratios(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def _read_shares(source: str, column: str, layout: Layout | None) -> dict[str, Any]:
-    from conformesh.io.score_files import column_named
-    from conformesh.io.tables import read_table
+    from conformesh.files.score_files import column_named
+    from conformesh.files.tables import read_table
     from conformesh.table import shares_in
 
     table = read_table(source, f"columns 'device' and {column!r}", layout=layout)
@@ -663,7 +663,7 @@ def chosen_faults(pairs: Sequence[str]) -> Faults | None:
     if not pairs:
         return None
     from conformesh.cli.command import whole
-    from conformesh.faults import Faults, as_faults
+    from conformesh.protocols.faults import Faults, as_faults
 
     found = key_values(pairs, "fault", {**get_type_hints(Faults), "liars": str})
     if "liars" in found:

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conformesh.cli import console
+from conformesh.common.names import natural_order
+from conformesh.common.progress import rounds_on_a_bar
 from conformesh.engines import Engine, get_driver
+from conformesh.files.score_files import ScoreFile, read_scores
+from conformesh.files.tables import STDIN, Layout
 from conformesh.graph.network import Network
-from conformesh.io.score_files import ScoreFile, read_scores
-from conformesh.io.tables import STDIN, Layout
-from conformesh.losses import Steps
-from conformesh.names import natural_order
-from conformesh.progress import rounds_on_a_bar
+from conformesh.scores.losses import Steps
 from conformesh.table import Table
 
 if TYPE_CHECKING:
-    from conformesh.io.score_folders import ScoreFolder
+    from conformesh.files.score_folders import ScoreFolder
 
 MakeNetwork = Callable[[Sequence[str], str], Network]  # of the devices that have scores, and where these come from
 MakeEngine = Callable[..., Engine]
@@ -58,7 +58,7 @@ class Ranks:
 
     def _load(self, source: str, layout: Layout, network: MakeNetwork, read: Read) -> tuple[Any, Engine]:
         if read is read_scores and source != STDIN and Path(source).is_dir():
-            from conformesh.io.score_folders import ScoreFolder
+            from conformesh.files.score_folders import ScoreFolder
 
             folder = ScoreFolder.open(source)
             return (self._by_file if folder.per_rank else self._by_device)(folder, layout, network)

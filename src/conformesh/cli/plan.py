@@ -11,16 +11,16 @@ from typing import Any
 from conformesh.cli import console, options, pipeline
 from conformesh.cli.command import FILES, PATH, RUNNING, SOURCE, Number, Option, command, whole
 from conformesh.cli.options import Guarantee, Network, as_type, options_of_methods
-from conformesh.io.score_files import read_scores
-from conformesh.io.tables import Layout
+from conformesh.files.score_files import read_scores
+from conformesh.files.tables import Layout
 from conformesh.kernels.ranks import AUTO
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.lab.planning.link import Link
+from conformesh.lab.planning.measuring import ANY, SHAPES, TIME_LIMIT
+from conformesh.lab.planning.networks import SIMULATED_UP_TO, SimulatedNetwork, network_itself, network_of_topology
+from conformesh.lab.planning.planner import COLUMNS, KIND_ORDER, NUMBERS, SORTS, Plan
+from conformesh.lab.planning.planner import plan as simulate
 from conformesh.methods import METHODS, get_method, make_options, ways_of
-from conformesh.planning.link import Link
-from conformesh.planning.measuring import ANY, SHAPES, TIME_LIMIT
-from conformesh.planning.networks import SIMULATED_UP_TO, SimulatedNetwork, network_itself, network_of_topology
-from conformesh.planning.planner import COLUMNS, KIND_ORDER, NUMBERS, SORTS, Plan
-from conformesh.planning.planner import plan as simulate
 from conformesh.plots.pictures import picture_file
 
 MOST = 10**12  # devices: a larger number is a typing mistake

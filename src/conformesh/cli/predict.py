@@ -16,12 +16,12 @@ import numpy as np
 from conformesh.cli import console, options
 from conformesh.cli.command import Argument, Option, command
 from conformesh.cli.results import STDIN, load_result, rows_asked, score_of, values_for, wanted_of
-from conformesh.io.json_numbers import in_json
-from conformesh.io.output_files import read_outputs
-from conformesh.io.tables import Layout
-from conformesh.losses import Loss
-from conformesh.result.result import Result
+from conformesh.files.json_numbers import in_json
+from conformesh.files.output_files import read_outputs
+from conformesh.files.tables import Layout
+from conformesh.results.result import Result
 from conformesh.scores import Score
+from conformesh.scores.losses import Loss
 
 ENDINGS = (".csv", ".jsonl", ".parquet")
 RESULT = Argument("result", "RESULT", "What calibrate --out or --json wrote; - reads it from stdin.")
@@ -98,7 +98,7 @@ def _ending(out: Path | None, form: str) -> str:
     """Return what the name of the file says, or the format of standard output."""
     if out is None:
         return f".{form}"
-    from conformesh.io.writing import check_ending
+    from conformesh.files.writing import check_ending
 
     check_ending(out, ENDINGS)
     return out.suffix.lower()
@@ -118,7 +118,7 @@ def _loss(result: Result, named: Score | None) -> Loss | None:
 
 def _write(columns: dict[str, list[Any]], ending: str, out: Path | None) -> None:
     """Write the answer, whole or not at all where it goes to a file."""
-    from conformesh.io.files import write_file
+    from conformesh.files.files import write_file
 
     if ending == ".parquet":
         import polars as pl

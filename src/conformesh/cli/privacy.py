@@ -11,7 +11,7 @@ from conformesh.cli.command import PATH, Argument, ListOption, Option, command
 from conformesh.cli.options import Network, checked_options
 from conformesh.cli.private_runs import Explanation, explain_account, explain_plan, explain_result
 from conformesh.cli.results import SavedRun, read_json, saved_result
-from conformesh.io.json_numbers import in_json
+from conformesh.files.json_numbers import in_json
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.methods import METHODS, get_method
 from conformesh.privacy.exposure import Exposure, exposure_of, exposure_of_result

@@ -18,13 +18,13 @@ import numpy as np
 
 from conformesh.cli import console
 from conformesh.cli.results import Private, SavedRun, releases_in
-from conformesh.io.json_numbers import in_json
+from conformesh.common.quantities import in_bits, in_count, several
+from conformesh.files.json_numbers import in_json
 from conformesh.kernels.ranks import DEFAULT
 from conformesh.methods import Way, make_options
 from conformesh.privacy.account import EXACT, FILE, Account, AccountFields, read_account
 from conformesh.privacy.histogram import HistogramPlan, Release
-from conformesh.quantities import in_bits, in_count, several
-from conformesh.result.certificate import Noise
+from conformesh.results.certificate import Noise
 
 if TYPE_CHECKING:
     from conformesh.graph.network import Network
@@ -272,7 +272,7 @@ def _sent(network: Network, alpha: Fraction, given: dict[str, Any]) -> tuple[flo
 
     A release sends the same whatever the scores are, so one score on each device will do.
     """
-    from conformesh.planning.measuring import RunTooLong, draw_scores, run_way
+    from conformesh.lab.planning.measuring import RunTooLong, draw_scores, run_way
 
     scores = draw_scores(np.ones(network.devices, dtype=np.int64), "uniform")[0]
     try:

@@ -13,12 +13,12 @@ from conformesh.cli import console, options, pipeline
 from conformesh.cli.command import Argument, ListOption, Option, command
 from conformesh.cli.options import Network, Output, Run, checked_options
 from conformesh.cli.results import read_json, releases_in, saved_result
-from conformesh.io.tables import Layout
-from conformesh.io.writing import ENDINGS, check_ending
+from conformesh.files.tables import Layout
+from conformesh.files.writing import ENDINGS, check_ending
 from conformesh.kernels.ranks import exact_alpha
-from conformesh.quantile import QUARTILES, as_parts, quantiles_of
-from conformesh.quantile import quantiles as find
-from conformesh.result.quantiles import FORMAT, Quantiles
+from conformesh.pipeline.quantiles import QUARTILES, as_parts, quantiles_of
+from conformesh.pipeline.quantiles import quantiles as find
+from conformesh.results.quantiles import FORMAT, Quantiles
 from conformesh.table import local_ids
 
 SCORE = "score"  # the column that is read by default

@@ -16,7 +16,7 @@ from conformesh.cli import console
 if TYPE_CHECKING:
     from conformesh.graph.network import Network
     from conformesh.methods import Way
-    from conformesh.solver import Batch
+    from conformesh.pipeline.solver import Batch
     from conformesh.view.app import Details
     from conformesh.view.online import OnlineRecorder
     from conformesh.view.recording import Recorder, Recording

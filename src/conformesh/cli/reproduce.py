@@ -10,13 +10,13 @@ import click
 
 from conformesh.cli import console, options
 from conformesh.cli.command import RUNNING, SOURCE, Argument, Option, Whole, command
-from conformesh.experiments import EXPERIMENTS, get_experiment
-from conformesh.experiments.experiment import Experiment
-from conformesh.experiments.reproduction import Reproduction
-from conformesh.experiments.reproduction import reproduce as run_all
-from conformesh.experiments.rows import COMPARED_DRAWS, FULL_DRAWS, SEED, Request
-from conformesh.experiments.settings import sources_from
-from conformesh.progress import Progress
+from conformesh.common.progress import Progress
+from conformesh.lab.reproduction import EXPERIMENTS, get_experiment
+from conformesh.lab.reproduction.experiment import Experiment
+from conformesh.lab.reproduction.reproduction import Reproduction
+from conformesh.lab.reproduction.reproduction import reproduce as run_all
+from conformesh.lab.reproduction.rows import COMPARED_DRAWS, FULL_DRAWS, SEED, Request
+from conformesh.lab.reproduction.settings import sources_from
 
 ALL = "all"
 

@@ -7,22 +7,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from conformesh.cli import console
-from conformesh.io.json_numbers import from_json
-from conformesh.quantities import in_bits, in_count, several
-from conformesh.result.certificate import Noise
-from conformesh.result.lookup import GROUP, axes_of
-from conformesh.result.result import Answer, Result
-from conformesh.result.words import part_name
+from conformesh.common.quantities import in_bits, in_count, several
+from conformesh.files.json_numbers import from_json
+from conformesh.results.certificate import Noise
+from conformesh.results.lookup import GROUP, axes_of
+from conformesh.results.result import Answer, Result
+from conformesh.results.words import part_name
 from conformesh.scores import LAC, RegressionScore, Score, settle_score
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from conformesh.io.output_files import OutputFile
-    from conformesh.io.score_files import RecordedScore
-    from conformesh.losses import Loss
+    from conformesh.files.output_files import OutputFile
+    from conformesh.files.score_files import RecordedScore
     from conformesh.privacy.histogram import Release
+    from conformesh.scores.losses import Loss
 
 STDIN = "-"
 NODE_RESULT = "conformesh-node-result/"  # of one device of a mesh
@@ -191,7 +191,7 @@ def releases_in(saved: SavedRun) -> dict[str | None, Private]:
 
     All levels of a group are read from the same release.
     """
-    from conformesh.io.schemas import checked
+    from conformesh.files.schemas import checked
     from conformesh.privacy.histogram import Release
 
     found: dict[str | None, Private] = {}

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from conformesh.cli import console, options
 from conformesh.cli.command import PATH, SOURCE, Argument, Number, Option, Whole, command
 from conformesh.cli.results import values_for
-from conformesh.data.partition import PARTITIONS, partition, split_rows
-from conformesh.data.synthetic import synthetic_outputs
-from conformesh.io.labelled import read_labelled
-from conformesh.io.model_outputs import ModelOutputs, read_model_outputs
-from conformesh.io.score_files import RecordedScore
-from conformesh.io.tables import STDIN, Layout
-from conformesh.io.writing import COLUMNS, check_ending, write_columns, write_model_outputs, write_scores
-from conformesh.names import natural_order, unknown
+from conformesh.common.names import natural_order, unknown
+from conformesh.common.random_streams import recorded_seed
+from conformesh.files.labelled import read_labelled
+from conformesh.files.model_outputs import ModelOutputs, read_model_outputs
+from conformesh.files.score_files import RecordedScore
+from conformesh.files.tables import STDIN, Layout
+from conformesh.files.writing import COLUMNS, check_ending, write_columns, write_model_outputs, write_scores
+from conformesh.lab.datasets.partition import PARTITIONS, partition, split_rows
+from conformesh.lab.datasets.synthetic import synthetic_outputs
 from conformesh.scores import ClassificationScore, RegressionScore, Score
-from conformesh.streams import recorded_seed
 
 BY_FILE = "device"  # the partition that the file itself names
 KINDS = (*PARTITIONS, BY_FILE)
@@ -146,7 +146,7 @@ def import_(files: tuple[str, ...], out: Path, trust: bool) -> None:
 
     Reading such a file runs the program that is in it: give --trust only for files whose author you know.
     """
-    from conformesh.io.imports import import_scores, read_calibrated
+    from conformesh.files.imports import import_scores, read_calibrated
 
     check_ending(out)
     found = {}

@@ -10,14 +10,14 @@ from typing import Any
 
 from conformesh.cli import console, options
 from conformesh.cli.command import PATH, RUNNING, Argument, Number, Option, Whole, command
-from conformesh.data.datasets import DATASETS, HELD, load_images
-from conformesh.data.downloads import CHUNK
-from conformesh.data.images import ImageData
-from conformesh.io.writing import check_ending, write_columns
-from conformesh.progress import Progress
-from conformesh.training.recipe import SCHEDULES, Recipe
-from conformesh.training.torch_extra import DEVICES, needs_torch, pick_device
-from conformesh.training.train import Epoch, Observer, Trained, train_model
+from conformesh.common.progress import Progress
+from conformesh.files.writing import check_ending, write_columns
+from conformesh.lab.datasets.datasets import DATASETS, HELD, load_images
+from conformesh.lab.datasets.downloads import CHUNK
+from conformesh.lab.datasets.images import ImageData
+from conformesh.lab.training.recipe import SCHEDULES, Recipe
+from conformesh.lab.training.torch_extra import DEVICES, needs_torch, pick_device
+from conformesh.lab.training.train import Epoch, Observer, Trained, train_model
 
 STANDARD = Recipe()
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from conformesh.common.names import unknown
 from conformesh.engines.base import Engine, Observer
 from conformesh.engines.simulator import Simulator
 from conformesh.graph.network import Network
-from conformesh.names import unknown
 
 if TYPE_CHECKING:
     from conformesh.engines.mpi.engine import Mpi

@@ -9,13 +9,13 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.faults import Faults
 from conformesh.graph.network import Network
+from conformesh.protocols.faults import Faults
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Message
 from conformesh.protocols.messages import Protocol as Messages
 from conformesh.protocols.rules import Rules
-from conformesh.result.certificate import Cost
+from conformesh.results.certificate import Cost
 
 T = TypeVar("T")
 Observer = Callable[[int, Message, Any], None]

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.faults import Faults
+from conformesh.common.random_streams import stream
 from conformesh.graph.network import Network
+from conformesh.protocols.faults import Faults
 from conformesh.protocols.messages import Each, Heard, Max, Message, Min, Packets, Pool, Sum, Tell, Told, kind_of
-from conformesh.streams import stream
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from conformesh.engines.base import Observer, drive, keeps
 from conformesh.engines.faulty import Lossy
 from conformesh.engines.ordering import compressed_in, memory_order
-from conformesh.faults import Faults
 from conformesh.graph.network import Network
 from conformesh.kernels.graph import heard_from, which_speaker
 from conformesh.kernels.neighbours import (
@@ -28,6 +27,7 @@ from conformesh.kernels.neighbours import (
 )
 from conformesh.kernels.segments import take_segments
 from conformesh.kernels.spreading import Spreading
+from conformesh.protocols.faults import Faults
 from conformesh.protocols.ledger import REMEMBERED, Ledger
 from conformesh.protocols.messages import (
     Each,
@@ -44,7 +44,7 @@ from conformesh.protocols.messages import (
     not_heard,
 )
 from conformesh.protocols.rules import Rules
-from conformesh.result.certificate import Cost
+from conformesh.results.certificate import Cost
 
 T = TypeVar("T")
 Ints = NDArray[np.int64]

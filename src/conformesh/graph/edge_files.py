@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from conformesh.names import listed
+from conformesh.common.names import listed
 
 
 def read_edges(path: Path, required: tuple[str, ...] | None) -> list[tuple[str, str]]:

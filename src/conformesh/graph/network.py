@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformesh.common.names import device_name, device_names, listed, natural_order
+from conformesh.common.notes import note
+from conformesh.common.random_streams import Rng, seed_of
+from conformesh.files.files import write_file
 from conformesh.graph.edge_files import read_edges
-from conformesh.io.files import write_file
-from conformesh.names import device_name, device_names, listed, natural_order
-from conformesh.notes import note
-from conformesh.streams import Rng, seed_of
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -133,8 +133,8 @@ class Network(metaclass=_ByTopology):
         _ = self._from_first  # who is out of reach is an error now, not later
 
     def _repr_html_(self) -> str:
-        from conformesh import cards
         from conformesh.graph.layout import drawn_lines, drawn_places
+        from conformesh.plots import html as cards
 
         exact = "" if self.diameter_is_exact else "at most "
         low, high = (int(end) for end in (self.degree.min(), self.degree.max()))

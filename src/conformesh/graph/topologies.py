@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.names import unknown
+from conformesh.common.random_streams import Rng, seed_of
 from conformesh.graph.network import DisconnectedError, Known, Network
 from conformesh.kernels.graph import attach
-from conformesh.names import unknown
-from conformesh.streams import Rng, seed_of
 
 Pairs = NDArray[np.int64]  # shape (edges, 2); repeated edges count once
 

@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.names import device_name, natural_order, unknown
-from conformesh.notes import note
+from conformesh.common.names import device_name, natural_order, unknown
+from conformesh.common.notes import note
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.io.arrays import as_array, note_large_integers
+from conformesh.common.arrays import as_array, note_large_integers
 from conformesh.kernels.segments import (
     count_at_most,
     count_problems,

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conformesh.common.names import listed
 from conformesh.mesh.config.device_config import DeviceConfig, Neighbour
 from conformesh.mesh.config.device_toml import FILE, read_device
 from conformesh.mesh.config.reach import reach
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.names import listed
 
 FINE, WRONG, NOBODY = 0, 1, 3  # codes for scripts: all is well; something is not; there was nobody to ask
 PATIENCE = 5.0  # seconds for an answer: a process that is stopped accepts a connection, and says nothing

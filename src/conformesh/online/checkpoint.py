@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.io.checkpoints import require_same, unreadable
-from conformesh.io.files import write_file
+from conformesh.files.checkpoints import require_same, unreadable
+from conformesh.files.files import write_file
 
 KIND = "conformesh online checkpoint 1"
 SECONDS = 10.0  # between two saves, at least

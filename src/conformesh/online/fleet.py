@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from conformesh.names import unknown
+from conformesh.common.names import unknown
 from conformesh.online.alarm import BETS, Alarm, AlarmState, Floats, advance, checked, played, total
 
 FLEETS = {  # how devices' evidence is put together, and what that assumes of their streams

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.io.writing import write_columns
+from conformesh.files.writing import write_columns
 from conformesh.online.accounts import Account
 from conformesh.online.arrivals import Arrivals
 from conformesh.online.couplings import Coupled, Past

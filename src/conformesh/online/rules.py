@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from conformesh.names import unknown
+from conformesh.common.names import unknown
 from conformesh.online import bounds
 from conformesh.online.bounds import SMALLEST, Gap
 from conformesh.online.couplings import COUPLINGS, Coupled, Past

@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh._version import __version__
+from conformesh.common.names import unknown
 from conformesh.engines.faulty import Weather
-from conformesh.faults import Faults, as_faults
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import check_alpha, explain_confidence
-from conformesh.names import unknown
 from conformesh.online.arrivals import Arrivals, spread
 from conformesh.online.checkpoint import Checkpoint, Kept, digest
 from conformesh.online.couplings import Coupled
@@ -30,6 +29,7 @@ from conformesh.online.learners import LEARNERS, Learner
 from conformesh.online.links import Links
 from conformesh.online.outcome import Online, Trail
 from conformesh.online.rules import Rule
+from conformesh.protocols.faults import Faults, as_faults
 from conformesh.table import Table, as_devices, as_network, order_by_id
 
 BLOCK = 1024  # steps whose scores are brought into the order of time at once

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from conformesh.common.random_streams import stream
 from conformesh.graph.network import Network
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.linked import EVERYBODY, Linked
-from conformesh.streams import stream
 
 AGAIN = 0.5  # seconds between the end of a device that failed and its next start
 Start = Callable[[int, MemoryJournal], Linked]

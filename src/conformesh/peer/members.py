@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from conformesh.names import listed
+from conformesh.common.names import listed
 from conformesh.peer.frames import FINISHED, HELLO, READY, WANT, Frame, FrameError
 from conformesh.peer.linked import Make
 from conformesh.peer.memory import ENDED, REPORTED, Heading

@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from conformesh.names import listed
+from conformesh.common.names import listed
 from conformesh.peer.frames import HELLO, ROSTER, Frame, FrameError, unpack_words
 
 FIELD = "roster"  # of the agreement

@@ -33,7 +33,7 @@ from conformesh.peer.shelf import (
 )
 from conformesh.peer.waiting import Waiting
 from conformesh.peer.words import Hello, differences, in_a_line
-from conformesh.result.certificate import Cost
+from conformesh.results.certificate import Cost
 
 MOST_CLASHES = 8  # runs that a device asks for because others have heard other words
 # Bytes of all entries that a device keeps: 8 million scores. Where entries are not signed a neighbour may make them up.

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from conformesh.centres import Centres
 from conformesh.plots.pictures import FAINT, INK, MARKS, STYLE
-from conformesh.result.evaluation import Evaluation
+from conformesh.results.evaluation import Evaluation
+from conformesh.scores.centres import Centres
 
 
 def draw_local(path: str | Path, evaluations: Mapping[str, Evaluation], cells: Centres, what: str = "inputs") -> None:

@@ -20,7 +20,7 @@ from conformesh.graph.layout import drawn_lines, drawn_places, is_lattice
 from conformesh.graph.network import Network
 
 if TYPE_CHECKING:
-    from conformesh.comparing import Comparison, Group, Run
+    from conformesh.lab.comparison import Comparison, Group, Run
     from conformesh.methods import Way
 
 Where = str | os.PathLike[str] | None  # a picture is written to, if anywhere
@@ -287,7 +287,7 @@ def draw_comparison(path: Where, comparison: Comparison) -> Any:
     """
     import matplotlib as mpl
 
-    from conformesh.comparing import ways_of
+    from conformesh.lab.comparison import ways_of
     from conformesh.plots.figures import Picture, kept
 
     groups, ways = comparison.groups[:PANELS], comparison.ways()

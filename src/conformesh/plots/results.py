@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.quantities import several
+from conformesh.files.schemas import checked
 from conformesh.graph.network import Network
-from conformesh.io.schemas import checked
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.plots.pictures import FAINT, INK, MARKS, STYLE, Where, draw_map
 from conformesh.privacy.histogram import Release
-from conformesh.quantities import several
-from conformesh.result.lookup import axes_of
+from conformesh.results.lookup import axes_of
 
 if TYPE_CHECKING:
-    from conformesh.result.evaluation import Coverage, Evaluation
-    from conformesh.result.quantiles import Quantiles
-    from conformesh.result.result import Result
+    from conformesh.results.evaluation import Coverage, Evaluation
+    from conformesh.results.quantiles import Quantiles
+    from conformesh.results.result import Result
 
 NAMED = 30  # devices, groups or classes up to which each has its name at the axis
 SIZES = 25  # set sizes that have a bar of their own

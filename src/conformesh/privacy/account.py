@@ -45,12 +45,12 @@ from typing import Annotated, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct, to_builtins
 
-from conformesh.io.files import PRIVATE, write_file
-from conformesh.io.json_numbers import from_json, to_json
-from conformesh.io.schemas import checked
-from conformesh.names import listed
+from conformesh.common.names import listed
+from conformesh.common.quantities import several
+from conformesh.files.files import PRIVATE, write_file
+from conformesh.files.json_numbers import from_json, to_json
+from conformesh.files.schemas import checked
 from conformesh.privacy.histogram import Release
-from conformesh.quantities import several
 
 FILE = "privacy.json"
 FORMAT: Final = "conformesh-privacy/2"

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from conformesh.common.names import listed
 from conformesh.graph.network import Network, weights_below
 from conformesh.kernels.ranks import Alpha, check_alpha
-from conformesh.names import listed
 from conformesh.privacy.attack import within_earshot
 
 if TYPE_CHECKING:
-    from conformesh.result.result import Result
+    from conformesh.results.result import Result
 
 To = Literal["neighbours", "everybody", "a server", "the coalition"]
 Edges = Iterable[tuple[int, int]]

@@ -1,4 +1,4 @@
-r"""One noisy histogram, and the thresholds, levels and windows that follow from it (quantiles: `conformesh.quantile`).
+r"""One noisy histogram, and the thresholds, levels and windows that follow from it (quantiles: `pipeline.quantiles`).
 
 Devices agree on public pivots :math:`p_1 < \dots < p_w` before they see data (`grids`). Each counts its scores in the
 w cells above p_1, adds its share of noise, and only the totals over all devices are ever readable: a *release*.

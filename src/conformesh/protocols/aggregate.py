@@ -24,11 +24,11 @@ from typing import Protocol as TypingProtocol
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.names import unknown
 from conformesh.graph.network import Network
 from conformesh.kernels.graph import breadth_first
 from conformesh.kernels.ranks import AUTO
 from conformesh.kernels.segments import add_rows
-from conformesh.names import unknown
 from conformesh.protocols.flood import everybody, everybodys_numbers
 from conformesh.protocols.messages import Each, Packets, Protocol, narrow_type
 from conformesh.protocols.site import Site

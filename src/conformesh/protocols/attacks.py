@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.faults import Faults
-from conformesh.names import unknown
+from conformesh.common.names import unknown
+from conformesh.common.random_streams import stream
+from conformesh.protocols.faults import Faults
 from conformesh.protocols.gathering import Attack, Said
 from conformesh.protocols.messages import Gather, Packets
 from conformesh.protocols.reports import ENDS, Report, edges_of, ends_read, ends_said, reports_read, reports_said
 from conformesh.protocols.site import Site
-from conformesh.streams import stream
 
 FAR = 1e300  # as far as scores of liars reach
 TIMES = 1000  # how many times as many scores a liar claims

@@ -23,7 +23,7 @@ from conformesh.protocols.options import option
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import estimate_spectrum
 from conformesh.protocols.wire import Wire
-from conformesh.result.certificate import Certificate, too_few
+from conformesh.results.certificate import Certificate, too_few
 
 EXCHANGEABLE = "all scores are exchangeable with the test point, whichever device they come from"
 OWN_DATA = "each device covers test points from its own distribution only"

@@ -59,7 +59,7 @@ from conformesh.protocols.quantiser import agree_on_ends
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.top_k import by_flooding, can_flood
 from conformesh.protocols.waves import Found, Pace, by_waves, searched
-from conformesh.result.certificate import Certificate, too_few
+from conformesh.results.certificate import Certificate, too_few
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

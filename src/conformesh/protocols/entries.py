@@ -38,7 +38,7 @@ from conformesh.kernels.varints import read_at, written
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.messages import Gather, Gathered, Gathering, Packets
 from conformesh.protocols.site import Outcome, Site, signed
-from conformesh.result.certificate import Certificate, too_few
+from conformesh.results.certificate import Certificate, too_few
 
 Ints = NDArray[np.int64]
 POINTS = 8  # order statistics of a device, for each level

@@ -20,7 +20,7 @@ from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.wire import Wire
-from conformesh.result.certificate import Certificate, too_few
+from conformesh.results.certificate import Certificate, too_few
 
 
 @dataclass(frozen=True)

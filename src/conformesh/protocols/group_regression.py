@@ -37,7 +37,7 @@ from conformesh.protocols.consensus import largest
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.quantiser import agree_on_ends
 from conformesh.protocols.site import Outcome, Site
-from conformesh.result.certificate import Certificate
+from conformesh.results.certificate import Certificate
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

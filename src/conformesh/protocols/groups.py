@@ -27,16 +27,16 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from conformesh.io.memberships import EVERYONE, Atom, name_of
+from conformesh.common.names import natural_order, unknown
+from conformesh.files.memberships import EVERYONE, Atom, name_of
 from conformesh.kernels.keys import from_keys
 from conformesh.kernels.ranks import AUTO, GROUP_RULES
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.names import natural_order, unknown
 from conformesh.protocols.aggregate import Total
 from conformesh.protocols.e_dcp import EDCP, best_width, in_rounds, search, with_exact_sums
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.site import Outcome, Site
-from conformesh.result.certificate import Certificate
+from conformesh.results.certificate import Certificate
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -34,7 +34,7 @@ from conformesh.protocols.quantiser import Quantiser, agree_on_edges, check_quan
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import check_weights, mixing_weights
 from conformesh.protocols.wire import Wire
-from conformesh.result.certificate import Certificate, too_few
+from conformesh.results.certificate import Certificate, too_few
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.protocols.messages import Each, Max, Message, Min, Pool, Tell, kind_of
-from conformesh.result.certificate import Cost
+from conformesh.results.certificate import Cost
 
 REMEMBERED = 4096  # devices up to which a tally by who spoke is cheaper than charging every round
 

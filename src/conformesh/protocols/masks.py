@@ -35,11 +35,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.random_streams import fresh_bytes
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import Aggregator, Total
 from conformesh.protocols.messages import Each, Gather, Gathered, Gathering, Packets, Protocol
 from conformesh.protocols.site import Site
-from conformesh.streams import fresh_bytes
 
 if TYPE_CHECKING:
     from conformesh.privacy.account import Account

@@ -40,6 +40,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.quantities import several
 from conformesh.kernels.ranks import AUTO, GIVEN, Demand, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.privacy.grids import GridName, check_grid, grid_points
@@ -49,8 +50,7 @@ from conformesh.protocols.masks import LARGEST, MaskedSums, Secrets, agree_on_ma
 from conformesh.protocols.messages import Gathering, Protocol
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.site import Outcome, Site
-from conformesh.quantities import several
-from conformesh.result.certificate import Certificate, Noise
+from conformesh.results.certificate import Certificate, Noise
 from conformesh.scores.base import Score
 
 Floats = NDArray[np.float64]

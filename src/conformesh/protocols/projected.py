@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from conformesh.common.quantities import several
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.bounds.tracked import Interval
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.projection import Projecting, check_memory, default_rounds
 from conformesh.protocols.quantiser import crowding
 from conformesh.protocols.site import Outcome, Site
-from conformesh.quantities import several
-from conformesh.result.certificate import Certificate, too_few
+from conformesh.results.certificate import Certificate, too_few
 
 if TYPE_CHECKING:
     from conformesh.protocols.h_dcp import HDCP

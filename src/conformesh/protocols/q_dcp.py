@@ -24,6 +24,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.quantities import several
 from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.weights import constant_weights
 from conformesh.kernels.compiling import expect
@@ -48,8 +49,7 @@ from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import estimate_spectrum
 from conformesh.protocols.wire import Wire
-from conformesh.quantities import several
-from conformesh.result.certificate import Certificate, Kind, too_few
+from conformesh.results.certificate import Certificate, Kind, too_few
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -30,17 +30,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.names import listed
+from conformesh.common.quantities import several
 from conformesh.kernels.ranks import LARGEST_SUM, DeviceRanks
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.names import listed
 from conformesh.protocols.messages import Gather, Gathered, Gathering, Packets
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.quantiser import check_quantiser
 from conformesh.protocols.reports import MOST_BINS, Report, ends_read, ends_said, reports_read, reports_said
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.trimming import Trimmed, Trimming
-from conformesh.quantities import several
-from conformesh.result.certificate import Certificate
+from conformesh.results.certificate import Certificate
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import DEFAULT, Demand, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.result.certificate import KINDS, Certificate, Cost
+from conformesh.results.certificate import KINDS, Certificate, Cost
 
 if TYPE_CHECKING:
     from conformesh.protocols.masks import Secrets
@@ -300,7 +300,7 @@ class Outcome:
         How many scores every device holds, (devices, trials), or in one row how many all do, and what the method cost
         the devices here, where nobody but the protocol knows: on a mesh, see `joint`.
     problems
-        Which problem each threshold answers (`conformesh.problems.Problem`), where nobody but the protocol knows.
+        Which problem each threshold answers (`pipeline.problems.Problem`), where nobody but the protocol knows.
     about_all
         Where thresholds are about those who were heard so far: what is certain about everybody, +inf if nothing is.
     """

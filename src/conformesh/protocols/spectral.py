@@ -22,13 +22,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.names import unknown
+from conformesh.common.random_streams import stream
 from conformesh.graph.network import Network
 from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.weights import WEIGHTS, Weights, best_constant, constant_weights, weights_from_matrix
-from conformesh.names import unknown
 from conformesh.protocols.messages import Max, Min, Protocol, Sum
 from conformesh.protocols.site import Site
-from conformesh.streams import stream
 
 Floats = NDArray[np.float64]
 MAX_ROUNDS = 200_000

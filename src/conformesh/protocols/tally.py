@@ -29,7 +29,7 @@ from conformesh.protocols.e_dcp import EDCP, best_width, search, weigh_all, with
 from conformesh.protocols.flood import everybody
 from conformesh.protocols.messages import Packets, Protocol
 from conformesh.protocols.site import Site
-from conformesh.result.certificate import Cost
+from conformesh.results.certificate import Cost
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -18,14 +18,14 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.random_streams import stream
 from conformesh.kernels.ranks import conformal_rank
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
 from conformesh.protocols.quantiser import agree_on_edges, check_quantiser, crowding
 from conformesh.protocols.site import Outcome, Site
-from conformesh.result.certificate import Certificate, too_few
-from conformesh.streams import stream
+from conformesh.results.certificate import Certificate, too_few
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from conformesh.names import unknown
+from conformesh.common.names import unknown
 from conformesh.scores.base import ClassificationScore, RegressionScore, Score
 from conformesh.scores.classification import APS, LAC, RAPS, SAPS, Logit, Margin, OrdinalAPS, Rank
 from conformesh.scores.functions import Function, FunctionScore, IntervalFunctionScore, of_function, of_saved_function

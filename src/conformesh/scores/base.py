@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Literal, NoReturn, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.io.arrays import as_array, as_numbers, check_index, columns_of
-from conformesh.names import unknown
-from conformesh.notes import note
+from conformesh.common.arrays import as_array, as_numbers, check_index, columns_of
+from conformesh.common.names import unknown
+from conformesh.common.notes import note
 from conformesh.scores.draws import PREDICTION, Rng
 
 Array = NDArray[Any]

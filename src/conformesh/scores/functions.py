@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.io.arrays import as_array
+from conformesh.common.arrays import as_array
 from conformesh.scores.base import (
     Array,
     Bools,

@@ -18,8 +18,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from conformesh.io.arrays import check_index, note_large_integers
-from conformesh.notes import note
+from conformesh.common.arrays import check_index, note_large_integers
+from conformesh.common.notes import note
 from conformesh.scores.base import Array, Floats, RegressionScore, numeric, per_row, same_length
 
 

@@ -19,16 +19,16 @@ from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.validation import check_is_fitted
 
-from conformesh.io.memberships import Memberships
+from conformesh.common.names import unknown
+from conformesh.common.notes import note
+from conformesh.files.memberships import Memberships
 from conformesh.kernels.ranks import Alpha, exact_alpha, explain_confidence
-from conformesh.losses import Loss
-from conformesh.names import unknown
-from conformesh.notes import note
-from conformesh.pvalues import p_values
-from conformesh.result.evaluation import Evaluation, RiskEvaluation
-from conformesh.result.result import Result
+from conformesh.pipeline.p_values import p_values
+from conformesh.results.evaluation import Evaluation, RiskEvaluation
+from conformesh.results.result import Result
 from conformesh.scores import SCORES, Score, as_score
 from conformesh.scores.base import Task
+from conformesh.scores.losses import Loss
 from conformesh.sklearn.rows import ALONE, Rows, rows_by_device, split_rows, taken
 from conformesh.table import Table, as_network
 

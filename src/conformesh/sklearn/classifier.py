@@ -12,13 +12,13 @@ from sklearn.base import ClassifierMixin, clone
 from sklearn.utils.metaestimators import available_if
 
 from conformesh.api import calibrate, control
-from conformesh.io.memberships import Memberships
+from conformesh.files.memberships import Memberships
 from conformesh.kernels.ranks import Alpha, explain_confidence
-from conformesh.losses import Loss, as_loss
-from conformesh.result.evaluation import Evaluation, RiskEvaluation
-from conformesh.result.result import Result, columns_among
+from conformesh.results.evaluation import Evaluation, RiskEvaluation
+from conformesh.results.result import Result, columns_among
 from conformesh.scores import Score
 from conformesh.scores.base import Task
+from conformesh.scores.losses import Loss, as_loss
 from conformesh.sklearn.base import AUTO, Floats, MeshEstimator, as_list
 from conformesh.sklearn.rows import labels_of
 
@@ -50,7 +50,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         outputs and column numbers. Scikit-learn keeps the word `score` for the accuracy. All but `logit` read
         `predict_proba`, that one `decision_function`.
     loss, risk
-        Risk control instead of coverage: a loss of `conformesh.losses`, its class or its name, and the largest mean
+        Risk control instead of coverage: a loss of `scores.losses`, its class or its name, and the largest mean
         loss (by default 0.1; or several in a list). With "false-negative-rate" several classes may be true: `y` has a
         boolean for each row and class, and sets miss on average at most this part of the true ones. `alpha` and
         `nonconformity` are not used; a loss has a score of its own, ``FalseNegativeRate(score="lac")``.

@@ -15,8 +15,8 @@ from sklearn.model_selection import cross_val_predict
 
 from conformesh.api import calibrate
 from conformesh.kernels.ranks import Alpha, exact_alpha, explain_confidence
-from conformesh.pvalues import up
-from conformesh.result.result import Result
+from conformesh.pipeline.p_values import up
+from conformesh.results.result import Result
 from conformesh.scores import two_sided
 from conformesh.scores.base import Task
 from conformesh.sklearn.base import AUTO, Floats, MeshEstimator, is_fitted

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import _safe_indexing, column_or_1d, indexable
 
-from conformesh.io.arrays import as_array, as_rows, check_index, columns_of
-from conformesh.io.memberships import Memberships
-from conformesh.names import device_name, natural_order, unknown
+from conformesh.common.arrays import as_array, as_rows, check_index, columns_of
+from conformesh.common.names import device_name, natural_order, unknown
+from conformesh.files.memberships import Memberships
 from conformesh.table import Table
 
 ALONE = "0"  # the device of rows that name none

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from conformesh.quantities import several
+from conformesh.common.quantities import several
 from conformesh.view.trace import SHARES, Everybody, Value, rounded_up
 
 WINDOW = 200  # labels of a device over which coverage lately is taken

@@ -21,14 +21,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.quantities import several
 from conformesh.engines.faulty import Weather
-from conformesh.faults import Faults
-from conformesh.io.json_numbers import in_json
+from conformesh.files.json_numbers import in_json
 from conformesh.methods import get_method, make_options
+from conformesh.protocols.faults import Faults
 from conformesh.protocols.messages import Message, Pool, Sum, Tell
 from conformesh.protocols.site import Site
-from conformesh.quantities import several
-from conformesh.result.result import Result
+from conformesh.results.result import Result
 from conformesh.view.trace import Column, Everybody, Heading, Pair, Run, Spoken, Step, Trace, Value, refuse_crowd
 
 DENSE = 128  # rounds that are all noted; of twice as many every second one from there on, and so forth

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from conformesh.io.json_numbers import in_json
-from conformesh.names import listed
-from conformesh.quantities import in_bytes, in_time, several
-from conformesh.result.result import Result
+from conformesh.common.names import listed
+from conformesh.common.quantities import in_bytes, in_time, several
+from conformesh.files.json_numbers import in_json
+from conformesh.results.result import Result
 from conformesh.view.trace import Value
 
 Status = Mapping[str, Any]

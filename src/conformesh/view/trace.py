@@ -23,11 +23,11 @@ import numpy as np
 from msgspec import Struct
 
 from conformesh._version import __version__
+from conformesh.files.files import write_file
+from conformesh.files.json_numbers import from_json
+from conformesh.files.schemas import checked
 from conformesh.graph.layout import drawn_places
 from conformesh.graph.network import Network
-from conformesh.io.files import write_file
-from conformesh.io.json_numbers import from_json
-from conformesh.io.schemas import checked
 
 FORMAT = "conformesh-trace/1"
 MOST_DEVICES = 20_000  # that a page can draw

@@ -27,11 +27,11 @@ from conformesh.engines.mpi.exchange import Exchange, stamp_of
 from conformesh.engines.mpi.halo import Halo
 from conformesh.engines.mpi.job import needs_mpi, own_channels, stops_the_job
 from conformesh.engines.mpi.partition import partition
-from conformesh.faults import Faults
 from conformesh.graph.network import Network
 from conformesh.kernels.neighbours import neighbour_extreme, neighbour_sum
 from conformesh.kernels.spreading import Spreading
 from conformesh.kernels.threads import limit_threads
+from conformesh.protocols.faults import Faults
 from conformesh.protocols.ledger import REMEMBERED, Ledger
 from conformesh.protocols.messages import (
     Each,
@@ -51,7 +51,7 @@ from conformesh.protocols.messages import (
 )
 from conformesh.protocols.rules import Rules
 from conformesh.protocols.site import in_rows
-from conformesh.result.certificate import Cost
+from conformesh.results.certificate import Cost
 
 Array = NDArray[Any]
 Ints = NDArray[np.int64]

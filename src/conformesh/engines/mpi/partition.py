@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.names import unknown
 from conformesh.graph.network import Network
-from conformesh.names import unknown
 
 Owners = NDArray[np.int64]
 

@@ -23,9 +23,9 @@ from typing import Any, Literal
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
-from conformesh.io.files import PRIVATE, PUBLIC, make_folder, move_path, remove_drafts, write_file
-from conformesh.io.json_numbers import from_json, to_json
-from conformesh.io.schemas import checked
+from conformesh.files.files import PRIVATE, PUBLIC, make_folder, move_path, remove_drafts, write_file
+from conformesh.files.json_numbers import from_json, to_json
+from conformesh.files.schemas import checked
 from conformesh.mesh.config.certificates import KEY
 from conformesh.mesh.config.device_toml import FILE as DEVICE
 from conformesh.mesh.config.device_toml import read_device, write_device

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
-from conformesh.io.files import readable_by_others
+from conformesh.files.files import readable_by_others
 from conformesh.mesh.config.authority import interrupted
 from conformesh.mesh.config.certificates import CA_KEY, read_certificate
 from conformesh.mesh.config.device_toml import FILE, DeviceConfig, read_device

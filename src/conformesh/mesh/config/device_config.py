@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from conformesh.common.names import device_names, listed, natural_order, unknown
 from conformesh.graph.network import Network
 from conformesh.guarantee import Groups, Guarantee, Mixture, Sides, Weighting
 from conformesh.kernels.ranks import AUTO, GIVEN, Requirement, check_shares, exact_alpha, make_requirement
@@ -19,7 +20,6 @@ from conformesh.mesh.config.certificate_names import check_device_name
 from conformesh.mesh.config.endpoints import parse_endpoint
 from conformesh.mesh.config.roster import Roster
 from conformesh.methods import get_method, make_options, requirement_of, without_rounds
-from conformesh.names import device_names, listed, natural_order, unknown
 from conformesh.online.counters import Counting
 from conformesh.peer.rosters import FIELD, roster_words
 from conformesh.peer.settings import Settings
@@ -429,7 +429,7 @@ def _check_parts(config: DeviceConfig) -> None:
         )
     if config.online:
         raise ValueError("[online] moves one threshold; leave out alphas, groups, lower_share and weight_column")
-    from conformesh.solver import Run, refuse  # which a program that only asks nodes need not hold in memory
+    from conformesh.pipeline.solver import Run, refuse  # which a program that only asks nodes need not hold in memory
 
     refuse(config.guarantee, Run(config.method, config.options), len(config.devices))
 

@@ -12,12 +12,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from conformesh.io.files import write_file
-from conformesh.io.schemas import checked
+from conformesh.common.names import unknown
+from conformesh.files.files import write_file
+from conformesh.files.schemas import checked
 from conformesh.mesh.config.device_config import DeviceConfig, Neighbour, map_of
 from conformesh.mesh.config.roster import FILE as ROSTER
 from conformesh.mesh.config.roster import Roster, read_roster_file
-from conformesh.names import unknown
 
 __all__ = ["FILE", "DeviceConfig", "Neighbour", "read_device", "reloaded", "write_device"]
 

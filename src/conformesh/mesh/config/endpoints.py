@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from conformesh.names import listed, unknown
+from conformesh.common.names import listed, unknown
 
 LOCAL = "127.0.0.1"
 BASE_PORT = 7600

@@ -18,8 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from conformesh.common.names import unknown
+from conformesh.files.files import make_folder
 from conformesh.graph.network import DisconnectedError, Network
-from conformesh.io.files import make_folder
 from conformesh.kernels.ranks import DEFAULT, Requirement, check_alpha
 from conformesh.mesh.config.authority import FILE as RECORD
 from conformesh.mesh.config.authority import LOCK, REVOKED, Authority, Change, interrupted, opened, read_record
@@ -49,7 +50,6 @@ from conformesh.mesh.config.endpoints import (
 from conformesh.mesh.config.own_scores import scatter_scores
 from conformesh.mesh.config.roster import Earlier, Revoked, Roster, check_size
 from conformesh.mesh.config.signing import document_of
-from conformesh.names import unknown
 
 __all__ = [
     "Problem",

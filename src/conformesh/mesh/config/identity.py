@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conformesh.io.files import readable_by_others
+from conformesh.files.files import readable_by_others
 from conformesh.mesh.config.certificate_names import not_accepted
 
 if TYPE_CHECKING:

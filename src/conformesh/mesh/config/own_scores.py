@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.io.files import PRIVATE, write_file
-from conformesh.io.memberships import Memberships, name_of
-from conformesh.io.score_files import (
+from conformesh.common.names import listed, unknown
+from conformesh.files.files import PRIVATE, write_file
+from conformesh.files.memberships import Memberships, name_of
+from conformesh.files.score_files import (
     ALSO_CALLED,
     EPOCH,
     NEEDED,
@@ -36,14 +37,13 @@ from conformesh.io.score_files import (
     recorded_score,
     scores_in,
 )
-from conformesh.io.tables import GZIP, SCORE_FUNCTION, Layout, Table, bytes_of, read_table
-from conformesh.io.text import SNIFFED
+from conformesh.files.tables import GZIP, SCORE_FUNCTION, Layout, Table, bytes_of, read_table
+from conformesh.files.text import SNIFFED
 from conformesh.mesh.config.device_toml import FILE, DeviceConfig, read_device
 from conformesh.mesh.config.endpoints import as_roster_name
 from conformesh.mesh.config.epochs import FIRST
-from conformesh.names import listed, unknown
+from conformesh.pipeline.shift import check_bound
 from conformesh.scores import Score, settle_score
-from conformesh.shift import check_bound
 
 EMPTY = "device,score\n"
 
@@ -314,7 +314,7 @@ def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
 
     A device is meant by its name, or by its number where the mesh calls it ``device-07``.
     """
-    from conformesh.io.writing import write_scores  # a node reads scores and writes none
+    from conformesh.files.writing import write_scores  # a node reads scores and writes none
 
     root = Path(root)
     folders = {path.parent.name: path.parent for path in sorted(root.glob(f"*/{FILE}"))}

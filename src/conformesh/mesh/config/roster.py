@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from conformesh.io.schemas import checked
-from conformesh.names import listed
+from conformesh.common.names import listed
+from conformesh.files.schemas import checked
 from conformesh.peer.rosters import MOST, Rosters
 
 FILE = "roster.json"

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.io.json_numbers import with_infinities
+from conformesh.files.json_numbers import with_infinities
 
 
 def parsed(body: bytes) -> dict[str, Any]:

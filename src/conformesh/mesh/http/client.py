@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from conformesh.result.certificate import Certificate
-    from conformesh.result.result import Result
+    from conformesh.results.certificate import Certificate
+    from conformesh.results.result import Result
 
 __all__ = ["Client", "NodeError"]
 
@@ -90,7 +90,7 @@ class Client:
 
     def calibration(self) -> Result:
         """Return the whole certified result, to predict with where the node is not at hand."""
-        from conformesh.result.result import Result
+        from conformesh.results.result import Result
 
         return Result.from_dict(self._ask(CALIBRATION)["calibration"], f"the node at {self._address}")
 
@@ -116,7 +116,7 @@ class Client:
         """
         import numpy as np
 
-        from conformesh.io.json_numbers import in_json
+        from conformesh.files.json_numbers import in_json
 
         try:
             table = np.asarray(outputs)
@@ -246,7 +246,7 @@ def _next(outputs: ArrayLike | None) -> dict[str, Any]:
         return {}
     import numpy as np
 
-    from conformesh.io.json_numbers import in_json
+    from conformesh.files.json_numbers import in_json
 
     return {"outputs": in_json(np.asarray(outputs, dtype=np.float64).tolist())}
 

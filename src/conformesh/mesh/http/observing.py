@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.io.json_numbers import in_json, number
+from conformesh.common.names import unknown
+from conformesh.files.json_numbers import in_json, number
 from conformesh.mesh.http.bodies import parsed, table_of
 from conformesh.mesh.node.observations import Example, Judged
-from conformesh.names import unknown
 from conformesh.scores import Score
 
 _OBSERVE = ("score", "outputs", "label", "example", "next")

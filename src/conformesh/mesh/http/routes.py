@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from conformesh.io.json_numbers import in_json
+from conformesh.common.names import unknown
+from conformesh.files.json_numbers import in_json
 from conformesh.mesh.http.bodies import parsed, table_of
 from conformesh.mesh.http.interface import (
     CALIBRATION,
@@ -40,7 +41,6 @@ from conformesh.mesh.http.observing import Learns, observed, predicted
 from conformesh.mesh.node.certified import Certified
 from conformesh.mesh.node.health import judged, nothing_yet
 from conformesh.mesh.node.state import NodeState
-from conformesh.names import unknown
 from conformesh.scores import SCORES, Score, get_score
 
 if TYPE_CHECKING:

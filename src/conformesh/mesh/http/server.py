@@ -26,7 +26,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformesh.io.files import UNWRITABLE
+from conformesh.files.files import UNWRITABLE
 from conformesh.mesh.http.address import Address, find, is_private, second_paths
 from conformesh.mesh.http.interface import LARGEST_BODY, MONITORING
 from conformesh.mesh.http.observing import Learns

@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from conformesh.io.json_numbers import in_json
-from conformesh.result.certificate import Certificate
-from conformesh.result.result import Result
+from conformesh.files.json_numbers import in_json
+from conformesh.results.certificate import Certificate
+from conformesh.results.result import Result
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from conformesh.io.files import PRIVATE
+from conformesh.files.files import PRIVATE
 
 PROBE = ".disk-probe.tmp"
 EVERY = 3.0  # seconds between two probes

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from conformesh.common.random_streams import stream
 from conformesh.online.alarm import Alarm, AlarmState
 from conformesh.online.counters import Counting, Life, Tally
 from conformesh.online.fleet import fleet_evidence
-from conformesh.streams import stream
 
 LOG = logging.getLogger("conformesh.node")
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from conformesh.names import listed
+from conformesh.common.names import listed
 from conformesh.peer.settings import FAILURES
 
 UNCERTIFIED, OVERDUE = "uncertified", "overdue"

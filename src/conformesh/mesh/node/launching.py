@@ -12,7 +12,7 @@ from typing import Any
 
 from conformesh.mesh.node.logs import PROGRESS
 from conformesh.mesh.node.process import ABOUT
-from conformesh.result.result import Result
+from conformesh.results.result import Result
 
 LINES = 200  # of a log that are kept for whoever takes them
 

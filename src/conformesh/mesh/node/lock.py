@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from conformesh.io.files import PRIVATE, UNWRITABLE
+from conformesh.files.files import PRIVATE, UNWRITABLE
 
 LOCK = "node.lock"
 RUNS = "runs this device already; stop it first, or give this one another folder"

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from conformesh.io.files import PRIVATE, remove_drafts, write_file
+from conformesh.files.files import PRIVATE, remove_drafts, write_file
 from conformesh.mesh.config.device_config import DeviceConfig, map_of
 from conformesh.mesh.config.roster import FILE, Document, read_document
 from conformesh.mesh.config.signing import verify

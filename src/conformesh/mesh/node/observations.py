@@ -24,10 +24,10 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
+from conformesh.common.random_streams import stream
 from conformesh.mesh.node.drift import Drift
 from conformesh.online.accounts import Account
 from conformesh.online.counters import Counters, Counting, Life, Tally
-from conformesh.streams import stream
 
 WINDOW = 4096  # predictions, from the last one back, whose labels may still come
 

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from conformesh.io.files import move_path
-from conformesh.io.json_numbers import in_json
+from conformesh.files.files import move_path
+from conformesh.files.json_numbers import in_json
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.own_scores import read_own_scores
 from conformesh.mesh.link import COUNTERS, Transport, beside

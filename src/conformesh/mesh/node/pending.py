@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from conformesh.io.files import PRIVATE, remove_drafts, write_file
+from conformesh.files.files import PRIVATE, remove_drafts, write_file
 
 FILE = "recalibrate.json"
 

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from conformesh.io.json_numbers import in_json
+from conformesh.files.json_numbers import in_json
 from conformesh.mesh.node.health import CODES
 from conformesh.mesh.node.state import Phase
 

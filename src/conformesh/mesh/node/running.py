@@ -22,10 +22,10 @@ from conformesh.peer.journal import Journal
 from conformesh.peer.linked import Make
 from conformesh.peer.rosters import Rosters
 from conformesh.peer.shelf import Seal
-from conformesh.problems import Problem
+from conformesh.pipeline.problems import Problem
+from conformesh.pipeline.solver import Run, solve_on_device
 from conformesh.protocols.site import Outcome, Shown
-from conformesh.result.result import Result
-from conformesh.solver import Run, solve_on_device
+from conformesh.results.result import Result
 from conformesh.table import Table
 
 if TYPE_CHECKING:

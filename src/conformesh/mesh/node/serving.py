@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from conformesh.io.files import remove_drafts
+from conformesh.files.files import remove_drafts
 from conformesh.kernels.compiling import prepared
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.device_toml import read_device, reloaded
@@ -46,7 +46,7 @@ from conformesh.peer.frames import FrameError, is_roster
 from conformesh.peer.journal import FileJournal, Journal, MemoryJournal
 from conformesh.peer.settings import Failure, OwnError, PeerError, failure_of
 from conformesh.protocols.site import Shown
-from conformesh.result.result import Result
+from conformesh.results.result import Result
 
 log = logging.getLogger("conformesh.node")
 LOOK = 1.0  # seconds between two looks at the files

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from conformesh.io.json_numbers import in_json
+from conformesh.files.json_numbers import in_json
 from conformesh.mesh.node.certified import Certified, in_utc, refuse_nan
 from conformesh.mesh.node.history import History
 from conformesh.peer.settings import Failure
-from conformesh.result.result import Result
+from conformesh.results.result import Result
 
 LOG = logging.getLogger("conformesh.node")
 MOST_REASONS = 32  # different reasons counted apart; what comes later counts as OTHER, so that memory stays bounded

@@ -16,13 +16,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from conformesh.io.files import PRIVATE, write_file
-from conformesh.io.json_numbers import from_json, to_json
-from conformesh.io.schemas import checked
+from conformesh.files.files import PRIVATE, write_file
+from conformesh.files.json_numbers import from_json, to_json
+from conformesh.files.schemas import checked
 from conformesh.mesh.config.device_config import DeviceConfig, score_in_words
 from conformesh.mesh.node.certified import Certified, refuse_nan
 from conformesh.peer.rosters import FIELD
-from conformesh.result.result import Result
+from conformesh.results.result import Result
 
 FORMAT = "conformesh-node-result/4"
 NAME = "result.json"

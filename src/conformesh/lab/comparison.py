@@ -1,0 +1,577 @@
+"""`compare`: every method on every network, with the same scores: what each promises, how near it comes, what it costs.
+
+A comparison is a simulation, so it may count what no device sees: the rank of every threshold among all scores. How far
+that is above the required rank is the *slack*: zero is exact, more means larger sets than needed, less means that too
+few scores lie at or below the threshold.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from conformesh.common.progress import Progress
+from conformesh.common.quantities import in_bits, several
+from conformesh.common.random_streams import Rng, seed_of
+from conformesh.engines import make_engine
+from conformesh.engines.base import Observer
+from conformesh.graph.network import Network
+from conformesh.graph.topologies import TOPOLOGIES
+from conformesh.kernels.ranks import (
+    AUTO,
+    Alpha,
+    Requirement,
+    check_alpha,
+    check_shares,
+    exact_alpha,
+    explain_confidence,
+    make_requirement,
+)
+from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.methods import METHODS, REACH, Way
+from conformesh.methods import ways_of as every_way_of
+from conformesh.pipeline.solver import Batch, solve_draws
+from conformesh.protocols.aggregate import PREFERENCES
+from conformesh.protocols.e_dcp import SCHEDULES, ways_for
+from conformesh.protocols.site import Site
+from conformesh.results.certificate import Kind
+from conformesh.scores import Score, as_score
+from conformesh.table import Table, as_network
+
+Floats = NDArray[np.float64]
+By = Literal["bits", "rounds"]
+PAPER = "Wen2025"  # whose methods stand beside E-DCP
+
+
+@dataclass(frozen=True)
+class Run:
+    """One way on one network.
+
+    Attributes
+    ----------
+    way
+        What was run.
+    guarantee, assumption
+        The kind of its certificate, and what that rests on.
+    thresholds
+        The smallest and the largest threshold of a device.
+    slack
+        Rank of the smallest threshold among all scores, minus the required rank; inf where that threshold is +inf.
+    size
+        Mean size of the prediction sets (width of intervals), where there are outputs to form them from.
+    rounds, numbers, bits
+        What it cost; numbers and bits sent by each device, mean over the devices.
+    notes
+        What the method has to say about its result.
+    """
+
+    way: Way
+    guarantee: Kind
+    assumption: str
+    thresholds: tuple[float, float]
+    slack: float
+    size: float | None
+    rounds: int
+    numbers: float
+    bits: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it may be recommended: a finite threshold, its rank counted, nothing assumed, no server."""
+        certified = self.guarantee == "counted" and not self.assumption and 0 <= self.slack < math.inf
+        return certified and self.way.needs != "server"
+
+
+@dataclass(frozen=True)
+class Group:
+    """All runs on one network.
+
+    Attributes
+    ----------
+    network
+        Its name.
+    diameter, diameter_is_exact
+        The floor for rounds: before that two devices cannot have heard of each other. Not exact: an upper bound.
+    runs
+        In the order of the ways that were asked for.
+    refused
+        Ways that cannot work here, each with its reason.
+    """
+
+    network: str
+    diameter: int
+    diameter_is_exact: bool
+    runs: tuple[Run, ...]
+    refused: dict[Way, str]
+
+    def fewest(self, by: By) -> list[Way]:
+        """Return the cheapest of what is sound; more than one where they are equal."""
+        price = {run.way: getattr(run, by) for run in self.runs if run.is_sound}
+        return [way for way in price if price[way] == min(price.values())]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The whole table, and who wins it.
+
+    Attributes
+    ----------
+    alpha, devices, scores
+        The setting: miscoverage level, number of devices, number of scores in all.
+    required_rank
+        How many of the scores must lie at or below a threshold.
+    groups
+        One for each network.
+    skipped
+        Topologies that cannot be built with so many devices, each with its reason.
+    """
+
+    alpha: float
+    devices: int
+    scores: int
+    required_rank: int
+    groups: tuple[Group, ...]
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        from conformesh.lab.comparison_table import NUMBERS, answer, cells_of, columns_of
+        from conformesh.plots import html as cards
+
+        columns, parts = columns_of(self), []
+        for group in self.groups:
+            floor = f"{group.diameter:,}" if group.diameter_is_exact else f"at most {group.diameter:,}"
+            body = cards.table(columns, [cells_of(run, group) for run in group.runs], right=NUMBERS, most=None)
+            refused = [(str(way), reason) for way, reason in group.refused.items()]
+            body += cards.table(("not here", "because"), refused) if refused else ""
+            parts.append(cards.fold(f"{group.network}, diameter {floor}", body, shown=group is self.groups[0]))
+        facts = [("required", f"rank {self.required_rank:,} of {self.scores:,} scores, alpha {self.alpha:g}")]
+        facts += [("left out", reason) for reason in self.skipped.values()]
+        title = (
+            f"{several(len(self.ways()), 'way')} on {several(len(self.groups), 'network')} of {self.devices:,} devices"
+        )
+        return cards.card(title, claim=answer(self), rows=facts, parts=parts)
+
+    def __repr__(self) -> str:
+        networks = ", ".join(group.network for group in self.groups)
+        return (
+            f"Comparison({several(len(self.ways()), 'way')} on {networks}; alpha={self.alpha:g}, rank "
+            f"{self.required_rank:,} of {self.scores:,} scores on {several(self.devices, 'device')})"
+        )
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw bits against rounds on every network, and slack; returns the figure."""
+        from conformesh.plots.pictures import draw_comparison
+
+        return draw_comparison(path, self)
+
+    def runs_of(self, way: Way) -> list[Run]:
+        """Return the runs of one way, over the networks on which it works."""
+        return [run for group in self.groups for run in group.runs if run.way == way]
+
+    def ways(self) -> list[Way]:
+        """Return every way that worked on some network, in the order of the table."""
+        return _in_order({run.way for group in self.groups for run in group.runs})
+
+    def winner(self, by: By) -> tuple[Way, int] | None:
+        """Return the way that is cheapest on most networks, and on how many; of two such, the cheaper in all."""
+        wins = Counter(way for group in self.groups for way in group.fewest(by))
+
+        def price(way: Way) -> tuple[float, ...]:
+            runs = self.runs_of(way)
+            costs = sum(run.bits for run in runs), sum(run.rounds for run in runs)
+            return -wins[way], *(costs if by == "bits" else costs[::-1])
+
+        return (way, wins[way]) if (way := min(wins, key=price, default=None)) is not None else None
+
+
+@dataclass(frozen=True)
+class Point:
+    """What one way of a method costs on one network: rounds, and bits sent by each device, mean over the devices."""
+
+    name: str
+    method: str
+    guarantee: Kind
+    assumption: str
+    rounds: int
+    bits: float
+
+
+@dataclass(frozen=True)
+class Front:
+    """How rounds and bits are traded against each other on one network.
+
+    Attributes
+    ----------
+    network, diameter
+        Its name, and the floor for rounds.
+    floor
+        Bits below which no exact method can stay, see `information_floor`; zero where none is known.
+    points
+        Every schedule and every preference of E-DCP, and the paper's methods.
+    """
+
+    network: str
+    diameter: int
+    floor: float
+    points: tuple[Point, ...]
+
+    def _repr_html_(self) -> str:
+        from conformesh.plots import html as cards
+
+        best = self.best()
+        rows = [
+            [point.name, point.guarantee, f"{point.rounds:,}", in_bits(point.bits), "yes" if point in best else ""]
+            for point in sorted(self.points, key=lambda point: (point.rounds, point.bits))
+        ]
+        columns = ("way", "guarantee", "rounds", "bits", "on the front")
+        floor = [("floor", f"{self.floor:.3g} bits by a device, for every exact method")] if self.floor else []
+        facts = [("diameter", f"{self.diameter:,} rounds at least"), *floor]
+        table = cards.table(columns, rows, right=columns[2:4], most=None)
+        return cards.card(f"rounds against bits on {self.network}", rows=facts, parts=[table])
+
+    def __repr__(self) -> str:
+        best = ", ".join(f"{point.name} ({point.rounds:,} rounds, {in_bits(point.bits)})" for point in self.best())
+        return f"Front({self.network}, diameter {self.diameter:,}; best: {best})"
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw bits against rounds, with the front and both floors; returns the figure."""
+        from conformesh.lab.comparison_plots import draw_front
+
+        return draw_front(path, [self])
+
+    def best(self) -> list[Point]:
+        """Return what nothing beats in both, of all that counts its rank and assumes nothing, fewest rounds first."""
+        found: list[Point] = []
+        for point in sorted(self.points, key=lambda point: (point.rounds, point.bits)):
+            counts = point.guarantee == "counted" and not point.assumption
+            if counts and (not found or point.bits < found[-1].bits):
+                found.append(point)
+        return found
+
+
+@explain_confidence
+def fronts(
+    devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
+    networks: Sequence[Network],
+    alpha: Alpha = 0.1,
+    *,
+    mixture: str | Mapping[Any, Any] = "sizes",
+    rank_rule: str = AUTO,
+    pac_confidence: Alpha | None = None,
+    seed: int = 0,
+    rng: Rng | None = None,
+    progress: bool = False,
+) -> list[Front]:
+    """Run E-DCP by every schedule and preference, and the paper's methods, on every network; arguments of `compare`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> [found] = fronts([rng.random(50) for _ in range(4)], [Network.chain(4)])
+    >>> found.best()[0].rounds == found.diameter
+    True
+    """
+    seed = seed_of(rng, seed)
+    networks, samples, requirement, site = _setting(devices, networks, alpha, mixture, rank_rule, pac_confidence)
+    plain = site.weighed(samples).weights is None
+    floor = information_floor(samples.sizes[:, 0].tolist(), int(site.ranks()[0, 0])) if plain else 0.0
+    found, traded = [], _traded(seed)
+    with Progress("trading rounds for bits", len(networks) * len(traded), shown=progress) as bar:
+        for network in networks:
+            points = []
+            for name, method, options in traded:
+                bar.step(f"{name} on {network.name}")
+                try:
+                    batch = solve_draws(samples, network, (alpha,), method, requirement=requirement, **options)
+                except (ValueError, ArithmeticError):  # it cannot work here, as the table of the comparison says
+                    continue
+                certificate, cost = batch.outcome.certificates[0][0], batch.cost
+                kind, assumed = certificate.kind, certificate.assumption
+                points.append(Point(name, method, kind, assumed, cost.rounds, cost.bits_per_device))
+            found.append(Front(network.name, network.diameter, floor, tuple(points)))
+    return found
+
+
+def _traded(seed: int) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return what a front is made of: name, method and options."""
+    found: list[tuple[str, str, dict[str, Any]]] = [
+        (f"prefer {prefer}", "e-dcp", {"prefer": prefer}) for prefer in PREFERENCES
+    ]
+    for schedule in SCHEDULES:
+        for over in ways_for(schedule) if schedule != AUTO else ():
+            found.append((f"{schedule} {over}", "e-dcp", {"schedule": schedule, "aggregate": over}))
+    for way in ways_of(name for name, entry in METHODS.items() if entry.paper == PAPER):
+        seeded = {"seed": seed} if "seed" in METHODS[way.method].option_names() else {}
+        found.append((str(way), way.method, {**way.options, **seeded}))
+    return found
+
+
+def information_floor(sizes: Sequence[int], rank: int) -> float:
+    r"""Return bits that each device must send, on average, for all to know the score of a rank: in the worst case.
+
+    Let device k hold m_k scores of which any number c_k may be far below the others, and the rest far above; all other
+    scores are fixed and known. With :math:`\sum m_k \le \min(r - 1, n - r)` these fixed ones can be such that each sum
+    of the c_k gives another answer. Draw every c_k alike from 0..m_k: who knows all scores but those of k learns c_k
+    from the answer, so what k sends tells m_k + 1 cases apart, which takes :math:`\log_2(m_k + 1)` bits, on average
+    over the draws and for every k at once; so some scores take that in all. The m_k are as even as sizes allow. When a
+    device speaks, and how long, is not counted as saying something.
+
+    >>> round(information_floor([50] * 20, 901), 2)
+    2.57
+    """
+    left, bits = max(min(rank - 1, sum(sizes) - rank), 0), 0.0
+    for place, size in enumerate(sorted(sizes)):
+        most = min(size, left // (len(sizes) - place))
+        left, bits = left - most, bits + math.log2(most + 1)
+    return bits / len(sizes)
+
+
+@explain_confidence
+def compare(
+    devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
+    networks: Sequence[Network],
+    alpha: Alpha = 0.1,
+    ways: Sequence[Way] | None = None,
+    *,
+    mixture: str | Mapping[Any, Any] = "sizes",
+    rank_rule: str = AUTO,
+    pac_confidence: Alpha | None = None,
+    score: Score | None = None,
+    outputs: ArrayLike | None = None,
+    rows_at: Sequence[str] | None = None,
+    seed: int = 0,
+    rng: Rng | None = None,
+    begin: Callable[[Way, Network], None] = lambda way, network: None,
+    ended: Callable[[Way, Network, Batch | str], None] = lambda way, network, found: None,
+    observer: Observer | None = None,
+    progress: bool = False,
+) -> Comparison:
+    """Run every way on every network and measure slack, set size and cost.
+
+    Parameters
+    ----------
+    devices
+        One array of calibration scores per device, in the order of the networks' `ids`, which they share.
+    networks
+        Who talks to whom, one network after the other.
+    alpha
+        Tolerated miscoverage, strictly between 0 and 1.
+    ways
+        What to run; by default `ways_of()`, which is everything.
+    mixture, rank_rule, pac_confidence
+        The promise, as in `calibrate`; methods that keep the promise they were published with do so here too.
+    score, outputs
+        A score and model outputs to form prediction sets from, so that their mean size is measured.
+    rows_at
+        The device of every row of outputs, whose own threshold is then used; by default the one valid on every device.
+    seed, rng
+        For methods that draw: a seed, or a generator to draw it from.
+    begin, ended
+        Called before every run, and after it with what was found, or why nothing was.
+    observer
+        Called after every round of every run, as in `calibrate`.
+    progress
+        Show a bar, in a terminal or a notebook.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> found = compare([rng.random(50) for _ in range(4)], [Network.chain(4)], 0.1, ways_of(["e-dcp", "fcp"]))
+    >>> [(str(run.way), run.slack) for run in found.groups[0].runs][-2:]
+    [('e-dcp count', 0.0), ('fcp', 3.0)]
+    """
+    score, seed = as_score(score), seed_of(rng, seed)
+    if (score is None) != (outputs is None):
+        raise ValueError("mean set sizes need both a score and model outputs, got only one of them")
+    networks, samples, requirement, site = _setting(devices, networks, alpha, mixture, rank_rule, pac_confidence)
+    ids, n = networks[0].ids, int(samples.sizes.sum())
+    measure = _Measure(site, samples, score, outputs, _rows(ids, rows_at), seed)
+    measure(np.full(len(ids), np.inf))  # outputs that do not fit the score are an error now, not after all runs
+    if strange := next((way for way in ways or () if not isinstance(way, Way)), None):
+        names = f"[{ways!r}]" if isinstance(ways, str) else f"[{strange!r}]"
+        raise TypeError(f"ways must be a list of Way, which ways_of({names}) makes of names, got {strange!r}")
+    chosen = [*(ways_of() if ways is None else ways)]
+    with Progress("comparing", len(networks) * len(chosen), shown=progress) as bar:
+
+        def started(way: Way, network: Network) -> None:
+            bar.step(f"{way} on {network.name}")
+            begin(way, network)
+
+        how = _How(samples, alpha, requirement, seed, observer, started, ended)
+        groups = tuple(_on(network, chosen, measure, how) for network in networks)
+    return Comparison(float(exact_alpha(alpha)), len(ids), n, measure.rank, groups)
+
+
+def _setting(
+    devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
+    networks: Sequence[Network],
+    alpha: Alpha,
+    mixture: str | Mapping[Any, Any],
+    rank_rule: str,
+    pac_confidence: Alpha | None,
+) -> tuple[list[Network], WeightedScores, Requirement, Site]:
+    """Return what was given, checked: the networks, the scores in their order, the promise, and where it holds."""
+    check_alpha(alpha)
+    table = Table.of(devices, mixture=mixture)
+    if not isinstance(networks, list | tuple):
+        given: Any = networks
+        name = repr(given) if isinstance(given, str) else "network"
+        raise TypeError(
+            f"networks must be a list of networks, got {type(networks).__name__}; for one of them write [{name}]"
+        )
+    networks = [as_network(network, table) for network in networks]
+    if not networks:
+        raise ValueError("a comparison needs at least one network, got none")
+    ids = networks[0].ids
+    for network in networks:
+        if network.ids != ids:
+            raise ValueError(f"the networks must have the same devices: {networks[0].name} and {network.name} differ")
+        local = table.on(make_engine("simulator", network))  # the same for all
+    assert local.score is not None
+    samples = WeightedScores.from_flat(local.score, local.sizes, names=ids)
+    requirement = make_requirement(mixture if table.shares is None else table.shares, rank_rule, pac_confidence)
+    check_shares(requirement, ids)
+    site = replace(Site.everywhere(networks[0], samples.sizes), requirement=requirement, alphas=(exact_alpha(alpha),))
+    return networks, samples, requirement, site
+
+
+def ways_of(methods: Iterable[str] | None = None) -> list[Way]:
+    """Return every way to run these methods, by default all: first those that need no server.
+
+    What a method chooses by itself (`auto`) is one of its other ways and is not run twice.
+    """
+    return _in_order(way for way in every_way_of(methods) if way.variant != AUTO)
+
+
+def networks_of(
+    topologies: Iterable[str], ids: Sequence[str], *, seed: int = 0, rng: Rng | None = None
+) -> tuple[list[Network], dict[str, str]]:
+    """Build each topology over these devices; those that cannot be built are returned with the reason.
+
+    >>> networks_of(["torus", "cycle"], [*"abcde"])[1].keys()
+    dict_keys(['torus'])
+    """
+    built, skipped, seed = [], {}, seed_of(rng, seed)
+    for name in dict.fromkeys(topologies):
+        try:
+            built.append(Network.of(name, len(ids), seed=seed).relabelled(ids))
+        except ValueError as reason:
+            if name not in TOPOLOGIES:
+                raise
+            skipped[name] = str(reason)
+    return built, skipped
+
+
+class _Measure:
+    """Slack and mean set size of thresholds; equal thresholds, of which there are many, are measured once."""
+
+    def __init__(
+        self,
+        site: Site,
+        samples: WeightedScores,
+        score: Score | None,
+        outputs: ArrayLike | None,
+        rows: NDArray[np.int64] | None,
+        seed: int,
+    ) -> None:
+        self.samples, self.rank = site.weighed(samples), int(site.ranks()[0, 0])
+        self.score, self.rows = score, rows
+        self.outputs = None if outputs is None else np.asarray(outputs)
+        self.draws = {} if score is None or outputs is None else score.draws(outputs, rng=seed)  # for every threshold
+        self._known: dict[bytes, tuple[float, float | None]] = {}
+
+    def __call__(self, thresholds: Floats) -> tuple[float, float | None]:
+        """Return slack and size for the thresholds of all devices, shape (devices,)."""
+        key = thresholds.tobytes()
+        if key not in self._known:
+            self._known[key] = self._slack(float(thresholds.min())), self._size(thresholds)
+        return self._known[key]
+
+    def _slack(self, smallest: float) -> float:
+        if smallest == math.inf:
+            return math.inf
+        return float(self.samples.counts(np.array([[smallest]])).sum() - self.rank)
+
+    def _size(self, thresholds: Floats) -> float | None:
+        if self.score is None or self.outputs is None:
+            return None
+        used: Any = thresholds.max() if self.rows is None else thresholds[self.rows]
+        if self.score.task == "regression":
+            lower, upper = self.score.intervals(self.outputs, used).T
+            return float(np.maximum(upper - lower, 0.0).mean())
+        return float(self.score.sets(self.outputs, used, **self.draws).sum(axis=1).mean())
+
+
+def _rows(ids: tuple[str, ...], rows_at: Sequence[str] | None) -> NDArray[np.int64] | None:
+    if rows_at is None:
+        return None
+    row_of = {name: row for row, name in enumerate(ids)}
+    strange = next((name for name in rows_at if name not in row_of), None)
+    if strange is not None:
+        raise ValueError(f"unknown device {strange!r} among the rows of outputs: it is not in the networks")
+    return np.array([row_of[name] for name in rows_at], dtype=np.int64)
+
+
+class _How(NamedTuple):
+    """What all runs of a comparison share."""
+
+    samples: WeightedScores
+    alpha: Alpha
+    requirement: Requirement
+    seed: int
+    observer: Observer | None
+    begin: Callable[[Way, Network], None]
+    ended: Callable[[Way, Network, Batch | str], None]
+
+
+def _on(network: Network, ways: Sequence[Way], measure: _Measure, how: _How) -> Group:
+    runs, refused = [], {}
+    for way in ways:
+        how.begin(way, network)
+        try:
+            batch = _calibrated(way, network, how)
+        except (ValueError, ArithmeticError) as reason:  # CannotAggregate, or scores it cannot use
+            refused[way] = str(reason)
+            how.ended(way, network, str(reason))
+        else:
+            runs.append(_measured(way, batch, measure))
+            how.ended(way, network, batch)
+    return Group(network.name, network.diameter, network.diameter_is_exact, tuple(runs), refused)
+
+
+def _calibrated(way: Way, network: Network, how: _How) -> Batch:
+    options = way.options
+    if "seed" in METHODS[way.method].option_names():
+        options["seed"] = how.seed
+    kept = METHODS[way.method].requirement or how.requirement
+    return solve_draws(
+        how.samples, network, (how.alpha,), way.method, requirement=kept, observer=how.observer, **options
+    )
+
+
+def _measured(way: Way, batch: Batch, measure: _Measure) -> Run:
+    thresholds, certificate = batch.outcome.thresholds[:, 0, 0], batch.outcome.certificates[0][0]
+    slack, size = measure(thresholds)
+    return Run(
+        way=way,
+        guarantee=certificate.kind,
+        assumption=certificate.assumption,
+        thresholds=(float(thresholds.min()), float(thresholds.max())),
+        slack=slack,
+        size=size,
+        rounds=batch.cost.rounds,
+        numbers=batch.cost.numbers_per_device,
+        bits=batch.cost.bits_per_device,
+        notes=batch.outcome.notes,
+    )
+
+
+def _in_order(ways: Iterable[Way]) -> list[Way]:
+    places = {way: place for place, way in enumerate(every_way_of())}
+    return sorted(ways, key=lambda way: (REACH.index(way.needs), [*METHODS].index(way.method), places.get(way, -1)))

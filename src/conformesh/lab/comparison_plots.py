@@ -1,0 +1,195 @@
+"""How rounds and bits are traded: every schedule of E-DCP, the paper's methods, and the two floors.
+
+Shapes say what a certificate is worth, so that the picture holds in grey.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from conformesh.plots.pictures import FAINT, GROUND, INK, PANELS, STYLE, Where, _in_thousands, hues_of_methods
+
+if TYPE_CHECKING:
+    from conformesh.lab.comparison import Front, Point
+
+SHAPES: dict[str, dict[str, Any]] = {  # by the kind of a certificate
+    "counted": {"marker": "o", "fillstyle": "full"},
+    "bounded": {"marker": "s", "fillstyle": "bottom"},
+    "assumed": {"marker": "^", "fillstyle": "none"},
+    "none": {"marker": "x", "fillstyle": "none"},
+}
+FLOOR = (
+    "Bits are means over the devices. The floor holds for every exact method, on some scores of these sizes, where "
+    "when and how long a device speaks says nothing: log2(m + 1) bits by a device of whose scores any number up to m "
+    "may lie below the answer."
+)
+SIZE = 7.5  # of letters, in points
+ROOM = 0.62 * SIZE, 1.25 * SIZE  # of a letter, and of a line
+Box = tuple[float, float, float, float]
+
+
+def draw_front(path: Where, fronts: Sequence[Front]) -> Any:
+    """Draw bits against rounds, one panel per network, with the front, the diameter and the floor for bits."""
+    import matplotlib as mpl
+
+    from conformesh.plots.figures import Picture, kept
+
+    shown = fronts[:PANELS]
+    columns = min(2, len(shown))
+    rows = -(-len(shown) // columns)
+    with mpl.rc_context(STYLE):
+        figure = Picture(figsize=(0.6 + 5.2 * columns, 1.2 + 4.2 * rows), layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+        for axes in panels.flat[len(shown) :]:
+            axes.axis("off")
+        panels[0, 0].set(xscale="log", yscale="log", **_limits(shown))
+        for place, (axes, front) in enumerate(zip(panels.flat, shown, strict=False)):
+            _draw_panel(axes, front)
+            if place + columns >= len(shown):
+                axes.tick_params(labelbottom=True)
+                axes.set_xlabel("rounds of communication")
+        figure.supylabel("bits sent by each device", fontsize=10)
+        figure.suptitle("Rounds against bits", fontsize=12.5, fontweight="bold", x=0.012, ha="left")
+        _draw_legend(figure, columns)
+        figure.draw_without_rendering()  # the layout must stand before names are placed
+        for axes, front in zip(panels.flat, shown, strict=False):
+            _write_names(axes, front)
+        figure.set_layout_engine("none")
+        return kept(figure, path)
+
+
+def _draw_panel(axes: Any, front: Front) -> None:
+    points = _drawn(front)
+    axes.grid(color="#ececec", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.minorticks_off()
+    hues = hues_of_methods()
+    for point in points:
+        mark = SHAPES[point.guarantee]
+        edge = {"markeredgewidth": 1.3, "markerfacecoloralt": "white"}
+        axes.plot(point.rounds, point.bits, color=hues[point.method], markersize=8, zorder=3, **mark, **edge)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{_in_thousands(value)}bit")
+    axes.xaxis.set_major_formatter(lambda value, _: _in_thousands(value).replace(" ", ""))
+    if corners := _corners(axes, front):
+        axes.plot(*zip(*corners, strict=True), color=INK, linewidth=1.4, zorder=2)
+    if front.diameter:
+        axes.axvspan(axes.get_xlim()[0], front.diameter, color=GROUND, linewidth=0, zorder=0)
+        axes.axvline(front.diameter, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    if front.floor:
+        axes.axhspan(axes.get_ylim()[0], front.floor, color=GROUND, linewidth=0, zorder=0)
+        axes.axhline(front.floor, color=INK, linewidth=1, linestyle=(0, (1, 2)), zorder=1)
+    floor = f", at least {front.floor:.2g} bits" if front.floor else ""
+    axes.set_title(f"{front.network}: diameter {front.diameter:,}{floor}", fontsize=10)
+
+
+def _limits(fronts: Sequence[Front]) -> dict[str, tuple[float, float]]:
+    """Return the ends of both axes, with room for names."""
+    points = [point for front in fronts for point in _drawn(front)]
+    rounds = [*(point.rounds for point in points), *(max(front.diameter, 1) for front in fronts)]
+    bits = [*(point.bits for point in points), *(front.floor for front in fronts if front.floor)] or [1.0]
+    return {"xlim": (min(rounds) / 1.6, max(rounds) * 4), "ylim": (min(bits) / 1.6, max(bits) * 2)}
+
+
+def _corners(axes: Any, front: Front) -> list[tuple[float, float]]:
+    """Return the line along the front, from the upper border to the right one."""
+    best = [point for point in front.best() if point in _drawn(front)]
+    if not best:
+        return []
+    corners = [(float(best[0].rounds), axes.get_ylim()[1]), (best[0].rounds, best[0].bits)]
+    for point in best[1:]:
+        corners += [(point.rounds, corners[-1][1]), (point.rounds, point.bits)]
+    return [*corners, (axes.get_xlim()[1], corners[-1][1])]
+
+
+def _drawn(front: Front) -> list[Point]:
+    """Return what has a place on logarithmic axes."""
+    return [point for point in front.points if point.rounds > 0 and point.bits > 0]
+
+
+def _write_names(axes: Any, front: Front) -> None:
+    """Write names beside their marks, where they cover neither a mark nor another name; equal points share a place."""
+    together: dict[tuple[int, float], list[str]] = {}
+    for point in _drawn(front):
+        names = together.setdefault((point.rounds, round(point.bits, 1)), [])
+        names.append(point.name)
+    scale = 72 / axes.figure.dpi
+    places = {at: tuple(scale * axes.transData.transform(at)) for at in together}
+    taken: list[Box] = [(x - 5, y - 5, x + 5, y + 5) for x, y in places.values()]
+    if front.diameter:
+        across = scale * axes.transData.transform((front.diameter, 1))[0]
+        taken.append((across - 1, 0, across + 1, scale * axes.transData.transform((1, axes.get_ylim()[1]))[1]))
+    corners = [scale * axes.transData.transform(corner) for corner in _corners(axes, front)]
+    for (x, y), (u, v) in pairwise(corners):
+        taken.append((min(x, u) - 1, min(y, v) - 1, max(x, u) + 1, max(y, v) + 1))
+    frame = axes.get_window_extent()
+    inside = scale * frame.x0, scale * frame.y0, scale * frame.x1, scale * frame.y1
+    for at, names in sorted(together.items(), key=lambda item: -item[0][1]):
+        text = "\n".join(names)
+        wide, high = ROOM[0] * max(map(len, names)), ROOM[1] * len(names)
+        box = _free((places[at][0], places[at][1]), wide, high, taken, inside)
+        taken.append(box)
+        x, y = places[at]
+        where = ((box[0] - x), (box[1] + box[3]) / 2 - y)
+        far = abs((box[1] + box[3]) / 2 - y) > high / 2 + 8 or box[0] - x > 12 or x - box[2] > 12
+        axes.annotate(
+            text,
+            at,
+            where,
+            textcoords="offset points",
+            fontsize=SIZE,
+            va="center",
+            ha="left",
+            linespacing=1.05,
+            arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.7, "shrinkB": 3} if far else None,
+        )
+
+
+def _free(at: tuple[float, float], wide: float, high: float, taken: Sequence[Box], inside: Box) -> Box:
+    """Return the nearest place for a name of that size, to the right or left, above or below."""
+    x, y = at
+    boxes = []
+    for rise in range(0, 160, 4):
+        for up in (rise, -rise):
+            for left in (x + 8, x - 8 - wide, x - wide / 2):
+                if left != x - wide / 2 or rise >= high / 2 + 7:
+                    boxes.append((left, y + up - high / 2, left + wide, y + up + high / 2))
+    for box in boxes:
+        within = inside[0] <= box[0] and box[2] <= inside[2] and inside[1] <= box[1] and box[3] <= inside[3]
+        if within and not any(_meet(box, other) for other in taken):
+            return box
+    return boxes[0]
+
+
+def _meet(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def _draw_legend(figure: Any, columns: int) -> None:
+    """Say what shapes and lines mean."""
+    from matplotlib.lines import Line2D
+
+    def line(**look: Any) -> Any:
+        return Line2D([], [], color=INK, **look)
+
+    handles = {
+        kind: line(linestyle="none", markersize=7, markeredgewidth=1.3, markerfacecoloralt="white", **mark)
+        for kind, mark in SHAPES.items()
+    }
+    handles |= {
+        "front of what is counted": line(linewidth=1.4),
+        "diameter: news takes as many rounds": line(linewidth=1, linestyle=(0, (4, 3))),
+        "floor: some scores take as many bits": line(linewidth=1, linestyle=(0, (1, 2))),
+    }
+    figure.legend(
+        [*handles.values()],
+        [*handles],
+        loc="outside lower left",
+        ncols=2 * columns,
+        fontsize=8.5,
+        title=textwrap.fill(FLOOR, 70 * columns),
+        title_fontsize=8.5,
+        alignment="left",
+    )

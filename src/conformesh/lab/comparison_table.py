@@ -1,0 +1,138 @@
+"""A comparison in words: the cells of its table, and which way to use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from conformesh.common.quantities import in_bits, in_count, several
+from conformesh.lab.comparison import By, Comparison, Group, Run
+from conformesh.methods import Way
+
+COLUMNS = ("method", "server", "guarantee", "slack", "threshold", "mean size", "rounds", "numbers", "bits", "fewest")
+NUMBERS = ("slack", "threshold", "mean size", "rounds", "numbers", "bits")  # columns that end at the right
+SIZE = "mean size"
+
+
+def columns_of(found: Comparison) -> list[str]:
+    """Return the columns of the table: sizes only where they were measured."""
+    sized = any(run.size is not None for group in found.groups for run in group.runs)
+    return [column for column in COLUMNS if sized or column != SIZE]
+
+
+def is_starred(run: Run) -> bool:
+    """Say whether the rank was counted, under an assumption."""
+    return run.guarantee == "counted" and bool(run.assumption)
+
+
+def cells_of(run: Run, group: Group) -> list[str]:
+    """Return a row of the table."""
+    low, high = run.thresholds
+    costs: tuple[By, ...] = ("bits", "rounds")
+    fewest = [by for by in costs if run.way in group.fewest(by)]
+    return [
+        str(run.way),
+        "yes" if run.way.needs == "server" else "no",
+        run.guarantee + "*" * is_starred(run),
+        in_ranks(run.slack),
+        f"{low:.6g}" if low == high else f"{low:.2g}..{high:.2g}",
+        *([] if run.size is None else [f"{run.size:.3f}"]),
+        f"{run.rounds:,}",
+        in_count(run.numbers),
+        in_bits(run.bits),
+        "both" if len(fewest) == 2 else "".join(fewest),
+    ]
+
+
+def answer(found: Comparison) -> str:
+    """Say which to use, in one sentence that follows from the table.
+
+    The winner sends the fewest bits on most networks, among what is sound: rank counted and reached, nothing assumed,
+    no server. Whoever needs the fewest rounds, and the other methods over neighbours, are mentioned with their cost.
+    """
+    cheapest, fastest = found.winner("bits"), found.winner("rounds")
+    if cheapest is None or fastest is None:
+        return _nothing(found)
+    clauses = [_praise(found, *cheapest)]
+    if fastest[0] != cheapest[0]:
+        runs = _sound(found, fastest[0])
+        where = _of_all(fastest[1], found)
+        clauses.append(f"{fastest[0]} needs the fewest rounds on {where} ({_rounds(runs)}, {_bits(runs)})")
+    others = [
+        f"{way} is {_kinds(runs)} ({_bits(runs)}, {_rounds(runs)}, slack {_slack(runs)})"
+        for way in found.ways()
+        if way.needs == "neighbours" and way.method not in (cheapest[0].method, fastest[0].method)
+        if (runs := found.runs_of(way)) and {run.guarantee for run in runs} != {"none"}
+    ]
+    if others:
+        clauses.append(", ".join(others))
+    return "; ".join(clauses) + "."
+
+
+def _nothing(found: Comparison) -> str:
+    if any(run.guarantee == "counted" and run.slack == math.inf for group in found.groups for run in group.runs):
+        return (
+            f"None yet: rank {found.required_rank:,} of {found.scores:,} scores is required, for which the threshold "
+            "is +inf and every set full; collect more scores or raise alpha."
+        )
+    return (
+        "None of these: nothing here reaches the required rank by a count of its own, without a server and without an "
+        "assumption; leave --method out to compare all."
+    )
+
+
+def _praise(found: Comparison, way: Way, won: int) -> str:
+    runs = _sound(found, way)
+    sound = {run.way for group in found.groups for run in group.runs if run.is_sound}
+    why = f"of {len(sound)} here that count their rank and need no server it sends the fewest bits on"
+    if len(sound) == 1:
+        why = "alone here it counts its rank and needs no server, on"
+    cost = f"{_bits(runs)} a device, {_rounds(runs)}, slack {_slack(runs)}"
+    return f"Use {way.flags}: {why} {_of_all(won, found)} ({cost})"
+
+
+def _sound(found: Comparison, way: Way) -> list[Run]:
+    return [run for run in found.runs_of(way) if run.is_sound]
+
+
+def _of_all(won: int, found: Comparison) -> str:
+    every = len(found.groups)
+    if won < every:
+        return f"{won} of {every} networks"
+    return found.groups[0].network if every == 1 else "both networks" if every == 2 else f"all {every} networks"
+
+
+def _bits(runs: Sequence[Run]) -> str:
+    return _range((run.bits for run in runs), in_bits)
+
+
+def _rounds(runs: Sequence[Run]) -> str:
+    return _range((run.rounds for run in runs), lambda rounds: several(rounds, "round"))
+
+
+def _slack(runs: Sequence[Run]) -> str:
+    return _range((run.slack for run in runs), in_ranks)
+
+
+def _kinds(runs: Sequence[Run]) -> str:
+    return " or ".join(dict.fromkeys(run.guarantee for run in runs))
+
+
+def _range(values: Iterable[float], show: Callable[[Any], str]) -> str:
+    """Return the smallest and the largest in words; a unit that they share is said once."""
+    held = sorted(values)
+    low, high = show(held[0]), show(held[-1])
+    if low == high:
+        return low
+    number, _, unit = low.partition(" ")
+    return f"{number if unit and high.endswith(f' {unit}') else low} to {high}"
+
+
+def in_ranks(slack: float) -> str:
+    """Return a slack with its sign; infinity is "inf".
+
+    >>> in_ranks(4.0), in_ranks(0.0), in_ranks(-31.0), in_ranks(math.inf)
+    ('+4', '0', '-31', 'inf')
+    """
+    return "inf" if slack == math.inf else f"{int(slack):+,}" if slack else "0"

@@ -1,0 +1,115 @@
+"""The demo's data: handwritten digits, scored by a classifier trained on the spot, spread unevenly over devices.
+
+The 1797 images come with scikit-learn. A few train a plain logistic regression, few enough that it errs; the others are
+spread over the devices by a Dirichlet draw for each class, so that devices differ in size and in what they see.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.common.random_streams import Rng, seed_of, stream
+
+TRAINING = 80  # images for the classifier, equally many of each digit
+LEAST = 3  # images that every device has: one to calibrate with, two to test on
+UNEVENNESS = 0.5  # concentration of the Dirichlet draws; smaller is more uneven
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Digits:
+    """Images at devices, as their classifier sees them.
+
+    Attributes
+    ----------
+    probabilities
+        What the classifier says, shape (images, 10).
+    labels
+        The digits, shape (images,).
+    rows
+        The images of each device.
+    accuracy
+        How often the most probable digit is the right one.
+    """
+
+    probabilities: NDArray[np.float64]
+    labels: Ints
+    rows: tuple[Ints, ...]
+    accuracy: float
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One random split of every device's images.
+
+    A device that calibrates with n_k images is tested on n_k + 1. So a row drawn from all test rows is at device k with
+    probability proportional to n_k + 1: the very mixture that the guarantee of a network speaks of, without weighting.
+    And since each device's images are split at random, the promise holds for these images as they are: it is an average
+    over splits, and more splits come closer to it.
+    """
+
+    calibration: tuple[Ints, ...]
+    test: Ints
+    device: Ints
+
+
+def load_digits_at(devices: int, seed: int = 0, *, rng: Rng | None = None) -> Digits:
+    """Train the classifier, and spread the other images over the devices."""
+    from sklearn.datasets import load_digits
+    from sklearn.linear_model import LogisticRegression
+
+    seed = seed_of(rng, seed)
+    images, labels = load_digits(return_X_y=True)
+    most = (len(images) - TRAINING) // LEAST
+    if not 1 <= devices <= most:
+        raise ValueError(f"the demo needs 1 to {most} devices, so that each has {LEAST} images, got {devices}")
+    order = stream(seed, "training").permutation(len(images))
+    order = order[np.argsort(_turn(labels[order]), kind="stable")]  # the first of each digit, then the second of each
+    train, rest = order[:TRAINING], order[TRAINING:]
+    model = LogisticRegression(max_iter=1000).fit(images[train] / 16, labels[train])
+    # as most models give them, and alike on every machine, whose processors add up in another order
+    probabilities = model.predict_proba(images[rest] / 16).astype(np.float32).astype(np.float64)
+    accuracy = float((model.classes_[probabilities.argmax(axis=1)] == labels[rest]).mean())
+    return Digits(probabilities, labels[rest].astype(np.int64), _spread(labels[rest], devices, seed), accuracy)
+
+
+def _turn(labels: Ints) -> Ints:
+    """Count for each entry how often its label came before."""
+    turn = np.empty(len(labels), np.int64)
+    for label in np.unique(labels):
+        of_label = np.flatnonzero(labels == label)
+        turn[of_label] = np.arange(len(of_label))
+    return turn
+
+
+def _spread(labels: Ints, devices: int, seed: int) -> tuple[Ints, ...]:
+    """Deal out every class by its own Dirichlet draw, then let the largest devices give to those with too few."""
+    rng = stream(seed, "devices")
+    home = np.empty(len(labels), np.int64)
+    for label in np.unique(labels):
+        of_label = np.flatnonzero(labels == label)
+        home[of_label] = rng.choice(devices, size=len(of_label), p=rng.dirichlet(np.full(devices, UNEVENNESS)))
+    sizes = np.bincount(home, minlength=devices)
+    while sizes.min() < LEAST:
+        giver, taker = int(sizes.argmax()), int(sizes.argmin())
+        home[rng.choice(np.flatnonzero(home == giver))] = taker
+        sizes[giver] -= 1
+        sizes[taker] += 1
+    return tuple(np.flatnonzero(home == device) for device in range(devices))
+
+
+def split(digits: Digits, seed: int = 0, number: int = 0, *, rng: Rng | None = None) -> Split:
+    """Draw the split of that number: of 2 m or 2 m - 1 images a device calibrates with m - 1 and is tested on m."""
+    drawing = stream(seed_of(rng, seed), "split", number)
+    calibration, test = [], []
+    for rows in digits.rows:
+        half = (len(rows) + 1) // 2
+        drawn = drawing.permutation(rows)
+        calibration.append(drawn[: half - 1])
+        test.append(drawn[half - 1 : 2 * half - 1])
+    device = np.repeat(np.arange(len(test)), [len(rows) for rows in test])
+    return Split(tuple(calibration), np.concatenate(test), device)

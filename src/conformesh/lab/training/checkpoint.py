@@ -1,0 +1,57 @@
+"""Checkpoints: all that a run needs to go on as if it had not been interrupted."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conformesh.files.checkpoints import require_same, unreadable
+from conformesh.files.files import write_file
+from conformesh.lab.training.torch_extra import needs_torch
+
+KIND = "conformesh checkpoint 1"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model after some epochs.
+
+    The learning rate and all randomness follow from the recipe and the epoch, so neither has a state to keep.
+
+    Attributes
+    ----------
+    settings
+        What makes runs comparable: the recipe, the data and the shape of the model.
+    history
+        For each epoch its number, loss, accuracy and seconds.
+    layers, optimizer, scaler
+        The states of the model, of its momentum, and of the scale of its half-precision gradients.
+    """
+
+    settings: dict[str, Any]
+    history: list[dict[str, Any]]
+    layers: dict[str, Any]
+    optimizer: dict[str, Any]
+    scaler: dict[str, Any]
+
+    def save(self, path: Path) -> None:
+        """Write the file so that an interruption leaves the earlier one."""
+        buffer = io.BytesIO()
+        needs_torch().save({"kind": KIND, **vars(self)}, buffer)
+        write_file(path, buffer.getbuffer())
+
+    @classmethod
+    def load(cls, path: Path, device: str, settings: dict[str, Any]) -> Checkpoint:
+        """Read the file, which holds nothing but numbers and text, and which must be of a run with these settings."""
+        data = io.BytesIO(path.read_bytes())
+        try:
+            found = needs_torch().load(data, map_location=device, weights_only=True)
+            if not isinstance(found, dict) or found.pop("kind", None) != KIND:
+                raise ValueError("it is not one of conformesh")
+            checkpoint = cls(**found)
+        except Exception as problem:  # a damaged file can fail in any way
+            raise unreadable(path, problem) from None
+        require_same(path, checkpoint.settings, settings)
+        return checkpoint

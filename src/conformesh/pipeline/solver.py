@@ -1,0 +1,678 @@
+"""Solver: all problems of a call in one run.
+
+`solve` is the way of every public function: agree on what the weights depend on, weigh, run the method, return one
+`Result`. `solve_on_device` is the same for one device of a mesh. `solve_draws` runs many draws of an experiment at
+once, for comparisons and sweeps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from msgspec import structs
+from numpy.typing import ArrayLike, NDArray
+
+from conformesh.common.notes import note
+from conformesh.common.quantities import several
+from conformesh.files.memberships import Atom
+from conformesh.graph.network import Network
+from conformesh.guarantee import Guarantee
+from conformesh.kernels.ranks import (
+    AUTO,
+    DEFAULT,
+    Alpha,
+    Requirement,
+    as_levels,
+    check_shares,
+    exact_alpha,
+)
+from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.methods import get_method, make_options, refuse_faults, requirement_of, run_method, suited_options
+from conformesh.pipeline.problems import (
+    Agreed,
+    Columns,
+    Rows,
+    agree,
+    columns_of,
+    configured,
+    has_parts,
+    hidden_scores,
+    joined_sides,
+    named_groups,
+    share_counts,
+    with_groups,
+)
+from conformesh.protocols.faults import Faults, as_faults
+from conformesh.protocols.joint import everybodys_counts, on_its_own
+from conformesh.protocols.messages import Protocol
+from conformesh.protocols.site import Outcome, Shown, Site, in_rows
+from conformesh.results.certificate import Cost
+from conformesh.results.result import Result, refuse_nan
+from conformesh.scores import Score
+from conformesh.table import Table, check_range, local_ids
+
+if TYPE_CHECKING:  # a device of a mesh has no engine, and need not hold what it does not use in memory
+    from conformesh.engines import Engine
+    from conformesh.engines.base import Observer
+    from conformesh.protocols.groups import Grouping
+    from conformesh.protocols.masks import Secrets
+
+
+class TooFewScores(ValueError, UserWarning):  # noqa: N818 - a warning by default, an error on request
+    """The required rank exceeds the number of scores, so the threshold is +inf and every set is full."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """How a guarantee is computed.
+
+    Attributes
+    ----------
+    method, options
+        A name of `METHODS` and the options that were given for it.
+    engine
+        A name of `ENGINES`, or an engine made for the network.
+    faults
+        What goes wrong in a simulated network.
+    observer
+        Called after every round with (round, message, answer).
+    progress
+        Whether to show a bar of the rounds.
+    strict
+        Whether too few scores are an error instead of a warning.
+    group_rule, group_order, group_atoms
+        How overlapping groups are covered, in which order, and which combinations may occur, with the number of scores
+        expected of each.
+    seed
+        Of the draw that regression over many groups makes.
+    """
+
+    method: str = "e-dcp"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    engine: str | Engine = "simulator"
+    faults: Faults | Mapping[str, Any] | None = None
+    observer: Observer | None = None
+    progress: bool = False
+    strict: bool = False
+    group_rule: str | None = None
+    group_order: Sequence[str] | None = None
+    group_atoms: Mapping[Atom, int] = field(default_factory=dict)
+    seed: int = 0
+
+
+class Refusal(NamedTuple):
+    """A combination that is refused.
+
+    Attributes
+    ----------
+    name
+        What is combined, for the documentation: a row and a column of the matrix.
+    applies
+        Tells from guarantee, run and number of devices whether it is asked for.
+    reason
+        The mathematical reason.
+    remedy
+        What to do instead.
+    """
+
+    name: str
+    applies: Callable[[Guarantee, Run, int], bool]
+    reason: str
+    remedy: str
+
+
+def _takes(guarantee: Guarantee, run: Run) -> str:
+    return get_method(run.method).weights(make_options(run.method, run.options))
+
+
+def _has_epsilon(run: Run) -> bool:
+    return get_method(run.method).private and make_options(run.method, run.options).epsilon is not None
+
+
+def _rule(run: Run, *names: str) -> bool:
+    return run.group_rule in names
+
+
+def _has_unequal_scores(guarantee: Guarantee, run: Run) -> bool:
+    weighted = guarantee.weighting is not None or guarantee.centres is not None
+    return weighted or guarantee.pac_confidence is not None or run.group_rule is not None
+
+
+# Every combination that is refused, with its reason: documentation and one test derive from it. What depends on the
+# options of one method alone is refused by that method.
+REFUSALS: tuple[Refusal, ...] = (
+    Refusal(
+        "pac_confidence x groups",
+        lambda g, r, k: g.pac_confidence is not None and g.groups is not None and k > 1,
+        "pac_confidence and groups do not go together on several devices: which part of a group's new examples comes "
+        "from which device is unknown, so how many scores of a group there are is itself a draw",
+        "leave pac_confidence out, or calibrate each group on its own, for new examples that come from devices in "
+        "proportion to their scores of this group",
+    ),
+    Refusal(
+        "pac_confidence x seq or regression",
+        lambda g, r, k: g.pac_confidence is not None and _rule(r, "seq", "regression"),
+        "group rules seq and regression are proven on average over draws of the scores, not with pac_confidence: their "
+        "ranks follow from thresholds of other groups, which have no binomial tail",
+        "leave pac_confidence out, or use group_rule='atoms' or 'max'",
+    ),
+    Refusal(
+        "pac_confidence x weights",
+        lambda g, r, k: g.pac_confidence is not None and g.weighting is not None,
+        "pac_confidence (over the draw of the scores) is proven for scores that weigh alike, not with weights: the "
+        "comparison with a binomial tail needs independent scores of equal weight",
+        "leave pac_confidence out, or the weights",
+    ),
+    Refusal(
+        "pac_confidence x centres",
+        lambda g, r, k: g.pac_confidence is not None and g.centres is not None,
+        "pac_confidence is proven for scores that weigh alike, and near a centre they weigh by their distance",
+        "leave pac_confidence out, or the centres",
+    ),
+    Refusal(
+        "pac_confidence x losses",
+        lambda g, r, k: g.pac_confidence is not None and g.loss is not None,
+        "pac_confidence is proven for coverage: losses between 0 and their bound have no binomial tail",
+        "leave pac_confidence out",
+    ),
+    Refusal(
+        "sides x losses",
+        lambda g, r, k: g.sides is not None and g.loss is not None,
+        "a loss has one lambda, and no interval with two sides",
+        "use symmetric=True, or calibrate the two sides of scores",
+    ),
+    Refusal(
+        "seq or regression x weights",
+        lambda g, r, k: _rule(r, "seq", "regression") and g.weighting is not None,
+        "group rules seq and regression are proven by an exchange of scores whose weight depends on their device "
+        "alone, and a shift gives each score a weight",
+        "use group_rule='atoms' or 'max', or leave the weights out",
+    ),
+    Refusal(
+        "seq or regression x centres",
+        lambda g, r, k: _rule(r, "seq", "regression") and g.centres is not None,
+        "group rules seq and regression are proven by an exchange of scores whose weight depends on their device "
+        "alone, and near a centre they weigh by their distance",
+        "use group_rule='atoms' or 'max', or leave the centres out",
+    ),
+    Refusal(
+        "seq or regression x losses",
+        lambda g, r, k: _rule(r, "seq", "regression") and g.loss is not None,
+        "group rules seq and regression are proven for coverage, not for losses",
+        "use group_rule='atoms' or 'max'",
+    ),
+    Refusal(
+        "seq or regression x methods",
+        lambda g, r, k: _rule(r, "seq", "regression") and _takes(g, r) != "scores",
+        "group rules seq and regression need exact counts of scores of any weight",
+        "use method 'e-dcp', or group_rule='atoms' or 'max'",
+    ),
+    Refusal(
+        "losses x methods",
+        lambda g, r, k: g.loss is not None and _takes(g, r) != "scores",
+        "this method counts scores and cannot add up losses",
+        "risk control needs method 'e-dcp'",
+    ),
+    Refusal(
+        "sides x epsilon",
+        lambda g, r, k: g.sides is not None and _has_epsilon(r),
+        "with epsilon every example is counted once, and both sides of an interval would count it twice, which costs "
+        "twice the epsilon",
+        "calibrate one score, or each side by itself with half of epsilon",
+    ),
+    Refusal(
+        "max x epsilon",
+        lambda g, r, k: _rule(r, "max") and _has_epsilon(r),
+        "with epsilon every example is counted once, and group rule max counts it in each of its groups, which costs "
+        "as many times the epsilon",
+        "use group_rule='atoms', which counts every example once",
+    ),
+    Refusal(
+        "ghost x groups",
+        lambda g, r, k: g.groups is not None and g.rank_rule == "ghost" and g.mixture.kind != "paper" and k > 1,
+        "rank_rule='ghost' is proven for groups with mixture 'paper' only: which part of a group's new examples comes "
+        "from which device is unknown",
+        "use mixture='paper', or rank_rule='swap'",
+    ),
+    Refusal(
+        "ghost x weights, centres, pac_confidence or overlapping groups",
+        lambda g, r, k: g.rank_rule == "ghost" and _has_unequal_scores(g, r),
+        "rank_rule='ghost' counts scores that weigh alike, one imagined score per device, on average over draws of the "
+        "scores",
+        "with weights, or with pac_confidence, use rank_rule='auto'",
+    ),
+    Refusal(
+        "weights x methods",
+        lambda g, r, k: g.weighting is not None and _takes(g, r) != "scores",
+        "this method counts every score of a device alike, and a shift gives each score a weight",
+        "use method 'e-dcp'",
+    ),
+    Refusal(
+        "centres x methods",
+        lambda g, r, k: g.centres is not None and _takes(g, r) != "scores",
+        "this method counts every score of a device alike, and near a centre they weigh by their distance",
+        "use method 'e-dcp'",
+    ),
+)
+
+
+def refuse(guarantee: Guarantee, run: Run, devices: int) -> None:
+    """Refuse a combination that has no proof, with the reason and what to do."""
+    for refusal in REFUSALS:
+        if refusal.applies(guarantee, run, devices):
+            raise ValueError(f"{refusal.reason} (method {run.method!r}); {refusal.remedy}")
+
+
+def solve(
+    table: Table,
+    guarantee: Guarantee,
+    network: Network,
+    run: Run,
+    *,
+    score: Score | None = None,
+    classes: tuple[Any, ...] | None = None,
+    bound: float | None = None,
+) -> Result:
+    """Solve all problems of a guarantee in one run, and return them as one result."""
+    from conformesh.common.progress import rounds_on_a_bar
+
+    started = time.perf_counter()
+    chosen, faults = _method_options(run, score), as_faults(run.faults)
+    refuse_faults(run.method, chosen, faults)
+    refuse(guarantee, run, network.devices)
+    asked, kept = _requirements(guarantee, run.method, network)
+    with (
+        rounds_on_a_bar(f"{run.method} on {network.name}", run.observer, run.progress) as observer,
+        running(run.engine, network, observer) as engine,
+    ):
+        local, names = table.on(engine, "scores" if table.losses is None else "losses"), local_ids(engine)
+        if score is not None:
+            check_range(score, local, names)
+        rows = Rows(local, names)
+        agreed = agree(engine, rows, bound, run.group_atoms)
+        guarantee, columns = _columns(rows, guarantee, agreed, run, asked, kept)
+        outcome, cost, seed = _run(engine, columns, rows, agreed, run, chosen, faults)
+    refuse_nan(outcome.thresholds, run.method)
+    if guarantee.weighting is not None and guarantee.weighting.assumption:
+        outcome = _assuming(outcome, guarantee.weighting.assumption)
+    result = Result.of(
+        outcome,
+        columns.problems,
+        guarantee=guarantee,
+        cost=cost,
+        method=run.method,
+        options={**named_options(run.method, chosen), **seed},
+        network=network.name,
+        device_ids=network.ids,
+        score=score,
+        classes=classes,
+        seconds=time.perf_counter() - started,
+    )
+    return _warned(result, run.strict)
+
+
+def solve_on_device(
+    network: Network,
+    row: int,
+    table: Table,
+    guarantee: Guarantee,
+    run: Run,
+    *,
+    score: Score | None = None,
+    shown: Shown | None = None,
+    secrets: Secrets | None = None,
+) -> Protocol[Outcome]:
+    """Solve all problems of a guarantee on one device, which knows nothing of the others but the map.
+
+    `table` has the rows of this device. Groups and the bound of losses are those that the guarantee names, the same on
+    all devices. The outcome says which problem each of its thresholds answers, and what the method cost; that leaves
+    out the exchange of numbers of rows. A private method is not told these numbers; `secrets` are what it keeps to
+    itself. `shown` is where it may be seen how far the run is.
+    """
+    chosen, name = _method_options(run, score), network.ids[row]
+    if (shares := guarantee.mixture.shares) is not None:  # devices that were lost have none any more
+        left = {device: share for device, share in shares.items() if device in network.ids}
+        guarantee = structs.replace(guarantee, mixture=structs.replace(guarantee.mixture, shares=left))
+    refuse(guarantee, run, network.devices)
+    asked, kept = _requirements(guarantee, run.method, network)
+    rows, names = Rows(table, (name,)), configured(guarantee, table, name)
+    counts = rows.counts(names.atoms)
+    private = get_method(run.method).private
+    here, nobody = np.array([row]), np.zeros((network.devices, counts.shape[1]), dtype=np.int64)
+    blank = Site(network, here, nobody, shown=shown or Shown(), secrets=secrets)
+    known = nobody if private else (yield from everybodys_counts(blank, counts))
+    agreed = Agreed(names, known)
+    if guarantee.groups is not None and guarantee.groups.rule:
+        run = replace(run, group_rule=guarantee.groups.rule, group_order=guarantee.groups.names)
+    guarantee, columns = _columns(rows, guarantee, agreed, run, asked, kept)
+    if columns.sizes is None:
+        columns = replace(columns, sizes=((yield from everybodys_counts(blank, columns.scores[0].sizes)),))
+    site = _site(blank, columns, run, chosen)
+    hidden = _draw_hidden_scores(columns, rows, here, agreed, run.seed)
+    method = _protocol(site, columns, columns.scores, run, chosen, hidden, None, sealed=False)  # frames are not signed
+    outcome = yield from on_its_own(site, method)
+    sizes = site.sizes if outcome.sizes is None else outcome.sizes
+    outcome, problems = replace(outcome, sizes=sizes), columns.problems
+    if hidden[0] is not None:  # a device draws by itself: the draws of others need no agreement
+        outcome = replace(outcome, facts={**outcome.facts, "group_seed": run.seed})
+    if private:  # which has counted itself
+        whole = sizes.sum(axis=0).tolist()
+        problems = [problem._replace(examples=whole[problem.column]) for problem in problems]
+    if guarantee.weighting is not None and guarantee.weighting.assumption:
+        outcome = _assuming(outcome, guarantee.weighting.assumption)
+    return replace(outcome, problems=tuple(problems))
+
+
+def _method_options(run: Run, score: Score | None) -> Any:
+    """Return the options of the method."""
+    return make_options(run.method, suited_options(run.method, run.options, score))
+
+
+def _requirements(guarantee: Guarantee, method: str, network: Network) -> tuple[Requirement, Requirement]:
+    """Return the requirement that was asked for and the one that the method keeps."""
+    asked = Requirement(
+        guarantee.mixture.kind, guarantee.rank_rule, guarantee.mixture.shares, pac_confidence=guarantee.pac_confidence
+    )
+    kept = requirement_of(method, asked)
+    check_shares(kept, network.ids)
+    return asked, kept
+
+
+def _columns(
+    rows: Rows, guarantee: Guarantee, agreed: Agreed, run: Run, asked: Requirement, kept: Requirement
+) -> tuple[Guarantee, Columns]:
+    """Return the guarantee with the groups that all agreed on, and the columns that answer it."""
+    grouping = None
+    if rows.table.groups is not None and (run.group_rule is not None or agreed.names.overlapping):
+        from conformesh.protocols.groups import Grouping
+
+        grouping = Grouping.of(agreed.atoms, run.group_rule or AUTO, run.group_order, run.group_atoms)
+        run = replace(run, group_rule=grouping.rule)
+    if rows.table.groups is not None or guarantee.loss is not None:
+        guarantee = with_groups(guarantee, named_groups(rows.table, grouping, agreed), agreed)
+    refuse(guarantee, run, len(agreed.rows))
+    if has_parts(guarantee) and _weighs_parts(guarantee, asked, kept, grouping):
+        kept = replace(kept, is_weighted=True)
+    return guarantee, columns_of(rows, guarantee, agreed, kept, grouping)
+
+
+def _weighs_parts(guarantee: Guarantee, asked: Requirement, kept: Requirement, grouping: Grouping | None) -> bool:
+    """Return whether columns hold a part of what devices have, so that device weights come from all their examples.
+
+    A method that keeps the guarantee of its paper, and the ghost rule, treat each group as if it were alone. So does
+    pac_confidence, which is allowed with groups on one device only.
+    """
+    if guarantee.centres is not None or guarantee.weighting is not None:
+        return True
+    if kept != asked or guarantee.pac_confidence is not None:
+        return False
+    return grouping is not None or asked.rank_rule != "ghost"
+
+
+def _run(
+    engine: Engine, columns: Columns, rows: Rows, agreed: Agreed, run: Run, chosen: Any, faults: Faults | None
+) -> tuple[Outcome, Cost, dict[str, int]]:
+    """Run the method on all columns; return also what the result records of a draw."""
+    from conformesh.engines.base import begin
+
+    network = engine.network
+    if columns.sizes is None:
+        columns = replace(columns, sizes=(share_counts(engine, columns.scores[0].sizes),))
+    site = _site(Site(network, engine.here, agreed.rows), columns, run, chosen)
+    begin(engine.observer, site, run.method, faults)
+    scores = [samples_here(engine, one) for one in columns.scores]
+    drawn: dict[str, int] = {}
+    if columns.grouping is not None and columns.grouping.hides_drawn_scores:
+        drawn = {"group_seed": engine.share(run.seed)[0]}  # every rank has drawn its own
+    everyone = rows.devices == network.devices
+    hidden = _draw_hidden_scores(
+        columns, rows, np.arange(rows.devices) if everyone else engine.here, agreed, drawn.get("group_seed")
+    )
+    hidden = [None if one is None else rows_here(engine, one) for one in hidden]
+    part, cost = engine.run(_protocol(site, columns, scores, run, chosen, hidden, faults), 1, faults)
+    return Outcome.joined(engine.blocks, engine.share(part)), cost, drawn
+
+
+def _site(blank: Site, columns: Columns, run: Run, chosen: Any) -> Site:
+    """Return what the devices here know before the first message of the method."""
+    # E-DCP spends nothing on levels that nobody asked for; other methods compute a threshold for every cell.
+    searched = columns.asked if get_method(run.method).weights(chosen) == "scores" else None
+    assert columns.sizes is not None
+    return replace(
+        blank,
+        sizes=columns.sizes[0],
+        requirement=columns.requirement,
+        items=columns.examples,
+        alphas=columns.levels,
+        asked=searched,
+    )
+
+
+def _draw_hidden_scores(
+    columns: Columns, rows: Rows, network_rows: NDArray[np.int64], agreed: Agreed, seed: int | None
+) -> list[NDArray[np.float64] | None]:
+    """Return the scores that regression over many groups hides, for each run of columns; None: none."""
+    if columns.grouping is None or seed is None or not columns.grouping.hides_drawn_scores:
+        return [None] * len(columns.scores)
+    return [hidden_scores(rows, network_rows, agreed, side, seed) for side in range(len(columns.scores))]
+
+
+def _protocol(
+    site: Site,
+    columns: Columns,
+    scores: Sequence[WeightedScores],
+    run: Run,
+    chosen: Any,
+    hidden: Sequence[NDArray[np.float64] | None],
+    faults: Faults | None,
+    *,
+    sealed: bool = True,
+) -> Protocol[Outcome]:
+    """Return what the devices here say to each other: the method's protocol, or that of a rule of groups."""
+    if columns.grouping is None:
+        return run_method(run.method, site, scores[0], chosen, faults, sealed=sealed)
+    return _by_group_rule(site, scores, columns, chosen, hidden)
+
+
+def _by_group_rule(
+    site: Site,
+    scores: Sequence[WeightedScores],
+    columns: Columns,
+    options: Any,
+    hidden: Sequence[NDArray[np.float64] | None],
+) -> Protocol[Outcome]:
+    """Run a rule of overlapping groups, for one side after the other."""
+    from conformesh.protocols.groups import grouped
+
+    assert columns.grouping is not None
+    assert columns.sizes is not None
+    outcomes, levels = [], []
+    for side, (mine, counts) in enumerate(zip(scores, columns.sizes, strict=True)):
+        own = [*range(len(columns.levels))]
+        if columns.asked is not None:
+            own = np.flatnonzero(columns.asked[side]).tolist()
+        here = replace(site, sizes=counts, items=None, asked=None, alphas=tuple(columns.levels[level] for level in own))
+        grouping = replace(columns.grouping, hidden=hidden[side])
+        outcomes.append((yield from grouped(here, mine, options, grouping)))
+        levels.append(own)
+    if len(outcomes) == 1:
+        return outcomes[0]
+    return joined_sides(outcomes, len(columns.grouping.parts), levels, len(columns.levels))
+
+
+def _assuming(outcome: Outcome, words: str) -> Outcome:
+    """Return an outcome whose certificates say what they assume."""
+    certificates = [
+        [structs.replace(certificate, kind="assumed", assumption=words) for certificate in row]
+        for row in outcome.certificates
+    ]
+    return replace(outcome, certificates=certificates)
+
+
+def _warned(result: Result, strict: bool) -> Result:
+    """Warn of what a user should know; with `strict` too few scores are an error."""
+    if words := result.shortage:
+        if strict:
+            raise TooFewScores(words)
+        note(words, TooFewScores)
+    for text in result.notes:
+        if text not in words:  # said already
+            note(text)
+    return result
+
+
+@contextmanager
+def running(engine: str | Engine, network: Network, observer: Observer | None = None) -> Iterator[Engine]:
+    """Have an engine ready for this network: the one given, or a new one of that name for as long as it is needed."""
+    from conformesh.engines import ENGINES, make_engine
+
+    if observer is not None and not callable(observer):
+        raise TypeError(
+            f"observer must be a function of round, message and answer, got {type(observer).__name__} {observer!r:.40}"
+        )
+    if not isinstance(engine, str):
+        if not hasattr(engine, "network"):
+            raise TypeError(
+                f"engine must be the name of one ({', '.join(ENGINES)}) or an engine made for this network, got "
+                f"{type(engine).__name__} {str(engine)[:40]!r}"
+            )
+        if observer is not None:
+            raise ValueError("an engine that is made already has its own observer; give the observer to the engine")
+        if engine.network is not network:
+            raise ValueError(f"the engine was made for {engine.network!r}, not for {network!r}; make one for each")
+        with engine.together():
+            yield engine
+        return
+    made = make_engine(engine, network, observer)
+    with made.together():
+        yield made
+    made.close()
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Many calibrations from one run: every draw and every alpha, with the cost of one of them.
+
+    `sizes` says how many scores every device held in each draw, (devices, draws), `items` how many examples.
+    """
+
+    outcome: Outcome
+    cost: Cost
+    options: dict[str, Any]
+    sizes: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 1), dtype=np.int64))
+    items: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 1), dtype=np.int64))
+
+    def __repr__(self) -> str:
+        devices, trials, levels = self.outcome.thresholds.shape
+        kinds = {certificate.kind for row in self.outcome.certificates for certificate in row}
+        return (
+            f"Batch({several(trials, 'trial')} at {several(levels, 'level')} on {several(devices, 'device')}, "
+            f"{' or '.join(sorted(kinds))}; {self.cost} for one)"
+        )
+
+    def _repr_html_(self) -> str:
+        from conformesh.plots import html as cards
+
+        largest = self.outcome.thresholds.max(axis=0)
+        levels = [f"level {a}" for a in range(largest.shape[1])]
+        rows = [[str(t), *(f"{value:.6g}" for value in row)] for t, row in enumerate(largest.tolist())]
+        table = cards.table(["trial", *levels], rows, right=levels)
+        return cards.card(repr(self)[6:-1], parts=[table])
+
+
+def solve_draws(
+    samples: WeightedScores,
+    network: Network,
+    alphas: Sequence[Alpha],
+    method: str,
+    *,
+    requirement: Requirement = DEFAULT,
+    items: NDArray[np.int64] | None = None,
+    observer: Observer | None = None,
+    joint: bool = False,
+    engine: str | Engine = "simulator",
+    faults: Faults | Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Batch:
+    """Calibrate every draw (column) of `samples` at every alpha in one run of an engine.
+
+    Returns thresholds of shape (devices, draws, alphas), ``certificates[draw][alpha]`` and the cost of a single run,
+    as if each draw had been run alone; a search with stages counts those of the slowest. With `joint` the cost is that
+    of the whole: the draws are groups of one network that are calibrated together. `samples` are those of all devices,
+    by row, or only those of the devices that the engine hosts here. `items` says how many calibration examples these
+    devices hold, (devices, draws), where draws hold a part of them or each example has several entries. `faults` as
+    in `calibrate`.
+    """
+    if not isinstance(samples, WeightedScores):
+        raise TypeError(
+            f"samples must be WeightedScores, such as WeightedScores.of(arrays), got {type(samples).__name__}; "
+            "calibrate takes arrays, dicts and frames"
+        )
+    if not isinstance(network, Network):
+        raise TypeError(
+            f"network must be a Network, got {type(network).__name__} {str(network)[:40]!r}; calibrate takes names of "
+            "topologies and NetworkX graphs too"
+        )
+    # A risk (losses) may well be above 1/2 of the largest loss.
+    levels = tuple(exact_alpha(alpha) for alpha in as_levels(alphas, "alphas"))
+    if not levels:
+        raise ValueError("calibration needs at least one alpha, got none")
+    entry, chosen = get_method(method), make_options(method, options)
+    wrong = as_faults(faults)
+    refuse_faults(method, chosen, wrong)
+    kept = requirement_of(method, requirement)
+    check_shares(kept, network.ids)
+    from conformesh.engines.base import begin
+
+    with running(engine, network, observer) as host:
+        mine = samples_here(host, samples)
+        sizes = in_rows(host.blocks, host.share(mine.sizes))
+        held = None if items is None else in_rows(host.blocks, host.share(rows_here(host, items)))
+        site = Site(network, host.here, sizes, kept, held, levels)
+        begin(host.observer, site, method, wrong)
+        runs = 1 if joint else samples.trials * (len(levels) if entry.per_alpha else 1)
+        part, cost = host.run(run_method(method, site, mine, chosen, wrong), runs, wrong)
+        outcome = Outcome.joined(host.blocks, host.share(part))
+    refuse_nan(outcome.thresholds, method)
+    return Batch(outcome, cost, named_options(method, chosen), sizes, sizes if held is None else held)
+
+
+def named_options(method: str, chosen: Any) -> dict[str, Any]:
+    """Return a method's options as they may stand in a result."""
+    return {name: _plain(getattr(chosen, name)) for name in get_method(method).option_names()}
+
+
+def _plain(option: Any) -> Any:
+    """Return an option as it may stand in a JSON file: one's own matrix or weights by name only."""
+    if option is None or isinstance(option, str | bool | int | float | tuple):
+        return option
+    return getattr(option, "name", "matrix")
+
+
+def samples_here(host: Engine, samples: WeightedScores) -> WeightedScores:
+    """Return the scores of the devices hosted here, in their order, of all in the order of rows, or as they are."""
+    K = host.network.devices
+    if samples.devices == K:
+        rows = host.here
+        return samples if np.array_equal(rows, np.arange(K)) else samples.taken(rows)
+    if samples.devices != len(host.here):
+        raise ValueError(
+            f"the network {host.network.name!r} has {K} devices but scores came for {samples.devices}; pass one array "
+            "per device (empty where a device has none)"
+        )
+    return samples
+
+
+def rows_here(host: Engine, table: NDArray[Any]) -> NDArray[Any]:
+    """Return the rows of the devices hosted here, of all or as they are."""
+    return table[host.here] if len(table) == host.network.devices else table
+
+
+def counted_ranks(samples: WeightedScores, thresholds: ArrayLike, trial: int = 0) -> NDArray[np.int64]:
+    """Count all scores at or below each threshold: the truth a certificate speaks of, for checks and reports."""
+    return np.searchsorted(np.sort(samples.pooled(trial)), np.asarray(thresholds), side="right")

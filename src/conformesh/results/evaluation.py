@@ -1,0 +1,492 @@
+"""How good sets are on labelled data: coverage and size, overall, per class, per device, and of any part."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from msgspec import Struct, field, structs
+from numpy.typing import ArrayLike, NDArray
+
+from conformesh.common.names import natural_order
+from conformesh.common.quantities import several
+from conformesh.files.json_numbers import in_json
+from conformesh.results.certificate import Count
+from conformesh.results.encoding import SavedArray
+from conformesh.scores import Score
+from conformesh.scores.base import labels_of
+from conformesh.scores.centres import Centres
+from conformesh.scores.draws import Rng
+
+if TYPE_CHECKING:
+    from conformesh.results.strata import Slab
+
+
+class Coverage(Struct, frozen=True):
+    """Covered rows out of all rows, with a Wilson interval."""
+
+    covered: Count
+    rows: Count
+    low: float
+    high: float
+
+    @property
+    def rate(self) -> float:
+        """The fraction covered; nan without rows."""
+        return self.covered / self.rows if self.rows else float("nan")
+
+    def __str__(self) -> str:
+        return f"{self.rate:.4f} [{self.low:.4f}, {self.high:.4f}] on {several(self.rows, 'row')}"
+
+    def misses(self, nominal: float | None) -> bool:
+        """Say whether even the upper end of the interval is below a nominal coverage."""
+        return nominal is not None and self.rows > 0 and self.high < nominal
+
+    def report(self) -> dict[str, Any]:
+        """Return a JSON object for people, with the rate."""
+        return {"rate": self.rate, "low": self.low, "high": self.high, "covered": self.covered, "rows": self.rows}
+
+    @classmethod
+    def of(cls, hits: NDArray[np.bool_], confidence: float = 0.95) -> Coverage:
+        """Count hits and enclose their rate."""
+        return cls.counted(int(np.count_nonzero(hits)), len(hits), confidence)
+
+    @classmethod
+    def counted(cls, covered: int, rows: int, confidence: float = 0.95) -> Coverage:
+        """Enclose the rate of so many covered rows."""
+        return cls(covered, rows, *wilson(covered, rows, confidence))
+
+
+def wilson(hits: int, rows: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the Wilson score interval of a proportion.
+
+    >>> low, high = wilson(90, 100)
+    >>> round(low, 4), round(high, 4)
+    (0.8256, 0.9448)
+    """
+    if rows == 0:
+        return 0.0, 1.0
+    from statistics import NormalDist  # a node never evaluates, and need not hold it in memory
+
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    p = hits / rows
+    centre = (p + z * z / (2 * rows)) / (1 + z * z / rows)
+    half = z / (1 + z * z / rows) * np.sqrt(p * (1 - p) / rows + z * z / (4 * rows * rows))
+    low = 0.0 if hits == 0 else float(centre - half)  # exact ends, where round-off would leave 1e-17
+    high = 1.0 if hits == rows else float(centre + half)
+    return low, high
+
+
+class Evaluation(SavedArray, frozen=True, eq=False, tag_field="format", tag="conformesh-evaluation/1"):
+    """What the sets do on labelled data.
+
+    As an array it says of every row whether it is covered.
+
+    Attributes
+    ----------
+    coverage
+        Overall, with a 95 % Wilson interval.
+    mean_size
+        Labels per set, or the mean width of intervals.
+    empty, singleton
+        Fractions of empty sets and of sets with exactly one label; `singleton` is None for intervals.
+    per_class, per_device, per_group, per_centre
+        Coverage by true label, by device, by group and by nearest centre (where rows named these). Labels are columns
+        of the outputs; in an evaluation of a `MeshClassifier` they are its classes.
+    sizes
+        How many sets have so many labels; empty for intervals.
+    nominal
+        What was asked for, 1 - alpha, where that is known.
+    classes
+        The classes of the columns, where they are known.
+    row_hits, row_sizes
+        Of every row whether it is covered, and how many labels its set has or how wide its interval is. From these come
+        `by_size`, `by_feature` and `worst_slab`.
+    """
+
+    coverage: Coverage
+    mean_size: float
+    empty: float
+    singleton: float | None = None
+    per_class: dict[int | str, Coverage] = field(default_factory=dict)
+    per_device: dict[str, Coverage] = field(default_factory=dict)
+    per_group: dict[str, Coverage] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
+    nominal: float | None = None
+    classes: tuple[str | bool | int | float, ...] | None = None
+    row_hits: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    row_sizes: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
+    per_centre: dict[int, Coverage] = field(default_factory=dict)
+
+    noun: ClassVar[str] = "an evaluation"
+
+    @property
+    def array(self) -> NDArray[np.bool_]:
+        """Whether each row is covered."""
+        return self.row_hits
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Evaluation) and self.report() == other.report()
+
+    __hash__ = None  # type: ignore[assignment] # it compares by content
+
+    @property
+    def gap(self) -> float:
+        """The mean of ``|coverage near the centre - nominal|`` over all rows; nan where it is not known."""
+        if self.nominal is None or not self.per_centre:
+            return float("nan")
+        rows = sum(cell.rows for cell in self.per_centre.values())
+        off = sum(cell.rows * abs(cell.rate - self.nominal) for cell in self.per_centre.values() if cell.rows)
+        return off / max(rows, 1)
+
+    def by_size(self, bins: int | Sequence[float] | None = None) -> dict[str, Coverage]:
+        """Return size-stratified coverage: of the rows whose sets are about equally large.
+
+        `bins` are the largest sizes of all strata but the last, or how many strata of about equally many rows there
+        are; by default 1, 3, 10, 100 and 1000 labels, or five strata of intervals. The smallest rate is what is often
+        reported ([Angelopoulos2021], size-stratified coverage).
+        """
+        from conformesh.results.strata import SIZES, STRATA, by_strata
+
+        return by_strata(self.row_hits, self.row_sizes, "sizes", bins or (STRATA if self.singleton is None else SIZES))
+
+    def by_feature(self, values: ArrayLike, bins: int | Sequence[float] | None = None) -> dict[str, Coverage]:
+        """Return feature-stratified coverage: of the rows with each value of a feature, one value per row.
+
+        Many numbers are put into five strata of about equally many rows, or into `bins` as in `by_size`.
+        """
+        from conformesh.results.strata import by_strata
+
+        return by_strata(self.row_hits, values, "values", bins)
+
+    def worst_slab(
+        self,
+        features: ArrayLike,
+        *,
+        mass: float = 0.1,
+        directions: int = 1000,
+        held_out: float = 0.75,
+        rng: Rng | None = None,
+    ) -> Slab:
+        """Return the slab of features in which coverage is worst [Cauchois2021], measured on rows held out.
+
+        `mass` is the least fraction of rows in a slab; see `result.strata.worst_slab` for the rest.
+        """
+        from conformesh.results.strata import worst_slab
+
+        return worst_slab(self.row_hits, features, mass=mass, directions=directions, held_out=held_out, rng=rng)
+
+    @property
+    def parts(self) -> dict[str, dict[str, Coverage]]:
+        """Coverage by device, group, class and centre, each where it is known, by name; of what has rows."""
+        names: dict[Any, Any] = dict(enumerate(self.classes or ()))
+        classes = {str(names.get(c, c)): part for c, part in self.per_class.items()}
+        devices = {name: self.per_device[name] for name in natural_order(self.per_device)}
+        centres = {str(cell): part for cell, part in self.per_centre.items()}
+        found = {"device": devices, "group": self.per_group, "class": classes, "centre": centres}
+        some = {what: {name: part for name, part in parts.items() if part.rows} for what, parts in found.items()}
+        return {what: parts for what, parts in some.items() if parts}
+
+    def named(self, classes: Sequence[Any] | None) -> Evaluation:
+        """Return the same with these classes."""
+        return structs.replace(self, classes=None if classes is None else tuple(classes))
+
+    def plot(self, ax: Any = None, path: str | os.PathLike[str] | None = None, by: str | None = None) -> Any:
+        """Draw coverage by device, group, class and centre, and how large sets are; returns the figure.
+
+        With `ax` or `by` (`device`, `group`, `class`, `centre`, `size`) one panel alone; `path` also writes a file.
+        """
+        from conformesh.plots.results import draw_evaluation
+
+        return draw_evaluation(self, ax, path, by)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return a table of coverages: of all rows, then of each device, group, class and centre."""
+        return _columns(self.coverage, self.parts, ("rate", "low", "high", "covered", "rows"))
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield what cannot be so."""
+        if len(self.row_hits) and len(self.row_hits) != self.coverage.rows:
+            yield f"row_hits must be one for each of {self.coverage.rows} rows, got {len(self.row_hits)}"
+        elif len(self.row_hits) and int(self.row_hits.sum()) != self.coverage.covered:
+            yield f"row_hits must have {self.coverage.covered} covered rows, got {int(self.row_hits.sum())}"
+
+    def report(self) -> dict[str, Any]:
+        """Return a JSON object for people: rates, classes by their names, and nothing of single rows."""
+        parts = {f"per_{what}": {n: c.report() for n, c in parts.items()} for what, parts in self.parts.items()}
+        clean: dict[str, Any] = in_json(
+            {
+                "nominal": self.nominal,
+                "coverage": self.coverage.report(),
+                "mean_size": self.mean_size,
+                "empty": self.empty,
+                "singleton": self.singleton,
+                "sizes": {str(size): count for size, count in self.sizes.items()},
+                **parts,
+            }
+        )
+        return clean
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return names and words of what a person wants to know first."""
+        asked = "" if self.nominal is None else f"; asked for {self.nominal:.6g}"
+        lines = [("coverage", f"{self.coverage}{asked}")]
+        if self.singleton is None:
+            lines.append(("mean width", f"{self.mean_size:.4g}; empty {self.empty:.1%}"))
+        else:
+            sizes = f"{self.mean_size:.4g} labels; empty {self.empty:.1%}, one label {self.singleton:.1%}"
+            lines.append(("mean size", sizes))
+        for what, parts in self.parts.items():
+            lowest = min(parts, key=lambda name: parts[name].rate)
+            below = sum(part.misses(self.nominal) for part in parts.values())
+            less = f"; {below:,} of {len(parts):,} below what was asked for, by the whole interval" if below else ""
+            lines.append((f"by {what}", f"least {parts[lowest].rate:.4f} ({lowest}){less}"))
+        if self.nominal is not None and self.per_centre:
+            lines.append((f"mean |coverage near a centre - {self.nominal:g}|", f"{self.gap:.4f}"))
+        return lines
+
+    def _repr_html_(self) -> str:
+        from conformesh.plots import html as cards
+
+        charts = [
+            cards.marks(
+                {name: cards.Mark(c.rate, c.low, c.high, c.misses(self.nominal)) for name, c in parts.items()},
+                "coverage",
+                what,
+                self.nominal,
+                top=1.0,
+            )
+            for what, parts in self.parts.items()
+        ]
+        sizes = [cards.bars(self.sizes, "labels in a set")] if self.sizes else []
+        return cards.card("Evaluation", rows=self.facts(), parts=[*charts, *sizes])
+
+    def __repr__(self) -> str:
+        return f"Evaluation({self})"
+
+    def __str__(self) -> str:
+        one = "" if self.singleton is None else f", one label {self.singleton:.1%}"
+        return f"coverage {self.coverage}, mean size {self.mean_size:.4g}, empty {self.empty:.1%}{one}"
+
+
+def evaluate_sets(
+    score: Score,
+    outputs: NDArray[Any],
+    labels: NDArray[Any],
+    threshold: float | NDArray[np.float64],
+    devices: ArrayLike | None = None,
+    draws: Mapping[str, NDArray[np.float64]] | None = None,
+    groups: Mapping[str, NDArray[np.bool_]] | None = None,
+) -> Evaluation:
+    """Evaluate label sets; the set and the coverage come from the same table, and so from the same draws."""
+    _same_length(outputs, labels, devices)
+    return evaluation_of(score.sets(outputs, threshold, **(draws or {})), labels, score.name, devices, groups)
+
+
+def evaluation_of(
+    sets: NDArray[np.bool_],
+    labels: NDArray[Any],
+    who: str,
+    devices: ArrayLike | None = None,
+    groups: Mapping[str, NDArray[np.bool_]] | None = None,
+) -> Evaluation:
+    """Evaluate label sets that are there already, (rows, classes); `who` made them, for errors."""
+    labels = labels_of(who, sets, labels)
+    hits = sets[np.arange(len(labels)), labels]
+    sizes = sets.sum(axis=1)
+    return Evaluation(
+        coverage=Coverage.of(hits),
+        mean_size=_mean(sizes),
+        empty=_mean(sizes == 0),
+        singleton=_mean(sizes == 1),
+        per_class={int(c): Coverage.of(hits[labels == c]) for c in np.unique(labels)},
+        per_device=_per_device(hits, devices),
+        per_group={name: Coverage.of(hits[rows]) for name, rows in (groups or {}).items()},
+        sizes={int(size): int(count) for size, count in zip(*np.unique(sizes, return_counts=True), strict=True)},
+        row_hits=hits,
+        row_sizes=sizes,
+    )
+
+
+def evaluate_intervals(
+    score: Score,
+    outputs: NDArray[Any],
+    labels: NDArray[Any],
+    threshold: float | NDArray[np.float64],
+    devices: ArrayLike | None = None,
+    groups: Mapping[str, NDArray[np.bool_]] | None = None,
+) -> Evaluation:
+    """Evaluate intervals; coverage is by the score itself, width by the interval."""
+    _same_length(outputs, labels, devices)
+    return of_intervals(score.covers(outputs, labels, threshold), score.intervals(outputs, threshold), devices, groups)
+
+
+def of_intervals(
+    hits: NDArray[np.bool_],
+    intervals: NDArray[np.float64],
+    devices: ArrayLike | None = None,
+    groups: Mapping[str, NDArray[np.bool_]] | None = None,
+) -> Evaluation:
+    """Evaluate intervals of which is known whom they cover."""
+    widths = intervals[:, 1] - intervals[:, 0]
+    return Evaluation(
+        coverage=Coverage.of(hits),
+        mean_size=_mean(np.maximum(widths, 0.0)),
+        empty=_mean(widths < 0),
+        per_device=_per_device(hits, devices),
+        per_group={name: Coverage.of(hits[rows]) for name, rows in (groups or {}).items()},
+        row_hits=hits,
+        row_sizes=np.maximum(widths, 0.0),
+    )
+
+
+def coverage_by_centre(covered: ArrayLike, inputs: ArrayLike, cells: Centres) -> dict[int, Coverage]:
+    """Return the coverage of the rows nearest to each centre; of any sets, to compare."""
+    hits, where = np.asarray(covered, dtype=bool), cells.nearest(inputs)
+    if hits.shape != where.shape:
+        raise ValueError(f"covered must say it for each of {len(where)} inputs, got shape {hits.shape}")
+    return {int(cell): Coverage.of(hits[where == cell]) for cell in np.unique(where)}
+
+
+def _per_device(hits: NDArray[np.bool_], devices: ArrayLike | None) -> dict[str, Coverage]:
+    if devices is None:
+        return {}
+    names, first, codes = np.unique(np.asarray(devices).astype(str), return_index=True, return_inverse=True)
+    rows, covered = np.bincount(codes), np.bincount(codes, hits).astype(np.int64)
+    order = np.argsort(first)  # as they come
+    return {str(names[k]): Coverage.counted(int(covered[k]), int(rows[k])) for k in order.tolist()}
+
+
+def _same_length(outputs: NDArray[Any], labels: NDArray[Any], devices: ArrayLike | None) -> None:
+    rows = {"outputs": len(outputs), "labels": len(labels)}
+    if devices is not None:
+        rows["devices"] = len(np.asarray(devices))
+    if len(set(rows.values())) > 1:
+        raise ValueError("evaluate needs one label (and device) per row, got " + str(rows))
+
+
+class MeanLoss(Struct, frozen=True):
+    """The mean of some losses, with a 95 % interval.
+
+    The interval is that of a normal mean, for which an imagined loss of 0 and one of the bound widen the spread: so
+    it says something also where all losses are equal.
+    """
+
+    mean: float
+    rows: int
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, losses: NDArray[np.float64], bound: float) -> MeanLoss:
+        """Return the mean of losses between 0 and `bound`."""
+        n = len(losses)
+        if not n:
+            return cls(float("nan"), 0, 0.0, bound)
+        from statistics import NormalDist
+
+        mean = float(losses.mean())
+        spread = float(((losses - mean) ** 2).sum()) + mean**2 + (bound - mean) ** 2
+        half = NormalDist().inv_cdf(0.975) * (spread / (n + 1) / n) ** 0.5
+        return cls(mean, n, max(0.0, mean - half), min(bound, mean + half))
+
+
+class RiskEvaluation(SavedArray, frozen=True, eq=False, tag_field="format", tag="conformesh-risk-evaluation/1"):
+    """What sets lose on labelled data.
+
+    Attributes
+    ----------
+    loss
+        Mean over all rows, with a 95 % interval.
+    mean_size
+        Labels, or pixels, in a set.
+    empty
+        Fraction of sets with nothing in them.
+    per_device, per_group
+        Mean loss by device and by group, where rows named theirs.
+    nominal
+        The risk that was asked for, where that is known.
+    row_losses
+        The loss of every row: what the evaluation is as an array.
+    """
+
+    loss: MeanLoss
+    mean_size: float
+    empty: float
+    per_device: dict[str, MeanLoss] = field(default_factory=dict)
+    per_group: dict[str, MeanLoss] = field(default_factory=dict)
+    nominal: float | None = None
+    row_losses: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+
+    noun: ClassVar[str] = "an evaluation of risk control"
+
+    @property
+    def array(self) -> NDArray[np.float64]:
+        """The loss of each row."""
+        return self.row_losses
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return a table of mean losses: of all rows, then of each device and group."""
+        parts = {"device": self.per_device, "group": self.per_group}
+        return _columns(self.loss, parts, ("mean", "low", "high", "rows"))
+
+    def _repr_html_(self) -> str:
+        from conformesh.plots import html as cards
+
+        one = self.loss
+        rows = [
+            ("mean loss", f"{one.mean:.4f} [{one.low:.4f}, {one.high:.4f}] on {one.rows:,} rows"),
+            ("mean size", f"{self.mean_size:.4g}; empty {self.empty:.1%}"),
+        ]
+        line = one.mean if self.nominal is None else self.nominal
+        parts = [
+            cards.marks({n: cards.Mark(c.mean, c.low, c.high) for n, c in each.items()}, "mean loss", what, line)
+            for what, each in (("device", self.per_device), ("group", self.per_group))
+            if each
+        ]
+        return cards.card("RiskEvaluation", rows=rows, parts=parts)
+
+    def __repr__(self) -> str:
+        return f"RiskEvaluation({self})"
+
+    def __str__(self) -> str:
+        one = self.loss
+        return (
+            f"mean loss {one.mean:.4f} [{one.low:.4f}, {one.high:.4f}] on {one.rows:,} rows, mean size "
+            f"{self.mean_size:.4g}, empty {self.empty:.1%}"
+        )
+
+
+def risk_evaluation(
+    losses: NDArray[np.float64],
+    sets: NDArray[np.bool_],
+    bound: float,
+    nominal: float | None = None,
+    devices: NDArray[np.str_] | None = None,
+    groups: Mapping[str, NDArray[np.bool_]] | None = None,
+) -> RiskEvaluation:
+    """Evaluate sets whose losses, between 0 and `bound`, are known."""
+    sizes = sets.reshape(len(sets), -1).sum(axis=1)
+    within = {} if devices is None else {name: devices == name for name in dict.fromkeys(devices.tolist())}
+    return RiskEvaluation(
+        MeanLoss.of(losses, bound),
+        _mean(sizes),
+        _mean(sizes == 0),
+        {name: MeanLoss.of(losses[rows], bound) for name, rows in within.items()},
+        {name: MeanLoss.of(losses[rows], bound) for name, rows in (groups or {}).items()},
+        nominal,
+        losses,
+    )
+
+
+def _columns(whole: Any, parts: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Return a table of measurements with these attributes: of the whole, then of each part."""
+    lines = [("all", "", whole), *((by, name, part) for by, each in parts.items() for name, part in each.items())]
+    heads = {"by": np.array([by for by, _, _ in lines]), "name": np.array([name for _, name, _ in lines])}
+    return {**heads, **{name: np.array([getattr(part, name) for _, _, part in lines]) for name in names}}
+
+
+def _mean(values: NDArray[Any]) -> float:
+    return float(values.mean()) if len(values) else float("nan")

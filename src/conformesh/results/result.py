@@ -1,0 +1,899 @@
+"""Result: thresholds with their certificates, and what they cost. Holds no score.
+
+A result has an `Answer` for each part (a group, a side, a centre, a weight of new examples) and each level, all from
+one run. Views (`result["F"]`, `result.at(alpha=0.05)`) are results with fewer answers; `threshold`, `certificate` and
+the like need exactly one. `save` writes the JSON object that `conformesh calibrate --json` prints.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from importlib import import_module
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+from msgspec import Meta, Struct, field, structs
+from numpy.typing import ArrayLike, NDArray
+
+from conformesh._version import __version__
+from conformesh.common.arrays import as_array, check_index, columns_of
+from conformesh.common.names import natural_order, unknown
+from conformesh.files.json_numbers import number
+from conformesh.files.memberships import EVERYONE, Memberships
+from conformesh.files.schemas import Number
+from conformesh.guarantee import LOWER, UPPER, Guarantee
+from conformesh.kernels.ranks import Alpha, exact_number
+from conformesh.results import consistency, words
+from conformesh.results.certificate import Amount, Certificate, Cost, Count, SidesCertificate
+from conformesh.results.encoding import Saved, SavedCost, SavedScore
+from conformesh.results.evaluation import (
+    Evaluation,
+    RiskEvaluation,
+    coverage_by_centre,
+    evaluation_of,
+    of_intervals,
+    risk_evaluation,
+)
+from conformesh.results.lookup import CENTRE, GROUP, SIDE, Limits, Rows, axes_of, limits_of
+from conformesh.scores import Function, RegressionScore, Score, result_score
+from conformesh.scores.base import places_of
+from conformesh.scores.centres import Centres, centre_name
+from conformesh.scores.draws import Rng
+from conformesh.scores.losses import Loss, as_loss
+
+if TYPE_CHECKING:
+    from conformesh.graph.network import Network
+    from conformesh.protocols.site import Outcome
+
+Floats = NDArray[np.float64]
+
+
+class UnknownPart(ValueError, KeyError):  # noqa: N818 - what it is, not that it is an error
+    """No part of a result has this name."""
+
+    __str__ = Exception.__str__  # a KeyError would print its message in quotes
+
+
+class Answer(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
+    """The thresholds of one part at one level.
+
+    Attributes
+    ----------
+    part
+        What the thresholds are for: one name each of a group, a side, a centre, a weight or class of new examples, as
+        far as the guarantee has these; empty where there are no parts.
+    alpha
+        The level asked for: tolerated miscoverage, of an interval with two sides that of both together; or the risk.
+    thresholds
+        Each device's own threshold.
+    certificate
+        Why they may be trusted.
+    estimate
+        The method's estimate before its correction, where it has one.
+    bracket
+        Two numbers around the threshold between which a search ended: where `Result.update` starts.
+    examples
+        How many calibration examples of this part there were in all; 0 where noise hides it.
+    facts
+        What the method records of this part.
+    """
+
+    part: tuple[str, ...]
+    alpha: Fraction
+    thresholds: Floats
+    certificate: Certificate
+    estimate: Number | None = None
+    bracket: tuple[float, float] | None = None
+    examples: Count = 0
+    facts: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        estimate: Any = self.estimate
+        if isinstance(estimate, str):  # a file has words for infinities
+            structs.force_setattr(self, "estimate", number(estimate, "estimate"))
+
+    @property
+    def threshold(self) -> float:
+        """One number that is valid on every device: the largest of the devices' thresholds."""
+        return float(self.thresholds.max())
+
+    @property
+    def is_short(self) -> bool:
+        """Whether there are too few examples, so that only the threshold +inf keeps the guarantee."""
+        endless = self.certificate.rule == "regression" and self.threshold == np.inf  # which has no rank to be short of
+        return endless or self.certificate.is_short(self.examples)
+
+    def __repr__(self) -> str:
+        part = f"{', '.join(self.part)}: " if self.part else ""
+        return f"Answer({part}threshold {self.threshold:.6g} at {float(self.alpha):g}, {self.certificate.kind})"
+
+
+class Result(
+    Saved, frozen=True, eq=False, kw_only=True, repr_omit_defaults=True, tag_field="format", tag="conformesh-result/1"
+):
+    """The result of `calibrate` and of `control`.
+
+    Attributes
+    ----------
+    guarantee
+        What was asked for.
+    answers
+        One for each part and level, levels of a part side by side.
+    method, options
+        What was run, and with which options; also what the method records of the run.
+    network, device_ids
+        The network's name and the devices' names.
+    cost
+        Rounds, numbers and bits each device sent, in the one run that found all answers.
+    score
+        The nonconformity score the thresholds belong to, where it was named: then `predict` needs no more.
+    classes
+        The classes, in the order of the columns of outputs, where they are known: names, or numbers or truth values
+        where a model has these.
+    notes
+        Sentences for the user.
+    seconds, version
+        How long the run took, and by which version of this library.
+    selected
+        Of a view, what was chosen from each kind of part; None where nothing was.
+    """
+
+    guarantee: Guarantee
+    answers: Annotated[tuple[Answer, ...], Meta(min_length=1)]
+    method: str
+    options: dict[str, Any] = field(default_factory=dict)
+    network: str = ""
+    device_ids: Annotated[tuple[str, ...], Meta(min_length=1)]
+    cost: SavedCost
+    score: SavedScore | None = None
+    classes: tuple[str | bool | int | float, ...] | None = None
+    notes: tuple[str, ...] = ()
+    seconds: Amount = 0.0
+    version: str = __version__
+    selected: tuple[str | None, ...] = ()
+
+    noun: ClassVar[str] = "a result of `conformesh calibrate` or `conformesh control`"
+
+    @classmethod
+    def of(
+        cls,
+        outcome: Outcome,
+        problems: Sequence[Any],
+        *,
+        guarantee: Guarantee,
+        cost: Cost,
+        method: str,
+        options: Mapping[str, Any] | None = None,
+        network: str = "",
+        device_ids: Sequence[str],
+        score: Score | None = None,
+        classes: Sequence[Any] | None = None,
+        notes: Sequence[str] = (),
+        seconds: float = 0.0,
+    ) -> Result:
+        """Return the answers to problems, in the order of the guarantee's parts and levels.
+
+        A problem has the attributes `part`, `alpha`, `column`, `level` and `examples`: the cell of the outcome that
+        answers it. `device_ids` name the devices whose thresholds the outcome has, all of a simulation or one on a
+        real device; examples are those of all devices that took part.
+        """
+        places = [{name: i for i, name in enumerate(axis.names)} for axis in axes_of(guarantee)]
+
+        def order(problem: Any) -> tuple[list[int], int]:
+            if problem.alpha not in guarantee.alphas:
+                raise ValueError(
+                    "a problem's alpha must be a level of the guarantee, of both sides together or the risk itself, "
+                    f"got {problem.alpha}"
+                )
+            part = [place[name] for place, name in zip(places, problem.part, strict=True)]
+            return part, guarantee.alphas.index(problem.alpha)
+
+        result = cls(
+            guarantee=guarantee,
+            answers=tuple(_answer(outcome, problem, method) for problem in sorted(problems, key=order)),
+            method=method,
+            options={**(options or {}), **outcome.facts},
+            network=network,
+            device_ids=tuple(device_ids),
+            cost=cost,
+            score=score,
+            classes=None if classes is None else tuple(classes),
+            notes=(*outcome.notes, *notes),
+            seconds=seconds,
+        )
+        return structs.replace(result, notes=(*result.notes, *words.lambda_notes(result)))
+
+    # --- views --------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def __iter__(self) -> Iterator[Result]:
+        for answer in self.answers:
+            yield structs.replace(self, answers=(answer,), selected=answer.part)
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            self[key]
+        except (TypeError, ValueError):
+            return False
+        return True
+
+    def __getitem__(self, key: Any) -> Result:
+        """Return the result of a part, of a level, or of both: ``result["F"]``, ``result["F", "lower", 0.1]``."""
+        view = self
+        for one in key if isinstance(key, tuple) else (key,):
+            is_level = isinstance(one, Real) and not isinstance(one, Integral)
+            view = view.at(one) if is_level else view._select(one)
+        return view
+
+    def at(self, alpha: Alpha | None = None) -> Result:
+        """Return the result of one level; it may be left out if there is one only."""
+        levels = self.alphas
+        if alpha is None and len(levels) == 1:
+            return self
+        complaint = f"say which {self._level_name}: {', '.join(f'{a:g}' for a in levels)}, got {alpha}"
+        level = float(exact_number(alpha, complaint))
+        if level not in levels:
+            raise ValueError(complaint)
+        return structs.replace(self, answers=tuple(a for a in self.answers if float(a.alpha) == level))
+
+    def _select(self, key: object) -> Result:
+        """Return the result of one name among the parts."""
+        axes, name = axes_of(self.guarantee), str(key)
+        for i, axis in enumerate(axes):
+            if self.is_settled(i):
+                continue
+            wanted = self._alias(axis.kind, axis.names, name)
+            if wanted is not None:
+                kept = tuple(answer for answer in self.answers if answer.part[i] == wanted)
+                chosen = [*(self.selected or (None,) * len(axes))]
+                chosen[i] = wanted
+                return structs.replace(self, answers=kept, selected=tuple(chosen))
+        groups = self.guarantee.groups
+        if groups is not None and groups.has_threshold_per_atom and name in groups.names:
+            raise UnknownPart(
+                f"group {name!r} has a threshold for each combination of groups, not one of its own; use "
+                f"threshold_for(groups) or certificate_of({name!r})"
+            )
+        known = [name for i, axis in enumerate(axes) if not self.is_settled(i) for name in axis.names]
+        if not known:
+            raise UnknownPart(
+                f"this result has no parts to choose from, got {key!r}; levels are chosen with at(alpha=...)"
+            )
+        raise UnknownPart(unknown("part", name, known[:20]))
+
+    def _alias(self, kind: str, names: Sequence[str], name: str) -> str | None:
+        """Return the part that a name means: itself, the value of a named column, or the number of a centre."""
+        if name in names:
+            return name
+        column = "" if self.guarantee.groups is None else self.guarantee.groups.column
+        if kind == GROUP and column and name.startswith(f"{column}="):
+            name = name.removeprefix(f"{column}=")
+            return name if name in names else None
+        return centre_name(int(name)) if kind == CENTRE and name in map(str, range(len(names))) else None
+
+    def is_settled(self, axis: int) -> bool:
+        """Return whether this is a view of one name along an axis of parts."""
+        return bool(self.selected) and self.selected[axis] is not None
+
+    @property
+    def alphas(self) -> tuple[float, ...]:
+        """The levels, as given: alphas, or risks."""
+        return tuple(float(alpha) for alpha in dict.fromkeys(answer.alpha for answer in self.answers))
+
+    @property
+    def parts(self) -> tuple[tuple[str, ...], ...]:
+        """What has a threshold of its own; one empty part where there is one threshold for all."""
+        return tuple(dict.fromkeys(answer.part for answer in self.answers))
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups; where they may overlap, everyone is the last. Empty where there are none."""
+        if self.guarantee.groups is None:
+            return ()
+        settled = self.selected[0] if self.selected else None
+        return self.guarantee.groups.names if settled is None else (settled,)
+
+    @property
+    def devices(self) -> int:
+        """How many devices took part."""
+        return len(self.device_ids)
+
+    @property
+    def controlled(self) -> bool:
+        """Whether a mean loss is bounded (risk control) instead of miscoverage."""
+        return self.guarantee.loss is not None
+
+    @property
+    def what(self) -> str:
+        """What a threshold is called."""
+        return "lambda" if self.controlled else "threshold"
+
+    @property
+    def _level_name(self) -> str:
+        return "risk" if self.controlled else "alpha"
+
+    # --- the one answer -----------------------------------------------------------------------------------------------
+
+    @property
+    def answer(self) -> Answer:
+        """The answer of a result that has only one."""
+        if len(self.answers) == 1:
+            return self.answers[0]
+        choices = []
+        if len(self.alphas) > 1:
+            choices.append(f"at(alpha=...) for the {self._level_name} {_some(self.alphas)}")
+        if len(self.parts) > 1:
+            choices.append(f"result[...] for the part {_some([words.part_name(part) for part in self.parts])}")
+        raise ValueError(f"this result has {len(self.answers)} {self.what}s; choose with {' and '.join(choices)}")
+
+    @property
+    def sides(self) -> tuple[Answer, Answer] | None:
+        """The answers of the lower and the upper side, where these are all there are."""
+        axes = axes_of(self.guarantee)
+        place = next((i for i, axis in enumerate(axes) if axis.kind == SIDE), None)
+        if place is None or len(self.answers) != 2 or self.is_settled(place) or len(self.alphas) > 1:
+            return None
+        return self.answers[0], self.answers[1]
+
+    @property
+    def threshold(self) -> float:
+        """One number that is valid on every device: the largest of the devices' thresholds."""
+        return self.answer.threshold
+
+    @property
+    def thresholds(self) -> Floats:
+        """Each device's own threshold, in the order of `device_ids`."""
+        return self.answer.thresholds
+
+    @property
+    def certificate(self) -> Certificate | SidesCertificate:
+        """Why the threshold may be trusted; of intervals with two sides, why both together may be."""
+        if (both := self.sides) is not None:
+            lower, upper = both
+            levels = float(self.rank_level(lower)), float(self.rank_level(upper))
+            return SidesCertificate(lower.certificate, upper.certificate, levels)
+        return self.answer.certificate
+
+    @property
+    def alpha(self) -> float:
+        """The level that was asked for: tolerated miscoverage, or the risk."""
+        if len(self.alphas) > 1:
+            self.answer  # noqa: B018 - says in words that there are several
+        return self.alphas[0]
+
+    @property
+    def level(self) -> float:
+        """What was asked for: alpha, or the risk."""
+        return self.alpha
+
+    @property
+    def estimate(self) -> float | None:
+        """The method's estimate before its correction, where it has one."""
+        return self.answer.estimate
+
+    @property
+    def bracket(self) -> tuple[float, float] | None:
+        """Two numbers around the threshold between which a search ended."""
+        return self.answer.bracket
+
+    @property
+    def examples(self) -> int:
+        """How many calibration examples there were in all; 0 where noise hides it."""
+        return (self.sides or (self.answer,))[0].examples
+
+    @property
+    def mean_losses(self) -> tuple[float, float]:
+        """The mean loss of the calibration items at lambda, and the largest allowed, in the units of the loss.
+
+        What is allowed is less than the risk by what the new example might change.
+        """
+        left, allowed = self.answer.certificate.mean_losses or (float("nan"), float("nan"))
+        bound = 1.0 if self.guarantee.loss is None else self.guarantee.loss.bound
+        return left * bound, allowed * bound
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The options, and what the method records of the run; of a single answer also what it records of that."""
+        return {**self.options, **(self.answers[0].facts if len(self.answers) == 1 else {})}
+
+    def rank_level(self, answer: Answer) -> Fraction:
+        """Return the miscoverage that an answer's rank is for: a side has a part of alpha, a risk one of its bound."""
+        if self.guarantee.loss is not None:
+            return answer.alpha / Fraction(str(self.guarantee.loss.bound))
+        if self.guarantee.sides is not None:
+            return self.guarantee.sides.levels(answer.alpha)[self._side_of(answer)]
+        return answer.alpha
+
+    def _side_of(self, answer: Answer) -> str:
+        return answer.part[int(self.guarantee.groups is not None)]
+
+    def certificate_of(self, group: object = EVERYONE, alpha: Alpha | None = None) -> Certificate | SidesCertificate:
+        """Return why a group is covered; a union of combinations of groups is, because each of them is.
+
+        Of such a union it says how many of its calibration scores lie at or below their thresholds, and no rank.
+        """
+        view, groups, name = self.at(alpha), self.guarantee.groups, str(group)
+        if groups is None or not groups.has_threshold_per_atom:
+            return view.certificate if groups is None and name == EVERYONE else view[name].certificate
+        if name not in groups.names:
+            raise ValueError(f"no threshold for group {group!r}; known: {', '.join(groups.names)}")
+        if self.is_settled(0):
+            raise ValueError(
+                f"a view of one combination of groups says nothing about all of {name!r}; ask the whole result"
+            )
+        # One certificate for each of the other parts: there may be two sides, and otherwise one must be chosen.
+        found: dict[tuple[str, ...], Certificate] = {}
+        for answer in view.answers:
+            if name == EVERYONE or name in groups.atoms[answer.part[0]]:
+                own, before = answer.certificate, found.get(answer.part[1:])
+                counted = [c.counted_rank for c in (own, before) if c is not None and isinstance(c.counted_rank, int)]
+                found[answer.part[1:]] = structs.replace(
+                    own, required_rank=None, counted_rank=sum(counted), weight=None
+                )
+        unions = [*found.values()]
+        if [*found] == [(LOWER,), (UPPER,)] and view.guarantee.sides is not None:
+            levels = view.guarantee.sides.levels(view.answers[0].alpha)
+            return SidesCertificate(unions[0], unions[1], (float(levels[LOWER]), float(levels[UPPER])))
+        if len(unions) > 1:
+            raise ValueError(f"choose a part first, as in result[{next(iter(found))[-1]!r}].certificate_of({name!r})")
+        return unions[0]
+
+    # --- thresholds of devices and rows -------------------------------------------------------------------------------
+
+    def place_of(self, device: object) -> int:
+        """Return where a device stands among `device_ids`."""
+        try:
+            return self.device_ids.index(str(device))
+        except ValueError:
+            raise ValueError(f"unknown device {device!r}; known: {_some(self.device_ids)}") from None
+
+    def places_of(self, devices: ArrayLike) -> NDArray[np.int64]:
+        """Return where the device of each row stands among `device_ids`."""
+        given = as_array(devices, "device")
+        if given.ndim != 1:
+            raise ValueError(f"device must be one name, or one for each row, got shape {given.shape}")
+        place = {name: i for i, name in enumerate(self.device_ids)}
+        try:  # mapped, since sorting a million names takes five times as long
+            return np.fromiter(map(place.__getitem__, map(str, given.tolist())), np.int64, len(given))
+        except KeyError as missing:
+            raise ValueError(f"unknown device {missing.args[0]!r} among the rows' devices") from None
+
+    def threshold_of(self, device: str | int) -> float:
+        """Return the threshold of one device, by name."""
+        return float(self.thresholds[self.place_of(device)])
+
+    def thresholds_for(
+        self,
+        device: str | int | ArrayLike | None = None,
+        *,
+        alpha: Alpha | None = None,
+        groups: Any = None,
+        weight: ArrayLike | None = None,
+        inputs: ArrayLike | None = None,
+        labels: Sequence[object] | None = None,
+        rng: Rng | None = None,
+        keys: Iterable[Any] | None = None,
+    ) -> float | Floats:
+        """Return the threshold of a device, or of each row by its device, groups, weight and inputs.
+
+        The arguments are as in `predict`. Of intervals with two sides there are two columns, for class-conditional sets
+        as many as `labels`.
+        """
+        columns = None if labels is None else [*map(str, labels)]
+        limits = limits_of(self.at(alpha), Rows(device, groups, weight, inputs, rng, keys, None, columns))
+        if limits.by_side or limits.by_label:
+            return limits.values[0] if len(limits.values) == 1 else limits.values
+        one = all(given is None or _is_single(given) for given in (device, groups, weight, inputs))
+        return limits.per_row if one else limits.values[:, 0]
+
+    def threshold_for(
+        self, groups: Iterable[object] = (), alpha: Alpha | None = None, device: str | int | None = None
+    ) -> float:
+        """Return the threshold of a point that lies in these groups, however many.
+
+        Where groups may overlap, a combination that no calibration score had is always covered by `max` and `seq`, and
+        has the threshold +inf with `atoms` and `regression`.
+        """
+        names = [*groups]
+        known = names or (self.guarantee.groups is not None and not self.is_settled(0))
+        given = Memberships.of_lists([names], "groups") if known else None
+        limits = limits_of(self.at(alpha), Rows(device, given))
+        if limits.by_side:
+            raise ValueError("a point has a threshold for each side; choose result['lower'] or result['upper'] first")
+        return float(limits.per_row)
+
+    # --- new outputs --------------------------------------------------------------------------------------------------
+
+    def predict(
+        self,
+        outputs: ArrayLike,
+        *,
+        alpha: Alpha | None = None,
+        device: str | int | ArrayLike | None = None,
+        groups: Any = None,
+        weight: ArrayLike | None = None,
+        inputs: ArrayLike | None = None,
+        score: Score | str | Function | None = None,
+        loss: Loss | str | None = None,
+        labels: Sequence[object] | None = None,
+        as_names: bool = False,
+        rng: Rng | None = None,
+        keys: Iterable[Any] | None = None,
+    ) -> Any:
+        """Return prediction sets (rows x labels, boolean) or intervals (rows x 2) for model outputs.
+
+        Parameters
+        ----------
+        outputs
+            What the score or the loss expects: probabilities, logits, predictions.
+        alpha
+            Which level; may be left out if there is one only.
+        device
+            Whose threshold to use: a name, or one name per row. By default the one valid on every device.
+        groups
+            The groups of each row, in any form that `calibrate` takes. Without it groups must be named by label (0, 1,
+            ..., the classes, or what `labels` says, one per column): then label y is in a set exactly if its own score
+            is at most the threshold of class y (class-conditional sets). A class without calibration scores is always
+            in. The same holds for the classes of a label shift.
+        weight
+            Where thresholds are for weights of new examples, that of each row: the smallest computed one at or above
+            it counts.
+        inputs
+            Where thresholds are for centres, the inputs of each row, by which it draws a centre.
+        score, loss
+            The score or the loss, or its name; by default the one the result was told of.
+        as_names
+            Return a list of tuples of class names instead of a boolean mask.
+        rng, keys
+            For a randomised score (APS, RAPS) and for centres, which otherwise draw anew for every row of every call. A
+            generator; an integer, with which the draw of a row follows from the integer and the row's values; or one
+            key per row, so that a row has the same draw in any call. Coverage holds with each of them, also for rows
+            predicted one at a time, unless rows share a draw: with an integer, rows with equal outputs in separate
+            calls do; with a new generator of the same seed for every call, rows at the same place of each call do, so
+            make one generator and use it for all calls; and with keys that repeat in separate calls, rows of equal keys
+            do. Keys that repeat within a call are refused.
+        """
+        rows = Rows(device, groups, weight, inputs, rng, None if keys is None else [*keys])
+        found = self._sets(outputs, alpha, rows, score, loss, labels)[-1]
+        if not as_names:
+            return found
+        names = self.classes or columns_of(outputs)
+        if names is None or found.dtype != np.bool_ or found.ndim != 2:
+            raise ValueError(
+                "as_names=True is for label sets whose classes are known: give classes= to calibrate, or outputs as a "
+                "frame with a column for each class"
+            )
+        return [tuple(names[column] for column in np.flatnonzero(row)) for row in found]
+
+    def interval(self, outputs: ArrayLike, **rows: Any) -> Floats:
+        """Return prediction intervals (rows x 2); the arguments are those of `predict`. Not for classification."""
+        if self.controlled:
+            raise TypeError("a loss has sets and no intervals; use predict(outputs)")
+        kind = self._score(rows.get("score"))
+        if kind.task != "regression":
+            raise TypeError(f"score '{kind.name}' is for classification and has no intervals; use predict(outputs)")
+        found: Floats = self.predict(outputs, **rows)
+        return found
+
+    def evaluate(
+        self,
+        outputs: ArrayLike,
+        labels: ArrayLike,
+        *,
+        alpha: Alpha | None = None,
+        device: str | int | ArrayLike | None = None,
+        groups: Any = None,
+        weight: ArrayLike | None = None,
+        inputs: ArrayLike | None = None,
+        cells: Centres | None = None,
+        score: Score | str | Function | None = None,
+        loss: Loss | str | None = None,
+        classes: Sequence[object] | None = None,
+        rng: Rng | None = None,
+        keys: Iterable[Any] | None = None,
+    ) -> Evaluation | RiskEvaluation:
+        """Measure coverage and size on labelled data: overall, by class, device, group, and nearest centre.
+
+        Labels are column numbers of the outputs, or classes where the result knows them. `cells` are centres by whose
+        nearest one coverage is told apart, by default those of the result; `classes` names the columns, as `labels` in
+        `predict`. The rest is as in `predict`, whose sets are the ones measured. Of risk control the mean loss is
+        measured instead of coverage.
+        """
+        view = self.at(alpha)
+        near, kinds = cells or view.guarantee.centres, [axis.kind for axis in axes_of(view.guarantee)]
+        # What a view has settled does not choose thresholds, but coverage is still told apart by it.
+        drawn = inputs if CENTRE in kinds and not view.is_settled(kinds.index(CENTRE)) else None
+        chosen = None if GROUP in kinds and view.is_settled(0) else groups
+        rows = Rows(device, chosen, weight, drawn, rng, None if keys is None else [*keys])
+        check_index(outputs, labels, "labels", "outputs")
+        kind, table, limits, found = view._sets(outputs, None, rows, score, loss, classes)
+        by_device = None if device is None or np.ndim(device) == 0 else as_array(device, "device").astype(str)
+        within = view._members(groups, len(table))
+        if view.guarantee.loss is not None:
+            losses = kind(table, labels).at(limits.per_row)
+            return risk_evaluation(losses, found, view.guarantee.loss.bound, view.alpha, by_device, within)
+        truth = as_array(labels, "labels")
+        if kind.task == "regression":
+            made = of_intervals(view._hits(kind, table, truth, limits), found, by_device, within)
+        else:
+            made = evaluation_of(found, view.columns_of(truth, outputs), kind.name, by_device, within)
+            made = made.named(view.classes or columns_of(outputs))
+        centres = {} if near is None or inputs is None else coverage_by_centre(made.row_hits, inputs, near)
+        level = view.alpha if limits.by_side else float(view.rank_level(view.answers[0]))
+        return structs.replace(made, nominal=1 - level, per_centre=centres)
+
+    def _members(self, groups: Any, rows: int) -> dict[str, NDArray[np.bool_]]:
+        """Return which rows lie in each group, or are of each class of a label shift."""
+        if groups is None:
+            return {}
+        given = Memberships.of(groups, "groups")
+        if len(given) != rows:
+            raise ValueError(f"groups must be one for each of {rows} rows, got {len(given)}")
+        weighting = self.guarantee.weighting
+        names = () if weighting is None else (*weighting.names,)
+        names = names if self.guarantee.groups is None else self.guarantee.groups.names
+        return {name: given.is_in(name) for name in names if name != EVERYONE}
+
+    def _sets(
+        self, outputs: Any, alpha: Any, rows: Rows, score: Any, loss: Any, labels: Sequence[object] | None
+    ) -> tuple[Any, NDArray[Any], Limits, NDArray[Any]]:
+        """Return the score or loss, its outputs, the thresholds of the rows, and their sets or intervals."""
+        view, table = self.at(alpha), self.table_of(outputs)
+        kind: Any = self._loss(loss) if self.controlled else self._score(score)
+        columns = None
+        if not self.controlled and kind.task == "classification" and table.ndim == 2:
+            names = labels if labels is not None else self.classes or range(table.shape[1])
+            columns = [str(label) for label in names]
+        limits = limits_of(view, rows._replace(total=len(table), columns=columns))
+        if self.controlled:
+            return kind, table, limits, kind.sets(table, limits.per_row)
+        if self.guarantee.sides is not None:
+            return kind, table, limits, kind.side_intervals(table, *view._ends(limits))
+        if kind.task == "regression":
+            return kind, table, limits, kind.intervals(table, limits.per_row)
+        draws = kind.draws(table, rng=rows.rng, keys=rows.keys)
+        if limits.by_label:
+            return kind, table, limits, np.asarray(kind.of_all_labels(table, **draws) <= limits.values)
+        return kind, table, limits, kind.sets(table, limits.per_row, **draws)
+
+    def _ends(self, limits: Limits) -> tuple[float | Floats, float | Floats]:
+        """Return how far intervals reach below and above; a view of one side has intervals without another end."""
+        if limits.by_side:
+            return limits.side(0), limits.side(1)
+        is_lower = self._side_of(self.answers[0]) == LOWER
+        return (limits.per_row, np.inf) if is_lower else (np.inf, limits.per_row)
+
+    def _hits(self, kind: Any, table: NDArray[Any], truth: NDArray[Any], limits: Limits) -> NDArray[np.bool_]:
+        """Return which labels are covered, by the score itself: ends of intervals are rounded."""
+        if len(table) != len(truth):
+            raise ValueError(f"evaluate needs one label per row, got {len(table)} rows and {len(truth)} labels")
+        if self.guarantee.sides is not None:
+            below, above = kind.sides(table, truth).T
+            lower, upper = self._ends(limits)
+            return np.asarray(np.less_equal(below, lower) & np.less_equal(above, upper))
+        return np.asarray(kind.covers(table, truth, limits.per_row))
+
+    def _score(self, score: Score | str | Function | None) -> Score:
+        sided = self.guarantee.sides is not None
+        kind = result_score(self.score, score, "CQR" if sided else "LAC")
+        if sided and not isinstance(kind, RegressionScore):
+            raise TypeError(f"two sides are for regression, got score '{kind.name}', which is for {kind.task}")
+        return kind
+
+    def _loss(self, loss: Loss | str | None) -> Loss:
+        assert self.guarantee.loss is not None
+        found: Loss | None = self.guarantee.loss.loss if loss is None else as_loss(loss)
+        if found is None:
+            raise ValueError("this result was not told its loss: pass loss=..., for instance FalseNegativeRate()")
+        return found
+
+    def columns_of(self, labels: NDArray[Any], outputs: Any = None) -> NDArray[Any]:
+        """Return labels as column numbers, where they are classes or names of the columns of outputs."""
+        if self.classes is not None and not isinstance(self.classes[0], str):
+            return columns_among(self.classes, labels)
+        columns = columns_of(outputs)
+        names = self.classes if self.classes is not None else columns
+        if names is None or (columns is None and labels.dtype.kind not in "OUST"):
+            return labels
+        return places_of(labels, [*map(str, names)], "labels")
+
+    def table_of(self, outputs: Any) -> NDArray[Any]:
+        """Return outputs as an array, the columns of a frame in the order of the classes where these are known."""
+        columns, classes = columns_of(outputs), [*map(str, self.classes or ())]
+        if columns is None or not classes or columns == classes:
+            return as_array(outputs, "outputs")
+        if sorted(columns) != sorted(classes):
+            wrong = natural_order({*columns} ^ {*classes})
+            odd = f"; {wrong[0]!r} is {'missing' if wrong[0] in classes else 'none of them'}" if wrong else ""
+            raise ValueError(
+                f"outputs must have a column for each class, {_some(classes)}, got {_some(columns)}{odd}; rename the "
+                "columns, or pass an array with the columns in this order"
+            )
+        return as_array(outputs, "outputs")[:, [columns.index(name) for name in classes]]
+
+    # --- again --------------------------------------------------------------------------------------------------------
+
+    def update(self, data: Any, network: Network | str | Any, **options: Any) -> Result:
+        """Calibrate again after devices gained or lost examples, starting from this result.
+
+        With `e-dcp` a few counts around the old threshold usually bracket the new one at once, which costs a fraction
+        of a cold start; the result is exact either way. Other methods, and results with several answers, start anew.
+        What belongs to the rows (`groups`, `weight`, `inputs`, `labels`) must be given again.
+        """
+        from conformesh.methods import METHODS
+
+        api: Any = import_module("conformesh.api")  # which imports this module
+        self._require_rows(options)
+        entry, guarantee = METHODS[self.method], self.guarantee
+        same = {name: self.options[name] for name in entry.option_names() if name in self.options}
+        if entry.requirement is None:  # otherwise the method has a guarantee of its own, and takes no other
+            same |= {"mixture": guarantee.mixture.shares or guarantee.mixture.kind, "rank_rule": guarantee.rank_rule}
+        if guarantee.centres is not None:
+            same["centres"] = guarantee.centres
+        if entry.starts_warm and len(self.answers) == 1 and self.bracket is not None:
+            same["warm"] = self.bracket
+        each = [_written(alpha) for alpha in dict.fromkeys(answer.alpha for answer in self.answers)]
+        levels = each[0] if len(each) == 1 else each
+        if guarantee.loss is not None:
+            same |= {"loss": guarantee.loss.loss, "bound": guarantee.loss.bound}
+            again: Result = api.control(data, network, levels, self.method, **{**same, **options})
+            return again
+        if guarantee.pac_confidence is not None:
+            same["pac_confidence"] = guarantee.pac_confidence
+        if guarantee.sides is not None:
+            same |= {"symmetric": False, "lower_share": guarantee.sides.lower_share}
+        if guarantee.groups is not None and guarantee.groups.rule:
+            same["group_rule"] = guarantee.groups.rule
+        same |= {"score": self.score, "classes": self.classes}
+        again = api.calibrate(data, network, levels, self.method, **{**same, **options})
+        return again
+
+    def _require_rows(self, given: Mapping[str, Any]) -> None:
+        weighting = self.guarantee.weighting
+        needed: dict[str, str] = {}
+        if self.guarantee.groups is not None:
+            needed["groups"] = "groups"
+        if weighting is not None and weighting.class_weights:
+            needed |= {"class_weights": "weights of classes", "labels": "weights of classes"}
+        elif weighting is not None:
+            bound = f"weights of at most {weighting.bound:g}"
+            needed |= {"weight": bound, "weight_bound": bound}
+        if self.guarantee.centres is not None:
+            needed["inputs"] = "centres"
+        if missing := [
+            name for name in needed if name not in given and not (name == "weight_bound" and "weight" in given)
+        ]:
+            names = " and ".join(f"{name}=" for name in needed if needed[name] == needed[missing[0]])
+            raise ValueError(f"this calibration had {needed[missing[0]]}: give {names} again")
+
+    # --- words, tables and pictures -----------------------------------------------------------------------------------
+
+    @property
+    def shortage(self) -> str:
+        """Which answers have too few examples, so that their threshold is +inf, in words; empty where none has."""
+        return words.shortage(self)
+
+    @property
+    def scores_in_words(self) -> str:
+        """What to say of the examples behind a number of devices: noise is there to hide how many they are."""
+        return words.examples_in_words(self)
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield what in this result cannot be so; a file is refused by the first of these."""
+        return consistency.contradictions(self)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return a table with a row for each answer and device; ranks are left out where no answer has one."""
+        each = self.devices
+        ranks = {
+            name: [getattr(answer.certificate, name) for answer in self.answers]
+            for name in ("required_rank", "counted_rank")
+        }
+        found: dict[str, NDArray[Any]] = {
+            "part": np.repeat([", ".join(answer.part) for answer in self.answers], each),
+            "alpha": np.repeat([float(answer.alpha) for answer in self.answers], each),
+            "device": np.tile(np.array(self.device_ids), len(self.answers)),
+            "threshold": np.concatenate([answer.thresholds for answer in self.answers]),
+            "kind": np.repeat([answer.certificate.kind for answer in self.answers], each),
+        }
+        for name, given in ranks.items():
+            if any(rank is not None for rank in given):
+                missing = [np.nan if rank is None else rank for rank in given]
+                found[name] = np.concatenate([np.broadcast_to(rank, (each,)) for rank in missing])
+        return found | {"examples": np.repeat([answer.examples for answer in self.answers], each)}
+
+    def plot(self, network: Network | None = None, ax: Any = None, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw the threshold of every device and what each sent, under the certificate; returns the figure.
+
+        With `network` on its map; with `ax` one panel alone; `path` also writes .png, .pdf or .svg. Of several answers
+        the threshold of every part at every level.
+        """
+        from conformesh.plots.results import draw_result
+
+        return draw_result(self, network, ax, path)
+
+    def title(self) -> str:
+        """Say in a few words what was found, for a heading."""
+        return words.title(self)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return names and words of what a person wants to know first: what the command line prints."""
+        return words.facts(self)
+
+    def _repr_html_(self) -> str:
+        return words.html(self)
+
+    def __repr__(self) -> str:
+        return words.summary(self)
+
+
+def columns_among(classes: Sequence[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the place of every label among the classes: by value, or else as written.
+
+    >>> columns_among((3, 5, 7), np.array([7, 3])), columns_among(("a", "b"), np.array(["b"]))
+    (array([2, 0]), array([1]))
+    """
+    column: dict[Any, int] = {str(name): i for i, name in enumerate(classes)}
+    column |= {name: i for i, name in enumerate(classes)}
+    values = labels.tolist()
+    found = [column.get(value, column.get(str(value), -1)) for value in values]
+    if -1 in found:
+        raise ValueError(f"labels: {unknown('class', values[found.index(-1)], map(str, classes))}")
+    return np.array(found, dtype=np.int64)
+
+
+def refuse_nan(thresholds: Floats, method: str) -> None:
+    """Refuse a threshold that is no number, whatever brought it about: compared with NaN every set is empty."""
+    if np.isnan(thresholds).any():
+        raise OverflowError(
+            f"method {method!r} ended without a number as its threshold: its arithmetic left the range of float64; "
+            "divide all scores by one number, calibrate, and multiply the threshold by it, or use e-dcp"
+        )
+
+
+def _answer(outcome: Outcome, problem: Any, method: str) -> Answer:
+    """Take one (column, level) out of what a method handed back."""
+    column, level = problem.column, problem.level
+    thresholds = np.ascontiguousarray(outcome.thresholds[:, column, level])
+    refuse_nan(thresholds, method)
+    certificate = outcome.certificates[column][level]
+    return Answer(
+        part=tuple(problem.part),
+        alpha=problem.alpha,
+        thresholds=thresholds,
+        certificate=certificate,
+        estimate=None if outcome.estimates is None else float(outcome.estimates[:, column, level].max()),
+        bracket=None if outcome.brackets is None else _around(thresholds, outcome.brackets[:, column, level]),
+        examples=problem.examples if certificate.noise is None else 0,  # which noise is there to hide
+        facts=dict(outcome.trial_facts[column]) if outcome.trial_facts else {},
+    )
+
+
+def _around(thresholds: Floats, ends: Floats) -> tuple[float, float] | None:
+    """Return a bracket around the threshold, wider than what a search ended with, so that no end of it is a score."""
+    if not np.isfinite(thresholds).all():
+        return None
+    middle = float(thresholds[0])
+    with np.errstate(over="ignore"):
+        reach = 1.5 * float(np.abs(ends - middle).max())
+        around = (middle - reach, middle + reach)
+    return around if np.isfinite(around).all() else None
+
+
+def _written(alpha: Fraction) -> float | Fraction:
+    """Return a level as it was written: a decimal, or a fraction that no decimal is."""
+    return float(alpha) if Fraction(repr(float(alpha))) == alpha else alpha
+
+
+def _is_single(given: Any) -> bool:
+    """Return whether an argument is about one row; lists of lists, as of groups, have no number of dimensions."""
+    return not isinstance(given, list | tuple) and np.ndim(given) == 0
+
+
+def _some(names: Sequence[Any]) -> str:
+    return ", ".join(map(str, names[:8])) + (", ..." if len(names) > 8 else "")

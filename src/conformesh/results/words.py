@@ -1,0 +1,316 @@
+"""Results in words and HTML: a heading, facts, a table, and what to say where thresholds are infinite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from conformesh.common.quantities import in_bits, in_count, several
+from conformesh.kernels.ranks import GROUP_RULES
+from conformesh.results.certificate import KINDS, Certificate
+from conformesh.results.encoding import aligned
+from conformesh.results.lookup import CENTRE, axes_of
+
+if TYPE_CHECKING:
+    from conformesh.results.result import Answer, Result
+
+MOST = 20  # parts that the printed table shows
+SHORT = 5  # answers with too few examples that a warning names
+FEATURES = 6  # of a centre that are shown
+# the facts of a certificate, which come first
+CERTIFIED = ("rank", "mean loss", "private", "about", "of", "liars", "weights", "epsilon", "assuming")
+CERTIFIED_SIDES = ("lower side", "upper side", "both")
+Fact = tuple[str, str]
+
+
+def part_name(part: Sequence[str]) -> str:
+    """Return what a part is called; the empty one is for all.
+
+    >>> part_name(("F", "lower")), part_name(())
+    ('F, lower', 'all')
+    """
+    return ", ".join(part) or "all"
+
+
+# --- infinite thresholds ----------------------------------------------------------------------------------------------
+
+
+def shortage(result: Result) -> str:
+    """Return which answers have too few examples, so that their threshold is +inf; empty where none has."""
+    short = [answer for answer in result.answers if answer.is_short]
+    if not short:
+        return ""
+    if result.guarantee.loss is not None and len(result.answers) == len(result.alphas):
+        return "; ".join(_short_risk(result, answer) for answer in short[:SHORT])
+    if len(result.answers) == 1 and not short[0].part and isinstance(short[0].certificate.required_rank, int):
+        (one,), certificate = short, short[0].certificate
+        have = f"{one.examples} scores" if certificate.weight is None else f"scores that weigh {certificate.weight}"
+        return (
+            f"alpha={float(one.alpha):g} needs rank {certificate.required_rank} but there are only {have}: the "
+            "threshold is +inf and every prediction set holds all labels; use more scores or a larger alpha"
+        )
+    named = [_short_name(result, answer) for answer in short[:SHORT]]
+    return f"too few scores, so that the {result.what} is +inf: {'; '.join(named)}{', ...' if short[SHORT:] else ''}"
+
+
+def _short_name(result: Result, answer: Answer) -> str:
+    kinds = [axis.kind for axis in axes_of(result.guarantee)]
+    part = [name if name.startswith(kind) else f"{kind} {name}" for kind, name in zip(kinds, answer.part, strict=True)]
+    level = answer.alpha if result.controlled else result.rank_level(answer)
+    return ", ".join([*part, f"{'risk' if result.controlled else 'alpha'} {float(level):g}"])
+
+
+def _short_risk(result: Result, answer: Answer) -> str:
+    return (
+        f"risk={float(answer.alpha):g} is too small for {answer.examples} items on {result.devices} devices: what the "
+        "new example may lose is more than all that may be lost, so lambda is +inf and every set holds everything; use "
+        "more items or a larger risk"
+    )
+
+
+def lambda_notes(result: Result) -> tuple[str, ...]:
+    """Return what infinite lambdas mean, one sentence each; those of `shortage` are among them."""
+    if not result.controlled:
+        return ()
+    found = []
+    for answer in result.answers:
+        risk, part = f"risk={float(answer.alpha):g}", f"{part_name(answer.part)}: " if answer.part else ""
+        if answer.is_short:
+            found.append(part + _short_risk(result, answer))
+        elif np.isposinf(answer.threshold):
+            found.append(
+                f"{part}no lambda that was given brings the mean loss down to {risk}: lambda is +inf, where every set "
+                "must hold everything and lose nothing"
+            )
+        elif np.isneginf(answer.threshold):
+            found.append(
+                f"{part}the mean loss is below {risk} with nothing in the sets: lambda is -inf, and no set is needed"
+            )
+    return tuple(found)
+
+
+# --- facts ------------------------------------------------------------------------------------------------------------
+
+
+def examples_in_words(result: Result) -> str:
+    """Return what to say of the examples behind a number of devices: noise is there to hide how many they are."""
+    if any(answer.certificate.noise is not None for answer in result.answers):
+        return "; how many scores they hold is not told"
+    counts = {answer.examples for answer in result.answers}
+    many = f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,} to {max(counts):,}"
+    what = "item" if result.controlled else "score"
+    each = "in all" if len(result.parts) == 1 or result.sides is not None else "for each part"
+    return f" with {many} {what}{'s' * (counts != {1})} {each}"
+
+
+def kinds_of(result: Result) -> list[str]:
+    """Return the kinds of the answers' certificates, the strongest first."""
+    return sorted({answer.certificate.kind for answer in result.answers}, key=[*KINDS].index)
+
+
+def facts(result: Result) -> list[Fact]:
+    """Return names and words of what a person wants to know first."""
+    cost, method = result.cost, f"{result.method}, {_asked(result)}"
+    sent = f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"
+    last = [
+        ("cost", f"{cost.rounds:,} rounds, each device sent {sent}"),
+        ("devices", f"{result.devices:,}{examples_in_words(result)}"),
+        ("network", result.network),
+        ("method", method),
+        ("seconds", f"{result.seconds:.3f}"),
+    ]
+    if result.sides is not None:
+        below, above = (answer.threshold for answer in result.sides)
+        first = [("thresholds", f"{below:.6g} below, {above:.6g} above")]
+        first += result.certificate.facts(result.examples or None)
+    elif len(result) == 1:
+        first = _answer_facts(result)
+    else:
+        first = _shared_facts(result)
+    return [*first, *last]
+
+
+def _asked(result: Result) -> str:
+    """Return the levels in words."""
+    loss = result.guarantee.loss
+    if loss is not None:
+        return f"risk {_levels(result)} of a loss up to {loss.bound:g}"
+    if result.sides is not None:
+        below, above = (float(result.rank_level(answer)) for answer in result.sides)
+        return f"alpha {below:g} below and {above:g} above"
+    return f"alpha {_level(result):g}" if len(result.alphas) == 1 else f"alpha {_levels(result)}"
+
+
+def _level(result: Result) -> float:
+    """Return alpha; of a view of one side what this side may miss."""
+    return float(result.rank_level(result.answer)) if len(result) == 1 and not result.controlled else result.alpha
+
+
+def _levels(result: Result) -> str:
+    return ", ".join(f"{alpha:g}" for alpha in result.alphas)
+
+
+def _answer_facts(result: Result) -> list[Fact]:
+    """Return what is known of a single answer."""
+    answer, certificate = result.answer, result.answer.certificate
+    low, high = float(answer.thresholds.min()), answer.threshold
+    same = "the same on every device" if low == high else f"valid on every device; the smallest is {low:.6g}"
+    said = dict(certificate.facts(answer.examples))
+    lines = [(result.what, f"{high:.6g} ({same})")]
+    lines += [("part", part_name(answer.part))] if answer.part else []
+    lines.append(("guarantee", f"{certificate.kind}: {KINDS[certificate.kind]}"))
+    if result.controlled:
+        lines.append(("mean loss", _losses(result, answer)))
+    if {"rank", "mean loss", "private"} & {*said}:
+        lines += [(name, said[name]) for name in ("rank", "private", "about", "of", "liars") if name in said]
+    if result.guarantee.weighting is not None:
+        bound = result.guarantee.weighting.bound
+        lines.append(("weights", f"at most {bound:g}: how much likelier a new example is, up to a factor"))
+    if certificate.epsilon is not None:
+        lines.append(("epsilon", _epsilon(certificate)))
+    if certificate.assumption:
+        lines.append(("note" if certificate.kind == "none" else "assuming", certificate.assumption))
+    return [*lines, *_recorded(result)]
+
+
+def _recorded(result: Result) -> list[Fact]:
+    """Return what the method records and people want to know."""
+    options, lines = result.recorded, []
+    if "sums_by" in options:
+        lines.append(("sums", f"by {options['sums_by']}, {options.get('sums_why', '')}".removesuffix(", ")))
+    lines += [
+        (name, str(options[key]))
+        for key, name in (("privacy", "privacy"), ("revealed", "everybody knows"))
+        if key in options
+    ]
+    return lines
+
+
+def _shared_facts(result: Result) -> list[Fact]:
+    """Return what several answers have in common."""
+    groups, said = result.guarantee.groups, dict(result.answers[0].certificate.facts())
+    kinds = kinds_of(result)
+    claim = f"{kinds[0]}: {KINDS[kinds[0]]}" if len(kinds) == 1 else f"{' or '.join(kinds)}, each answer says why"
+    lines = [(f"{result.what}s", several(len(result), "answer")), ("guarantee", claim)]
+    if groups is not None and groups.rule:
+        lines.append(("rule", f"{groups.rule}: {GROUP_RULES[groups.rule]}"))
+    lines += [(name, said[name]) for name in ("about", "of", "liars", "weights", "assuming") if name in said]
+    return [*lines, *_recorded(result)]
+
+
+def _losses(result: Result, answer: Answer) -> str:
+    """Return the mean loss of the items at lambda, and the largest allowed, in words."""
+    if not answer.certificate.losses:
+        return "no device that is asked about has items"
+    left, allowed = result.mean_losses
+    if allowed < 0:
+        return f"the new example alone may lose more than the risk of {float(answer.alpha):g} allows"
+    return f"{left:.4g} of the items at lambda, allowed {allowed:.4g}"
+
+
+def _epsilon(certificate: Certificate) -> str:
+    if certificate.epsilon_T is None or certificate.epsilon_bias is None:
+        return f"{certificate.epsilon:.3g} of the scores"
+    parts = f"convergence {certificate.epsilon_T:.3g}, bias {certificate.epsilon_bias:.3g}"
+    return f"{certificate.epsilon:.3g} added to the estimate ({parts})"
+
+
+# --- headings, tables, HTML -------------------------------------------------------------------------------------------
+
+
+def title(result: Result) -> str:
+    """Say in a few words what was found, for a heading."""
+    loss, centres = result.guarantee.loss, result.guarantee.centres
+    if result.sides is not None:
+        below, above = (answer.threshold for answer in result.sides)
+        part = _chosen(result)
+        return f"thresholds {below:.6g} below and {above:.6g} above{part}, {result.method} at alpha {result.alpha:g}"
+    if len(result) == 1 and loss is not None:
+        return f"lambda {result.threshold:.6g}{_chosen(result)}, {_loss_name(result)} at most {result.alpha:g}"
+    if len(result) == 1:
+        return f"threshold {result.threshold:.6g}{_chosen(result)}, {result.method} at alpha {_level(result):g}"
+    if centres is not None and len(result) == len(centres):
+        return f"{result.what}s near {several(len(centres), 'centre')}, alpha {result.alpha:g}"
+    return f"{several(len(result), result.what)}{_chosen(result)}, {result.method}"
+
+
+def _chosen(result: Result) -> str:
+    names = [name for name in result.selected if name is not None]
+    return f" for {part_name(names)}" if names else ""
+
+
+def _loss_name(result: Result) -> str:
+    loss = result.guarantee.loss
+    return "loss" if loss is None or loss.loss is None else str(loss.loss.name)
+
+
+def table(result: Result, most: int = MOST) -> list[list[str]]:
+    """Return thresholds in words: a line for each of the first parts, a column for each level, and a heading."""
+    word, groups, axes = "risk" if result.controlled else "alpha", result.guarantee.groups, axes_of(result.guarantee)
+    what = "part" if len(axes) != 1 else axes[0].kind
+    what = "groups" if groups is not None and groups.has_threshold_per_atom else what
+    centres, levels = result.guarantee.centres, len(result.alphas)
+    rows = [[what, *(f"{word} {alpha:g}" for alpha in result.alphas)]]
+    at = next((i for i, axis in enumerate(axes) if axis.kind == CENTRE), -1)
+    for start, part in list(enumerate(result.parts))[:most]:
+        name = part_name(part)
+        if centres is not None:
+            name += f" at {_place(centres.points[axes[at].names.index(part[at])].tolist())}"
+        answers = result.answers[start * levels : (start + 1) * levels]
+        rows.append([name, *(f"{answer.threshold:.6g}" for answer in answers)])
+    return rows
+
+
+def _place(point: Sequence[float]) -> str:
+    """Return where a centre is, in words; of many features the first."""
+    few = ", ".join(f"{x:.6g}" for x in point[:FEATURES])
+    return f"({few}{', ...' if len(point) > FEATURES else ''})"
+
+
+def summary(result: Result) -> str:
+    """Return one line for a single answer, a table of thresholds for several."""
+    where = f"on {several(result.devices, 'device')}"
+    if result.sides is not None:
+        each = [
+            f"{name} threshold {side.threshold:.6g} for alpha {float(result.rank_level(side)):g}"
+            for name, side in zip(("lower", "upper"), result.sides, strict=True)
+        ]
+        kind = result.certificate.kind
+        head = f"{result.method}, alpha={result.alpha:g}{_chosen(result)}: {', '.join(each)} {where}, {kind}"
+        return f"Result({head}; {result.cost})"
+    if len(result) == 1:
+        asked = f"{_loss_name(result)} at most {result.alpha:g}" if result.controlled else f"alpha={_level(result):g}"
+        found = f"{result.what} {result.threshold:.6g} {where}, {result.answer.certificate.kind}"
+        return f"Result({result.method}, {asked}{_chosen(result)}: {found}; {result.cost})"
+    lines = aligned(table(result), left=1)
+    more = [f"... and {len(result.parts) - MOST:,} more"] if len(result.parts) > MOST else []
+    groups = result.guarantee.groups
+    rule = f", {groups.rule}: {GROUP_RULES[groups.rule]}" if groups is not None and groups.rule else ""
+    head = f"Result({result.method} {where}{_chosen(result)}{rule}; {result.cost})"
+    return "\n".join([head, *lines, *more])
+
+
+def html(result: Result) -> str:
+    """Return the HTML form: the certificate first, then the rest, then thresholds by device or by part."""
+    from conformesh.plots import html as cards
+
+    kinds = kinds_of(result)
+    kind = result.certificate.kind if result.sides is not None else kinds[0] if len(kinds) == 1 else ""
+    claim = KINDS[kind] if kind else f"certificates are {' or '.join(kinds)}, each says why"
+    rows = [(name, text) for name, text in facts(result) if text and name not in ("guarantee", f"{result.what}s")]
+    rows.sort(key=lambda row: row[0] not in (*CERTIFIED, *CERTIFIED_SIDES))  # the rest stays as it is
+    if result.score is not None:
+        rows.insert(-1, ("score", repr(result.score)))
+    rows += [("note", note) for note in result.notes]
+    if len(result) == 1:
+        pairs = zip(result.device_ids, result.thresholds.tolist(), strict=True)
+        marks = {name: cards.Mark(value, value, value) for name, value in pairs}
+        parts = [cards.marks(marks, result.what, "device")] if len({*marks.values()}) > 1 else []
+    elif result.sides is not None:
+        parts = []
+    else:
+        head, *lines = table(result)
+        parts = [cards.table(head, lines, right=head[1:], most=None, more=len(result.parts) - len(lines))]
+    return cards.card(title(result), kind=kind, claim=claim, rows=rows, parts=parts)
