@@ -4,7 +4,7 @@ VENV   ?= .venv
 FLOWER ?= .flower
 TOOLS  ?= .tools
 BIN     = $(VENV)/bin
-VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/conformesh/_version.py)
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/conformesh/__init__.py)
 CODE    = src tests benchmarks docs examples tools
 JOBS   ?= 2
 CORES   = $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)

@@ -62,7 +62,7 @@ def write_list(site: Path) -> list[str]:
 def build(site: Path, version: str) -> None:
     """Build the pages of the version, strictly, in the place of older ones of it."""
     if not VERSION.fullmatch(version):
-        raise ValueError(f"version must be like 0.1.0 or 0.2.0rc1, got {version!r}; mend src/conformesh/_version.py")
+        raise ValueError(f"version must be like 0.1.0 or 0.2.0rc1, got {version!r}; mend src/conformesh/__init__.py")
     folder = site / version
     if folder.exists():
         shutil.rmtree(folder)

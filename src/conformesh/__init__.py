@@ -7,8 +7,6 @@ cover the true label with probability at least 1 - alpha. Start with `calibrate`
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from conformesh._version import __version__
-
 if TYPE_CHECKING:
     from conformesh import scores
     from conformesh.api import calibrate, control
@@ -35,6 +33,8 @@ if TYPE_CHECKING:
     from conformesh.scores import losses
     from conformesh.scores.centres import Centres, choose_centres
     from conformesh.table import Table
+
+__version__ = "0.1.0"  # the one place where the version is written: the build and the documentation read it here
 
 __all__ = [
     "METHODS",

@@ -15,7 +15,7 @@ import pytest
 
 import conformesh
 import conformesh.common.progress as progress_bars
-from conformesh._version import __version__
+from conformesh import __version__
 from conformesh.cli import COMMANDS, SUBCOMMANDS, command, console, load
 from conformesh.common.quantities import in_bits
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from conformesh._version import __version__
+from conformesh import __version__
 from conformesh.cli import command, console
 from conformesh.cli.recording import with_default_address
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh._version import __version__
+from conformesh import __version__
 from conformesh.common.names import unknown
 from conformesh.engines.faulty import Weather
 from conformesh.graph.network import Network

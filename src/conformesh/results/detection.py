@@ -10,7 +10,7 @@ from msgspec import field
 from msgspec.structs import force_setattr
 from numpy.typing import NDArray
 
-from conformesh._version import __version__
+from conformesh import __version__
 from conformesh.common.names import unknown
 from conformesh.common.quantities import several
 from conformesh.files.json_numbers import number

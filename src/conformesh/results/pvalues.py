@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import field
 from numpy.typing import NDArray
 
-from conformesh._version import __version__
+from conformesh import __version__
 from conformesh.common.names import unknown
 from conformesh.common.quantities import several
 from conformesh.kernels.ranks import AUTO, MIXTURES, RANK_RULES, Alpha, check_alpha

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Meta, field
 from numpy.typing import NDArray
 
-from conformesh._version import __version__
+from conformesh import __version__
 from conformesh.common.quantities import several
 from conformesh.results.certificate import KINDS, Devices
 from conformesh.results.encoding import SavedArray, SavedCost, aligned

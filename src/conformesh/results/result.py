@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Meta, Struct, field, structs
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh._version import __version__
+from conformesh import __version__
 from conformesh.common.arrays import as_array, check_index, columns_of
 from conformesh.common.names import natural_order, unknown
 from conformesh.files.json_numbers import number

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from conformesh._version import __version__
+from conformesh import __version__
 from conformesh.files.files import write_file
 from conformesh.files.json_numbers import from_json
 from conformesh.files.schemas import checked

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from conformesh._version import __version__
+from conformesh import __version__
 from conformesh.lab.reproduction import get_experiment
 from conformesh.lab.reproduction.experiment import VARIANTS, Run
 from conformesh.lab.reproduction.rows import COMPARED_DRAWS, FULL_DRAWS, SEED, Request, run

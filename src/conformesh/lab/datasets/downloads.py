@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from conformesh._version import __version__
+from conformesh import __version__
 
 Observer = Callable[[int, int | None], None]  # bytes so far, bytes in all where the server says
 

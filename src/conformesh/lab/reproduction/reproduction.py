@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformesh._version import __version__
+from conformesh import __version__
 from conformesh.files.files import write_file
 from conformesh.lab.reproduction import EXPERIMENTS
 from conformesh.lab.reproduction.experiment import VARIANTS, Experiment

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conformesh._version import __version__
+from conformesh import __version__
 from conformesh.lab.sweeps.cells import Cell, compute, schema
 from conformesh.lab.sweeps.parallel import in_parallel
 from conformesh.lab.sweeps.provenance import machine

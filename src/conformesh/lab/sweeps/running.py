@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conformesh._version import __version__
+from conformesh import __version__
 from conformesh.common.progress import Progress
 from conformesh.files.files import write_file
 from conformesh.lab.sweeps.cached import OnPoint, file_of, run_cells

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
-from conformesh._version import __version__
+from conformesh import __version__
 from conformesh.mesh.node.history import BUCKETS
 from conformesh.mesh.node.state import Phase, Trouble
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from conformesh._version import __version__
+from conformesh import __version__
 from conformesh.mesh.http.interface import (
     CALIBRATION,
     CERTIFICATE,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from http import HTTPStatus
 
-from conformesh._version import __version__
+from conformesh import __version__
 from conformesh.mesh.http.address import is_loopback
 from conformesh.mesh.http.interface import JSON, LARGEST_BODY
 from conformesh.mesh.http.routes import Answer, Answers, Refused, Reply

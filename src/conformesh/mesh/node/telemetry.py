@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
-from conformesh._version import __version__
+from conformesh import __version__
 from conformesh.mesh.config.device_config import DeviceConfig
 
 LOG = logging.getLogger("conformesh.node")
