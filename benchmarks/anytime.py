@@ -31,11 +31,11 @@ from conformesh import Network
 from conformesh.kernels.ranks import exact_alpha, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import async_protocol, device_protocol, make_options
-from conformesh.peer.anytime import Anytime
+from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
 from conformesh.peer.journal import Journal
 from conformesh.peer.linked import Linked
-from conformesh.peer.loopback import Changing, Delay, Faults, Start, play
+from conformesh.peer.loopback import Changing, Delay, LinkFaults, Start, play
 from conformesh.peer.settings import Settings
 from conformesh.protocols.messages import Gathered, Packets
 
@@ -116,7 +116,7 @@ def without_rounds(network: Network, scores: Sequence[Floats]) -> Start:
         def make(net: Network, row: int) -> Any:
             return async_protocol("e-dcp", net, row, samples, ALPHAS, chosen, SIZES, caps)
 
-        return Anytime(k, network, {"method": "e-dcp"}, make, journal, Settings(), _digest(scores[k]))
+        return AsyncDevice(k, network, {"method": "e-dcp"}, make, journal, Settings(), _digest(scores[k]))
 
     return start
 
@@ -178,7 +178,7 @@ class Watch:
 
     def _excess(self, device: Linked) -> float:
         """Return by which share of all scores a device's threshold about everybody is too high."""
-        assert isinstance(device, Anytime)
+        assert isinstance(device, AsyncDevice)
         state = device._keys, device.final
         if device.row not in self.excess or self.excess[device.row][0] != state:
             outcome = device.result
@@ -197,7 +197,7 @@ class Watch:
         raise _EndedError
 
 
-def timed(network: Network, start: Start, scores: Sequence[Floats], faults: Faults, draw: int, **how: Any) -> Watch:
+def timed(network: Network, start: Start, scores: Sequence[Floats], faults: LinkFaults, draw: int, **how: Any) -> Watch:
     """Return what a run of a draw took; a run that has not ended within `LIMIT` took for ever."""
     watch = Watch(scores, **how)
     try:
@@ -209,7 +209,7 @@ def timed(network: Network, start: Start, scores: Sequence[Floats], faults: Faul
 
 
 def of_draws(
-    name: str, faults: Callable[[int], Faults], draws: Sequence[int], how: str = "", **more: Any
+    name: str, faults: Callable[[int], LinkFaults], draws: Sequence[int], how: str = "", **more: Any
 ) -> list[Watch]:
     """Return what all draws took on a network, without rounds or `how` in rounds."""
     network, found = network_of(name), []
@@ -236,15 +236,15 @@ def _said(found: Sequence[Watch]) -> str:
     return f"{median(found):.3g} (at most {max(times):.3g}; {messages:.0f} frames, {size / 1e3:.3g} kB a device)"
 
 
-def _beside(name: str, faults: Callable[[int], Faults], draws: Sequence[int]) -> str:
+def _beside(name: str, faults: Callable[[int], LinkFaults], draws: Sequence[int]) -> str:
     return "; ".join(f"{how} {_said(of_draws(name, faults, draws, how))}" for how in ROUNDS)
 
 
 def waiting(name: str, kind: str, draws: Sequence[int]) -> Row:
     """Return the row of a network and a kind of delays."""
 
-    def faults(draw: int) -> Faults:
-        return Faults(delay=DELAYS[kind](draw))
+    def faults(draw: int) -> LinkFaults:
+        return LinkFaults(delay=DELAYS[kind](draw))
 
     found, target = of_draws(name, faults, draws), MIXTURES[kind][NETWORKS.index(name)]
     return Row(
@@ -258,10 +258,10 @@ def waiting(name: str, kind: str, draws: Sequence[int]) -> Row:
 def losing(name: str, loss: float, draws: Sequence[int]) -> Row:
     """Return the row of a network that loses so many frames; judged on the torus."""
 
-    def faults(draw: int) -> Faults:
-        return Faults(loss=loss, delay=exponential)
+    def faults(draw: int) -> LinkFaults:
+        return LinkFaults(loss=loss, delay=exponential)
 
-    found, whole = of_draws(name, faults, draws), of_draws(name, lambda draw: Faults(delay=exponential), draws)
+    found, whole = of_draws(name, faults, draws), of_draws(name, lambda draw: LinkFaults(delay=exponential), draws)
     times, judged = median(found) / median(whole), name == "torus"
     return Row(
         f"{name}, {loss:.0%} lost",
@@ -275,8 +275,8 @@ def losing(name: str, loss: float, draws: Sequence[int]) -> Row:
 def changing(draws: Sequence[int]) -> Row:
     """Return the row of a torus whose links come and go."""
 
-    def faults(draw: int) -> Faults:
-        return Faults(loss=LOSS, delay=exponential, links=Changing(SHARE, MEAN, draw))
+    def faults(draw: int) -> LinkFaults:
+        return LinkFaults(loss=LOSS, delay=exponential, links=Changing(SHARE, MEAN, draw))
 
     found = of_draws("torus", faults, draws)
     return Row(
@@ -290,7 +290,7 @@ def changing(draws: Sequence[int]) -> Row:
 def meanwhile(draws: Sequence[int]) -> Row:
     """Return the row of what a device has on the torus before the exact threshold."""
     reaches = {sys.float_info.max: "finite", 0.05: "5 %", 0.01: "1 %"}
-    found = of_draws("torus", lambda draw: Faults(delay=exponential), draws, reaches=tuple(reaches))
+    found = of_draws("torus", lambda draw: LinkFaults(delay=exponential), draws, reaches=tuple(reaches))
     times = {reach: np.median([watch.reached[reach] for watch in found]) for reach in reaches}
     words = ", ".join(f"{said} {times[reach]:.3g}" for reach, said in reaches.items())
     return Row(

@@ -19,8 +19,8 @@ from conformesh.engines import Simulator
 from conformesh.kernels.ranks import Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.detection import default_sample_size, no_redraw, thinned_sizes
+from conformesh.protocols.block import Block
 from conformesh.protocols.e_dcp import EDCP
-from conformesh.protocols.site import Site
 from conformesh.protocols.tally import step_up
 
 DEVICES, SCORES, TESTS, PART, LIFT = 20, 50, 200, 0.15, 3.5
@@ -49,9 +49,9 @@ def measured(
     draws = len(scores)
     samples = WeightedScores.of_trials([[own[: kept[d, k]] for k, own in enumerate(scores[d])] for d in range(draws)])
     held = WeightedScores.of_trials([[tests[d][device[d] == k] for k in range(DEVICES)] for d in range(draws)])
-    site = Site(NETWORK, np.arange(DEVICES), samples.sizes, requirement)
+    block = Block(NETWORK, np.arange(DEVICES), samples.sizes, requirement)
     started = time.perf_counter()
-    found, _ = Simulator(NETWORK).run(step_up(site, samples, held, level, EDCP()), draws)
+    found, _ = Simulator(NETWORK).run(step_up(block, samples, held, level, EDCP()), draws)
     seconds = time.perf_counter() - started
     flagged = tests > np.where(found.flagged > 0, found.thresholds, np.inf)[:, None]
     wrong = (flagged & ~anomaly).sum(axis=1) / np.maximum(flagged.sum(axis=1), 1)

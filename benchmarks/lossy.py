@@ -16,10 +16,10 @@ from conformesh import Faults, Network, Table, calibrate
 from conformesh.engines import Simulator
 from conformesh.graph.weights import metropolis
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.protocols.block import Block
 from conformesh.protocols.bounds.tracked import epsilon
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.projection import Projecting
-from conformesh.protocols.site import Site
 
 N = 1000  # scores, on 20 devices
 AIMS = (0.01, 1 / (2 * N))  # of the error bound: one in a hundred, and half a score
@@ -39,11 +39,11 @@ def _until(errors: list[float]) -> list[float]:
 
 def _projection(network: Network, sizes: np.ndarray, faults: Faults) -> list[float]:
     samples = WeightedScores.from_flat(np.random.default_rng(0).random(N), sizes)
-    site = Site(network, np.arange(network.devices), sizes[:, None], alphas=(Fraction(1, 10),))
+    block = Block(network, np.arange(network.devices), sizes[:, None], alphas=(Fraction(1, 10),))
     errors: list[float] = []
 
     def protocol() -> Protocol[None]:
-        devices = Projecting(site, samples, 1, (0.0, 1.0))
+        devices = Projecting(block, samples, 1, (0.0, 1.0))
         while (not errors or errors[-1] >= AIMS[1]) and len(errors) < MOST:
             devices.hear((yield devices.message()))
             errors.append(float(devices.epsilons(0).max()))

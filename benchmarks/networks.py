@@ -15,9 +15,9 @@ from conformesh import Network
 from conformesh.engines.base import Engine
 from conformesh.graph.weights import Weights
 from conformesh.kernels.graph import components
+from conformesh.protocols.block import Block
 from conformesh.protocols.consensus import gossip
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.site import Site
 
 SHUFFLED, SPARSE = "torus with shuffled names", "geometric of degree 6"
 
@@ -57,14 +57,14 @@ def ring_of(devices: int, degree: int) -> Network:
 def gossiping(engine: Engine, numbers: int) -> Callable[[int], list[float]]:
     """Return a job that gossips so many rounds and gives the seconds of each, on the devices that the engine hosts."""
     network = engine.network
-    site = Site(network, engine.here, np.ones((network.devices, 1), dtype=np.int64))
-    x = np.random.default_rng(0).random((network.devices, numbers))[engine.here]
+    block = Block(network, engine.rows, np.ones((network.devices, 1), dtype=np.int64))
+    x = np.random.default_rng(0).random((network.devices, numbers))[engine.rows]
     a = 1.0 / (int(network.degree.max()) + 1)
     weights = Weights("max-degree", a, a * network.degree.astype(float), 1.0, 0.0, "estimated")  # nobody asks for more
 
     def run(rounds: int) -> list[float]:
         moments: list[float] = []
-        engine.run(_stamped(gossip(x, site, weights, rounds), moments))
+        engine.run(_stamped(gossip(x, block, weights, rounds), moments))
         return [late - early for early, late in pairwise(moments)]
 
     return run

@@ -60,7 +60,7 @@ def _meet(comm: Any) -> None:
 
 def _kernel(engine: Any, numbers: int) -> float:
     """Return the seconds of the sum over the neighbours that are on this rank, too."""
-    x = np.ones((len(engine.here), numbers))
+    x = np.ones((len(engine.rows), numbers))
     out, inner = np.zeros_like(x), engine.halo.inner
     start = time.perf_counter()
     neighbour_sum(inner.indptr, inner.indices, x, out)

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import harness
-import plots
 import table
+
+import plots
 
 HERE = Path(__file__).parent
 BENCHMARKS = tuple(table.TITLES)

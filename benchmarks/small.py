@@ -22,7 +22,7 @@ import numpy as np
 from harness import Row, Series, compared, in_own_process
 
 from conformesh import Network, calibrate
-from conformesh.kernels import compiling
+from conformesh.kernels import compilation as compiling
 
 SIZES = {"torus": (20, 1000)}  # devices and scores
 TRIED = {"torus": ("e-dcp", "h-dcp")}

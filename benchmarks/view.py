@@ -37,7 +37,7 @@ from conformesh import Network, calibrate
 from conformesh.view import Recorder
 from conformesh.view.recording import Recording
 from conformesh.view.server import ViewServer
-from conformesh.view.trace import Column, Heading, Spoken, Step
+from conformesh.view.trace import Column, Spoken, Step, TraceHeading
 
 RATE = 10  # updates a second
 LATEST = 0.1  # seconds from event to picture
@@ -68,7 +68,7 @@ FRAMES = """(began) => {
 def serve(devices: int, seconds: float) -> None:
     """Record and serve so many devices: print where and since when, and at the end the share of a core."""
     rng = np.random.default_rng(0)
-    recording = Recording(Heading.of("made up", Network.of("torus", devices), unit="seconds", live=True))
+    recording = Recording(TraceHeading.of("made up", Network.of("torus", devices), unit="seconds", live=True))
     began = time.time()
     recording.add(Step(at=0, devices={"phase": Column(["calibrating"] * devices)}))
     with ViewServer([recording], port=0) as server:

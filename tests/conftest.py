@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from conformesh import METHODS, TOPOLOGIES, Network
-from conformesh.kernels import compiling
+from conformesh.kernels import compilation as compiling
 from tests.compiled import loaded
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)

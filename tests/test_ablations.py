@@ -8,9 +8,9 @@ from conformesh.engines import Simulator
 from conformesh.graph.weights import WEIGHTS
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
+from conformesh.protocols.block import Block
 from conformesh.protocols.bounds import histogram
 from conformesh.protocols.consensus import gossip
-from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 from tests.statistics import assert_coverage
 
@@ -70,8 +70,8 @@ def test_without_the_sent_value_rounding_moves_the_mean():
     rng = np.random.default_rng(1)
     x = rng.random((6, 1)) * 3
     weights, wire = WEIGHTS["best-constant"](net), Wire(16)
-    site = Site.everywhere(net, np.ones((6, 1), dtype=np.int64))
-    kept, _ = Simulator(net).run(gossip(x, site, weights, 200, wire=wire))
+    block = Block.everywhere(net, np.ones((6, 1), dtype=np.int64))
+    kept, _ = Simulator(net).run(gossip(x, block, weights, 200, wire=wire))
     assert kept.mean() == pytest.approx(x.mean(), abs=1e-13)
 
     def naive(x):
@@ -89,9 +89,9 @@ def test_without_the_sent_value_rounding_moves_the_mean():
 def test_without_double_stochasticity_the_mean_is_lost():
     net = Network.star(6)
     x = np.arange(6.0)[:, None]
-    site = Site.everywhere(net, np.ones((6, 1), dtype=np.int64))
+    block = Block.everywhere(net, np.ones((6, 1), dtype=np.int64))
     honest = WEIGHTS["metropolis"](net)
-    good, _ = Simulator(net).run(gossip(x, site, honest, 300))
+    good, _ = Simulator(net).run(gossip(x, block, honest, 300))
     np.testing.assert_allclose(good, 2.5, atol=1e-9)
     from dataclasses import replace
 
@@ -99,7 +99,7 @@ def test_without_double_stochasticity_the_mean_is_lost():
         honest, edge=np.where(np.arange(len(net.indices)) < 5, 0.05, honest.edge), strength=honest.strength
     )
     lopsided = replace(lopsided, strength=np.array([0.25, *honest.strength[1:]]))
-    bad, _ = Simulator(net).run(gossip(x, site, lopsided, 300))
+    bad, _ = Simulator(net).run(gossip(x, block, lopsided, 300))
     assert abs(bad.mean() - 2.5) > 0.1
 
 
@@ -107,8 +107,8 @@ def test_half_a_box_is_needed_for_the_half():
     """The cumulative bound is attained up to its factor: a quarter of it would be false on the chain."""
     net = Network.chain(2)
     weights = WEIGHTS["metropolis"](net)
-    site = Site.everywhere(net, np.array([[1], [1]]))
-    y, _ = Simulator(net).run(gossip(np.array([[1.0], [0.0]]), site, weights, 0))
+    block = Block.everywhere(net, np.array([[1], [1]]))
+    y, _ = Simulator(net).run(gossip(np.array([[1.0], [0.0]]), block, weights, 0))
     error = np.abs(y - 0.5).max()
     bound = histogram.cumulative_epsilon(np.array([1, 1]), weights.rate, 0)
     assert error <= bound < 2 * error

@@ -14,9 +14,9 @@ import pytest
 import conformesh
 from conformesh import METHODS, TOPOLOGIES, Network, calibrate
 from conformesh.engines import ENGINES
-from conformesh.peer.loopback import Faults, play
+from conformesh.peer.loopback import LinkFaults, play
 from conformesh.protocols.aggregate import CannotAggregate, ranked
-from conformesh.protocols.site import Site
+from conformesh.protocols.block import Block
 from conformesh.scores import SCORES, get_score
 from tests.engines.mpi import start
 from tests.engines.strictness import once, rows_said, saying
@@ -180,12 +180,12 @@ def test_the_aggregator_has_its_place_in_auto(skeletons, network):
     rng = np.random.default_rng(2)
     scores = [rng.normal(size=rng.integers(10, 40)) for _ in range(network.devices)]
     chosen, tree = calibrate(scores, network, 0.1, aggregate="hub"), calibrate(scores, network, 0.1, aggregate="tree")
-    site = Site.everywhere(network, np.array([[len(own)] for own in scores]))
-    assert ranked(site, "balanced", 1)[0][0] == "hub"
+    block = Block.everywhere(network, np.array([[len(own)] for own in scores]))
+    assert ranked(block, "balanced", 1)[0][0] == "hub"
     assert chosen.options["sums_by"] == "hub"
     assert chosen.thresholds.tobytes() == tree.thresholds.tobytes()
     assert chosen.certificate == tree.certificate
-    torus = Site.everywhere(Network.torus(2, 3), np.array([[len(own)] for own in scores[:6]]))
+    torus = Block.everywhere(Network.torus(2, 3), np.array([[len(own)] for own in scores[:6]]))
     assert "hub" not in dict(ranked(torus, "balanced", 1))
     with pytest.raises(CannotAggregate, match="no device is a neighbour of all others"):
         calibrate(scores[:6], Network.torus(2, 3), 0.1, aggregate="hub")
@@ -271,7 +271,7 @@ def test_devices_of_a_mesh_agree_as_the_simulator_does(skeletons, kind):
     method, options = WHEEL[kind]
     network = Network.of("wheel", 7)
     scores = drawn_scores(network)
-    played = play(network, starter(network, scores, method, **options), Faults(), np.random.default_rng(1))
+    played = play(network, starter(network, scores, method, **options), LinkFaults(), np.random.default_rng(1))
     assert thresholds(played.devices) == expected(network, scores, method, **options)
 
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from conformesh import Network, TooFewScores, calibrate
 from conformesh.files.memberships import Memberships
 from conformesh.kernels.group_fit import first_vertex, improved
-from conformesh.protocols.group_regression import Book, Cell, Level, spanned
+from conformesh.protocols.group_regression import Book, PinballLevel, ScoreInterval, spanned
 
 ALPHA = 0.1
 RULES = ("atoms", "max", "seq", "regression")
@@ -150,8 +150,8 @@ def pooled(values: Floats, within: Bools, asked: Bools) -> Floats:
     cells = []
     for a in fitted:
         each, many = np.unique(values[codes == a], return_counts=True)
-        cells.append([Cell(v, v, c, tight=True) for v, c in zip(each.tolist(), many.tolist(), strict=True)])
-    level = Level.of(Fraction(str(ALPHA)), len(values))
+        cells.append([ScoreInterval(v, v, c, tight=True) for v, c in zip(each.tolist(), many.tolist(), strict=True)])
+    level = PinballLevel.of(Fraction(str(ALPHA)), len(values))
     bends, _ = Book(cells, fitted).bends(level)
     base = improved(bends, first_vertex(members[:, fitted], bends, counts[fitted]), np.zeros((1, len(fitted))))
     pulls = np.eye(len(fitted)) * level.pull

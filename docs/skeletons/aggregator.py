@@ -10,15 +10,15 @@ from __future__ import annotations
 import numpy as np
 
 from conformesh.protocols.aggregate import Aggregator, CannotAggregate, Ints, Price, Total
+from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Each, Protocol, narrow_type
-from conformesh.protocols.site import Site
 
 
-def hub_total(site: Site) -> Protocol[Total]:
+def hub_total(block: Block) -> Protocol[Total]:
     """Return the function that adds up; a way that has to prepare by messages yields them here."""
     yield from ()
-    hub = int(np.argmax(site.network.degree))
-    middle, others = np.flatnonzero(site.here == hub), np.flatnonzero(site.here != hub)  # one of them may be empty
+    hub = int(np.argmax(block.network.degree))
+    middle, others = np.flatnonzero(block.rows == hub), np.flatnonzero(block.rows != hub)  # one of them may be empty
 
     def total(values: Ints, largest: int | None = None) -> Protocol[Ints]:
         x = np.ascontiguousarray(values, narrow_type(largest))  # few bits; no partial sum exceeds `largest`
@@ -27,15 +27,15 @@ def hub_total(site: Site) -> Protocol[Total]:
             x[middle] += heard.values[heard.receiver == hub].sum(axis=0, dtype=x.dtype)
         heard = yield Each(x, middle)
         if len(others):
-            x[others] = heard.said_by(site.here[others], np.full(len(others), hub))
+            x[others] = heard.said_by(block.rows[others], np.full(len(others), hub))
         return x
 
     return total
 
 
-def hub_price(site: Site) -> Price:
+def hub_price(block: Block) -> Price:
     """Two rounds, a number a device; refuses, saying why, where sums cannot be formed so."""
-    if site.network.largest_degree < site.devices - 1:
+    if block.network.largest_degree < block.devices - 1:
         raise CannotAggregate("no device is a neighbour of all others")
     return Price(rounds=2, per_number=1.0)
 

@@ -13,8 +13,8 @@ from conformesh.engines.base import Observer, drive, refuse_losses
 from conformesh.graph.network import Network
 from conformesh.protocols.faults import Faults
 from conformesh.protocols.ledger import Ledger
-from conformesh.protocols.messages import Each, Extreme, Heard, Max, Min, Pool, Protocol, Sum, Tell, Told
-from conformesh.protocols.rules import Rules
+from conformesh.protocols.message_checks import Rules
+from conformesh.protocols.messages import Deliveries, Each, Extreme, Max, Min, Pool, Protocol, Sum, Tell, Told
 from conformesh.results.certificate import Cost
 
 T = TypeVar("T")
@@ -25,8 +25,8 @@ class Loops:
 
     def __init__(self, network: Network, observer: Observer | None = None) -> None:
         self.network, self.observer = network, observer
-        self.here = np.arange(network.devices)  # an engine of many processes hosts some rows in each
-        self.blocks = [self.here]
+        self.rows = np.arange(network.devices)  # an engine of many processes hosts some rows in each
+        self.blocks = [self.rows]
 
     def run(self, protocol: Protocol[T], runs: int = 1, faults: Faults | None = None) -> tuple[T, Cost]:
         """Answer question after question; the ledger has charged everybody by the end."""
@@ -40,7 +40,7 @@ class Loops:
             Tell: self._tell,
             Pool: self._pool,
         }
-        return drive(protocol, Rules(self.network, self.here), ledger, answers, self.observer), ledger.cost()
+        return drive(protocol, Rules(self.network, self.rows), ledger, answers, self.observer), ledger.cost()
 
     def share(self, mine: T) -> list[T]:
         """Return what every block has: there is one."""
@@ -57,7 +57,7 @@ class Loops:
         """Add up in float64 or int64, neighbours in ascending id: then every engine gives the same bits."""
         whole = message.weights is None and message.values.dtype.kind in "iu"
         answer = np.zeros(message.values.shape, dtype=np.int64 if whole else np.float64)
-        for k in self.here:
+        for k in self.rows:
             for j, edge in zip(self.network.neighbours(k), range(*self.network.indptr[k : k + 2]), strict=True):
                 weight = 1 if message.weights is None else message.weights[edge]
                 answer[k] += weight * message.values[j].astype(answer.dtype)
@@ -70,12 +70,12 @@ class Loops:
             answer[k] = best(answer[k], message.values[j])
         if message.speakers is None:  # everybody spoke
             return answer
-        changed = [k for k in self.here if answer[k].tobytes() != message.values[k].tobytes()]
+        changed = [k for k in self.rows if answer[k].tobytes() != message.values[k].tobytes()]
         return Extreme(answer, np.array(changed, dtype=np.int64))
 
-    def _each(self, message: Each, round_: int) -> Heard:
+    def _each(self, message: Each, round_: int) -> Deliveries:
         receiver, sender = self._pairs(message)
-        return Heard(receiver, sender, message.values[sender], round_)
+        return Deliveries(receiver, sender, message.values[sender], round_)
 
     def _tell(self, message: Tell, round_: int) -> Told:
         receiver, sender = self._pairs(message)
@@ -84,7 +84,7 @@ class Loops:
     def _pairs(self, message: Each | Max | Min | Tell) -> NDArray[np.int64]:
         """List who hears whom, by receiver and then by sender."""
         speaks = {*message.places.tolist()}
-        pairs = [(k, j) for k in self.here for j in self.network.neighbours(k) if j in speaks]
+        pairs = [(k, j) for k in self.rows for j in self.network.neighbours(k) if j in speaks]
         return np.array(pairs, dtype=np.int64).reshape(-1, 2).T
 
     def _pool(self, message: Pool, round_: int) -> Pool:

@@ -15,10 +15,10 @@ import numpy as np
 
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import Method
+from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.consensus import largest
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import option
-from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.wire import Wire
 from conformesh.results.certificate import Certificate, too_few
 
@@ -31,19 +31,19 @@ class LargestScore:
 
 
 def largest_score(
-    site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: LargestScore
-) -> Protocol[Outcome]:
+    block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: LargestScore
+) -> Protocol[Answers]:
     """Ask for the maximum; thresholds have the shape (devices here, trials, alphas)."""
     wire = Wire(options.wire)
     _, mine = samples.extremes()  # (devices here, trials); -inf where a device has no score
-    agreed = yield from largest(wire.outward(mine, np.inf), site)  # rounded up: never below the true maximum
-    ranks = site.ranks()  # (trials, alphas), what the guarantee requires
-    thresholds = np.where(ranks > site.totals[:, None], np.inf, agreed.astype(np.float64)[:, :, None])
+    agreed = yield from largest(wire.outward(mine, np.inf), block)  # rounded up: never below the true maximum
+    ranks = block.ranks()  # (trials, alphas), what the guarantee requires
+    thresholds = np.where(ranks > block.totals[:, None], np.inf, agreed.astype(np.float64)[:, :, None])
     certificates = [
         [too_few(int(r), int(n)) if r > n else Certificate("counted", int(r), int(n)) for r in row]
-        for n, row in zip(site.totals, ranks, strict=True)
+        for n, row in zip(block.totals, ranks, strict=True)
     ]
-    return Outcome(thresholds, certificates)
+    return Answers(thresholds, certificates)
 
 
 # The line for METHODS in methods.py; there both are named by their places, at("name.largest_score") and so on:

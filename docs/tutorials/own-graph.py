@@ -76,8 +76,8 @@ from dataclasses import dataclass
 
 from conformesh import METHODS
 from conformesh.methods import Method
+from conformesh.protocols.block import Answers
 from conformesh.protocols.consensus import largest
-from conformesh.protocols.site import Outcome
 from conformesh.results.certificate import Certificate
 
 
@@ -97,7 +97,7 @@ def largest_score(site, samples, alphas, options):
         [Certificate("counted", int(r), int(n)) for r in row]
         for n, row in zip(site.totals, ranks, strict=True)
     ]
-    return Outcome(np.repeat(agreed[:, :, None], len(alphas), axis=2), certificates)
+    return Answers(np.repeat(agreed[:, :, None], len(alphas), axis=2), certificates)
 
 
 METHODS["largest"] = Method(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from conformesh.kernels.ranks import conformal_rank, conformal_threshold
     from conformesh.lab.comparison import compare
     from conformesh.lab.planning.planner import plan
-    from conformesh.lab.sweeps.running import sweep
+    from conformesh.lab.sweeps.sweep import sweep
     from conformesh.methods import METHODS
     from conformesh.pipeline.detection import detect
     from conformesh.pipeline.p_values import p_values
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from conformesh.results.certificate import Certificate, Cost
     from conformesh.results.detection import Detection
     from conformesh.results.evaluation import Evaluation
-    from conformesh.results.pvalues import PValues
+    from conformesh.results.p_values import PValues
     from conformesh.results.quantiles import Quantiles
     from conformesh.results.result import Result
     from conformesh.scores import losses

@@ -31,7 +31,7 @@ from conformesh.kernels.ranks import (
 )
 from conformesh.methods import check_keywords
 from conformesh.pipeline.shift import weighting_of
-from conformesh.pipeline.solver import Run, solve
+from conformesh.pipeline.solver import MethodRun, solve
 from conformesh.protocols.faults import Faults
 from conformesh.results.result import Result
 from conformesh.scores import Function, Score, as_score, two_sided
@@ -154,7 +154,7 @@ def calibrate(
     engine
         What drives the devices: a name of `ENGINES` or an engine made for this network. With "mpi" every rank of the
         job calls `calibrate` and gets the whole result; `data` may then hold one array for each device of this rank
-        only, in the order of ``engine.here``.
+        only, in the order of ``engine.rows``.
     faults
         What goes wrong in the simulated network: a `Faults`, or a dict of its fields. Methods that do not support
         these faults raise an error.
@@ -210,7 +210,7 @@ def calibrate(
         ids=ids,
         once=True,
     )
-    run = Run(method, options, engine, faults, observer, progress, strict)
+    run = MethodRun(method, options, engine, faults, observer, progress, strict)
     if table.groups is not None or group_rule or group_order or group_atoms:
         run = _with_grouping(run, table, group_rule, group_order, group_atoms, rng)
     elif rng is not None:
@@ -318,7 +318,7 @@ def control(
         inputs=None if centres is None else inputs,
         mixture=mixture,
     )
-    run = Run(method, options, engine, faults, observer, progress, strict)
+    run = MethodRun(method, options, engine, faults, observer, progress, strict)
     if table.groups is not None or group_rule:
         run = _with_grouping(run, table, group_rule, None, None, None)
     return solve(table, _with_shares(guarantee, table), as_network(network, table), run, bound=bound)
@@ -382,8 +382,8 @@ def _inputs(inputs: Any, centres: Any, weight: Any, data: Any) -> Any:
 
 
 def _with_grouping(
-    run: Run, table: Table, rule: str | None, order: Sequence[str] | None, atoms: Any, rng: Rng | None
-) -> Run:
+    run: MethodRun, table: Table, rule: str | None, order: Sequence[str] | None, atoms: Any, rng: Rng | None
+) -> MethodRun:
     """Return the run with what it needs to know of overlapping groups."""
     if table.groups is None:
         raise ValueError("group_rule, group_order and group_atoms say how groups are covered; name them with groups=")

@@ -17,19 +17,19 @@ from conformesh.common.names import closest, unknown
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import AUTO, DEFAULT, Requirement, refuse_confidence
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.protocols.block import Answers, Block, SearchProgress
 from conformesh.protocols.faults import Faults
 from conformesh.protocols.gathering import flooded
-from conformesh.protocols.joint import joint, on_its_own
 from conformesh.protocols.messages import Gathering, Protocol
 from conformesh.protocols.options import as_option, choices_of
-from conformesh.protocols.site import Outcome, Shown, Site
+from conformesh.protocols.size_agreement import joint, on_its_own
 from conformesh.scores.base import Score
 
 if TYPE_CHECKING:  # which a device of a mesh need not hold in memory
     from conformesh.privacy.exposure import Reveals
     from conformesh.protocols.masks import Secrets
 
-MethodProtocol = Callable[[Site, WeightedScores, tuple[Fraction, ...], Any], Gathering[Outcome]]
+MethodProtocol = Callable[[Block, WeightedScores, tuple[Fraction, ...], Any], Gathering[Answers]]
 Needs = Literal["neighbours", "nothing", "server"]
 Weights = Literal["scores", "devices", "said", "none"]
 REACH: tuple[Needs, ...] = ("neighbours", "nothing", "server")  # the order of tables: first what needs no server
@@ -122,9 +122,9 @@ class Method:
     kernels: tuple[str, ...] = ()
     requirement: Requirement | None = None
     weights: Callable[[Any], Weights] = lambda options: "none"
-    bears: Callable[[Any], frozenset[str]] = lambda options: frozenset()
+    tolerates: Callable[[Any], frozenset[str]] = lambda options: frozenset()
     bearing: Mapping[str, Any] = field(default_factory=dict)
-    anytime: Callable[[Any], Any] = lambda options: None
+    asynchronous: Callable[[Any], Any] = lambda options: None
     signed: bool = False
     private: bool = False
     suited: Callable[[Score], Mapping[str, Any]] = lambda score: {}
@@ -168,7 +168,7 @@ METHODS: dict[str, Method] = {
         summary="exact pooled threshold by counting: no tuning, no approximation",
         variants="schedule",
         weights=lambda options: "said" if options.entries else "scores",
-        anytime=lambda options: replace(options, entries=True),
+        asynchronous=lambda options: replace(options, entries=True),
         reveals=at("exposures.e_dcp"),
     ),
     "q-dcp": Method(
@@ -184,7 +184,7 @@ METHODS: dict[str, Method] = {
         weights=lambda options: (
             "devices" if options.certify or options.continuation or options.asynchronous else "none"
         ),
-        bears=lambda options: LOSSES if options.asynchronous else frozenset(),
+        tolerates=lambda options: LOSSES if options.asynchronous else frozenset(),
         bearing={"asynchronous": True},
         reveals=at("exposures.q_dcp"),
     ),
@@ -201,7 +201,7 @@ METHODS: dict[str, Method] = {
             options.rounds is not None and options.range is not None
         ),  # else what is said depends on draws
         weights=lambda options: "devices",
-        bears=lambda options: LOSSES if options.consensus == "projection" else frozenset(),
+        tolerates=lambda options: LOSSES if options.consensus == "projection" else frozenset(),
         bearing={"consensus": "projection"},
         reveals=at("exposures.h_dcp"),
     ),
@@ -214,8 +214,8 @@ METHODS: dict[str, Method] = {
         paper="",
         summary="holds whatever some devices say: histograms, trimmed",
         weights=lambda options: "said",
-        bears=lambda options: frozenset({"liars"}),
-        anytime=at("r_dcp.without_agreement"),
+        tolerates=lambda options: frozenset({"liars"}),
+        asynchronous=at("r_dcp.without_agreement"),
         signed=True,
         reveals=at("exposures.r_dcp"),
     ),
@@ -437,8 +437,8 @@ def refuse_faults(name: str, options: Any, faults: Faults | None) -> None:
     """Refuse faults that a method does not bear with these options, in a sentence."""
     entry = get_method(name)
     for fault in sorted(faults.names if faults is not None else ()):
-        if fault not in entry.bears(options):
-            others = [_bearing(other) for other in METHODS if fault in METHODS[other].bears(_borne(other))]
+        if fault not in entry.tolerates(options):
+            others = [_bearing(other) for other in METHODS if fault in METHODS[other].tolerates(_borne(other))]
             instead = f"; use {' or '.join(others)}, which bear it" if others else ""
             raise ValueError(
                 f"method {name!r} with these options needs every message, honest and in its round, and the faults have "
@@ -457,46 +457,46 @@ def _bearing(name: str) -> str:
 
 
 def run_method(
-    name: str, site: Site, samples: WeightedScores, options: Any, faults: Faults | None = None, *, sealed: bool = True
-) -> Protocol[Outcome]:
-    """Run a method with the weights that the site's promise gives the scores; its certificates say about whom.
+    name: str, block: Block, samples: WeightedScores, options: Any, faults: Faults | None = None, *, sealed: bool = True
+) -> Protocol[Answers]:
+    """Run a method with the weights that the block's promise gives the scores; its certificates say about whom.
 
     `sealed` says whether nobody can change what it passes on for others.
     """
-    return (yield from flooded(_weighted_method(name, site, samples, options), site, attack_of(faults), sealed))
+    return (yield from flooded(_weighted_method(name, block, samples, options), block, attack_of(faults), sealed))
 
 
 def attack_of(faults: Faults | None) -> Any:
     """Return what liars do to what they say, where there are any."""
-    if faults is None or not faults.liars:
+    if faults is None or not faults.byzantine:
         return None
     from conformesh.protocols.attacks import make_attack  # a device of a mesh attacks nobody
 
     return make_attack(faults)
 
 
-def _weighted_method(name: str, site: Site, samples: WeightedScores, options: Any) -> Gathering[Outcome]:
+def _weighted_method(name: str, block: Block, samples: WeightedScores, options: Any) -> Gathering[Answers]:
     entry = get_method(name)
     takes = entry.weights(options)
-    if takes == "none" and site.requirement.rank_rule == AUTO and any(d.weights is not None for d in site.demands):
+    if takes == "none" and block.requirement.rank_rule == AUTO and any(d.weights is not None for d in block.demands):
         with suppress(ValueError):  # where counting scores alike is proven too, by the ghost rule
-            counting = replace(site, requirement=replace(site.requirement, rank_rule="ghost"))
+            counting = replace(block, requirement=replace(block.requirement, rank_rule="ghost"))
             counting.demands  # noqa: B018
-            site = counting
-    if takes == "said":  # whoever lies may lie about sizes, too: nothing here rests on what the site has of them
-        return (yield from entry.protocol(site, samples, site.alphas, options))
-    weighed = samples if entry.requirement is not None else site.weighed(samples)
-    uneven = not site.requirement.has_equal_weights
+            block = counting
+    if takes == "said":  # whoever lies may lie about sizes, too: nothing here rests on what the block has of them
+        return (yield from entry.protocol(block, samples, block.alphas, options))
+    weighed = samples if entry.requirement is not None else block.weighed(samples)
+    uneven = not block.requirement.has_equal_weights
     if (uneven and takes != "scores") or (takes == "none" and weighed.weights is not None):
         raise ValueError(
             f"method {name!r} with these options counts every score alike, and the mixture "
-            f"{site.requirement.mixture!r} gives them weights; use e-dcp"
+            f"{block.requirement.mixture!r} gives them weights; use e-dcp"
         )
-    outcome = yield from entry.protocol(site, weighed, site.alphas, options)
+    outcome = yield from entry.protocol(block, weighed, block.alphas, options)
     return replace(
         outcome,
         certificates=[
-            [site.signed(certificate, t, a) for a, certificate in enumerate(row)]
+            [block.signed(certificate, t, a) for a, certificate in enumerate(row)]
             for t, row in enumerate(outcome.certificates)
         ],
     )
@@ -504,9 +504,9 @@ def _weighted_method(name: str, site: Site, samples: WeightedScores, options: An
 
 def without_rounds(name: str, options: Any) -> Any:
     """Return the options with which a method asks nothing but `Gather`; a method that needs rounds is refused."""
-    chosen = get_method(name).anytime(options)
+    chosen = get_method(name).asynchronous(options)
     if chosen is None:
-        able = [other for other, entry in METHODS.items() if entry.anytime(make_options(other, {})) is not None]
+        able = [other for other, entry in METHODS.items() if entry.asynchronous(make_options(other, {})) is not None]
         raise ValueError(f"method {name!r} needs rounds; use mode rounds, or without rounds {' or '.join(able)}")
     return chosen
 
@@ -520,15 +520,15 @@ def async_protocol(
     options: Any,
     requirement: Requirement = DEFAULT,
     caps: NDArray[np.int64] | None = None,
-) -> Gathering[Outcome]:
+) -> Gathering[Answers]:
     """Run a method on one device that has no rounds: it asks nothing but `Gather`, and knows nothing but the map.
 
     `caps` says how many scores each device may hold at most, where that is known.
     """
     chosen = without_rounds(name, options)
     nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
-    site = Site(network, np.array([row]), nobody, requirement_of(name, requirement), None, alphas, caps)
-    return _weighted_method(name, site, samples, chosen)
+    block = Block(network, np.array([row]), nobody, requirement_of(name, requirement), None, alphas, caps)
+    return _weighted_method(name, block, samples, chosen)
 
 
 def device_protocol(
@@ -540,20 +540,20 @@ def device_protocol(
     options: Any,
     requirement: Requirement = DEFAULT,
     items: NDArray[np.int64] | None = None,
-    shown: Shown | None = None,
+    shown: SearchProgress | None = None,
     secrets: Secrets | None = None,
-) -> Protocol[Outcome]:
+) -> Protocol[Answers]:
     """Run a method on one device, which knows nothing of the others but the map: its part of a run on a mesh.
 
     A private method is not told how many scores the others hold; `secrets` are what it keeps to itself.
     """
 
-    def method(site: Site, mine: WeightedScores) -> Protocol[Outcome]:
-        return run_method(name, site, mine, options, sealed=False)  # frames in rounds are not signed
+    def method(block: Block, mine: WeightedScores) -> Protocol[Answers]:
+        return run_method(name, block, mine, options, sealed=False)  # frames in rounds are not signed
 
     if not get_method(name).private:
         return joint(network, row, samples, method, requirement_of(name, requirement), alphas, items, shown)
     nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
     here, kept = np.array([row]), requirement_of(name, requirement)
-    site = Site(network, here, nobody, kept, items, alphas, shown=shown or Shown(), secrets=secrets)
-    return on_its_own(site, method(site, samples))
+    block = Block(network, here, nobody, kept, items, alphas, progress=shown or SearchProgress(), secrets=secrets)
+    return on_its_own(block, method(block, samples))

@@ -75,7 +75,7 @@ class ColumnNames:
         return getattr(data, _FIELDS[role]) if value is None and isinstance(data, Table) else value
 
 
-class Frame:
+class DeviceFrame:
     """A long frame, whose rows are put in the order of devices once for all columns."""
 
     def __init__(self, frame: Any, columns: ColumnNames, needed: Sequence[str]) -> None:
@@ -332,7 +332,7 @@ class Table:
             network.check_list(what)
             chosen = self
         if chosen.devices == network.devices and len(local) < network.devices:
-            return chosen._for_one_run(engine.here)
+            return chosen._for_one_run(engine.rows)
         if chosen.devices != len(local):
             here = "" if len(local) == network.devices else f", or for the {len(local)} of this rank"
             turned = chosen.devices and {*chosen.sizes.tolist()} == {network.devices}
@@ -377,7 +377,7 @@ def _with_columns(
 def local_ids(engine: Engine) -> Sequence[str]:
     """Return the names of the devices that an engine hosts here; of all devices in the order of the network."""
     ids = engine.network.ids
-    return ids if len(engine.here) == len(ids) else [ids[row] for row in engine.here]
+    return ids if len(engine.rows) == len(ids) else [ids[row] for row in engine.rows]
 
 
 class _Reader:
@@ -399,7 +399,7 @@ class _Reader:
         else:
             data = as_frame(data, columns, needed[0], what)
             framed = columns_of(data) is not None
-            reader = _OfFrame(Frame(data, columns, needed), needed) if framed else _OfDevices(data, what, ids)
+            reader = _OfFrame(DeviceFrame(data, columns, needed), needed) if framed else _OfDevices(data, what, ids)
         reader.of_whom = ", test scores" if what == "test_scores" else ""
         return reader
 
@@ -500,7 +500,7 @@ class _Reader:
 class _OfFrame(_Reader):
     """Reads a long frame: columns are named."""
 
-    def __init__(self, frame: Frame, needed: Sequence[str]) -> None:
+    def __init__(self, frame: DeviceFrame, needed: Sequence[str]) -> None:
         self.frame, self.needed = frame, needed
         self.names, self.sizes = frame.names, frame.sizes
 
@@ -860,7 +860,7 @@ def loss_table(
         if not steps:
             raise ValueError("calibration needs at least one device, got none")
     else:
-        frame = Frame(data, names, (ITEM, LAMBDA, LOSS))
+        frame = DeviceFrame(data, names, (ITEM, LAMBDA, LOSS))
         reader, steps = _steps_of_frame(frame, bound)
     reader.sizes = np.array([len(own) for own in steps], dtype=np.int64)
     table = Table(reader.names, _offsets(reader.sizes), losses=steps)
@@ -884,7 +884,7 @@ def _as_steps(held: Any, who: str, bound: float | None) -> Steps:
     return steps.checked(who)
 
 
-def _steps_of_frame(frame: Frame, bound: float | None) -> tuple[_Reader, tuple[Steps, ...]]:
+def _steps_of_frame(frame: DeviceFrame, bound: float | None) -> tuple[_Reader, tuple[Steps, ...]]:
     """Return the losses of a long frame, and a reader of one value for each item of its columns."""
     items, lambdas, values = (frame.split(frame.read(name, "losses")) for name in (ITEM, LAMBDA, LOSS))
     steps = []
@@ -900,7 +900,7 @@ def _steps_of_frame(frame: Frame, bound: float | None) -> tuple[_Reader, tuple[S
 class _OfItems(_OfFrame):
     """Reads columns of a long frame of losses, whose rows are items and lambdas: one value for each item."""
 
-    def __init__(self, frame: Frame, items: list[NDArray[Any]]) -> None:
+    def __init__(self, frame: DeviceFrame, items: list[NDArray[Any]]) -> None:
         super().__init__(frame, ())
         self.items = items
 

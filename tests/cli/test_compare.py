@@ -16,7 +16,7 @@ from conformesh.cli import app
 from conformesh.common.names import natural_order
 from conformesh.common.quantities import in_bits
 from conformesh.kernels.ranks import AUTO
-from conformesh.lab.comparison import Front, Point, compare, fronts, information_floor, networks_of, ways_of
+from conformesh.lab.comparison import ComparisonPoint, Front, compare, fronts, information_floor, networks_of, ways_of
 from conformesh.lab.comparison_plots import draw_front
 from conformesh.lab.comparison_table import answer, in_ranks
 from conformesh.methods import Way
@@ -277,9 +277,12 @@ def test_the_front_has_every_way_and_ends_at_both_floors(data):
 
 
 def test_what_is_beaten_or_assumed_is_not_on_the_front():
-    counted = [Point("a", "m", "counted", "", 4, 90.0), Point("b", "m", "counted", "", 9, 20.0)]
-    beaten = [Point("c", "m", "counted", "", 9, 30.0), Point("d", "m", "counted", "", 10, 20.0)]
-    others = [Point("e", "m", "assumed", "luck", 1, 1.0), Point("f", "m", "counted", "luck", 1, 1.0)]
+    counted = [ComparisonPoint("a", "m", "counted", "", 4, 90.0), ComparisonPoint("b", "m", "counted", "", 9, 20.0)]
+    beaten = [ComparisonPoint("c", "m", "counted", "", 9, 30.0), ComparisonPoint("d", "m", "counted", "", 10, 20.0)]
+    others = [
+        ComparisonPoint("e", "m", "assumed", "luck", 1, 1.0),
+        ComparisonPoint("f", "m", "counted", "luck", 1, 1.0),
+    ]
     assert Front("x", 2, 1.0, (*others, *beaten, *counted)).best() == counted
 
 

@@ -10,7 +10,8 @@ import pytest
 from conformesh import Network
 from conformesh.cli import console
 from conformesh.common.random_streams import stream as drawn
-from conformesh.online import LEARNERS, Alarm, online, simulating
+from conformesh.online import LEARNERS, Alarm, online
+from conformesh.online import simulation as simulating
 from conformesh.view import OnlineRecorder, Trace
 
 STEPS, DEVICES = 120, 6

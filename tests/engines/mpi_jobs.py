@@ -13,11 +13,11 @@ import numpy as np
 from mpi4py import MPI
 
 from conformesh import Network, TooFewScores, calibrate, control, detect, p_values
-from conformesh.cli.pipeline import Ranks, table_of
+from conformesh.cli.pipeline import RankOptions, table_of
 from conformesh.engines import Mpi, Simulator
 from conformesh.engines.mpi.exchange import DifferentQuestions
 from conformesh.engines.mpi.partition import PARTITIONS
-from conformesh.files.tables import Layout
+from conformesh.files.tables import ColumnNames
 from conformesh.kernels.ranks import GROUP_RULES
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
@@ -58,7 +58,7 @@ def equal_bits(network):
     found = {}
     engine = Mpi(network)
     trials = scores_of(network, 2)
-    mine = WeightedScores.of_trials([[trial[row] for row in engine.here] for trial in trials])
+    mine = WeightedScores.of_trials([[trial[row] for row in engine.rows] for trial in trials])
     for method, options in CASES:
         ours = solve_draws(mine, network, (0.3, 0.5), method, engine=engine, **options)
         if COMM.rank == 0:
@@ -73,7 +73,7 @@ def all_records():
     found = {}
     for network in EVERYWHERE:
         engine, (scores,) = Mpi(network), scores_of(network)
-        mine = WeightedScores.of([scores[row] for row in engine.here])
+        mine = WeightedScores.of([scores[row] for row in engine.rows])
         for method, options in CASES:
             batch = solve_draws(mine, network, ALPHAS, method, joint=True, engine=engine, **options)
             found[name_of(network.name, method, options)] = record(batch.outcome, batch.cost)
@@ -136,7 +136,7 @@ def messages(network, rng):
 
 def block_of(message, engine):
     """Return the part of a message that the devices of this rank say."""
-    here = engine.here
+    here = engine.rows
     if isinstance(message, Pool):
         sizes = np.diff(message.offsets).reshape(-1, 2)[here].ravel()
         pieces = np.split(message.values, message.offsets[1:-1])
@@ -160,12 +160,12 @@ def same_answer(ours, right, engine):
     if isinstance(right, Pool):
         return ours.values.tobytes() == right.values.tobytes() and np.array_equal(ours.offsets, right.offsets)
     if isinstance(right, np.ndarray):
-        expected = right[engine.here]
+        expected = right[engine.rows]
         return ours.dtype == right.dtype and ours.shape == expected.shape and in_bytes(ours) == in_bytes(expected)
     if isinstance(right, Extreme):
-        changed = np.flatnonzero(np.isin(engine.here, right.changed))
+        changed = np.flatnonzero(np.isin(engine.rows, right.changed))
         return np.array_equal(ours.changed, changed) and same_answer(ours.values, right.values, engine)
-    mine = np.isin(right.receiver, engine.here)
+    mine = np.isin(right.receiver, engine.rows)
     if not (np.array_equal(ours.receiver, right.receiver[mine]) and np.array_equal(ours.sender, right.sender[mine])):
         return False
     if hasattr(right, "packets"):
@@ -202,7 +202,7 @@ def in_bytes(values):
 def strict():
     """Say and ask what no device could: every rank meets the same error, or one of them does and all hear of it."""
     engine = Mpi(NETWORK, owners=np.array([0, 0, 0, 1, 1, 1]))
-    refused = {name: refusal(engine, once(make(engine.here))) for name, (make, *_) in {**BAD, **MORE, **POOLS}.items()}
+    refused = {name: refusal(engine, once(make(engine.rows))) for name, (make, *_) in {**BAD, **MORE, **POOLS}.items()}
     said = {question: {name: not_said(engine, question, name) for name in STRANGE} for question in ("each", "tell")}
     waves.explore, sound = childless_tree(), waves.explore
     scores = [[0.1 * k, 0.5] for k in range(6)]
@@ -223,8 +223,8 @@ def strict():
 def not_said(engine, question, name):
     """Ask what was not said; return what every rank hears of it."""
     speakers, receivers, senders, _ = STRANGE[name]
-    heard, _ = engine.run(once(saying(question, engine.here, speakers)))
-    asked = np.isin(receivers, engine.here)
+    heard, _ = engine.run(once(saying(question, engine.rows, speakers)))
+    asked = np.isin(receivers, engine.rows)
     try:
         words = str(rows_said(heard, np.array(receivers)[asked], np.array(senders)[asked]))
     except ValueError as error:
@@ -254,7 +254,7 @@ def whole_results():
     warm = {"mixture": "equal", "warm": (0.2, 0.6)}
     rounds = []
     engine = Mpi(network, observer=lambda round_, *_: rounds.append(round_))
-    own, lost_here = ([each[row] for row in engine.here] for each in (scores, lost))
+    own, lost_here = ([each[row] for row in engine.rows] for each in (scores, lost))
     found = {
         "by name": without_time(calibrate(scores, network, 0.3, engine="mpi").to_dict()) == without_time(right),
         "own scores": without_time(calibrate(own, network, 0.3, engine=engine).to_dict()) == without_time(right),
@@ -275,7 +275,7 @@ def whole_results():
 
 def judged(network, scores, labels, engine):
     """P-values and flags, from all scores or from this rank's."""
-    here, tests = engine.here, [np.array([-1.0, 0.4, 9.0])[: k % 4] for k in range(network.devices)]
+    here, tests = engine.rows, [np.array([-1.0, 0.4, 9.0])[: k % 4] for k in range(network.devices)]
     plain = p_values(scores, network, [0.1, 0.7, 0.7, 3.0], mixture="equal")
     asked = {"test_labels": [0, 1, 2, 3]}
     by_class = p_values(scores, network, [0.1, 0.7, 0.7, 3.0], labels=labels, **asked)
@@ -327,8 +327,8 @@ def loading(folder):
     """Read scores from each kind of source; every rank gets those it hosts, and of a folder no others."""
     found = {}
     for source in ("scores.csv", "parts", "hive", "arrays"):
-        held, engine = Ranks(Mpi, COMM).load(f"{folder}/{source}", Layout(groups=("site",)), around)
-        ids = tuple(engine.network.ids[row] for row in engine.here)
+        held, engine = RankOptions(Mpi, COMM).load(f"{folder}/{source}", ColumnNames(groups=("site",)), around)
+        ids = tuple(engine.network.ids[row] for row in engine.rows)
         rows = table_of(held, ids)
         mine = [sorted(rows.score[rows.rows(k)].tolist()) for k in range(rows.devices)]
         read = engine.network.ids if source == "scores.csv" else ids
@@ -378,7 +378,7 @@ def one_rank_fails(where):
     last = COMM.rank == COMM.size - 1
     engine = Mpi(network)
     if where == "scores":
-        own = [np.array([np.nan]) if last else scores[row] for row in engine.here]
+        own = [np.array([np.nan]) if last else scores[row] for row in engine.rows]
         calibrate(own, network, 0.3, engine=engine)
     elif where == "protocol":
         engine.run(_falters(engine, last))
@@ -401,17 +401,17 @@ def _falters(engine, fails):
     for round_ in range(50):
         if fails and round_ == 20:
             raise RuntimeError("the disk is full")
-        yield Sum(np.ones(len(engine.here)))
+        yield Sum(np.ones(len(engine.rows)))
 
 
 def _differs(engine, differs):
-    yield Sum(np.ones(len(engine.here)))
-    yield Max(np.ones(len(engine.here))) if differs else Sum(np.ones(len(engine.here)))
+    yield Sum(np.ones(len(engine.rows)))
+    yield Max(np.ones(len(engine.rows))) if differs else Sum(np.ones(len(engine.rows)))
 
 
 def _ends_early(engine, ends):
     for _ in range(1 if ends else 3):
-        yield Sum(np.ones((len(engine.here), 4)))
+        yield Sum(np.ones((len(engine.rows), 4)))
 
 
 def all_ranks_fail():
@@ -431,7 +431,7 @@ def weighted():
     for _ in range(40):
         case = random_case(rng, 5, least=2)
         engine = Mpi(case.network)
-        mine, items = case.samples.taken(engine.here), case.items[engine.here]
+        mine, items = case.samples.taken(engine.rows), case.items[engine.rows]
         batch = solve_draws(
             mine, case.network, (case.alpha,), "e-dcp", requirement=case.requirement, items=items, engine=engine
         )

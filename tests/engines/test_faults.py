@@ -16,7 +16,7 @@ NETWORK = Network.cycle(6)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_bears_a_fault_or_refuses_it(method, fault):
     entry, name = METHODS[method], next(iter(fault))
-    if name in entry.bears(make_options(method, {})):
+    if name in entry.tolerates(make_options(method, {})):
         assert calibrate(SCORES, NETWORK, 0.2, method, faults=fault).certificate.kind in ("counted", "bounded")
         return
     with pytest.raises(ValueError, match=f"{name}=") as refused:
@@ -66,7 +66,7 @@ def test_overlapping_groups_refuse_faults():
 def test_an_engine_that_delivers_everything_says_so():
     with pytest.raises(ValueError, match="engine 'mpi' delivers every message, and the faults have links, loss"):
         refuse_losses("mpi", Faults(loss=0.1, links=0.5))
-    refuse_losses("mpi", Faults(liars=(1,), attack="any"))
+    refuse_losses("mpi", Faults(byzantine=(1,), attack="any"))
     refuse_losses("mpi", None)
 
 
@@ -74,7 +74,7 @@ def test_faults_are_read_from_what_a_user_gives():
     assert as_faults(None) is None is as_faults({}) is as_faults(Faults(seed=3))
     assert as_faults({"loss": 0.5, "seed": 2}) == Faults(loss=0.5, seed=2)
     assert Faults(loss=0.1).loses
-    assert not Faults(liars=(1,), attack="x").loses
+    assert not Faults(byzantine=(1,), attack="x").loses
     with pytest.raises(ValueError, match="did you mean 'loss'"):
         as_faults({"lose": 0.5})
     with pytest.raises(ValueError, match="loss must be at least 0 and below 1, got 1"):

@@ -85,7 +85,9 @@ def test_a_rank_that_fails_stops_the_job_with_its_words(where, words):
     assert len([line for line in done.stderr.splitlines() if line.startswith("error: ")]) == 1
     assert pl.Series([done.stderr]).str.contains(words).all(), done.stderr
     assert done.stdout == ""
-    assert time.monotonic() - began < 60 + mpi_job.PATIENCE  # most of it is starting three Pythons on a busy machine
+    assert (
+        time.monotonic() - began < 60 + mpi_job.ERROR_SPREAD_SECONDS
+    )  # most of it is starting three Pythons on a busy machine
 
 
 @pytest.mark.parametrize("turn", ["_differs", "_ends_early"])

@@ -79,7 +79,7 @@ def test_what_one_sends_is_what_the_other_expects(network, ranks, by):
             other = halos[peer]
             back = other.sends[other.peers.index(rank)]
             expected = halo.ghosts[halo.cuts[at] : halo.cuts[at + 1]]
-            np.testing.assert_array_equal(other.here[back], expected)
+            np.testing.assert_array_equal(other.rows[back], expected)
 
 
 @by_name
@@ -92,10 +92,10 @@ def test_inner_and_border_rows_together_are_the_whole(network, ranks, by, kernel
     owners = partition(network, ranks, by)
     for rank in range(ranks):
         halo = Halo.of(network, owners, rank)
-        found = kernel(halo.inner.indptr, halo.inner.indices, x[halo.here])
-        near = x[np.concatenate([halo.here[halo.near], halo.ghosts])]
+        found = kernel(halo.inner.indptr, halo.inner.indices, x[halo.rows])
+        near = x[np.concatenate([halo.rows[halo.near], halo.ghosts])]
         found[halo.border] = kernel(halo.outer.indptr, halo.outer.indices, near)
-        assert found.tobytes() == whole[halo.here].tobytes()
+        assert found.tobytes() == whole[halo.rows].tobytes()
 
 
 @by_name
@@ -106,5 +106,5 @@ def test_a_route_lists_who_hears_whom_in_order(network, by):
         halo = Halo.of(network, owners, rank)
         columns = np.flatnonzero(speaking[halo.columns])
         receiver, which = halo.route(columns)
-        found = list(zip(halo.here[receiver].tolist(), halo.columns[columns[which]].tolist(), strict=True))
-        assert found == [(int(k), int(j)) for k in halo.here for j in network.neighbours(k) if speaking[j]]
+        found = list(zip(halo.rows[receiver].tolist(), halo.columns[columns[which]].tolist(), strict=True))
+        assert found == [(int(k), int(j)) for k in halo.rows for j in network.neighbours(k) if speaking[j]]

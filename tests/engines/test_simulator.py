@@ -3,7 +3,7 @@ import pytest
 
 from conformesh import Network
 from conformesh.engines import Simulator
-from conformesh.protocols.messages import Each, Heard, Max, Min, Packets, Pool, Sum, Tell, Told
+from conformesh.protocols.messages import Deliveries, Each, Max, Min, Packets, Pool, Sum, Tell, Told
 
 
 def once(message):
@@ -142,7 +142,7 @@ def test_what_a_sender_said_is_the_same_worked_out_or_looked_up():
     heard, _ = Simulator(net).run(once(Each(x, np.array([0, 2]))))
     hearing, asked = np.array([0, 1, 3]), np.array([2, 0, 0])
     assert heard.said_by(hearing, asked).tolist() == x[asked].tolist()
-    assert Heard(heard.receiver, heard.sender, heard.values).said_by(hearing, asked).tolist() == x[asked].tolist()
+    assert Deliveries(heard.receiver, heard.sender, heard.values).said_by(hearing, asked).tolist() == x[asked].tolist()
 
 
 def test_observers_may_keep_what_they_see(monkeypatch):

@@ -11,12 +11,12 @@ from conformesh.engines.ordering import near_order
 from conformesh.peer import combine, frames
 from conformesh.peer.device import Device
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.loopback import Faults, play
+from conformesh.peer.loopback import LinkFaults, play
 from conformesh.protocols import ledger, messages, waves
+from conformesh.protocols.block import Block
 from conformesh.protocols.ledger import Ledger
-from conformesh.protocols.messages import KINDS, Each, Heard, Kind, Max, Packets, Pool, Sum, Tell, Told
-from conformesh.protocols.rules import Rules
-from conformesh.protocols.site import Site
+from conformesh.protocols.message_checks import Rules
+from conformesh.protocols.messages import KINDS, Deliveries, Each, Kind, Max, Packets, Pool, Sum, Tell, Told
 from tests.engines.mpi import job
 from tests.engines.mpi_cases import PARTS
 from tests.engines.strictness import (
@@ -111,7 +111,7 @@ def test_what_was_not_said_to_a_device_is_not_known(make, question, name):
     speakers, receivers, senders, words = STRANGE[name]
     engine = make(NETWORK)
     with pytest.raises(ValueError, match=f"round 1: {words}, but has heard nothing from it"):
-        engine.run(asks(question, speakers, receivers, senders)(engine.here))
+        engine.run(asks(question, speakers, receivers, senders)(engine.rows))
 
 
 @QUESTIONS
@@ -137,7 +137,7 @@ def test_nor_on_mpi_ranks(question, name):
 @QUESTIONS
 def test_what_was_said_is_known(make, question):
     engine = make(NETWORK)
-    said, _ = engine.run(asks(question, [0, 2, 4], [3, 0, 0, 1], [0, 4, 2, 0])(engine.here))
+    said, _ = engine.run(asks(question, [0, 2, 4], [3, 0, 0, 1], [0, 4, 2, 0])(engine.rows))
     assert said == [0.0, 4.0, 2.0, 0.0]
 
 
@@ -149,7 +149,7 @@ def test_every_pair_is_answered_as_the_list_of_messages_says(make, network, ques
     pairs = np.stack(np.meshgrid(np.arange(network.devices), np.arange(network.devices)), -1).reshape(-1, 2)
     for share in (0.0, 0.2, 1.0):
         speakers = np.flatnonzero(rng.random(network.devices) < share)
-        heard, _ = engine.run(once(saying(question, engine.here, speakers)))
+        heard, _ = engine.run(once(saying(question, engine.rows, speakers)))
         known = {(k, j) for j in speakers.tolist() for k in network.neighbours(j).tolist()}
         assert {*zip(heard.receiver.tolist(), heard.sender.tolist(), strict=True)} == known
         for k, j in pairs.tolist():
@@ -162,7 +162,10 @@ def test_every_pair_is_answered_as_the_list_of_messages_says(make, network, ques
 
 
 def test_receivers_and_senders_go_in_pairs():
-    answers = Heard(np.array([0]), np.array([1]), np.ones(1)), Told(np.array([0]), np.array([1]), Packets.of([b"x"]))
+    answers = (
+        Deliveries(np.array([0]), np.array([1]), np.ones(1)),
+        Told(np.array([0]), np.array([1]), Packets.of([b"x"])),
+    )
     for answer in answers:
         with pytest.raises(ValueError, match="a receiver for each sender"):
             answer.said_by(np.array([0, 0]), np.array([1]))
@@ -178,7 +181,7 @@ def test_what_was_said_stays_said(make):
         return heard.said_by(np.array([0]), np.array([4])).tolist(), sorted(heard.values.tolist())
 
     engine = make(NETWORK)
-    assert engine.run(protocol(engine.here))[0] == ([4.0], [0.0] * 5 + [1.0, 2.0, 3.0, 4.0, 5.0])
+    assert engine.run(protocol(engine.rows))[0] == ([4.0], [0.0] * 5 + [1.0, 2.0, 3.0, 4.0, 5.0])
 
 
 def test_what_was_told_stays_told(make):
@@ -189,7 +192,7 @@ def test_what_was_told_stays_told(make):
         return told.said_by(np.array([0]), np.array([4]))[0], sorted(told.packets.values.tolist())
 
     engine = make(NETWORK)
-    assert engine.run(protocol(engine.here))[0] == (b"\4", [0] * 5 + [1, 2, 3, 4, 5])
+    assert engine.run(protocol(engine.rows))[0] == (b"\4", [0] * 5 + [1, 2, 3, 4, 5])
 
 
 def test_nobody_writes_into_what_others_will_hear():
@@ -208,11 +211,11 @@ def test_nobodys_scores_change_by_way_of_the_server():
 
 
 def test_a_block_has_no_place_for_the_devices_of_others():
-    site = Site(NETWORK, np.array([1, 3]), np.ones((6, 1), dtype=np.int64))
-    assert site.local(np.array([3, 1, 3])).tolist() == [1, 0, 1]
+    block = Block(NETWORK, np.array([1, 3]), np.ones((6, 1), dtype=np.int64))
+    assert block.local(np.array([3, 1, 3])).tolist() == [1, 0, 1]
     for strange in (0, 2, 5):
         with pytest.raises(ValueError, match="not all hosted here"):
-            site.local(np.array([1, strange]))
+            block.local(np.array([1, strange]))
 
 
 @pytest.mark.parametrize("engine", ["simulator", "loopback", pytest.param("mpi", marks=MPI)])
@@ -229,7 +232,7 @@ def test_a_parent_that_stays_silent_is_found_out_on_every_engine(engine, monkeyp
             calibrate(scores, NETWORK, 0.3, aggregate="tree")
         return
     start = starter(NETWORK, scores, "e-dcp", 0.3, aggregate="tree")
-    played = play(NETWORK, start, Faults(), np.random.default_rng(0))
+    played = play(NETWORK, start, LinkFaults(), np.random.default_rng(0))
     assert all(re.search(words, str(device.error)) for device in played.devices)
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from conformesh import Network
-from conformesh.mesh.config.checking import examine_folder
+from conformesh.mesh.config.checks import examine_folder
 from conformesh.mesh.config.folders import init_mesh
 
 FOLDER = Path(__file__).parents[2] / "examples" / "kubernetes"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from conformesh.graph.network import Known, Network
+from conformesh.graph.network import ClosedForms, Network
 from conformesh.graph.spectrum import (
     Spectrum,
     _closed_in_from_above,
@@ -24,7 +24,7 @@ from tests.strategies import networks
 
 def bare(network):
     """The same network with nothing known in closed form."""
-    return dataclasses.replace(network, known=Known())
+    return dataclasses.replace(network, known=ClosedForms())
 
 
 def comb(teeth):

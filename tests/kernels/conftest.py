@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from conformesh.kernels import compiling
+from conformesh.kernels import compilation as compiling
 
 
 @pytest.fixture(scope="module", params=["numpy", "compiled"])

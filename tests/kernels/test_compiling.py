@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from conformesh import Network, calibrate
-from conformesh.kernels import compiling
+from conformesh.kernels import compilation as compiling
 from conformesh.kernels.pinball import DEGREE, admm_step
 from conformesh.methods import METHODS
 

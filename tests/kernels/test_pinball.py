@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from conformesh.kernels import compiling
+from conformesh.kernels import compilation as compiling
 from conformesh.kernels.pinball import DEGREE, admm_step, minimise, solve
 from tests.reference import loss_gradient, smoothed_loss
 

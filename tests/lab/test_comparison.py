@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from conformesh import METHODS, TOPOLOGIES, Network, calibrate
-from conformesh.lab.comparison import Comparison, Group, Run, compare, networks_of, ways_of
+from conformesh.lab.comparison import Comparison, ComparisonRow, NetworkComparison, compare, networks_of, ways_of
 from conformesh.methods import Way
 from conformesh.protocols.averages import WAYS
 from conformesh.scores import LAC, AbsoluteResidual
@@ -101,8 +101,8 @@ def test_sizes_of_intervals_are_widths(held):
 
 
 def test_who_refuses_is_listed_with_the_reason(held, monkeypatch):
-    def refuse(site, *given):
-        raise ValueError(f"not on {site.network.name}")
+    def refuse(block, *given):
+        raise ValueError(f"not on {block.network.name}")
 
     monkeypatch.setattr("conformesh.protocols.e_dcp.by_flooding", refuse)
     found = compare(held, [Network.chain(7)], ALPHA, ways_of(["e-dcp"]))
@@ -137,11 +137,11 @@ def test_topologies_that_do_not_fit_are_named():
 
 # --- who wins ---------------------------------------------------------------------------------------------------------
 
-GOOD = Run(Way("e-dcp", "tree"), "counted", "", (1.0, 1.0), 0.0, None, 10, 5.0, 100.0)
+GOOD = ComparisonRow(Way("e-dcp", "tree"), "counted", "", (1.0, 1.0), 0.0, None, 10, 5.0, 100.0)
 
 
-def table(*groups: list[Run]) -> Comparison:
-    made = (Group(f"net {i}", 3, True, tuple(runs), {}) for i, runs in enumerate(groups))
+def table(*groups: list[ComparisonRow]) -> Comparison:
+    made = (NetworkComparison(f"net {i}", 3, True, tuple(runs), {}) for i, runs in enumerate(groups))
     return Comparison(0.1, 4, 100, 94, tuple(made))
 
 

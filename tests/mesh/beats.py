@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from conformesh.mesh.node.pulses import Pulses, Vitals
+from conformesh.mesh.node.heartbeat_table import Pulses, Vitals
 
 CALM = Vitals(
     phase=3, healthy=True, codes=0, run=4, round=12, roster=1, interval=10, certified=4, threshold=0.5, about=3

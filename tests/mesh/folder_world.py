@@ -15,9 +15,9 @@ from conformesh.mesh.node.certified import Certified
 from conformesh.mesh.node.membership import Membership, hand_to_folder
 from conformesh.mesh.node.running import JOURNAL, calibration_of, make_device
 from conformesh.mesh.node.store import ResultStore
-from conformesh.peer.anytime import Anytime
+from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.journal import FileJournal
-from conformesh.peer.loopback import Faults
+from conformesh.peer.loopback import LinkFaults
 from tests.mesh.crashes import at_failpoints
 from tests.peer.changing import Changing, TwoResultsError
 
@@ -262,7 +262,7 @@ def scores_of(k, version):
 def make(config, scores, journal, rosters, kind=None):
     """Return the device of a folder, or one of another kind in its place."""
     device = make_device(config, scores, journal, rosters=rosters)
-    if kind is not None and not isinstance(device, Anytime):
+    if kind is not None and not isinstance(device, AsyncDevice):
         device.__class__ = kind
     return device
 
@@ -282,7 +282,7 @@ def play_kills(template, root, seed, **more):
         hand += [(float(rng.uniform(6, 11)), str(rng.choice(["device-01", "late"])), template.third)]
         hand += [(KILLING + 1, "device-00", template.third)]  # again: whoever was given it may have been killed
     requests = tuple((int(rng.integers(4)), float(when)) for when in rng.uniform(0, KILLING, 6))
-    faults = Faults(loss=float(rng.choice([0.0, 0.1])), delay=(0.001, 0.02), requests=requests)
+    faults = LinkFaults(loss=float(rng.choice([0.0, 0.1])), delay=(0.001, 0.02), requests=requests)
     world = FolderWorld(template, copy_folders(template, root), rng, hand, faults, **more)
     world.run()
     return world

@@ -14,7 +14,7 @@ from conformesh.mesh.config.folders import init_mesh
 from conformesh.mesh.config.own_scores import OwnScores
 from conformesh.mesh.node import running
 from conformesh.peer import frames
-from conformesh.peer.loopback import Faults, Pause, _World
+from conformesh.peer.loopback import LinkFaults, Pause, _World
 from conformesh.privacy.account import FILE, Account, read_account
 
 NETWORK = Network.cycle(5)
@@ -49,7 +49,7 @@ class Mesh(_World):
         self.configs = [read_device(folder) for folder in self.folders]
         drawn = np.random.default_rng(11)
         self.scores = [*map(OwnScores, scores or [drawn.random(60 + 10 * k) for k in range(network.devices)])]
-        super().__init__(self.configs[0].network, self.start, faults or Faults(), np.random.default_rng(seed), stay)
+        super().__init__(self.configs[0].network, self.start, faults or LinkFaults(), np.random.default_rng(seed), stay)
         if after is not None:  # the same devices, started again
             self.journals = after.journals
         self.clocks = [0.0] * network.devices  # by how much the clock of a device is ahead

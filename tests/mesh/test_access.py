@@ -18,7 +18,7 @@ from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, Frame
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.loopback import Faults, play
+from conformesh.peer.loopback import LinkFaults, play
 from conformesh.peer.words import Hello, News, pack_rows
 from tests.mesh.meshes import sign_device
 from tests.mesh.nodes import threshold_in
@@ -121,7 +121,7 @@ def recorded(configs):
         device.__class__ = Recorded
         return device
 
-    played = play(configs[0].network, start, Faults(), np.random.default_rng(0))
+    played = play(configs[0].network, start, LinkFaults(), np.random.default_rng(0))
     assert {device.phase for device in played.devices} == {"finished"}
     assert {frames.decode(data).kind for _, data in tape} == {HELLO, DATA, READY, FINISHED}
     return tape[:: max(1, len(tape) // 200)]

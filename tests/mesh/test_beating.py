@@ -16,7 +16,7 @@ from conformesh import Network
 from conformesh.cli import app
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node.pulses import Pulse, Record
+from conformesh.mesh.node.heartbeat_table import HeartbeatRecord, Pulse
 from tests.mesh.beats import CALM
 from tests.mesh.nodes import numbers, short_folder
 from tests.mesh.real import make_mesh, wait_for
@@ -134,7 +134,7 @@ def test_a_pulse_counts_only_under_the_certificate_of_its_device():
         stack.enter_context(staying_up(folders[1]))
         wait_for(lambda: rows(client))
         lies = {
-            f"conformesh/{config.mesh}/{name}/~pulse": Pulse(1, 1, Record(row, 1, 1, 0, CALM), [])
+            f"conformesh/{config.mesh}/{name}/~pulse": Pulse(1, 1, HeartbeatRecord(row, 1, 1, 0, CALM), [])
             for row, name in ((0, "device-00"), (2, "device-02"))
         }
         stack.enter_context(speaking(config, folders[2], lies))

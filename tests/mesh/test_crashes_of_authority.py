@@ -15,7 +15,7 @@ from conformesh.files import files
 from conformesh.files.files import KILLED
 from conformesh.mesh.config import authority, folders
 from conformesh.mesh.config.certificates import issued
-from conformesh.mesh.config.checking import check_folder, compare_maps, examine_authority
+from conformesh.mesh.config.checks import check_folder, compare_maps, examine_authority
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import (
     add_device,
@@ -197,7 +197,7 @@ def rolls_back_what_was_handed_out(patch):
 
     def finish(self):
         if self._record.change is not None:
-            self._write(authority.Record(roster=self._record.roster))
+            self._write(authority.AuthorityRecord(roster=self._record.roster))
 
     patch.setattr(authority.Authority, "finish", finish)
     patch.setattr(folders, "_last_roster", lambda opened, config: opened.roster)

@@ -27,11 +27,11 @@ from conformesh.mesh.config.roster import read_roster_file
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node import membership, store
 from conformesh.mesh.node.membership import Membership
-from conformesh.mesh.node.online import Online
+from conformesh.mesh.node.online import OnlineLearning
 from conformesh.mesh.node.pending import PendingRun
 from conformesh.peer.device import Device
 from conformesh.peer.journal import FileJournal
-from conformesh.peer.loopback import Cut, Faults, play
+from conformesh.peer.loopback import Cut, LinkFaults, play
 from conformesh.privacy.account import Account, PrivacyRefused, read_account
 from tests.mesh.crashes import APPEND, CUT, WRITE, at_failpoints, passed
 from tests.mesh.folder_world import FolderWorld, Handed, Killed, Template, copy_folders, play_kills
@@ -168,7 +168,7 @@ def test_two_rosters_with_one_number_lead_to_two_thresholds_of_one_run(tmp_path)
     assert (read_roster_file(other).roster.number, len(second.devices), len(template.second.devices)) == (2, 3, 5)
     hand = [(0.5, name, template.second) for name in ("device-00", "device-01")]
     hand += [(0.5, name, second) for name in ("device-02", "device-03")]
-    faults = Faults(cuts=(Cut(0.4, 30.0, frozenset({0, 1, 4})),))
+    faults = LinkFaults(cuts=(Cut(0.4, 30.0, frozenset({0, 1, 4})),))
     root = copy_folders(template, tmp_path / "m")
     with pytest.raises(TwoResultsError, match=r"run \d under roster 2"):
         FolderWorld(template, root, np.random.default_rng(26), hand, faults, only="nowhere").run()
@@ -181,7 +181,7 @@ def test_devices_that_meet_under_two_rosters_with_one_number_say_so():
         agreement = {"roster": f"2, {'ab' * 8 if k else 'cd' * 8}"}
         return Device(k, Network.chain(2), agreement, lambda net, row: iter(()), journal)
 
-    ended = play(Network.chain(2), start, Faults(), np.random.default_rng(0)).devices
+    ended = play(Network.chain(2), start, LinkFaults(), np.random.default_rng(0)).devices
     for device in ended:
         assert device.phase == "failed"
         words = "there are two rosters with number 2; have the authority sign a newer one, and hand it out"
@@ -229,7 +229,7 @@ def test_no_label_that_was_acknowledged_is_lost_and_none_is_counted_twice(monkey
     with short_folder() as folder:
 
         def opened():
-            found = Online(config(folder=folder, online=learning), state(certified=False))
+            found = OnlineLearning(config(folder=folder, online=learning), state(certified=False))
             found.open()
             return found
 

@@ -13,24 +13,24 @@ from conformesh import Network
 from conformesh.cli.mesh_status import _line
 from conformesh.mesh.http.client import Client
 from conformesh.mesh.node import online
-from conformesh.mesh.node.beating import vitals_of
 from conformesh.mesh.node.drift import drawn, of_all
 from conformesh.mesh.node.health import judged
+from conformesh.mesh.node.heartbeat import vitals_of
 from conformesh.mesh.node.observations import Observations, encode
 from conformesh.mesh.node.online import FILE
 from conformesh.mesh.overview import FINE, _judged
 from conformesh.online.alarm import Alarm
-from conformesh.online.counters import Counters, Counting, Life, Tally
+from conformesh.online.counters import Counters, CountingLearner, CoverageCounts, Life
 from conformesh.online.fleet import FleetAlarm
 from conformesh.online.integrators import QuantileTracker
-from conformesh.online.simulating import online as simulated
+from conformesh.online.simulation import online as simulated
 from conformesh.peer.journal import FileJournal
 
 from .beats import CALM, World
 from .nodes import numbers, serving, short_folder, state
 from .test_online import LEARNING, WHOLE, message, opened
 
-RULE = Counting(Fraction(1, 10), **LEARNING, alarm=0.05)
+RULE = CountingLearner(Fraction(1, 10), **LEARNING, alarm=0.05)
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ def test_a_lost_journal_counts_twice_and_a_lie_about_a_device_is_not_believed_by
 
 def test_an_old_journal_goes_on_and_its_alarm_begins():
     """Of the version before: nothing of a scale or an alarm in it, and a tally of four numbers."""
-    plain = Observations("a", Counting(Fraction(1, 10), **LEARNING), 5)
+    plain = Observations("a", CountingLearner(Fraction(1, 10), **LEARNING), 5)
     before = plain.kept()
     for score in (0.2, 0.9, 0.4):
         told(plain, score)
@@ -271,7 +271,7 @@ def test_the_numbers_are_those_of_the_simulator(alpha, latest):
     delays = rng.integers(-1 if latest else 0, latest, scores.shape, endpoint=True)  # -1 is never
     options = {"local": 1 / 16, "scale": 1 / 32, "delays": delays}
     expected = simulated(scores, Network.complete(4), float(alpha), tracker, "counted", **options)
-    rule = Counting(alpha, learning=0.25 / 4, local=1 / 16, bound=8.0, scale=1 / 32)
+    rule = CountingLearner(alpha, learning=0.25 / 4, local=1 / 16, bound=8.0, scale=1 / 32)
     known = [Observations(name, rule, k) for k, name in enumerate("abcd")]
     found, ids = np.empty(scores.shape), {}
     for one in known:
@@ -329,7 +329,7 @@ def test_no_sequence_escapes_the_bound_with_a_scale(push):
     """Scores of any size, chosen by who sees the threshold; the bound is that of levels."""
     for seed in range(20):
         rng = random.Random(f"{push} {seed}")
-        rule = Counting(
+        rule = CountingLearner(
             Fraction(rng.randint(1, 19), 20),
             rng.choice([0.0, 0.3]),
             rng.choice([0.05, 0.5]),
@@ -339,7 +339,7 @@ def test_no_sequence_escapes_the_bound_with_a_scale(push):
         known = Observations("a", rule, 5)
         known.take(online.Pinned(rng.uniform(0, 4)))
         for _ in range(200):
-            known.hear(Counters({Life("b", 0): Tally(n := rng.randrange(10**6), rng.choice([0, n]))}), 9)
+            known.hear(Counters({Life("b", 0): CoverageCounts(n := rng.randrange(10**6), rng.choice([0, n]))}), 9)
             q = known.threshold
             owed = known.own.misses - rule.alpha * known.own.steps
             high = push == "up" or (push == "either" and owed >= 0) or (push == "at random" and rng.random() < 0.5)
@@ -354,7 +354,7 @@ def test_no_sequence_escapes_the_bound_with_a_scale(push):
 )
 def test_options_out_of_range_are_refused(name, value, words):
     with pytest.raises(ValueError, match=f"online {name} must be .*{words}"):
-        Counting(Fraction(1, 10), **(LEARNING | {name: value}))
+        CountingLearner(Fraction(1, 10), **(LEARNING | {name: value}))
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------

@@ -11,14 +11,14 @@ pytest.importorskip("cryptography", reason="certificates need the extra mesh")
 
 from conformesh import Network
 from conformesh.cli import app
-from conformesh.mesh.config.checking import examine_folder
+from conformesh.mesh.config.checks import examine_folder
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.epochs import FILE, Epochs, declare_epoch, read_epoch
 from conformesh.mesh.config.folders import init_mesh, scatter_scores
 from conformesh.mesh.config.own_scores import read_own_scores
+from conformesh.mesh.node.file_watch import ScoreWatch
 from conformesh.mesh.node.privacy_watch import PrivacyWatch
 from conformesh.mesh.node.running import account_of
-from conformesh.mesh.node.watching import ScoreWatch
 from conformesh.privacy.account import FILE as ACCOUNT
 
 NOISY = {"epsilon": 1.0, "cells": 8}

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from conformesh import Network
-from conformesh.mesh.node.feeding import EVERY, LATELY, Feed
 from conformesh.mesh.node.state import NodeState
+from conformesh.mesh.node.status_updates import EVERY, LATELY, StatusFeed
 from conformesh.peer.settings import Counts
 
 NAMES = ("device-00", "device-01", "device-02")
@@ -39,7 +39,7 @@ def hear(one, row, frames, size):
 
 def test_of_an_idle_device_only_counts_are_told(state):
     one = device(idle=True, phase="greeting")
-    feed = Feed(state, one)
+    feed = StatusFeed(state, one)
     hear(one, 0, 2, 100)
     assert feed.look(10.0)
     assert not feed.look(10.0 + EVERY / 2)
@@ -50,7 +50,7 @@ def test_of_an_idle_device_only_counts_are_told(state):
 
 def test_differences_reach_the_state(state):
     one = device()
-    feed = Feed(state, one)
+    feed = StatusFeed(state, one)
     hear(one, 0, 2, 100)
     one.counts.sent, one.counts.sent_bytes, one.counts.resent = 5, 300, 1
     one.counts.refused["a frame of another run"] = 2
@@ -70,7 +70,7 @@ def test_differences_reach_the_state(state):
 
 def test_the_counts_of_a_device_that_takes_no_part_leave_the_phase(state):
     one = device(phase="greeting")
-    feed = Feed(state, one)
+    feed = StatusFeed(state, one)
     state.fail("the scores cannot be read")
     hear(one, 0, 2, 100)
     feed.look_at_counts(10.0)
@@ -85,13 +85,13 @@ def test_another_device_adds_to_what_the_node_has_counted(state):
     for _ in range(2):
         one = device()
         hear(one, 2, 3, 96)
-        Feed(state, one).look(5.0)
+        StatusFeed(state, one).look(5.0)
     assert state.snapshot()["neighbours"]["device-02"]["frames_received"] == 6
 
 
 def test_it_looks_when_time_has_passed_or_the_phase_or_the_run_has_changed(state):
     one = device()
-    feed = Feed(state, one)
+    feed = StatusFeed(state, one)
     assert feed.look(10.0)
     one.round = 7
     assert not feed.look(10.0 + EVERY / 2)
@@ -107,7 +107,7 @@ def test_it_looks_when_time_has_passed_or_the_phase_or_the_run_has_changed(state
 
 def test_progress_tells_who_is_silent(state):
     one = device()
-    feed = Feed(state, one)
+    feed = StatusFeed(state, one)
     hear(one, 0, 1, 50)
     hear(one, 2, 1, 60)
     feed.look(1.0)

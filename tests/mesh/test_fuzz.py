@@ -9,8 +9,8 @@ import time
 import pytest
 
 from conformesh.mesh.http.interface import MONITORING, VERBS
-from conformesh.mesh.node.beating import Beating
-from conformesh.mesh.node.online import Online
+from conformesh.mesh.node.heartbeat import Beating
+from conformesh.mesh.node.online import OnlineLearning
 from conformesh.mesh.node.state import NodeState
 
 from .meshes import config
@@ -69,7 +69,7 @@ def hammer(count, seed, caplog):
     with (
         caplog.at_level(logging.WARNING, "conformesh.node"),
         short_folder() as folder,
-        serving(state, online=Online(config(folder=folder, online=LEARNING), state), **more) as service,
+        serving(state, online=OnlineLearning(config(folder=folder, online=LEARNING), state), **more) as service,
     ):
         slowest = 0.0
         for number in range(count):

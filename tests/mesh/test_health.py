@@ -10,12 +10,12 @@ import pytest
 
 from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
-from conformesh.mesh.node.beating import vitals_of
 from conformesh.mesh.node.disk import write_probe
 from conformesh.mesh.node.health import judged
+from conformesh.mesh.node.heartbeat import vitals_of
+from conformesh.mesh.node.heartbeat_table import Pulses
 from conformesh.mesh.node.pending import FILE, PendingRun
-from conformesh.mesh.node.pulses import Pulses
-from conformesh.mesh.node.serving import Node
+from conformesh.mesh.node.service import Node
 from conformesh.mesh.node.state import NodeState, Phase, Trouble
 from tests.mesh.nodes import Clock, calibration, numbers, serving
 from tests.mesh.nodes import ask as ask_service

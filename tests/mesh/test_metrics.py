@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from conformesh.mesh.http.metrics import METRICS, Exposition
-from conformesh.mesh.node.history import BUCKETS, History
+from conformesh.mesh.node.history import BUCKETS, StatusHistory
 from conformesh.peer.settings import FAILURES, Failure
 
 from .nodes import Clock, ask, asked, calibration, numbers, serving, state
@@ -127,7 +127,7 @@ def test_metrics_that_the_docs_name_exist(text):
 
 
 def test_a_history_knows_no_reason_that_is_not_in_the_table():
-    history = History()
+    history = StatusHistory()
     history.fail("the moon")
     assert history.shown()["failed"] == {reason: int(reason == "other") for reason in FAILURES}
     assert len(history.shown()["lasted"]) == len(BUCKETS) + 1

@@ -16,8 +16,8 @@ from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.http.metrics import METRICS
 from conformesh.mesh.node import observations, online
 from conformesh.mesh.node.observations import WINDOW, Observations, encode
-from conformesh.mesh.node.online import BEFORE, FILE, Online
-from conformesh.online.counters import Counters, Counting, Life, Tally
+from conformesh.mesh.node.online import BEFORE, FILE, OnlineLearning
+from conformesh.online.counters import Counters, CountingLearner, CoverageCounts, Life
 from conformesh.peer.journal import FileJournal, whole_records
 from conformesh.scores import APS, LAC, AbsoluteResidual
 
@@ -25,7 +25,7 @@ from .meshes import config
 from .nodes import asked, numbers, serving, short_folder, state
 
 LEARNING = {"learning": 0.1, "local": 0.05, "bound": 1.0}
-RULE = Counting(Fraction(1, 10), **LEARNING)
+RULE = CountingLearner(Fraction(1, 10), **LEARNING)
 WHOLE = LEARNING | {"scale": 0.05, "alarm": 0.05}  # with an own scale and a drift alarm
 
 
@@ -43,7 +43,7 @@ def unflushed(monkeypatch):
 
 def opened(folder, node=None, **changes):
     """The online part of the middle one of three devices, as after a start."""
-    found = Online(config(folder=folder, **{"online": LEARNING, **changes}), node or state(certified=False))
+    found = OnlineLearning(config(folder=folder, **{"online": LEARNING, **changes}), node or state(certified=False))
     found.open()
     return found
 
@@ -76,7 +76,7 @@ def test_a_device_that_was_killed_goes_on_with_the_very_same_numbers(folder, lea
         if rng.random() < 0.2:
             judged = first.observe(rng.random())
             said[judged.id] = judged
-        first.hear(heard((Life("device-00", 4), Tally(step, step // 9))).encode(rule))
+        first.hear(heard((Life("device-00", 4), CoverageCounts(step, step // 9))).encode(rule))
         first.keep(100.0 * step)
     second = opened(folder, online=learning)
     assert second.shown() == first.shown()
@@ -132,7 +132,9 @@ def test_a_lie_about_a_device_changes_nothing_that_it_says_of_itself(folder):
         node.observe(0.5)
     before = node.shown()["device"]
     (mine,) = node._known.counters.tallies
-    node.hear(heard((mine, Tally(10**9, 10**9)), (Life("device-01", 1), Tally(10**9, 0))).encode(RULE))
+    node.hear(
+        heard((mine, CoverageCounts(10**9, 10**9)), (Life("device-01", 1), CoverageCounts(10**9, 0))).encode(RULE)
+    )
     assert node.shown()["device"] == before
     node.observe(0.5)
     assert opened(folder).shown()["device"] == node.shown()["device"]
@@ -234,7 +236,7 @@ def test_a_label_is_judged_by_the_threshold_of_its_prediction():
     judged, record = known.judge(example.threshold, example.id)
     assert not judged.missed
     known.take(record)
-    assert known.own == Tally(13, 0, 1)  # twelve were predicted without one label
+    assert known.own == CoverageCounts(13, 0, 1)  # twelve were predicted without one label
 
 
 @pytest.mark.parametrize("late", [0, 1, 7])
@@ -288,7 +290,7 @@ def test_scores_out_of_range_are_refused(score):
 def test_who_joins_starts_from_the_network(folder):
     node = opened(folder)
     assert node.shown()["threshold"] == 1.0  # nothing is known: all are covered
-    node.hear(heard((Life("device-00", 1), Tally(100, 12)), origin=0.5).encode(RULE))
+    node.hear(heard((Life("device-00", 1), CoverageCounts(100, 12)), origin=0.5).encode(RULE))
     assert node.predict().threshold == pytest.approx(0.5 + 0.1 * 2)
     assert node.shown()["heard"]["device-00"] == {"steps": 100, "misses": 12, "lives": 1}
 
@@ -306,7 +308,9 @@ def test_all_begin_with_the_certified_threshold(folder):
 
 def test_who_is_in_no_roster_is_not_heard_of_and_who_left_stays(folder):
     node = opened(folder)
-    node.hear(heard((Life("device-02", 1), Tally(50, 5)), (Life("stranger", 1), Tally(9, 9))).encode(RULE))
+    node.hear(
+        heard((Life("device-02", 1), CoverageCounts(50, 5)), (Life("stranger", 1), CoverageCounts(9, 9))).encode(RULE)
+    )
     assert {*node.shown()["heard"]} == {"device-02"}
     names = ("device-00", "device-01")
     smaller = config(
@@ -317,7 +321,7 @@ def test_who_is_in_no_roster_is_not_heard_of_and_who_left_stays(folder):
         endpoints={name: f"127.0.0.1:{7600 + k}" for k, name in enumerate(names)},
     )
     node.under(smaller)
-    node.hear(heard((Life("device-02", 1), Tally(60, 6))).encode(RULE))
+    node.hear(heard((Life("device-02", 1), CoverageCounts(60, 6))).encode(RULE))
     node.keep(0.0)
     everybody = node.shown()["everybody"]
     assert (everybody["steps"], everybody["misses"]) == (60, 6)

@@ -19,9 +19,9 @@ from conformesh.cli import app
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import add_device, revoke_device
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node.observations import Kept
+from conformesh.mesh.node.observations import StoredObservations
 from conformesh.mesh.node.online import FILE
-from conformesh.online.counters import Counters, Counting, Life, Tally
+from conformesh.online.counters import Counters, CountingLearner, CoverageCounts, Life
 from conformesh.peer.journal import whole_records
 from tests.mesh.nodes import short_folder
 from tests.mesh.real import free_ports, make_mesh, wait_for
@@ -34,7 +34,7 @@ pytest.importorskip("cryptography", reason="a mesh needs certificates: pip insta
 pytestmark = pytest.mark.xdist_group("online")
 
 LEARNING = {"learning": 0.05, "local": 0.05, "bound": 1.0, "alarm": 0.05}
-RULE = Counting(Fraction(1, 10), **LEARNING)
+RULE = CountingLearner(Fraction(1, 10), **LEARNING)
 PATIENCE = 120.0  # seconds, for a machine that is busy
 
 
@@ -142,7 +142,9 @@ def assert_all_counted_once(running, counted):
             assert abs(account["rate"] - account["alpha"]) <= account["within"] < 0.9
         assert shown["everybody"]["steps"] == sum(steps.values())
         first, *_ = whole_records((device.folder / FILE).read_bytes())
-        (largest,) = fed(msgspec.msgpack.decode(first, type=Kept).seed, [score for _, score in mine.values()]).largest
+        (largest,) = fed(
+            msgspec.msgpack.decode(first, type=StoredObservations).seed, [score for _, score in mine.values()]
+        ).largest
         assert shown["alarm"]["evidence"]["device"] == math.exp(largest)  # as if it had never been killed
         assert (shown["alarm"]["steps"], shown["alarm"]["counted"]) == (steps[device.folder.name], len(running))
     alarms = [device.client.online()["alarm"]["evidence"] for device in running]
@@ -235,7 +237,7 @@ class counting(speaking):  # noqa: N801 - reads as what it does
             while not self.done.wait(0.05):
                 steps += 1
                 for key, name in self.lies.items():
-                    session.put(key, Counters({Life(name, 1): Tally(steps, 0)}).encode(RULE))
+                    session.put(key, Counters({Life(name, 1): CoverageCounts(steps, 0)}).encode(RULE))
 
 
 def test_it_is_switched_on_when_a_mesh_is_made(tmp_path):

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from conformesh.mesh.http.interface import VERBS
 from conformesh.mesh.http.openapi import OPERATIONS, description
 from conformesh.mesh.http.schemas import SCHEMAS
-from conformesh.mesh.node.beating import Beating
-from conformesh.mesh.node.online import Online
+from conformesh.mesh.node.heartbeat import Beating
+from conformesh.mesh.node.online import OnlineLearning
 from conformesh.scores import AbsoluteResidual
 from tests.campaigns import LONG
 
@@ -52,7 +52,7 @@ def service(request):
     with short_folder() as folder:
         scale = {"scale": 0.05} if request.param == "infinite" else {}
         learning = {"learning": 0.1, "local": 0.05, "bound": 1.0, "alarm": 0.05, **scale}
-        online = Online(config(folder=folder, score="lac", online=learning), node)
+        online = OnlineLearning(config(folder=folder, score="lac", online=learning), node)
         more = {"recalibrate": lambda: "started", "hand": hand, "beating": beating, "online": online}
         with serving(node, where="tcp", **more) as service:
             yield service

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from conformesh import Network, calibrate
-from conformesh.mesh.config.checking import examine_folder
+from conformesh.mesh.config.checks import examine_folder
 from conformesh.mesh.config.device_toml import read_device, write_device
 from conformesh.mesh.config.folders import init_mesh, scatter_scores
 from conformesh.mesh.config.own_scores import OwnScores, put_scores, read_own_scores

@@ -22,10 +22,10 @@ from conformesh.mesh.config.epochs import declare_epoch
 from conformesh.mesh.config.folders import init_mesh, reissue_device
 from conformesh.mesh.config.own_scores import OwnScores
 from conformesh.mesh.node import running
-from conformesh.mesh.node.beating import vitals_of
-from conformesh.mesh.node.feeding import Feed
+from conformesh.mesh.node.heartbeat import vitals_of
 from conformesh.mesh.node.state import NodeState, Trouble
-from conformesh.peer.loopback import Faults, Pause, drawn_faults
+from conformesh.mesh.node.status_updates import StatusFeed
+from conformesh.peer.loopback import LinkFaults, Pause, drawn_faults
 from conformesh.peer.words import Hello
 from conformesh.privacy.account import FILE, Account, read_account
 from conformesh.privacy.histogram import Release
@@ -308,7 +308,7 @@ def test_survivors_go_on_without_a_device_that_is_killed_for_good(tmp_path, step
     crashing(mesh, step)
     mesh.away = np.inf
     if step == "at once":
-        mesh.faults = Faults(pauses=(Pause(1, 0.002, np.inf, crash=True),))
+        mesh.faults = LinkFaults(pauses=(Pause(1, 0.002, np.inf, crash=True),))
     devices = [device for device in mesh.play(limit=120.0) if device.row != 1]
     survivors = [0, 2, 3, 4]
     assert max(mesh.releases()) <= releases
@@ -336,7 +336,7 @@ def test_survivors_go_on_without_a_device_that_is_killed_for_good(tmp_path, step
 )
 def test_a_run_needs_a_quorum_and_enough_honest_devices(tmp_path, options, lost, words):
     gone = [4, 3, 0][:lost]
-    faults = Faults(pauses=tuple(Pause(k, 0.002, np.inf, crash=True) for k in gone))
+    faults = LinkFaults(pauses=tuple(Pause(k, 0.002, np.inf, crash=True) for k in gone))
     mesh = Mesh(tmp_path / "m", options=options, on_lost="continue", patience=2.0, faults=faults)
     devices = [device for device in mesh.play(limit=60.0) if device.row not in gone]
     assert {device.phase for device in devices} == {"failed"}
@@ -503,7 +503,7 @@ def shown(mesh, devices, k, where):
         mesh.configs[k].name, clock=lambda: clock.now, wall=lambda: clock.wall, private=True
     )  # as serving.Node makes it
     node.begin(1)
-    feed = Feed(node, devices[k])
+    feed = StatusFeed(node, devices[k])
     feed.look(devices[k].now)
     result = running.calibration_of(mesh.configs[k], devices[k], 1.0)
     node.certify(result, roster=mesh.configs[k].devices, run=devices[k].number, roster_number=1)

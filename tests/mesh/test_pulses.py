@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformesh import Network
-from conformesh.mesh.node.beating import vitals_of
 from conformesh.mesh.node.health import CODES
-from conformesh.mesh.node.pulses import LARGEST, MOST, PHASES, Pulse, Pulses, Record, Vitals
+from conformesh.mesh.node.heartbeat import vitals_of
+from conformesh.mesh.node.heartbeat_table import LARGEST, MOST, PHASES, HeartbeatRecord, Pulse, Pulses, Vitals
 from conformesh.mesh.node.state import NodeState, Trouble
 from conformesh.peer.settings import FAILURES
 
@@ -30,7 +30,7 @@ def chain():
 
 
 def record(name, start=5, beat=1, age=0, vitals=CALM):
-    return Record(NAMES.index(name), start, beat, age, vitals)
+    return HeartbeatRecord(NAMES.index(name), start, beat, age, vitals)
 
 
 def packed(own, *others, roster=1):
@@ -232,8 +232,8 @@ def good():
         (packed(record("b", vitals=msgspec.structs.replace(CALM, interval=0))), "malformed"),
         (packed(record("b", start=2**60)), "malformed"),
         (packed(record("b", age=-5)), "malformed"),
-        (packed(Record(9, 1, 1, 0, CALM)), "the name of another device"),
-        (packed(record("b"), Record(4, 1, 1, 0, CALM)), "a row that is not in the roster"),
+        (packed(HeartbeatRecord(9, 1, 1, 0, CALM)), "the name of another device"),
+        (packed(record("b"), HeartbeatRecord(4, 1, 1, 0, CALM)), "a row that is not in the roster"),
         (b"\x00" * (LARGEST + 1), "too large"),
     ],
 )
@@ -285,8 +285,8 @@ def test_a_thousand_devices_fit_and_wait_for_their_turn():
     one = Pulses(names[0], 1.0, 7)
     one.under(names, names[1:2], 1)
     vitals = msgspec.structs.replace(CALM, run=10**6, round=10**6, roster=10**6, certified=10**6, about=1000)
-    others = [Record(k, 2**40, 2**40, 10**6, vitals) for k in range(2, 1000)]
-    one.hear(names[1], packed(Record(1, 1, 1, 0, vitals), *others), 100.0)
+    others = [HeartbeatRecord(k, 2**40, 2**40, 10**6, vitals) for k in range(2, 1000)]
+    one.hear(names[1], packed(HeartbeatRecord(1, 1, 1, 0, vitals), *others), 100.0)
     sizes, told = [], set()
     for step in range(5):
         data = one.say(CALM, 100.0 + step / 4)

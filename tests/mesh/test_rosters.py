@@ -28,8 +28,8 @@ from conformesh.mesh.config.folders import (
 from conformesh.mesh.config.identity import check_pair
 from conformesh.mesh.config.signing import ORDER, document_of, sign, verify
 from conformesh.mesh.node import membership
+from conformesh.mesh.node.file_watch import CertificateWatch
 from conformesh.mesh.node.membership import Membership, hand_to_folder
-from conformesh.mesh.node.watching import CertificateWatch
 
 
 @pytest.fixture(scope="module")

@@ -20,10 +20,10 @@ from conformesh import Network
 from conformesh.cli import app
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node.serving import Node
+from conformesh.mesh.node.file_watch import CertificateWatch, ScoreWatch
+from conformesh.mesh.node.service import Node
 from conformesh.mesh.node.state import Phase
 from conformesh.mesh.node.store import ResultStore
-from conformesh.mesh.node.watching import CertificateWatch, ScoreWatch
 from conformesh.peer.frames import SIZE
 from conformesh.peer.settings import PeerError
 from tests.mesh.nodes import numbers, short_folder, threshold_in
@@ -417,7 +417,7 @@ def test_a_file_whose_permissions_are_repaired_is_read(score_file, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:  # root may read every file
-        patch.setattr("conformesh.mesh.node.watching.read_own_scores", refuse)
+        patch.setattr("conformesh.mesh.node.file_watch.read_own_scores", refuse)
         assert not any(watch.look(moment) for moment in (1.0, 3.0))
     assert "Permission denied" in watch.problem
     assert not watch.look(10.0)
@@ -439,7 +439,7 @@ def test_a_certificate_whose_permissions_change_is_not_another_one(tmp_path):
 
 def test_a_file_that_comes_back_after_one_that_never_became_quiet_is_used_again(score_file, monkeypatch):
     _, watch = score_file
-    monkeypatch.setattr("conformesh.mesh.node.watching.stamp_of", lambda _: stamp)
+    monkeypatch.setattr("conformesh.mesh.node.file_watch.stamp_of", lambda _: stamp)
     old = watch._judged
     for step in range(1, 14):
         stamp = (*old[:2], old[2] + step, old[3])
@@ -469,7 +469,7 @@ def test_a_file_server_whose_clock_is_behind_does_not_hurry_the_node(score_file)
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "npz", "parquet"])
 def test_a_file_whose_last_record_is_incomplete_is_not_used(tmp_path, ending):
     """Cut at every byte of its end; CSV from its last record on, up to the first digit of the last score."""
-    from conformesh.files.writing import write_scores as write
+    from conformesh.files.atomic_writes import write_scores as write
 
     folders, _ = make_mesh(tmp_path / "m", Network.chain(2), insecure=True)
     whole = tmp_path / f"scores.{ending.removesuffix('.gz')}"

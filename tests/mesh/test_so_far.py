@@ -6,7 +6,7 @@ from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.own_scores import read_own_scores
 from conformesh.mesh.node.running import make_device
-from conformesh.mesh.node.serving import Node
+from conformesh.mesh.node.service import Node
 from conformesh.mesh.node.state import Phase
 from conformesh.peer.journal import MemoryJournal
 from tests.mesh.real import drawn_scores, make_mesh

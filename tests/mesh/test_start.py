@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from conformesh import Network
-from conformesh.kernels import compiling
+from conformesh.kernels import compilation as compiling
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node import serving
+from conformesh.mesh.node import service as serving
 from tests.mesh.nodes import short_folder
 from tests.mesh.real import drawn_scores, make_mesh, wait_for
 
@@ -27,7 +27,7 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.own_scores import read_own_scores
 from conformesh.mesh.node.running import calibration_of, make_device
 import conformesh.mesh.node.process
-import conformesh.mesh.node.serving
+import conformesh.mesh.node.service
 config = [read_device(folder) for folder in sys.argv[1:]]
 devices = [make_device(one, read_own_scores(one), MemoryJournal()) for one in config]
 now = 0.0

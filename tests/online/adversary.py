@@ -1,6 +1,6 @@
 """A world that sees everything and wants bounds to fail: scores, links, delays, who comes and who goes are its choice.
 
-It keeps its own books, slowly and obviously, apart from those of `conformesh.online.simulating`.
+It keeps its own books, slowly and obviously, apart from those of `conformesh.online.simulation`.
 """
 
 from dataclasses import dataclass

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from conformesh.online import alarm as module
-from conformesh.online.alarm import BETS, LEAST, PATIENCE, Alarm
+from conformesh.online.alarm import BETS, LEAST, STAKE_STEPS, Alarm
 from tests.campaigns import LONG
 from tests.statistics import assert_coverage, power_against
 
@@ -116,7 +116,7 @@ def evidence_by_definition(scores, u, alpha, window):
         slot, part = int(draw * n), draw * n - int(draw * n)
         p = (sum(s > score for s in memory) + part * (1 + sum(s == score for s in memory))) / n
         memory = [*memory, score] if n <= window else [*memory[:slot], score, *memory[slot + 1 :]][:window]
-        placed = rest / (2 * (t + PATIENCE))
+        placed = rest / (2 * (t + STAKE_STEPS))
         rest -= placed
         stakes += [[name, placed / len(BETS)] for name in BETS]
         for stake in stakes:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from conformesh import Network
-from conformesh.online import LEARNERS, PID, Smoothing, checkpoint, online, simulating
+from conformesh.online import LEARNERS, PID, Smoothing, checkpoint, online
+from conformesh.online import simulation as simulating
 
 DEVICES, STEPS, BLOCK = 5, 90, 16
 RING = Network.cycle(DEVICES)

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformesh.online.accounts import Account
+from conformesh.online.accounts import DeviceAccount
 from conformesh.online.bounds import Gap
-from conformesh.online.counters import LARGEST, LIVES, Counters, Counting, Life, Tally
+from conformesh.online.counters import LARGEST, LIVES, Counters, CountingLearner, CoverageCounts, Life
 
-RULE = Counting(Fraction(1, 10), learning=0.5, local=0.05, bound=1.0)
+RULE = CountingLearner(Fraction(1, 10), learning=0.5, local=0.05, bound=1.0)
 NOTHING = Counters({})
 
 tallies = st.builds(
-    lambda steps, share, *rest: Tally(steps, int(steps * share), *rest),
+    lambda steps, share, *rest: CoverageCounts(steps, int(steps * share), *rest),
     st.integers(0, 50),
     st.floats(0, 1),
     st.integers(0, 3),
@@ -60,18 +60,18 @@ def test_any_bytes_are_counters_or_refused(data):
 
 
 def test_what_is_refused_and_why():
-    good = Counters({Life("a", 1): Tally(3, 1)}, 0.5)
-    other = Counting(Fraction(1, 10), 0.5, 0.05, 2.0)
+    good = Counters({Life("a", 1): CoverageCounts(3, 1)}, 0.5)
+    other = CountingLearner(Fraction(1, 10), 0.5, 0.05, 2.0)
     with pytest.raises(ValueError, match="another rule"):
         Counters.decode(good.encode(other), RULE)
     for bad in (
-        Counters({Life("a", 1): Tally(3, 4)}),
+        Counters({Life("a", 1): CoverageCounts(3, 4)}),
         Counters({}, math.nan),
         Counters({}, math.inf),
         Counters({}, 1.5),
-        Counters({Life("a", -1): Tally(3, 1)}),
-        Counters({Life("a", 1): Tally(2**53, 1)}),
-        *(Counters({Life("a", 1): Tally(3, 1, evidence=wrong)}) for wrong in (math.nan, math.inf, -0.1)),
+        Counters({Life("a", -1): CoverageCounts(3, 1)}),
+        Counters({Life("a", 1): CoverageCounts(2**53, 1)}),
+        *(Counters({Life("a", 1): CoverageCounts(3, 1, evidence=wrong)}) for wrong in (math.nan, math.inf, -0.1)),
     ):
         with pytest.raises(ValueError, match="malformed"):
             Counters.decode(bad.encode(RULE), RULE)
@@ -84,7 +84,7 @@ def test_what_is_refused_and_why():
 
 
 def test_a_device_has_few_lives_and_those_with_most_steps_are_kept():
-    many = Counters({Life("a", number): Tally(number, 0) for number in range(3 * LIVES)})
+    many = Counters({Life("a", number): CoverageCounts(number, 0) for number in range(3 * LIVES)})
     merged = NOTHING.merge(many)
     assert {life.number for life in merged.tallies} == {*range(2 * LIVES, 3 * LIVES)}
 
@@ -92,14 +92,16 @@ def test_a_device_has_few_lives_and_those_with_most_steps_are_kept():
 @pytest.mark.parametrize(("name", "value"), [("local", 0.0), ("bound", -1.0), ("local", math.nan), ("learning", -0.1)])
 def test_a_rule_without_a_bound_is_refused(name, value):
     with pytest.raises(ValueError, match=f"online {name} must be .* got"):
-        Counting(**{"alpha": Fraction(1, 10), "learning": 0.5, "local": 0.05, "bound": 1.0} | {name: value})
+        CountingLearner(**{"alpha": Fraction(1, 10), "learning": 0.5, "local": 0.05, "bound": 1.0} | {name: value})
 
 
 def test_words():
     assert str(RULE.account()) == "no labels so far"
-    assert str(Account(0.1, 1000, 103, Gap(20.4, 20.4))) == "so far 0.103, guaranteed within 0.021 of 0.1"
-    assert RULE.account(Tally(1, 1)).bound == pytest.approx(0.9)  # a share is never further away
-    assert RULE.account(Tally(1000, 0), Tally(1000, 0, 4)).bound == pytest.approx((20.9 + 24.5) / 2000)
+    assert str(DeviceAccount(0.1, 1000, 103, Gap(20.4, 20.4))) == "so far 0.103, guaranteed within 0.021 of 0.1"
+    assert RULE.account(CoverageCounts(1, 1)).bound == pytest.approx(0.9)  # a share is never further away
+    assert RULE.account(CoverageCounts(1000, 0), CoverageCounts(1000, 0, 4)).bound == pytest.approx(
+        (20.9 + 24.5) / 2000
+    )
 
 
 # --- the bound --------------------------------------------------------------------------------------------------------
@@ -115,11 +117,15 @@ ADVERSARIES = {  # a score in [0, 1], from the threshold it is to miss or not to
 
 def played(adversary, rng, rule, steps, lie=False):
     """One device with late labels, and others that say anything; return its tally at every step."""
-    own, heard, pending, later, found = Tally(), Counters({}, rng.random()), {}, {}, []
+    own, heard, pending, later, found = CoverageCounts(), Counters({}, rng.random()), {}, {}, []
     for number in range(steps):
-        heard = heard.merge(Counters({Life("b", 0): Tally(n := rng.randrange(9 * number + 1), rng.randrange(n + 1))}))
+        heard = heard.merge(
+            Counters({Life("b", 0): CoverageCounts(n := rng.randrange(9 * number + 1), rng.randrange(n + 1))})
+        )
         if lie:
-            heard = Counters({Life("b", 0): Tally(n := rng.randrange(10**6), rng.choice([0, n]))}, rng.random())
+            heard = Counters(
+                {Life("b", 0): CoverageCounts(n := rng.randrange(10**6), rng.choice([0, n]))}, rng.random()
+            )
         pending[number] = rule.threshold(heard.merge(Counters({Life("a", 0): own})), own)
         later[number] = 0
         for which in rng.sample(sorted(pending), rng.choice([0, 1, 1, 2]) if len(pending) > 1 else 1):
@@ -129,7 +135,7 @@ def played(adversary, rng, rule, steps, lie=False):
             for after in range(which + 1, number + 1):
                 later[after] += 1
             late = max(later[n] for n in later if n not in pending)
-            own = Tally(own.steps + 1, own.misses + missed, late)
+            own = CoverageCounts(own.steps + 1, own.misses + missed, late)
             found.append(own)
     return found
 
@@ -139,7 +145,7 @@ def played(adversary, rng, rule, steps, lie=False):
 def test_no_sequence_escapes_the_bound(adversary, lie):
     for seed in range(20):
         rng = random.Random(f"{adversary} {seed}")
-        rule = Counting(
+        rule = CountingLearner(
             Fraction(rng.randint(1, 19), 20), rng.choice([0.0, 0.1, 1.0]), rng.choice([0.02, 0.2, 1.0]), 1.0
         )
         for own in played(adversary, rng, rule, 200, lie):
@@ -149,12 +155,12 @@ def test_no_sequence_escapes_the_bound(adversary, lie):
 
 def test_the_bound_is_attained():
     """All that is heard pulls down, so that the device must climb to B on its own: the bound within 5 %."""
-    rule = Counting(Fraction(1, 10), 1.0, 0.01, 1.0)
-    own, down = Tally(), Counters({Life("b", 0): Tally(10**6, 0)}, 0.0)
+    rule = CountingLearner(Fraction(1, 10), 1.0, 0.01, 1.0)
+    own, down = CoverageCounts(), Counters({Life("b", 0): CoverageCounts(10**6, 0)}, 0.0)
     most = 0.0
     while own.steps < 2000:
         missed = rule.threshold(down, own) < 1.0
-        own = Tally(own.steps + 1, own.misses + missed)
+        own = CoverageCounts(own.steps + 1, own.misses + missed)
         account = rule.account(own)
         if account.bound < 0.9:
             most = max(most, abs(account.rate - account.alpha) / account.bound)
@@ -163,17 +169,17 @@ def test_the_bound_is_attained():
 
 def test_without_the_local_part_the_bound_is_broken():
     """The check itself: a threshold from the counters of others alone is carried away by a lie."""
-    rule = Counting(Fraction(1, 10), 1.0, 0.5, 1.0)
-    down, own = Counters({Life("b", 0): Tally(10**6, 0)}, 0.0), Tally()
+    rule = CountingLearner(Fraction(1, 10), 1.0, 0.5, 1.0)
+    down, own = Counters({Life("b", 0): CoverageCounts(10**6, 0)}, 0.0), CoverageCounts()
     for _ in range(200):
-        missed = rule.threshold(down, Tally()) < 0.5
-        own = Tally(own.steps + 1, own.misses + missed)
+        missed = rule.threshold(down, CoverageCounts()) < 0.5
+        own = CoverageCounts(own.steps + 1, own.misses + missed)
     account = rule.account(own)
     assert abs(account.rate - account.alpha) > account.bound
 
 
 def test_everybody_together():
-    parts = [Counters({Life(name, 0): Tally(100, k)}) for k, name in enumerate("abcdef")]
+    parts = [Counters({Life(name, 0): CoverageCounts(100, k)}) for k, name in enumerate("abcdef")]
     fleet = reduce(Counters.merge, parts)
     account = RULE.account(*fleet.tallies.values())
     assert (account.labels, account.misses) == (fleet.steps, fleet.misses) == (600, 15)

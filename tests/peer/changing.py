@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformesh import Network
-from conformesh.peer.anytime import Anytime
+from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
-from conformesh.peer.loopback import Faults, Played, _World
+from conformesh.peer.loopback import LinkFaults, Played, _World
 from conformesh.peer.rosters import Rosters, roster_words
 from conformesh.peer.settings import Settings
 from conformesh.protocols.messages import Gather, Max, Packets
@@ -121,7 +121,7 @@ class Changing(_World):
         at = {name: i for i, name in enumerate(self.names)}
 
         def make(net, row):
-            if issubclass(self.kind, Anytime):
+            if issubclass(self.kind, AsyncDevice):
                 told = yield Gather(Packets.of([bytes([1 + version])]))
                 said = {at[net.ids[j]]: told.packets[j][0] for j in np.flatnonzero(told.heard).tolist()}
                 return tuple(said.get(i, 0) for i in range(len(self.names)))
@@ -197,7 +197,7 @@ class OneResult:
             self._seen.add(key)
             who = tuple(device.full.ids[k] for k in device.survivors)
             mine = device.rosters.number, who, device.result
-            alone = isinstance(device, Anytime)
+            alone = isinstance(device, AsyncDevice)
             first = self.certified.setdefault((device.rosters.number, device.number) if alone else device.number, mine)
             if first != mine:
                 raise TwoResultsError(f"run {device.number}: {first} and {mine}")
@@ -248,4 +248,4 @@ def settings(**changes):
     return Settings(**({"retry": 0.1, "patience": 1.0, "linger": 0.4, "on_lost": "continue"} | changes))
 
 
-__all__ = ["Changing", "Faults", "List", "Member", "OneResult", "Played", "TwoResultsError", "drawn_rosters"]
+__all__ = ["Changing", "LinkFaults", "List", "Member", "OneResult", "Played", "TwoResultsError", "drawn_rosters"]

@@ -9,7 +9,7 @@ import numpy as np
 from conformesh.kernels.ranks import exact_alpha, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import async_protocol, make_options
-from conformesh.peer.anytime import Anytime
+from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.loopback import drawn_faults, play
 from conformesh.peer.settings import Settings
 
@@ -18,7 +18,7 @@ ALPHA = Fraction(1, 10)
 
 
 def starter(
-    network, scores, device=Anytime, settings=None, caps=True, alpha=ALPHA, target="sizes", method="e-dcp", **how
+    network, scores, device=AsyncDevice, settings=None, caps=True, alpha=ALPHA, target="sizes", method="e-dcp", **how
 ):
     """Return what starts a device of a row on a journal; `scores` may change from one start to the next."""
     levels, chosen = (exact_alpha(alpha),), make_options(method, how.pop("options", {}))

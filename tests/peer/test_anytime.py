@@ -5,12 +5,12 @@ import pytest
 
 from conformesh import Network
 from conformesh.peer import frames
-from conformesh.peer.anytime import Anytime
+from conformesh.peer.async_device import AsyncDevice
+from conformesh.peer.entry_store import REASON, key_of, pack_shelf
 from conformesh.peer.frames import ENTRIES, HELLO, Frame
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.loopback import Changing, Cut, Faults, Pause, play
+from conformesh.peer.loopback import Changing, Cut, LinkFaults, Pause, play
 from conformesh.peer.settings import Settings
-from conformesh.peer.shelf import REASON, key_of, pack_shelf
 from conformesh.peer.spreading import AT_ONCE
 from conformesh.peer.words import Hello
 from conformesh.protocols.messages import Gather, Packets
@@ -72,7 +72,7 @@ def test_nobody_waits_for_a_device_that_is_away():
         seen.append(devices[0].result.certificates[0][0].heard)
 
     judge = Judge(network, scores)
-    faults = Faults(late={3: 20.0})
+    faults = LinkFaults(late={3: 20.0})
     played = play(network, starter(network, scores), faults, np.random.default_rng(0), check=check)
     assert all(device.final for device in played.devices)
     assert ("0", "1", "2") in seen
@@ -82,7 +82,7 @@ def test_nobody_waits_for_a_device_that_is_away():
 def test_who_never_comes_leaves_a_certificate_about_the_heard():
     network = Network.chain(4)
     scores = drawn(network, 1, low=20, high=40)
-    faults = Faults(late={3: 1e9})
+    faults = LinkFaults(late={3: 1e9})
     settings = Settings(patience=5.0)
     played = play(network, starter(network, scores, settings=settings), faults, np.random.default_rng(0), limit=60.0)
     for device in played.devices[:3]:
@@ -102,7 +102,7 @@ def test_parts_that_do_not_hear_each_other_never_both_certify_about_everybody():
         seen.extend(device.result.about_all for device in devices)
 
     judge = Judge(network, scores)
-    faults = Faults(cuts=(Cut(0.0, 1e9, frozenset({0, 1})),))
+    faults = LinkFaults(cuts=(Cut(0.0, 1e9, frozenset({0, 1})),))
     play(network, starter(network, scores), faults, np.random.default_rng(0), limit=20.0, check=check)
     assert seen
     assert all(np.isinf(one.thresholds[0, 0, 0]) for one in seen)
@@ -112,7 +112,7 @@ def test_links_of_which_a_fifth_is_up_are_enough():
     network = Network.torus(3, 3)
     scores = drawn(network, 7, low=5)
     judge = Judge(network, scores)
-    faults = Faults(loss=0.3, links=Changing(0.2, 0.1))
+    faults = LinkFaults(loss=0.3, links=Changing(0.2, 0.1))
     played = play(network, starter(network, scores), faults, np.random.default_rng(1), check=judge)
     assert all(device.final for device in played.devices)
 
@@ -141,7 +141,7 @@ def deliver(sender, to, now):
             to.receive(data, sender.row, now)
 
 
-def with_other_scores(network, scores, others, faults, seed=0, device=Anytime, keeps_journal=True):
+def with_other_scores(network, scores, others, faults, seed=0, device=AsyncDevice, keeps_journal=True):
     """Play a schedule in which device 0 starts again with other scores; return the devices."""
     held, boots = [*scores], []
     start = starter(network, held, device=device, caps=False)
@@ -165,7 +165,7 @@ def test_other_scores_after_a_restart_make_a_new_run_that_all_agree_on(keeps_jou
     network = GRAPHS[seed % 5]
     scores = drawn(network, seed, low=6)
     others = scores[0] - 1.5
-    faults = Faults(loss=0.2, pauses=(Pause(0, 0.1 * (1 + seed), 0.1 * (1 + seed) + 0.4, crash=True),))
+    faults = LinkFaults(loss=0.2, pauses=(Pause(0, 0.1 * (1 + seed), 0.1 * (1 + seed) + 0.4, crash=True),))
     devices = with_other_scores(network, scores, others, faults, seed, keeps_journal=keeps_journal)
     right = Judge(network, [others, *scores[1:]]).right
     assert {device.result.thresholds[0, 0, 0] for device in devices} == {right}
@@ -180,7 +180,7 @@ def test_a_new_run_is_asked_for_at_most_every_linger_seconds():
     played = play(
         network,
         starter(network, scores, settings=settings),
-        Faults(requests=asks),
+        LinkFaults(requests=asks),
         np.random.default_rng(0),
         limit=20.0,
         stay=True,
@@ -234,7 +234,7 @@ def test_a_reason_travels_and_others_go_on():
             device.refuse("its file of scores cannot be read", 0.0)
         return device
 
-    played = play(network, begin, Faults(loss=0.3), np.random.default_rng(0), limit=60.0)
+    played = play(network, begin, LinkFaults(loss=0.3), np.random.default_rng(0), limit=60.0)
     for device in played.devices:
         if device.row != 2:
             assert device.reasons == {2: "2 cannot take part: its file of scores cannot be read"}
@@ -262,7 +262,7 @@ def test_a_full_disk_is_told_to_the_others_who_go_on():
     def begin(k, journal):
         return start(k, Full() if k == 1 else journal)
 
-    played = play(network, begin, Faults(loss=0.2), np.random.default_rng(2), limit=40.0)
+    played = play(network, begin, LinkFaults(loss=0.2), np.random.default_rng(2), limit=40.0)
     assert played.devices[1].error.code == "journal"
     assert "journal.bin" in str(played.devices[1].error)
     for device in (one for one in played.devices if one.row != 1):
@@ -297,7 +297,7 @@ def test_an_entry_that_nobody_could_say_counts_as_never_heard():
     assert device.phase == "running"
 
 
-class Babbles(Anytime):
+class Babbles(AsyncDevice):
     """Says what nobody could say."""
 
     def _say(self, key, text):
@@ -311,17 +311,17 @@ def test_one_that_babbles_is_left_out_by_all_and_costs_no_run():
     kinds = {2: Babbles}
 
     def start(k, journal):
-        how = {"device": kinds.get(k, Anytime), "settings": Settings(patience=4.0)}
+        how = {"device": kinds.get(k, AsyncDevice), "settings": Settings(patience=4.0)}
         return starter(network, scores, **how)(k, journal)
 
-    played = play(network, start, Faults(loss=0.2), np.random.default_rng(3), limit=40.0)
+    played = play(network, start, LinkFaults(loss=0.2), np.random.default_rng(3), limit=40.0)
     for device in (one for one in played.devices if one.row != 2):
         assert device.result.certificates[0][0].heard == ("0", "1", "3")
         assert device.number == 1
 
 
 def frames_body(device, other, entry):
-    from conformesh.peer.shelf import key_of, pack_shelf
+    from conformesh.peer.entry_store import key_of, pack_shelf
 
     return pack_shelf(2, 1 << key_of(1, 0), 0, [(key_of(1, 0), entry)])
 
@@ -341,7 +341,7 @@ def test_a_large_entry_travels_in_a_frame_of_its_own():
         told = yield Gather(Packets.of([b"own"]))
         return int(told.heard.sum())
 
-    device = Anytime(0, network, {}, make, MemoryJournal(), Settings())
+    device = AsyncDevice(0, network, {}, make, MemoryJournal(), Settings())
     device.start(0.0)
     device.outbox()
     for k, size in ((1, 150_000), (2, 2**24)):

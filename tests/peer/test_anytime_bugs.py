@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from conformesh import Network
-from conformesh.peer.anytime import Anytime
-from conformesh.peer.loopback import Changing, Faults, Pause, play
-from conformesh.peer.shelf import SLOTS, key_of
+from conformesh.peer.async_device import AsyncDevice
+from conformesh.peer.entry_store import SLOTS, key_of
+from conformesh.peer.loopback import Changing, LinkFaults, Pause, play
 from conformesh.peer.waiting import Waiting
 from conformesh.peer.words import Hello
 from conformesh.protocols import entries
@@ -19,7 +19,7 @@ from tests.peer.test_anytime import GRAPHS, with_other_scores
 SEEDS = range(6)
 
 
-class _Waits(Anytime):
+class _Waits(AsyncDevice):
     """A device with another idea of when to say something again."""
 
     waiting = Waiting
@@ -56,7 +56,7 @@ class NeverRepeats(_Waits):
             return math.inf
 
 
-class DropsWhatComesEarly(Anytime):
+class DropsWhatComesEarly(AsyncDevice):
     """A second entry before the first of the same device is thrown away, and not asked for again."""
 
     def _learn(self, key, data, sender):
@@ -66,7 +66,7 @@ class DropsWhatComesEarly(Anytime):
         super()._learn(key, data, sender)
 
 
-class IsDoneTooEarly(Anytime):
+class IsDoneTooEarly(AsyncDevice):
     """The first entries of all are taken for everything."""
 
     def _evaluate(self):
@@ -75,27 +75,27 @@ class IsDoneTooEarly(Anytime):
             self._final, self.phase = True, "finished"
 
 
-class KeepsNoHeading(Anytime):
+class KeepsNoHeading(AsyncDevice):
     """A journal is taken for that of these scores, whatever it was written with."""
 
     def _heading(self):
         return super()._heading()._replace(scores="")
 
 
-class ComparesNoWords(Anytime):
+class ComparesNoWords(AsyncDevice):
     """The same entries are taken for the same words."""
 
     def _clash(self, sender):
         pass
 
 
-class JoinsNoLaterRun(Anytime):
+class JoinsNoLaterRun(AsyncDevice):
     def _on_hello(self, frame):
         if Hello.of(frame.body, self.full.devices).run <= self.number:
             super()._on_hello(frame)
 
 
-class ClaimsWhatItLacks(Anytime):
+class ClaimsWhatItLacks(AsyncDevice):
     """The first entry of device 0 is said to be known, though it was not heard."""
 
     def _recall(self):
@@ -119,7 +119,7 @@ def false_or_hung(device, **how):
 
 
 def test_the_storms_find_nothing_in_the_device_itself():
-    assert not false_or_hung(Anytime)
+    assert not false_or_hung(AsyncDevice)
     assert not false_or_hung(_Waits)
 
 
@@ -137,14 +137,14 @@ def forgetful(device):
     hung = 0
     for seed in range(6):
         pauses = tuple(Pause(1, 0.3 + 0.3 * i, 0.4 + 0.3 * i, crash=True, tear=10_000) for i in range(3))
-        faults = Faults(loss=0.5, pauses=pauses, late={0: 0.5})
+        faults = LinkFaults(loss=0.5, pauses=pauses, late={0: 0.5})
         played = play(network, starter(network, scores, device=device), faults, np.random.default_rng(seed), limit=30.0)
         hung += not all(one.final for one in played.devices)
     return hung
 
 
 def test_a_torn_journal_notices():
-    assert forgetful(Anytime) == 0
+    assert forgetful(AsyncDevice) == 0
     assert forgetful(NeverForgetsWhatOthersHad) > 0
 
 
@@ -154,7 +154,7 @@ def mixed(device, keeps_journal):
     for seed in range(5):
         network = GRAPHS[seed % len(GRAPHS)]
         scores = drawn(network, seed, low=6)
-        faults = Faults(loss=0.2, pauses=(Pause(0, 0.1 * (1 + seed), 0.1 * (1 + seed) + 0.4, crash=True),))
+        faults = LinkFaults(loss=0.2, pauses=(Pause(0, 0.1 * (1 + seed), 0.1 * (1 + seed) + 0.4, crash=True),))
         devices = with_other_scores(
             network, scores, scores[0] - 1.5, faults, seed, device=device, keeps_journal=keeps_journal
         )
@@ -167,7 +167,7 @@ def mixed(device, keeps_journal):
     ("bug", "keeps_journal"), [(KeepsNoHeading, True), (ComparesNoWords, False), (JoinsNoLaterRun, True)]
 )
 def test_other_scores_notice(bug, keeps_journal):
-    assert mixed(Anytime, keeps_journal) == 0
+    assert mixed(AsyncDevice, keeps_journal) == 0
     assert mixed(bug, keeps_journal) > 0
 
 
@@ -204,8 +204,8 @@ def forgets_who_is_missing(monkeypatch):
     """About everybody, with the rank that is asked of those who were heard."""
     about = entries._about_all
 
-    def wrong(site, alphas, known, heard):
-        return about(replace(site, caps=0 * site.caps) if site.caps is not None else site, alphas, known, heard)
+    def wrong(block, alphas, known, heard):
+        return about(replace(block, caps=0 * block.caps) if block.caps is not None else block, alphas, known, heard)
 
     monkeypatch.setattr(entries, "_about_all", wrong)
 
@@ -241,7 +241,7 @@ def test_certificates_notice(mistake, monkeypatch):
     mistake(monkeypatch)
     entries._Sketch.read.cache_clear()
     try:
-        assert false_or_hung(Anytime)
+        assert false_or_hung(AsyncDevice)
     finally:
         entries._Sketch.read.cache_clear()
 
@@ -250,6 +250,6 @@ def test_links_that_are_never_up_leave_everybody_with_a_true_certificate_about_i
     network = Network.cycle(4)
     scores = drawn(network, 8, low=12)
     judge = Judge(network, scores)
-    faults = Faults(links=Changing(1e-12, 1.0))
+    faults = LinkFaults(links=Changing(1e-12, 1.0))
     played = play(network, starter(network, scores), faults, np.random.default_rng(0), limit=20.0, check=judge)
     assert [device.survivors for device in played.devices] == [(0,), (1,), (2,), (3,)]

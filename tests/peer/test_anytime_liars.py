@@ -8,12 +8,12 @@ import pytest
 
 from conformesh import Network
 from conformesh.peer import frames, spreading
-from conformesh.peer.anytime import Anytime
+from conformesh.peer.async_device import AsyncDevice
+from conformesh.peer.entry_store import PROOF, SLOTS, key_of, keys_of, pack_shelf, sealed, unsealed
 from conformesh.peer.frames import ENTRIES, HELLO, Frame
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.loopback import Faults, play
+from conformesh.peer.loopback import LinkFaults, play
 from conformesh.peer.settings import Settings
-from conformesh.peer.shelf import PROOF, SLOTS, key_of, keys_of, pack_shelf, sealed, unsealed
 from conformesh.peer.spreading import LONGEST_SIGNED, MOST_CLASHES
 from conformesh.peer.words import Hello
 from conformesh.protocols.reports import MOST_BINS, Report, reports_said
@@ -37,7 +37,7 @@ class Secret:
         return hmac.compare_digest(self._of(owner, data), proof)
 
 
-class TwoFaced(Anytime):
+class TwoFaced(AsyncDevice):
     """Says other scores to neighbours with an odd row, signed as well."""
 
     def _due(self, wait):
@@ -59,7 +59,7 @@ def robust(network, scores, kinds=None, liars=1):
     options = {"options": {"liars": liars}, "method": "r-dcp", "caps": True, "settings": Settings(patience=8.0)}
 
     def start(k, journal):
-        kind = (kinds or {}).get(k, Anytime)
+        kind = (kinds or {}).get(k, AsyncDevice)
         return starter(network, scores, device=kind, seal=Secret(k), **options)(k, journal)
 
     return start
@@ -75,7 +75,7 @@ def honest_rank(scores, honest, threshold):
 def test_honest_devices_end_with_a_threshold_that_bears_a_liar(seed):
     network = Network.complete(12)
     scores = drawn(network, seed, low=20, high=30)
-    played = play(network, robust(network, scores), Faults(loss=0.3), np.random.default_rng(seed), limit=60.0)
+    played = play(network, robust(network, scores), LinkFaults(loss=0.3), np.random.default_rng(seed), limit=60.0)
     for device in played.devices:
         outcome = device.result
         assert device.final
@@ -91,7 +91,7 @@ def test_who_signs_two_things_is_known_to_all_and_counts_as_not_heard(seed):
     network = Network.complete(12)
     scores = drawn(network, seed, low=20, high=30)
     played = play(
-        network, robust(network, scores, {3: TwoFaced}), Faults(loss=0.2), np.random.default_rng(seed), limit=60.0
+        network, robust(network, scores, {3: TwoFaced}), LinkFaults(loss=0.2), np.random.default_rng(seed), limit=60.0
     )
     honest = [k for k in range(12) if k != 3]
     for device in played.devices:

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformesh.peer.anytime import Anytime
+from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
 from conformesh.peer.frames import FrameError
-from conformesh.peer.loopback import Cut, Faults, Pause, drawn_partitions
+from conformesh.peer.loopback import Cut, LinkFaults, Pause, drawn_partitions
 from conformesh.peer.rosters import Rosters
 from tests.campaigns import campaign_seeds
 from tests.peer.changing import Changing, List, OneResult, TwoResultsError, drawn_edges, drawn_rosters, settings
@@ -37,7 +37,7 @@ def drawn(seed, *, heal=False, kind=Device):
         known = roster
     if heal and rosters:
         hand += [(9 * PATIENCE, name, rosters[-1]) for name in NAMES]  # by hand, also to who was cut off when removed
-    world = Changing(NAMES, first, hand, Faults(), rng, settings(), kind)
+    world = Changing(NAMES, first, hand, LinkFaults(), rng, settings(), kind)
     world.faults = drawn_partitions(world.network, rng, PATIENCE, heal=heal)
     for k, name in enumerate(NAMES):
         if name in first.devices:
@@ -55,7 +55,7 @@ def no_two_results(seeds, kind=Device):
     return sum(map(len, found)), max(len({number for number, _, _ in one.values()}) for one in found)
 
 
-@pytest.mark.parametrize("kind", [Device, Anytime])
+@pytest.mark.parametrize("kind", [Device, AsyncDevice])
 def test_no_schedule_certifies_two_results_while_rosters_change(kind):
     """Devices come and go, the network falls into parts, rosters reach some devices late, twice or not at all."""
     results, rosters = no_two_results(range(20), kind)
@@ -64,7 +64,7 @@ def test_no_schedule_certifies_two_results_while_rosters_change(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [Device, Anytime])
+@pytest.mark.parametrize("kind", [Device, AsyncDevice])
 def test_many_schedules_certify_no_two_results_while_rosters_change(kind):
     no_two_results(campaign_seeds(300, 20), kind)
 
@@ -84,7 +84,7 @@ def ends_well(seeds, kind=Device):
         assert len({(device.number, device.result) for device in up.values()}) == 1, seed
 
 
-@pytest.mark.parametrize("kind", [Device, Anytime])
+@pytest.mark.parametrize("kind", [Device, AsyncDevice])
 def test_when_all_is_well_again_everybody_agrees_under_the_last_roster(kind):
     ends_well(range(12), kind)
 
@@ -95,7 +95,7 @@ def test_groups_that_left_out_one_of_the_other_do_not_wait_for_each_other_for_ev
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [Device, Anytime])
+@pytest.mark.parametrize("kind", [Device, AsyncDevice])
 def test_many_schedules_end_well(kind):
     ends_well(campaign_seeds(100, 12), kind)
 
@@ -118,7 +118,7 @@ THREE = TWO.next(tuple("cde"), everybody("cde"))
 
 def skipped(kind):
     """The newest roster reaches c alone, which is cut off from a and b: these go on under the first one."""
-    faults = Faults(cuts=(Cut(0.0, FOREVER, frozenset({0, 1})),))
+    faults = LinkFaults(cuts=(Cut(0.0, FOREVER, frozenset({0, 1})),))
     world = Changing(NAMES, ONE, [(0.0, "c", THREE)], faults, np.random.default_rng(0), settings(), kind)
     check = OneResult()
     world.run(10.0, check)
@@ -137,7 +137,7 @@ def test_who_did_not_see_a_result_does_not_take_a_neighbours_word_for_it():
     e is new, and stays out until the authority says so (below), whatever c and d tell it.
     """
     hand = [(2.0, "a", TWO), (5.0, "b", THREE)]
-    world = Changing(NAMES, ONE, hand, Faults(), np.random.default_rng(0), settings())
+    world = Changing(NAMES, ONE, hand, LinkFaults(), np.random.default_rng(0), settings())
     check = OneResult()
     world.run(12.0, check)
     assert {names for number, names, _ in check.certified.values() if number == 3} == {("c", "d")}
@@ -150,7 +150,7 @@ def test_a_roster_is_dead_once_a_later_one_has_a_result():
     The authority has said so to e, which is new, as it must to sign such a roster at all.
     """
     hand = [(2.0, "a", TWO), (5.0, "b", replace(THREE, settled=2, earlier=((2, TWO.devices),)))]
-    world = Changing(NAMES, ONE, hand, Faults(), np.random.default_rng(0), settings())
+    world = Changing(NAMES, ONE, hand, LinkFaults(), np.random.default_rng(0), settings())
     check = OneResult()
     world.run(12.0, check)
     assert [(number, names) for number, names, _ in check.certified.values()] == [
@@ -164,7 +164,7 @@ def test_a_roster_is_dead_once_a_later_one_has_a_result():
 
 def test_a_roster_that_arrives_in_the_middle_of_a_run_ends_it():
     """The first run is slow; its devices move in the middle of it, and it has no result."""
-    faults = Faults(delay=(0.2, 0.3))
+    faults = LinkFaults(delay=(0.2, 0.3))
     world = Changing(NAMES, ONE, [(0.7, "a", TWO)], faults, np.random.default_rng(0), settings(patience=5.0))
     check = OneResult()
     world.run(20.0, check)
@@ -173,7 +173,7 @@ def test_a_roster_that_arrives_in_the_middle_of_a_run_ends_it():
 
 def test_a_device_that_was_down_is_handed_the_roster_by_a_neighbour_that_stays():
     hand = [(1.0, "b", TWO)]
-    faults = Faults(pauses=(Pause(2, 0.5, 6.0, crash=True),))
+    faults = LinkFaults(pauses=(Pause(2, 0.5, 6.0, crash=True),))
     world = Changing(NAMES, ONE, hand, faults, np.random.default_rng(0), settings())
     check = OneResult()
     world.run(15.0, check)
@@ -275,7 +275,7 @@ def test_quorum_across_rosters_in_many_cases():
 
 
 def test_what_is_no_newer_roster_is_refused_and_counted():
-    world = Changing(NAMES, TWO, [], Faults(), np.random.default_rng(0), settings())
+    world = Changing(NAMES, TWO, [], LinkFaults(), np.random.default_rng(0), settings())
     world.run(1.0, lambda devices: None)
     device = world.devices[1]
     with pytest.raises(FrameError, match="a roster that is refused: not newer"):

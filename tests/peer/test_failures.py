@@ -8,7 +8,7 @@ from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.frames import FINISHED, HELLO, READY, WANT, Frame
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.loopback import Faults, Pause, play
+from conformesh.peer.loopback import LinkFaults, Pause, play
 from conformesh.peer.memory import ENDED
 from conformesh.peer.settings import PeerError, Settings
 from conformesh.peer.words import LONGEST, Hello, News, pack_rows, unpack_rows, words_of
@@ -53,7 +53,7 @@ def starter(network, when="", error=None, settings=None, kind=Device, rounds=6):
 
 
 def ends(network, start, faults=None, limit=100.0):
-    return play(network, start, faults or Faults(), np.random.default_rng(0), limit)
+    return play(network, start, faults or LinkFaults(), np.random.default_rng(0), limit)
 
 
 @pytest.mark.parametrize("when", ["make", "round 0", "round 3", "end"])
@@ -110,7 +110,7 @@ def test_an_error_while_the_journal_is_replayed_is_told_too():
         boots.append(k)
         return (broken if boots.count(ODD) > 1 else sound)(k, journal)
 
-    played = ends(CHAIN, start, Faults(pauses=(Pause(ODD, 0.06, 0.3, crash=True),)))
+    played = ends(CHAIN, start, LinkFaults(pauses=(Pause(ODD, 0.06, 0.3, crash=True),)))
     for device in played.devices:
         assert str(device.error).startswith("2 could not go on: ValueError: no luck")
         assert device._stopped_at < 1.0

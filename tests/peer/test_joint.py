@@ -6,10 +6,10 @@ import pytest
 from conformesh import METHODS, Network
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.loopback import Faults, Pause, play
+from conformesh.peer.loopback import LinkFaults, Pause, play
 from conformesh.pipeline.solver import solve_draws
-from conformesh.protocols.joint import joint
-from conformesh.protocols.site import Outcome
+from conformesh.protocols.block import Answers
+from conformesh.protocols.size_agreement import joint
 from tests.peer.devices import expected, starter, thresholds
 from tests.reference import distances
 
@@ -33,7 +33,7 @@ def ragged(network):
 )
 def test_devices_that_know_only_the_map_end_with_the_simulators_threshold(method, network):
     scores, options = ragged(network), SHORT.get(method, {})
-    played = play(network, starter(network, scores, method, **options), Faults(), np.random.default_rng(1))
+    played = play(network, starter(network, scores, method, **options), LinkFaults(), np.random.default_rng(1))
     assert thresholds(played.devices) == expected(network, scores, method, **options)
     assert len({device.round for device in played.devices}) == 1
 
@@ -43,7 +43,7 @@ def test_a_method_costs_what_it_costs_in_the_simulator_and_the_table_of_sizes_is
     """On a cycle of 8 e-dcp with the tree takes 28 rounds, the sizes 4 more: everybody passes on 7 of them."""
     scores, options = ragged(network), SHORT.get(method, {})
     right = solve_draws(WeightedScores.of(scores), network, (0.1,), method, **options).cost
-    played = play(network, starter(network, scores, method, **options), Faults(), np.random.default_rng(1))
+    played = play(network, starter(network, scores, method, **options), LinkFaults(), np.random.default_rng(1))
     for k, device in enumerate(played.devices):
         cost, sent = device.result.cost, device.ledger.cost()
         assert (cost.rounds, cost.numbers.tolist(), cost.bits.tolist()) == (
@@ -65,7 +65,7 @@ def test_a_crash_changes_nothing_on_the_ledger():
     network = Network.cycle(8)
     scores, costs = ragged(network), []
     for pauses in ((), (Pause(3, 0.02, 0.3, crash=True), Pause(5, 0.05, 0.4, crash=True))):
-        faults = Faults(pauses=pauses, delay=(0.001, 0.002))
+        faults = LinkFaults(pauses=pauses, delay=(0.001, 0.002))
         played = play(network, starter(network, scores), faults, np.random.default_rng(1))
         costs.append([device.ledger.cost().to_dict() for device in played.devices])
     assert costs[0] == costs[1]
@@ -74,7 +74,7 @@ def test_a_crash_changes_nothing_on_the_ledger():
 def test_an_oracle_is_refused_by_name():
     network = Network.chain(2)
     start = starter(network, ragged(network), "q-dcp", rounds=5, bound="paper")
-    for device in play(network, start, Faults(), np.random.default_rng(0)).devices:
+    for device in play(network, start, LinkFaults(), np.random.default_rng(0)).devices:
         assert re.search("could not go on: ValueError: .*oracle.*bound='sound'", str(device.error))
 
 
@@ -82,9 +82,9 @@ def test_every_device_learns_how_many_scores_the_others_have():
     network = Network.chain(5)
     seen = {}
 
-    def method(site, samples):
-        seen[int(site.here[0])] = site.sizes.ravel().tolist()
-        return Outcome(np.zeros((1, 1, 1)), [])
+    def method(block, samples):
+        seen[int(block.rows[0])] = block.sizes.ravel().tolist()
+        return Answers(np.zeros((1, 1, 1)), [])
         yield  # a protocol that asks nothing
 
     scores = [np.zeros(k) for k in range(5)]
@@ -94,7 +94,7 @@ def test_every_device_learns_how_many_scores_the_others_have():
 
         return Device(k, network, {}, lambda net, row: joint(net, row, WeightedScores.of([scores[k]]), method), journal)
 
-    played = play(network, start, Faults(), np.random.default_rng(0))
+    played = play(network, start, LinkFaults(), np.random.default_rng(0))
     assert seen == {key: [0, 1, 2, 3, 4] for key in range(5)}
     assert {device.round for device in played.devices} == {4}
 

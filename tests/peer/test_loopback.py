@@ -11,9 +11,9 @@ from conformesh.kernels import varints
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.loopback import Faults, Pause, play
+from conformesh.peer.loopback import LinkFaults, Pause, play
+from conformesh.peer.run_membership import part_of
 from conformesh.peer.settings import Settings
-from conformesh.peer.view import part_of
 from conformesh.protocols.messages import KINDS, Each, Max, Min, Packets, Sum, Tell
 from tests.campaigns import campaign_seeds
 from tests.kernels.test_replies import hostile
@@ -109,7 +109,7 @@ def test_what_a_liar_says_ends_in_words(options, seeds):
                 device.make = lambda net, row: lying(make(net, row), rng)
             return device
 
-        played = play(network, start, Faults(), rng, limit=LIMIT)
+        played = play(network, start, LinkFaults(), rng, limit=LIMIT)
         assert {device.phase for device in played.devices} <= {"finished", "failed"}
         said += [str(device.error) for device in played.devices if device.phase == "failed"]
     assert said
@@ -178,7 +178,7 @@ def test_false_sizes_end_in_words_or_do_no_harm(options, seeds):
                 device.make = lambda net, row: lying_about_sizes(make(net, row), rng, devices)
             return device
 
-        played = play(network, start, Faults(), rng, limit=LIMIT)
+        played = play(network, start, LinkFaults(), rng, limit=LIMIT)
         assert {device.phase for device in played.devices} in ({"finished"}, {"failed"})
         assert max(device._stopped_at for device in played.devices) < Settings().patience + 5
         assert len({*thresholds([device for device in played.devices if device.row != liar])}) == 1
@@ -251,13 +251,13 @@ def test_a_seed_is_a_schedule():
 def test_everybody_waits_for_a_late_starter():
     network = Network.star(5)
     scores = drawn_scores(network)
-    played = play(network, starter(network, scores), Faults(late={3: 20.0}), np.random.default_rng(0))
+    played = play(network, starter(network, scores), LinkFaults(late={3: 20.0}), np.random.default_rng(0))
     assert thresholds(played.devices) == expected(network, scores)
     assert played.seconds > 20
 
 
 def killed(network, rows, settings, at=0.04, loss=0.0, seed=0):
-    faults = Faults(loss=loss, pauses=tuple(Pause(k, at, FOREVER, crash=True) for k in rows))
+    faults = LinkFaults(loss=loss, pauses=tuple(Pause(k, at, FOREVER, crash=True) for k in rows))
     scores = drawn_scores(network)
     start = starter(network, scores, settings=settings)
     return play(network, start, faults, np.random.default_rng(seed), limit=LIMIT), scores
@@ -336,7 +336,7 @@ def disagreeing(network, odd, seed=0, settings=None, **faults):
     scores = drawn_scores(network)
     starts = [starter(network, scores, alpha=alpha, device=Tapped, settings=settings) for alpha in (0.1, 0.2)]
     rng = np.random.default_rng(seed)
-    return play(network, lambda k, j: starts[k == odd](k, j), Faults(**faults), rng, limit=LIMIT)
+    return play(network, lambda k, j: starts[k == odd](k, j), LinkFaults(**faults), rng, limit=LIMIT)
 
 
 @pytest.mark.parametrize("on_lost", ["fail", "continue"])
@@ -366,9 +366,9 @@ def test_a_device_that_failed_asks_for_the_next_run():
     network, journals = Network.chain(3), [MemoryJournal() for _ in range(3)]
     scores, rng = drawn_scores(network), np.random.default_rng(0)
     starts = [starter(network, scores, alpha=alpha) for alpha in (0.1, 0.2)]
-    first = play(network, lambda k, _: starts[k == 0](k, journals[k]), Faults(), rng)
+    first = play(network, lambda k, _: starts[k == 0](k, journals[k]), LinkFaults(), rng)
     assert {device.phase for device in first.devices} == {"failed"}
-    again = play(network, lambda k, _: starts[0](k, journals[k]), Faults(), rng)
+    again = play(network, lambda k, _: starts[0](k, journals[k]), LinkFaults(), rng)
     assert thresholds(again.devices) == expected(network, scores)
     assert {device.number for device in again.devices} == {2}
 
@@ -378,11 +378,11 @@ def test_a_journal_of_other_scores_leads_to_a_new_run():
     old, rng = drawn_scores(network), np.random.default_rng(0)
     journals = [MemoryJournal() for _ in range(4)]
     first = starter(network, old)
-    half = play(network, lambda k, _: first(k, journals[k]), Faults(), rng, limit=0.05)
+    half = play(network, lambda k, _: first(k, journals[k]), LinkFaults(), rng, limit=0.05)
     assert {d.phase for d in half.devices} == {"running"}
     new = [scores + 1 if k == 2 else scores for k, scores in enumerate(old)]
     second = starter(network, new)
-    played = play(network, lambda k, _: second(k, journals[k]), Faults(), rng)
+    played = play(network, lambda k, _: second(k, journals[k]), LinkFaults(), rng)
     assert thresholds(played.devices) == expected(network, new) != expected(network, old)
     assert {d.number for d in played.devices} == {2}
 
@@ -392,8 +392,8 @@ def test_a_journal_of_the_same_scores_goes_on_in_the_same_run():
     scores, rng = drawn_scores(network), np.random.default_rng(0)
     journals = [MemoryJournal() for _ in range(4)]
     start = starter(network, scores)
-    half = play(network, lambda k, _: start(k, journals[k]), Faults(), rng, limit=0.05)
+    half = play(network, lambda k, _: start(k, journals[k]), LinkFaults(), rng, limit=0.05)
     assert {d.phase for d in half.devices} == {"running"}
-    played = play(network, lambda k, _: start(k, journals[k]), Faults(), rng)
+    played = play(network, lambda k, _: start(k, journals[k]), LinkFaults(), rng)
     assert thresholds(played.devices) == expected(network, scores)
     assert {d.number for d in played.devices} == {1}

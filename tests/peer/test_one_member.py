@@ -8,15 +8,15 @@ import pytest
 
 from conformesh import Network
 from conformesh.peer import frames, spreading
-from conformesh.peer.anytime import Anytime
+from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
+from conformesh.peer.entry_store import REASON, key_of, pack_shelf, sealed
 from conformesh.peer.frames import DATA, ENTRIES, FAILED, HELLO, Frame
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.linked import EVERYBODY
-from conformesh.peer.loopback import Cut, Faults, Pause, play
+from conformesh.peer.loopback import Cut, LinkFaults, Pause, play
 from conformesh.peer.memory import ENDED, Heading
 from conformesh.peer.settings import Settings
-from conformesh.peer.shelf import REASON, key_of, pack_shelf, sealed
 from conformesh.peer.words import MOST_AHEAD, MOST_RUNS, Hello, News
 from conformesh.protocols.messages import Gather, Max, Packets
 from tests.peer.heard import drawn
@@ -25,7 +25,7 @@ from tests.peer.test_device import Hand
 
 FOUR = Network.complete(4)
 OLD_END = 2**48 - 1  # the last run number that devices accepted before numbers were bounded by steps
-KINDS = [Device, Anytime]
+KINDS = [Device, AsyncDevice]
 MALLORY = 1  # the row of the member that misbehaves
 
 
@@ -56,7 +56,7 @@ def starter(network=FOUR, kinds=None, kind=Device, log=None, **settings):
             told = yield Gather(Packets.of([b"1"]))
             return int(told.heard.sum())
 
-        make = entries if issubclass(kind, Anytime) else rounds
+        make = entries if issubclass(kind, AsyncDevice) else rounds
         chosen = (kinds or {}).get(k, kind)
         return chosen(
             k, network, {}, make, journal, Settings(**settings), log=lambda words: None if log is None else log(words)
@@ -79,7 +79,7 @@ def greet(device, now, run, lost=(), sender=MALLORY):
 
 
 def ends(start, faults=None, limit=60.0, **how):
-    return play(FOUR, start, faults or Faults(), np.random.default_rng(0), limit, **how).devices
+    return play(FOUR, start, faults or LinkFaults(), np.random.default_rng(0), limit, **how).devices
 
 
 # --- run numbers ------------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def planter(kind, greetings=30):
 def test_planted_greetings_do_not_end_later_runs_also_after_restarts(kind):
     """All but Mallory crash and start again after its greetings; then one more run is asked for, and it is finished."""
     crashes = tuple(Pause(k, 5.0, 6.0, crash=True) for k in (0, 2, 3))
-    faults = Faults(pauses=crashes, requests=((0, 12.0),))
+    faults = LinkFaults(pauses=crashes, requests=((0, 12.0),))
     devices = ends(starter(kind=kind, kinds={MALLORY: planter(kind)}), faults, limit=30.0, stay=True)
     assert {device.phase for device in devices} == {"finished"}
     assert {device.result for device in devices} == {4}
@@ -153,7 +153,7 @@ def test_journals_that_hold_a_number_at_the_old_end_go_on_with_the_next(kind):
                 journal.append(ENDED)
         return starter(kind=kind)(k, journal)
 
-    devices = ends(start, Faults(requests=((0, 10.0),)), limit=20.0, stay=True)
+    devices = ends(start, LinkFaults(requests=((0, 10.0),)), limit=20.0, stay=True)
     assert {(device.phase, device.result) for device in devices} == {("finished", 4)}
     assert {device.number for device in devices} == {OLD_END + (2 if kind is Device else 1)}
 
@@ -266,7 +266,7 @@ class TwoFaced(Device):
 def test_in_rounds_a_member_can_say_two_things_and_devices_then_certify_two_thresholds():
     """Known and stated: numbers in rounds are not signed, and whoever is between two devices may change them."""
     chain = Network.chain(3)
-    played = play(chain, starter(chain, {1: TwoFaced}), Faults(), np.random.default_rng(0), 20.0)
+    played = play(chain, starter(chain, {1: TwoFaced}), LinkFaults(), np.random.default_rng(0), 20.0)
     assert [device.phase for device in played.devices] == ["finished"] * 3
     assert played.devices[0].number == played.devices[2].number
     assert (played.devices[0].result, played.devices[2].result) == (300, 306)
@@ -342,7 +342,7 @@ def test_an_honest_device_that_lost_its_journal_is_not_taken_for_a_liar(seed, ba
         journal = MemoryJournal()
         journal.begin(Heading(1, frozenset(), 7, "other scores").pack())
         old = bytes(journal.data)
-    faults = Faults(loss=0.2, pauses=(Pause(2, 3.0, 4.0, crash=True),), requests=((0, 2.5),) if backup else ())
+    faults = LinkFaults(loss=0.2, pauses=(Pause(2, 3.0, 4.0, crash=True),), requests=((0, 2.5),) if backup else ())
     played = play(
         network, forgetful(network, scores, others, old), faults, np.random.default_rng(seed), 60.0, stay=True
     )
@@ -358,7 +358,7 @@ def test_without_an_answer_a_device_that_lost_its_journal_speaks_after_a_while_a
     scores = drawn(network, 0, low=20, high=30)
     others = [*scores]
     others[2] = scores[2] + 0.5
-    faults = Faults(pauses=(Pause(2, 3.0, 4.0, crash=True),), cuts=(Cut(3.5, 8.0, frozenset({2})),))
+    faults = LinkFaults(pauses=(Pause(2, 3.0, 4.0, crash=True),), cuts=(Cut(3.5, 8.0, frozenset({2})),))
     start, rng = forgetful(network, scores, others), np.random.default_rng(0)
     assert play(network, start, faults, rng, 7.5, stay=True).devices[2].survivors == (2,)
     played = play(network, forgetful(network, scores, others), faults, rng, 30.0, stay=True)
@@ -381,7 +381,7 @@ def test_frames_of_later_rounds_are_kept_up_to_the_size_of_the_largest_frame(mon
 
 def test_entries_are_kept_up_to_a_size(monkeypatch):
     """Where entries are not signed a neighbour may make up those of all devices."""
-    device = one(Anytime)
+    device = one(AsyncDevice)
     monkeypatch.setattr(spreading, "MOST_KEPT", 100)
     for k in (1, 2, 3):
         body = pack_shelf(4, 0, 0, [(key_of(k, 1), b"x" * 45)])
@@ -391,7 +391,7 @@ def test_entries_are_kept_up_to_a_size(monkeypatch):
 
 
 def test_a_reason_has_a_bounded_length():
-    device = one(Anytime)
+    device = one(AsyncDevice)
     body = pack_shelf(4, 0, 0, [(key_of(2, REASON), b"x" * 10_000)])
     device.receive(frames.encode(Frame(ENTRIES, device.run, MALLORY, 0, 0, body)), MALLORY, 1.0)
     assert device.reasons == {}

@@ -7,7 +7,7 @@ import pytest
 
 from conformesh import Network
 from conformesh.peer.device import Device
-from conformesh.peer.loopback import Cut, Faults, drawn_partitions, play
+from conformesh.peer.loopback import Cut, LinkFaults, drawn_partitions, play
 from conformesh.peer.settings import Settings
 from conformesh.protocols.messages import Max
 from tests.campaigns import campaign_seeds
@@ -131,7 +131,7 @@ HALVES = [(Network.complete(4), {0, 1}), (Network.complete(2), {0}), (Network.to
 def test_two_halves_certify_nothing_and_say_why(network, part, start):
     """Both halves certified a threshold of their own."""
     K = network.devices
-    faults = Faults(cuts=(Cut(start, FOREVER, frozenset(part)),))
+    faults = LinkFaults(cuts=(Cut(start, FOREVER, frozenset(part)),))
 
     def run(kind, check):
         return play(network, starter(network, kind), faults, np.random.default_rng(0), 30.0, check=check)
@@ -152,7 +152,7 @@ def test_two_halves_certify_nothing_and_say_why(network, part, start):
 
 def test_the_larger_part_goes_on_and_the_smaller_one_says_what_is_missing():
     network = Network.complete(5)
-    faults = Faults(cuts=(Cut(0.0, FOREVER, frozenset({0, 3})),))
+    faults = LinkFaults(cuts=(Cut(0.0, FOREVER, frozenset({0, 3})),))
     for quorum, going_on in ((None, {1, 2, 4}), (4, set())):
         devices = play(network, starter(network, quorum=quorum), faults, np.random.default_rng(0), 30.0).devices
         assert {device.row for device in devices if device.phase == "finished"} == going_on
@@ -165,7 +165,7 @@ def test_the_larger_part_goes_on_and_the_smaller_one_says_what_is_missing():
 
 def cut_at_the_end(kind, seed):
     """Device 0 is cut off when the others have said that they are done: it certifies the run, and they cannot."""
-    faults, check = Faults(delay=(0.001, 0.008)), OneResult()
+    faults, check = LinkFaults(delay=(0.001, 0.008)), OneResult()
 
     def watch(devices):
         check(devices)

@@ -10,7 +10,7 @@ from conformesh import Centres, Network, api, calibrate, control
 from conformesh.guarantee import Groups, Guarantee
 from conformesh.kernels.ranks import GROUP_RULES
 from conformesh.peer.device import Device
-from conformesh.peer.loopback import Faults, play
+from conformesh.peer.loopback import LinkFaults, play
 from conformesh.pipeline.solver import solve, solve_on_device
 from conformesh.scores.losses import Steps
 from tests.peer.devices import LIMIT, without
@@ -98,7 +98,7 @@ def devices_of(table, guarantee, run, faults=None, seed=0):
 
         return Device(k, NETWORK, {}, make, journal, scores=str(k))
 
-    played = play(NETWORK, start, faults or Faults(), np.random.default_rng(seed), limit=LIMIT)
+    played = play(NETWORK, start, faults or LinkFaults(), np.random.default_rng(seed), limit=LIMIT)
     for device in played.devices:
         if device.error is not None:
             raise device.error
@@ -184,7 +184,7 @@ def test_other_methods(method, cell):
 @pytest.mark.parametrize("cell", ["groups x sides x weights x centres", "seq", "losses x groups"])
 def test_lost_and_repeated_frames_change_nothing(cell):
     data, given = CELLS[cell]
-    same(data, Faults(loss=0.2, duplication=0.2), **given)
+    same(data, LinkFaults(loss=0.2, duplication=0.2), **given)
 
 
 def test_the_exchange_before_the_method_says_numbers_of_rows_and_no_names():
@@ -249,7 +249,7 @@ def test_survivors_share_the_mixture_without_the_lost_devices():
 
         return Device(k, rest, {}, make, journal, scores=str(k))
 
-    for k, device in enumerate(play(rest, start, Faults(), np.random.default_rng(0), limit=LIMIT).devices):
+    for k, device in enumerate(play(rest, start, LinkFaults(), np.random.default_rng(0), limit=LIMIT).devices):
         assert device.error is None
         outcomes[k] = device.result
     left = {name: share for name, share in shares.items() if name in rest.ids}

@@ -12,8 +12,8 @@ from conformesh.peer.combine import answer
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, HELLO, READY, WANT, Frame
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.loopback import Faults, Pause, drawn_faults, play
-from conformesh.peer.memory import ENDED, Said
+from conformesh.peer.loopback import LinkFaults, Pause, drawn_faults, play
+from conformesh.peer.memory import ENDED, SentMessages
 from conformesh.peer.settings import Settings
 from conformesh.peer.words import Hello, pack_rows
 from conformesh.protocols.messages import Max, Sum
@@ -81,7 +81,7 @@ class CountsFrames(Device):
         if self.phase != "running" or frame.round != self.round:
             return
         self._heard[frame.sender] = self._value(frame)
-        self._said_now[frame.sender] = Said(0, frame.body)
+        self._said_now[frame.sender] = SentMessages(0, frame.body)
         self._count += 1
         if self._count >= len(self._talking):
             self._remember()
@@ -154,7 +154,9 @@ def rescored(kind, seed):
     new = [scores + 3 if k == 1 else scores for k, scores in enumerate(old)]
     first, second = (starter(network, scores, device=kind) for scores in (old, new))
     crash = float(rng.uniform(0.4, 0.8))  # while the run is under way: none of these ends before 0.87 s
-    faults = Faults(loss=0.1, duplication=0.3, delay=(0.001, 0.05), pauses=(Pause(1, crash, crash + 0.3, crash=True),))
+    faults = LinkFaults(
+        loss=0.1, duplication=0.3, delay=(0.001, 0.05), pauses=(Pause(1, crash, crash + 0.3, crash=True),)
+    )
     boots = []
 
     def start(k, journal):
@@ -184,7 +186,7 @@ def test_numbers_of_another_run_are_refused():
 def early_crash(kind, seed):
     network, rng = Network.chain(4), np.random.default_rng([12, seed])
     crash = float(rng.uniform(0.25, 0.55))  # under way: all have begun by 0.21 s, and none ends before 0.59 s
-    faults = Faults(loss=0.1, delay=(0.001, 0.03), pauses=(Pause(1, crash, crash + 0.4, crash=True),))
+    faults = LinkFaults(loss=0.1, delay=(0.001, 0.03), pauses=(Pause(1, crash, crash + 0.4, crash=True),))
     return play(network, starter(network, drawn_scores(network), device=kind), faults, rng, limit=60)
 
 
@@ -234,7 +236,7 @@ def mixed(kind):
     network = Network.chain(2)
     scores = drawn_scores(network)
     starts = [starter(network, scores, "h-dcp", alpha=alpha, device=kind, rounds=20) for alpha in (0.1, 0.4)]
-    return play(network, lambda k, j: starts[k](k, j), Faults(), np.random.default_rng(0), limit=60).devices
+    return play(network, lambda k, j: starts[k](k, j), LinkFaults(), np.random.default_rng(0), limit=60).devices
 
 
 def test_a_difference_is_noticed():

@@ -17,11 +17,11 @@ from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, FAILED, READY, WANT, Frame
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.loopback import Cut, Faults, Pause, _World, drawn_faults
+from conformesh.peer.loopback import Cut, LinkFaults, Pause, _World, drawn_faults
 from conformesh.peer.settings import OwnError, Settings
 from conformesh.peer.words import pack_rows
+from conformesh.protocols.block import Block
 from conformesh.protocols.masks import Secrets
-from conformesh.protocols.site import Site
 from tests.peer.devices import LIMIT, drawn_scores, thresholds
 
 NETWORK = Network.chain(3)
@@ -36,7 +36,7 @@ class Mesh:
     """Private devices for the loopback engine, with secrets that we know, and all that they ever said."""
 
     def __init__(self, options=None, network=NETWORK, kind=Device, faults=None, seed=0, dies=None, tear=0, **more):
-        self.network, self.kind, self.faults = network, kind, faults or Faults()
+        self.network, self.kind, self.faults = network, kind, faults or LinkFaults()
         self.dies, self.tear, self.more = dies, tear, more  # the victim's last moment and round, if it has any
         self.options, self.seed = make_options("p-dcp", VARIANTS["exact"] if options is None else options), seed
         self.scores = drawn_scores(network, low=20)
@@ -92,8 +92,8 @@ class Mesh:
         rows = [*range(self.network.devices)] if rows is None else rows
         samples = WeightedScores.of([self.scores[k] for k in rows])
         network = Network.chain(len(rows))
-        site = Site(network, np.arange(len(rows)), samples.sizes, requirement_of("p-dcp"), alphas=LEVELS)
-        outcome, _ = Simulator(network).run(run_method("p-dcp", site, samples, self.options))
+        block = Block(network, np.arange(len(rows)), samples.sizes, requirement_of("p-dcp"), alphas=LEVELS)
+        outcome, _ = Simulator(network).run(run_method("p-dcp", block, samples, self.options))
         return [x.tobytes() for x in outcome.thresholds[:, 0, 0]]
 
     def takes_part_once(self):
@@ -291,14 +291,14 @@ def test_idle_devices_are_silent_until_one_of_them_asks():
     devices = world.run(20.0, lambda devices: None).devices
     assert {(device.phase, device.idle) for device in devices} == {("greeting", True)}
     assert world.delivered == 0
-    mesh = Mesh(kind=Idle, patience=2.0, faults=Faults(requests=((2, 10.0),)))
+    mesh = Mesh(kind=Idle, patience=2.0, faults=LinkFaults(requests=((2, 10.0),)))
     devices = mesh.play(limit=20.0, stay=True)
     assert {(device.phase, device.idle) for device in devices} == {("finished", False)}
     assert thresholds(devices) == mesh.expected()
 
 
 def test_an_idle_device_joins_who_starts():
-    mesh, kinds = Mesh(patience=2.0, faults=Faults(late={2: 8.0})), iter([Idle, Idle, Device])
+    mesh, kinds = Mesh(patience=2.0, faults=LinkFaults(late={2: 8.0})), iter([Idle, Idle, Device])
     base = mesh.start
 
     def start(k, journal):
@@ -320,7 +320,9 @@ def test_a_device_that_was_lost_and_is_back_starts_no_private_run(private):
             runs.append([*self.survivors])
             super()._open_protocol()
 
-    mesh = Mesh({"epsilon": 4.0, "cells": 8}, network, Counted, Faults(cuts=(cut,)), patience=2.0, on_lost="continue")
+    mesh = Mesh(
+        {"epsilon": 4.0, "cells": 8}, network, Counted, LinkFaults(cuts=(cut,)), patience=2.0, on_lost="continue"
+    )
     base = mesh.start
 
     def start(k, journal):
@@ -335,6 +337,6 @@ def test_a_device_that_was_lost_and_is_back_starts_no_private_run(private):
     assert [0, 1, 2] in runs
     assert runs[-1] == ([0, 1, 2] if private else [0, 1, 2, 3])
     assert {devices[k].phase for k in range(3)} == {"finished"}
-    mesh.faults = Faults(cuts=(cut,), requests=((0, 40.0),))
+    mesh.faults = LinkFaults(cuts=(cut,), requests=((0, 40.0),))
     if private:  # it takes part in the next run
         assert [*mesh.play(limit=60.0, stay=True)[0].survivors] == [0, 1, 2, 3]

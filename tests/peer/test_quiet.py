@@ -11,7 +11,7 @@ from conformesh.peer import frames
 from conformesh.peer.device import EVERYBODY, Device
 from conformesh.peer.frames import DATA, SILENT, WANT, Frame
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.loopback import Faults, play
+from conformesh.peer.loopback import LinkFaults, play
 from conformesh.protocols.messages import Each, Packets, Quiet, Sum, Tell
 from tests.campaigns import campaign_seeds
 from tests.peer.devices import Tapped, schedule
@@ -131,7 +131,7 @@ def test_who_is_quiet_sends_nothing():
     network, seed = Network.torus(3, 3), 4
     speaks, sums, quiet = table(9, seed)
     quiet[sums] = 0  # a sum has no room for it
-    played = play(network, maker(network, seed, Tapped), Faults(), np.random.default_rng(0))
+    played = play(network, maker(network, seed, Tapped), LinkFaults(), np.random.default_rng(0))
     for k, device in enumerate(played.devices):
         expected, until = [], 0
         for t in range(1, ROUNDS + 1):
@@ -141,7 +141,7 @@ def test_who_is_quiet_sends_nothing():
         data = [frame for frame in device.said if frame.kind == DATA]
         assert [(frame.round, frame.silent, frame.quiet) for frame in data] == expected
     with_hints = sum(len(device.said) for device in played.devices)
-    without = play(network, maker(network, seed, Tapped, hints=False), Faults(), np.random.default_rng(0))
+    without = play(network, maker(network, seed, Tapped, hints=False), LinkFaults(), np.random.default_rng(0))
     assert with_hints < sum(len(device.said) for device in without.devices)
     assert [device.result for device in without.devices] == [device.result for device in played.devices]
 
@@ -338,7 +338,7 @@ def test_every_engine_holds_devices_to_their_word(first, then, fine):
         with pytest.raises(ValueError, match=words):
             Simulator(network).run(protocol(np.arange(2)))
     start = lambda row, journal: Device(row, network, {}, lambda net, k: protocol(np.array([k])), journal)  # noqa: E731
-    played = play(network, start, Faults(), np.random.default_rng(0))
+    played = play(network, start, LinkFaults(), np.random.default_rng(0))
     assert {device.phase for device in played.devices} == {"finished" if fine else "failed"}
     if not fine:
         assert "device 0 here has announced to say nothing up to round 3" in str(played.devices[1].error)

@@ -8,7 +8,7 @@ from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.frames import HELLO
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.loopback import Cut, Faults, Pause, play
+from conformesh.peer.loopback import Cut, LinkFaults, Pause, play
 from conformesh.peer.words import Hello
 from conformesh.protocols.messages import Max
 from tests.campaigns import campaign_seeds
@@ -77,7 +77,7 @@ def test_groups_that_left_out_one_of_the_other_do_not_greet_each_other_for_ever(
 @pytest.mark.parametrize("seed", range(5))
 def test_a_device_that_crashed_and_comes_back_is_in_the_next_run_and_costs_one(seed):
     """It was never let in again, and each of its tries forced all others through a new run."""
-    devices, story = told(Faults(pauses=(Pause(3, 0.004, 5.0, crash=True),)), seed=seed)
+    devices, story = told(LinkFaults(pauses=(Pause(3, 0.004, 5.0, crash=True),)), seed=seed)
     assert story.rosters() == {1: THREE, 2: ALL}
     assert story.numbers == {1, 2}
     assert {(device.phase, device.number) for device in devices} == {("finished", 2)}
@@ -87,7 +87,7 @@ def test_a_device_that_crashed_and_comes_back_is_in_the_next_run_and_costs_one(s
 def test_tries_that_come_to_nothing_cost_nobody_anything():
     """It starts again and again, and is gone before a run with it could begin."""
     tries = [Pause(3, start, start + 1.2, crash=True) for start in np.arange(2.8, 12.0, 1.5)]
-    _, story = told(Faults(pauses=(Pause(3, 0.004, 2.5, crash=True), *tries)), limit=12.0)
+    _, story = told(LinkFaults(pauses=(Pause(3, 0.004, 2.5, crash=True), *tries)), limit=12.0)
     assert story.rosters() == {1: THREE}
     states = {row: state for row, state in story.at(12.0).items() if row < 3}
     assert states == dict.fromkeys(THREE, ("finished", 1, THREE))
@@ -95,7 +95,7 @@ def test_tries_that_come_to_nothing_cost_nobody_anything():
 
 def test_a_run_under_way_is_not_interrupted_by_who_comes_back():
     """The run without it goes on for seconds after its return; only when that has ended there is another."""
-    devices, story = told(Faults(pauses=(Pause(3, 0.004, 1.5, crash=True),)), rounds=1000, limit=30.0)
+    devices, story = told(LinkFaults(pauses=(Pause(3, 0.004, 1.5, crash=True),)), rounds=1000, limit=30.0)
     assert {states for row, states in story.at(2.5).items() if row < 3} == {("running", 1, THREE)}
     assert story.rosters() == {1: THREE, 2: ALL}
     assert {(device.phase, device.number) for device in devices} == {("finished", 2)}
@@ -104,7 +104,7 @@ def test_a_run_under_way_is_not_interrupted_by_who_comes_back():
 def test_a_device_that_was_cut_off_keeps_its_result_and_comes_back():
     """Nobody starts again: it is heard because the others say hello to it now and then."""
     cut = Cut(0.5, 5.0, frozenset({3}))
-    devices, story = told(Faults(cuts=(cut,), requests=((0, 1.0),)))
+    devices, story = told(LinkFaults(cuts=(cut,), requests=((0, 1.0),)))
     assert story.at(4.9) == {3: ("finished", 1, ALL)} | dict.fromkeys(THREE, ("finished", 2, THREE))
     assert story.rosters() == {1: ALL, 2: THREE, 3: ALL}
     assert {(device.phase, device.number) for device in devices} == {("finished", 3)}
@@ -127,7 +127,7 @@ class Shy(Device):
 def test_a_device_that_is_lost_again_and_again_waits_longer_each_time():
     """Otherwise there would be a run in vain every 2 seconds or so, here about 40."""
     kinds = [starter(FOUR, kind, renewed=False) for kind in (Device, Shy)]
-    _, story = told(Faults(), limit=60.0, start=lambda k, journal: kinds[k == 3](k, journal))
+    _, story = told(LinkFaults(), limit=60.0, start=lambda k, journal: kinds[k == 3](k, journal))
     assert {*story.rosters().values()} == {THREE}
     assert 3 <= max(story.numbers) <= 9
 
@@ -135,7 +135,7 @@ def test_a_device_that_is_lost_again_and_again_waits_longer_each_time():
 def test_hundreds_of_requests_are_a_run_every_few_seconds():
     """852 requests in 12 s raised the number of the run 434 times."""
     requests = tuple((k % 4, 1.0 + 12 * k / 852) for k in range(852))
-    devices, story = told(Faults(requests=requests), limit=20.0, linger=2.0)
+    devices, story = told(LinkFaults(requests=requests), limit=20.0, linger=2.0)
     assert story.numbers == {*range(1, max(story.numbers) + 1)} == {*story.certified}
     assert 4 <= max(story.numbers) <= 8
     assert {(device.phase, device.number) for device in devices} == {("finished", max(story.numbers))}
@@ -231,7 +231,7 @@ def test_who_comes_back_with_other_settings_is_told_and_ends_nobody():
             device._enter_greeting()
         return device
 
-    devices, story = told(Faults(pauses=(Pause(3, 0.05, 1.5, crash=True),)), start=start, limit=12.0)
+    devices, story = told(LinkFaults(pauses=(Pause(3, 0.05, 1.5, crash=True),)), start=start, limit=12.0)
     assert {states for row, states in story.at(2.0).items() if row < 3} == {("running", 1, THREE)}
     assert {(device.phase, device.survivors) for device in devices if device.row < 3} == {("finished", THREE)}
     assert "do not agree" in str(devices[3].error)

@@ -246,8 +246,8 @@ def test_whatever_a_method_returns_nan_is_refused(monkeypatch):
     from conformesh.pipeline.solver import solve_draws
     from conformesh.protocols.baselines import fcp
 
-    def broken(site, samples, alphas, options):
-        outcome = yield from fcp(site, samples, alphas, options)
+    def broken(block, samples, alphas, options):
+        outcome = yield from fcp(block, samples, alphas, options)
         outcome.thresholds[1] = np.nan
         return outcome
 

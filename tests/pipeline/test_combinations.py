@@ -21,7 +21,7 @@ from conformesh.kernels import ranks
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import METHODS
 from conformesh.pipeline import problems, shift, solver
-from conformesh.pipeline.solver import REFUSALS, Run, solve
+from conformesh.pipeline.solver import REFUSALS, MethodRun, solve
 from conformesh.scores.centres import centre_name
 from conformesh.scores.losses import Steps
 from conformesh.table import loss_table
@@ -629,7 +629,7 @@ def asked_for(cell, **more):
 def solved(table, **more):
     """Return a call below the public functions, which have no argument for this combination."""
     guarantee = Guarantee(alphas=(Fraction(1, 5),), **more)
-    return lambda: solve(table, guarantee, Network.complete(table.devices), Run())
+    return lambda: solve(table, guarantee, Network.complete(table.devices), MethodRun())
 
 
 LOSSES = loss_table([Steps.on_grid(LAMBDAS, [[1.0, 0.5, 0.0]])] * 3, None, None)

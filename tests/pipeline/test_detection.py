@@ -15,13 +15,13 @@ from conformesh.engines import Simulator
 from conformesh.kernels.ranks import Requirement, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.device import Device
-from conformesh.peer.loopback import Faults, play
+from conformesh.peer.loopback import LinkFaults, play
 from conformesh.peer.settings import Settings
 from conformesh.pipeline.detection import default_sample_size, detection, no_redraw, shares_of, thinned, thinned_sizes
 from conformesh.pipeline.p_values import p_values_batch
+from conformesh.protocols.block import Block
 from conformesh.protocols.e_dcp import EDCP
-from conformesh.protocols.joint import joint
-from conformesh.protocols.site import Site
+from conformesh.protocols.size_agreement import joint
 from conformesh.protocols.tally import step_up
 from tests.statistics import assert_coverage, power_against
 
@@ -38,8 +38,8 @@ def run_step_up(held, tests, level, requirement=POOLED, network=None):
     """Run the rule on trials of scores and test scores, by device."""
     samples, judged = WeightedScores.of_trials(held), WeightedScores.of_trials(tests)
     net = network or Network.complete(samples.devices)
-    site = Site(net, np.arange(net.devices), samples.sizes, requirement)
-    return Simulator(net).run(step_up(site, samples, judged, level, EDCP()))[0]
+    block = Block(net, np.arange(net.devices), samples.sizes, requirement)
+    return Simulator(net).run(step_up(block, samples, judged, level, EDCP()))[0]
 
 
 @pytest.mark.parametrize(
@@ -496,16 +496,16 @@ def test_devices_that_know_only_the_map_flag_the_same():
 
     def start(k, journal):
         def make(net, row):
-            def method(site, mine):
-                return step_up(site, mine, WeightedScores.of([tests[k]]), Fraction(1, 5), EDCP())
+            def method(block, mine):
+                return step_up(block, mine, WeightedScores.of([tests[k]]), Fraction(1, 5), EDCP())
 
             return joint(net, row, WeightedScores.of([held[k]]), method, POOLED)
 
         return Device(k, network, {"method": "step-up"}, make, journal, Settings(), scores=str(k))
 
-    played = play(network, start, Faults(), np.random.default_rng(1))
-    site = Site(network, np.arange(5), np.full((5, 1), 12), POOLED)
-    run = detection(site, WeightedScores.of(held), WeightedScores.of(tests), Fraction(1, 5), EDCP(), counts)
+    played = play(network, start, LinkFaults(), np.random.default_rng(1))
+    block = Block(network, np.arange(5), np.full((5, 1), 12), POOLED)
+    run = detection(block, WeightedScores.of(held), WeightedScores.of(tests), Fraction(1, 5), EDCP(), counts)
     (right, _, _), _ = Simulator(network).run(run)
     assert right.flagged[0] >= 5
     for device in played.devices:

@@ -15,13 +15,13 @@ from conformesh.kernels.ranks import exact_alpha, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import device_protocol, make_options
 from conformesh.peer.device import Device
-from conformesh.peer.loopback import Faults, play
+from conformesh.peer.loopback import LinkFaults, play
 from conformesh.peer.settings import PeerError
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.aggregate import AGGREGATORS
+from conformesh.protocols.block import Answers
 from conformesh.protocols.masks import Secrets
 from conformesh.protocols.r_dcp import UNSIGNED
-from conformesh.protocols.site import Outcome
 from conformesh.results.certificate import Cost
 from tests.engines.mpi import job
 from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, PARTS, losses_of, name_of, record, scores_of
@@ -52,12 +52,12 @@ def over_loopback(network, method, options):
 
         return Device(k, network, {}, make, journal)
 
-    devices = play(network, start, Faults(), np.random.default_rng(0)).devices
+    devices = play(network, start, LinkFaults(), np.random.default_rng(0)).devices
     for device in devices:
         if device.error is not None:
             raise device.error
     outcomes = [device.result for device in devices]
-    whole = Outcome.joined([np.array([k]) for k in range(network.devices)], outcomes)
+    whole = Answers.joined([np.array([k]) for k in range(network.devices)], outcomes)
     (rounds,) = {outcome.cost.rounds for outcome in outcomes}
     numbers, bits = (np.concatenate([getattr(each.cost, name) for each in outcomes]) for name in ("numbers", "bits"))
     return record(whole, Cost(rounds, numbers, bits))
@@ -109,7 +109,7 @@ def test_losses_weigh_the_same_between_devices_of_their_own(network, target, war
 
         return Device(k, network, {}, make, journal)
 
-    outcomes = [device.result for device in play(network, start, Faults(), np.random.default_rng(0)).devices]
+    outcomes = [device.result for device in play(network, start, LinkFaults(), np.random.default_rng(0)).devices]
     whole = control(steps, network, 0.4, mixture=target, **options)
     assert {outcome.cost.rounds for outcome in outcomes} == {whole.cost.rounds}
     assert {float(outcome.thresholds[0, 0, 0]) for outcome in outcomes} == {whole.threshold}

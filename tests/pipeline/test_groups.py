@@ -20,14 +20,14 @@ from conformesh.kernels.group_fit import first_vertex, improved
 from conformesh.kernels.ranks import GROUP_RULES, Requirement, weighted_threshold
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.device import Device
-from conformesh.peer.loopback import Faults, play
+from conformesh.peer.loopback import LinkFaults, play
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import group_regression
+from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.e_dcp import EDCP
-from conformesh.protocols.group_regression import Book, Cell, Level
+from conformesh.protocols.group_regression import Book, PinballLevel, ScoreInterval
 from conformesh.protocols.groups import Grouping, grouped
-from conformesh.protocols.joint import joint
-from conformesh.protocols.site import Outcome, Site
+from conformesh.protocols.size_agreement import joint
 from tests.campaigns import LONG
 
 ATOMS = ((), ("a",), ("b",), ("a", "b"))
@@ -47,8 +47,8 @@ def thresholds_of(rule, values, codes, alphas, atoms=ATOMS, requirement=None):
     """The threshold of every atom and level, (atoms, alphas), by the protocol itself on a chain."""
     network = Network.chain(len(values))
     samples, grouping = by_atom(values, codes, len(atoms)), Grouping.of(atoms, rule)
-    site = Site(network, np.arange(network.devices), samples.sizes, requirement or Requirement(), None, tuple(alphas))
-    found = Simulator(network).run(grouped(site, samples, TREE, grouping))[0].thresholds[0]
+    block = Block(network, np.arange(network.devices), samples.sizes, requirement or Requirement(), None, tuple(alphas))
+    found = Simulator(network).run(grouped(block, samples, TREE, grouping))[0].thresholds[0]
     if grouping.by_atoms:
         return found
     return np.array([found[grouping.members[:, a]].max(axis=0) for a in range(len(atoms))])
@@ -165,12 +165,12 @@ def fits(values, codes, alpha, pulls_of):
     here = np.unique(codes)
     cells = [
         [
-            Cell(v, v, int(n), tight=True)
+            ScoreInterval(v, v, int(n), tight=True)
             for v, n in zip(*np.unique(values[codes == a], return_counts=True), strict=True)
         ]
         for a in here
     ]
-    level, members = Level.of(alpha, len(values)), MEMBERS[:, here]
+    level, members = PinballLevel.of(alpha, len(values)), MEMBERS[:, here]
     bends, _ = Book(cells, here).bends(level)
     counts = np.array([(codes == a).sum() for a in here])
     start = first_vertex(members, bends, counts)
@@ -390,9 +390,9 @@ def test_the_hidden_score_is_drawn_anew_and_its_seed_repeats_the_run(monkeypatch
     """
     seen, proven = [], group_regression.regressed
 
-    def spied(site, samples, members, hidden, total):
+    def spied(block, samples, members, hidden, total):
         seen.append(hidden)
-        return proven(site, samples, members, hidden, total)
+        return proven(block, samples, members, hidden, total)
 
     monkeypatch.setattr(group_regression, "regressed", spied)
     rng = np.random.default_rng(6)
@@ -415,7 +415,7 @@ def test_the_hidden_score_is_drawn_anew_and_its_seed_repeats_the_run(monkeypatch
     class HiddenError(Exception):
         """What is hidden is known; the rest of the run would say no more."""
 
-    def stopped(site, samples, members, hidden, total):
+    def stopped(block, samples, members, hidden, total):
         seen.append(hidden)
         raise HiddenError
 
@@ -444,17 +444,17 @@ def test_devices_of_their_own_find_what_the_simulator_finds(rule):
             network,
             {},
             lambda net, row: joint(
-                net, row, samples, lambda site, mine: grouped(site, mine, TREE, grouping), Requirement(), levels
+                net, row, samples, lambda block, mine: grouped(block, mine, TREE, grouping), Requirement(), levels
             ),
             journal,
         )
 
-    devices = play(network, start, Faults(), np.random.default_rng(0)).devices
+    devices = play(network, start, LinkFaults(), np.random.default_rng(0)).devices
     assert all(device.error is None for device in devices), [device.error for device in devices]
-    outcome = Outcome.joined([np.array([k]) for k in range(4)], [device.result for device in devices])
+    outcome = Answers.joined([np.array([k]) for k in range(4)], [device.result for device in devices])
     samples = by_atom(held, kinds, 4)
-    site = Site(network, np.arange(4), samples.sizes, Requirement(), None, levels)
-    alone, _ = Simulator(network).run(grouped(site, samples, TREE, grouping))
+    block = Block(network, np.arange(4), samples.sizes, Requirement(), None, levels)
+    alone, _ = Simulator(network).run(grouped(block, samples, TREE, grouping))
     np.testing.assert_array_equal(outcome.thresholds, alone.thresholds)
     assert outcome.certificates == alone.certificates
 
@@ -463,7 +463,7 @@ def test_devices_that_ask_for_different_counts_notice(monkeypatch):
     network, rng = Network.chain(2), np.random.default_rng(8)
     held, kinds = [rng.normal(size=15) for _ in range(2)], [rng.integers(0, 4, 15) for _ in range(2)]
     samples = by_atom(held, kinds, 4)
-    site = Site(network, np.arange(2), samples.sizes, Requirement(), None, (Fraction(1, 5),))
+    block = Block(network, np.arange(2), samples.sizes, Requirement(), None, (Fraction(1, 5),))
     monkeypatch.setattr(group_regression.zlib, "crc32", lambda data, seen=[]: seen.append(0) or len(seen))
 
     def total(values, largest=None):
@@ -473,7 +473,7 @@ def test_devices_that_ask_for_different_counts_notice(monkeypatch):
         values[0, -1] += len(values[0]) > 4  # one device's check differs
         return values
 
-    protocol = group_regression.regressed(site, samples, Grouping.of(ATOMS, "regression").members, None, total)
+    protocol = group_regression.regressed(block, samples, Grouping.of(ATOMS, "regression").members, None, total)
     with pytest.raises(ArithmeticError, match="different thresholds"):
         Simulator(network).run(protocol)
 

@@ -14,13 +14,13 @@ from conformesh import Network, PValues, calibrate, p_values, scores
 from conformesh.kernels.ranks import Requirement, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.device import Device
-from conformesh.peer.loopback import Faults, play
+from conformesh.peer.loopback import LinkFaults, play
 from conformesh.peer.settings import Settings
 from conformesh.pipeline.p_values import p_values_batch, up
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.e_dcp import EDCP
-from conformesh.protocols.joint import joint
-from conformesh.protocols.tally import Asked, tally
+from conformesh.protocols.size_agreement import joint
+from conformesh.protocols.tally import CountQuestion, tally
 from tests.pipeline.test_enumeration import as_trials, hidden_choices, random_case, random_table
 
 MIXTURES = ("sizes", "paper", "equal", "given")
@@ -298,18 +298,18 @@ def test_devices_that_know_only_the_map_count_the_same():
     network = Network.torus(3, 3)
     rng = np.random.default_rng(5)
     held, tests = [rng.normal(size=rng.integers(0, 9)) for _ in range(9)], rng.normal(size=12)
-    asked, places = Asked.of(np.zeros(12, dtype=np.int64), tests)
+    asked, places = CountQuestion.of(np.zeros(12, dtype=np.int64), tests)
 
     def start(k, journal):
         def make(net, row):
-            def method(site, mine):
-                return tally(site, mine, asked, EDCP())
+            def method(block, mine):
+                return tally(block, mine, asked, EDCP())
 
             return joint(net, row, WeightedScores.of([held[k]]), method, Requirement("paper", "swap"))
 
         return Device(k, network, {"method": "tally"}, make, journal, Settings(), scores=str(k))
 
-    played = play(network, start, Faults(), np.random.default_rng(1))
+    played = play(network, start, LinkFaults(), np.random.default_rng(1))
     right = p_values_batch(
         WeightedScores.of(held), network, np.zeros(12), tests, requirement=Requirement("paper", "swap")
     )

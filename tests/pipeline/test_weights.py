@@ -18,10 +18,10 @@ from conformesh.kernels.ranks import Requirement, make_requirement, weighted_thr
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import make_options, run_method
 from conformesh.peer.device import Device
-from conformesh.peer.loopback import Faults, play
+from conformesh.peer.loopback import LinkFaults, play
 from conformesh.pipeline.solver import solve_draws
-from conformesh.protocols.joint import joint
-from conformesh.protocols.site import Outcome
+from conformesh.protocols.block import Answers
+from conformesh.protocols.size_agreement import joint
 from tests.engines.mpi import job
 from tests.reference import weighted_rule
 
@@ -136,7 +136,7 @@ def over_loopback(case):
                 network,
                 row,
                 samples.taken(np.array([k])),
-                lambda site, own: run_method("e-dcp", site, own, chosen),
+                lambda block, own: run_method("e-dcp", block, own, chosen),
                 case.requirement,
                 alphas,
                 case.items[[k]],
@@ -144,11 +144,11 @@ def over_loopback(case):
 
         return Device(k, case.network, {}, make, journal)
 
-    devices = play(case.network, start, Faults(), np.random.default_rng(0)).devices
+    devices = play(case.network, start, LinkFaults(), np.random.default_rng(0)).devices
     for device in devices:
         if device.error is not None:
             raise device.error
-    return Outcome.joined([np.array([k]) for k in range(case.network.devices)], [each.result for each in devices])
+    return Answers.joined([np.array([k]) for k in range(case.network.devices)], [each.result for each in devices])
 
 
 def test_devices_on_a_network_end_there_too():

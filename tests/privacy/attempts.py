@@ -28,7 +28,7 @@ from conformesh.methods import device_protocol, make_options
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, HELLO, WANT
-from conformesh.peer.loopback import Cut, Faults, Pause, _World
+from conformesh.peer.loopback import Cut, LinkFaults, Pause, _World
 from conformesh.peer.settings import Settings
 from conformesh.peer.words import Hello
 from conformesh.privacy.account import FILE, Account, read_account
@@ -116,7 +116,7 @@ class Mesh(_World):
         self.options = make_options("p-dcp", OPTIONS | options)
         rng = np.random.default_rng([91, seed])
         self.scores = [np.sort(rng.normal(size=int(rng.integers(0, 30)))) for _ in range(network.devices)]
-        super().__init__(network, self._start, faults or Faults(), rng, stay)
+        super().__init__(network, self._start, faults or LinkFaults(), rng, stay)
         self.entries, self.log, self.counted, self.now = [], [], defaultdict(int), 0.0
         self.current, self.charges, self.frames = {}, defaultdict(list), defaultdict(set)
         folder.mkdir(parents=True, exist_ok=True)
@@ -246,14 +246,14 @@ class Mesh(_World):
         mesh, release, add = self, MaskedSums.release, MaskedSums._sum
 
         def watched_release(sums, counts, noise, charge):
-            entry = mesh.current[sums.site.network.ids[sums.site.here[0]]]
+            entry = mesh.current[sums.block.network.ids[sums.block.rows[0]]]
             entry.masks, entry.numbers, entry.noise = sums.masks, (counts + noise)[0], noise[0]
             entry.totals = yield from release(sums, counts, noise, charge)
             mesh.happens("total", entry.device)
             return entry.totals
 
         def watched_sum(sums, words):
-            entry = mesh.current[sums.site.network.ids[sums.site.here[0]]]
+            entry = mesh.current[sums.block.network.ids[sums.block.rows[0]]]
             kind = "reveal" if entry.words["masked"] else "masked"
             entry.words[kind].append(words[0].copy())
             mesh.happens(kind, entry.device)
@@ -533,7 +533,7 @@ def drawn_schedule(seed, folder, kind=Mesh):
     rng = np.random.default_rng([92, seed])
     network = NETWORKS[rng.integers(len(NETWORKS))]
     K = network.devices
-    faults = Faults(
+    faults = LinkFaults(
         loss=float(rng.choice([0.0, 0.0, 0.1])),
         duplication=float(rng.choice([0.0, 0.3])),
         delay=(0.0005, float(rng.choice([0.005, 0.05]))),

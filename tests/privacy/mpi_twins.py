@@ -20,7 +20,7 @@ if __name__ == "__main__":
     found = {}
     for name, change in {"base": lambda scores: scores, **NEIGHBOURING}.items():
         scores = change(drawn_scores(network))
-        local = WeightedScores.of([np.asarray(scores[row], dtype=float) for row in engine.here])
+        local = WeightedScores.of([np.asarray(scores[row], dtype=float) for row in engine.rows])
         cost = solve_draws(local, network, [0.1], "p-dcp", engine=engine, **OPTIONS).cost
         found[name] = [cost.rounds, cost.numbers.tolist(), cost.bits.tolist()]
     engine.close()

@@ -61,10 +61,10 @@ class Neighbour(NamedTuple):
             levels = (exact_alpha(0.1),)
             return device_protocol("p-dcp", network, place, samples, levels, options, self.requirement, secrets=secrets)
 
-        def noted(site, masks, way):
-            if site.here[0] == HUB:
+        def noted(block, masks, way):
+            if block.rows[0] == HUB:
                 heard.append(masks)
-            return over(site, masks, way)
+            return over(block, masks, way)
 
         ended = b"no error"
         with mock.patch.object(MaskedSums, "over", noted):

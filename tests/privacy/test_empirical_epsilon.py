@@ -101,10 +101,10 @@ def floor(monkeypatch):
     """A device without scores refuses, and everybody is told."""
     count = p_dcp._counts
 
-    def refusing(plan, site, samples, secrets):
+    def refusing(plan, block, samples, secrets):
         if not samples.sizes.all():
             raise ValueError("fewer scores than the floor")
-        return count(plan, site, samples, secrets)
+        return count(plan, block, samples, secrets)
 
     monkeypatch.setattr(p_dcp, "_counts", refusing)
 
@@ -131,10 +131,10 @@ def sparse_masks(monkeypatch):
     """Device 1 shares masks with the hub alone."""
     agree = p_dcp.agree_on_masks
 
-    def sparse(site, secrets, claim):
-        agreed = yield from agree(site, secrets, claim)
-        row = int(site.here[0])
-        others = [other for other in range(site.devices) if other != row]
+    def sparse(block, secrets, claim):
+        agreed = yield from agree(block, secrets, claim)
+        row = int(block.rows[0])
+        others = [other for other in range(block.devices) if other != row]
         kept = [
             pair
             for other, pair in zip(others, agreed.masks.pairs, strict=True)

@@ -23,11 +23,12 @@ pytest.importorskip("cryptography", reason="certificates need the extra mesh")
 from conformesh import Network
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.http.client import Client
-from conformesh.mesh.node import serving, watching
-from conformesh.mesh.node.serving import Node
+from conformesh.mesh.node import file_watch as watching
+from conformesh.mesh.node import service as serving
+from conformesh.mesh.node.service import Node
 from conformesh.mesh.node.state import NodeState
 from conformesh.peer.device import Device
-from conformesh.peer.loopback import Faults, Pause
+from conformesh.peer.loopback import LinkFaults, Pause
 from conformesh.pipeline.solver import solve_draws
 from conformesh.privacy import histogram
 from conformesh.privacy.account import FILE, Account, PrivacyRefused, read_account
@@ -158,8 +159,8 @@ def test_retries_and_loss(played):
     """Timers only: with lost and repeated frames, and with a device that is lost, the trace is the same."""
     mesh = (("on_lost", "continue"),)
     for faults in (
-        Faults(loss=0.15, duplication=0.3, delay=(0.001, 0.05)),
-        Faults(pauses=(Pause(4, 0.01, 99, crash=True),)),
+        LinkFaults(loss=0.15, duplication=0.3, delay=(0.001, 0.05)),
+        LinkFaults(pauses=(Pause(4, 0.01, 99, crash=True),)),
     ):
         one, other = (played(data, mesh=mesh, faults=faults) for data in (GOOD, FILES["no file"]))
         assert one.differences(other) == {}
@@ -199,10 +200,10 @@ def test_failure_messages(played):
     def failing(problem):
         count = p_dcp._counts
 
-        def counts(plan, site, samples, secrets):
-            if site.here[0] == OWN:
+        def counts(plan, block, samples, secrets):
+            if block.rows[0] == OWN:
                 raise problem
-            return count(plan, site, samples, secrets)
+            return count(plan, block, samples, secrets)
 
         with mock.patch.object(p_dcp, "_counts", counts):
             return played(limit=4.0)
@@ -313,7 +314,7 @@ def test_rounds_stages_frame_sizes_on_the_loopback_engine(tmp_path, aggregate):
     """All devices in one process, some of them killed in the middle: the whole trace is the same."""
 
     def trace(name, change):
-        faults = Faults(loss=0.1, duplication=0.2, pauses=(Pause(3, 0.03, 0.4, crash=True),))
+        faults = LinkFaults(loss=0.1, duplication=0.2, pauses=(Pause(3, 0.03, 0.4, crash=True),))
         mesh = Traced(Network.torus(2, 3), tmp_path / name, 4, faults=faults, aggregate=aggregate, releases=3)
         mesh.scores = [np.sort(np.array(own, dtype=float)) for own in change(mesh.scores)]
         mesh.play()
@@ -452,10 +453,10 @@ def leak_counting_time(hall, patch):
     """Scores are sorted while neighbours wait."""
     count = p_dcp._counts
 
-    def sorting(plan, site, samples, secrets):
-        if site.here[0] == OWN:
+    def sorting(plan, block, samples, secrets):
+        if block.rows[0] == OWN:
             hall.work(1e-6 * len(samples.values))
-        return count(plan, site, samples, secrets)
+        return count(plan, block, samples, secrets)
 
     patch(p_dcp, "_counts", sorting)
 
@@ -552,7 +553,7 @@ PLANTED = {  # leak: where it must show, the file, and whether it is there from 
 @pytest.mark.parametrize("leak", PLANTED)
 def test_twin_runs_notice(played, leak):
     where, name, when = PLANTED[leak]
-    faults = Faults(loss=0.4, delay=(0.001, 0.05)) if leak is leak_retry_time else None
+    faults = LinkFaults(loss=0.4, delay=(0.001, 0.05)) if leak is leak_retry_time else None
     # An epoch is due when the new file is read, so that a run waits for who reads it.
     script = ((0.3, closing),) if leak is leak_reading_time else ()
     files = ((GOOD, GOOD), (FILES[name], GOOD) if when == "start" else (GOOD, FILES[name]))

@@ -20,7 +20,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import device_protocol, make_options, ways_of
 from conformesh.peer import frames
 from conformesh.peer.device import Device
-from conformesh.peer.loopback import Faults, play
+from conformesh.peer.loopback import LinkFaults, play
 from conformesh.privacy.attack import Ear, tree_rows, within_earshot
 from conformesh.privacy.exposure import (
     ALL,
@@ -32,9 +32,9 @@ from conformesh.privacy.exposure import (
 )
 from conformesh.protocols import exposures, top_k
 from conformesh.protocols.aggregate import AGGREGATORS
+from conformesh.protocols.block import Block
 from conformesh.protocols.p_dcp import PDCP
 from conformesh.protocols.reports import Report, ends_said, reports_said
-from conformesh.protocols.site import Site
 from conformesh.protocols.waves import Waves
 from tests.peer.devices import drawn_scores, starter
 
@@ -72,10 +72,10 @@ def test_a_coalition_learns_sums_over_parts_of_the_tree_and_no_others(name):
     parent, _ = weights_below(network, np.ones(20, dtype=np.int64))
     for coalition in ([0], [7], [3, 11]):
         ear = Ear(network, coalition)
-        site = Site.everywhere(network, np.ones((20, 1), dtype=np.int64))
+        block = Block.everywhere(network, np.ones((20, 1), dtype=np.int64))
 
-        def protocol(site=site):
-            total = yield from AGGREGATORS["tree"].prepare(site)
+        def protocol(block=block):
+            total = yield from AGGREGATORS["tree"].prepare(block)
             return (yield from total(values.copy()))  # which takes the memory that it is given
 
         totals, _ = Simulator(network, ear).run(protocol())
@@ -201,10 +201,10 @@ def test_a_flood_of_the_largest_scores_has_owners(twenty_devices):
     ear = overheard(twenty_devices, TORUS, [0], "e-dcp", prefer="rounds")
     found = exposure_of("e-dcp", TORUS, coalition=["0"], prefer="rounds")
     assert len(found.bare) == 19
-    site, heard = Site.everywhere(TORUS, np.ones((20, 1), dtype=np.int64)), set()
+    block, heard = Block.everywhere(TORUS, np.ones((20, 1), dtype=np.int64)), set()
     for one in ear.heard:
         for sender, packet in zip(one.senders.tolist(), one.values, strict=True):
-            (said,) = top_k._read(written, packet, sender, 1, site)
+            (said,) = top_k._read(written, packet, sender, 1, block)
             for owner, key in zip(said.owners.tolist(), said.keys.tolist(), strict=True):
                 heard.add((owner, float(from_keys(np.array([key]))[0])))
     result = calibrate(twenty_devices, TORUS, 0.1, "e-dcp", prefer="rounds")
@@ -290,7 +290,7 @@ def test_a_neighbour_on_a_mesh_hears_what_the_ear_hears(method, options):
 
     scores = drawn_scores(network)
     start = starter(network, scores, method, device=Listening, **options)
-    play(network, start, Faults(), np.random.default_rng(1))
+    play(network, start, LinkFaults(), np.random.default_rng(1))
     for (_, sender), bodies in heard.items():
         assert {*bodies} == {network.ids[row] for row in network.neighbours(sender).tolist()}
         assert len({*bodies.values()}) == 1

@@ -32,16 +32,19 @@ from conformesh.mesh.config.epochs import FILE as EPOCH
 from conformesh.mesh.config.epochs import Epochs
 from conformesh.mesh.config.folders import init_mesh
 from conformesh.mesh.config.own_scores import OwnScores
-from conformesh.mesh.http.routes import Answers, Refused
-from conformesh.mesh.node import beating, running, serving, watching
-from conformesh.mesh.node.beating import Beating
+from conformesh.mesh.http.routes import HttpReplies, Refused
+from conformesh.mesh.node import file_watch as watching
+from conformesh.mesh.node import heartbeat as beating
+from conformesh.mesh.node import running
+from conformesh.mesh.node import service as serving
+from conformesh.mesh.node.heartbeat import Beating
 from conformesh.mesh.node.privacy_watch import PrivacyWatch
-from conformesh.mesh.node.serving import Node
+from conformesh.mesh.node.service import Node
 from conformesh.mesh.node.state import NodeState
 from conformesh.peer import frames
 from conformesh.peer.frames import WORDS
 from conformesh.peer.linked import EVERYBODY
-from conformesh.peer.loopback import Faults, _World
+from conformesh.peer.loopback import LinkFaults, _World
 from conformesh.protocols import p_dcp
 from tests.mesh.crashes import at_failpoints
 from tests.mesh.real import long_ago
@@ -185,7 +188,9 @@ class Hall(_World):
         self.configs = [read_device(root / f"device-{k:02}") for k in range(NETWORK.devices)]
         rng = np.random.default_rng(5)
         self.scores = [OwnScores(rng.random(40 + 5 * k)) for k in range(NETWORK.devices)]
-        super().__init__(self.configs[0].network, self._start, faults or Faults(), np.random.default_rng(3), stay=True)
+        super().__init__(
+            self.configs[0].network, self._start, faults or LinkFaults(), np.random.default_rng(3), stay=True
+        )
         self.now, self.seen, self.inbox, self.script, self.node = START, Seen(), [], script, None
         self.put(data)
 
@@ -309,7 +314,7 @@ class Hall(_World):
         """Ask the service of the node for all that it shows, at a port and at the owner's socket."""
         at = round(now, 9)
         for shared, seen in ((True, self.seen.shown), (False, self.seen.operator)):
-            answers = Answers(self.node.state, beating=self.node.beating, shared=shared)
+            answers = HttpReplies(self.node.state, beating=self.node.beating, shared=shared)
             for path in SHARED:
                 try:
                     answer = answers.route("GET", path)(b"")
@@ -388,8 +393,8 @@ class Hall(_World):
         """Let every device add the same numbers, whatever it has counted."""
         count, draw, counted = p_dcp._counts, p_dcp._noise, []
 
-        def counts(plan, site, samples, secrets):
-            counted[:] = [int(site.here[0]), count(plan, site, samples, secrets)]
+        def counts(plan, block, samples, secrets):
+            counted[:] = [int(block.rows[0]), count(plan, block, samples, secrets)]
             return counted[1]
 
         def noise(plan, trials, stream):

@@ -28,10 +28,10 @@ def seed_of(row, run=0):
     return hashlib.sha256(f"device {row} in run {run}".encode()).digest()[:KEY]
 
 
-def repeatable_secrets(site, run=0):
+def repeatable_secrets(block, run=0):
     """Return the secrets of simulated devices from a seed, where a simulation draws fresh ones."""
-    context = hashlib.sha256(f"simulated {run} {site.devices}".encode()).digest()
-    return Secrets(tuple(stream(run, "secrets", row).bytes(KEY) for row in site.here.tolist()), context)
+    context = hashlib.sha256(f"simulated {run} {block.devices}".encode()).digest()
+    return Secrets(tuple(stream(run, "secrets", row).bytes(KEY) for row in block.rows.tolist()), context)
 
 
 def signer(name):

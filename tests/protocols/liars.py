@@ -9,9 +9,9 @@ from conformesh import Network
 from conformesh.kernels.ranks import make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import make_options
+from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Gathered, Packets
 from conformesh.protocols.r_dcp import r_dcp
-from conformesh.protocols.site import Site
 
 
 @dataclass
@@ -43,10 +43,10 @@ def driven(scores, alpha, hearing, target="sizes", rank="auto", **options):
     """Run r-dcp on all devices at once, and return its outcome."""
     network = Network.complete(len(scores))
     samples = WeightedScores.of(scores)
-    site = Site(
+    block = Block(
         network, np.arange(len(scores)), samples.sizes, make_requirement(target, rank), None, (Fraction(alpha),)
     )
-    protocol, answer, stage = r_dcp(site, samples, site.alphas, make_options("r-dcp", options)), None, 0
+    protocol, answer, stage = r_dcp(block, samples, block.alphas, make_options("r-dcp", options)), None, 0
     while True:
         try:
             message = protocol.send(answer)

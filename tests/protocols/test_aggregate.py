@@ -15,18 +15,18 @@ from conformesh.protocols.aggregate import (
     get_aggregator,
     ranked,
 )
+from conformesh.protocols.block import Block
 from conformesh.protocols.messages import narrow_type
-from conformesh.protocols.site import Site
 from tests.strategies import networks
 
 
 def add_up(network, values, name, sizes=None):
-    site = Site.everywhere(network, values.reshape(len(values), -1) if sizes is None else sizes)
+    block = Block.everywhere(network, values.reshape(len(values), -1) if sizes is None else sizes)
     aggregator = AGGREGATORS[name]
-    aggregator.price(site)  # refuses where it cannot be used
+    aggregator.price(block)  # refuses where it cannot be used
 
     def run():
-        total = yield from aggregator.prepare(site)
+        total = yield from aggregator.prepare(block)
         return (yield from total(values, int(values.sum(axis=0).max(initial=0))))
 
     return Simulator(network).run(run())
@@ -47,8 +47,8 @@ def test_a_tree_sends_two_numbers_a_device(topology):
     values = np.ones((20, 7), dtype=np.int64)
     _, cost = add_up(topology, values, "tree")
     assert cost.numbers.max() <= 1 + 2 * 7  # one to build
-    assert cost.rounds == AGGREGATORS["tree"].price(Site.everywhere(topology, values)).rounds + (
-        AGGREGATORS["tree"].price(Site.everywhere(topology, values)).setup
+    assert cost.rounds == AGGREGATORS["tree"].price(Block.everywhere(topology, values)).rounds + (
+        AGGREGATORS["tree"].price(Block.everywhere(topology, values)).setup
     )
 
 
@@ -64,7 +64,7 @@ def test_integers_travel_in_as_few_bits_as_hold_the_sum():
 def test_prices_are_what_runs_cost(topology):
     values = np.ones((20, 5), dtype=np.int64)
     for name, aggregator in AGGREGATORS.items():
-        price = aggregator.price(Site.everywhere(topology, values))
+        price = aggregator.price(Block.everywhere(topology, values))
         _, cost = add_up(topology, values, name)
         assert cost.rounds == price.rounds + price.setup
         if name != "tree":
@@ -73,10 +73,10 @@ def test_prices_are_what_runs_cost(topology):
 
 @pytest.mark.parametrize("prefer", ["rounds", "numbers", "balanced"])
 def test_auto_puts_the_cheapest_way_first(topology, prefer):
-    site = Site.everywhere(topology, np.ones((20, 1), dtype=np.int64))
-    names = [name for name, _ in ranked(site, prefer, 4)]
+    block = Block.everywhere(topology, np.ones((20, 1), dtype=np.int64))
+    names = [name for name, _ in ranked(block, prefer, 4)]
     assert {*names} == {"tree", "flood"}
-    prices = {name: (price.rounds, 4 * price.per_number) for name, price in ranked(site, prefer, 4)}
+    prices = {name: (price.rounds, 4 * price.per_number) for name, price in ranked(block, prefer, 4)}
     if prefer == "rounds":
         assert prices[names[0]][0] == min(rounds for rounds, _ in prices.values())
     if prefer == "numbers":
@@ -89,14 +89,14 @@ def test_unknown_names_suggest():
     with pytest.raises(ValueError, match="known: auto, tree, flood"):
         get_aggregator("finite-time")
     with pytest.raises(ValueError, match="prefer must be one of"):
-        ranked(Site.everywhere(Network.chain(2), np.ones((2, 1), dtype=np.int64)), "speed", 1)
+        ranked(Block.everywhere(Network.chain(2), np.ones((2, 1), dtype=np.int64)), "speed", 1)
 
 
 # --- prices -------------------------------------------------------------------
 
 
 def held(network, each=5, trials=1):
-    return Site.everywhere(network, np.full((network.devices, trials), each))
+    return Block.everywhere(network, np.full((network.devices, trials), each))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from conformesh.kernels.pinball import minimise
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import asynchronous, ladder
+from conformesh.protocols.block import Block
 from conformesh.protocols.ladder import Tree, rungs
-from conformesh.protocols.site import Site
 
 SCORES = [np.random.default_rng([5, k]).random(30 + k) for k in range(12)]
 POOLED = np.sort(np.concatenate(SCORES))
@@ -48,7 +48,7 @@ def test_taking_a_number_that_is_meant_for_another_is_caught(monkeypatch):
 
     agreed = 0.01
     assert spread() < agreed
-    monkeypatch.setattr(asynchronous, "_place", lambda site, receiver, sender: np.zeros_like(receiver))
+    monkeypatch.setattr(asynchronous, "_place", lambda block, receiver, sender: np.zeros_like(receiver))
     assert spread() > agreed
 
 
@@ -97,8 +97,8 @@ def test_a_count_that_is_taken_twice_is_caught(monkeypatch):
 
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.name)
 def test_the_tree_spans_and_has_the_shortest_ways(network):
-    site = Site.everywhere(network, np.ones((12, 1), dtype=np.int64))
-    tree = Tree.of(site)
+    block = Block.everywhere(network, np.ones((12, 1), dtype=np.int64))
+    tree = Tree.of(block)
     parent = dict(zip(tree.children.tolist(), tree.parents.tolist(), strict=True))
     assert sorted(parent) == [k for k in range(12) if k != network.centre]
     for k in parent:
@@ -112,9 +112,9 @@ def test_the_tree_spans_and_has_the_shortest_ways(network):
 def test_every_block_of_one_reads_the_same_tree_off_the_map():
     network = Network.torus(3, 4)
     sizes = np.ones((12, 1), dtype=np.int64)
-    whole = Tree.of(Site.everywhere(network, sizes))
+    whole = Tree.of(Block.everywhere(network, sizes))
     for k in range(12):
-        alone = Tree.of(Site(network, np.array([k]), sizes))
+        alone = Tree.of(Block(network, np.array([k]), sizes))
         assert alone.children.tolist() == whole.children[whole.parents == k].tolist()
 
 

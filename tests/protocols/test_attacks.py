@@ -6,10 +6,10 @@ import pytest
 from conformesh import Network, calibrate
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.attacks import ATTACKS, FAR, make_attack, scores_of
+from conformesh.protocols.block import Block
 from conformesh.protocols.faults import Faults
 from conformesh.protocols.messages import Gather, Packets
 from conformesh.protocols.reports import Report, ends_read, ends_said, reports_read, reports_said
-from conformesh.protocols.site import Site
 
 RNG = np.random.default_rng(4)
 SCORES = [np.sort(RNG.normal(k, size=20 + k)) for k in range(5)]
@@ -18,10 +18,10 @@ SCORES = [np.sort(RNG.normal(k, size=20 + k)) for k in range(5)]
 def words(attack, liars=(1,), seed=0, order=None):
     """What everybody says of its scores, by row, and who says two things."""
     here = np.arange(5) if order is None else np.array(order)
-    site = Site(Network.cycle(5), here, WeightedScores.of(SCORES).sizes)
+    block = Block(Network.cycle(5), here, WeightedScores.of(SCORES).sizes)
     said = [reports_said([Report.of(SCORES[row], -2.0, 7.0, 50)]) for row in here.tolist()]
-    found = make_attack(Faults(liars=liars, attack=attack, seed=seed))(Gather(Packets.of(said), sealed=True), site)
-    place = site.local(np.arange(5)).tolist()
+    found = make_attack(Faults(byzantine=liars, attack=attack, seed=seed))(Gather(Packets.of(said), sealed=True), block)
+    place = block.local(np.arange(5)).tolist()
     return [reports_read(found.packets[at], 1, 2**50)[0] for at in place], found.twice[place]
 
 
@@ -57,9 +57,9 @@ def test_mimicry_is_as_low_as_the_honest_and_no_lower():
 
 
 def test_liars_say_that_their_scores_reach_far():
-    site = Site(Network.cycle(5), np.arange(5), WeightedScores.of(SCORES).sizes)
+    block = Block(Network.cycle(5), np.arange(5), WeightedScores.of(SCORES).sizes)
     said = Packets.of([ends_said(np.array([own[0]]), np.array([own[-1]])) for own in SCORES])
-    found = make_attack(Faults(liars=(2,), attack="all-low"))(Gather(said), site)
+    found = make_attack(Faults(byzantine=(2,), attack="all-low"))(Gather(said), block)
     assert [float(end[0]) for end in ends_read(found.packets[2], 1)] == [-FAR, FAR]
     assert found.packets[0] == said[0]
 

@@ -10,7 +10,7 @@ from conformesh.engines import Simulator
 from conformesh.graph.weights import constant_weights
 from conformesh.protocols import averages
 from conformesh.protocols.averages import chebyshev, chebyshev_rounds, finite_time, finite_time_plan, leja
-from conformesh.protocols.site import Site
+from conformesh.protocols.block import Block
 
 
 @pytest.mark.parametrize(
@@ -29,9 +29,9 @@ from conformesh.protocols.site import Site
 def test_theorem_finite_time_ends_after_the_distinct_eigenvalues(network, rounds):
     """At the diameter on chain, cycle, star and complete; the error is below the bound of the plan."""
     values = np.arange(network.devices, dtype=np.float64)[:, None]
-    site = Site.everywhere(network, np.ones((network.devices, 1), dtype=np.int64))
+    block = Block.everywhere(network, np.ones((network.devices, 1), dtype=np.int64))
     roots, bound = finite_time_plan(network)
-    found, cost = Simulator(network).run(finite_time(values, site, roots))
+    found, cost = Simulator(network).run(finite_time(values, block, roots))
     assert cost.rounds == rounds
     assert np.abs(found - values.mean()).max() <= bound * np.linalg.norm(values)
 
@@ -45,10 +45,10 @@ def test_all_eigenvalues_are_computed_up_to_a_limit(monkeypatch):
 def test_theorem_chebyshev_shrinks_as_computed(topology):
     """The disagreement after T rounds is at most 1 / cosh(T arccosh(1 / rate)) of what it was, up to 1e-12."""
     weights = constant_weights(topology, topology.spectrum)
-    site = Site.everywhere(topology, np.ones((20, 1), dtype=np.int64))
+    block = Block.everywhere(topology, np.ones((20, 1), dtype=np.int64))
     x = np.random.default_rng(0).random((20, 1))
     for rounds in (1, 2, 5, 20):
-        y, cost = Simulator(topology).run(chebyshev(x, site, float(weights.edge), weights.rate, rounds))
+        y, cost = Simulator(topology).run(chebyshev(x, block, float(weights.edge), weights.rate, rounds))
         assert cost.rounds == rounds
         factor = 1 / np.cosh(rounds * np.arccosh(1 / weights.rate)) if weights.rate > 1e-12 else 0.0
         assert np.linalg.norm(y - x.mean()) <= factor * np.linalg.norm(x - x.mean()) + 1e-12

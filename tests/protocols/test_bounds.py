@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from conformesh import Network
 from conformesh.graph.weights import WEIGHTS
 from conformesh.protocols.averages import WAYS
+from conformesh.protocols.block import Block
 from conformesh.protocols.bounds import histogram, quantile
 from conformesh.protocols.h_dcp import HDCP
-from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 
 rates = st.floats(0.01, 0.999)
@@ -139,14 +139,14 @@ def test_every_way_pays_for_its_own_precision(rounds):
     """Chebyshev's round-off enters through polynomials that grow linearly; finite time pays 4 and 8 units."""
     network = Network.torus(3, 3)
     sizes = np.array([5, 0, 9, 1, 1, 1, 7, 2, 4])
-    site = Site.everywhere(network, sizes[:, None])
+    block = Block.everywhere(network, sizes[:, None])
     weights = WEIGHTS["best-constant"](network)
     length = float(norm(shares(sizes)))
-    gossip = WAYS["gossip"](site, weights, HDCP()).epsilon(sizes, rounds, Wire(64))
-    chebyshev = WAYS["chebyshev"](site, weights, HDCP(consensus="chebyshev")).epsilon(sizes, rounds, Wire(64))
+    gossip = WAYS["gossip"](block, weights, HDCP()).epsilon(sizes, rounds, Wire(64))
+    chebyshev = WAYS["chebyshev"](block, weights, HDCP(consensus="chebyshev")).epsilon(sizes, rounds, Wire(64))
     assert gossip[1] > 0
     assert chebyshev[1] == pytest.approx(2 * (rounds + 2) * gossip[1], rel=1e-12, abs=0.0)
-    finite = WAYS["finite-time"](site, weights, HDCP(consensus="finite-time"))
+    finite = WAYS["finite-time"](block, weights, HDCP(consensus="finite-time"))
     left, precision = finite.epsilon(sizes, len(finite.roots), Wire(64))
     assert left == pytest.approx(finite.relative * length + 8 * 2.0**-53, rel=1e-9, abs=0.0)
     assert precision == pytest.approx(4 * 2.0**-53 * length, rel=1e-12, abs=0.0)

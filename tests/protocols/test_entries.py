@@ -15,9 +15,9 @@ from conformesh.kernels.varints import written
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import entries
+from conformesh.protocols.block import Block
 from conformesh.protocols.entries import by_entries
 from conformesh.protocols.messages import Gathered, Packets
-from conformesh.protocols.site import Site
 from tests.protocols.liars import has_rank
 from tests.strategies import alphas, device_scores
 
@@ -51,8 +51,8 @@ class Mesh:
         samples = WeightedScores.of_trials([[one[row]] for one in self.trials])
         nobody = np.zeros((self.devices, len(self.trials)), dtype=np.int64)
         network = Network.complete(self.devices)
-        site = Site(network, np.array([row]), nobody, self.requirement, None, self.levels, self.caps)
-        return by_entries(site, samples, self.levels, None)
+        block = Block(network, np.array([row]), nobody, self.requirement, None, self.levels, self.caps)
+        return by_entries(block, samples, self.levels, None)
 
     def ask(self, row, *answers):
         """What a device asks, or hands back, after these answers."""
@@ -228,8 +228,8 @@ def test_windows_hold_the_answer(mesh):
     final = mesh.outcome(0, mesh.everybody).thresholds[0]
     sketch = entries._Sketch(mesh.levels, entries.POINTS, len(mesh.trials))
     nobody = np.zeros((mesh.devices, len(mesh.trials)), dtype=np.int64)
-    site = Site(Network.complete(mesh.devices), np.array([0]), nobody, mesh.requirement, None, mesh.levels)
-    table = entries._Table(site, mesh.levels, [sketch.read(entry) for entry in mesh.first])
+    block = Block(Network.complete(mesh.devices), np.array([0]), nobody, mesh.requirement, None, mesh.levels)
+    table = entries._Table(block, mesh.levels, [sketch.read(entry) for entry in mesh.first])
     answered = [
         (t, level)
         for t in range(len(mesh.trials))

@@ -8,16 +8,18 @@ from hypothesis import strategies as st
 from conformesh import Network
 from conformesh.engines import Simulator
 from conformesh.kernels import varints
+from conformesh.protocols.block import Block
 from conformesh.protocols.consensus import largest, smallest
 from conformesh.protocols.flood import everybody, everybodys_numbers
 from conformesh.protocols.messages import Packets, Tell, Told
-from conformesh.protocols.site import Site
 from tests.reference import distances
 from tests.strategies import networks
 
 
 def nobody(network, here=None):
-    return Site(network, np.arange(network.devices) if here is None else here, np.zeros((network.devices, 1), np.int64))
+    return Block(
+        network, np.arange(network.devices) if here is None else here, np.zeros((network.devices, 1), np.int64)
+    )
 
 
 def in_blocks(network, owners, protocols):
@@ -122,8 +124,8 @@ def test_what_is_passed_on_as_it_was_heard_is_taken():
 )
 def test_so_many_numbers_must_come_of_each_device(strings, words):
     """Also where all of them together are as many as they should be."""
-    site = nobody(Network.complete(3), np.array([0]))
-    protocol = everybodys_numbers(site, np.array([[1, 2]]))
+    block = nobody(Network.complete(3), np.array([0]))
+    protocol = everybodys_numbers(block, np.array([[1, 2]]))
     next(protocol)
     told = Packets.of([bytes([k + 1, len(string)]) + string for k, string in enumerate(strings)])
     with pytest.raises(ValueError, match=f"2 numbers of device 1 should have come, and {words}"):

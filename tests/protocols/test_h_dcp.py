@@ -14,6 +14,7 @@ from conformesh.graph.weights import WEIGHTS
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import PUBLISHED
 from conformesh.pipeline.solver import counted_ranks, solve_draws
+from conformesh.protocols.block import Block
 from conformesh.protocols.bounds.histogram import (
     Mixing,
     arithmetic_epsilon,
@@ -33,7 +34,6 @@ from conformesh.protocols.h_dcp import (
     consensus_rounds,
 )
 from conformesh.protocols.quantiser import Quantiser
-from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 from conformesh.results.certificate import Certificate
 from tests.reference import consensus_loop, pooled_threshold, weight_matrix
@@ -117,13 +117,13 @@ def test_counted_threshold_is_the_smallest_edge_with_the_rank(case):
 def test_consensus_equals_the_printed_loop(topology, weights, eta):
     """Tolerance: 40 rounds of sums of at most 19 terms in float64 differ by less than 1e-13 relative."""
     from conformesh.engines import Simulator
+    from conformesh.protocols.block import Block
     from conformesh.protocols.consensus import gossip
-    from conformesh.protocols.site import Site
 
     x = np.random.default_rng(0).random((20, 7))
     w = WEIGHTS[weights](topology)
-    site = Site.everywhere(topology, np.ones((20, 1), dtype=np.int64))
-    ours, cost = Simulator(topology).run(gossip(x, site, w, 40, eta))
+    block = Block.everywhere(topology, np.ones((20, 1), dtype=np.int64))
+    ours, cost = Simulator(topology).run(gossip(x, block, w, 40, eta))
     np.testing.assert_allclose(ours, consensus_loop(x, weight_matrix(topology, w), eta, 40), rtol=1e-12, atol=1e-13)
     assert (cost.rounds, cost.numbers_per_device, cost.bits_per_device) == (40, 280, 280 * 64)
 
@@ -133,8 +133,8 @@ def test_consensus_equals_the_printed_loop(topology, weights, eta):
 def test_theorem_epsilon_bounds_the_error_at_any_precision(network, data):
     """|y - P| <= cumulative + arithmetic at every bin and device, for 16, 32 and 64 bits on the wire."""
     from conformesh.engines import Simulator
+    from conformesh.protocols.block import Block
     from conformesh.protocols.consensus import gossip
-    from conformesh.protocols.site import Site
 
     scores = data.draw(device_scores(network.devices, infinite=False))
     samples = WeightedScores.of(scores)
@@ -146,8 +146,8 @@ def test_theorem_epsilon_bounds_the_error_at_any_precision(network, data):
     eta = data.draw(st.sampled_from([1.0, 0.4]))
     edges = np.quantile(np.concatenate(scores), np.linspace(0, 1, 9))[None, :]
     counts = samples.counts(edges)
-    site = Site.everywhere(network, samples.sizes)
-    y, _ = Simulator(network).run(gossip(counts * (network.devices / n), site, weights, rounds, eta, wire))
+    block = Block.everywhere(network, samples.sizes)
+    y, _ = Simulator(network).run(gossip(counts * (network.devices / n), block, weights, rounds, eta, wire))
     mixing = Mixing(
         1 - eta * (1 - weights.second),
         1 - eta * (1 - weights.smallest),
@@ -397,9 +397,9 @@ def decided(monkeypatch, y, epsilon, alphas=("0.3",), complete=False, crowds=Non
     bins = y.shape[1]
     quantiser = Quantiser(np.arange(1.0, bins + 1)[None, :], np.array([complete]))
     levels = tuple(map(Fraction, alphas))
-    site = replace(Site.everywhere(network, np.array([[5], [5]])), requirement=PUBLISHED, alphas=levels)
+    block = replace(Block.everywhere(network, np.array([[5], [5]])), requirement=PUBLISHED, alphas=levels)
     weights = WEIGHTS["best-constant"](network)
-    outcome = _decide(site, y, quantiser, levels, [epsilon], HDCP(bins=bins, **options), weights, False)
+    outcome = _decide(block, y, quantiser, levels, [epsilon], HDCP(bins=bins, **options), weights, False)
     return outcome, asked
 
 

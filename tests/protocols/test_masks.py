@@ -17,9 +17,9 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import masks
 from conformesh.protocols.aggregate import get_aggregator
+from conformesh.protocols.block import Block
 from conformesh.protocols.masks import KEY, KeyRefused, MaskedSums, Masks, Secrets, agree_on_masks, derived
 from conformesh.protocols.messages import Gathered, Packets
-from conformesh.protocols.site import Site
 from tests.protocols.alone import (
     Transcript,
     made,
@@ -34,15 +34,15 @@ WHOLE = 2**32
 
 
 def site_of(devices):
-    return Site.everywhere(Network.complete(devices), np.ones((devices, 1), dtype=np.int64))
+    return Block.everywhere(Network.complete(devices), np.ones((devices, 1), dtype=np.int64))
 
 
-def agreed(site, secrets, everybody=None, claim=b""):
+def agreed(block, secrets, everybody=None, claim=b""):
     """Run the agreement on masks; `everybody` are the strings of all devices, by default those of the local devices."""
-    protocol = agree_on_masks(site, secrets, claim)
+    protocol = agree_on_masks(block, secrets, claim)
     asked = next(protocol)
     packets = asked.packets if everybody is None else Packets.of(everybody)
-    known = np.ones(site.devices, dtype=bool)
+    known = np.ones(block.devices, dtype=bool)
     try:
         protocol.send(Gathered(packets, known, ~known, sealed=True))
     except StopIteration as end:
@@ -50,12 +50,12 @@ def agreed(site, secrets, everybody=None, claim=b""):
     raise AssertionError("masks are agreed on by one question")
 
 
-def agreed_apart(site, run=0):
+def agreed_apart(block, run=0):
     """The masks of every device as each computes them on its own, on a mesh."""
-    everybody = strings(site, b"a run", run)
+    everybody = strings(block, b"a run", run)
     return [
-        agreed(replace(site, here=np.array([row])), secrets_of(site.network, row, run), everybody).masks
-        for row in range(site.devices)
+        agreed(replace(block, here=np.array([row])), secrets_of(block.network, row, run), everybody).masks
+        for row in range(block.devices)
     ]
 
 
@@ -130,13 +130,13 @@ def views(monkeypatch, edges, coalition, x, masks_of=Masks, revealed=True):
         )
         for k in others
     }
-    counts, site = np.array(x, dtype=np.int64)[:, None] * STEP, site_of(devices)
+    counts, block = np.array(x, dtype=np.int64)[:, None] * STEP, site_of(devices)
     seen = Counter()
     monkeypatch.setattr(masks, "LARGEST", 2**40)  # so that no number of this group saturates
     for words in itertools.product(range(SMALL), repeat=len(free)):
         chosen.update(zip(free, words, strict=True))
         sent = Sent()
-        sums = MaskedSums(site, made_masks, sent)
+        sums = MaskedSums(block, made_masks, sent)
         monkeypatch.setattr(sums, "_check_totals", lambda totals: totals)
         finished(sums.release(counts, np.zeros_like(counts), lambda: None))
         y, b = (words.astype(np.int64) // STEP for words in sent.words)
@@ -254,8 +254,8 @@ RUNS = 400
 @cache
 def agreements():
     """The masks of five devices in many attempts, each with fresh keys."""
-    site = site_of(5)
-    return [agreed_apart(site, run) for run in range(RUNS)]
+    block = site_of(5)
+    return [agreed_apart(block, run) for run in range(RUNS)]
 
 
 def stage_views(wrong=Masks):
@@ -320,12 +320,12 @@ SCORES = [np.random.default_rng(k).random(20 + 3 * k) for k in range(6)]
 @pytest.mark.parametrize("apart", [True, False])
 def test_masks_cancel_over_all_devices_and_over_no_part_of_them(apart):
     """Of devices that compute their masks apart, as on a mesh, and in one process, as in a simulation."""
-    site = site_of(8)
+    block = site_of(8)
     if apart:
-        devices = agreed_apart(site, 3)
+        devices = agreed_apart(block, 3)
         assert {len(one.pairs) for one in devices} == {7}  # each shares a secret with each
     else:
-        one = agreed(site, repeatable_secrets(site, 3)).masks
+        one = agreed(block, repeatable_secrets(block, 3)).masks
         assert (one.pairs, one.local is None) == ((), False)
         devices = [one]
 
@@ -347,12 +347,12 @@ def test_masks_cancel_over_all_devices_and_over_no_part_of_them(apart):
 
 def test_a_block_of_devices_and_devices_alone_have_masks_that_cancel():
     """As in a simulation over several processes: pairs within a process follow from its seeds, others from keys."""
-    site = site_of(6)
-    secrets = repeatable_secrets(site, 3)
-    everybody = [next(agree_on_masks(site, secrets)).packets[row] for row in range(6)]
+    block = site_of(6)
+    secrets = repeatable_secrets(block, 3)
+    everybody = [next(agree_on_masks(block, secrets)).packets[row] for row in range(6)]
     blocks = [
         agreed(
-            replace(site, here=np.array(rows)),
+            replace(block, here=np.array(rows)),
             Secrets(tuple(secrets.seeds[r] for r in rows), secrets.context),
             everybody,
         )
@@ -374,38 +374,38 @@ def test_devices_alone_say_and_find_what_a_simulation_does(aggregate):
 
 
 def test_sums_may_be_negative_and_as_large_as_31_bits():
-    site = site_of(4)
+    block = site_of(4)
     values = np.array([[2**29, -5, 0], [2**29, -7, 0], [2**29, 3, 0], [2**29 - 1, -(2**30), 0]])
 
     for way in ("flood", "tree"):
 
         def added(way=way):
-            masks = agreed(site, repeatable_secrets(site, 0)).masks
-            sums = yield from MaskedSums.over(site, masks, get_aggregator(way))
+            masks = agreed(block, repeatable_secrets(block, 0)).masks
+            sums = yield from MaskedSums.over(block, masks, get_aggregator(way))
             return (yield from sums(values))
 
-        assert Simulator(site.network).run(added())[0].tolist() == [2**31 - 1, -(2**30) - 9, 0]
+        assert Simulator(block.network).run(added())[0].tolist() == [2**31 - 1, -(2**30) - 9, 0]
 
 
 @pytest.mark.parametrize("way", ["tree", "flood"])
 def test_counts_of_a_release_saturate_instead_of_raising(way):
     """A device with more scores than fit adds as many as fit: the sum stays below 2^31, noise included."""
-    site = site_of(4)
+    block = site_of(4)
     most = masks.LARGEST // 8
     counts = np.array([[2**40, 5], [most, 6], [most + 1, 7], [3, 8]])
     noise = np.array([[10, -1], [-3, 0], [0, -30], [1, 2]])
 
     def added():
-        sums = yield from MaskedSums.over(site, agreed(site, repeatable_secrets(site, 0)).masks, get_aggregator(way))
+        sums = yield from MaskedSums.over(block, agreed(block, repeatable_secrets(block, 0)).masks, get_aggregator(way))
         return (yield from sums.release(counts, noise, lambda: None))
 
-    assert Simulator(site.network).run(added())[0].tolist() == [3 * most + 3 + 8, 26 - 29]
+    assert Simulator(block.network).run(added())[0].tolist() == [3 * most + 3 + 8, 26 - 29]
 
 
 def test_an_attempt_releases_once():
     """A second reveal would need other self-masks; the same ones would show the difference of two sums."""
-    site, sent = site_of(3), Sent()
-    sums = MaskedSums(site, agreed(site, repeatable_secrets(site, 0)).masks, sent)
+    block, sent = site_of(3), Sent()
+    sums = MaskedSums(block, agreed(block, repeatable_secrets(block, 0)).masks, sent)
     zeros = np.zeros((3, 1), dtype=np.int64)
     finished(sums.release(zeros, zeros, lambda: None))
     with pytest.raises(RuntimeError, match="an attempt reveals once"):
@@ -435,19 +435,19 @@ def test_devices_that_received_different_claims_have_masks_that_do_not_cancel():
     Were the masks the same, device 0 would release another epoch in the same sum. So its masks with 1 and 2 must
     differ, while those between 1 and 2, which received the same, cancel.
     """
-    site = site_of(4)
+    block = site_of(4)
 
     def string(row, claim):
-        alone = replace(site, here=np.array([row]))
-        return next(agree_on_masks(alone, secrets_of(site.network, row), claim)).packets[0]
+        alone = replace(block, here=np.array([row]))
+        return next(agree_on_masks(alone, secrets_of(block.network, row), claim)).packets[0]
 
     same = [string(row, b"epoch 1") for row in range(3)]
     honest = [*same, string(3, b"epoch 1")]
     floods = {0: [*same, string(3, b"epoch 2")], 1: honest, 2: honest}
     pairs = {}
     for row, everybody in floods.items():
-        alone = replace(site, here=np.array([row]))
-        masks_of = agreed(alone, secrets_of(site.network, row), everybody, b"epoch 1").masks
+        alone = replace(block, here=np.array([row]))
+        masks_of = agreed(alone, secrets_of(block.network, row), everybody, b"epoch 1").masks
         others = [other for other in range(4) if other != row]
         pairs |= {(row, other): secret for other, (*_, secret) in zip(others, masks_of.pairs, strict=True)}
     assert pairs[1, 2] == pairs[2, 1]
@@ -528,63 +528,66 @@ def test_totals_that_do_not_ascend_are_an_error(complete):
 CLAIM = b"epoch 7, no release"
 
 
-def strings(site, context, run=0, claim=b""):
+def strings(block, context, run=0, claim=b""):
     """What every device sends of its key and its claim, signed."""
-    alone = [replace(site, here=np.array([row])) for row in range(site.devices)]
-    asked = [agree_on_masks(one, secrets_of(site.network, row, run, context), claim) for row, one in enumerate(alone)]
+    alone = [replace(block, here=np.array([row])) for row in range(block.devices)]
+    asked = [agree_on_masks(one, secrets_of(block.network, row, run, context), claim) for row, one in enumerate(alone)]
     return [next(protocol).packets[0] for protocol in asked]
 
 
 LOW = (bytes(KEY), bytes([1]) + bytes(KEY - 1))  # points whose secret everybody knows
 
 REFUSED = {
-    "forged": (lambda own, site, row: own[:KEY][::-1] + own[KEY:], "device 2 was not signed by it for this attempt"),
+    "forged": (lambda own, block, row: own[:KEY][::-1] + own[KEY:], "device 2 was not signed by it for this attempt"),
     "another claim": (
-        lambda own, site, row: own[:KEY] + CLAIM[::-1] + own[KEY + len(CLAIM) :],
+        lambda own, block, row: own[:KEY] + CLAIM[::-1] + own[KEY + len(CLAIM) :],
         "device 2 was not signed by it for this attempt",
     ),
     "another signer": (
-        lambda own, site, row: own[: KEY + len(CLAIM)] + signer("a stranger")(b""),
+        lambda own, block, row: own[: KEY + len(CLAIM)] + signer("a stranger")(b""),
         "device 2 was not signed by it for this attempt",
     ),
     "replayed": (
-        lambda own, site, row: strings(site, b"another run", claim=CLAIM)[row],
+        lambda own, block, row: strings(block, b"another run", claim=CLAIM)[row],
         "device 2 was not signed .* of another attempt",
     ),
     "of other devices": (
-        lambda own, site, row: strings(site_of(4), b"a run", claim=CLAIM)[row],
+        lambda own, block, row: strings(site_of(4), b"a run", claim=CLAIM)[row],
         "device 2 was not signed .* of another attempt",
     ),
-    "of another row": (lambda own, site, row: strings(site, b"a run", claim=CLAIM)[3], "device 2 was not signed by it"),
-    "missing": (lambda own, site, row: b"", "device 2 sent 0 bytes instead of a key and a claim of 51"),
-    "short": (lambda own, site, row: own[:50], "device 2 sent 50 bytes instead of a key and a claim of 51"),
-    "unsigned": (lambda own, site, row: own[: KEY + len(CLAIM)], "device 2 was not signed by it"),
+    "of another row": (
+        lambda own, block, row: strings(block, b"a run", claim=CLAIM)[3],
+        "device 2 was not signed by it",
+    ),
+    "missing": (lambda own, block, row: b"", "device 2 sent 0 bytes instead of a key and a claim of 51"),
+    "short": (lambda own, block, row: own[:50], "device 2 sent 50 bytes instead of a key and a claim of 51"),
+    "unsigned": (lambda own, block, row: own[: KEY + len(CLAIM)], "device 2 was not signed by it"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_keys_and_claims_forged_replayed_or_of_another_attempt_are_refused(case):
     """By every device, by name, and before anything that depends on scores is sent."""
-    site = site_of(5)
+    block = site_of(5)
     replaced, words = REFUSED[case]
-    everybody = strings(site, b"a run", claim=CLAIM)
-    everybody[2] = replaced(everybody[2], site, 2)
+    everybody = strings(block, b"a run", claim=CLAIM)
+    everybody[2] = replaced(everybody[2], block, 2)
     for row in (0, 1, 4):
         with pytest.raises(KeyRefused, match=words):
-            agreed(replace(site, here=np.array([row])), secrets_of(site.network, row), everybody, CLAIM)
+            agreed(replace(block, here=np.array([row])), secrets_of(block.network, row), everybody, CLAIM)
 
 
 def test_claims_of_all_devices_arrive_with_their_keys():
-    site = site_of(5)
-    said = [strings(site, b"a run", claim=bytes([row]) * 6)[row] for row in range(5)]
+    block = site_of(5)
+    said = [strings(block, b"a run", claim=bytes([row]) * 6)[row] for row in range(5)]
     for row in (0, 3):
-        found = agreed(replace(site, here=np.array([row])), secrets_of(site.network, row), said, bytes([row]) * 6)
+        found = agreed(replace(block, here=np.array([row])), secrets_of(block.network, row), said, bytes([row]) * 6)
         assert found.claims == tuple(bytes([k]) * 6 for k in range(5))
 
 
 def test_a_relay_that_changes_a_key_ends_the_run_before_any_masked_number():
     network, said = Network.chain(5), Transcript()
-    own = strings(Site.everywhere(network, np.ones((5, 1), dtype=np.int64)), b"a run")[2]
+    own = strings(Block.everywhere(network, np.ones((5, 1), dtype=np.int64)), b"a run")[2]
 
     def change(round_, sender, receiver, value):
         other = own[:KEY][::-1]
@@ -601,28 +604,28 @@ def test_a_relay_that_changes_a_key_ends_the_run_before_any_masked_number():
 
 
 def test_a_key_that_two_devices_tell_is_refused_where_nobody_signs():
-    site = site_of(5)
-    secrets = repeatable_secrets(site, 0)
-    everybody = [next(agree_on_masks(site, secrets)).packets[row] for row in range(5)]
+    block = site_of(5)
+    secrets = repeatable_secrets(block, 0)
+    everybody = [next(agree_on_masks(block, secrets)).packets[row] for row in range(5)]
     with pytest.raises(KeyRefused, match="two devices sent the same key"):
-        agreed(site, secrets, [*everybody[:4], everybody[0]])
+        agreed(block, secrets, [*everybody[:4], everybody[0]])
 
 
 @pytest.mark.parametrize("point", LOW)
 def test_a_point_of_low_order_is_refused(point):
     """Also if it is signed: the secret would be known to everybody."""
-    site = site_of(5)
-    everybody = strings(site, b"a run")
-    context = masks.run_context(site, b"a run")
-    everybody[2] = point + signer(site.network.ids[2])(masks._signed_part(context, 2, point, b""))
+    block = site_of(5)
+    everybody = strings(block, b"a run")
+    context = masks.run_context(block, b"a run")
+    everybody[2] = point + signer(block.network.ids[2])(masks._signed_part(context, 2, point, b""))
     with pytest.raises(KeyRefused, match=r"the key of device 0 or 2 is invalid"):
-        agreed(replace(site, here=np.array([0])), secrets_of(site.network, 0), everybody)
+        agreed(replace(block, here=np.array([0])), secrets_of(block.network, 0), everybody)
 
 
 def test_the_context_of_a_run_is_of_its_devices_and_its_name():
     def context(names, name=b"a run"):
         network = Network.from_pairs(names, [*itertools.pairwise(names)])
-        return masks.run_context(Site.everywhere(network, np.ones((len(names), 1), dtype=np.int64)), name)
+        return masks.run_context(Block.everywhere(network, np.ones((len(names), 1), dtype=np.int64)), name)
 
     assert context(["a", "b", "c"]) == context(["a", "b", "c"])
     found = {
@@ -654,10 +657,10 @@ def test_a_million_devices_are_refused_at_once_with_the_reason(options):
 
 def test_a_device_among_a_thousand_computes_all_its_masks_within_a_second():
     """999 key exchanges, and masks for 130 numbers; measured 0.04 s on one quiet core."""
-    site = Site.everywhere(Network.star(1000), np.ones((1000, 1), dtype=np.int64))
-    secrets = repeatable_secrets(site, 0)
-    everybody = [*map(next(agree_on_masks(site, secrets)).packets.__getitem__, range(1000))]
-    one = Site(site.network, np.array([500]), site.sizes)
+    block = Block.everywhere(Network.star(1000), np.ones((1000, 1), dtype=np.int64))
+    secrets = repeatable_secrets(block, 0)
+    everybody = [*map(next(agree_on_masks(block, secrets)).packets.__getitem__, range(1000))]
+    one = Block(block.network, np.array([500]), block.sizes)
     started = time.perf_counter()
     found = agreed(one, Secrets(secrets.seeds[500:501], secrets.context), everybody).masks
     agreeing = time.perf_counter() - started

@@ -12,12 +12,12 @@ from conformesh.engines import Simulator
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import projection
+from conformesh.protocols.block import Block
 from conformesh.protocols.bounds import tracked
 from conformesh.protocols.bounds.tracked import added_noise, bracket, combination, epsilon, whole_counts
 from conformesh.protocols.messages import Told
-from conformesh.protocols.projecting import Rows, combined
+from conformesh.protocols.projecting import ProjectedRows, combined
 from conformesh.protocols.projection import Projecting
-from conformesh.protocols.site import Site
 from tests.campaigns import campaign_seeds
 
 
@@ -33,10 +33,10 @@ def drawn(seed, devices=6, bins=12):
 def followed(scores, network, bins, faults, rounds, look, range_=(0.0, 1.0)):
     """Run projection gossip and look at the devices after every round."""
     samples = WeightedScores.of(scores)
-    site = Site(network, np.arange(network.devices), samples.sizes, alphas=(Fraction(1, 10),))
+    block = Block(network, np.arange(network.devices), samples.sizes, alphas=(Fraction(1, 10),))
 
     def protocol():
-        devices = Projecting(site, samples, bins, range_)
+        devices = Projecting(block, samples, bins, range_)
         look(devices)
         for _ in range(rounds):
             devices.hear((yield devices.message()))
@@ -237,7 +237,7 @@ def test_a_step_never_goes_away_from_the_aim():
         weights, sizes = rng.normal(0.5, 0.6, (3, 5, 7)), rng.integers(0, 9, (3, 7)).astype(float) + 0.0
         weights[:, -1] = np.eye(7)[:3]
         sizes[:, :2] += 1
-        coefficients, noises = combined(Rows(weights, np.full((3, 5), 1e-20), sizes))
+        coefficients, noises = combined(ProjectedRows(weights, np.full((3, 5), 1e-20), sizes))
         new = (coefficients[:, :, None] * weights).sum(axis=1)
 
         def distance(a, sizes=sizes):
@@ -276,8 +276,8 @@ def test_a_network_that_falls_apart_stays_valid_and_says_so():
     scores = [np.random.default_rng(k).random(20) for k in range(6)]
     network = Network.chain(6)
     samples = WeightedScores.of(scores)
-    site = Site(network, np.arange(6), samples.sizes, alphas=(Fraction(1, 10),))
-    devices = Projecting(site, samples, 20, (0.0, 1.0))
+    block = Block(network, np.arange(6), samples.sizes, alphas=(Fraction(1, 10),))
+    devices = Projecting(block, samples, 20, (0.0, 1.0))
     for _ in range(10):
         message = devices.message()
         pairs = [(k, j) for k in range(6) for j in (k - 1, k + 1) if 0 <= j < 6 and (k < 3) == (j < 3)]

@@ -17,9 +17,9 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import PUBLISHED
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.anchor import local_quantiles
+from conformesh.protocols.block import Block
 from conformesh.protocols.bounds.quantile import admm_rate, bias_epsilon, convergence_epsilon, largest_distance
 from conformesh.protocols.q_dcp import QDCP, Knobs, _vacuous, admm, q_dcp, rounds_of_a_run
-from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 from conformesh.scores import APS, LAC, Logit
 from tests.reference import admm_in_matrices, incidence, pooled_minimiser, pooled_threshold
@@ -47,10 +47,10 @@ def test_neighbour_sums_equal_the_printed_matrices(start):
     for net in (Network.chain(5), Network.star(6), Network.complete(4), Network.torus(3, 3), Network.chain(2)):
         scores = [rng.normal(size=rng.integers(1, 9)) for _ in range(net.devices)]
         samples = WeightedScores.of(scores)
-        site = Site.everywhere(net, samples.sizes)
+        block = Block.everywhere(net, samples.sizes)
         shape = (net.devices, 1, 1)
         protocol = admm(
-            site,
+            block,
             samples,
             np.full((1, 1), 0.8),
             np.full(shape, 0.7),
@@ -227,15 +227,15 @@ def continued(monkeypatch, scores, network, alpha, **options):
     """Return the knobs, centres and rounds of every run of a continuation in which ADMM stays where it starts."""
     runs = []
 
-    def still(site, samples, gamma, s0, start, knobs, rounds, wire):
+    def still(block, samples, gamma, s0, start, knobs, rounds, wire):
         yield from ()
         runs.append((knobs, s0[0, 0, 0], start[0, 0, 0], rounds))
         return s0 + 1.0
 
     monkeypatch.setattr("conformesh.protocols.q_dcp.admm", still)
     samples = WeightedScores.of(scores)
-    site = replace(Site.everywhere(network, samples.sizes), requirement=PUBLISHED, alphas=(Fraction(str(alpha)),))
-    protocol = q_dcp(site, samples, site.alphas, QDCP(**options))
+    block = replace(Block.everywhere(network, samples.sizes), requirement=PUBLISHED, alphas=(Fraction(str(alpha)),))
+    protocol = q_dcp(block, samples, block.alphas, QDCP(**options))
     Simulator(network).run(protocol)
     return runs
 

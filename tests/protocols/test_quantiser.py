@@ -4,15 +4,15 @@ import pytest
 from conformesh import CalibrationNote, Network, calibrate
 from conformesh.engines import Simulator
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.protocols.block import Block
 from conformesh.protocols.quantiser import agree_on_edges, check_quantiser, crowding
-from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 
 
 def agree(scores, bins=4, range_=None, wire=64):
     network, samples = Network.chain(len(scores)), WeightedScores.of(scores)
-    site = Site.everywhere(network, samples.sizes)
-    return Simulator(network).run(agree_on_edges(site, samples, bins, range_, Wire(wire)))
+    block = Block.everywhere(network, samples.sizes)
+    return Simulator(network).run(agree_on_edges(block, samples, bins, range_, Wire(wire)))
 
 
 def test_a_given_range_costs_nothing_and_may_be_exceeded():

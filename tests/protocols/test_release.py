@@ -19,9 +19,9 @@ from conformesh.pipeline.solver import solve_draws
 from conformesh.privacy.account import Account, PrivacyRefused
 from conformesh.privacy.histogram import HistogramPlan, Release
 from conformesh.privacy.noise import law
+from conformesh.protocols.block import Block
 from conformesh.protocols.masks import MaskedSums, Secrets
 from conformesh.protocols.p_dcp import PDCP
-from conformesh.protocols.site import Site
 from tests.protocols.alone import (
     Ledger,
     Transcript,
@@ -113,7 +113,7 @@ def test_levels_and_mixtures_are_what_the_plan_makes_of_one_release(known, case)
     network, alphas = Network.cycle(6), (0.1, 0.3, 0.5)
     held = {str(k): own for k, own in enumerate(SCORES)}
     found = calibrate(held, network, alphas, "p-dcp", **requirement, **NOISY | options)
-    secrets = repeatable_secrets(Site.everywhere(network, np.zeros((6, 1))))
+    secrets = repeatable_secrets(Block.everywhere(network, np.zeros((6, 1))))
     (expected,) = released(plan, [SCORES], secrets, network.ids)
     for alpha in alphas:
         one, answer = found.at(alpha), expected.answer(exact_alpha(alpha))
@@ -138,7 +138,7 @@ def test_each_group_has_its_own_release_with_full_epsilon(known):
     found = calibrate(table, network, alphas, "p-dcp", groups=labels, **NOISY)
     parts = [[own[of == g] for own, of in zip(table, labels, strict=True)] for g in "abc"]
     plan = HistogramPlan("logit", 16, 2.0, 6, 5)
-    expected = released(plan, parts, repeatable_secrets(Site.everywhere(network, np.zeros((6, 3)))), network.ids)
+    expected = released(plan, parts, repeatable_secrets(Block.everywhere(network, np.zeros((6, 3)))), network.ids)
     for group, release in zip("abc", expected, strict=True):
         for alpha in alphas:
             one = found[group, alpha]
@@ -175,7 +175,7 @@ def test_trials_of_a_simulation_are_independent_releases(known):
     rng, network = np.random.default_rng(6), Network.cycle(6)
     tables = [[rng.random(30) for _ in range(6)] for _ in range(5)]
     batch = solve_draws(WeightedScores.of_trials(tables), network, TENTH, "p-dcp", **NOISY)
-    secrets = repeatable_secrets(Site.everywhere(network, np.zeros((6, 5))))
+    secrets = repeatable_secrets(Block.everywhere(network, np.zeros((6, 5))))
     expected = released(HistogramPlan("logit", 16, 2.0, 6, 5), tables, secrets, network.ids)
     assert batch.outcome.thresholds[0, :, 0].tolist() == [one.answer(TENTH[0]).threshold for one in expected]
     assert "release" not in batch.outcome.facts
@@ -189,9 +189,9 @@ def test_devices_apart_release_what_a_simulation_does(aggregate):
     options = NOISY | {"aggregate": aggregate}
     outcomes = together(network, made(network, SCORES, **options))
     samples = WeightedScores.of(SCORES)
-    site = Site(network, np.arange(6), samples.sizes, DEFAULT, alphas=TENTH)
-    site = replace(site, secrets=Secrets(tuple(seed_of(row) for row in range(6)), b"a run"))
-    whole, _ = Simulator(network).run(run_method("p-dcp", site, samples, make_options("p-dcp", options)))
+    block = Block(network, np.arange(6), samples.sizes, DEFAULT, alphas=TENTH)
+    block = replace(block, secrets=Secrets(tuple(seed_of(row) for row in range(6)), b"a run"))
+    whole, _ = Simulator(network).run(run_method("p-dcp", block, samples, make_options("p-dcp", options)))
     assert (thresholds(outcomes) == whole.thresholds[0, 0, 0]).all()
     assert {str(outcome.facts["release"]) for outcome in outcomes} == {str(whole.facts["release"])}
     assert {str(outcome.certificates[0][0]) for outcome in outcomes} == {str(whole.certificates[0][0])}
@@ -342,9 +342,9 @@ def test_the_order_is_masked_sum_charge_reveal_whatever_the_caller_does(monkeypa
 
     for kind, order in ((MaskedSums, ["sum", "charge", "sum"]), (Early, ["sum", "sum", "charge"])):
         events.clear()
-        site = Site.everywhere(Network.complete(3), np.ones((3, 1), dtype=np.int64))
+        block = Block.everywhere(Network.complete(3), np.ones((3, 1), dtype=np.int64))
         zeros = np.zeros((3, 2), dtype=np.int64)
-        sums = kind(site, agreed(site, repeatable_secrets(site)).masks, total)
+        sums = kind(block, agreed(block, repeatable_secrets(block)).masks, total)
         finished(sums.release(zeros, zeros, lambda: events.append("charge")))
         assert events == order
 

@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 
 from conformesh import Network, TooFewScores, calibrate
 from conformesh.engines import Simulator
-from conformesh.kernels import compiling, replies
+from conformesh.kernels import compilation as compiling
+from conformesh.kernels import replies
 from conformesh.kernels.replies import COUNTED
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
-from conformesh.protocols import known, top_k, waves
+from conformesh.protocols import merged_scores as known
+from conformesh.protocols import top_k, waves
 from tests.campaigns import campaign_seeds
 from tests.pipeline import test_weights
 from tests.strategies import alphas, device_scores, networks, promised_rank
@@ -241,7 +243,7 @@ def test_scores_that_no_sketch_tells_apart_end_too():
     for options in SCHEDULES[3:]:
         batch = case.run(**options)
         assert_is_right(case, batch)
-        assert int(batch.outcome.facts.get("passes", 0)) <= waves.PATIENCE + 2
+        assert int(batch.outcome.facts.get("passes", 0)) <= waves.PASSES_BEFORE_LISTING + 2
 
 
 @each_schedule
@@ -365,7 +367,7 @@ def miss_a_rank(patch):
     true = waves._from_list
 
     def wrong(problem, reply):
-        lower = waves.Problem(max(problem.rank - 1, problem.below + 1), problem.below, problem.upto)
+        lower = waves.RankSearch(max(problem.rank - 1, problem.below + 1), problem.below, problem.upto)
         return true(lower, reply)
 
     patch.setattr(waves, "_from_list", wrong)
@@ -375,33 +377,33 @@ def never_ask_again(patch):
     """Whoever floods believes at once that nothing is missing."""
     patch.setattr(top_k, "LIKELY", 1)
     patch.setattr(top_k, "SPARE", 0)
-    patch.setattr(known.Known, "answered", True)
+    patch.setattr(known.MergedScores, "answered", True)
 
 
 def cut_ties(patch):
     """Who passes on scores keeps k of them, of equal ones just some."""
-    patch.setattr(known.Known, "_first_equal", lambda self, columns: columns)
+    patch.setattr(known.MergedScores, "_first_equal", lambda self, columns: columns)
 
 
 def forget_owners(patch):
     """Equal scores of two devices are taken for one."""
-    true = known.Known.__init__
+    true = known.MergedScores.__init__
 
     def wrong(self, k, counts_ties, rows, *others):
         true(self, k, counts_ties, 0 * rows, *others)
 
-    patch.setattr(known.Known, "__init__", wrong)
+    patch.setattr(known.MergedScores, "__init__", wrong)
 
 
 def say_it_once(patch):
     """What one device here has heard is no news to the others."""
-    true = known.Known._take
+    true = known.MergedScores._take
 
     def wrong(self, heard):
         everybody = np.bitwise_or.reduce(self._known, axis=0)
         true(self, heard & ~everybody)
 
-    patch.setattr(known.Known, "_take", wrong)
+    patch.setattr(known.MergedScores, "_take", wrong)
 
 
 MISTAKES = [

@@ -10,12 +10,12 @@ import pytest
 from conformesh import Network, calibrate
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.protocols.aggregate import AGGREGATORS, PREFERENCES, CannotAggregate, Price
-from conformesh.protocols.e_dcp import EDCP, PATIENCE, WIDTHS, Brackets, _ladder, best_width, way_to_add
-from conformesh.protocols.site import Site
+from conformesh.protocols.block import Block
+from conformesh.protocols.e_dcp import EDCP, STAGES_BY_VALUE, WIDTHS, Brackets, _ladder, best_width, way_to_add
 
 
 def site_of(name, devices=20):
-    return Site.everywhere(Network.of(name, devices), np.full((devices, 1), 50))
+    return Block.everywhere(Network.of(name, devices), np.full((devices, 1), 50))
 
 
 def brackets(rank, n, low, high, at_low=0, at_high=None):
@@ -89,12 +89,12 @@ def test_the_ladder_reaches_six_steps_beyond_an_old_bracket(low, high, ladder):
 # --- how wide a stage is ----------------------------------------------------------------------------------------------
 
 
-def predicted(site, prices, prefer, width):
+def predicted(block, prices, prefer, width):
     """The prediction as its docstring has it: log(n) / log(M + 1) sums after the one for n, and two maxima."""
     a, b = PREFERENCES[prefer]
     price = min(prices, key=lambda one: (one.rounds + 1) ** a * (width * one.per_number + 1) ** b)
     stages = math.log(1000) / math.log(3 if width == 1 else width + 1)
-    diameter = site.network.diameter
+    diameter = block.network.diameter
     rounds = price.setup + price.rounds + stages * price.rounds + diameter + diameter
     numbers = price.per_number + stages * width * price.per_number + 3 * diameter
     return (rounds + 1) ** a * (numbers + 1) ** b
@@ -117,12 +117,12 @@ def predicted(site, prices, prefer, width):
     ],
 )
 def test_the_width_is_the_best_for_what_is_preferred(name, devices, balanced):
-    site = site_of(name, devices)
-    assert [best_width(site, "tree", prefer) for prefer in ("rounds", "numbers", "balanced")] == [64, 1, balanced]
-    tree = AGGREGATORS["tree"].price(site)
+    block = site_of(name, devices)
+    assert [best_width(block, "tree", prefer) for prefer in ("rounds", "numbers", "balanced")] == [64, 1, balanced]
+    tree = AGGREGATORS["tree"].price(block)
     for prefer in PREFERENCES:
-        costs = {width: predicted(site, [tree], prefer, width) for width in WIDTHS}
-        assert costs[best_width(site, "tree", prefer)] == pytest.approx(min(costs.values()), rel=1e-12)
+        costs = {width: predicted(block, [tree], prefer, width) for width in WIDTHS}
+        assert costs[best_width(block, "tree", prefer)] == pytest.approx(min(costs.values()), rel=1e-12)
 
 
 def test_the_width_is_the_best_at_any_price(monkeypatch):
@@ -130,18 +130,18 @@ def test_the_width_is_the_best_at_any_price(monkeypatch):
     rng = np.random.default_rng(0)
     for rounds, each, setup, diameter in (10 ** rng.uniform(0, 3, (400, 4))).astype(int).tolist():
         price = Price(rounds, float(each), setup)
-        monkeypatch.setitem(AGGREGATORS, "given", SimpleNamespace(price=lambda site, price=price: price))
-        site = SimpleNamespace(network=SimpleNamespace(diameter=diameter))
+        monkeypatch.setitem(AGGREGATORS, "given", SimpleNamespace(price=lambda block, price=price: price))
+        block = SimpleNamespace(network=SimpleNamespace(diameter=diameter))
         for prefer in PREFERENCES:
-            costs = {width: predicted(site, [price], prefer, width) for width in WIDTHS}
-            assert costs[best_width(site, "given", prefer)] <= min(costs.values()) * (1 + 1e-12)
+            costs = {width: predicted(block, [price], prefer, width) for width in WIDTHS}
+            assert costs[best_width(block, "given", prefer)] <= min(costs.values()) * (1 + 1e-12)
 
 
 def test_the_way_to_add_up_is_what_was_asked_for_or_the_best_one():
-    site = site_of("torus")
-    assert way_to_add(site, "flood", "numbers", 1) == "flood"
-    assert way_to_add(site, "auto", "rounds", 1) == "flood"
-    assert way_to_add(site, "auto", "numbers", 1) == "tree"
+    block = site_of("torus")
+    assert way_to_add(block, "flood", "numbers", 1) == "flood"
+    assert way_to_add(block, "auto", "rounds", 1) == "flood"
+    assert way_to_add(block, "auto", "numbers", 1) == "tree"
     assert way_to_add(site_of("random-regular", 4000), "auto", "rounds", 1) == "tree"  # too many devices for a flood
     with pytest.raises(CannotAggregate, match="beyond 3,000 devices"):
         way_to_add(site_of("random-regular", 4000), "flood", "rounds", 1)
@@ -172,9 +172,9 @@ def test_several_thresholds_cut_equal_parts():
 def test_impatience_halves_keys_not_values():
     state = brackets(50, 100, 1e-300, 1e300)
     by_value = state.pivots(FIRST, 1)
-    state.stage[:] = PATIENCE - 1
+    state.stage[:] = STAGES_BY_VALUE - 1
     assert state.pivots(FIRST, 1) == by_value
-    state.stage[:] = PATIENCE
+    state.stage[:] = STAGES_BY_VALUE
     low, high = int(state.low[0]), int(state.high[0])
     assert state.pivots(FIRST, 1).item() == (low + high) // 2
     assert state.pivots(FIRST, 3).tolist() == [[low + (high - low) * i // 4 for i in (1, 2, 3)]]

@@ -3,13 +3,13 @@ import pytest
 
 from conformesh import Network, calibrate
 from conformesh.engines import Simulator
-from conformesh.protocols.site import Site
+from conformesh.protocols.block import Block
 from conformesh.protocols.spectral import estimate_spectrum
 
 
 def estimate(network, **options):
-    site = Site.everywhere(network, np.ones((network.devices, 1), dtype=np.int64))
-    return Simulator(network).run(estimate_spectrum(site, **options))
+    block = Block.everywhere(network, np.ones((network.devices, 1), dtype=np.int64))
+    return Simulator(network).run(estimate_spectrum(block, **options))
 
 
 def test_estimates_are_close_on_every_topology(topology):

@@ -11,9 +11,10 @@ from conformesh.engines import Simulator
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.kernels.replies import LOWEST
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.protocols import known, top_k
+from conformesh.protocols import merged_scores as known
+from conformesh.protocols import top_k
+from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Packets, Told
-from conformesh.protocols.site import Site
 from tests.protocols.test_flood import in_blocks
 from tests.protocols.test_schedules import pooled, shapes_of
 from tests.reference import FloodedList, flooded_lists
@@ -50,8 +51,8 @@ def protocol_of(case, here):
     values = [[trial[row] for row in here] for trial in case.trials]
     weights = [[trial[row] for row in here] for trial in case.weights]
     samples = WeightedScores.of_trials(values) if case.plain else WeightedScores.weighted(values, weights)
-    site = Site(case.network, np.asarray(here), case.sizes)
-    return top_k.by_flooding(site, samples, case.ranks, case.n)
+    block = Block(case.network, np.asarray(here), case.sizes)
+    return top_k.by_flooding(block, samples, case.ranks, case.n)
 
 
 def said_by_the_twin(case):
@@ -86,7 +87,7 @@ def said_in(case, order=None):
         rounds.append({row: (message.packets[i], numbers[i]) for i, row in enumerate(rows)})
 
     engine = Simulator(case.network, watch, order)
-    here = engine.here
+    here = engine.rows
     return rounds, engine.run(protocol_of(case, here))[0]
 
 
@@ -143,13 +144,13 @@ def say_what_no_longer_matters(patch):
 
 def drop_a_score_too_many(patch):
     """What is heard of the smallest scores that matter is dropped."""
-    true = known.Known._drop
+    true = known.MergedScores._drop
 
     def wrong(self):
         true(self)
         self._floor += self._floor > LOWEST
 
-    patch.setattr(known.Known, "_drop", wrong)
+    patch.setattr(known.MergedScores, "_drop", wrong)
 
 
 def leave_marks_where_they_were(patch):
@@ -213,11 +214,11 @@ def test_bytes_are_read_where_they_are_not_what_a_device_here_has_said():
 def test_who_knows_little_is_told_of_scores_below_all_columns():
     """One of two devices knows as many as it needs, and scores get columns before those of the other."""
     runs = known.Runs(np.array([1]), np.array([5]), np.ones(1, int))
-    both = known.Known(2, False, np.array([0, 1]), runs, np.array([2, 2]))
+    both = known.MergedScores(2, False, np.array([0, 1]), runs, np.array([2, 2]))
     first, listeners, senders = np.array([0]), np.array([[0], [1]]), np.array([2])
     for listener, keys, news in ((0, [1, 6, 7], [6, 7]), (1, [3], [3]), (1, [2, 4], [4]), (0, [6], [])):
         ones = np.ones(len(keys), int)
-        said = known.Said(np.array(keys), 2 * ones, ones, LOWEST)
+        said = known.ScoreReport(np.array(keys), 2 * ones, ones, LOWEST)
         both.hear(listeners[listener], first, senders, [said])
         assert both.said(listeners[listener]).keys.tolist() == news
     assert both.of_first.keys.tolist() == [6, 7]
@@ -226,10 +227,10 @@ def test_who_knows_little_is_told_of_scores_below_all_columns():
 def test_weights_too_large_to_add_up_end_in_words_or_numbers():
     """Nobody honest says so, and the places looked at stay within the list."""
     rows, runs = np.arange(1), known.Runs(np.zeros(2, int), np.array([3, 5]), np.ones(2, int))
-    one = known.Known(2**62, False, rows, runs, np.array([2]))
+    one = known.MergedScores(2**62, False, rows, runs, np.array([2]))
     for _ in range(3):
         many = np.arange(70)
-        said = known.Said(many, many % 3, np.full(70, 2**62), -7)
+        said = known.ScoreReport(many, many % 3, np.full(70, 2**62), -7)
         one.hear(np.array([0]), np.array([0]), np.array([1]), [said])
         assert len(one.of_first.keys) <= 72
 

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from conformesh import Network
 from conformesh.engines import Simulator
 from conformesh.graph.network import weights_below
-from conformesh.protocols.messages import Heard
-from conformesh.protocols.site import Site
+from conformesh.protocols.block import Block
+from conformesh.protocols.messages import Deliveries
 from conformesh.protocols.tree import grow
 from conformesh.protocols.waves import mean_depth
 from tests.strategies import networks
 
 
 def site_of(network, here):
-    return Site(network, here, np.ones((network.devices, 1), dtype=np.int64))
+    return Block(network, here, np.ones((network.devices, 1), dtype=np.int64))
 
 
 def in_blocks(network, blocks):
@@ -41,7 +41,7 @@ def in_blocks(network, blocks):
 def heard_by(network, here, said):
     pairs = [(int(k), int(j)) for k in sorted(here) for j in network.neighbours(k) if int(j) in said]
     receiver, sender = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    return Heard(receiver, sender, np.array([said[j] for _, j in pairs]))
+    return Deliveries(receiver, sender, np.array([said[j] for _, j in pairs]))
 
 
 def assert_is_grown(network, levels):
@@ -103,13 +103,13 @@ def test_a_parent_is_named_in_as_few_bits_as_hold_all_rows(devices, bits):
 
 def test_the_mean_subtree_has_one_device_more_than_the_mean_depth(topology):
     """Everybody is counted once in the subtree of each device above it, and in its own."""
-    site = site_of(topology, np.arange(20))
+    block = site_of(topology, np.arange(20))
     levels, _ = Simulator(topology).run(grow(site_of(topology, np.arange(20))))
     below = np.ones(20)
     for level in levels[:0:-1]:
         np.add.at(below, level.above, below[level.rows])
     assert below[topology.centre] == 20
-    assert mean_depth(site) + 1 == pytest.approx(below.mean())
+    assert mean_depth(block) + 1 == pytest.approx(below.mean())
     parent, weights = weights_below(topology, np.ones(20, dtype=np.int64))
     assert weights.tolist() == below.tolist()
     assert parent[topology.centre] == -1

@@ -13,14 +13,14 @@ from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.kernels.replies import BEGIN, BELOW, BOTH, COUNTED, END, EVEN, HIGHEST, LOWEST, TRIAL
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols import e_dcp, top_k, waves
-from conformesh.protocols.known import Known, Runs, Said
-from conformesh.protocols.site import Site
+from conformesh.protocols.block import Block
+from conformesh.protocols.merged_scores import MergedScores, Runs, ScoreReport
 from tests.pipeline import test_risk_control as test_controlling
 
 
 def site_of(network=None, n=50):
     network = network or Network.chain(4)
-    return Site.everywhere(network, np.full((network.devices, 1), n))
+    return Block.everywhere(network, np.full((network.devices, 1), n))
 
 
 def key(value):
@@ -40,21 +40,21 @@ def listed(values, below=0, above=0):
     return below, len(values), len(keys), keys, times, *[nothing] * 3, np.zeros(1, np.int64), nothing, 0, above
 
 
-def root_of(problem, pace=None, site=None):
-    around = SimpleNamespace(site=site or site_of(), curve=None)
-    return waves.Root(around, pace or waves.Pace(7, 0, 12.0), [problem], 1.0)
+def root_of(problem, pace=None, block=None):
+    around = SimpleNamespace(block=block or site_of(), curve=None)
+    return waves.TreeRoot(around, pace or waves.Pace(7, 0, 12.0), [problem], 1.0)
 
 
 # --- the root ---------------------------------------------------------------------------------------------------------
 
 
 def test_what_all_scores_weigh_is_what_lies_in_a_bracket_and_beside_it():
-    asked = waves.Asked(np.array([ask(trial=0), ask(trial=1), ask(trial=1)]), [0, 1, 2], [])
-    site = Site.everywhere(Network.chain(2), np.array([[3, 0], [4, 0]]))
+    asked = waves.WaveQuestion(np.array([ask(trial=0), ask(trial=1), ask(trial=1)]), [0, 1, 2], [])
+    block = Block.everywhere(Network.chain(2), np.array([[3, 0], [4, 0]]))
     heard = [listed([1.0, 2.0], below=4, above=1), listed([]), listed([9.0] * 9)]
-    assert waves._totals(asked, heard, site) == [7, 0]
+    assert waves._totals(asked, heard, block) == [7, 0]
     with pytest.raises(ValueError, match="all scores of a trial weigh 8, which can be 0 to 7"):
-        waves._totals(asked, [listed([1.0] * 8), *heard[1:]], site)
+        waves._totals(asked, [listed([1.0] * 8), *heard[1:]], block)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_what_all_scores_weigh_is_what_lies_in_a_bracket_and_beside_it():
 )
 def test_a_window_that_missed_leaves_the_guess_it_came_from(rank, bracket, counts):
     guess = np.array([0.0, 1.0, 2.0, 3.0]), *[np.array([0.0, 10.0, 13.0, 50.0])] * 2, 0
-    problem = waves.Problem(rank, 0, 50, guess=guess)
+    problem = waves.RankSearch(rank, 0, 50, guess=guess)
     question = ask(key(1.0), key(2.0), BELOW)
     root_of(problem)._next(np.zeros(64, np.uint8), 0, question, problem, listed([1.5, 1.7, 2.0], below=10), False)
     assert (problem.low, problem.high) == bracket
@@ -72,9 +72,9 @@ def test_a_window_that_missed_leaves_the_guess_it_came_from(rank, bracket, count
 
 
 def test_an_exact_list_of_the_bracket_is_the_answer():
-    problem = waves.Problem(12, 0, 50)
+    problem = waves.RankSearch(12, 0, 50)
     out = np.zeros(64, np.uint8)
-    asked = waves.Asked(np.array([ask(key(1.0), key(2.0), BELOW)]), [0], [waves.Found()])
+    asked = waves.WaveQuestion(np.array([ask(key(1.0), key(2.0), BELOW)]), [0], [waves.Found()])
     end, numbers = root_of(problem)._next(out, 0, asked.asks[0], problem, listed([1.5, 1.7, 1.7, 2.0], 10), False)
     assert numbers == 2  # the score, and by how much its ties exceed the rank
     assert waves.hear_word(out, 0, asked, 12) == (end, 2)
@@ -90,7 +90,7 @@ def test_an_exact_list_of_the_bracket_is_the_answer():
     ],
 )
 def test_counts_that_cannot_be_are_not_believed(below, values, words):
-    problem = waves.Problem(12, 0, 50)
+    problem = waves.RankSearch(12, 0, 50)
     with pytest.raises(ValueError, match=words):
         root_of(problem)._next(
             np.zeros(64, np.uint8), 0, ask(key(1.0), key(2.0), BELOW), problem, listed(values, below), False
@@ -143,7 +143,7 @@ def test_a_question_for_a_sketch_says_where_its_points_are_to_be(focused, level)
         at = replies.put(out, at, 0, 1)
         at = replies.put(out, at, focused, 1)
         at = replies.put(out, at, level, 16 * focused)
-    asked = waves.Asked(np.array([question, question]), [0, 1], [waves.Found(), waves.Found()])
+    asked = waves.WaveQuestion(np.array([question, question]), [0, 1], [waves.Found(), waves.Found()])
     assert waves.hear_word(out, 0, asked, 12) == (at, 2 * (numbers + focused))
     for row in asked.asks:
         assert (row[EVEN], row[replies.LEVEL], row[replies.LIMIT]) == (1 - focused, level, 0)
@@ -171,22 +171,22 @@ def test_a_start_around_one_threshold_has_a_width():
 def test_a_first_question_from_an_old_bracket(known):
     """It counts what lies below, and what lies above where nobody knows the sum."""
     n, ranks = (np.array([200]), np.array([[150]])) if known else (None, None)
-    site = SimpleNamespace(trials=1, alphas=(0.25,), most=400, devices=4, totals=np.array([100]))
-    asked = waves._first(site, waves.Pace(7, 0, 12.0), 9, n, ranks, False, (1.0, 3.0))
+    block = SimpleNamespace(trials=1, alphas=(0.25,), most=400, devices=4, totals=np.array([100]))
+    asked = waves._first(block, waves.Pace(7, 0, 12.0), 9, n, ranks, False, (1.0, 3.0))
     (row,) = asked.asks.tolist()
     assert (row[BEGIN], row[END], row[COUNTED]) == (key(1.0), key(3.0), BELOW if known else replies.OUTSIDE)
     assert row[replies.SIDE] == BOTH
     assert row[replies.LIMIT] == 9 * waves.MOST_LISTED
     assert (row[replies.USUAL], row[replies.EACH]) == ((50, 2) if known else (100, 4))
     assert row[replies.LEVEL] == 3 * replies.LEVELS // 4
-    cold = waves._first(site, waves.Pace(7, 0, 12.0), 9, n, ranks, False, (-math.inf, 3.0)).asks[0]
+    cold = waves._first(block, waves.Pace(7, 0, 12.0), 9, n, ranks, False, (-math.inf, 3.0)).asks[0]
     assert (cold[BEGIN], cold[END], cold[COUNTED], cold[replies.LIMIT]) == (LOWEST, HIGHEST, 0, 0)
 
 
 def test_replies_reach_the_parent_they_are_for_in_whatever_order_they_come():
     """Where devices lie in another order in memory, children of two parents may come the last one's first."""
-    site, samples = site_of(n=2), WeightedScores.of([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])
-    tree = waves.Waves(site, samples, 0)
+    block, samples = site_of(n=2), WeightedScores.of([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])
+    tree = waves.Waves(block, samples, 0)
     asks = np.array([ask()])
     asks[0, replies.LIMIT] = 9
     nobody = np.empty(0, np.int64)
@@ -205,7 +205,7 @@ def known(keys, likely, k=3, times=None):
     """What one device knows of a list, device 0 of the network, after it has looked at its own scores."""
     each = np.ones(len(keys), np.int64) if times is None else np.array(times)
     runs = Runs(np.zeros(len(keys), np.int64), np.array(keys, np.int64), each)
-    return Known(k, False, np.array([0]), runs, np.array([min(likely, k)]))
+    return MergedScores(k, False, np.array([0]), runs, np.array([min(likely, k)]))
 
 
 def hear(one, *said):
@@ -215,7 +215,7 @@ def hear(one, *said):
 
 
 def said_of(keys, owners, held_back=LOWEST):
-    return Said(np.array(keys, np.int64), np.array(owners, np.int64), np.ones(len(keys), np.int64), held_back)
+    return ScoreReport(np.array(keys, np.int64), np.array(owners, np.int64), np.ones(len(keys), np.int64), held_back)
 
 
 def test_who_has_only_heard_of_something_held_back_passes_that_on():
@@ -261,12 +261,12 @@ def test_lists_are_of_the_smaller_side():
 
 
 def test_a_flood_is_as_large_as_there_are_scores():
-    site = site_of(n=50)
+    block = site_of(n=50)
     ranks, n = np.array([[100]]), np.array([200])
-    assert top_k._at_most(site, top_k.wanted_lists(ranks, n)[0]) == 100
+    assert top_k._at_most(block, top_k.wanted_lists(ranks, n)[0]) == 100
     heavy = top_k.wanted_lists(ranks * 10**9, n * 10**9)[0]
-    assert top_k._at_most(site, heavy) == 200
-    assert top_k.can_flood(site, ranks * 10**9, n * 10**9)
+    assert top_k._at_most(block, heavy) == 200
+    assert top_k.can_flood(block, ranks * 10**9, n * 10**9)
     assert not top_k.can_flood(site_of(Network.chain(4), 2**28), ranks * 10**9, n * 10**9)
 
 
@@ -298,9 +298,9 @@ def test_scores_with_weights_are_two_numbers_each():
     ids=str,
 )
 def test_the_schedule_follows_from_what_is_asked_and_from_how_much_a_flood_would_be(options, flood, plan):
-    site = site_of(n=50 if flood else 2**27)
-    n = site.totals
-    found = e_dcp.chosen(site, e_dcp.EDCP(**options), n[:, None] // 2, n)
+    block = site_of(n=50 if flood else 2**27)
+    n = block.totals
+    found = e_dcp.chosen(block, e_dcp.EDCP(**options), n[:, None] // 2, n)
     assert (found.schedule, found.over) == plan
     listed = {"window": math.inf, "count": e_dcp.NARROW}.get(plan[0], e_dcp.PACES[options.get("prefer", "balanced")][0])
     assert found.pace.fetched == listed
@@ -325,9 +325,9 @@ def test_what_rounding_took_from_weights_is_added_up_too(spares, lost):
         yield from ()
         return values.sum(axis=0)[None]
 
-    site = SimpleNamespace(knows_totals=False, rounds_weights=True)
+    block = SimpleNamespace(knows_totals=False, rounds_weights=True)
     samples = SimpleNamespace(masses=np.array([[5], [6]]), spares=spares, example_mass=None)
     with pytest.raises(StopIteration) as end:
-        next(e_dcp.weigh_all(site, samples, total))
+        next(e_dcp.weigh_all(block, samples, total))
     totals = end.value.value
     assert (totals[0].tolist(), totals[1].tolist()) == ([11], [lost])

@@ -17,14 +17,14 @@ import conformesh
 from conformesh.kernels.ranks import exact_alpha, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import async_protocol, device_protocol, make_options
-from conformesh.peer.anytime import Anytime
+from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
-from conformesh.peer.loopback import Faults, play
+from conformesh.peer.loopback import LinkFaults, play
 from conformesh.peer.settings import Settings
 from conformesh.pipeline.shift import Ratios
 from conformesh.pipeline.solver import solve_draws
+from conformesh.protocols.block import Answers
 from conformesh.protocols.masks import Secrets
-from conformesh.protocols.site import Outcome
 from conformesh.results.certificate import Cost
 from conformesh.scores.losses import FalseNegativeRate, Steps
 from tests.protocols.alone import repeatable_secrets, secrets_of
@@ -235,16 +235,16 @@ def over_loopback(call, table):
             secrets = secrets_of(net, row) if method == "p-dcp" else None
             return device_protocol(method, net, row, samples, levels, options, requirement, secrets=secrets)
 
-        kind = Anytime if asynchronous else Device
+        kind = AsyncDevice if asynchronous else Device
         digest = hashlib.sha256(np.asarray(table.scores[k], dtype=float).tobytes()).hexdigest()
         return kind(k, network, {"method": method}, make, journal, Settings(), scores=digest)
 
-    faults = Faults(loss=spec.get("loss", 0.0), duplication=spec.get("duplication", 0.0))
+    faults = LinkFaults(loss=spec.get("loss", 0.0), duplication=spec.get("duplication", 0.0))
     played = play(network, start, faults, np.random.default_rng(spec["seed"]), limit=LIMIT)
     outcomes = [device.result for device in played.devices]
     if any(device.phase != "finished" or device.result is None for device in played.devices):
         raise RuntimeError(f"{call['id']}: {[(device.phase, str(device.error)) for device in played.devices]}")
-    joined = Outcome.joined([np.array([k]) for k in range(network.devices)], outcomes)
+    joined = Answers.joined([np.array([k]) for k in range(network.devices)], outcomes)
     agreed = all(outcome.certificates == outcomes[0].certificates for outcome in outcomes)
     costs = [outcome.cost for outcome in outcomes]
     cost = None

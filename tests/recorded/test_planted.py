@@ -26,7 +26,7 @@ from conformesh.pipeline import p_values as pvalues
 from conformesh.pipeline import problems, shift, solver
 from conformesh.pipeline import quantiles as quantile
 from conformesh.pipeline.shift import WeightUnit
-from conformesh.protocols import averages, site
+from conformesh.protocols import averages, block
 from conformesh.protocols.groups import Grouping
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.r_dcp import RDCP
@@ -290,25 +290,25 @@ def names_of_devices_are_ignored(patch):
 @bug("form-01", "sides-06", "loopback-18")
 def threshold_is_the_next_float(patch):
     changed_classmethod(
-        patch, site.Outcome, "joined", lambda found: replace(found, thresholds=np.nextafter(found.thresholds, np.inf))
+        patch, block.Answers, "joined", lambda found: replace(found, thresholds=np.nextafter(found.thresholds, np.inf))
     )
 
 
 @bug("baseline-04", "draws-10", "loopback-16")
 def thresholds_of_devices_are_rotated(patch):
     changed_classmethod(
-        patch, site.Outcome, "joined", lambda found: replace(found, thresholds=np.roll(found.thresholds, 1, axis=0))
+        patch, block.Answers, "joined", lambda found: replace(found, thresholds=np.roll(found.thresholds, 1, axis=0))
     )
 
 
 @bug("form-01", "shifted-04", "loopback-05")
 def certificate_names_another_rule(patch):
-    changed(patch, site, "signed", lambda certificate: structs.replace(certificate, rule="ghost"))
+    changed(patch, block, "signed", lambda certificate: structs.replace(certificate, rule="ghost"))
 
 
 @bug("values-02", "risk-03")
 def certificate_names_another_mixture(patch):
-    changed(patch, site, "signed", lambda certificate: structs.replace(certificate, mixture="paper"))
+    changed(patch, block, "signed", lambda certificate: structs.replace(certificate, mixture="paper"))
 
 
 # --- methods, faults, cost --------------------------------------------------------------------------------------------

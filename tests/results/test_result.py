@@ -16,7 +16,7 @@ from conformesh.files.memberships import EVERYONE
 from conformesh.guarantee import Groups, Guarantee, LossBound, Mixture, Sides, Weighting
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
-from conformesh.protocols.site import Outcome
+from conformesh.protocols.block import Answers
 from conformesh.results.certificate import Certificate, Cost, SidesCertificate
 from conformesh.results.evaluation import Evaluation, RiskEvaluation
 from conformesh.results.lookup import axes_of
@@ -431,7 +431,7 @@ def test_what_noise_hides_and_what_is_no_number():
     assert dict(result.facts())["devices"] == "4; how many scores they hold is not told"
     assert {"private", "everybody knows", "privacy"} <= {*dict(result.facts())}
     assert Result.from_dict(result.to_dict()).to_dict() == result.to_dict()
-    broken = Outcome(np.full((4, 1, 1), np.nan), batch.outcome.certificates)
+    broken = Answers(np.full((4, 1, 1), np.nan), batch.outcome.certificates)
     with pytest.raises(OverflowError, match="'q-dcp' ended without a number"):
         Result.of(broken, problems(guarantee, 1), **common, method="q-dcp")
 
@@ -472,7 +472,7 @@ def test_too_few_examples_are_said_in_one_sentence():
     ("value", "words"), [(np.inf, "no lambda that was given brings"), (-np.inf, "no set is needed")]
 )
 def test_infinite_lambdas_are_explained(value, words):
-    outcome = Outcome(np.full((4, 1, 1), value), [[Certificate("counted", 5, 5, losses=10, weight=10)]])
+    outcome = Answers(np.full((4, 1, 1), value), [[Certificate("counted", 5, 5, losses=10, weight=10)]])
     guarantee = Guarantee(alphas=(Fraction(1, 10),), loss=LossBound())
     cost = Cost(0, np.zeros(4), np.zeros(4))
     result = Result.of(outcome, problems(guarantee, 1), guarantee=guarantee, cost=cost, method="e-dcp", device_ids=IDS)

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from conformesh import Network
 from conformesh.view.recording import Recording
 from conformesh.view.server import ViewServer
-from conformesh.view.trace import Column, Heading, Step
+from conformesh.view.trace import Column, Step, TraceHeading
 
 
 def recording(devices=3, steps=0, name="by hand", **more):
     """A run of a cycle that has gone some steps."""
-    found = Recording(Heading.of(name, Network.cycle(devices), **more))
+    found = Recording(TraceHeading.of(name, Network.cycle(devices), **more))
     for number in range(steps):
         found.add(step(number, devices))
     return found

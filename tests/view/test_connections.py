@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="a view needs Starlette and uvicorn: pip install 'conformesh[view]'")
 from conformesh.view.connections import HEAD
-from conformesh.view.server import Limits
+from conformesh.view.server import ServerLimits
 from tests.view.served import Page, ask, connect, has_steps, recording, serving, step, talk
 
 GOOD = b"GET /health HTTP/1.1\r\nHost: localhost:PORT\r\nAccept: */*\r\n\r\n"
@@ -46,13 +46,13 @@ BAD = [
 
 @pytest.fixture(scope="module")
 def view():
-    with serving([recording(steps=3)], token=None, limits=Limits(request=2.0)) as server:
+    with serving([recording(steps=3)], token=None, limits=ServerLimits(request=2.0)) as server:
         yield server
 
 
 # Seconds: half of what a silent or slow client has before it is dropped. Who waits for one of them waits longer, and a
 # machine that is five times slower than a quiet one (0.2 s) or busy with other tests (1.7 s was seen) does not.
-PROMPT = Limits().request / 2
+PROMPT = ServerLimits().request / 2
 
 
 def health(server, within=PROMPT):
@@ -164,12 +164,12 @@ def test_five_hundred_connections_that_say_nothing():
         print(f"500 silent connections: health within {doctor.longest:.3f} s")
         server._recordings()[0].add(step(1))
         page.follow(has_steps(2))  # a page is not dropped to make room
-        assert len(server._server.server_state.connections) <= Limits().connections
+        assert len(server._server.server_state.connections) <= ServerLimits().connections
 
 
 def test_who_drips_a_request_is_dropped():
     """Each byte comes in time; the whole request does not."""
-    with serving([], limits=Limits(request=0.3)) as server, connect(server) as link:
+    with serving([], limits=ServerLimits(request=0.3)) as server, connect(server) as link:
         link.settimeout(0.02)
         begun, dropped = time.monotonic(), False
         while not dropped:
@@ -202,7 +202,7 @@ def test_slow_clients_keep_nobody_waiting():
 
 
 def test_pages_that_come_all_at_once_are_counted_too():
-    with serving([recording(steps=1)], limits=Limits(streams=4)) as server, contextlib.ExitStack() as stack:
+    with serving([recording(steps=1)], limits=ServerLimits(streams=4)) as server, contextlib.ExitStack() as stack:
         links = [stack.enter_context(connect(server)) for _ in range(12)]
         for link in links:
             link.sendall(b"GET /events HTTP/1.1\r\nHost: localhost:%d\r\n\r\n" % server.port)
@@ -211,7 +211,7 @@ def test_pages_that_come_all_at_once_are_counted_too():
 
 
 def test_one_connection_too_many_drops_the_one_that_was_silent_for_longest():
-    with serving([], limits=Limits(connections=3)) as server, contextlib.ExitStack() as stack:
+    with serving([], limits=ServerLimits(connections=3)) as server, contextlib.ExitStack() as stack:
         links = [stack.enter_context(connect(server)) for _ in range(3)]
         state, until = server._server.server_state, time.monotonic() + 20
         while len(state.connections) < 3:
@@ -241,7 +241,7 @@ def test_a_head_may_have_so_many_bytes(view):
 
 def test_who_does_not_take_a_small_answer_is_dropped_too():
     """It fits into what the system holds, so that nothing ever waits to be written; the connection ends at once."""
-    with serving([], limits=Limits(answer=0.5)) as server, connect(server) as link:
+    with serving([], limits=ServerLimits(answer=0.5)) as server, connect(server) as link:
         link.sendall(GOOD.replace(b"PORT", b"%d" % server.port))
         state, until = server._server.server_state, time.monotonic() + 20
         while not state.total_requests or state.connections:

@@ -19,9 +19,9 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import add_device, init_mesh
 from conformesh.mesh.http.client import Client
 from conformesh.mesh.http.server import Service
-from conformesh.mesh.node.launching import Watched, _read_log
-from conformesh.mesh.node.online import Online
+from conformesh.mesh.node.online import OnlineLearning
 from conformesh.mesh.node.process import Start
+from conformesh.mesh.node.processes import Watched, _read_log
 from conformesh.mesh.node.state import NodeState
 from conformesh.view import maps, meshes
 from conformesh.view.events import HIDDEN
@@ -343,7 +343,7 @@ def learning(monkeypatch):
         found.learners = []
         for folder in found.folders[:2]:
             found.services[folder.name].stop()
-            learner = Online(read_device(folder), found.states[folder.name])
+            learner = OnlineLearning(read_device(folder), found.states[folder.name])
             learner.open()
             stack.callback(learner.close)
             found.services[folder.name] = stack.enter_context(

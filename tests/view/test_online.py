@@ -9,13 +9,13 @@ import pytest
 
 from conformesh import Network
 from conformesh.online import online
-from conformesh.online.along import Along
+from conformesh.online.running_counts import RunningCounts
 from conformesh.view import online as recording
 from conformesh.view.events import visible
 from conformesh.view.learning import Lately, Lessons, heard_of
 from conformesh.view.online import OnlineRecorder, between
-from conformesh.view.recording import Known
-from conformesh.view.trace import Everybody, Heading, Step, Trace
+from conformesh.view.recording import RecordedState
+from conformesh.view.trace import Everybody, Step, Trace, TraceHeading
 
 DEVICES, STEPS, WINDOW = 5, 700, 50
 RULES = [
@@ -91,7 +91,7 @@ def test_counts_along_a_run_are_those_of_its_accounts(delays, present):
     scores, rng = streams(), np.random.default_rng(3)
     late = rng.integers(-1, 40, scores.shape) if delays == "any" else delays
     found = online(scores, Network.cycle(DEVICES), delays=late, present=present)
-    along, points = Along(found), [3, 4, 90, 333, 334, STEPS]
+    along, points = RunningCounts(found), [3, 4, 90, 333, 334, STEPS]
     for piece in (points[:2], points[2:5], points[5:]):
         for at, labels, misses in zip(piece, *(each.T for each in along.go_on(np.array(piece))), strict=True):
             assert along.account(at, labels, misses) == found.account(after=at)
@@ -127,7 +127,7 @@ def test_curves_have_few_points_and_devices_fewer(monkeypatch):
     assert told[0].everybody.window == WINDOW
     assert told[0].everybody.own == 80  # as many steps as lie between two points, or more
     assert own[-1].at == STEPS
-    known = Known(DEVICES)
+    known = RecordedState(DEVICES)
     for step in run.steps:
         known.take(step)
     assert known.fields["misses"] == [found.account(name).misses for name in found.ids]
@@ -180,7 +180,7 @@ def test_nothing_of_it_is_shown_of_a_private_run():
 
 def test_what_is_known_has_everybody():
     """For a page that could not follow every step, and for the oldest steps of a run that never ends."""
-    known, told = Known(1), Everybody(alpha=0.1, labels=3, misses=1, window=2, own=2)
+    known, told = RecordedState(1), Everybody(alpha=0.1, labels=3, misses=1, window=2, own=2)
     known.take(Step(at=1, everybody=told))
     known.take(Step(at=2))
     assert known.as_step().everybody == told
@@ -188,7 +188,7 @@ def test_what_is_known_has_everybody():
 
 def test_old_traces_are_read(tmp_path):
     """Written before anybody learnt online."""
-    heading = Heading.of("old", Network.chain(2))
+    heading = TraceHeading.of("old", Network.chain(2))
     (tmp_path / "t.json").write_bytes(
         Trace([msgspec.convert({"heading": heading, "steps": [{"at": 0}]}, dict)]).to_json()
     )

@@ -11,7 +11,7 @@ import pytest
 from conformesh import Network
 from conformesh.online import online
 from conformesh.view.online import OnlineRecorder
-from conformesh.view.recording import Known
+from conformesh.view.recording import RecordedState
 from conformesh.view.report import PAGE, SCRIPTS, STYLES, part
 from conformesh.view.trace import FIELDS, Trace
 from tests.view import traces
@@ -391,7 +391,7 @@ def test_what_is_known_at_a_step_is_what_python_says(show):
     steps, folded = trace.runs[0].steps, 3
 
     def known(place):
-        known = Known(6)
+        known = RecordedState(6)
         for step in steps[: place + 1]:
             known.take(step)
         return {name: json.loads(msgspec.json.encode(values)) for name, values in known.fields.items()}

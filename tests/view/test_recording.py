@@ -16,8 +16,8 @@ from conformesh.protocols.faults import Faults
 from conformesh.protocols.masks import Secrets
 from conformesh.protocols.messages import Sum
 from conformesh.view import Recorder
-from conformesh.view.recording import MOST_STEPS, Known, Recording
-from conformesh.view.trace import Column, Heading, Step
+from conformesh.view.recording import MOST_STEPS, RecordedState, Recording
+from conformesh.view.trace import Column, Step, TraceHeading
 from tests.protocols.alone import repeatable_secrets
 
 # Scores between 0 and 1, for which q-dcp's epsilon0 = 0.1 is much.
@@ -62,7 +62,7 @@ def plain(network, method="e-dcp", **options):
 
 def thresholds_by_round(recorder):
     [run] = recorder.trace().runs
-    known, shown = Known(len(run.heading.devices)), {}
+    known, shown = RecordedState(len(run.heading.devices)), {}
     for step in run.steps:
         known.take(step)
         shown[step.at] = [*known.fields.get("threshold", ())]
@@ -189,7 +189,7 @@ def test_estimates_of_h_dcp_are_quantiles_of_the_views():
 def test_heard_grows_to_everybody():
     recorder, _ = recorded(Network.chain(9), "r-dcp", liars=1)
     assert recorder.recordings[0].heading.rank is None  # nobody knows it before all is heard
-    known, heard = Known(9), []
+    known, heard = RecordedState(9), []
     for step in recorder.trace().runs[0].steps:
         known.take(step)
         if "heard" in step.devices:
@@ -327,7 +327,7 @@ def test_too_many_devices_are_refused_in_words():
 
 
 def heading(devices=3, **more):
-    return Heading.of("a run", Network.chain(devices), **more)
+    return TraceHeading.of("a run", Network.chain(devices), **more)
 
 
 def test_who_reads_while_another_adds_gets_every_step_once():
@@ -357,7 +357,7 @@ def test_a_recording_without_end_keeps_what_is_known(monkeypatch):
     assert place == 25
     assert recording.since(24)[0] == steps[-1:]
     assert recording.since(3)[0] == steps
-    known = Known(3)
+    known = RecordedState(3)
     for step in steps:
         known.take(step)
     assert known.fields == recording.known.fields == {"round": [24, 22, 23]}
@@ -369,12 +369,12 @@ def test_a_recording_without_end_keeps_what_is_known(monkeypatch):
 )
 def test_changes_folded_are_the_values(tables):
     """What is known follows from the changes, whatever they are."""
-    known, expected = Known(4), {}
+    known, expected = RecordedState(4), {}
     for at, table in enumerate(tables):
         step = Step(at=at, devices=known.changes(table))
         known.take(step)
         expected |= table
         assert known.fields == expected
-    again = Known(4)
+    again = RecordedState(4)
     again.take(known.as_step())
     assert again.fields == known.fields

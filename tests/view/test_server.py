@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="a view needs Starlette and uvicorn: pip install 'conformesh[view]'")
 from conformesh.view import app, events
-from conformesh.view.server import Limits, ViewServer, parse_view, read_token, shown
+from conformesh.view.server import ServerLimits, ViewServer, parse_view, read_token, shown
 from conformesh.view.trace import Column, Step, Trace
 from tests.view.served import Page, ask, connect, has_come_to, has_steps, recording, serving, step, talk
 
@@ -141,7 +141,7 @@ def test_nothing_is_sent_ten_times_a_second_at_most_and_only_if_it_is_new():
 def test_who_reads_nothing_grows_nothing_and_then_skips_to_what_is_current(monkeypatch):
     monkeypatch.setattr(events, "SLOW", 0.2)
     running = recording(devices=500)
-    with serving([running], limits=Limits(stalled=60)) as server, Page(server, room=4096) as slow:
+    with serving([running], limits=ServerLimits(stalled=60)) as server, Page(server, room=4096) as slow:
         slow.follow(lambda runs: 0 in runs)
         with Page(server) as quick:
             for number in range(3000):
@@ -162,7 +162,7 @@ def test_who_reads_nothing_grows_nothing_and_then_skips_to_what_is_current(monke
 
 def test_who_stops_reading_is_dropped():
     running = recording(devices=10_000)
-    with serving([running], limits=Limits(stalled=0.2)) as server, connect(server, room=4096) as link:
+    with serving([running], limits=ServerLimits(stalled=0.2)) as server, connect(server, room=4096) as link:
         link.sendall(b"GET /events HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % server.port)
         link.recv(1000)
         state = server._server.server_state
@@ -176,7 +176,7 @@ def test_who_stops_reading_is_dropped():
 
 
 def test_one_page_too_many_is_told_so(view):
-    with serving([recording()], limits=Limits(streams=1)) as server, Page(server) as page:
+    with serving([recording()], limits=ServerLimits(streams=1)) as server, Page(server) as page:
         page.follow(lambda runs: 0 in runs)
         status, headers, body = ask(server, "/events")
         assert (status, headers["Retry-After"]) == (503, "5")
@@ -313,7 +313,7 @@ def test_what_was_recorded_so_far_can_be_had(view, tmp_path):
 
 def test_downloads_that_nobody_takes_are_few():
     big = recording(devices=2000, steps=600)  # more than a socket takes
-    with serving([big], limits=Limits(answer=60)) as server:
+    with serving([big], limits=ServerLimits(answer=60)) as server:
         raw = b"GET /trace.json HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % server.port
         with connect(server, room=4096) as one, connect(server, room=4096) as two:
             for link in (one, two):

@@ -45,12 +45,12 @@ def test_what_is_wrong_is_said_once():
 
 
 def test_health_is_that_of_the_node_itself():
-    from conformesh.mesh.http.routes import Answers
+    from conformesh.mesh.http.routes import HttpReplies
 
     broken = state()
     broken.fail("b is lost")
     for node in (state(), state(certified=False), broken):
-        assert is_healthy(node.snapshot()) == (Answers(node)._health(b"").status == 200)
+        assert is_healthy(node.snapshot()) == (HttpReplies(node)._health(b"").status == 200)
 
 
 def test_whom_a_threshold_is_about():

@@ -8,7 +8,7 @@ import pytest
 
 from conformesh import Network, calibrate
 from conformesh.view import Recorder, Trace
-from conformesh.view.trace import FORMAT, Heading
+from conformesh.view.trace import FORMAT, TraceHeading
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +101,8 @@ def test_a_file_that_unpacks_without_end_is_not_unpacked(tmp_path, monkeypatch):
 
 
 def test_edges_around_a_torus_are_marked():
-    heading = Heading.of("a", Network.torus(5, 4))
+    heading = TraceHeading.of("a", Network.torus(5, 4))
     assert len(heading.edges) == 40
     assert len(heading.wraps) == 9
-    assert not Heading.of("a", Network.cycle(5)).wraps
+    assert not TraceHeading.of("a", Network.cycle(5)).wraps
     assert FORMAT in Trace.of([]).format

@@ -8,7 +8,7 @@ from conformesh import Network, calibrate
 from conformesh.online import online
 from conformesh.view.online import OnlineRecorder
 from conformesh.view.recording import Recorder
-from conformesh.view.trace import Column, Flow, Heading, Run, Spoken, Step, Trace
+from conformesh.view.trace import Column, Flow, Spoken, Step, Trace, TracedRun, TraceHeading
 
 SURE = 0.8968012322637599  # a threshold with all its digits
 
@@ -25,7 +25,9 @@ def calibrated(*jobs: tuple[Network, str]) -> Trace:
 
 def searched() -> Trace:
     """Twenty devices that find a threshold: open at first, then between two ends, then certain."""
-    heading = Heading.of("e-dcp on torus 5x4", Network.torus(5, 4), rank=901, scores=1000, facts=[("alpha", "0.1")])
+    heading = TraceHeading.of(
+        "e-dcp on torus 5x4", Network.torus(5, 4), rank=901, scores=1000, facts=[("alpha", "0.1")]
+    )
     every = len(heading.devices)
     brackets = [
         ("-inf", "inf", None, None),
@@ -40,12 +42,12 @@ def searched() -> Trace:
     fields = {"phase": "certified", "threshold": SURE, "kind": "counted", "about": "everybody, by the swap rank"}
     end = {name: Column([value] * every) for name, value in fields.items()}
     steps.append(Step(at=40, devices=end, bracket=brackets[-1]))
-    return Trace.of([Run(heading, steps, [("threshold", "0.896801"), ("guarantee", "counted")])])
+    return Trace.of([TracedRun(heading, steps, [("threshold", "0.896801"), ("guarantee", "counted")])])
 
 
 def watched() -> Trace:
     """A mesh over some seconds, in which nearly everything goes wrong that can."""
-    heading = Heading.of("six pumps", Network.chain(6), unit="seconds", rank=54, scores=60)
+    heading = TraceHeading.of("six pumps", Network.chain(6), unit="seconds", rank=54, scores=60)
     heading.devices = [f"pump-{number}" for number in range(6)]
     steps = [
         Step(at=0.0, devices={"health": Column(["healthy"] * 6), "phase": Column(["starting"] * 6)}),
@@ -66,7 +68,7 @@ def watched() -> Trace:
             log=[(-1, "info", "over")],
         ),
     ]
-    return Trace.of([Run(heading, steps)])
+    return Trace.of([TracedRun(heading, steps)])
 
 
 def learnt(devices: int = 6, steps: int = 900) -> Trace:
@@ -94,7 +96,7 @@ NAMES = [
 def hostile() -> Trace:
     """Names and words that would be markup, were they not text, and thresholds of every kind."""
     markup = "<img src=x onerror=hacked=1>"
-    heading = Heading(
+    heading = TraceHeading(
         name=f"<b onmouseover='hacked=1'>{markup}</b>",
         devices=NAMES,
         edges=[(row, row + 1) for row in range(5)],
@@ -107,19 +109,21 @@ def hostile() -> Trace:
         Step(at=0, devices={"phase": Column(["calibrating"] * 6)}, log=[(0, markup, markup)]),
         Step(at=1, devices={name: Column(values) for name, values in words.items()}, said=Spoken([8]), lost=[1]),
     ]
-    return Trace.of([Run(heading, steps, [(markup, markup)])])
+    return Trace.of([TracedRun(heading, steps, [(markup, markup)])])
 
 
 def alone() -> Trace:
     """One device without neighbours."""
-    heading = Heading(name="one device", devices=["alone"], edges=[], places=[(3.0, 4.0)])
+    heading = TraceHeading(name="one device", devices=["alone"], edges=[], places=[(3.0, 4.0)])
     step = Step(at=0, devices={"phase": Column(["certified"]), "threshold": Column(["inf"])})
-    return Trace.of([Run(heading, [step], [])])
+    return Trace.of([TracedRun(heading, [step], [])])
 
 
 def nothing() -> Trace:
     """Two devices of which nothing is known."""
-    return Trace.of([Run(Heading(name="nothing", devices=["a", "b"], edges=[(0, 1)], places=[(0, 0), (1, 0)]))])
+    return Trace.of(
+        [TracedRun(TraceHeading(name="nothing", devices=["a", "b"], edges=[(0, 1)], places=[(0, 0), (1, 0)]))]
+    )
 
 
 def many(devices: int, steps: int) -> Trace:
@@ -130,4 +134,4 @@ def many(devices: int, steps: int) -> Trace:
     for at in range(1, steps):
         values = np.round(0.9 + rng.normal(size=devices) / at, 4).tolist()
         taken.append(Step(at=at, devices={"threshold": Column(values)}, said=Spoken([64])))
-    return Trace.of([Run(Heading.of(f"{devices} devices", network), taken, [])])
+    return Trace.of([TracedRun(TraceHeading.of(f"{devices} devices", network), taken, [])])

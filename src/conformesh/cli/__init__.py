@@ -94,7 +94,7 @@ class Commands(click.Group):
         command.write_help(self, ctx, formatter, {"Commands": lines})
 
 
-class Root(Commands):
+class MainCommand(Commands):
     """The whole command line; every error is one line."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -145,7 +145,7 @@ def _root(version: bool, **_: bool) -> None:
         click.get_current_context().exit()
 
 
-app = Root(
+app = MainCommand(
     "conformesh",
     COMMANDS,
     callback=_root,

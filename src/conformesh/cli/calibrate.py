@@ -8,11 +8,11 @@ from functools import partial
 from conformesh import api
 from conformesh.cli import options, pipeline
 from conformesh.cli.command import PATH, RUNNING, Option, command
-from conformesh.cli.options import Guarantee, Network, Output, Run, chosen_faults
+from conformesh.cli.options import GuaranteeOptions, NetworkOptions, Output, RunOptions, chosen_faults
 from conformesh.cli.recording import recorded
 from conformesh.cli.results import print_result, score_in_file
 from conformesh.files.score_files import one_score
-from conformesh.files.tables import Layout
+from conformesh.files.tables import ColumnNames
 from conformesh.results.result import Result
 from conformesh.scores import Score
 from conformesh.table import local_ids
@@ -20,7 +20,7 @@ from conformesh.table import local_ids
 
 @command(
     options.scores_file(),
-    options.guarantee(*Guarantee._fields, levels=True),
+    options.guarantee(*GuaranteeOptions._fields, levels=True),
     options.run(
         options.method(),
         options.seed(
@@ -41,11 +41,11 @@ from conformesh.table import local_ids
 )
 def calibrate(
     scores: str,
-    table: Layout,
-    guarantee: Guarantee,
-    network: Network,
+    table: ColumnNames,
+    guarantee: GuaranteeOptions,
+    network: NetworkOptions,
     score: Score | None,
-    run: Run,
+    run: RunOptions,
     output: Output,
 ) -> None:
     """Agree on a threshold whose prediction sets cover the true label with probability at least 1 - alpha.

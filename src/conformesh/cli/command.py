@@ -96,7 +96,7 @@ class Argument(click.Argument):
         return isinstance(self.default, str)
 
 
-class Group(NamedTuple):
+class OptionGroup(NamedTuple):
     """Options that belong together: a command gets what `gather` makes of their values, under `name`.
 
     Options behind a function are declared only when the command line has an option that is not among the others, or
@@ -105,7 +105,7 @@ class Group(NamedTuple):
 
     name: str
     gather: Callable[..., Any]
-    options: Sequence[click.Parameter | Group] | Callable[[], Sequence[click.Parameter | Group]]
+    options: Sequence[click.Parameter | OptionGroup] | Callable[[], Sequence[click.Parameter | OptionGroup]]
 
 
 class Whole(ParamType):
@@ -173,7 +173,7 @@ def split_commas(*texts: str) -> tuple[str, ...]:
     return tuple(word.strip() for text in texts for word in text.split(",") if word.strip())
 
 
-def command(*parts: click.Parameter | Group) -> Callable[[Callable[..., None]], Command]:
+def command(*parts: click.Parameter | OptionGroup) -> Callable[[Callable[..., None]], Command]:
     """Make a command of a function; an option of a group is left out where an earlier part has its name."""
 
     def make(function: Callable[..., None]) -> Command:
@@ -186,17 +186,19 @@ def command(*parts: click.Parameter | Group) -> Callable[[Callable[..., None]], 
 class Command(click.Command):
     """A command made of arguments, options and groups of options, whose help is in panels."""
 
-    def __init__(self, name: str, parts: Sequence[click.Parameter | Group], function: Callable[..., None]) -> None:
+    def __init__(
+        self, name: str, parts: Sequence[click.Parameter | OptionGroup], function: Callable[..., None]
+    ) -> None:
         super().__init__(name, callback=self._run, help=inspect.cleandoc(function.__doc__ or ""))
         self.function, self.parts = function, parts
         self._all = False
         self.declared = self._declare(parts)
 
-    def _declare(self, parts: Sequence[click.Parameter | Group]) -> list[click.Parameter | Group]:
+    def _declare(self, parts: Sequence[click.Parameter | OptionGroup]) -> list[click.Parameter | OptionGroup]:
         """Add the options of these parts to the command; return the parts without what an earlier one has declared."""
-        declared: list[click.Parameter | Group] = []
+        declared: list[click.Parameter | OptionGroup] = []
         for part in parts:
-            if isinstance(part, Group):
+            if isinstance(part, OptionGroup):
                 options = part.options
                 if callable(options):
                     options = options() if self._all else ()
@@ -235,7 +237,7 @@ class Command(click.Command):
 
 def _gather(parts: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        part.name: part.gather(**_gather(part.options, given)) if isinstance(part, Group) else given[part.name]
+        part.name: part.gather(**_gather(part.options, given)) if isinstance(part, OptionGroup) else given[part.name]
         for part in parts
     }
 

@@ -11,18 +11,17 @@ from typing import Any
 
 from conformesh.cli import console, options, pipeline
 from conformesh.cli.command import FILES, PATH, SOURCE, ListOption, Option, command
-from conformesh.cli.options import Guarantee, Network, Run
+from conformesh.cli.options import GuaranteeOptions, NetworkOptions, RunOptions
 from conformesh.cli.recording import recorded, watching
 from conformesh.cli.results import score_in_file, values_for
 from conformesh.common.progress import Progress
 from conformesh.common.quantities import several
 from conformesh.files.output_files import read_outputs
 from conformesh.files.score_files import read_scores
-from conformesh.files.tables import Layout
+from conformesh.files.tables import ColumnNames
 from conformesh.graph.network import Network as Graph
 from conformesh.graph.topologies import TOPOLOGIES
-from conformesh.lab.comparison import Comparison, fronts, networks_of, ways_of
-from conformesh.lab.comparison import Run as ComparisonRow
+from conformesh.lab.comparison import Comparison, ComparisonRow, fronts, networks_of, ways_of
 from conformesh.lab.comparison import compare as measure
 from conformesh.lab.comparison_plots import draw_front
 from conformesh.lab.comparison_table import NUMBERS, SIZE, answer, cells_of, columns_of, is_starred
@@ -58,7 +57,7 @@ PICTURE, FRONT = Path("conformesh-compare.png"), Path("conformesh-front.png")
 @console.warnings_in_one_line()
 def compare(
     scores: str,
-    guarantee: Guarantee,
+    guarantee: GuaranteeOptions,
     method: tuple[str, ...],
     network: tuple[str, ...],
     out: Path,
@@ -66,8 +65,8 @@ def compare(
     front: Path | None,
     outputs: str | None,
     score: Score | None,
-    table: Layout,
-    run: Run,
+    table: ColumnNames,
+    run: RunOptions,
     as_json: bool,
 ) -> None:
     """Compare all methods, in every way they add up or average, on all topologies: slack, threshold, rounds, bits.
@@ -105,7 +104,7 @@ def compare(
             _report(found, drawn, traded)
 
 
-def _sizing(outputs: str | None, kind: Score | None, named: bool, table: Layout, scores: str) -> dict[str, Any]:
+def _sizing(outputs: str | None, kind: Score | None, named: bool, table: ColumnNames, scores: str) -> dict[str, Any]:
     """Return what set sizes are measured with: nothing without model outputs."""
     if outputs is None:
         if named:
@@ -117,7 +116,7 @@ def _sizing(outputs: str | None, kind: Score | None, named: bool, table: Layout,
         console.note("taking the scores for 'lac'; name them with --score")
         kind = LAC()
     columns = kind.columns if isinstance(kind, RegressionScore) else None
-    read = read_outputs(outputs, Layout(table.device), logits=kind.reads == "logits", columns=columns)
+    read = read_outputs(outputs, ColumnNames(table.device), logits=kind.reads == "logits", columns=columns)
     return {"score": kind, "outputs": values_for(kind, read), "rows_at": read.devices}
 
 
@@ -125,7 +124,9 @@ def _networks(
     devices: Sequence[str], where: str, chosen: tuple[str, ...], seed: int
 ) -> tuple[list[Graph], dict[str, str]]:
     """Return files of edges, the topologies that were named, or all; and those that cannot be built."""
-    own = [Network(name).connect(devices, where, seed) for name in chosen if Network(name).file is not None]
+    own = [
+        NetworkOptions(name).connect(devices, where, seed) for name in chosen if NetworkOptions(name).file is not None
+    ]
     names = [name for name in chosen if name in TOPOLOGIES] if chosen else [*TOPOLOGIES]
     built, skipped = networks_of(names, own[0].ids if own else devices, seed=seed)
     if not (own or built):

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from conformesh import api
 from conformesh.cli import options, pipeline
 from conformesh.cli.command import ListOption, Number, Option, command
-from conformesh.cli.options import Guarantee, Network, Output, Run, key_values
+from conformesh.cli.options import GuaranteeOptions, NetworkOptions, Output, RunOptions, key_values
 from conformesh.cli.results import print_result
 from conformesh.common.names import natural_order
 from conformesh.files.score_files import column_named, columns_beside
-from conformesh.files.tables import Layout, Table, read_table, same_length
+from conformesh.files.tables import ColumnNames, FileColumns, read_table, same_length
 from conformesh.scores.losses import LOSSES, Loss, Steps, get_loss
 from conformesh.table import Table as Rows
 from conformesh.table import local_ids
@@ -48,12 +48,12 @@ def control(
     losses: str,
     risk: tuple[str, ...],
     bound: float,
-    network: Network,
+    network: NetworkOptions,
     loss: str | None,
     loss_option: tuple[str, ...],
-    guarantee: Guarantee,
-    table: Layout,
-    run: Run,
+    guarantee: GuaranteeOptions,
+    table: ColumnNames,
+    run: RunOptions,
     output: Output,
 ) -> None:
     """Agree on a lambda whose sets lose on average at most the risk.
@@ -119,13 +119,13 @@ class LossFile:
         return self.table.names or ()
 
 
-def read_losses(source: str, stdin: BinaryIO | None = None, layout: Layout | None = None) -> LossFile:
+def read_losses(source: str, stdin: BinaryIO | None = None, layout: ColumnNames | None = None) -> LossFile:
     """Read losses from CSV, Parquet or NPZ; "-" reads CSV from standard input. Whether they fit comes later."""
-    layout = layout or Layout()
+    layout = layout or ColumnNames()
     return losses_in(read_table(source, NEEDED, stdin, layout), layout)
 
 
-def losses_in(table: Table, layout: Layout) -> LossFile:
+def losses_in(table: FileColumns, layout: ColumnNames) -> LossFile:
     """Sort the rows of a table by device and item."""
     device = column_named(table, "device", layout.device)
     same_length(table, (device, *COLUMNS, *layout.beside))
@@ -150,7 +150,7 @@ def losses_in(table: Table, layout: Layout) -> LossFile:
     return LossFile(replace(found, **columns_beside(table, layout, np.concatenate(rows))), table.name)
 
 
-def _check_items(table: Table, layout: Layout, first_row: NDArray[np.int64]) -> None:
+def _check_items(table: FileColumns, layout: ColumnNames, first_row: NDArray[np.int64]) -> None:
     """Refuse a column beside the losses that differs between the rows of an item."""
     for column in layout.beside:
         cells = np.asarray(table.column(column))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from conformesh.cli import console, options
 from conformesh.cli.command import Option, Whole, command
-from conformesh.cli.options import Guarantee
+from conformesh.cli.options import GuaranteeOptions
 from conformesh.common.progress import Progress
 from conformesh.common.quantities import in_bits
 from conformesh.graph.network import Network
@@ -23,8 +23,8 @@ from conformesh.lab.datasets.digits import TRAINING, Digits, Split, load_digits_
 from conformesh.methods import METHODS, REACH
 from conformesh.pipeline.solver import Batch, solve_draws
 from conformesh.plots.pictures import Agreement, Measured, draw_agreement, draw_methods
+from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Message, Sum
-from conformesh.protocols.site import Site
 from conformesh.results.certificate import Cost
 from conformesh.results.evaluation import wilson
 from conformesh.scores import LAC
@@ -67,7 +67,7 @@ class _Line(Measured):
 def demo(
     out: Path,
     devices: int | None,
-    guarantee: Guarantee,
+    guarantee: GuaranteeOptions,
     seed: int,
     splits: int,
     as_json: bool,
@@ -268,8 +268,8 @@ def _agreement(scores: Sequence[NDArray[np.float64]], network: Network, alpha: f
     """Watch H-DCP on one split: after every round, the quantile of the histogram that each device holds by then."""
     samples = WeightedScores.of(scores)
     n = int(samples.sizes.sum())
-    site = replace(Site.everywhere(network, samples.sizes), alphas=(exact_alpha(alpha),))
-    level = (min(int(site.ranks()[0, 0]), n) - 0.5) / n  # between two ranks: no rounding matters
+    block = replace(Block.everywhere(network, samples.sizes), alphas=(exact_alpha(alpha),))
+    level = (min(int(block.ranks()[0, 0]), n) - 0.5) / n  # between two ranks: no rounding matters
     views: list[NDArray[np.float64]] = []
 
     def watch(_: int, message: Message, answer: object) -> None:

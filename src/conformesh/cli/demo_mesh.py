@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from conformesh.api import calibrate
 from conformesh.cli.mesh_up import follow, launch_once, print_result
+from conformesh.files.atomic_writes import write_scores
 from conformesh.files.files import PRIVATE
-from conformesh.files.writing import write_scores
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.endpoints import HIGHEST_PORT, LOCAL
 from conformesh.mesh.config.folders import init_mesh
-from conformesh.mesh.node.launching import Watched
+from conformesh.mesh.node.processes import Watched
 
 METHOD = "e-dcp"
 LOWEST_PORT = 20000

@@ -7,15 +7,15 @@ from typing import Any
 
 from conformesh.cli import console, options, pipeline
 from conformesh.cli.command import GUARANTEE, Argument, Option, Whole, command
-from conformesh.cli.options import Guarantee, Network, Output, Run
+from conformesh.cli.options import GuaranteeOptions, NetworkOptions, Output, RunOptions
 from conformesh.common.names import natural_order
 from conformesh.common.quantities import in_bits, in_count, several
+from conformesh.files.atomic_writes import ENDINGS, check_ending
 from conformesh.files.score_files import one_score, read_scores
-from conformesh.files.tables import STDIN, Layout
-from conformesh.files.writing import ENDINGS, check_ending
+from conformesh.files.tables import STDIN, ColumnNames
 from conformesh.graph.network import Network as Graph
 from conformesh.kernels.ranks import exact_alpha
-from conformesh.pipeline.detection import RULES, THINNED
+from conformesh.pipeline.detection import FDR_RULES, THINNED
 from conformesh.pipeline.detection import detect as find
 from conformesh.results.detection import Detection
 from conformesh.table import local_ids
@@ -31,8 +31,8 @@ MOST = 20  # flagged test points that are printed
     options.output("Also save: .json, or a table of test points as .csv, .parquet or .npz."),
     options.guarantee("mixture"),
     Option(
-        f"--rule {'|'.join(RULES)}",
-        "; ".join(f"{name}, {words}" for name, words in RULES.items()) + ".",
+        f"--rule {'|'.join(FDR_RULES)}",
+        "; ".join(f"{name}, {words}" for name, words in FDR_RULES.items()) + ".",
         default=THINNED,
         panel=GUARANTEE,
     ),
@@ -63,10 +63,10 @@ def detect(
     scores: str,
     tests: str,
     fdr: str,
-    network: Network,
-    guarantee: Guarantee,
-    table: Layout,
-    run: Run,
+    network: NetworkOptions,
+    guarantee: GuaranteeOptions,
+    table: ColumnNames,
+    run: RunOptions,
     output: Output,
     **asked: Any,
 ) -> None:

@@ -12,7 +12,7 @@ from conformesh.cli.command import PATH, SOURCE, Argument, Option, command
 from conformesh.cli.predict import ALPHA, DEVICE, RESULT
 from conformesh.cli.results import STDIN, load_result, names_of, rows_asked, score_of, values_for, wanted_of
 from conformesh.files.labelled import read_labelled
-from conformesh.files.tables import Layout
+from conformesh.files.tables import ColumnNames
 from conformesh.results.evaluation import Coverage, Evaluation
 from conformesh.scores import Score
 
@@ -46,7 +46,7 @@ def evaluate(
     device: str | None,
     alpha: str | None,
     plot: Path | None,
-    table: Layout,
+    table: ColumnNames,
     seed: int,
     as_json: bool,
 ) -> None:

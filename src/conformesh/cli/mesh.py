@@ -13,16 +13,16 @@ import click
 
 from conformesh.cli import SUBCOMMANDS, console, options
 from conformesh.cli.command import FILES, MESH, PATH, RUNNING, SOURCE, Argument, Number, Option, Whole, command, whole
-from conformesh.cli.options import Guarantee, Network, Run, key_values
+from conformesh.cli.options import GuaranteeOptions, NetworkOptions, RunOptions, key_values
 from conformesh.cli.results import score_in_file
 from conformesh.common.quantities import several
 from conformesh.files.score_files import read_scores
-from conformesh.files.tables import Layout
+from conformesh.files.tables import ColumnNames
 from conformesh.graph.network import Network as Graph
 from conformesh.mesh.config import MODES, ON_LOST, own_scores
-from conformesh.mesh.config.checking import (
+from conformesh.mesh.config.checks import (
     FLOODS,
-    Problem,
+    ConfigError,
     compare_agreements,
     compare_maps,
     examine_authority,
@@ -46,7 +46,7 @@ from conformesh.mesh.config.roster import FILE as ROSTER
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.membership import hand_to_folder
 from conformesh.methods import get_method
-from conformesh.online.counters import Counting
+from conformesh.online.counters import CountingLearner
 from conformesh.scores import Score
 
 ROOT = Argument("root", "ROOT", "The folder of the mesh.", type=PATH)
@@ -116,11 +116,11 @@ def init(
     root: Path,
     devices: int | None,
     scores: str | None,
-    guarantee: Guarantee,
-    run: Run,
-    network: Network,
+    guarantee: GuaranteeOptions,
+    run: RunOptions,
+    network: NetworkOptions,
     score: Score | None,
-    table: Layout,
+    table: ColumnNames,
     model: Path | None,
     mode: str,
     on_lost: str,
@@ -151,7 +151,7 @@ def init(
         score_options={} if kind is None else {name: v for name, v in kind.options().items() if v is not None},
         model=None if model is None else _digest(model),
         on_lost=cast(Literal["fail", "continue"], on_lost),
-        online=key_values(online, "online option", {one.name: float for one in fields(Counting)}),
+        online=key_values(online, "online option", {one.name: float for one in fields(CountingLearner)}),
         insecure=insecure,
         **settings,
     )
@@ -320,7 +320,7 @@ def check(folders: tuple[Path, ...], offline: bool, running: bool, as_json: bool
     readable = [folder for folder in chosen if folder.name not in unreadable]
     differing = compare_agreements(readable)
     found += [
-        Problem(few(names), f"agree on {field}", "error", value)
+        ConfigError(few(names), f"agree on {field}", "error", value)
         for field, values in differing.items()
         for value, names in values.items()
     ] + compare_maps(readable)
@@ -344,7 +344,7 @@ def devices_in(folder: Path) -> Sequence[Path]:
     return sorted(path.parent for path in folder.glob(f"*/{FILE}")) or [folder]
 
 
-def _network(devices: int | None, scores: str | None, network: Network, seed: int) -> Graph:
+def _network(devices: int | None, scores: str | None, network: NetworkOptions, seed: int) -> Graph:
     if devices is not None and (scores is not None or network.file is not None):
         raise ValueError(
             f"--devices {devices} counts devices that --scores or a file of edges names already; leave it out"

@@ -12,18 +12,18 @@ import numpy as np
 
 from conformesh.cli import console, options
 from conformesh.cli.command import PATH, Argument, Number, Option, Whole, command
-from conformesh.cli.options import Guarantee, Network, Run, chosen_faults
+from conformesh.cli.options import GuaranteeOptions, NetworkOptions, RunOptions, chosen_faults
 from conformesh.cli.recording import followed
 from conformesh.common.progress import Progress
 from conformesh.common.quantities import several
 from conformesh.common.random_streams import digest_of
 from conformesh.common.random_streams import stream as drawn
+from conformesh.files.atomic_writes import check_ending
 from conformesh.files.files import make_folder
 from conformesh.files.stream_files import StreamFile, read_streams
-from conformesh.files.tables import Layout
-from conformesh.files.writing import check_ending
+from conformesh.files.tables import ColumnNames
 from conformesh.kernels.ranks import exact_alpha
-from conformesh.online import COUPLINGS, LEARNERS, Online
+from conformesh.online import COUPLINGS, LEARNERS, OnlineResult
 from conformesh.online import online as follow
 from conformesh.online.alarm import Alarm
 from conformesh.plots.online import draw_online
@@ -71,21 +71,21 @@ RIGHT = COLUMNS[1:5]
 )
 def online(
     stream: str,
-    guarantee: Guarantee,
+    guarantee: GuaranteeOptions,
     learner: str | None,
     coupling: str | None,
     local: float | None,
     scale: float | None,
     delay: int,
-    network: Network,
+    network: NetworkOptions,
     beside: bool,
     alarm: float,
     window: int,
     out: Path,
     picture: bool,
     rows: Path | None,
-    table: Layout,
-    run: Run,
+    table: ColumnNames,
+    run: RunOptions,
     checkpoint: Path | None,
     resume: bool,
     as_json: bool,
@@ -149,7 +149,7 @@ class _Drift:
     def __init__(self, chance: float, alpha: float, seed: int) -> None:
         self._alarm, self._draws = Alarm(level=chance, alpha=alpha), drawn(seed, "alarm")
 
-    def begin(self, found: Online) -> None:
+    def begin(self, found: OnlineResult) -> None:
         self._found, self._done = found, 0
         self._state = self._alarm.begin(len(found.ids))
         self._labels = np.zeros(len(found.ids), dtype=np.int64)
@@ -182,7 +182,7 @@ class _Watch:
         self._drift, self._recorder = drift, recorder
         self.tell: Callable[[int], None] = lambda done: None
 
-    def begin(self, found: Online) -> None:
+    def begin(self, found: OnlineResult) -> None:
         for part in (self._drift, self._recorder):
             if part is not None:
                 part.begin(found)
@@ -209,7 +209,7 @@ class _Long:
     def __init__(self, checkpoint: Path | None, resume: bool, steps: int) -> None:
         self.checkpoint, self.resume, self.steps = checkpoint, resume, steps
 
-    def run(self, what: str, name: str, watch: _Watch, *asked: Any, **options: Any) -> Online:
+    def run(self, what: str, name: str, watch: _Watch, *asked: Any, **options: Any) -> OnlineResult:
         """Follow the streams; what is saved of a lone learner has its name in the name of the file."""
         done, file = 0, self.checkpoint
         if file is not None and name:
@@ -239,7 +239,7 @@ class _Long:
             raise
 
 
-def _cells(name: str, found: Online) -> tuple[str, ...]:
+def _cells(name: str, found: OnlineResult) -> tuple[str, ...]:
     rates, finite = found.rates, found.thresholds[np.isfinite(found.thresholds)]
     account = found.account()
     mean = f"{finite.mean():.4g}" if len(finite) == found.thresholds.size else "inf"
@@ -248,7 +248,7 @@ def _cells(name: str, found: Online) -> tuple[str, ...]:
     return name, *covered, mean, promise
 
 
-def _report(named: str, found: Online, others: dict[str, Online], raised: dict[str, int] | None) -> None:
+def _report(named: str, found: OnlineResult, others: dict[str, OnlineResult], raised: dict[str, int] | None) -> None:
     labels = several(found.account().labels, "label")
     print(f"{several(len(found.ids), 'device')}, {several(found.steps, 'step')}, {labels}\n")
     table = [_cells(named, found), *(_cells(f"{name}, alone", one) for name, one in others.items())]
@@ -260,12 +260,12 @@ def _report(named: str, found: Online, others: dict[str, Online], raised: dict[s
         print(f"drift alarm: {_drifted(found, raised)}")
 
 
-def _drifted(found: Online, raised: dict[str, int]) -> str:
+def _drifted(found: OnlineResult, raised: dict[str, int]) -> str:
     first = [f"{name} at its label {at:,}" for name, at in [*raised.items()][:5]]
     return ", ".join([f"{several(len(raised), 'device')} of {len(found.ids)}", *first])
 
 
-def _facts(found: Online, raised: dict[str, int] | None) -> list[tuple[str, str]]:
+def _facts(found: OnlineResult, raised: dict[str, int] | None) -> list[tuple[str, str]]:
     """Return how a run ended, as its page says it."""
     facts = [("misses", str(found.account()))]
     if (worst := _worst(found)) is not None:
@@ -273,14 +273,14 @@ def _facts(found: Online, raised: dict[str, int] | None) -> list[tuple[str, str]
     return facts if raised is None else [*facts, ("drift alarm", _drifted(found, raised))]
 
 
-def _worst(found: Online) -> str | None:
+def _worst(found: OnlineResult) -> str | None:
     """Return who missed the largest share; None where no label came."""
     rates = found.rates
     return None if np.isnan(rates).all() else found.ids[int(np.nanargmax(rates))]
 
 
 def _object(
-    found: Online, others: dict[str, Online], network: str, raised: dict[str, int] | None, seed: int | None
+    found: OnlineResult, others: dict[str, OnlineResult], network: str, raised: dict[str, int] | None, seed: int | None
 ) -> dict[str, Any]:
     return {
         "network": network,
@@ -297,7 +297,7 @@ def _object(
     }
 
 
-def _numbers(found: Online) -> dict[str, Any]:
+def _numbers(found: OnlineResult) -> dict[str, Any]:
     account = found.account()
     return {
         "labels": account.labels,

@@ -22,10 +22,10 @@ from conformesh.cli.command import (
     SHARED,
     SOURCE,
     Argument,
-    Group,
     ListOption,
     Number,
     Option,
+    OptionGroup,
     Whole,
 )
 from conformesh.cli.recording import DEFAULT, FLAG, Outlets
@@ -33,7 +33,7 @@ from conformesh.cli.recording import DEFAULT, FLAG, Outlets
 if TYPE_CHECKING:
     from dataclasses import Field
 
-    from conformesh.files.tables import Layout
+    from conformesh.files.tables import ColumnNames
     from conformesh.graph.network import Network as Graph
     from conformesh.kernels.ranks import Requirement
     from conformesh.protocols.faults import Faults
@@ -64,7 +64,7 @@ def scores_file(name: str = "scores", metavar: str = "SCORES", text: str | None 
     return Argument(name, metavar, text or usual)
 
 
-def table(*roles: str, outputs: bool = False, csv: bool = True) -> Group:
+def table(*roles: str, outputs: bool = False, csv: bool = True) -> OptionGroup:
     """Options for reading tables: the columns of these roles and of model outputs, and the format of CSV."""
     found: list[Option] = []
     for role in roles:
@@ -89,7 +89,7 @@ def table(*roles: str, outputs: bool = False, csv: bool = True) -> Group:
         ),
         Option("--decimal .|,", "Decimal sign of CSV; by default detected.", panel=FILES),
     ]
-    return Group("table", _layout, found + form if csv else found)
+    return OptionGroup("table", _layout, found + form if csv else found)
 
 
 def _layout(
@@ -99,17 +99,17 @@ def _layout(
     output_columns: tuple[str, ...] = (),
     keep: tuple[str, ...] = (),
     **given: str | None,
-) -> Layout:
-    from conformesh.files.tables import Layout
+) -> ColumnNames:
+    from conformesh.files.tables import ColumnNames
 
     names: dict[str, Any] = {name.removesuffix("_column"): value for name, value in given.items()}
-    return Layout(groups=group_column, inputs=input_column, outputs=output_columns, keep=keep, **names)
+    return ColumnNames(groups=group_column, inputs=input_column, outputs=output_columns, keep=keep, **names)
 
 
 # --- network ----------------------------------------------------------------------------------------------------------
 
 
-class Network(NamedTuple):
+class NetworkOptions(NamedTuple):
     """The network that was asked for: a topology by name, or a file of edges; by default a torus."""
 
     name: str | None = None
@@ -178,15 +178,15 @@ class Network(NamedTuple):
         return network
 
 
-def _network(network: str | None, network_option: tuple[str, ...]) -> Network:
-    return Network(network, network_option)
+def _network(network: str | None, network_option: tuple[str, ...]) -> NetworkOptions:
+    return NetworkOptions(network, network_option)
 
 
-def network() -> Group:
+def network() -> OptionGroup:
     """The network: a topology with its options, or a file of edges."""
     from conformesh.graph.topologies import TOPOLOGIES
 
-    return Group(
+    return OptionGroup(
         "network",
         _network,
         [
@@ -209,7 +209,7 @@ def seed(text: str = "Seed of topologies that draw.", default: int | None = 0) -
 # --- guarantee --------------------------------------------------------------------------------------------------------
 
 
-class Guarantee(NamedTuple):
+class GuaranteeOptions(NamedTuple):
     """The guarantee that was asked for, as text."""
 
     alpha: tuple[str, ...] = ("0.1",)
@@ -227,7 +227,7 @@ class Guarantee(NamedTuple):
     bandwidth: float | None = None
     strict: bool = False
 
-    def keywords(self, scores: str, layout: Layout) -> dict[str, Any]:
+    def keywords(self, scores: str, layout: ColumnNames) -> dict[str, Any]:
         """Return what was asked for as keywords of `calibrate` and `control`, besides the level."""
         given: dict[str, Any] = {
             "pac_confidence": self.pac_confidence,
@@ -248,7 +248,7 @@ class Guarantee(NamedTuple):
             **chosen,
         }
 
-    def _centres(self, file: str, layout: Layout) -> Centres:
+    def _centres(self, file: str, layout: ColumnNames) -> Centres:
         """Read the centres; distances are in the units of the input columns."""
         from conformesh.files.tables import read_table
         from conformesh.scores.centres import Centres
@@ -269,7 +269,7 @@ class Guarantee(NamedTuple):
         exact_alpha(self.alpha[0])
         return self.alpha[0]
 
-    def shares(self, scores: str | None, layout: Layout | None = None) -> str | dict[str, Any]:
+    def shares(self, scores: str | None, layout: ColumnNames | None = None) -> str | dict[str, Any]:
         """Return the mixture by name, or the shares that a file or a column of the scores holds."""
         from conformesh.kernels.ranks import CHOSEN_MIXTURES
 
@@ -288,7 +288,7 @@ class Guarantee(NamedTuple):
             )
         return _read_shares(self.mixture, column or "share", layout)
 
-    def requirement(self, scores: str | None = None, layout: Layout | None = None) -> Requirement:
+    def requirement(self, scores: str | None = None, layout: ColumnNames | None = None) -> Requirement:
         """Return what the library calls the guarantee."""
         from conformesh.kernels.ranks import make_requirement
 
@@ -306,7 +306,7 @@ def _ratios(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _read_shares(source: str, column: str, layout: Layout | None) -> dict[str, Any]:
+def _read_shares(source: str, column: str, layout: ColumnNames | None) -> dict[str, Any]:
     from conformesh.files.score_files import column_named
     from conformesh.files.tables import read_table
     from conformesh.table import shares_in
@@ -317,7 +317,7 @@ def _read_shares(source: str, column: str, layout: Layout | None) -> dict[str, A
     return shares_in({name: values[index == k] for k, name in enumerate(names)}, f"{source}: {column}")
 
 
-def guarantee(*wanted: str, levels: bool = False) -> Group:
+def guarantee(*wanted: str, levels: bool = False) -> OptionGroup:
     """The guarantee: these of the fields of `Guarantee`; `levels` where the command takes several alphas."""
     from conformesh.kernels.ranks import AUTO, CHOSEN_MIXTURES, CHOSEN_RANK_RULES, GROUP_RULES
 
@@ -394,18 +394,18 @@ def guarantee(*wanted: str, levels: bool = False) -> Group:
         ),
         Option("--strict", "Too few scores for the guarantee is an error, not +inf.", panel=GUARANTEE),
     ]
-    return Group("guarantee", Guarantee, [option for option in every if option.name in wanted])
+    return OptionGroup("guarantee", GuaranteeOptions, [option for option in every if option.name in wanted])
 
 
 # --- score ------------------------------------------------------------------------------------------------------------
 
 
-def score(default: str | None = None) -> Group:
+def score(default: str | None = None) -> OptionGroup:
     """The nonconformity score, with its options; the command gets the score itself, or None."""
     from conformesh.scores import SCORES
 
     usual = "" if default else "; by default what the file of scores or the result records"
-    return Group(
+    return OptionGroup(
         "score",
         _score,
         [
@@ -429,7 +429,7 @@ def _score(score: str | None, score_option: tuple[str, ...]) -> Score | None:
 # --- run --------------------------------------------------------------------------------------------------------------
 
 
-class Run(NamedTuple):
+class RunOptions(NamedTuple):
     """How devices run: the method with its options as text, the engine, faults, seed, and where a recording goes."""
 
     method: str = "e-dcp"
@@ -448,9 +448,9 @@ class Run(NamedTuple):
         return checked_options(self.method, {**self.options, **({"seed": self.seed} if seeded else {})})
 
 
-def run(*parts: Option | Group) -> Group:
+def run(*parts: Option | OptionGroup) -> OptionGroup:
     """How devices run: options and groups whose names are fields of `Run`."""
-    return Group("run", Run, parts)
+    return OptionGroup("run", RunOptions, parts)
 
 
 def method() -> Option:
@@ -511,14 +511,14 @@ def view_address() -> Option:
     return Option(f"{FLAG} [HOST:PORT]", f"Show it in a browser meanwhile, by default at {DEFAULT}.", panel=VIEW)
 
 
-def recording(*, view: bool = True) -> Group:
+def recording(*, view: bool = True) -> OptionGroup:
     """Ways to see a run: a page, a trace, a report."""
     found = [
         view_address(),
         Option("--trace FILE", "Record the run for conformesh view; .gz compresses.", type=PATH, panel=VIEW),
         Option("--report FILE", "Write the run as one HTML page that needs no server.", type=PATH, panel=VIEW),
     ]
-    return Group("recording", Outlets, found if view else found[1:])
+    return OptionGroup("recording", Outlets, found if view else found[1:])
 
 
 def checkpoint(text: str) -> list[Option]:
@@ -553,9 +553,9 @@ class Output(NamedTuple):
             show_words(result)
 
 
-def output(text: str = "Also save the result as JSON.") -> Group:
+def output(text: str = "Also save the result as JSON.") -> OptionGroup:
     """Where a result goes."""
-    return Group("output", Output, [out(text), as_json()])
+    return OptionGroup("output", Output, [out(text), as_json()])
 
 
 def out(text: str = "Also save the result as JSON.", metavar: str = "FILE", **more: Any) -> Option:
@@ -637,9 +637,9 @@ def options_of_methods(methods: Iterable[str] | None = None) -> dict[str, Method
     return found
 
 
-def method_options(*methods: str) -> Group:
+def method_options(*methods: str) -> OptionGroup:
     """The options of these methods, by default of all; the command gets a dictionary of text."""
-    return Group("options", dict, lambda: [one.option for one in options_of_methods(methods or None).values()])
+    return OptionGroup("options", dict, lambda: [one.option for one in options_of_methods(methods or None).values()])
 
 
 def checked_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:

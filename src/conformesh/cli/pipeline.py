@@ -17,7 +17,7 @@ from conformesh.common.names import natural_order
 from conformesh.common.progress import rounds_on_a_bar
 from conformesh.engines import Engine, get_driver
 from conformesh.files.score_files import ScoreFile, read_scores
-from conformesh.files.tables import STDIN, Layout
+from conformesh.files.tables import STDIN, ColumnNames
 from conformesh.graph.network import Network
 from conformesh.scores.losses import Steps
 from conformesh.table import Table
@@ -37,26 +37,30 @@ class SingleProcess:
     make: MakeEngine
     first: bool = True
 
-    def load(self, source: str, layout: Layout, network: MakeNetwork, read: Read = read_scores) -> tuple[Any, Engine]:
+    def load(
+        self, source: str, layout: ColumnNames, network: MakeNetwork, read: Read = read_scores
+    ) -> tuple[Any, Engine]:
         """Read a file, by default of scores; `network` makes the network, once it is known who is there."""
         with console.warnings_in_one_line():
             held = read(source, layout=layout)
             return held, self.make(network(held.devices, held.name))
 
 
-class Ranks:
+class RankOptions:
     """Each rank hosts a block of devices and reads its own part of the scores."""
 
     def __init__(self, make: MakeEngine, comm: Any) -> None:
         self.make, self.comm = make, comm
         self.first = comm.rank == 0
 
-    def load(self, source: str, layout: Layout, network: MakeNetwork, read: Read = read_scores) -> tuple[Any, Engine]:
+    def load(
+        self, source: str, layout: ColumnNames, network: MakeNetwork, read: Read = read_scores
+    ) -> tuple[Any, Engine]:
         """Read the part of the devices here; of a single file every rank reads the whole and keeps its part."""
         with console.warnings_in_one_line():
             return self._load(source, layout, network, read)
 
-    def _load(self, source: str, layout: Layout, network: MakeNetwork, read: Read) -> tuple[Any, Engine]:
+    def _load(self, source: str, layout: ColumnNames, network: MakeNetwork, read: Read) -> tuple[Any, Engine]:
         if read is read_scores and source != STDIN and Path(source).is_dir():
             from conformesh.files.score_folders import ScoreFolder
 
@@ -68,14 +72,14 @@ class Ranks:
         assert held is not None
         return held, self.make(network(held.devices, held.name), comm=self.comm)
 
-    def _by_device(self, folder: ScoreFolder, layout: Layout, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
+    def _by_device(self, folder: ScoreFolder, layout: ColumnNames, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
         """Agree on who is there, part the devices, and read one's own."""
         roster = self.comm.bcast(folder.roster(layout) if self.first else None)
         found = network(roster.devices, str(folder.path))
         engine = self.make(found, comm=self.comm)
-        return folder.read_for(roster, [found.ids[row] for row in engine.here], layout), engine
+        return folder.read_for(roster, [found.ids[row] for row in engine.rows], layout), engine
 
-    def _by_file(self, folder: ScoreFolder, layout: Layout, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
+    def _by_file(self, folder: ScoreFolder, layout: ColumnNames, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
         """Host the devices of one's own file."""
         if len(folder.files) != self.comm.size:
             raise ValueError(
@@ -97,14 +101,14 @@ class Ranks:
 
 
 @contextmanager
-def job(name: str) -> Iterator[SingleProcess | Ranks]:
+def job(name: str) -> Iterator[SingleProcess | RankOptions]:
     """Have the devices hosted by the engine of that name; only the first rank prints, and a rank's error ends all."""
     driver = get_driver(name)
     if driver.job is None:
         yield SingleProcess(driver.make)
         return
     with driver.job() as comm:
-        ranks = Ranks(driver.make, comm)
+        ranks = RankOptions(driver.make, comm)
         if not ranks.first:
             sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
         if comm.size == 1:

@@ -10,13 +10,13 @@ from typing import Any
 
 from conformesh.cli import console, options, pipeline
 from conformesh.cli.command import FILES, PATH, RUNNING, SOURCE, Number, Option, command, whole
-from conformesh.cli.options import Guarantee, Network, as_type, options_of_methods
+from conformesh.cli.options import GuaranteeOptions, NetworkOptions, as_type, options_of_methods
 from conformesh.files.score_files import read_scores
-from conformesh.files.tables import Layout
+from conformesh.files.tables import ColumnNames
 from conformesh.kernels.ranks import AUTO
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.planning.link import Link
-from conformesh.lab.planning.measuring import ANY, SHAPES, TIME_LIMIT
+from conformesh.lab.planning.measurement import ANY, SHAPES, TIME_LIMIT
 from conformesh.lab.planning.networks import SIMULATED_UP_TO, SimulatedNetwork, network_itself, network_of_topology
 from conformesh.lab.planning.planner import COLUMNS, KIND_ORDER, NUMBERS, SORTS, Plan
 from conformesh.lab.planning.planner import plan as simulate
@@ -72,8 +72,8 @@ MOST = 10**12  # devices: a larger number is a typing mistake
 @console.warnings_in_one_line()
 def plan(
     devices: str | None,
-    network: Network,
-    guarantee: Guarantee,
+    network: NetworkOptions,
+    guarantee: GuaranteeOptions,
     method: tuple[str, ...],
     link: str,
     least: str,
@@ -83,7 +83,7 @@ def plan(
     as_csv: bool,
     scores_per_device: int,
     scores: str | None,
-    table: Layout,
+    table: ColumnNames,
     shape: str,
     simulate_up_to: str,
     time_limit: float,
@@ -152,7 +152,7 @@ def _options(names: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-def _simulated(devices: str | None, network: Network, seed: int, most: int) -> SimulatedNetwork:
+def _simulated(devices: str | None, network: NetworkOptions, seed: int, most: int) -> SimulatedNetwork:
     """Return the network in the file, or one of a topology, or a smaller one that stands for it."""
     if network.file is not None:
         return network_itself(network.build(None if devices is None else _count(devices), seed), most)
@@ -164,7 +164,7 @@ def _simulated(devices: str | None, network: Network, seed: int, most: int) -> S
 
 
 def _with_scores(
-    scores: str, table: Layout, devices: str | None, network: Network, seed: int, most: int
+    scores: str, table: ColumnNames, devices: str | None, network: NetworkOptions, seed: int, most: int
 ) -> tuple[SimulatedNetwork, WeightedScores]:
     """Return where the devices of a file of scores would calibrate, and their scores."""
     if scores.isdecimal() and not Path(scores).exists():

@@ -18,7 +18,7 @@ from conformesh.cli.command import Argument, Option, command
 from conformesh.cli.results import STDIN, load_result, rows_asked, score_of, values_for, wanted_of
 from conformesh.files.json_numbers import in_json
 from conformesh.files.output_files import read_outputs
-from conformesh.files.tables import Layout
+from conformesh.files.tables import ColumnNames
 from conformesh.results.result import Result
 from conformesh.scores import Score
 from conformesh.scores.losses import Loss
@@ -57,7 +57,7 @@ def predict(
     form: str,
     out: Path | None,
     labels: bool,
-    table: Layout,
+    table: ColumnNames,
     seed: int,
 ) -> None:
     """Write one prediction set per row of model outputs: row, size, set; or row, lower, upper for regression.
@@ -98,7 +98,7 @@ def _ending(out: Path | None, form: str) -> str:
     """Return what the name of the file says, or the format of standard output."""
     if out is None:
         return f".{form}"
-    from conformesh.files.writing import check_ending
+    from conformesh.files.atomic_writes import check_ending
 
     check_ending(out, ENDINGS)
     return out.suffix.lower()

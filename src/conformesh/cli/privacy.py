@@ -8,7 +8,7 @@ from typing import Any
 
 from conformesh.cli import console, options
 from conformesh.cli.command import PATH, Argument, ListOption, Option, command
-from conformesh.cli.options import Network, checked_options
+from conformesh.cli.options import NetworkOptions, checked_options
 from conformesh.cli.private_runs import Explanation, explain_account, explain_plan, explain_result
 from conformesh.cli.results import SavedRun, read_json, saved_result
 from conformesh.files.json_numbers import in_json
@@ -59,7 +59,7 @@ def privacy(
     method: str | None,
     devices: int | None,
     coalition: str,
-    network: Network,
+    network: NetworkOptions,
     alpha: tuple[str, ...],
     scores_per_device: int,
     seed: int,
@@ -117,13 +117,13 @@ def _coalition(text: str) -> int | list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _of_result(saved: SavedRun, who: int | list[str], network: Network, seed: int) -> Exposure:
+def _of_result(saved: SavedRun, who: int | list[str], network: NetworkOptions, seed: int) -> Exposure:
     """Say what a run revealed whose result was saved, with its map where that was named."""
     one = saved.result
     if len(one) > 1:
         console.note(f"{saved.name} has several thresholds of one run: what is said of counts and scores is of each")
     built = None
-    if network != Network():
+    if network != NetworkOptions():
         built = network.build(None if network.file else saved.devices, seed)
         if network.file is None and saved.devices == one.devices:
             built = built.relabelled(one.device_ids)

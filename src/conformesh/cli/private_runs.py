@@ -272,7 +272,7 @@ def _sent(network: Network, alpha: Fraction, given: dict[str, Any]) -> tuple[flo
 
     A release sends the same whatever the scores are, so one score on each device will do.
     """
-    from conformesh.lab.planning.measuring import RunTooLong, draw_scores, run_way
+    from conformesh.lab.planning.measurement import RunTooLong, draw_scores, run_way
 
     scores = draw_scores(np.ones(network.devices, dtype=np.int64), "uniform")[0]
     try:

@@ -11,10 +11,10 @@ from msgspec import structs
 
 from conformesh.cli import console, options, pipeline
 from conformesh.cli.command import Argument, ListOption, Option, command
-from conformesh.cli.options import Network, Output, Run, checked_options
+from conformesh.cli.options import NetworkOptions, Output, RunOptions, checked_options
 from conformesh.cli.results import read_json, releases_in, saved_result
-from conformesh.files.tables import Layout
-from conformesh.files.writing import ENDINGS, check_ending
+from conformesh.files.atomic_writes import ENDINGS, check_ending
+from conformesh.files.tables import ColumnNames
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.pipeline.quantiles import QUARTILES, as_parts, quantiles_of
 from conformesh.pipeline.quantiles import quantiles as find
@@ -79,10 +79,10 @@ PRIVATE = "Private quantiles"  # a panel of the help
 def quantiles(
     data: str,
     q: tuple[str, ...],
-    network: Network,
+    network: NetworkOptions,
     confidence: str,
-    table: Layout,
-    run: Run,
+    table: ColumnNames,
+    run: RunOptions,
     output: Output,
     **texts: Any,
 ) -> None:

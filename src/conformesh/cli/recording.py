@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from conformesh.view.app import Details
     from conformesh.view.online import OnlineRecorder
     from conformesh.view.recording import Recorder, Recording
-    from conformesh.view.trace import Run, Trace
+    from conformesh.view.trace import Trace, TracedRun
 
 FLAG = "--view"
 DEFAULT = "127.0.0.1:8750"  # as `conformesh.view.server` has it, which loads when it is needed
@@ -121,7 +121,7 @@ def seen(
     recordings: Callable[[], Sequence[Recording]],
     outlets: Outlets,
     *,
-    runs: Callable[[], Iterable[Run]] | None = None,
+    runs: Callable[[], Iterable[TracedRun]] | None = None,
     details: Details | None = None,
 ) -> Iterator[str]:
     """Show recordings inside the block and write them after it, however it ends; yield the page's address.
@@ -156,7 +156,7 @@ def check_files(outlets: Outlets) -> None:
             raise ValueError(f"{path}: there is no folder {path.parent}; make it first")
 
 
-def write(runs: Iterable[Run], outlets: Outlets) -> Trace:
+def write(runs: Iterable[TracedRun], outlets: Outlets) -> Trace:
     """Write some runs to the files that were asked for."""
     from conformesh.view.trace import Trace
 

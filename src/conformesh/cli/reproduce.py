@@ -15,7 +15,7 @@ from conformesh.lab.reproduction import EXPERIMENTS, get_experiment
 from conformesh.lab.reproduction.experiment import Experiment
 from conformesh.lab.reproduction.reproduction import Reproduction
 from conformesh.lab.reproduction.reproduction import reproduce as run_all
-from conformesh.lab.reproduction.rows import COMPARED_DRAWS, FULL_DRAWS, SEED, Request
+from conformesh.lab.reproduction.rows import COMPARED_DRAWS, FULL_DRAWS, SEED, RowRequest
 from conformesh.lab.reproduction.settings import sources_from
 
 ALL = "all"
@@ -76,7 +76,7 @@ def reproduce(
     if invented:
         console.note(f"no --data for {' and '.join(invented)}: using synthetic outputs, and saying so in every picture")
     which: Any = ("logits", "confidences") if scores == "both" else (scores,)
-    request = Request(quick, draws, seed, which)
+    request = RowRequest(quick, draws, seed, which)
     with Progress("preparing", unit="points") as bar:
         found = run_all(
             experiments,

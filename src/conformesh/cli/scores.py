@@ -16,11 +16,11 @@ from conformesh.cli.command import PATH, SOURCE, Argument, Number, Option, Whole
 from conformesh.cli.results import values_for
 from conformesh.common.names import natural_order, unknown
 from conformesh.common.random_streams import recorded_seed
+from conformesh.files.atomic_writes import COLUMNS, check_ending, write_columns, write_model_outputs, write_scores
 from conformesh.files.labelled import read_labelled
 from conformesh.files.model_outputs import ModelOutputs, read_model_outputs
 from conformesh.files.score_files import RecordedScore
-from conformesh.files.tables import STDIN, Layout
-from conformesh.files.writing import COLUMNS, check_ending, write_columns, write_model_outputs, write_scores
+from conformesh.files.tables import STDIN, ColumnNames
 from conformesh.lab.datasets.partition import PARTITIONS, partition, split_rows
 from conformesh.lab.datasets.synthetic import synthetic_outputs
 from conformesh.scores import ClassificationScore, RegressionScore, Score
@@ -77,7 +77,7 @@ def make(
     concentration: float,
     calibration: float,
     test_out: Path | None,
-    table: Layout,
+    table: ColumnNames,
     seed: int | None,
     as_json: bool,
 ) -> None:
@@ -224,7 +224,7 @@ class _Read(NamedTuple):
     write_rest: Callable[[Path, Ints, list[str]], None]
 
 
-def _labels(measure: ClassificationScore, outputs: str, labels: str | None, layout: Layout) -> _Read:
+def _labels(measure: ClassificationScore, outputs: str, labels: str | None, layout: ColumnNames) -> _Read:
     """Read outputs of classes; what is left for tests has what the score reads among its arrays."""
     found = read_model_outputs(outputs, labels, layout=layout)
     if found.kind != measure.reads:
@@ -250,7 +250,7 @@ def _labels(measure: ClassificationScore, outputs: str, labels: str | None, layo
     )
 
 
-def _numbers(measure: RegressionScore, outputs: str, labels: str | None, layout: Layout) -> _Read:
+def _numbers(measure: RegressionScore, outputs: str, labels: str | None, layout: ColumnNames) -> _Read:
     """Read predictions of numbers; as classes, for a partition, serve equal stretches of the sorted labels."""
     found, truth = read_labelled(outputs, labels, layout, columns=measure.columns)
     values, places = values_for(measure, found), np.argsort(np.argsort(truth, kind="stable"), kind="stable")

@@ -11,8 +11,8 @@ from conformesh.cli.command import PATH, RUNNING, Argument, Option, command
 from conformesh.common.quantities import in_bits
 from conformesh.lab.sweeps.config import Config, read_config
 from conformesh.lab.sweeps.parallel import BACKENDS
-from conformesh.lab.sweeps.running import cells_of, checked_cells, summary
-from conformesh.lab.sweeps.running import sweep as run_all
+from conformesh.lab.sweeps.sweep import cells_of, checked_cells, summary
+from conformesh.lab.sweeps.sweep import sweep as run_all
 
 SHOWN = 40  # lines of a summary on the screen; the file has all
 

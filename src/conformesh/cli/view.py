@@ -15,7 +15,7 @@ from conformesh.cli.command import PATH, Argument, Option, Whole, command
 from conformesh.cli.recording import Outlets, interruptible, write
 from conformesh.mesh.config.device_toml import FILE
 from conformesh.mesh.http.address import SOCKET_NAME, VARIABLE
-from conformesh.view.trace import Run, Trace
+from conformesh.view.trace import Trace, TracedRun
 
 if TYPE_CHECKING:
     from conformesh.view.meshes import MeshWatch
@@ -107,7 +107,7 @@ class _Replay:
     def recordings(self) -> Sequence[Recording]:
         return self._recordings
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[TracedRun]:
         return self._runs
 
     def details(self, run: int, row: int) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from datetime import timedelta
 from html import escape
 from typing import Any, Literal
 
-PATIENCE = 1.0  # seconds before a bar appears
+BAR_DELAY = 1.0  # seconds before a bar appears
 
 Observer = Callable[..., None]
 
@@ -81,7 +81,7 @@ class Progress:
             self._thread.join()
 
     def _draw(self) -> None:
-        if self._done.wait(PATIENCE):
+        if self._done.wait(BAR_DELAY):
             return
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -95,7 +95,7 @@ class Progress:
                 bar.update(task, completed=self.steps, total=self.total, description=self.what, **self._words())
 
     def _draw_in_notebook(self) -> None:
-        if self._done.wait(PATIENCE):
+        if self._done.wait(BAR_DELAY):
             return
         from IPython.display import HTML, display
 

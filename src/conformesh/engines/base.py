@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from conformesh.graph.network import Network
 from conformesh.protocols.faults import Faults
 from conformesh.protocols.ledger import Ledger
+from conformesh.protocols.message_checks import Rules
 from conformesh.protocols.messages import Message
 from conformesh.protocols.messages import Protocol as Messages
-from conformesh.protocols.rules import Rules
 from conformesh.results.certificate import Cost
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class Engine(Protocol):
         Called after every round with (round, message, answer) of the devices here.
     blocks
         Which rows each block hosts; all blocks together are the network.
-    here
+    rows
         The rows hosted here: one of the blocks.
     """
 
@@ -58,7 +58,7 @@ class Engine(Protocol):
     def blocks(self) -> Sequence[NDArray[np.int64]]: ...  # noqa: D102 - described above
 
     @property
-    def here(self) -> NDArray[np.int64]: ...  # noqa: D102
+    def rows(self) -> NDArray[np.int64]: ...  # noqa: D102
 
     def run(self, protocol: Messages[T], runs: int = 1, faults: Faults | None = None) -> tuple[T, Cost]:
         """Return what the protocol returns for this block, and what one of its `runs` cost every device.
@@ -122,9 +122,9 @@ def held_here(engine: Engine, devices: Iterable[T], what: str = "scores") -> Seq
     held: Any = devices if isinstance(devices, np.ndarray) else [*devices]  # a table of a million rows stays a table
     K = engine.network.devices
     if len(held) == K:
-        return held if len(engine.here) == K else [held[row] for row in engine.here]
-    if len(held) != len(engine.here):
-        here = "" if len(engine.here) == K else f", or for the {len(engine.here)} of this rank"
+        return held if len(engine.rows) == K else [held[row] for row in engine.rows]
+    if len(held) != len(engine.rows):
+        here = "" if len(engine.rows) == K else f", or for the {len(engine.rows)} of this rank"
         turned = isinstance(held, np.ndarray) and held.ndim == 2 and held.shape[1] == K
         raise ValueError(
             f"the network {engine.network.name!r} has {K} devices but {what} came for {len(held)}; pass one array per "
@@ -137,4 +137,4 @@ def held_here(engine: Engine, devices: Iterable[T], what: str = "scores") -> Seq
 def ids_here(engine: Engine) -> Sequence[str]:
     """Return the names of the devices whose scores `held_here` returns, in that order."""
     ids = engine.network.ids
-    return ids if len(engine.here) == len(ids) else [ids[row] for row in engine.here]
+    return ids if len(engine.rows) == len(ids) else [ids[row] for row in engine.rows]

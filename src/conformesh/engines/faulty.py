@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from conformesh.common.random_streams import stream
 from conformesh.graph.network import Network
 from conformesh.protocols.faults import Faults
-from conformesh.protocols.messages import Each, Heard, Max, Message, Min, Packets, Pool, Sum, Tell, Told, kind_of
+from conformesh.protocols.messages import Deliveries, Each, Max, Message, Min, Packets, Pool, Sum, Tell, Told, kind_of
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -98,7 +98,7 @@ class Lossy:
 
     def _each(self, message: Each, round_: int) -> Any:
         heard = Arrived(*self._messages(message.places, round_), message.values.take(message.places, axis=0), round_)
-        return Heard(heard.receiver, heard.sender, heard.values, round_) if self.plain else heard
+        return Deliveries(heard.receiver, heard.sender, heard.values, round_) if self.plain else heard
 
     def _tell(self, message: Tell, round_: int) -> Any:
         said = Packets(message.packets.values.copy(), message.packets.offsets.copy())
@@ -131,7 +131,7 @@ class Arrived:
         return self._said.take(self._asked(receivers, senders), axis=0)
 
     def _asked(self, receivers: Ints, senders: Ints) -> Ints:
-        return self._which[Heard(self.receiver, self.sender, self.sender, self.round).places(receivers, senders)]
+        return self._which[Deliveries(self.receiver, self.sender, self.sender, self.round).places(receivers, senders)]
 
 
 class ArrivedBytes(Arrived):

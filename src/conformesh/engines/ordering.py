@@ -1,6 +1,6 @@
 """In which order devices lie in memory: neighbours near each other, so that a round walks memory in order.
 
-The order is the simulator's own affair. A protocol is told which rows it hosts and in which order (`Site.here`), every
+The order is the simulator's own affair. A protocol is told which rows it hosts and in which order (`Block.rows`), every
 row still adds up its neighbours in ascending row of the network, and results come back in the network's rows: the same
 bits with and without.
 

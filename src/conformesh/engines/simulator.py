@@ -29,10 +29,11 @@ from conformesh.kernels.segments import take_segments
 from conformesh.kernels.spreading import Spreading
 from conformesh.protocols.faults import Faults
 from conformesh.protocols.ledger import REMEMBERED, Ledger
+from conformesh.protocols.message_checks import Rules
 from conformesh.protocols.messages import (
+    Deliveries,
     Each,
     Extreme,
-    Heard,
     Max,
     Min,
     Packets,
@@ -43,7 +44,6 @@ from conformesh.protocols.messages import (
     Told,
     not_heard,
 )
-from conformesh.protocols.rules import Rules
 from conformesh.results.certificate import Cost
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class Simulator:
         Called after every round with (round, message, answer): for plots, progress bars and traces. What it is given
         stays as it is, unless the observer is `passing` (`keeps`).
     order
-        All rows in the order in which the protocol hosts them (`Site.here`), or None for ascending; see `ordering`.
+        All rows in the order in which the protocol hosts them (`Block.rows`), or None for ascending; see `ordering`.
     """
 
     def __init__(self, network: Network, observer: Observer | None = None, order: Ints | None = None) -> None:
@@ -96,14 +96,14 @@ class Simulator:
         return cls(network, observer, None if keeps(observer) else memory_order(network))
 
     @property
-    def here(self) -> Ints:
+    def rows(self) -> Ints:
         """Rows of the devices hosted here: all of them, in the order in which they lie in memory."""
         return np.arange(self.network.devices) if self.order is None else self.order
 
     @property
     def blocks(self) -> list[NDArray[np.int64]]:
         """Rows of the devices in each block: one block holds them all."""
-        return [self.here]
+        return [self.rows]
 
     def share(self, mine: T) -> list[T]:
         """Return what every block has: there is one."""
@@ -144,10 +144,10 @@ class Simulator:
         self._spreading = last if message.brief and not keeps(self.observer) else None
         return Extreme(last.values, last.round(message.places))
 
-    def _each(self, message: Each, round_: int) -> Heard | _Broadcast:
+    def _each(self, message: Each, round_: int) -> Deliveries | _Broadcast:
         """Deliver each speaker's row along its edges: work and memory follow the speakers, not the network."""
         heard = _Broadcast(self, message, round_)
-        return Heard(heard.receiver, heard.sender, heard.values, round_) if keeps(self.observer) else heard
+        return Deliveries(heard.receiver, heard.sender, heard.values, round_) if keeps(self.observer) else heard
 
     def _tell(self, message: Tell, round_: int) -> Told | _BroadcastBytes:
         """Deliver each speaker's bytes along its edges, as in `_each`."""

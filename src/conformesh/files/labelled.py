@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from conformesh.files.labels import CANDIDATES, LabelColumn, column_labels, file_labels, label_indices
 from conformesh.files.output_files import NEEDED, OutputFile, outputs_in
-from conformesh.files.tables import Layout, read_table
+from conformesh.files.tables import ColumnNames, read_table
 
 
 def read_labelled(
     source: str,
     labels: str | None = None,
-    layout: Layout | None = None,
+    layout: ColumnNames | None = None,
     *,
     logits: bool = False,
     classes: Sequence[str] | None = None,
@@ -28,7 +28,7 @@ def read_labelled(
     Labels stand in the column that the layout names, by default `label`, or in a file of their own. They come back as
     indices into the columns of the outputs as these were put in order; with `columns`, for regression, as numbers.
     """
-    layout = layout or Layout()
+    layout = layout or ColumnNames()
     table = read_table(source, f"{NEEDED}, and its label", layout=layout)
     label = layout.label or CANDIDATES[0]
     own = column_labels(table, label) if labels is None else file_labels(labels, label, layout)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from conformesh.common.names import closest
 from conformesh.files.output_files import in_arrays
-from conformesh.files.tables import Layout, Table, is_number, listed, read_table
+from conformesh.files.tables import ColumnNames, FileColumns, is_number, listed, read_table
 
 NEEDED = "one label per row"
 CANDIDATES = ("label", "labels", "y")  # what an NPZ may call them
@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 class LabelColumn:
     """A column of labels, and where it stands."""
 
-    table: Table
+    table: FileColumns
     column: str
 
     def __len__(self) -> int:
@@ -34,7 +34,7 @@ class LabelColumn:
         return f"{self.table.name}, {self.column!r}"
 
 
-def column_labels(table: Table, column: str) -> LabelColumn:
+def column_labels(table: FileColumns, column: str) -> LabelColumn:
     """Find the labels beside the outputs."""
     if not in_arrays(table):
         table.column(column)
@@ -49,7 +49,7 @@ def column_labels(table: Table, column: str) -> LabelColumn:
     return LabelColumn(table, found)
 
 
-def file_labels(source: str, column: str, layout: Layout) -> LabelColumn:
+def file_labels(source: str, column: str, layout: ColumnNames) -> LabelColumn:
     """Read labels from a file of their own: NPY, NPZ, CSV or Parquet; a single column may have any name."""
     table = read_table(source, NEEDED, layout=layout)
     return LabelColumn(table, next(iter(table.columns))) if len(table.columns) == 1 else column_labels(table, column)
@@ -65,7 +65,7 @@ def label_indices(labels: LabelColumn, classes: Sequence[str]) -> Ints:
     found = table.column(column)
     if isinstance(found, np.ndarray):
         if found.ndim == 2 and found.shape[1] == 1:
-            table = Table({**table.columns, column: found[:, 0]}, table.name, table.lines)
+            table = FileColumns({**table.columns, column: found[:, 0]}, table.name, table.lines)
         elif found.ndim != 1:
             hint = "; for one-hot labels give labels.argmax(axis=1)" if found.ndim == 2 else ""
             raise ValueError(f"{labels.place}: needs labels of shape (rows,) or (rows, 1), got {found.shape}{hint}")
@@ -84,7 +84,7 @@ def label_indices(labels: LabelColumn, classes: Sequence[str]) -> Ints:
     raise ValueError(f"{table.where(row)}: unknown label {names[strange]!r}{hint} classes: {listed(classes)}")
 
 
-def _whole(table: Table, column: str) -> Ints:
+def _whole(table: FileColumns, column: str) -> Ints:
     numbers = table.numbers(column)
     wrong = ~(np.isfinite(numbers) & (numbers == np.rint(numbers)))
     if wrong.any():

@@ -27,7 +27,7 @@ from conformesh.files.output_files import (
     in_arrays,
     kept_columns,
 )
-from conformesh.files.tables import STDIN, Layout, Table, note_ids, read_table
+from conformesh.files.tables import STDIN, ColumnNames, FileColumns, note_ids, read_table
 
 NEEDED = "a row of model outputs and a label for every example"
 SYNTHETIC = "synthetic"  # an array of an NPZ that says: no real model was here
@@ -126,7 +126,7 @@ class ModelOutputs:
 
 
 def read_model_outputs(
-    source: str, labels: str | None = None, *, kind: Kind | None = None, layout: Layout | None = None
+    source: str, labels: str | None = None, *, kind: Kind | None = None, layout: ColumnNames | None = None
 ) -> ModelOutputs:
     """Read a model's outputs and the true labels.
 
@@ -145,7 +145,7 @@ def read_model_outputs(
         What columns or arrays are called: by default labels are `label`, in an NPZ also `labels` or `y`, and devices
         are `device` or `devices`, where there are some. Labels are numbers from 0 or the names of classes.
     """
-    layout = layout or Layout()
+    layout = layout or ColumnNames()
     table = read_table(source, NEEDED, layout=layout)
     device = layout.device or next((name for name in (DEVICE, f"{DEVICE}s") if name in table.columns), DEVICE)
     if layout.device is not None:
@@ -179,7 +179,7 @@ def read_model_outputs(
     )
 
 
-def _arrays(table: Table, kind: Kind | None) -> tuple[str, ...]:
+def _arrays(table: FileColumns, kind: Kind | None) -> tuple[str, ...]:
     """The names that outputs may have in an NPZ, best first."""
     if kind is None:
         return (*KINDS, "outputs")

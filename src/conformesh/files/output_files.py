@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from conformesh.files.memberships import Memberships
 from conformesh.files.tables import (
     CLASSES,
-    Layout,
-    Table,
+    ColumnNames,
+    FileColumns,
     groups_in,
     is_number,
     listed,
@@ -74,7 +74,7 @@ class OutputFile:
 
 def read_outputs(
     source: str,
-    layout: Layout | None = None,
+    layout: ColumnNames | None = None,
     stdin: BinaryIO | None = None,
     *,
     logits: bool = False,
@@ -88,15 +88,15 @@ def read_outputs(
     have, in the order in which they are wanted. With `columns` the outputs are no classes but predictions of numbers:
     what a regression score calls its columns.
     """
-    layout = layout or Layout()
+    layout = layout or ColumnNames()
     return outputs_in(
         read_table(source, NEEDED, stdin, layout), layout, logits=logits, classes=classes, columns=columns
     )
 
 
 def outputs_in(
-    table: Table,
-    layout: Layout,
+    table: FileColumns,
+    layout: ColumnNames,
     *,
     logits: bool = False,
     classes: Sequence[str] | None = None,
@@ -133,12 +133,12 @@ def outputs_in(
     return OutputFile(values, names, devices, table.name, passing, groups, order, weight, inputs)
 
 
-def in_arrays(table: Table) -> bool:
+def in_arrays(table: FileColumns) -> bool:
     """Say whether a table holds arrays, from an NPZ or NPY, rather than columns."""
     return isinstance(next(iter(table.columns.values())), np.ndarray)
 
 
-def kept_columns(table: Table, layout: Layout, classes: Sequence[str] = ()) -> tuple[str, ...]:
+def kept_columns(table: FileColumns, layout: ColumnNames, classes: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the columns that pass through: what was asked for, and an `id` and a `label` beside columns of classes."""
     asked = [name for name in (layout.id, layout.label, *layout.keep) if name is not None]
     for name in asked:
@@ -150,7 +150,7 @@ def kept_columns(table: Table, layout: Layout, classes: Sequence[str] = ()) -> t
 
 
 def class_columns(
-    table: Table, besides: Iterable[str], classes: Sequence[str] | None = None
+    table: FileColumns, besides: Iterable[str], classes: Sequence[str] | None = None
 ) -> tuple[Floats, tuple[str, ...]]:
     """Return every column but those as values, with their names."""
     apart = {*besides}
@@ -169,7 +169,7 @@ def class_columns(
     return values, names
 
 
-def _check_names(table: Table, names: Sequence[str], classes: Sequence[str] | None) -> None:
+def _check_names(table: FileColumns, names: Sequence[str], classes: Sequence[str] | None) -> None:
     """Refuse a first line that names no classes, and columns that are none."""
     if "" in names:
         at = [*table.columns].index("") + 1
@@ -208,7 +208,7 @@ def _refuse_strays(name: str, values: Floats, names: Sequence[str]) -> None:
         )
 
 
-def class_array(table: Table, wanted: Iterable[str]) -> tuple[str, Floats, tuple[str, ...]]:
+def class_array(table: FileColumns, wanted: Iterable[str]) -> tuple[str, Floats, tuple[str, ...]]:
     """Return the first array that is there: its name, its values and the names of its classes."""
     array = next((name for name in wanted if name in table.columns), None)
     if array is None:
@@ -232,7 +232,7 @@ def class_array(table: Table, wanted: Iterable[str]) -> tuple[str, Floats, tuple
 
 
 def prediction_columns(
-    table: Table, besides: Iterable[str], wanted: Sequence[str], chosen: Sequence[str] = ()
+    table: FileColumns, besides: Iterable[str], wanted: Sequence[str], chosen: Sequence[str] = ()
 ) -> tuple[Floats, tuple[str, ...]]:
     """Return the columns of predictions, as many as a score wants, with their names.
 
@@ -299,7 +299,7 @@ def order_of(
     return tuple(place[name] for name in wanted), wanted
 
 
-def devices_in(table: Table, column: str, rows: int) -> list[str] | None:
+def devices_in(table: FileColumns, column: str, rows: int) -> list[str] | None:
     """Return the device of every row, where the table has that column."""
     if column not in table.columns:
         return None
@@ -309,7 +309,7 @@ def devices_in(table: Table, column: str, rows: int) -> list[str] | None:
     return [names[i] for i in index]
 
 
-def cells_of(table: Table, column: str, rows: int) -> list[Any]:
+def cells_of(table: FileColumns, column: str, rows: int) -> list[Any]:
     """Return the cells of a column as they are."""
     cells = table.column(column)
     if len(cells) != rows:

@@ -27,8 +27,8 @@ from conformesh.files.tables import (
     CLASSES,
     SCORE_FUNCTION,
     STDIN,
-    Layout,
-    Table,
+    ColumnNames,
+    FileColumns,
     groups_in,
     listed,
     note_ids,
@@ -115,13 +115,13 @@ class ScoreFile:
 
 
 def read_scores(
-    source: str, stdin: BinaryIO | None = None, group: str | None = None, layout: Layout | None = None
+    source: str, stdin: BinaryIO | None = None, group: str | None = None, layout: ColumnNames | None = None
 ) -> ScoreFile:
     """Read scores from CSV, Parquet or NPZ, or a folder of such; "-" reads CSV from standard input.
 
     `group` names a column of groups; `layout` says what else is known about the table.
     """
-    layout = layout or Layout(groups=() if group is None else (group,))
+    layout = layout or ColumnNames(groups=() if group is None else (group,))
     if source != STDIN and Path(source).is_dir():
         from conformesh.files.score_folders import ScoreFolder
 
@@ -129,9 +129,9 @@ def read_scores(
     return scores_in(read_table(source, NEEDED, stdin, layout), layout)
 
 
-def scores_in(table: Table, layout: Layout | None = None) -> ScoreFile:
+def scores_in(table: FileColumns, layout: ColumnNames | None = None) -> ScoreFile:
     """Sort the rows of a table by device."""
-    layout = layout or Layout()
+    layout = layout or ColumnNames()
     device = column_named(table, "device", layout.device)
     held = SIDES if layout.sides else (column_named(table, "score", layout.score),)
     if device in held:
@@ -179,7 +179,7 @@ def by_device(
     return devices, offsets, np.argsort(owner, kind="stable")
 
 
-def columns_beside(table: Table, layout: Layout, rows: NDArray[np.int64]) -> dict[str, Any]:
+def columns_beside(table: FileColumns, layout: ColumnNames, rows: NDArray[np.int64]) -> dict[str, Any]:
     """Return the columns of these rows that were asked for: groups, weights, inputs and labels."""
     found: dict[str, Any] = {}
     if layout.groups:
@@ -195,7 +195,7 @@ def columns_beside(table: Table, layout: Layout, rows: NDArray[np.int64]) -> dic
     return found
 
 
-def epochs_in(table: Table) -> NDArray[np.int64] | None:
+def epochs_in(table: FileColumns) -> NDArray[np.int64] | None:
     """Return the epoch of every row, 0 where the cell is no whole number above 0; None where there is no column."""
     if EPOCH not in table.columns or np.ndim(table.columns[EPOCH]) != 1:
         return None
@@ -210,7 +210,7 @@ def _epoch(cell: Any) -> int:
     return int(number) if 1 <= number < MOST_EPOCHS and number.is_integer() else 0
 
 
-def column_named(table: Table, word: str, given: str | None = None) -> str:
+def column_named(table: FileColumns, word: str, given: str | None = None) -> str:
     """Return the name of the column of devices or scores: as given, as usual, or as only one column could be meant."""
     if given is not None:
         table.column(given)
@@ -232,7 +232,7 @@ def column_named(table: Table, word: str, given: str | None = None) -> str:
     raise AssertionError
 
 
-def _classes(table: Table, column: Any) -> tuple[str, ...] | None:
+def _classes(table: FileColumns, column: Any) -> tuple[str, ...] | None:
     """Return the classes that a file names; None where its column `classes` means something else."""
     if isinstance(column, np.ndarray):
         return tuple(map(str, column.tolist())) if column.ndim == 1 and column.dtype.kind == "U" else None
@@ -254,7 +254,7 @@ def _classes(table: Table, column: Any) -> tuple[str, ...] | None:
     return tuple(names)
 
 
-def _made_by(table: Table, column: Any) -> RecordedScore | None:
+def _made_by(table: FileColumns, column: Any) -> RecordedScore | None:
     """Return the score that the rows of a file record; rows without a record go with the others."""
     given = column.ravel().tolist() if isinstance(column, np.ndarray) else column
     texts = {str(cell).strip() for cell in given if cell is not None} - {""}

@@ -29,7 +29,7 @@ from conformesh.files.score_files import (
     read_scores,
     scores_in,
 )
-from conformesh.files.tables import CLASSES, SCORE_FUNCTION, Layout, Table, listed
+from conformesh.files.tables import CLASSES, SCORE_FUNCTION, ColumnNames, FileColumns, listed
 
 if TYPE_CHECKING:
     import polars as pl
@@ -72,7 +72,7 @@ class ScoreFolder:
         """Whether folder names say whose scores are in a file."""
         return all(_device_of(file) is not None for file in self.files)
 
-    def roster(self, layout: Layout | None = None) -> _Roster:
+    def roster(self, layout: ColumnNames | None = None) -> _Roster:
         """Return whose scores there are, without reading a score."""
         if self.per_rank:
             raise ValueError(f"{self.path}: NPZ files must be read to know whose scores they hold")
@@ -80,22 +80,22 @@ class ScoreFolder:
             return _Roster(natural_order({str(_device_of(file)) for file in self.files}), None)
         device = _column("device", layout)
         distinct = self._scan(layout).select(device).unique(maintain_order=True).collect()[device]
-        names, index = Table({device: distinct}, str(self.path)).names(device)
+        names, index = FileColumns({device: distinct}, str(self.path)).names(device)
         return _Roster(natural_order(names), (distinct, np.array(names)[index].tolist()))
 
-    def read(self, devices: Collection[str] | None = None, layout: Layout | None = None) -> ScoreFile:
+    def read(self, devices: Collection[str] | None = None, layout: ColumnNames | None = None) -> ScoreFile:
         """Read the scores of some devices, by default of all."""
         if self.per_rank:
             return joined([self.read_file(at, layout) for at in range(len(self.files))], str(self.path))
         return self.read_for(self.roster(layout), devices, layout)
 
     def read_for(
-        self, roster: _Roster, devices: Collection[str] | None = None, layout: Layout | None = None
+        self, roster: _Roster, devices: Collection[str] | None = None, layout: ColumnNames | None = None
     ) -> ScoreFile:
         """Read the scores of some devices of a roster: only their files, or only their rows."""
         import polars as pl
 
-        layout = layout or Layout()
+        layout = layout or ColumnNames()
         wanted = {*(roster.devices if devices is None else devices)}
         device = _column("device", layout)
         columns = [*_score_columns(layout), *layout.beside]
@@ -120,14 +120,14 @@ class ScoreFolder:
             raise self._unreadable(problem) from None
         if frame is None or not len(frame):
             return _nothing(layout, str(self.path))
-        table = Table({column.name: column for column in frame.get_columns()}, str(self.path))
+        table = FileColumns({column.name: column for column in frame.get_columns()}, str(self.path))
         return scores_in(table, replace(layout, device=device, score=None if layout.sides else columns[0]))
 
-    def read_file(self, at: int, layout: Layout | None = None) -> ScoreFile:
+    def read_file(self, at: int, layout: ColumnNames | None = None) -> ScoreFile:
         """Read one of the files whole."""
         return read_scores(str(self.files[at]), layout=layout)
 
-    def _scan(self, layout: Layout | None) -> pl.LazyFrame:
+    def _scan(self, layout: ColumnNames | None) -> pl.LazyFrame:
         import polars as pl
 
         frame = pl.scan_parquet([*self.files], hive_partitioning=False)
@@ -135,7 +135,7 @@ class ScoreFolder:
             titles = frame.collect_schema().names()
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as problem:
             raise self._unreadable(problem) from None
-        if not {_column("device", layout), *_score_columns(layout or Layout())} <= {*titles}:
+        if not {_column("device", layout), *_score_columns(layout or ColumnNames())} <= {*titles}:
             raise ValueError(
                 f"{self.path}: needed {NEEDED}; or a folder device=NAME for each; found {listed(titles)}; "
                 "other names are given with --device-column and --score-column"
@@ -186,7 +186,7 @@ def joined(parts: Sequence[ScoreFile], name: str) -> ScoreFile:
     return ScoreFile(whole, name, max(known, key=bool, default=None), made_by)
 
 
-def _nothing(layout: Layout, name: str) -> ScoreFile:
+def _nothing(layout: ColumnNames, name: str) -> ScoreFile:
     """Return a file without rows that has the columns which were asked for: this rank hosts no device with scores."""
     rows = ScoreRows(
         (),
@@ -200,11 +200,11 @@ def _nothing(layout: Layout, name: str) -> ScoreFile:
     return ScoreFile(rows, name)
 
 
-def _score_columns(layout: Layout) -> tuple[str, ...]:
+def _score_columns(layout: ColumnNames) -> tuple[str, ...]:
     return SIDES if layout.sides else (_column("score", layout),)
 
 
-def _column(word: Literal["device", "score"], layout: Layout | None) -> str:
+def _column(word: Literal["device", "score"], layout: ColumnNames | None) -> str:
     """Return what a column is called; in a folder of many files nobody guesses."""
     return (layout and getattr(layout, word)) or word
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from conformesh.common.names import natural_order
 from conformesh.files.score_files import column_named
-from conformesh.files.tables import Layout, Table, read_table, same_length
+from conformesh.files.tables import ColumnNames, FileColumns, read_table, same_length
 from conformesh.files.times import TimeError, nanoseconds
 
 NEEDED = "columns 'time', 'device' and 'score', one row per example"
@@ -42,9 +42,9 @@ class StreamFile:
     name: str
 
 
-def read_streams(source: str, time: str = "time", layout: Layout | None = None) -> StreamFile:
+def read_streams(source: str, time: str = "time", layout: ColumnNames | None = None) -> StreamFile:
     """Read streams from CSV, Parquet or NPZ; "-" reads CSV from standard input. `time` names the column of times."""
-    layout = layout or Layout()
+    layout = layout or ColumnNames()
     table = read_table(source, NEEDED, None, layout)
     device, score = (column_named(table, word, getattr(layout, word)) for word in ("device", "score"))
     values = table.numbers(score)
@@ -68,7 +68,7 @@ def read_streams(source: str, time: str = "time", layout: Layout | None = None) 
     return StreamFile(tuple(devices), times, scores, table.name)
 
 
-def _steps(table: Table, time: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _steps(table: FileColumns, time: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the times, ascending, and which of them each row has: numbers, or dates in a format that is understood."""
     try:
         column = table.column(time)
@@ -90,7 +90,7 @@ def _steps(table: Table, time: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return np.unique(numbers, return_inverse=True)
 
 
-def _dates(table: Table, time: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _dates(table: FileColumns, time: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the same for times that are text."""
     names, index = table.names(time)
     try:
@@ -101,7 +101,9 @@ def _dates(table: Table, time: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return _numbered(table, np.array(names, dtype=str)[index], when[index])
 
 
-def _numbered(table: Table, texts: NDArray[np.str_], when: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _numbered(
+    table: FileColumns, texts: NDArray[np.str_], when: NDArray[np.int64]
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the distinct times in their order, each as it was first written, and which of them each row has."""
     gaps = np.array([str(text) in ("NaT", "None", "null") for text in texts])
     if gaps.any():
@@ -110,7 +112,7 @@ def _numbered(table: Table, texts: NDArray[np.str_], when: NDArray[np.int64]) ->
     return texts[first], step
 
 
-def _refuse_twice(table: Table, keys: NDArray[np.int64], words: Any) -> None:
+def _refuse_twice(table: FileColumns, keys: NDArray[np.int64], words: Any) -> None:
     order = np.argsort(keys, kind="stable")
     again = np.flatnonzero(np.diff(keys[order]) == 0)
     if len(again):

@@ -46,7 +46,7 @@ FOREIGN = {  # first bytes of files that are often mistaken for tables, and what
 
 
 @dataclass(frozen=True)
-class Layout:
+class ColumnNames:
     """How a table is laid out, where the reader should not find out by itself.
 
     Attributes
@@ -94,7 +94,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Table:
+class FileColumns:
     """Named columns of equal length, and what to call them in an error.
 
     Attributes
@@ -260,17 +260,17 @@ def read_table(
     source: str,
     needed: str,
     stdin: BinaryIO | None = None,
-    layout: Layout | None = None,
+    layout: ColumnNames | None = None,
     *,
     may_be_empty: bool = False,
     data: bytes | None = None,
-) -> Table:
+) -> FileColumns:
     """Read CSV, Parquet or NPZ by the ending of the name, also compressed by gzip; "-" and any other ending are CSV.
 
     `needed` says what the file should hold, for errors; with `may_be_empty` a heading alone is a table without rows.
     `data` is the content of the source, for callers that have read it already.
     """
-    layout = layout or Layout()
+    layout = layout or ColumnNames()
     name = "standard input" if source == STDIN else source
     data = bytes_of(source, stdin) if data is None else data
     suffix = Path(source).suffix.lower()
@@ -279,9 +279,9 @@ def read_table(
     if not data.strip():
         raise ValueError(f"{name} is empty; needed {needed}")
     if suffix == ".npz":
-        table = Table(_arrays(data, name), name)
+        table = FileColumns(_arrays(data, name), name)
     elif suffix == ".npy" or data.startswith(NPY):
-        table = Table({"outputs": _array(data, name)}, name)
+        table = FileColumns({"outputs": _array(data, name)}, name)
     elif suffix in (".parquet", ".pq") or data.startswith(PARQUET):
         table = _parquet(data, name)
     else:
@@ -289,13 +289,13 @@ def read_table(
             if data.startswith(mark):
                 raise ValueError(f"{name}: is {what}; needed {needed}")
         titles, columns, lines, separator = read_columns(data, name, layout.separator)
-        table = Table(dict(zip(titles, columns, strict=True)), name, lines, separator, layout.decimal)
+        table = FileColumns(dict(zip(titles, columns, strict=True)), name, lines, separator, layout.decimal)
     if not table.columns or (not len(table) and not may_be_empty and suffix not in (".npz", ".npy")):
         raise ValueError(f"{name} has no rows; needed {needed}")
     return table
 
 
-def same_length(table: Table, names: Iterable[str]) -> None:
+def same_length(table: FileColumns, names: Iterable[str]) -> None:
     """Refuse columns of unequal length, which only NPZ can have."""
     lengths = {name: len(table.column(name)) for name in names}
     if len({*lengths.values()}) > 1:
@@ -303,7 +303,7 @@ def same_length(table: Table, names: Iterable[str]) -> None:
         raise ValueError(f"{table.name}: arrays must have one entry per row each, got lengths {each}")
 
 
-def note_ids(table: Table, layout: Layout) -> None:
+def note_ids(table: FileColumns, layout: ColumnNames) -> None:
     """Say so where the column of ids, if there is one, names a row of a device twice."""
     name = layout.id or ID
     device = layout.device or next((each for each in DEVICES if each in table.columns), None)
@@ -317,7 +317,7 @@ def _cells(column: Any) -> list[Any]:
     return column.tolist() if isinstance(column, np.ndarray) else [*column]
 
 
-def groups_in(table: Table, columns: tuple[str, ...]) -> Memberships:
+def groups_in(table: FileColumns, columns: tuple[str, ...]) -> Memberships:
     """Return the groups of every row: one label each, several columns, or cells that list several."""
     cells = {}
     for column in columns:
@@ -348,7 +348,7 @@ def _unpacked(data: bytes, name: str) -> bytes:
         raise ValueError(f"{name}: cannot be unpacked by gzip: {problem}; is the file whole?") from None
 
 
-def _parquet(data: bytes, name: str) -> Table:
+def _parquet(data: bytes, name: str) -> FileColumns:
     import polars as pl
 
     if not data.startswith(PARQUET):
@@ -358,7 +358,7 @@ def _parquet(data: bytes, name: str) -> Table:
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as problem:
         why = (str(problem).splitlines() or ["it is damaged"])[0]
         raise ValueError(f"{name}: cannot be read as Parquet: {why}; is the file whole?") from None
-    return Table({column.name.strip(): column for column in frame.get_columns()}, name)
+    return FileColumns({column.name.strip(): column for column in frame.get_columns()}, name)
 
 
 def _arrays(data: bytes, name: str) -> dict[str, NDArray[Any]]:

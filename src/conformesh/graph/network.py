@@ -50,7 +50,7 @@ class DisconnectedError(ValueError):
         return f"the network is not connected: {self.parts}; add an edge between them"
 
 
-class Known(NamedTuple):
+class ClosedForms(NamedTuple):
     """What a topology has in closed form; None is computed when asked for.
 
     `eigenvalues` are the smallest non-zero and the largest of the Laplacian, rounded outwards; `centre` is the smallest
@@ -62,7 +62,7 @@ class Known(NamedTuple):
     centre: tuple[int, int] | None = None
 
 
-NOTHING_KNOWN = Known()
+NOTHING_KNOWN = ClosedForms()
 
 
 class _Hops(NamedTuple):
@@ -123,7 +123,7 @@ class Network(metaclass=_ByTopology):
     indices: NDArray[np.int32]
     name: str = "graph"
     coordinates: NDArray[np.float64] | None = None
-    known: Known = NOTHING_KNOWN
+    known: ClosedForms = NOTHING_KNOWN
     node_order: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -350,7 +350,7 @@ class Network(metaclass=_ByTopology):
         name: str = "graph",
         *,
         coordinates: NDArray[np.float64] | None = None,
-        known: Known = NOTHING_KNOWN,
+        known: ClosedForms = NOTHING_KNOWN,
     ) -> Network:
         """Build a network from its edges.
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from conformesh.common.names import unknown
 from conformesh.common.random_streams import Rng, seed_of
-from conformesh.graph.network import DisconnectedError, Known, Network
+from conformesh.graph.network import ClosedForms, DisconnectedError, Network
 from conformesh.kernels.graph import attach
 
 Pairs = NDArray[np.int64]  # shape (edges, 2); repeated edges count once
@@ -158,14 +158,14 @@ def chain(devices: int) -> Network:
     row = np.arange(at_least_one(devices))
     line = np.column_stack([row, np.zeros(devices)]).astype(np.float64)
     pairs = np.column_stack([row[:-1], row[1:]])
-    known = Known(devices - 1, outwards(*path_ends(devices)), ((devices - 1) // 2, devices // 2))
+    known = ClosedForms(devices - 1, outwards(*path_ends(devices)), ((devices - 1) // 2, devices // 2))
     return Network.from_pairs(devices, pairs, f"chain {devices}", coordinates=line, known=known)
 
 
 def cycle(devices: int) -> Network:
     """Devices around a circle; two are joined by one edge."""
     pairs = _ring(at_least_one(devices), 1)
-    known = Known(devices // 2, outwards(*cycle_ends(devices)), (0, devices // 2))
+    known = ClosedForms(devices // 2, outwards(*cycle_ends(devices)), (0, devices // 2))
     return Network.from_pairs(devices, pairs, f"cycle {devices}", coordinates=_circle(devices), known=known)
 
 
@@ -175,7 +175,7 @@ def star(devices: int) -> Network:
     pairs = np.column_stack([np.zeros_like(leaves), leaves])
     around = np.concatenate([np.zeros((1, 2)), _circle(devices - 1)])
     ends = (1.0 if devices > 2 else float(devices), float(devices))
-    known = Known(min(devices - 1, 2), ends, (0, min(devices - 1, 1)))
+    known = ClosedForms(min(devices - 1, 2), ends, (0, min(devices - 1, 1)))
     return Network.from_pairs(devices, pairs, f"star {devices}", coordinates=around, known=known)
 
 
@@ -184,7 +184,7 @@ def complete(devices: int) -> Network:
     _require_room("complete", at_least_one(devices), devices * (devices - 1) / 2)
     pairs = np.column_stack(np.triu_indices(devices, 1)).astype(np.int64)
     hops = min(devices - 1, 1)
-    known = Known(hops, (float(devices), float(devices)), (0, hops))
+    known = ClosedForms(hops, (float(devices), float(devices)), (0, hops))
     return Network.from_pairs(devices, pairs, f"complete {devices}", coordinates=_circle(devices), known=known)
 
 
@@ -199,7 +199,7 @@ def torus(*size: int, rows: int | None = None, columns: int | None = None) -> Ne
     down, right = (row + 1) % r * c + column, row * c + (column + 1) % c
     pairs = np.concatenate([np.column_stack([device, down]), np.column_stack([device, right])])
     hops = r // 2 + c // 2
-    known = Known(hops, product_ends(cycle_ends(r), cycle_ends(c)), (0, hops))
+    known = ClosedForms(hops, product_ends(cycle_ends(r), cycle_ends(c)), (0, hops))
     return Network.from_pairs(r * c, pairs, f"torus {r}x{c}", coordinates=np.column_stack([column, -row]), known=known)
 
 
@@ -213,7 +213,7 @@ def grid(*size: int, rows: int | None = None, columns: int | None = None) -> Net
         [np.column_stack([device[down], device[down] + c]), np.column_stack([device[right], device[right] + 1])]
     )
     middle = (r - 1) // 2 * c + (c - 1) // 2
-    known = Known(r + c - 2, product_ends(path_ends(r), path_ends(c)), (middle, r // 2 + c // 2))
+    known = ClosedForms(r + c - 2, product_ends(path_ends(r), path_ends(c)), (middle, r // 2 + c // 2))
     return Network.from_pairs(r * c, pairs, f"grid {r}x{c}", coordinates=np.column_stack([column, -row]), known=known)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.kernels.compiling import compiled
+from conformesh.kernels.compilation import compiled
 from conformesh.kernels.threads import alone, in_blocks
 
 BLOCK = 8192  # numbers of a temporary that stays in a core's own cache and costs no new pages

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.kernels.compiling import compiled
+from conformesh.kernels.compilation import compiled
 
 Offsets = NDArray[np.int64]
 Rows = NDArray[np.int32]

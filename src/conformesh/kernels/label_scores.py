@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.kernels.compiling import compiled
+from conformesh.kernels.compilation import compiled
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]

@@ -22,7 +22,7 @@ from weakref import ref
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.kernels.compiling import compiled
+from conformesh.kernels.compilation import compiled
 from conformesh.kernels.threads import alone, in_blocks
 
 Array = NDArray[Any]

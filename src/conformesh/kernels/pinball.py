@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.kernels.compiling import compiled
+from conformesh.kernels.compilation import compiled
 from conformesh.kernels.threads import alone, in_blocks
 
 REACH = 37.0  # sigma(-37) = 8.5e-17: below half an ulp of the 1 it is compared with

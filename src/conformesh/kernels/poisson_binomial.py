@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from conformesh.kernels.compiling import compiled
+from conformesh.kernels.compilation import compiled
 
 
 def fewer_than(chance: Any) -> Any:

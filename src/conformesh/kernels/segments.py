@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.kernels.compiling import compiled
+from conformesh.kernels.compilation import compiled
 from conformesh.kernels.threads import in_blocks
 
 Floats = NDArray[np.float64]

@@ -39,8 +39,8 @@ from conformesh.methods import METHODS, REACH, Way
 from conformesh.methods import ways_of as every_way_of
 from conformesh.pipeline.solver import Batch, solve_draws
 from conformesh.protocols.aggregate import PREFERENCES
+from conformesh.protocols.block import Block
 from conformesh.protocols.e_dcp import SCHEDULES, ways_for
-from conformesh.protocols.site import Site
 from conformesh.results.certificate import Kind
 from conformesh.scores import Score, as_score
 from conformesh.table import Table, as_network
@@ -51,7 +51,7 @@ PAPER = "Wen2025"  # whose methods stand beside E-DCP
 
 
 @dataclass(frozen=True)
-class Run:
+class ComparisonRow:
     """One way on one network.
 
     Attributes
@@ -91,7 +91,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Group:
+class NetworkComparison:
     """All runs on one network.
 
     Attributes
@@ -109,7 +109,7 @@ class Group:
     network: str
     diameter: int
     diameter_is_exact: bool
-    runs: tuple[Run, ...]
+    runs: tuple[ComparisonRow, ...]
     refused: dict[Way, str]
 
     def fewest(self, by: By) -> list[Way]:
@@ -138,7 +138,7 @@ class Comparison:
     devices: int
     scores: int
     required_rank: int
-    groups: tuple[Group, ...]
+    groups: tuple[NetworkComparison, ...]
     skipped: dict[str, str] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
@@ -172,7 +172,7 @@ class Comparison:
 
         return draw_comparison(path, self)
 
-    def runs_of(self, way: Way) -> list[Run]:
+    def runs_of(self, way: Way) -> list[ComparisonRow]:
         """Return the runs of one way, over the networks on which it works."""
         return [run for group in self.groups for run in group.runs if run.way == way]
 
@@ -193,7 +193,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Point:
+class ComparisonPoint:
     """What one way of a method costs on one network: rounds, and bits sent by each device, mean over the devices."""
 
     name: str
@@ -221,7 +221,7 @@ class Front:
     network: str
     diameter: int
     floor: float
-    points: tuple[Point, ...]
+    points: tuple[ComparisonPoint, ...]
 
     def _repr_html_(self) -> str:
         from conformesh.plots import html as cards
@@ -247,9 +247,9 @@ class Front:
 
         return draw_front(path, [self])
 
-    def best(self) -> list[Point]:
+    def best(self) -> list[ComparisonPoint]:
         """Return what nothing beats in both, of all that counts its rank and assumes nothing, fewest rounds first."""
-        found: list[Point] = []
+        found: list[ComparisonPoint] = []
         for point in sorted(self.points, key=lambda point: (point.rounds, point.bits)):
             counts = point.guarantee == "counted" and not point.assumption
             if counts and (not found or point.bits < found[-1].bits):
@@ -278,9 +278,9 @@ def fronts(
     True
     """
     seed = seed_of(rng, seed)
-    networks, samples, requirement, site = _setting(devices, networks, alpha, mixture, rank_rule, pac_confidence)
-    plain = site.weighed(samples).weights is None
-    floor = information_floor(samples.sizes[:, 0].tolist(), int(site.ranks()[0, 0])) if plain else 0.0
+    networks, samples, requirement, block = _setting(devices, networks, alpha, mixture, rank_rule, pac_confidence)
+    plain = block.weighed(samples).weights is None
+    floor = information_floor(samples.sizes[:, 0].tolist(), int(block.ranks()[0, 0])) if plain else 0.0
     found, traded = [], _traded(seed)
     with Progress("trading rounds for bits", len(networks) * len(traded), shown=progress) as bar:
         for network in networks:
@@ -293,7 +293,7 @@ def fronts(
                     continue
                 certificate, cost = batch.outcome.certificates[0][0], batch.cost
                 kind, assumed = certificate.kind, certificate.assumption
-                points.append(Point(name, method, kind, assumed, cost.rounds, cost.bits_per_device))
+                points.append(ComparisonPoint(name, method, kind, assumed, cost.rounds, cost.bits_per_device))
             found.append(Front(network.name, network.diameter, floor, tuple(points)))
     return found
 
@@ -389,9 +389,9 @@ def compare(
     score, seed = as_score(score), seed_of(rng, seed)
     if (score is None) != (outputs is None):
         raise ValueError("mean set sizes need both a score and model outputs, got only one of them")
-    networks, samples, requirement, site = _setting(devices, networks, alpha, mixture, rank_rule, pac_confidence)
+    networks, samples, requirement, block = _setting(devices, networks, alpha, mixture, rank_rule, pac_confidence)
     ids, n = networks[0].ids, int(samples.sizes.sum())
-    measure = _Measure(site, samples, score, outputs, _rows(ids, rows_at), seed)
+    measure = _Measure(block, samples, score, outputs, _rows(ids, rows_at), seed)
     measure(np.full(len(ids), np.inf))  # outputs that do not fit the score are an error now, not after all runs
     if strange := next((way for way in ways or () if not isinstance(way, Way)), None):
         names = f"[{ways!r}]" if isinstance(ways, str) else f"[{strange!r}]"
@@ -415,7 +415,7 @@ def _setting(
     mixture: str | Mapping[Any, Any],
     rank_rule: str,
     pac_confidence: Alpha | None,
-) -> tuple[list[Network], WeightedScores, Requirement, Site]:
+) -> tuple[list[Network], WeightedScores, Requirement, Block]:
     """Return what was given, checked: the networks, the scores in their order, the promise, and where it holds."""
     check_alpha(alpha)
     table = Table.of(devices, mixture=mixture)
@@ -437,8 +437,8 @@ def _setting(
     samples = WeightedScores.from_flat(local.score, local.sizes, names=ids)
     requirement = make_requirement(mixture if table.shares is None else table.shares, rank_rule, pac_confidence)
     check_shares(requirement, ids)
-    site = replace(Site.everywhere(networks[0], samples.sizes), requirement=requirement, alphas=(exact_alpha(alpha),))
-    return networks, samples, requirement, site
+    block = replace(Block.everywhere(networks[0], samples.sizes), requirement=requirement, alphas=(exact_alpha(alpha),))
+    return networks, samples, requirement, block
 
 
 def ways_of(methods: Iterable[str] | None = None) -> list[Way]:
@@ -473,14 +473,14 @@ class _Measure:
 
     def __init__(
         self,
-        site: Site,
+        block: Block,
         samples: WeightedScores,
         score: Score | None,
         outputs: ArrayLike | None,
         rows: NDArray[np.int64] | None,
         seed: int,
     ) -> None:
-        self.samples, self.rank = site.weighed(samples), int(site.ranks()[0, 0])
+        self.samples, self.rank = block.weighed(samples), int(block.ranks()[0, 0])
         self.score, self.rows = score, rows
         self.outputs = None if outputs is None else np.asarray(outputs)
         self.draws = {} if score is None or outputs is None else score.draws(outputs, rng=seed)  # for every threshold
@@ -530,7 +530,7 @@ class _How(NamedTuple):
     ended: Callable[[Way, Network, Batch | str], None]
 
 
-def _on(network: Network, ways: Sequence[Way], measure: _Measure, how: _How) -> Group:
+def _on(network: Network, ways: Sequence[Way], measure: _Measure, how: _How) -> NetworkComparison:
     runs, refused = [], {}
     for way in ways:
         how.begin(way, network)
@@ -542,7 +542,7 @@ def _on(network: Network, ways: Sequence[Way], measure: _Measure, how: _How) -> 
         else:
             runs.append(_measured(way, batch, measure))
             how.ended(way, network, batch)
-    return Group(network.name, network.diameter, network.diameter_is_exact, tuple(runs), refused)
+    return NetworkComparison(network.name, network.diameter, network.diameter_is_exact, tuple(runs), refused)
 
 
 def _calibrated(way: Way, network: Network, how: _How) -> Batch:
@@ -555,10 +555,10 @@ def _calibrated(way: Way, network: Network, how: _How) -> Batch:
     )
 
 
-def _measured(way: Way, batch: Batch, measure: _Measure) -> Run:
+def _measured(way: Way, batch: Batch, measure: _Measure) -> ComparisonRow:
     thresholds, certificate = batch.outcome.thresholds[:, 0, 0], batch.outcome.certificates[0][0]
     slack, size = measure(thresholds)
-    return Run(
+    return ComparisonRow(
         way=way,
         guarantee=certificate.kind,
         assumption=certificate.assumption,

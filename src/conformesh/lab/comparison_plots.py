@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from conformesh.plots.pictures import FAINT, GROUND, INK, PANELS, STYLE, Where, _in_thousands, hues_of_methods
 
 if TYPE_CHECKING:
-    from conformesh.lab.comparison import Front, Point
+    from conformesh.lab.comparison import ComparisonPoint, Front
 
 SHAPES: dict[str, dict[str, Any]] = {  # by the kind of a certificate
     "counted": {"marker": "o", "fillstyle": "full"},
@@ -104,7 +104,7 @@ def _corners(axes: Any, front: Front) -> list[tuple[float, float]]:
     return [*corners, (axes.get_xlim()[1], corners[-1][1])]
 
 
-def _drawn(front: Front) -> list[Point]:
+def _drawn(front: Front) -> list[ComparisonPoint]:
     """Return what has a place on logarithmic axes."""
     return [point for point in front.points if point.rounds > 0 and point.bits > 0]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from conformesh.common.quantities import in_bits, in_count, several
-from conformesh.lab.comparison import By, Comparison, Group, Run
+from conformesh.lab.comparison import By, Comparison, ComparisonRow, NetworkComparison
 from conformesh.methods import Way
 
 COLUMNS = ("method", "server", "guarantee", "slack", "threshold", "mean size", "rounds", "numbers", "bits", "fewest")
@@ -21,12 +21,12 @@ def columns_of(found: Comparison) -> list[str]:
     return [column for column in COLUMNS if sized or column != SIZE]
 
 
-def is_starred(run: Run) -> bool:
+def is_starred(run: ComparisonRow) -> bool:
     """Say whether the rank was counted, under an assumption."""
     return run.guarantee == "counted" and bool(run.assumption)
 
 
-def cells_of(run: Run, group: Group) -> list[str]:
+def cells_of(run: ComparisonRow, group: NetworkComparison) -> list[str]:
     """Return a row of the table."""
     low, high = run.thresholds
     costs: tuple[By, ...] = ("bits", "rounds")
@@ -92,7 +92,7 @@ def _praise(found: Comparison, way: Way, won: int) -> str:
     return f"Use {way.flags}: {why} {_of_all(won, found)} ({cost})"
 
 
-def _sound(found: Comparison, way: Way) -> list[Run]:
+def _sound(found: Comparison, way: Way) -> list[ComparisonRow]:
     return [run for run in found.runs_of(way) if run.is_sound]
 
 
@@ -103,19 +103,19 @@ def _of_all(won: int, found: Comparison) -> str:
     return found.groups[0].network if every == 1 else "both networks" if every == 2 else f"all {every} networks"
 
 
-def _bits(runs: Sequence[Run]) -> str:
+def _bits(runs: Sequence[ComparisonRow]) -> str:
     return _range((run.bits for run in runs), in_bits)
 
 
-def _rounds(runs: Sequence[Run]) -> str:
+def _rounds(runs: Sequence[ComparisonRow]) -> str:
     return _range((run.rounds for run in runs), lambda rounds: several(rounds, "round"))
 
 
-def _slack(runs: Sequence[Run]) -> str:
+def _slack(runs: Sequence[ComparisonRow]) -> str:
     return _range((run.slack for run in runs), in_ranks)
 
 
-def _kinds(runs: Sequence[Run]) -> str:
+def _kinds(runs: Sequence[ComparisonRow]) -> str:
     return " or ".join(dict.fromkeys(run.guarantee for run in runs))
 
 

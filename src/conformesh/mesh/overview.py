@@ -16,7 +16,7 @@ from conformesh.mesh.config.reach import reach
 from conformesh.mesh.http.client import Client, NodeError
 
 FINE, WRONG, NOBODY = 0, 1, 3  # codes for scripts: all is well; something is not; there was nobody to ask
-PATIENCE = 5.0  # seconds for an answer: a process that is stopped accepts a connection, and says nothing
+ANSWER_TIMEOUT = 5.0  # seconds for an answer: a process that is stopped accepts a connection, and says nothing
 AT_ONCE = 16
 Row = dict[str, Any]
 
@@ -92,7 +92,7 @@ def _config(folder: Path) -> DeviceConfig | None:
 def _asked(addresses: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
     def ask(address: str | os.PathLike[str]) -> dict[str, Any] | None:
         try:
-            return Client(address, timeout=PATIENCE).mesh()
+            return Client(address, timeout=ANSWER_TIMEOUT).mesh()
         except NodeError:
             return None
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from conformesh.online.accounts import Account
+    from conformesh.online.accounts import DeviceAccount
     from conformesh.online.alarm import Alarm
     from conformesh.online.bounds import Gap
     from conformesh.online.couplings import COUPLINGS
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from conformesh.online.integrators import ACI, Decaying, QuantileTracker
     from conformesh.online.learners import LEARNERS
     from conformesh.online.links import Links
-    from conformesh.online.lone import PID, SFOGD, DtACI, Smoothing
-    from conformesh.online.outcome import Online
+    from conformesh.online.result import OnlineResult
     from conformesh.online.rules import Rule
-    from conformesh.online.simulating import online, recommended
+    from conformesh.online.simulation import online, recommended
+    from conformesh.online.single_stream import PID, SFOGD, DtACI, Smoothing
 
 _PLACES = {
     "ACI": "integrators",
@@ -49,14 +49,14 @@ __all__ = [
     "LEARNERS",
     "PID",
     "SFOGD",
-    "Account",
     "Alarm",
     "Decaying",
+    "DeviceAccount",
     "DtACI",
     "FleetAlarm",
     "Gap",
     "Links",
-    "Online",
+    "OnlineResult",
     "QuantileTracker",
     "Rule",
     "Smoothing",

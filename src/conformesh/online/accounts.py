@@ -9,7 +9,7 @@ from conformesh.online.bounds import Gap
 
 
 @dataclass(frozen=True)
-class Account:
+class DeviceAccount:
     """Misses so far, of one device or of all together, with what is guaranteed about them.
 
     Only examples whose labels have come are in it.

@@ -31,7 +31,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 LEAST = 2.0**-64  # no p-value counts as less: a u of 0 must not win all there is
-PATIENCE = 50  # steps in which about a third of the capital is staked
+STAKE_STEPS = 50  # steps in which about a third of the capital is staked
 HEAD = struct.Struct("<4sIIII")  # mark, devices, window, accounts of capital, check sum of what follows
 MARK = b"cmA1"
 
@@ -252,7 +252,7 @@ def played(capital: Floats, steps: Ints, gains: Floats) -> Floats:
 
     What rests falls only like the root of the steps, so that some is left for a change however late.
     """
-    part = 0.5 / (np.asarray(steps)[..., None] + PATIENCE)
+    part = 0.5 / (np.asarray(steps)[..., None] + STAKE_STEPS)
     rest, bets = capital[..., :1], capital[..., 1:]
     staked = np.logaddexp(bets, rest + np.log(part / len(BETS)))
     return np.concatenate([rest + np.log1p(-part), staked + gains], axis=-1)

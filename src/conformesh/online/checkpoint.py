@@ -25,7 +25,7 @@ SECONDS = 10.0  # between two saves, at least
 SHARE = 20  # and of so much time a save may take one part
 
 
-class Kept(NamedTuple):
+class CheckpointState(NamedTuple):
     """What a file holds: steps that are done, the state after them, and what was written down, by name."""
 
     done: int
@@ -58,7 +58,7 @@ class Checkpoint:
         for _ in _leaves(state):
             pass
 
-    def save(self, kept: Kept) -> None:
+    def save(self, kept: CheckpointState) -> None:
         """Write the file so that an interruption leaves the earlier one."""
         began = time.monotonic()
         facts = np.array(json.dumps({"kind": KIND, "done": kept.done, "settings": self.settings}))
@@ -69,7 +69,7 @@ class Checkpoint:
         ended = time.monotonic()
         self._next = ended + max(SECONDS, SHARE * (ended - began))
 
-    def load(self, like: Any) -> Kept:
+    def load(self, like: Any) -> CheckpointState:
         """Read the file, which must be of this run; the state has the shape of `like`."""
         data = self.path.read_bytes()
         try:
@@ -83,7 +83,7 @@ class Checkpoint:
             raise unreadable(self.path, problem) from None
         require_same(self.path, settings, self.settings)
         leaves = (arrays.pop(f"state {i}") for i in range(len(arrays)))
-        return Kept(done, _grown(like, leaves), arrays)
+        return CheckpointState(done, _grown(like, leaves), arrays)
 
 
 def digest(*arrays: NDArray[Any] | None) -> str:

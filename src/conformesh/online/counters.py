@@ -36,7 +36,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from conformesh.online.accounts import Account
+from conformesh.online.accounts import DeviceAccount
 from conformesh.online.bounds import SMALLEST, Gap
 
 VERSION: Final = 1
@@ -46,7 +46,7 @@ LIVES = 16  # of one device, of which tallies are kept: those with most steps
 _Count = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
-class Tally(Struct, array_like=True, frozen=True, order=True):
+class CoverageCounts(Struct, array_like=True, frozen=True, order=True):
     """What one life of a device has counted.
 
     Attributes
@@ -84,7 +84,7 @@ class Life(NamedTuple):
 class _Row(Struct, array_like=True, frozen=True):
     device: Annotated[str, Meta(max_length=256)]
     number: Annotated[int, Meta(ge=0, lt=2**62)]
-    tally: Tally
+    tally: CoverageCounts
 
 
 class _Message(Struct, array_like=True, frozen=True):
@@ -110,7 +110,7 @@ class Counters:
         it is the device's own, a multiple of it, and told to nobody.
     """
 
-    tallies: dict[Life, Tally]
+    tallies: dict[Life, CoverageCounts]
     origin: float | None = None
 
     @property
@@ -136,13 +136,13 @@ class Counters:
         """Return what is about these devices."""
         return Counters({life: tally for life, tally in self.tallies.items() if life.device in devices}, self.origin)
 
-    def encode(self, rule: Counting) -> bytes:
+    def encode(self, rule: CountingLearner) -> bytes:
         """Return the bytes of a message; equal states have equal bytes."""
         rows = [_Row(*life, tally) for life, tally in sorted(self.tallies.items())]
         return _ENCODER.encode(_Message(VERSION, str(rule), None if rule.scale else self.origin, rows))
 
     @classmethod
-    def decode(cls, data: bytes, rule: Counting) -> Counters:
+    def decode(cls, data: bytes, rule: CountingLearner) -> Counters:
         """Return what a message says, which may be anything: a ValueError of few different ones where it is refused."""
         if len(data) > LARGEST:
             raise ValueError("too large")
@@ -160,7 +160,7 @@ class Counters:
         return cls(_bounded(tallies), None if rule.scale else origin)
 
 
-def _bounded(tallies: dict[Life, Tally]) -> dict[Life, Tally]:
+def _bounded(tallies: dict[Life, CoverageCounts]) -> dict[Life, CoverageCounts]:
     """Forget lives without a step, and the smallest of a device with too many, with the bounds they owe.
 
     What is left is the greatest of all in one order, so merging stays the same in whatever order it is done.
@@ -168,14 +168,14 @@ def _bounded(tallies: dict[Life, Tally]) -> dict[Life, Tally]:
     tallies = {life: tally for life, tally in tallies.items() if tally.steps}
     if max(Counter(life.device for life in tallies).values(), default=0) <= LIVES:
         return tallies
-    kept: dict[Life, Tally] = {}
+    kept: dict[Life, CoverageCounts] = {}
     for _, lives in groupby(sorted(tallies), key=lambda life: life.device):
         kept |= {life: tallies[life] for life in sorted(lives, key=lambda life: (tallies[life], life))[-LIVES:]}
     return kept
 
 
 @dataclass(frozen=True)
-class Counting:
+class CountingLearner:
     """How devices learn, the same on all of them.
 
     Attributes
@@ -221,7 +221,7 @@ class Counting:
         """The same with the alarm, which devices need not agree on."""
         return f"{self}, alarm {self.alarm!r}" if self.alarm else str(self)
 
-    def threshold(self, counters: Counters, own: Tally, scale: float = 1.0) -> float:
+    def threshold(self, counters: Counters, own: CoverageCounts, scale: float = 1.0) -> float:
         """Return the threshold for the next example of a device with this tally and running scale.
 
         Without an origin all are covered, and so they are from a level of `bound` on, whatever the scores.
@@ -241,10 +241,10 @@ class Counting:
     def _owed(self, steps: int, misses: int) -> float:
         return float(misses - self.alpha * steps)
 
-    def account(self, *tallies: Tally) -> Account:
+    def account(self, *tallies: CoverageCounts) -> DeviceAccount:
         """Return what is guaranteed of these together."""
         alpha, reach = float(self.alpha), self.bound / self.local
         begun = [one for one in tallies if one.steps]
         down = sum(one.parts * (reach + alpha * (one.late + 1)) for one in begun)
         up = sum(one.parts * (reach + (1 - alpha) * (one.late + 1)) for one in begun)
-        return Account(alpha, sum(one.steps for one in begun), sum(one.misses for one in begun), Gap(down, up))
+        return DeviceAccount(alpha, sum(one.steps for one in begun), sum(one.misses for one in begun), Gap(down, up))

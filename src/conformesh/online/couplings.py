@@ -22,7 +22,7 @@ from conformesh.online.bounds import SMALLEST, Gap
 from conformesh.online.integrators import Bools, Floats, QuantileTracker
 from conformesh.online.learners import Learner
 from conformesh.online.links import Links
-from conformesh.online.lone import PID, SFOGD
+from conformesh.online.single_stream import PID, SFOGD
 
 if TYPE_CHECKING:
     from conformesh.online.rules import Rule
@@ -78,7 +78,7 @@ class Past(NamedTuple):
     clock: int
 
 
-class Alone:
+class Uncoupled:
     """Every device for itself."""
 
     def refusal(self, learner: Learner) -> str:
@@ -132,7 +132,7 @@ class Alone:
         return None
 
 
-class Mixed(Alone):
+class Mixed(Uncoupled):
     """Levels are averaged: one number a step to each neighbour."""
 
     def refusal(self, learner: Learner) -> str:
@@ -232,7 +232,7 @@ class Counted(Mixed):
         return state._replace(inner=state.inner._replace(level=level, held=np.zeros(len(level))))
 
 
-COUPLINGS: dict[str, Alone] = {"alone": Alone(), "mixed": Mixed(), "counted": Counted()}
+COUPLINGS: dict[str, Uncoupled] = {"alone": Uncoupled(), "mixed": Mixed(), "counted": Counted()}
 
 
 def _steps(learner: Any, past: Past) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from conformesh.online.integrators import ACI, Bools, Decaying, Floats, QuantileTracker
-from conformesh.online.lone import PID, SFOGD, DtACI
+from conformesh.online.single_stream import PID, SFOGD, DtACI
 
 
 class Learner(Protocol):

@@ -11,7 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.protocols.messages import Each, Extreme, Heard, Max, Message, Min, Packets, Sum, Tell, Told, kind_of
+from conformesh.protocols.messages import (
+    Deliveries,
+    Each,
+    Extreme,
+    Max,
+    Message,
+    Min,
+    Packets,
+    Sum,
+    Tell,
+    Told,
+    kind_of,
+)
 
 Array = NDArray[Any]
 Value = Array | bytes  # what one neighbour said: a row of numbers, or what it told
@@ -54,10 +66,10 @@ def _extreme(message: Max | Min, spoken: Said, row: int, round_: int) -> Array |
     return Extreme(extreme, np.flatnonzero([not same.all()]))
 
 
-def _each(message: Each, spoken: Said, row: int, round_: int) -> Heard:
+def _each(message: Each, spoken: Said, row: int, round_: int) -> Deliveries:
     values = np.array([x for _, x in spoken], dtype=message.values.dtype)
     values = values.reshape(len(spoken), *message.values.shape[1:])
-    return Heard(np.full(len(spoken), row), _senders(spoken), values, round_)
+    return Deliveries(np.full(len(spoken), row), _senders(spoken), values, round_)
 
 
 def _tell(message: Tell, spoken: Said, row: int, round_: int) -> Told:

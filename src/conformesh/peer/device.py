@@ -24,8 +24,8 @@ from conformesh.peer import frames
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, WANT, Frame, FrameError
 from conformesh.peer.linked import EVERYBODY, Make, Phase
 from conformesh.peer.members import Members
+from conformesh.peer.run_membership import RunMembership
 from conformesh.peer.settings import Failure, PeerError, failure_of
-from conformesh.peer.view import View
 from conformesh.peer.words import Hello, News, in_a_line
 
 __all__ = ["EVERYBODY", "Device", "Phase"]
@@ -174,7 +174,7 @@ class Device(Members):
             self._fail(f"{why}; start again what has stopped or check the link, or use --on-lost continue", code="lost")
             return
         self.log(f"{why}: going on without")
-        self._move(View(self.number, self.lost | frozenset(gone)), why)
+        self._move(RunMembership(self.number, self.lost | frozenset(gone)), why)
 
     def _on_failed(self, frame: Frame) -> None:
         if frame.run != self.run:
@@ -189,7 +189,7 @@ class Device(Members):
             self._fail(why, news, code="disagreement" if news.ends else "refused")
             return
         self.log(f"{news.why}: going on without {self._name(frame.sender)}")
-        self._move(View(self.number, self.lost | {frame.sender}), why, news)
+        self._move(RunMembership(self.number, self.lost | {frame.sender}), why, news)
 
     def _break(self, error: Exception) -> None:
         """End because of an error in the protocol, in the journal or in this program: it is told like any other."""

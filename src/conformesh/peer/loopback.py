@@ -61,7 +61,7 @@ class Changing:
 
 
 @dataclass(frozen=True)
-class Faults:
+class LinkFaults:
     """What goes wrong, in shares of frames and seconds of virtual time.
 
     `delay` is the shortest and the longest time that a frame takes, or a function that draws it.
@@ -90,7 +90,7 @@ class Played:
 def play(
     network: Network,
     start: Start,
-    faults: Faults,
+    faults: LinkFaults,
     rng: np.random.Generator,
     limit: float = 600.0,
     *,
@@ -110,7 +110,7 @@ class _World:
     """The queue of what happens next."""
 
     def __init__(
-        self, network: Network, start: Start, faults: Faults, rng: np.random.Generator, stay: bool = False
+        self, network: Network, start: Start, faults: LinkFaults, rng: np.random.Generator, stay: bool = False
     ) -> None:
         self.stay = stay
         self.network, self.make, self.faults, self.rng = network, start, faults, rng
@@ -229,7 +229,7 @@ class _World:
 
 def drawn_faults(
     network: Network, rng: np.random.Generator, *, crashes: bool = True, loss: float = 0.3, changing: bool = False
-) -> Faults:
+) -> LinkFaults:
     """Draw a schedule: loss, duplication to 50 %, delays, cuts that heal, freezes, crashes, late starts.
 
     With `changing` some graphs change all the time, with a fifth of the links up or more.
@@ -246,7 +246,7 @@ def drawn_faults(
         crash = crashes and bool(rng.random() < 0.6)
         tear = int(rng.integers(0, 40)) if crash and rng.random() < 0.3 else 0
         pauses.append(Pause(k, start, start + float(rng.uniform(0.05, 3.0)), crash, tear))
-    return Faults(
+    return LinkFaults(
         loss=float(rng.uniform(0, loss)),
         duplication=float(rng.uniform(0, 0.5)),
         delay=(0.0005, float(rng.choice([0.005, 0.05, 0.5]))),
@@ -263,7 +263,7 @@ def _drawn_links(rng: np.random.Generator) -> Changing | None:
     return Changing(float(rng.uniform(0.2, 0.9)), float(rng.uniform(0.05, 1.0)), int(rng.integers(2**31)))
 
 
-def drawn_partitions(network: Network, rng: np.random.Generator, patience: float, *, heal: bool = False) -> Faults:
+def drawn_partitions(network: Network, rng: np.random.Generator, patience: float, *, heal: bool = False) -> LinkFaults:
     """Draw a schedule in which the network falls into parts, some for longer than anybody's patience or for ever.
 
     Half of the cuts come so early that they meet the first run, some of them in its last rounds. With `heal` all is
@@ -279,7 +279,7 @@ def drawn_partitions(network: Network, rng: np.random.Generator, patience: float
     for k in _some(rng, K, 2):
         start = float(rng.uniform(0, 3 * patience))
         pauses.append(Pause(k, start, start + float(rng.uniform(0.1, 3)) * patience, bool(rng.random() < 0.6), 40))
-    return Faults(
+    return LinkFaults(
         loss=float(rng.choice([0.0, 0.1])),
         duplication=float(rng.choice([0.0, 0.3])),
         delay=(0.0005, float(rng.choice([0.005, 0.05]))),

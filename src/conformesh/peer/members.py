@@ -18,8 +18,8 @@ from conformesh.peer.frames import FINISHED, HELLO, READY, WANT, Frame, FrameErr
 from conformesh.peer.linked import Make
 from conformesh.peer.memory import ENDED, REPORTED, Heading
 from conformesh.peer.rounds import Rounds
+from conformesh.peer.run_membership import RunMembership, part_of
 from conformesh.peer.settings import Failure
-from conformesh.peer.view import View, part_of
 from conformesh.peer.words import Hello, News, differences, pack_rows, unpack_rows
 
 MOST_LOST = 3  # journals in a row: then it is no lost journal that puts a neighbour ahead
@@ -85,7 +85,7 @@ class Members(Rounds):
         run = self._bounded(frame.sender, theirs.run)
         if theirs.run > self.number and not self._may_follow:
             return  # it repeats its greeting
-        mine, view = View(self.number, self.lost), View(run, theirs.lost)
+        mine, view = RunMembership(self.number, self.lost), RunMembership(run, theirs.lost)
         if self.row in view.lost and (view.number > mine.number or frame.sender not in mine.lost):
             self._leave(frame.sender, view)
         elif frame.sender in mine.lost:
@@ -110,16 +110,16 @@ class Members(Rounds):
             self._last_heard = dict.fromkeys(self._linked, self.now)
             self._repeat()
 
-    def _leave(self, sender: int, view: View) -> None:
+    def _leave(self, sender: int, view: RunMembership) -> None:
         """Note that the others go on without this device: a result stays, a run under way is of no use any more."""
         if self.phase == "finished" or view.number < self.number:
             return
         under_way = self.phase != "greeting"
         if under_way or view.number > self.number:
             self.log(f"left out of run {view.number} by {self._name(sender)}: waiting for the next")
-            self._move(View(max(view.number, self.number + under_way)))
+            self._move(RunMembership(max(view.number, self.number + under_way)))
 
-    def _welcome(self, sender: int, view: View, before: float) -> None:
+    def _welcome(self, sender: int, view: RunMembership, before: float) -> None:
         """Note that a lost device is back; when the last result has stood for a while, ask for one run with it.
 
         Also when devices greet each other for so long that they must wait for each other: two groups may each have left
@@ -144,7 +144,7 @@ class Members(Rounds):
 
     def _begin_again(self) -> None:
         back = {j for j in self._back if self.now - self._last_heard[j] <= self.settings.patience}
-        self._move(View(max(self.number, self._highest) + 1, self.lost - back))
+        self._move(RunMembership(max(self.number, self._highest) + 1, self.lost - back))
 
     def _disagree(self, sender: int, theirs: Mapping[str, str]) -> None:
         self._send(sender, self._hello())
@@ -155,7 +155,7 @@ class Members(Rounds):
         words = f"{pair} do not agree; {differ}. Nothing was sent; make all folders the same"
         self._fail(words, News(self.row, words, ends=True), code="disagreement")
 
-    def _move(self, view: View, why: str = "", news: News | None = None) -> None:
+    def _move(self, view: RunMembership, why: str = "", news: News | None = None) -> None:
         """Leave the run as it is for a later one, or for one with fewer devices, unless too few are left for it."""
         if self.phase == "failed" or view == (self.number, self.lost):
             return
@@ -259,7 +259,7 @@ class Members(Rounds):
             )
             return
         self.log("the journal of this run is lost: asking for a new run")
-        self._move(View(self.number + 1, self.lost))
+        self._move(RunMembership(self.number + 1, self.lost))
 
     def _recall(self) -> None:
         """Go on where the journal ends, if it is of this mesh and of these scores, and the device is not private."""

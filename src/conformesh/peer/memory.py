@@ -40,7 +40,7 @@ class Heading(NamedTuple):
             return None
 
 
-class Said(NamedTuple):
+class SentMessages(NamedTuple):
     """What a neighbour said in a round, as far as it matters later: see `Frame`."""
 
     flags: int
@@ -48,7 +48,7 @@ class Said(NamedTuple):
     quiet: int = 0
 
 
-def pack_round(heard: Mapping[int, Said]) -> bytes:
+def pack_round(heard: Mapping[int, SentMessages]) -> bytes:
     """Return the record of a round: by row, what neighbours said in it; who was quiet since an earlier one is not."""
     parts = [COUNT.pack(len(heard))]
     for j in sorted(heard):
@@ -57,12 +57,12 @@ def pack_round(heard: Mapping[int, Said]) -> bytes:
     return b"".join(parts)
 
 
-def unpack_round(record: bytes) -> Iterator[tuple[int, Said]]:
+def unpack_round(record: bytes) -> Iterator[tuple[int, SentMessages]]:
     """Yield row and what it said, of all in the record of a round."""
     (count,) = COUNT.unpack_from(record)
     at = COUNT.size
     for _ in range(count):
         j, flags, quiet, length = ENTRY.unpack_from(record, at)
         at += ENTRY.size
-        yield j, Said(flags, record[at : at + length], quiet)
+        yield j, SentMessages(flags, record[at : at + length], quiet)
         at += length

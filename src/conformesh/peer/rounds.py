@@ -25,10 +25,10 @@ from conformesh.peer import frames
 from conformesh.peer.combine import Value, answer, question_of
 from conformesh.peer.frames import DATA, MOST_QUIET, SILENT, WANT, Frame, FrameError
 from conformesh.peer.linked import EVERYBODY, Linked
-from conformesh.peer.memory import REPORTED, Heading, Said, pack_round, unpack_round
+from conformesh.peer.memory import REPORTED, Heading, SentMessages, pack_round, unpack_round
 from conformesh.protocols.ledger import Ledger
+from conformesh.protocols.message_checks import Rules
 from conformesh.protocols.messages import Each, Max, Message, Min, Tell, may_be_silent, quiet_of
-from conformesh.protocols.rules import Rules
 
 
 class Rounds(Linked):
@@ -47,7 +47,7 @@ class Rounds(Linked):
         self._message: Message | None = None
         self._mine: dict[int, Frame] = {}
         self._heard: dict[int, Value | None] = {}
-        self._said_now: dict[int, Said] = {}
+        self._said_now: dict[int, SentMessages] = {}
         self._misread: dict[int, tuple[float, str]] = {}  # since when, and why, what one says in this round is no use
         self._early: dict[tuple[int, int], Frame] = {}  # by sender and round
         self._spoken_for, self._aloud = 0, True  # the last round that this device has spoken for; whether it does now
@@ -215,7 +215,7 @@ class Rounds(Linked):
                 raise FrameError("a frame that speaks in a round for which its sender has announced to be quiet")
             return
         try:
-            self._take_said(j, Said(frame.flags & SILENT, frame.body, frame.quiet))
+            self._take_said(j, SentMessages(frame.flags & SILENT, frame.body, frame.quiet))
         except FrameError as problem:
             raise self._not_understood(j, str(problem)) from None
 
@@ -224,7 +224,7 @@ class Rounds(Linked):
         self._misread.setdefault(sender, (self.now, problem))
         return FrameError(problem)
 
-    def _take_said(self, j: int, said: Said) -> None:
+    def _take_said(self, j: int, said: SentMessages) -> None:
         """Note what a neighbour says in this round, and for how long it says nothing afterwards."""
         self._heard[j] = self._value(Frame(DATA, self.run, j, self.round, said.flags, said.body))
         self._said_now[j] = said

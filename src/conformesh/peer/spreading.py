@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from conformesh.peer.frames import ENTRIES, HELLO, WANT, Frame, FrameError, pack_number
-from conformesh.peer.linked import Linked
-from conformesh.peer.shelf import (
+from conformesh.peer.entry_store import (
     LONGEST,
     PROOF,
     REASON,
@@ -31,6 +29,8 @@ from conformesh.peer.shelf import (
     unpack_shelf,
     unsealed,
 )
+from conformesh.peer.frames import ENTRIES, HELLO, WANT, Frame, FrameError, pack_number
+from conformesh.peer.linked import Linked
 from conformesh.peer.waiting import Waiting
 from conformesh.peer.words import Hello, differences, in_a_line
 from conformesh.results.certificate import Cost
@@ -46,7 +46,7 @@ LONGEST_PROOF = 2 * LONGEST_SIGNED + 8  # and the slot, and how long the first o
 AT_ONCE = 1 << 18  # bytes of entries in one frame: a slow link is not filled with what may be known by then
 
 
-class Spreading(Linked):
+class PeerSpreading(Linked):
     """The entries of a device and of its neighbours; the parameters are those of `Anytime`."""
 
     def __init__(self, *parts: Any, seal: Seal | None = None, **named: Any) -> None:

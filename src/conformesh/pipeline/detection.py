@@ -35,17 +35,17 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
 from conformesh.pipeline.p_values import exact_p_values, up
 from conformesh.pipeline.solver import running, samples_here
+from conformesh.protocols.block import Block, in_rows
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.site import Site, in_rows
-from conformesh.protocols.tally import Asked, Flagged, Tally, spread, step_up, tally
+from conformesh.protocols.tally import CountQuestion, Flagged, RankCounts, spread, step_up, tally
 from conformesh.results.detection import Detection
 from conformesh.table import Table, as_network, known_devices, local_ids
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 THINNED, PLAIN = "thinned", "plain"
-RULES = {
+FDR_RULES = {
     THINNED: "proven: a random part of the scores, as if drawn from all devices together",
     PLAIN: "assumed: all scores, though nobody has proved the rate for fixed numbers of scores per device",
 }
@@ -124,8 +124,8 @@ def detect(
     if level > Fraction(1, 2):
         right = float(1 - level)
         note(f"fdr={fdr} lets {100 * float(level):g} % of the flagged points be wrong; did you mean fdr={right:g}?")
-    if rule not in RULES:
-        raise ValueError(f"rule must be {' or '.join(RULES)}, got {rule!r}")
+    if rule not in FDR_RULES:
+        raise ValueError(f"rule must be {' or '.join(FDR_RULES)}, got {rule!r}")
     network, ids = known_devices(network, engine)
     table = Table.of(data, columns=columns, mixture=mixture, ids=ids)
     tested = Table.of(test_scores, columns=columns, what="test_scores", ids=ids)
@@ -144,12 +144,12 @@ def detect(
         arrays = [tests_here.score[tests_here.rows(k)] for k in range(tests_here.devices)]
         tests = samples_here(host, WeightedScores.from_flat(tests_here.score, tests_here.sizes))
         samples, sizes, requirement, chance = _used(host, samples, asked, rule, sample_size, seed)
-        site = Site(network, host.here, sizes[:, None], requirement)
+        block = Block(network, host.rows, sizes[:, None], requirement)
         counts = in_rows(host.blocks, host.share(tests.sizes))[:, 0] if p_values else None
-        (found, counted, told), cost = host.run(detection(site, samples, tests, level * chance, chosen, counts))
+        (found, counted, told), cost = host.run(detection(block, samples, tests, level * chance, chosen, counts))
         threshold = float(found.thresholds[0]) if found.flagged[0] else math.inf
         whole = _of_all(host, arrays)
-        judged = None if counted is None or told is None else _p_values_of(site, counted, told, whole)
+        judged = None if counted is None or told is None else _p_values_of(block, counted, told, whole)
     for words in found.notes:
         note(words)
     if p_values and judged is None:  # nobody has a test point
@@ -187,25 +187,25 @@ def _used(
     n = _checked_sample_size(sample_size, sizes, shares)
     kept = thinned_sizes(sizes, shares, n, seed)
     chance = Fraction(no_redraw(sizes, shares, n))
-    return thinned(samples, host.here, kept, seed), kept, Requirement("exchangeable"), chance
+    return thinned(samples, host.rows, kept, seed), kept, Requirement("exchangeable"), chance
 
 
 def detection(
-    site: Site, samples: WeightedScores, tests: WeightedScores, level: Fraction, options: EDCP, counts: Ints | None
-) -> Protocol[tuple[Flagged, Tally | None, Asked | None]]:
+    block: Block, samples: WeightedScores, tests: WeightedScores, level: Fraction, options: EDCP, counts: Ints | None
+) -> Protocol[tuple[Flagged, RankCounts | None, CountQuestion | None]]:
     """Run the step-up rule; with `counts`, how many test scores every device has, also count their p-values."""
-    flagged = yield from step_up(site, samples, tests, level, options)
+    flagged = yield from step_up(block, samples, tests, level, options)
     if counts is None or not counts.sum():
         return flagged, None, None
-    told = yield from spread(site, tests, counts)
-    asked, _ = Asked.of(np.zeros(len(told), dtype=np.int64), told)
-    counted = yield from tally(site, samples, asked, options)
+    told = yield from spread(block, tests, counts)
+    asked, _ = CountQuestion.of(np.zeros(len(told), dtype=np.int64), told)
+    counted = yield from tally(block, samples, asked, options)
     return flagged, counted, asked
 
 
-def _p_values_of(site: Site, counted: Tally, asked: Asked, tests: Sequence[Floats]) -> list[Floats]:
+def _p_values_of(block: Block, counted: RankCounts, asked: CountQuestion, tests: Sequence[Floats]) -> list[Floats]:
     """Return the p-values of test scores, in their order."""
-    found, runs = exact_p_values(site, asked, counted)
+    found, runs = exact_p_values(block, asked, counted)
     floats = np.array([up(p) for p in found])[runs]
     return [floats[np.searchsorted(asked.thresholds, own)] for own in tests]
 

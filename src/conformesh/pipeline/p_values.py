@@ -23,13 +23,13 @@ from conformesh.guarantee import Guarantee, Mixture
 from conformesh.kernels.ranks import AUTO, DEFAULT, Demand, Requirement, check_shares, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
-from conformesh.pipeline.problems import Rows, agree, columns_of, named_groups, with_groups
+from conformesh.pipeline.problems import DeviceRows, agree, columns_of, named_groups, with_groups
 from conformesh.pipeline.shift import weighting_of
 from conformesh.pipeline.solver import rows_here, running, samples_here
-from conformesh.protocols.site import Site, in_rows
-from conformesh.protocols.tally import Asked, Tally, tally
+from conformesh.protocols.block import Block, in_rows
+from conformesh.protocols.tally import CountQuestion, RankCounts, tally
 from conformesh.results.certificate import Cost
-from conformesh.results.pvalues import PValues
+from conformesh.results.p_values import PValues
 from conformesh.scores import Function, Score, as_score
 from conformesh.table import ColumnNames, Table, as_network, check_range, known_devices, local_ids
 
@@ -131,7 +131,7 @@ def p_values(
             seen = natural_order(set().union(*host.share({*local.labels.tolist()})))
             known, judged = _judged_as(scores, names, test_labels, seen)
             local = replace(local, groups=Memberships.of(local.labels, "labels"))
-        rows = Rows(local, here)
+        rows = DeviceRows(local, here)
         agreed = agree(host, rows, None, [(name,) for name in known])
         guarantee = with_groups(asked, named_groups(local, None, agreed), agreed)
         if labels is not None:
@@ -190,7 +190,7 @@ class PBatch:
     fractions: NDArray[Any]
     exact: dict[float, Fraction]
     rule: str
-    tally: Tally
+    tally: RankCounts
     cost: Cost
     sizes: Ints
 
@@ -214,20 +214,20 @@ def p_values_batch(
     chosen = make_options("e-dcp", options)
     _check_promise(requirement)
     check_shares(requirement, network.ids)
-    asked, places = Asked.of(np.asarray(trials, dtype=np.int64), _numbers(scores, "test scores"))
+    asked, places = CountQuestion.of(np.asarray(trials, dtype=np.int64), _numbers(scores, "test scores"))
     with running(engine, network, observer) as host:
         mine = samples_here(host, samples)
         sizes = in_rows(host.blocks, host.share(mine.sizes))
         held = None if items is None else in_rows(host.blocks, host.share(rows_here(host, items)))
-        site = Site(network, host.here, sizes, requirement, held)
-        counted, cost = host.run(tally(site, mine, asked, chosen))
-    fractions, runs = exact_p_values(site, asked, counted)
+        block = Block(network, host.rows, sizes, requirement, held)
+        counted, cost = host.run(tally(block, mine, asked, chosen))
+    fractions, runs = exact_p_values(block, asked, counted)
     floats = np.array([up(p) for p in fractions])
     exact: dict[float, Fraction] = {}
     for p, value in zip(fractions, floats.tolist(), strict=True):
         exact[value] = max(p, exact.get(value, p))
     where = runs[places]
-    rules = {_rule_of(demand) for demand in site.demands}
+    rules = {_rule_of(demand) for demand in block.demands}
     return PBatch(
         floats[where] if len(floats) else np.empty(0),
         np.array(fractions, dtype=object)[where],
@@ -249,17 +249,17 @@ def up(p: Fraction) -> float:
     return nearest if Fraction(nearest) >= p else math.nextafter(nearest, math.inf)
 
 
-def exact_p_values(site: Site, asked: Asked, counted: Tally) -> tuple[list[Fraction], Ints]:
+def exact_p_values(block: Block, asked: CountQuestion, counted: RankCounts) -> tuple[list[Fraction], Ints]:
     """Return the p-values that occur, and which of them each asked threshold has; many thresholds share a count."""
     if not len(asked.trials):
         return [], np.empty(0, dtype=np.int64)
     new = np.ones(len(asked.trials), dtype=bool)
     new[1:] = (np.diff(counted.below) != 0) | (np.diff(asked.trials) != 0)
-    demands, totals, spares = site.demands, counted.totals.tolist(), counted.spares.tolist()
+    demands, totals, spares = block.demands, counted.totals.tolist(), counted.spares.tolist()
     trials, below = asked.trials[new], counted.below[new]
     found: list[Fraction] = []
     for t in np.unique(trials).tolist():  # thresholds are asked in the order of trials
-        found += demands[t].p_values(site.requirement, t, below[trials == t].tolist(), totals[t], spares[t])
+        found += demands[t].p_values(block.requirement, t, below[trials == t].tolist(), totals[t], spares[t])
     return found, np.cumsum(new) - 1
 
 

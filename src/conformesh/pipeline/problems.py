@@ -31,13 +31,13 @@ from conformesh.guarantee import LOWER, UPPER, Groups, Guarantee, LossBound, Wei
 from conformesh.kernels.ranks import LOCAL_LOSS_UNITS, LOSS_UNITS, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.shift import WeightUnit, check_bound, label_weights
-from conformesh.protocols.site import in_rows
+from conformesh.protocols.block import in_rows
 from conformesh.scores.centres import WHOLE, Centres, centre_name
 
 if TYPE_CHECKING:  # a device of a mesh without groups needs none of these
     from conformesh.engines.base import Engine
+    from conformesh.protocols.block import Answers
     from conformesh.protocols.groups import Grouping
-    from conformesh.protocols.site import Outcome
     from conformesh.table import Table
 
 Floats = NDArray[np.float64]
@@ -85,7 +85,7 @@ class PartNames(NamedTuple):
     loss_bound: float = 1.0
 
 
-class Agreed(NamedTuple):
+class PublicFacts(NamedTuple):
     """What all devices know before anything is weighed, the same everywhere.
 
     Attributes
@@ -111,7 +111,7 @@ class Agreed(NamedTuple):
         return int(self.rows.sum())
 
 
-class Rows:
+class DeviceRows:
     """The rows of the devices here, and the scores that they have: one each, two for an interval, drops of a loss."""
 
     def __init__(self, table: Table, names: Sequence[str]) -> None:
@@ -159,11 +159,11 @@ class Rows:
         return found.reshape(self.devices, len(atoms))
 
 
-def agree(engine: Engine, rows: Rows, bound: float | None, named: Iterable[Atom]) -> Agreed:
+def agree(engine: Engine, rows: DeviceRows, bound: float | None, named: Iterable[Atom]) -> PublicFacts:
     """Exchange what the weights depend on: names of groups and the largest loss, then numbers of rows."""
     groups = rows.table.groups
     if groups is None and rows.table.losses is None:  # there are no names to agree on
-        return Agreed(PartNames(), share_counts(engine, rows.table.sizes[:, None]))
+        return PublicFacts(PartNames(), share_counts(engine, rows.table.sizes[:, None]))
     mine = (
         set() if groups is None else {groups.atoms[code] for code in np.unique(groups.codes).tolist()},
         groups is not None and groups.overlapping,
@@ -180,12 +180,12 @@ def agree(engine: Engine, rows: Rows, bound: float | None, named: Iterable[Atom]
         any(overlapping for _, overlapping, _ in shared),
         _agreed_bound([bounds for _, _, bounds in shared], bound),
     )
-    return Agreed(names, share_counts(engine, rows.counts(names.atoms)))
+    return PublicFacts(names, share_counts(engine, rows.counts(names.atoms)))
 
 
 def share_counts(engine: Engine, counts: Ints) -> Ints:
     """Return numbers of all devices of the network by row, from those of the devices here."""
-    local = counts[engine.here] if len(counts) == engine.network.devices else counts
+    local = counts[engine.rows] if len(counts) == engine.network.devices else counts
     return in_rows(engine.blocks, engine.share(local))
 
 
@@ -261,7 +261,7 @@ class Columns:
 class _Weights:
     """What each row weighs: the factor of every column but its group."""
 
-    def __init__(self, rows: Rows, guarantee: Guarantee, agreed: Agreed) -> None:
+    def __init__(self, rows: DeviceRows, guarantee: Guarantee, agreed: PublicFacts) -> None:
         centres, weighting = guarantee.centres, guarantee.weighting
         self.loss_unit = 0 if guarantee.loss is None else LOSS_UNITS if centres is None else LOCAL_LOSS_UNITS
         self.near = None if centres is None else _near(centres, rows.table, rows.place)
@@ -287,7 +287,7 @@ class _Weights:
         return np.asarray(self.weight * near)
 
 
-def _likelihoods(rows: Rows, weighting: Weighting) -> Floats:
+def _likelihoods(rows: DeviceRows, weighting: Weighting) -> Floats:
     """Return how much likelier each row is among new examples."""
     table = rows.table
     if weighting.class_weights:
@@ -322,7 +322,7 @@ def _drops(table: Table, unit: int) -> tuple[Ints, Ints, Floats]:
 
 
 def columns_of(
-    rows: Rows, guarantee: Guarantee, agreed: Agreed, requirement: Requirement, grouping: Grouping | None
+    rows: DeviceRows, guarantee: Guarantee, agreed: PublicFacts, requirement: Requirement, grouping: Grouping | None
 ) -> Columns:
     """Return the columns, the requirement and the problems of a guarantee for the rows of the devices here.
 
@@ -367,7 +367,7 @@ def columns_of(
     )
 
 
-def _one_column(rows: Rows, guarantee: Guarantee, agreed: Agreed, requirement: Requirement) -> Columns:
+def _one_column(rows: DeviceRows, guarantee: Guarantee, agreed: PublicFacts, requirement: Requirement) -> Columns:
     """Return one column of scores that weigh alike: a million devices need no second array."""
     table = rows.table
     assert table.score is not None
@@ -382,7 +382,7 @@ def _by_group(counts: Ints, atoms: Sequence[frozenset[int]]) -> Ints:
 
 
 def _memberships(
-    groups: Groups | None, grouping: Grouping | None, agreed: Agreed, by_atom: bool
+    groups: Groups | None, grouping: Grouping | None, agreed: PublicFacts, by_atom: bool
 ) -> list[frozenset[int]]:
     """Return the atoms that make up each column of groups; one column of everything where there are no groups."""
     if groups is None:
@@ -419,7 +419,7 @@ def _risk_level(risk: Fraction, loss: LossBound) -> Fraction:
 
 
 def _weigh(
-    rows: Rows,
+    rows: DeviceRows,
     weights: _Weights,
     guarantee: Guarantee,
     parts: Sequence[tuple[int, int, int]],
@@ -543,7 +543,7 @@ def _refuse_many(problems: Sequence[Problem]) -> None:
         )
 
 
-def hidden_scores(rows: Rows, network_rows: Ints, agreed: Agreed, side: int, seed: int) -> Floats:
+def hidden_scores(rows: DeviceRows, network_rows: Ints, agreed: PublicFacts, side: int, seed: int) -> Floats:
     """Return one score of each device here, drawn at random, in the column of its atom; +inf elsewhere.
 
     `network_rows` says which rows of the network the devices here are. The hash of the device's scores makes the place
@@ -561,7 +561,7 @@ def hidden_scores(rows: Rows, network_rows: Ints, agreed: Agreed, side: int, see
     return found
 
 
-def named_groups(table: Table, grouping: Grouping | None, agreed: Agreed) -> Groups | None:
+def named_groups(table: Table, grouping: Grouping | None, agreed: PublicFacts) -> Groups | None:
     """Return the groups as a guarantee names them."""
     if table.groups is None:
         return None
@@ -571,13 +571,13 @@ def named_groups(table: Table, grouping: Grouping | None, agreed: Agreed) -> Gro
     return Groups(grouping.order, grouping.rule, atoms, table.group_column)
 
 
-def with_groups(guarantee: Guarantee, groups: Groups | None, agreed: Agreed) -> Guarantee:
+def with_groups(guarantee: Guarantee, groups: Groups | None, agreed: PublicFacts) -> Guarantee:
     """Return the guarantee with what the devices agreed on."""
     loss = guarantee.loss if guarantee.loss is None else structs.replace(guarantee.loss, bound=agreed.names.loss_bound)
     return structs.replace(guarantee, groups=groups, loss=loss)
 
 
-def joined_sides(outcomes: Sequence[Outcome], groups: int, asked: Sequence[Sequence[int]], levels: int) -> Outcome:
+def joined_sides(outcomes: Sequence[Answers], groups: int, asked: Sequence[Sequence[int]], levels: int) -> Answers:
     """Return one outcome for both sides of groups that were searched side by side: columns are group, then side."""
     first = outcomes[0]
     devices = len(first.thresholds)

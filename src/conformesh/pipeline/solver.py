@@ -34,9 +34,9 @@ from conformesh.kernels.ranks import (
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import get_method, make_options, refuse_faults, requirement_of, run_method, suited_options
 from conformesh.pipeline.problems import (
-    Agreed,
     Columns,
-    Rows,
+    DeviceRows,
+    PublicFacts,
     agree,
     columns_of,
     configured,
@@ -47,10 +47,10 @@ from conformesh.pipeline.problems import (
     share_counts,
     with_groups,
 )
+from conformesh.protocols.block import Answers, Block, SearchProgress, in_rows
 from conformesh.protocols.faults import Faults, as_faults
-from conformesh.protocols.joint import everybodys_counts, on_its_own
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.site import Outcome, Shown, Site, in_rows
+from conformesh.protocols.size_agreement import everybodys_counts, on_its_own
 from conformesh.results.certificate import Cost
 from conformesh.results.result import Result, refuse_nan
 from conformesh.scores import Score
@@ -68,7 +68,7 @@ class TooFewScores(ValueError, UserWarning):  # noqa: N818 - a warning by defaul
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class MethodRun:
     """How a guarantee is computed.
 
     Attributes
@@ -121,24 +121,24 @@ class Refusal(NamedTuple):
     """
 
     name: str
-    applies: Callable[[Guarantee, Run, int], bool]
+    applies: Callable[[Guarantee, MethodRun, int], bool]
     reason: str
     remedy: str
 
 
-def _takes(guarantee: Guarantee, run: Run) -> str:
+def _takes(guarantee: Guarantee, run: MethodRun) -> str:
     return get_method(run.method).weights(make_options(run.method, run.options))
 
 
-def _has_epsilon(run: Run) -> bool:
+def _has_epsilon(run: MethodRun) -> bool:
     return get_method(run.method).private and make_options(run.method, run.options).epsilon is not None
 
 
-def _rule(run: Run, *names: str) -> bool:
+def _rule(run: MethodRun, *names: str) -> bool:
     return run.group_rule in names
 
 
-def _has_unequal_scores(guarantee: Guarantee, run: Run) -> bool:
+def _has_unequal_scores(guarantee: Guarantee, run: MethodRun) -> bool:
     weighted = guarantee.weighting is not None or guarantee.centres is not None
     return weighted or guarantee.pac_confidence is not None or run.group_rule is not None
 
@@ -261,7 +261,7 @@ REFUSALS: tuple[Refusal, ...] = (
 )
 
 
-def refuse(guarantee: Guarantee, run: Run, devices: int) -> None:
+def refuse(guarantee: Guarantee, run: MethodRun, devices: int) -> None:
     """Refuse a combination that has no proof, with the reason and what to do."""
     for refusal in REFUSALS:
         if refusal.applies(guarantee, run, devices):
@@ -272,7 +272,7 @@ def solve(
     table: Table,
     guarantee: Guarantee,
     network: Network,
-    run: Run,
+    run: MethodRun,
     *,
     score: Score | None = None,
     classes: tuple[Any, ...] | None = None,
@@ -293,7 +293,7 @@ def solve(
         local, names = table.on(engine, "scores" if table.losses is None else "losses"), local_ids(engine)
         if score is not None:
             check_range(score, local, names)
-        rows = Rows(local, names)
+        rows = DeviceRows(local, names)
         agreed = agree(engine, rows, bound, run.group_atoms)
         guarantee, columns = _columns(rows, guarantee, agreed, run, asked, kept)
         outcome, cost, seed = _run(engine, columns, rows, agreed, run, chosen, faults)
@@ -321,12 +321,12 @@ def solve_on_device(
     row: int,
     table: Table,
     guarantee: Guarantee,
-    run: Run,
+    run: MethodRun,
     *,
     score: Score | None = None,
-    shown: Shown | None = None,
+    shown: SearchProgress | None = None,
     secrets: Secrets | None = None,
-) -> Protocol[Outcome]:
+) -> Protocol[Answers]:
     """Solve all problems of a guarantee on one device, which knows nothing of the others but the map.
 
     `table` has the rows of this device. Groups and the bound of losses are those that the guarantee names, the same on
@@ -340,23 +340,23 @@ def solve_on_device(
         guarantee = structs.replace(guarantee, mixture=structs.replace(guarantee.mixture, shares=left))
     refuse(guarantee, run, network.devices)
     asked, kept = _requirements(guarantee, run.method, network)
-    rows, names = Rows(table, (name,)), configured(guarantee, table, name)
+    rows, names = DeviceRows(table, (name,)), configured(guarantee, table, name)
     counts = rows.counts(names.atoms)
     private = get_method(run.method).private
     here, nobody = np.array([row]), np.zeros((network.devices, counts.shape[1]), dtype=np.int64)
-    blank = Site(network, here, nobody, shown=shown or Shown(), secrets=secrets)
+    blank = Block(network, here, nobody, progress=shown or SearchProgress(), secrets=secrets)
     known = nobody if private else (yield from everybodys_counts(blank, counts))
-    agreed = Agreed(names, known)
+    agreed = PublicFacts(names, known)
     if guarantee.groups is not None and guarantee.groups.rule:
         run = replace(run, group_rule=guarantee.groups.rule, group_order=guarantee.groups.names)
     guarantee, columns = _columns(rows, guarantee, agreed, run, asked, kept)
     if columns.sizes is None:
         columns = replace(columns, sizes=((yield from everybodys_counts(blank, columns.scores[0].sizes)),))
-    site = _site(blank, columns, run, chosen)
+    block = _site(blank, columns, run, chosen)
     hidden = _draw_hidden_scores(columns, rows, here, agreed, run.seed)
-    method = _protocol(site, columns, columns.scores, run, chosen, hidden, None, sealed=False)  # frames are not signed
-    outcome = yield from on_its_own(site, method)
-    sizes = site.sizes if outcome.sizes is None else outcome.sizes
+    method = _protocol(block, columns, columns.scores, run, chosen, hidden, None, sealed=False)  # frames are not signed
+    outcome = yield from on_its_own(block, method)
+    sizes = block.sizes if outcome.sizes is None else outcome.sizes
     outcome, problems = replace(outcome, sizes=sizes), columns.problems
     if hidden[0] is not None:  # a device draws by itself: the draws of others need no agreement
         outcome = replace(outcome, facts={**outcome.facts, "group_seed": run.seed})
@@ -368,7 +368,7 @@ def solve_on_device(
     return replace(outcome, problems=tuple(problems))
 
 
-def _method_options(run: Run, score: Score | None) -> Any:
+def _method_options(run: MethodRun, score: Score | None) -> Any:
     """Return the options of the method."""
     return make_options(run.method, suited_options(run.method, run.options, score))
 
@@ -384,7 +384,7 @@ def _requirements(guarantee: Guarantee, method: str, network: Network) -> tuple[
 
 
 def _columns(
-    rows: Rows, guarantee: Guarantee, agreed: Agreed, run: Run, asked: Requirement, kept: Requirement
+    rows: DeviceRows, guarantee: Guarantee, agreed: PublicFacts, run: MethodRun, asked: Requirement, kept: Requirement
 ) -> tuple[Guarantee, Columns]:
     """Return the guarantee with the groups that all agreed on, and the columns that answer it."""
     grouping = None
@@ -415,30 +415,36 @@ def _weighs_parts(guarantee: Guarantee, asked: Requirement, kept: Requirement, g
 
 
 def _run(
-    engine: Engine, columns: Columns, rows: Rows, agreed: Agreed, run: Run, chosen: Any, faults: Faults | None
-) -> tuple[Outcome, Cost, dict[str, int]]:
+    engine: Engine,
+    columns: Columns,
+    rows: DeviceRows,
+    agreed: PublicFacts,
+    run: MethodRun,
+    chosen: Any,
+    faults: Faults | None,
+) -> tuple[Answers, Cost, dict[str, int]]:
     """Run the method on all columns; return also what the result records of a draw."""
     from conformesh.engines.base import begin
 
     network = engine.network
     if columns.sizes is None:
         columns = replace(columns, sizes=(share_counts(engine, columns.scores[0].sizes),))
-    site = _site(Site(network, engine.here, agreed.rows), columns, run, chosen)
-    begin(engine.observer, site, run.method, faults)
+    block = _site(Block(network, engine.rows, agreed.rows), columns, run, chosen)
+    begin(engine.observer, block, run.method, faults)
     scores = [samples_here(engine, one) for one in columns.scores]
     drawn: dict[str, int] = {}
     if columns.grouping is not None and columns.grouping.hides_drawn_scores:
         drawn = {"group_seed": engine.share(run.seed)[0]}  # every rank has drawn its own
     everyone = rows.devices == network.devices
     hidden = _draw_hidden_scores(
-        columns, rows, np.arange(rows.devices) if everyone else engine.here, agreed, drawn.get("group_seed")
+        columns, rows, np.arange(rows.devices) if everyone else engine.rows, agreed, drawn.get("group_seed")
     )
     hidden = [None if one is None else rows_here(engine, one) for one in hidden]
-    part, cost = engine.run(_protocol(site, columns, scores, run, chosen, hidden, faults), 1, faults)
-    return Outcome.joined(engine.blocks, engine.share(part)), cost, drawn
+    part, cost = engine.run(_protocol(block, columns, scores, run, chosen, hidden, faults), 1, faults)
+    return Answers.joined(engine.blocks, engine.share(part)), cost, drawn
 
 
-def _site(blank: Site, columns: Columns, run: Run, chosen: Any) -> Site:
+def _site(blank: Block, columns: Columns, run: MethodRun, chosen: Any) -> Block:
     """Return what the devices here know before the first message of the method."""
     # E-DCP spends nothing on levels that nobody asked for; other methods compute a threshold for every cell.
     searched = columns.asked if get_method(run.method).weights(chosen) == "scores" else None
@@ -454,7 +460,7 @@ def _site(blank: Site, columns: Columns, run: Run, chosen: Any) -> Site:
 
 
 def _draw_hidden_scores(
-    columns: Columns, rows: Rows, network_rows: NDArray[np.int64], agreed: Agreed, seed: int | None
+    columns: Columns, rows: DeviceRows, network_rows: NDArray[np.int64], agreed: PublicFacts, seed: int | None
 ) -> list[NDArray[np.float64] | None]:
     """Return the scores that regression over many groups hides, for each run of columns; None: none."""
     if columns.grouping is None or seed is None or not columns.grouping.hides_drawn_scores:
@@ -463,29 +469,29 @@ def _draw_hidden_scores(
 
 
 def _protocol(
-    site: Site,
+    block: Block,
     columns: Columns,
     scores: Sequence[WeightedScores],
-    run: Run,
+    run: MethodRun,
     chosen: Any,
     hidden: Sequence[NDArray[np.float64] | None],
     faults: Faults | None,
     *,
     sealed: bool = True,
-) -> Protocol[Outcome]:
+) -> Protocol[Answers]:
     """Return what the devices here say to each other: the method's protocol, or that of a rule of groups."""
     if columns.grouping is None:
-        return run_method(run.method, site, scores[0], chosen, faults, sealed=sealed)
-    return _by_group_rule(site, scores, columns, chosen, hidden)
+        return run_method(run.method, block, scores[0], chosen, faults, sealed=sealed)
+    return _by_group_rule(block, scores, columns, chosen, hidden)
 
 
 def _by_group_rule(
-    site: Site,
+    block: Block,
     scores: Sequence[WeightedScores],
     columns: Columns,
     options: Any,
     hidden: Sequence[NDArray[np.float64] | None],
-) -> Protocol[Outcome]:
+) -> Protocol[Answers]:
     """Run a rule of overlapping groups, for one side after the other."""
     from conformesh.protocols.groups import grouped
 
@@ -496,7 +502,9 @@ def _by_group_rule(
         own = [*range(len(columns.levels))]
         if columns.asked is not None:
             own = np.flatnonzero(columns.asked[side]).tolist()
-        here = replace(site, sizes=counts, items=None, asked=None, alphas=tuple(columns.levels[level] for level in own))
+        here = replace(
+            block, sizes=counts, items=None, asked=None, alphas=tuple(columns.levels[level] for level in own)
+        )
         grouping = replace(columns.grouping, hidden=hidden[side])
         outcomes.append((yield from grouped(here, mine, options, grouping)))
         levels.append(own)
@@ -505,7 +513,7 @@ def _by_group_rule(
     return joined_sides(outcomes, len(columns.grouping.parts), levels, len(columns.levels))
 
 
-def _assuming(outcome: Outcome, words: str) -> Outcome:
+def _assuming(outcome: Answers, words: str) -> Answers:
     """Return an outcome whose certificates say what they assume."""
     certificates = [
         [structs.replace(certificate, kind="assumed", assumption=words) for certificate in row]
@@ -561,7 +569,7 @@ class Batch:
     `sizes` says how many scores every device held in each draw, (devices, draws), `items` how many examples.
     """
 
-    outcome: Outcome
+    outcome: Answers
     cost: Cost
     options: dict[str, Any]
     sizes: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 1), dtype=np.int64))
@@ -633,11 +641,11 @@ def solve_draws(
         mine = samples_here(host, samples)
         sizes = in_rows(host.blocks, host.share(mine.sizes))
         held = None if items is None else in_rows(host.blocks, host.share(rows_here(host, items)))
-        site = Site(network, host.here, sizes, kept, held, levels)
-        begin(host.observer, site, method, wrong)
+        block = Block(network, host.rows, sizes, kept, held, levels)
+        begin(host.observer, block, method, wrong)
         runs = 1 if joint else samples.trials * (len(levels) if entry.per_alpha else 1)
-        part, cost = host.run(run_method(method, site, mine, chosen, wrong), runs, wrong)
-        outcome = Outcome.joined(host.blocks, host.share(part))
+        part, cost = host.run(run_method(method, block, mine, chosen, wrong), runs, wrong)
+        outcome = Answers.joined(host.blocks, host.share(part))
     refuse_nan(outcome.thresholds, method)
     return Batch(outcome, cost, named_options(method, chosen), sizes, sizes if held is None else held)
 
@@ -658,9 +666,9 @@ def samples_here(host: Engine, samples: WeightedScores) -> WeightedScores:
     """Return the scores of the devices hosted here, in their order, of all in the order of rows, or as they are."""
     K = host.network.devices
     if samples.devices == K:
-        rows = host.here
+        rows = host.rows
         return samples if np.array_equal(rows, np.arange(K)) else samples.taken(rows)
-    if samples.devices != len(host.here):
+    if samples.devices != len(host.rows):
         raise ValueError(
             f"the network {host.network.name!r} has {K} devices but scores came for {samples.devices}; pass one array "
             "per device (empty where a device has none)"
@@ -670,7 +678,7 @@ def samples_here(host: Engine, samples: WeightedScores) -> WeightedScores:
 
 def rows_here(host: Engine, table: NDArray[Any]) -> NDArray[Any]:
     """Return the rows of the devices hosted here, of all or as they are."""
-    return table[host.here] if len(table) == host.network.devices else table
+    return table[host.rows] if len(table) == host.network.devices else table
 
 
 def counted_ranks(samples: WeightedScores, thresholds: ArrayLike, trial: int = 0) -> NDArray[np.int64]:

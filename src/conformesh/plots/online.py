@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from conformesh.online.outcome import Online
+from conformesh.online.result import OnlineResult
 from conformesh.plots.pictures import FAINT, INK, MARKS, STYLE
 
 POINTS = 400  # at which the guarantee is drawn
 LINES = 60  # devices that have a line of their own
 
 
-def draw_online(path: str | os.PathLike[str] | None, found: Online, window: int, title: str = "") -> Any:
+def draw_online(path: str | os.PathLike[str] | None, found: OnlineResult, window: int, title: str = "") -> Any:
     """Draw rolling coverage and mean thresholds of the last `window` steps, and the coverage so far with its bound."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -50,7 +50,7 @@ def draw_online(path: str | os.PathLike[str] | None, found: Online, window: int,
     return figure
 
 
-def _so_far(axes: Any, found: Online, colour: str) -> None:
+def _so_far(axes: Any, found: OnlineResult, colour: str) -> None:
     """Draw the coverage since the first step, and between what it must lie."""
     at = np.unique(np.geomspace(1, found.steps, POINTS).astype(int))
     accounts = [found.account(after=int(done)) for done in at]

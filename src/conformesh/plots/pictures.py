@@ -20,7 +20,7 @@ from conformesh.graph.layout import drawn_lines, drawn_places, is_lattice
 from conformesh.graph.network import Network
 
 if TYPE_CHECKING:
-    from conformesh.lab.comparison import Comparison, Group, Run
+    from conformesh.lab.comparison import Comparison, ComparisonRow, NetworkComparison
     from conformesh.methods import Way
 
 Where = str | os.PathLike[str] | None  # a picture is written to, if anywhere
@@ -351,7 +351,7 @@ def _marks(ways: Sequence[Way]) -> dict[Way, dict[str, Any]]:
     return found
 
 
-def _filled(run: Run, mark: dict[str, Any]) -> dict[str, Any]:
+def _filled(run: ComparisonRow, mark: dict[str, Any]) -> dict[str, Any]:
     """Return the mark with the filling that the certificate earns."""
     style = FILLING.get(run.guarantee, "none")
     edge: dict[str, Any] = {"markeredgewidth": 1.3}
@@ -360,7 +360,9 @@ def _filled(run: Run, mark: dict[str, Any]) -> dict[str, Any]:
     return {**mark, **edge, "fillstyle": style, "markerfacecoloralt": "white", "linestyle": "none", "clip_on": False}
 
 
-def _limits(runs: Sequence[Run], groups: Sequence[Group]) -> tuple[tuple[float, float], tuple[float, float]]:
+def _limits(
+    runs: Sequence[ComparisonRow], groups: Sequence[NetworkComparison]
+) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return the ends of both axes, with room for a mark at each."""
 
     def around(values: Sequence[float]) -> tuple[float, float]:
@@ -375,7 +377,10 @@ def _limits(runs: Sequence[Run], groups: Sequence[Group]) -> tuple[tuple[float, 
 
 
 def _draw_costs(
-    axes: Any, group: Group, marks: dict[Way, dict[str, Any]], limits: tuple[tuple[float, float], tuple[float, float]]
+    axes: Any,
+    group: NetworkComparison,
+    marks: dict[Way, dict[str, Any]],
+    limits: tuple[tuple[float, float], tuple[float, float]],
 ) -> None:
     (first, last), _ = limits
     axes.set(xscale="log", yscale="log", xlim=limits[0], ylim=limits[1])
@@ -388,7 +393,7 @@ def _draw_costs(
         axes.axvspan(first, group.diameter, color=GROUND, linewidth=0, zorder=0)
         axes.axvline(group.diameter, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.set_title(textwrap.fill(f"{group.network}, diameter {group.diameter:,}", 32), fontsize=10)
-    together: dict[tuple[float, float], list[Run]] = {}
+    together: dict[tuple[float, float], list[ComparisonRow]] = {}
     for run in group.runs:
         if run.rounds > 0 and run.bits > 0:
             together.setdefault((run.rounds, run.bits), []).append(run)
@@ -436,7 +441,7 @@ def _draw_slack(axes: Any, comparison: Comparison, ways: Sequence[Way], marks: d
         _write_beside(axes, 68, ["mean size", *(_span(of_way, ".2f") for of_way in sizes)])
 
 
-def _described(way: Way, runs: Sequence[Run]) -> str:
+def _described(way: Way, runs: Sequence[ComparisonRow]) -> str:
     """Return a way's name with what its certificate says, and whether it sends anything at all."""
     kinds = dict.fromkeys(run.guarantee + "*" * (run.guarantee == "counted" and run.assumption != "") for run in runs)
     silent = "" if any(run.bits for run in runs) else ", sends nothing"

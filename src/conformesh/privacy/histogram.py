@@ -65,7 +65,7 @@ ROOM = 4  # with whole devices slack and inflation may take up to 1/ROOM of alph
 ROW_LIMIT = 2**30  # sum of all devices' counts, at most: half of what 32 bits with sign hold, the rest is for noise
 
 
-class Answer(NamedTuple):
+class NoisyCount(NamedTuple):
     """A threshold, what noise costs in it, and the standard deviation of coverage to expect."""
 
     threshold: float
@@ -439,7 +439,7 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
         number = None if self.number_epsilon is None else Fraction(self.number_epsilon)
         return inflation(alpha, Fraction(self.cell_epsilon), number, Fraction(self.shape))
 
-    def answer(self, alpha: Fraction) -> Answer:
+    def answer(self, alpha: Fraction) -> NoisyCount:
         """Return the threshold that covers with probability at least 1 - alpha; any number of levels may be asked.
 
         Larger alpha, smaller or equal threshold: alpha n~ grows and n_0 falls.
@@ -447,10 +447,10 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
         cost = self.inflation(alpha)
         is_enough = alpha * self.number >= cost.value if self.items is not None else self.number >= cost.number_needed
         if not is_enough:
-            return Answer(math.inf, cost, 0.0)
+            return NoisyCount(math.inf, cost, 0.0)
         # above~ is a whole number, so comparing it with the floor is exact
         at = self._last_crossing(math.floor(alpha * self.number - self.slack - cost.value))
-        return Answer(float(np.append(self.pivots, math.inf)[at]), cost, self._spread(alpha, at))
+        return NoisyCount(float(np.append(self.pivots, math.inf)[at]), cost, self._spread(alpha, at))
 
     def _last_crossing(self, limit: int) -> int:
         """Return the place of the pivot after the last one with above~ > limit, from 0; w stands for +infinity."""

@@ -29,9 +29,9 @@ from conformesh.graph.network import Network
 from conformesh.kernels.graph import breadth_first
 from conformesh.kernels.ranks import AUTO
 from conformesh.kernels.segments import add_rows
+from conformesh.protocols.block import Block
 from conformesh.protocols.flood import everybody, everybodys_numbers
 from conformesh.protocols.messages import Each, Packets, Protocol, narrow_type
-from conformesh.protocols.site import Site
 from conformesh.protocols.tree import Turns, grow
 
 Ints = NDArray[np.int64]
@@ -85,8 +85,8 @@ class Aggregator:
         tree; `everybody`, unchanged, to all devices.
     """
 
-    prepare: Callable[[Site], Protocol[Total]]
-    price: Callable[[Site], Price]
+    prepare: Callable[[Block], Protocol[Total]]
+    price: Callable[[Block], Price]
     summary: str
     schedules: tuple[str, ...] = ("count",)
     masked: bool = False
@@ -96,10 +96,10 @@ class Aggregator:
 # --- tree -------------------------------------------------------------------------------------------------------------
 
 
-def tree_total(site: Site) -> Protocol[Total]:
+def tree_total(block: Block) -> Protocol[Total]:
     """Build the tree by messages, then add up over it."""
-    levels = yield from grow(site)
-    turns, depth = Turns(levels, len(site.here)), len(levels) - 1
+    levels = yield from grow(block)
+    turns, depth = Turns(levels, len(block.rows)), len(levels) - 1
 
     def total(values: Ints, largest: int | None = None) -> Protocol[Ints]:
         x = np.ascontiguousarray(values, narrow_type(largest))  # no partial sum exceeds `largest`
@@ -118,16 +118,16 @@ def tree_total(site: Site) -> Protocol[Total]:
     return total
 
 
-def tree_price(site: Site) -> Price:
+def tree_price(block: Block) -> Price:
     """Twice the depth in rounds, two numbers a device."""
-    depth = site.network.centre_depth
+    depth = block.network.centre_depth
     return Price(2 * depth, 2.0 * min(depth, 1), depth + 1)
 
 
 # --- flood ------------------------------------------------------------------------------------------------------------
 
 
-def flood_total(site: Site) -> Protocol[Total]:
+def flood_total(block: Block) -> Protocol[Total]:
     """Return the function that floods and adds up."""
     yield from ()
 
@@ -135,34 +135,34 @@ def flood_total(site: Site) -> Protocol[Total]:
         if values.dtype == np.uint32:  # masked: uniform numbers are shortest as they are, and fixed width tells nothing
             words = np.ascontiguousarray(values.reshape(len(values), -1), dtype="<u4")
             strings = Packets.of([row.tobytes() for row in words])
-            found = yield from everybody(site, strings, np.full(site.devices, words.shape[1]))
-            everyone = _as_words(found, site, words.shape[1]).reshape(site.devices, *values.shape[1:])
+            found = yield from everybody(block, strings, np.full(block.devices, words.shape[1]))
+            everyone = _as_words(found, block, words.shape[1]).reshape(block.devices, *values.shape[1:])
         else:
-            everyone = yield from everybodys_numbers(site, values)
+            everyone = yield from everybodys_numbers(block, values)
         return np.repeat(everyone.sum(axis=0, dtype=np.int64)[None], len(values), axis=0)
 
     return total
 
 
-def _as_words(found: Packets, site: Site, each: int) -> Ints:
+def _as_words(found: Packets, block: Block, each: int) -> Ints:
     """Return the words of all devices, if every device sent as many."""
     wrong = np.flatnonzero(np.diff(found.offsets) != 4 * each)
     if len(wrong):
         raise ValueError(
-            f"device {site.network.ids[int(wrong[0])]} sent another number of words than {each}; run the same version "
+            f"device {block.network.ids[int(wrong[0])]} sent another number of words than {each}; run the same version "
             "of conformesh on every device"
         )
     return found.values.view("<u4").astype(np.int64)
 
 
-def flood_price(site: Site) -> Price:
+def flood_price(block: Block) -> Price:
     """The diameter in rounds, and the number of every device once, except those that arrive in the last round."""
-    if site.devices > LARGEST_TABLE:
+    if block.devices > LARGEST_TABLE:
         raise CannotAggregate(
             f"flooding tells everybody all devices' numbers, too much beyond {LARGEST_TABLE:,} devices"
         )
-    rounds = site.network.diameter
-    return Price(rounds, _within(site.network, rounds - 1) if rounds else 0.0)
+    rounds = block.network.diameter
+    return Price(rounds, _within(block.network, rounds - 1) if rounds else 0.0)
 
 
 @lru_cache(maxsize=16)  # networks are immutable and compared by identity; a search asks for prices several times
@@ -203,19 +203,19 @@ AGGREGATORS: dict[str, Aggregator] = {
 PREFERENCES = {"rounds": (1.0, 0.0), "numbers": (0.0, 1.0), "bits": (0.0, 1.0), "balanced": (1.0, 1.0)}
 
 
-def ranked(site: Site, prefer: str, width: int) -> list[tuple[str, Price]]:
+def ranked(block: Block, prefer: str, width: int) -> list[tuple[str, Price]]:
     """Return the aggregators that can serve this network, best first, by rounds^a * numbers^b."""
     if prefer not in PREFERENCES:
         raise ValueError(f"prefer must be one of {', '.join(PREFERENCES)}, got {prefer!r}")
-    return by_price(prices_on(site), prefer, width)
+    return by_price(prices_on(block), prefer, width)
 
 
-def prices_on(site: Site) -> dict[str, Price]:
+def prices_on(block: Block) -> dict[str, Price]:
     """Return what a sum costs by each aggregator that can be used here; the tree always can."""
     prices = {}
     for name, aggregator in AGGREGATORS.items():
         with suppress(CannotAggregate):
-            prices[name] = aggregator.price(site)
+            prices[name] = aggregator.price(block)
     return prices
 
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.weights import constant_rate, constant_weights
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.protocols.block import Block
 from conformesh.protocols.consensus import EXACT, agreed_mean, rounds_to_shrink, smallest
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 
 Floats = NDArray[np.float64]
@@ -27,7 +27,7 @@ AGREEMENT = 1e-6  # each averaging shrinks the disagreement at least this much
 
 
 def anchor(
-    site: Site,
+    block: Block,
     samples: WeightedScores,
     gamma: Floats,
     spectrum: Spectrum,
@@ -42,8 +42,8 @@ def anchor(
     out.
     """
     if str(kind) not in ANCHORS:
-        return np.full((len(site.here), *gamma.shape), float(kind))
-    holders = (site.sizes > 0).sum(axis=0)
+        return np.full((len(block.rows), *gamma.shape), float(kind))
+    holders = (block.sizes > 0).sum(axis=0)
     mine = local_quantiles(samples, gamma, interpolate=kind != "average-rank")
     empty = samples.sizes == 0
     if np.isinf(mine[~empty]).any():
@@ -52,13 +52,13 @@ def anchor(
         )
     if kind == "min":
         mine[empty] = np.inf
-        found = (yield from smallest(wire.outward(mine, -np.inf), site, runs=2)).astype(np.float64)
+        found = (yield from smallest(wire.outward(mine, -np.inf), block, runs=2)).astype(np.float64)
         return np.where(np.isfinite(found), found, 0.0)
     mine[empty] = 0.0
     refuse_overflow(np.where(np.abs(mine) > LARGEST, np.inf, mine))
-    weights = constant_weights(site.network, spectrum)
-    mean = yield from agreed_mean(mine, site, weights, averaging_rounds(site, spectrum, averaging), wire)
-    found = mean * (site.devices / np.maximum(holders, 1))[:, None]
+    weights = constant_weights(block.network, spectrum)
+    mean = yield from agreed_mean(mine, block, weights, averaging_rounds(block, spectrum, averaging), wire)
+    found = mean * (block.devices / np.maximum(holders, 1))[:, None]
     return wire(found).astype(np.float64)
 
 
@@ -90,10 +90,10 @@ def local_quantiles(samples: WeightedScores, gamma: Floats, interpolate: bool = 
         return np.where(low == high, low, between)
 
 
-def averaging_rounds(site: Site, spectrum: Spectrum, given: int | None) -> int:
+def averaging_rounds(block: Block, spectrum: Spectrum, given: int | None) -> int:
     """Return the rounds of one averaging: as given, or enough for AGREEMENT."""
     if given is not None:
         return given
-    if site.devices == 1:
+    if block.devices == 1:
         return 0
-    return rounds_to_shrink(constant_rate(spectrum), AGREEMENT / math.sqrt(site.devices))
+    return rounds_to_shrink(constant_rate(spectrum), AGREEMENT / math.sqrt(block.devices))

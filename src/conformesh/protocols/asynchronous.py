@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.kernels.compiling import expect
+from conformesh.kernels.compilation import expect
 from conformesh.kernels.pinball import DEGREE, admm_step
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.anchor import local_quantiles
-from conformesh.protocols.ladder import Counting
+from conformesh.protocols.block import Block
+from conformesh.protocols.ladder import LadderCounting
 from conformesh.protocols.messages import Packets, Protocol, Tell
-from conformesh.protocols.site import Site
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -59,33 +59,33 @@ class Edges:
     place: Ints
 
     @classmethod
-    def of(cls, site: Site) -> Edges:
+    def of(cls, block: Block) -> Edges:
         """Read them off the map."""
-        network, K = site.network, site.devices
-        degree = network.degree[site.here].astype(np.int64)
-        owner = np.repeat(np.arange(len(site.here)), degree)
-        receiver, sender = site.here[owner], network.indices[site.edge_rows].astype(np.int64)
+        network, K = block.network, block.devices
+        degree = network.degree[block.rows].astype(np.int64)
+        owner = np.repeat(np.arange(len(block.rows)), degree)
+        receiver, sender = block.rows[owner], network.indices[block.edge_rows].astype(np.int64)
         keys = receiver * K + sender
         order = np.argsort(keys)
-        return cls(owner, np.concatenate([[0], np.cumsum(degree)]), keys[order], order, _place(site, receiver, sender))
+        return cls(owner, np.concatenate([[0], np.cumsum(degree)]), keys[order], order, _place(block, receiver, sender))
 
     def of_messages(self, receiver: Ints, sender: Ints, devices: int) -> Ints:
         """Return the edge along which each message came."""
         return self.order[np.searchsorted(self.keys, receiver * devices + sender)]
 
 
-def _place(site: Site, receiver: Ints, sender: Ints) -> Ints:
+def _place(block: Block, receiver: Ints, sender: Ints) -> Ints:
     """Return where each receiver stands among the neighbours of its sender."""
-    network = site.network
-    if len(site.here) == site.devices:
-        everybody = network.receivers * site.devices + network.indices
-        return np.asarray(np.searchsorted(everybody, sender * site.devices + receiver) - network.indptr[sender])
+    network = block.network
+    if len(block.rows) == block.devices:
+        everybody = network.receivers * block.devices + network.indices
+        return np.asarray(np.searchsorted(everybody, sender * block.devices + receiver) - network.indptr[sender])
     near = [network.indices[network.indptr[j] : network.indptr[j + 1]] for j in sender.tolist()]
     return np.array([np.searchsorted(row, k) for row, k in zip(near, receiver, strict=True)], dtype=np.int64)
 
 
 def relaxed_admm(
-    site: Site,
+    block: Block,
     samples: WeightedScores,
     gamma: Floats,
     s0: float | None,
@@ -93,14 +93,14 @@ def relaxed_admm(
     mu: float,
     penalty: float | None,
     rounds: int,
-    counting: Counting,
+    counting: LadderCounting,
 ) -> Protocol[Floats]:
     """Return each device's estimate, (devices here, problems), for levels gamma (trials, alphas).
 
     The regulariser begins at `s0`, or at the device's own quantile; where it has none it does not pull.
     """
-    edges, steps = Edges.of(site), _Steps(site, samples, gamma, s0, kappa, mu, penalty)
-    weaker = (mu / _lightest(site, mu)) ** (1 / (CENTRES - 1))
+    edges, steps = Edges.of(block), _Steps(block, samples, gamma, s0, kappa, mu, penalty)
+    weaker = (mu / _lightest(block, mu)) ** (1 / (CENTRES - 1))
     many = gamma.size
     z = np.zeros((len(edges.owner), many))
     for t in range(rounds):
@@ -109,7 +109,7 @@ def relaxed_admm(
         x = steps.solve(_sums(z, edges))
         told = yield _message(2 * steps.rho * x[edges.owner] - z, edges, counting)
         receiver, sender = np.asarray(told.receiver), np.asarray(told.sender)
-        at = edges.of_messages(receiver, sender, site.devices)
+        at = edges.of_messages(receiver, sender, block.devices)
         first = counting.width + edges.place[at] * many
         said = told.floats(first[:, None] + np.arange(many))
         z[at] += RELAXATION * (said - z[at])
@@ -122,7 +122,7 @@ class _Steps:
 
     def __init__(
         self,
-        site: Site,
+        block: Block,
         samples: WeightedScores,
         gamma: Floats,
         s0: float | None,
@@ -130,13 +130,13 @@ class _Steps:
         mu: float,
         rho: float | None,
     ) -> None:
-        here, degree = len(site.here), site.degree[:, None]
+        here, degree = len(block.rows), block.degree[:, None]
         mine = local_quantiles(samples, gamma).reshape(here, -1)
         held = np.repeat(samples.sizes, gamma.shape[1], axis=1) > 0
         centred = held & np.isfinite(mine) if s0 is None else np.ones_like(held)
         self.mu = np.where(centred | (degree == 0), mu, 0.0)
         self.s = np.where(centred, mine if s0 is None else s0, 0.0)
-        self.rho = _penalty(site, mu) if rho is None else rho
+        self.rho = _penalty(block, mu) if rho is None else rho
         self.samples, self.repeats = samples, gamma.shape[1]
         self.level = (gamma * samples.sizes[:, :, None]).reshape(here, -1)
         self.kappa = np.full(self.s.size, kappa)
@@ -175,15 +175,15 @@ class _Steps:
         return self.s
 
 
-def _lightest(site: Site, mu: float) -> float:
+def _lightest(block: Block, mu: float) -> float:
     """Return the weight of the regulariser in the end: little beside the scores of a device."""
-    return min(mu, LIGHT * max(float(site.totals.max(initial=0)), 1.0) / site.devices)
+    return min(mu, LIGHT * max(float(block.totals.max(initial=0)), 1.0) / block.devices)
 
 
-def _penalty(site: Site, mu: float) -> float:
+def _penalty(block: Block, mu: float) -> float:
     """Return a penalty that moves a device about as much as its own loss does: known to all beforehand."""
-    mean = max(float(site.network.degree.mean()), 1.0)
-    return (_lightest(site, mu) + max(float(site.totals.max(initial=0)), 1.0) / site.devices) / mean
+    mean = max(float(block.network.degree.mean()), 1.0)
+    return (_lightest(block, mu) + max(float(block.totals.max(initial=0)), 1.0) / block.devices) / mean
 
 
 def _sums(z: Floats, edges: Edges) -> Floats:
@@ -192,7 +192,7 @@ def _sums(z: Floats, edges: Edges) -> Floats:
     return np.stack([np.bincount(edges.owner, column, here) for column in z.T], axis=1)
 
 
-def _message(numbers: Floats, edges: Edges, counting: Counting) -> Tell:
+def _message(numbers: Floats, edges: Edges, counting: LadderCounting) -> Tell:
     """Return what all devices here say: what the count needs, and then one number per problem for each neighbour."""
     here, many, width = len(edges.starts) - 1, numbers.shape[1], counting.width
     lengths = width + many * np.diff(edges.starts)

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from conformesh.common.names import unknown
 from conformesh.common.random_streams import stream
+from conformesh.protocols.block import Block
 from conformesh.protocols.faults import Faults
-from conformesh.protocols.gathering import Attack, Said
+from conformesh.protocols.gathering import Attack, Claims
 from conformesh.protocols.messages import Gather, Packets
 from conformesh.protocols.reports import ENDS, Report, edges_of, ends_read, ends_said, reports_read, reports_said
-from conformesh.protocols.site import Site
 
 FAR = 1e300  # as far as scores of liars reach
 TIMES = 1000  # how many times as many scores a liar claims
@@ -116,27 +116,27 @@ def make_attack(faults: Faults) -> Attack:
         raise ValueError(unknown("attack", faults.attack, ATTACKS))
     lie = ATTACKS[faults.attack]
 
-    def attack(message: Gather, site: Site) -> Said:
-        return Said(*_attacked(message, site, faults, lie))
+    def attack(message: Gather, block: Block) -> Claims:
+        return Claims(*_attacked(message, block, faults, lie))
 
     return attack
 
 
-def _attacked(message: Gather, site: Site, faults: Faults, lie: Lie) -> tuple[Packets, NDArray[np.bool_]]:
+def _attacked(message: Gather, block: Block, faults: Faults, lie: Lie) -> tuple[Packets, NDArray[np.bool_]]:
     """Return what everybody says, and who says two things."""
-    if len(site.here) < site.devices:
+    if len(block.rows) < block.devices:
         raise ValueError("liars know everybody's words, which only the simulator knows; leave engine at its default")
-    for row in faults.liars:
-        if not 0 <= row < site.devices:
-            raise ValueError(f"liars are rows of the network, from 0 to {site.devices - 1}, got {row}")
-    said = [message.packets[place] for place in site.local(np.arange(site.devices)).tolist()]  # by row
-    liars = sorted({*faults.liars})
+    for row in faults.byzantine:
+        if not 0 <= row < block.devices:
+            raise ValueError(f"liars are rows of the network, from 0 to {block.devices - 1}, got {row}")
+    said = [message.packets[place] for place in block.local(np.arange(block.devices)).tolist()]  # by row
+    liars = sorted({*faults.byzantine})
     if said[0][:1] == bytes([ENDS]):
         told = {row: _far(said[row]) if lie is not two_faced else said[row] for row in liars}
     else:
-        told = _lied(said, site, liars, faults.seed, lie)
-    mine = [told.get(row, said[row]) for row in site.here.tolist()]
-    return Packets.of(mine), np.isin(site.here, liars) if lie is two_faced else np.zeros(len(mine), dtype=np.bool_)
+        told = _lied(said, block, liars, faults.seed, lie)
+    mine = [told.get(row, said[row]) for row in block.rows.tolist()]
+    return Packets.of(mine), np.isin(block.rows, liars) if lie is two_faced else np.zeros(len(mine), dtype=np.bool_)
 
 
 def _far(said: bytes) -> bytes:
@@ -144,12 +144,12 @@ def _far(said: bytes) -> bytes:
     return ends_said(np.full_like(low, -FAR), np.full_like(high, FAR))
 
 
-def _lied(said: Sequence[bytes], site: Site, liars: Sequence[int], seed: int, lie: Lie) -> dict[int, bytes]:
+def _lied(said: Sequence[bytes], block: Block, liars: Sequence[int], seed: int, lie: Lie) -> dict[int, bytes]:
     """Return what each liar says of its scores."""
-    known = [reports_read(one, site.trials, np.iinfo(np.int64).max) for one in said]
+    known = [reports_read(one, block.trials, np.iinfo(np.int64).max) for one in said]
     honest = [own for row, own in enumerate(known) if row not in liars]
     told = {}
     for row in liars:
-        scenes = [Scene([own[t] for own in honest], stream(seed, "lies", row, t)) for t in range(site.trials)]
+        scenes = [Scene([own[t] for own in honest], stream(seed, "lies", row, t)) for t in range(block.trials)]
         told[row] = reports_said([lie(known[row][t], scene) for t, scene in enumerate(scenes)])
     return told

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
 from conformesh.graph.weights import Weights
+from conformesh.protocols.block import Block
 from conformesh.protocols.bounds.histogram import (
     UNIT,
     Mixing,
@@ -30,7 +31,6 @@ from conformesh.protocols.bounds.histogram import (
 from conformesh.protocols.consensus import gossip, rate_at, rounds_to_shrink
 from conformesh.protocols.messages import Protocol, Sum
 from conformesh.protocols.projection import check_memory, default_rounds
-from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 
 Floats = NDArray[np.float64]
@@ -49,14 +49,14 @@ class Gossip:
     as_printed: ClassVar[bool] = True
     tracked: ClassVar[bool] = False
 
-    def __init__(self, site: Site, weights: Weights, options: Any) -> None:
-        self.site, self.weights, self.options = site, weights, options
-        if options.bound == "row" and site.devices > LARGEST_DENSE:
+    def __init__(self, block: Block, weights: Weights, options: Any) -> None:
+        self.block, self.weights, self.options = block, weights, options
+        if options.bound == "row" and block.devices > LARGEST_DENSE:
             raise ValueError(f"bound='row' needs a K x K matrix, up to {LARGEST_DENSE:,} devices; use 'cumulative'")
 
     def run(self, y: Floats, rounds: int, wire: Wire) -> Protocol[Floats]:
         """Average for some rounds."""
-        return (yield from gossip(y, self.site, self.weights, rounds, self.options.eta, wire))
+        return (yield from gossip(y, self.block, self.weights, rounds, self.options.eta, wire))
 
     def start(self, sizes: Ints) -> float:
         """Return the bound before the first round; for equal sizes it grows as the square root of their number."""
@@ -87,14 +87,14 @@ class Gossip:
         mixing = Mixing(
             second=1 - eta * (1 - self.weights.second),
             smallest=1 - eta * (1 - self.weights.smallest),
-            degree=self.site.network.largest_degree,
-            strength=eta * self.weights.reach(self.site.network),
+            degree=self.block.network.largest_degree,
+            strength=eta * self.weights.reach(self.block.network),
         )
         return arithmetic_epsilon(sizes, mixing, rounds, wire)
 
     def _rest(self, polynomial: Any) -> Floats:
         """Return p(W) - J, from the eigenvectors of W; the constant vector keeps its place."""
-        w = self.weights.matrix(self.site.network).toarray()
+        w = self.weights.matrix(self.block.network).toarray()
         k = len(w)
         modes, vectors = np.linalg.eigh(w - 1 / k)  # takes the constant vector out: its eigenvalue becomes 0
         shares = polynomial(modes)
@@ -108,14 +108,14 @@ class Chebyshev(Gossip):
 
     as_printed = False
 
-    def __init__(self, site: Site, weights: Weights, options: Any) -> None:
-        super().__init__(site, weights, options)
+    def __init__(self, block: Block, weights: Weights, options: Any) -> None:
+        super().__init__(block, weights, options)
         if not isinstance(weights.edge, float):
             raise ValueError("consensus='chebyshev' goes with one weight for all edges: best-constant or max-degree")
 
     def run(self, y: Floats, rounds: int, wire: Wire) -> Protocol[Floats]:
         """Average for some rounds."""
-        return (yield from chebyshev(y, self.site, float(self.weights.edge), self.weights.rate, rounds))
+        return (yield from chebyshev(y, self.block, float(self.weights.edge), self.weights.rate, rounds))
 
     def rounds_for(self, start: float, target: float) -> int:
         """Return the fewest rounds that bring the bound from `start` to `target`."""
@@ -135,9 +135,9 @@ class FiniteTime(Gossip):
 
     as_printed = False
 
-    def __init__(self, site: Site, weights: Weights, options: Any) -> None:
-        super().__init__(site, weights, options)
-        self.roots, self.relative = finite_time_plan(site.network)
+    def __init__(self, block: Block, weights: Weights, options: Any) -> None:
+        super().__init__(block, weights, options)
+        self.roots, self.relative = finite_time_plan(block.network)
         if options.rounds not in (None, len(self.roots)):
             raise ValueError(
                 f"consensus='finite-time' takes {len(self.roots)} rounds on this network, no more and no fewer, got "
@@ -146,7 +146,7 @@ class FiniteTime(Gossip):
 
     def run(self, y: Floats, rounds: int, wire: Wire) -> Protocol[Floats]:
         """Take the eigenvalues out, one a round."""
-        return (yield from finite_time(y, self.site, self.roots))
+        return (yield from finite_time(y, self.block, self.roots))
 
     def rounds_for(self, start: float, target: float) -> int:
         """Return the number of distinct non-zero eigenvalues."""
@@ -164,13 +164,13 @@ class Projection(Gossip):
     as_printed = False
     tracked = True
 
-    def __init__(self, site: Site, weights: Weights, options: Any) -> None:
-        super().__init__(site, weights, options)
-        check_memory(site.devices, site.devices, options.bins, 1)
+    def __init__(self, block: Block, weights: Weights, options: Any) -> None:
+        super().__init__(block, weights, options)
+        check_memory(block.devices, block.devices, options.bins, 1)
 
     def rounds_for(self, start: float, target: float) -> int:
         """Return rounds after which counts are usually exact."""
-        return default_rounds(self.site)
+        return default_rounds(self.block)
 
 
 def _chebyshev_share(modes: Floats, rate: float, rounds: int) -> Floats:
@@ -192,9 +192,9 @@ def chebyshev_rounds(rate: float, factor: float) -> int:
     return max(1, math.ceil(math.acosh(1 / factor) / math.acosh(1 / rate)))
 
 
-def chebyshev(x: Floats, site: Site, edge: float, rate: float, rounds: int) -> Protocol[Floats]:
+def chebyshev(x: Floats, block: Block, edge: float, rate: float, rounds: int) -> Protocol[Floats]:
     """Run p_T(W) x with W = I - edge L; `rate` bounds every other eigenvalue of W in magnitude."""
-    degree = site.degree.reshape(-1, *[1] * (x.ndim - 1))
+    degree = block.degree.reshape(-1, *[1] * (x.ndim - 1))
     if rounds == 0:
         return x
 
@@ -214,9 +214,9 @@ def chebyshev(x: Floats, site: Site, edge: float, rate: float, rounds: int) -> P
 # That is zero on every eigenvector but the constant one, after as many rounds as there are such eigenvalues.
 
 
-def finite_time(x: Floats, site: Site, roots: Floats) -> Protocol[Floats]:
+def finite_time(x: Floats, block: Block, roots: Floats) -> Protocol[Floats]:
     """Take the eigenvalues in `roots` out of x, one a round: what is left is the mean."""
-    degree = site.degree.reshape(-1, *[1] * (x.ndim - 1))
+    degree = block.degree.reshape(-1, *[1] * (x.ndim - 1))
     for root in roots:
         x = x - (degree * x - (yield Sum(x))) / root
     return x

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from conformesh.kernels.ranks import conformal_rank
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.anchor import anchor
+from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
-from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import estimate_spectrum
 from conformesh.protocols.wire import Wire
 from conformesh.results.certificate import Certificate, too_few
@@ -34,23 +34,23 @@ class Pooled:
     """Options of the pooled baselines: none."""
 
 
-def cp(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: Pooled) -> Protocol[Outcome]:
+def cp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: Pooled) -> Protocol[Answers]:
     """Ordinary split conformal prediction on the pooled scores ([Wen2025] Eq. (4))."""
-    return (yield from _pooled(site, samples, alphas, EXCHANGEABLE))
+    return (yield from _pooled(block, samples, alphas, EXCHANGEABLE))
 
 
-def fcp(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: Pooled) -> Protocol[Outcome]:
+def fcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: Pooled) -> Protocol[Answers]:
     """Federated conformal prediction: the exact quantile of all scores for a mixture of K distributions."""
-    return (yield from _pooled(site, samples, alphas, ""))
+    return (yield from _pooled(block, samples, alphas, ""))
 
 
-def _pooled(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], assumption: str) -> Protocol[Outcome]:
+def _pooled(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], assumption: str) -> Protocol[Answers]:
     everyone = yield Pool(samples.values, samples.offsets)
-    pooled = WeightedScores(everyone.values, everyone.offsets, site.trials)
-    ranks = site.ranks()
-    thresholds = np.full((len(site.here), site.trials, len(alphas)), np.inf)
+    pooled = WeightedScores(everyone.values, everyone.offsets, block.trials)
+    ranks = block.ranks()
+    thresholds = np.full((len(block.rows), block.trials, len(alphas)), np.inf)
     certificates = []
-    for trial in range(site.trials):
+    for trial in range(block.trials):
         scores = pooled.pooled(trial)
         n, row = len(scores), []
         inside = sorted({int(r) - 1 for r in ranks[trial] if r <= n})
@@ -65,17 +65,19 @@ def _pooled(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], a
             counted = int(np.count_nonzero(scores <= threshold))
             row.append(Certificate("counted", rank, counted, assumption=assumption))
         certificates.append(row)
-    return Outcome(thresholds, certificates)
+    return Answers(thresholds, certificates)
 
 
 @dataclass(frozen=True)
-class Alone:
+class LocalOptions:
     """Options of `local`: none."""
 
 
-def local(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: Alone) -> Protocol[Outcome]:
+def local(
+    block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: LocalOptions
+) -> Protocol[Answers]:
     """Calibrate every device alone; a device with few scores ends at +inf."""
-    mine = site.sizes[site.here]
+    mine = block.sizes[block.rows]
     ranks = np.array([[[conformal_rank(int(n), a) for a in alphas] for n in device] for device in mine], dtype=np.int64)
     thresholds = samples.at_rank(ranks)
     counts = _counts_at(samples, thresholds)
@@ -84,10 +86,10 @@ def local(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], opt
             Certificate("counted", tuple(ranks[:, t, a].tolist()), tuple(counts[:, t, a].tolist()), assumption=OWN_DATA)
             for a in range(len(alphas))
         ]
-        for t in range(site.trials)
+        for t in range(block.trials)
     ]
     yield from ()  # a protocol that never asks is still a generator
-    return Outcome(thresholds, certificates)
+    return Answers(thresholds, certificates)
 
 
 def _counts_at(samples: WeightedScores, thresholds: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -109,14 +111,18 @@ class Averaged:
     wire: int = option(64, "bits per number on the wire: 16, 32 or 64")
 
 
-def average(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: Averaged) -> Protocol[Outcome]:
+def average(
+    block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: Averaged
+) -> Protocol[Answers]:
     """Average the devices' own quantiles at the pooled level r / n, by consensus."""
-    spectrum = site.network.spectrum if options.spectrum == "map" else (yield from estimate_spectrum(site))
-    ranks = site.ranks()
-    n = site.totals
+    spectrum = block.network.spectrum if options.spectrum == "map" else (yield from estimate_spectrum(block))
+    ranks = block.ranks()
+    n = block.totals
     gamma = np.minimum(ranks / np.maximum(n, 1)[:, None], 1.0)
-    mean = yield from anchor(site, samples, gamma, spectrum, "average", options.averaging, Wire(options.wire))
+    mean = yield from anchor(block, samples, gamma, spectrum, "average", options.averaging, Wire(options.wire))
     thresholds = np.where(ranks > n[:, None], np.inf, mean)
     nothing = Certificate("none", assumption="no guarantee at all: an average of quantiles is not a quantile")
-    certificates = [[too_few(int(r), int(n[t])) if r > n[t] else nothing for r in ranks[t]] for t in range(site.trials)]
-    return Outcome(thresholds, certificates)
+    certificates = [
+        [too_few(int(r), int(n[t])) if r > n[t] else nothing for r in ranks[t]] for t in range(block.trials)
+    ]
+    return Answers(thresholds, certificates)

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.weights import Weights
-from conformesh.kernels.compiling import expect
+from conformesh.kernels.compilation import expect
 from conformesh.kernels.drift import drift
+from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Extreme, Max, Min, Protocol, Sum
-from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 
 Floats = NDArray[np.float64]
@@ -32,16 +32,16 @@ EXACT = Wire(64)
 
 
 def gossip(
-    x: Floats, site: Site, weights: Weights, rounds: int, eta: float = 1.0, wire: Wire = EXACT
+    x: Floats, block: Block, weights: Weights, rounds: int, eta: float = 1.0, wire: Wire = EXACT
 ) -> Protocol[Floats]:
     """Average by linear consensus; `x` has shape (devices here, ...), trailing axes ride along."""
     x = np.array(x, dtype=np.float64, order="C")
     if isinstance(weights.edge, float):  # one weight for all edges: plain sums, scaled once
-        edge, strength, step = None, site.degree, eta * weights.edge
+        edge, strength, step = None, block.degree, eta * weights.edge
     else:
-        edge, strength, step = weights.edge[site.edge_rows], weights.strength[site.here], eta
+        edge, strength, step = weights.edge[block.edge_rows], weights.strength[block.rows], eta
     numbers = float(rounds) * x[0].size
-    expect("neighbours", numbers * float(site.degree.sum()))
+    expect("neighbours", numbers * float(block.degree.sum()))
     expect("drift", numbers * len(x))
     for _ in range(rounds):
         sent = wire(x)
@@ -64,25 +64,25 @@ def rounds_to_shrink(rate: float, factor: float) -> int:
     return math.ceil(math.log(factor) / math.log(rate)) if rate < 1 else np.iinfo(np.int64).max
 
 
-def largest(x: NDArray[np.generic], site: Site, runs: int = 0) -> Protocol[NDArray[np.generic]]:
+def largest(x: NDArray[np.generic], block: Block, runs: int = 0) -> Protocol[NDArray[np.generic]]:
     """Agree on the elementwise maximum over all devices, in as many rounds as the diameter.
 
     So many of the last axes of `x` are independent runs, each of which pays for its own news only.
     """
-    return (yield from _spread(Max, x, site, runs))
+    return (yield from _spread(Max, x, block, runs))
 
 
-def smallest(x: NDArray[np.generic], site: Site, runs: int = 0) -> Protocol[NDArray[np.generic]]:
+def smallest(x: NDArray[np.generic], block: Block, runs: int = 0) -> Protocol[NDArray[np.generic]]:
     """Agree on the elementwise minimum over all devices, in as many rounds as the diameter."""
-    return (yield from _spread(Min, x, site, runs))
+    return (yield from _spread(Min, x, block, runs))
 
 
-def _spread(ask: type[Max] | type[Min], x: NDArray[Any], site: Site, runs: int) -> Protocol[NDArray[np.generic]]:
+def _spread(ask: type[Max] | type[Min], x: NDArray[Any], block: Block, runs: int) -> Protocol[NDArray[np.generic]]:
     """Let the best values spread: in the first round who has any speaks, then only who has heard a better one."""
     several = math.prod(x.shape[x.ndim - runs :]) > 1
     news = x != _worst(x, ask is Max)
     speakers: NDArray[Any] = np.flatnonzero(news.any(axis=tuple(range(1, x.ndim))))
-    for _ in range(site.network.diameter):
+    for _ in range(block.network.diameter):
         billed = _billed(news, runs)[speakers] if several else None
         before = np.array(x) if several else x
         heard: Extreme = yield ask(x, brief=True, speakers=speakers, billed=billed)
@@ -110,12 +110,12 @@ def _worst(x: NDArray[Any], upward: bool) -> Any:
     return worst
 
 
-def agreed_mean(x: Floats, site: Site, weights: Weights, rounds: int, wire: Wire = EXACT) -> Protocol[Floats]:
+def agreed_mean(x: Floats, block: Block, weights: Weights, rounds: int, wire: Wire = EXACT) -> Protocol[Floats]:
     """Agree on one number at or just above the mean, the same bits on every device.
 
     Gossip leaves every device with its own last digits. One maximum over them makes the number common; since gossip
     preserves the mean, the maximum is never below it.
     """
-    x = yield from gossip(x, site, weights, rounds, wire=wire)
-    common = yield from largest(wire.outward(x, np.inf), site, runs=x.ndim - 1)
+    x = yield from gossip(x, block, weights, rounds, wire=wire)
+    common = yield from largest(wire.outward(x, np.inf), block, runs=x.ndim - 1)
     return common.astype(np.float64)

@@ -52,11 +52,11 @@ from conformesh.protocols.aggregate import (
     prices_on,
     ranked,
 )
+from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.consensus import largest
 from conformesh.protocols.messages import Gathering, Protocol
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.quantiser import agree_on_ends
-from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.top_k import by_flooding, can_flood
 from conformesh.protocols.waves import Found, Pace, by_waves, searched
 from conformesh.results.certificate import Certificate, too_few
@@ -72,9 +72,9 @@ PACES = {"rounds": (math.inf, 1.2), "numbers": (12.0, 0.38), "bits": (12.0, 0.38
 NARROW = 6.0  # scores that a device may list by the schedule `count`
 POINTS, GROWTH, FEW = 7, 1, 64  # of a sketch; and beyond so many devices more of them, the larger a subtree is
 DEEPER = 2.0  # more scores that a device may list when all is balanced, for each doubling beyond that
-PATIENCE = 16  # stages by value; then by key
+STAGES_BY_VALUE = 16  # stages by value; then by key
 KEY_BITS = 64  # no bracket holds more floats than 2 to this
-MOST_STAGES = PATIENCE + 2 * KEY_BITS  # half the floats are left after each of the later ones
+MOST_STAGES = STAGES_BY_VALUE + 2 * KEY_BITS  # half the floats are left after each of the later ones
 
 
 @dataclass(frozen=True)
@@ -119,12 +119,12 @@ class Chosen:
     pace: Pace
 
 
-def chosen(site: Site, options: EDCP, ranks: Ints | None, n: Ints | None) -> Chosen:
+def chosen(block: Block, options: EDCP, ranks: Ints | None, n: Ints | None) -> Chosen:
     """Return the schedule that was asked for, or the best one for `prefer` on this network."""
-    growth = GROWTH if site.devices > FEW else 0
+    growth = GROWTH if block.devices > FEW else 0
     fetched, slack = PACES[options.prefer]
     if options.prefer == "balanced":  # in a large tree a pass more is long, and a sketch as well
-        fetched += DEEPER * math.log2(max(site.devices / FEW, 1.0))
+        fetched += DEEPER * math.log2(max(block.devices / FEW, 1.0))
     schedule: str = options.schedule
     over = options.aggregate
     if schedule == AUTO and over == AUTO:
@@ -133,7 +133,7 @@ def chosen(site: Site, options: EDCP, ranks: Ints | None, n: Ints | None) -> Cho
         schedule = get_aggregator(over).schedules[0]
     if over == AUTO:
         over = "tree"
-        if schedule == "top-k" and (ranks is None or n is None or can_flood(site, ranks, n)):
+        if schedule == "top-k" and (ranks is None or n is None or can_flood(block, ranks, n)):
             over = "flood"
     if options.schedule == AUTO and schedule == "top-k" and over == "tree" and options.aggregate == AUTO:
         schedule = "window"  # too many scores to pass on
@@ -141,60 +141,60 @@ def chosen(site: Site, options: EDCP, ranks: Ints | None, n: Ints | None) -> Cho
     return Chosen(schedule, over, Pace(options.width or POINTS, growth, fetched, slack))
 
 
-def e_dcp(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: EDCP) -> Gathering[Outcome]:
+def e_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: EDCP) -> Gathering[Answers]:
     """Find the exact threshold of every trial and alpha together, in rounds or by entries."""
     if not options.entries:
-        return (yield from in_rounds(site, samples, options))
+        return (yield from in_rounds(block, samples, options))
     from conformesh.protocols.entries import by_entries  # which a device in rounds needs no memory for
 
-    outcome = yield from by_entries(site, samples, alphas, options.width)
+    outcome = yield from by_entries(block, samples, alphas, options.width)
     return replace(outcome, facts={"schedule": "entries", "over": "flood"})
 
 
-def in_rounds(site: Site, samples: WeightedScores, options: EDCP) -> Protocol[Outcome]:
+def in_rounds(block: Block, samples: WeightedScores, options: EDCP) -> Protocol[Answers]:
     """Find the exact thresholds by the schedule that was asked for, or the best one."""
-    n, ranks = (site.masses.sum(axis=0), site.ranks()) if site.knows_totals else (None, None)
+    n, ranks = (block.masses.sum(axis=0), block.ranks()) if block.knows_totals else (None, None)
     examples: Ints | None = None
-    plan = chosen(site, options, ranks, n)
+    plan = chosen(block, options, ranks, n)
     if plan.schedule == "count" and plan.over != "tree":
-        return (yield from by_stages(site, samples, options))
-    if n is None and (site.rounds_weights or plan.over == "flood" or plan.schedule == "top-k"):
-        total = yield from get_aggregator(plan.over).prepare(site)
-        totals = yield from weigh_all(site, samples, total)
-        n, ranks, examples = totals.weights, site.ranks(*totals), totals.examples
-        plan = chosen(site, options, ranks, n)  # now that it is known how many scores a flood would pass on
+        return (yield from by_stages(block, samples, options))
+    if n is None and (block.rounds_weights or plan.over == "flood" or plan.schedule == "top-k"):
+        total = yield from get_aggregator(plan.over).prepare(block)
+        totals = yield from weigh_all(block, samples, total)
+        n, ranks, examples = totals.weights, block.ranks(*totals), totals.examples
+        plan = chosen(block, options, ranks, n)  # now that it is known how many scores a flood would pass on
     facts = {"over": plan.over}
     if plan.over == "flood" and n is not None and ranks is not None:
-        found = yield from by_flooding(site, samples, ranks, n)
+        found = yield from by_flooding(block, samples, ranks, n)
         answers = {problem: Found(key, rank) for problem, (key, rank) in found.items()}
         facts |= {"schedule": "top-k"}
     else:
         one_side = plan.schedule == "top-k"
-        ranks, n, asked = yield from by_waves(site, samples, plan.pace, n, ranks, one_side, options.warm)
+        ranks, n, asked = yield from by_waves(block, samples, plan.pace, n, ranks, one_side, options.warm)
         answers = {problem: asked.found[problem] for problem in np.flatnonzero(searched(ranks, n)).tolist()}
         named = "top-k" if one_side else "count" if asked.sketches else "window"
         facts |= {"schedule": named, "passes": str(asked.passes), "points": str(plan.pace.points)}
-    brackets = _brackets(site, ranks, n)
+    brackets = _brackets(block, ranks, n)
     for problem, one in answers.items():
         which = np.array([problem])
         brackets.low[which], brackets.high[which] = one.bracket
         brackets.close(which, np.array([one.answer]), np.array([one.counted]))
-    return replace(counted_outcome(site, ranks, n, brackets, examples), facts=facts)
+    return replace(counted_outcome(block, ranks, n, brackets, examples), facts=facts)
 
 
-def by_stages(site: Site, samples: WeightedScores, options: EDCP) -> Protocol[Outcome]:
+def by_stages(block: Block, samples: WeightedScores, options: EDCP) -> Protocol[Answers]:
     """Count at a few thresholds a stage, through an aggregator."""
-    width = options.width or best_width(site, options.aggregate, options.prefer)
+    width = options.width or best_width(block, options.aggregate, options.prefer)
 
-    def attempt(total: Total) -> Protocol[Outcome]:
-        totals = yield from weigh_all(site, samples, total)
-        n, ranks = totals.weights, site.ranks(*totals)
+    def attempt(total: Total) -> Protocol[Answers]:
+        totals = yield from weigh_all(block, samples, total)
+        n, ranks = totals.weights, block.ranks(*totals)
         first = None if options.warm is None else _ladder(*options.warm, ranks.size)
-        brackets = yield from search(site, samples, ranks, n, total, width, first)
+        brackets = yield from search(block, samples, ranks, n, total, width, first)
         facts = {"schedule": "count", "over": "sums", "stage_width": str(width)}
-        return replace(counted_outcome(site, ranks, n, brackets, totals.examples), facts=facts)
+        return replace(counted_outcome(block, ranks, n, brackets, totals.examples), facts=facts)
 
-    return (yield from with_exact_sums(site, options.aggregate, options.prefer, width, attempt))
+    return (yield from with_exact_sums(block, options.aggregate, options.prefer, width, attempt))
 
 
 class Totals(NamedTuple):
@@ -205,12 +205,12 @@ class Totals(NamedTuple):
     examples: Ints | None = None
 
 
-def weigh_all(site: Site, samples: WeightedScores, total: Total) -> Protocol[Totals]:
+def weigh_all(block: Block, samples: WeightedScores, total: Total) -> Protocol[Totals]:
     """Add up what all scores of each column weigh, and whatever else the required ranks need to know."""
     mine = samples.masses
-    if site.knows_totals:  # everybody knows the sizes
-        return Totals(site.masses.sum(axis=0), site.totals * [demand.rounded for demand in site.demands])
-    if not site.rounds_weights:
+    if block.knows_totals:  # everybody knows the sizes
+        return Totals(block.masses.sum(axis=0), block.totals * [demand.rounded for demand in block.demands])
+    if not block.rounds_weights:
         return Totals((yield from total(mine))[0])
     lost = np.zeros_like(mine) if samples.spares is None else samples.spares.reshape(mine.shape)
     if samples.example_mass is None:
@@ -220,7 +220,7 @@ def weigh_all(site: Site, samples: WeightedScores, total: Total) -> Protocol[Tot
     return Totals(*(yield from total(np.stack([mine, lost, mass], axis=1)))[0])
 
 
-def best_width(site: Site, aggregate: str, prefer: str) -> int:
+def best_width(block: Block, aggregate: str, prefer: str) -> int:
     """Return how many thresholds a stage should try, from what a sum costs on this network.
 
     A stage of M thresholds cuts the bracket to about 1/(M + 1), or 1/3 with one, which interpolates; so about
@@ -228,23 +228,23 @@ def best_width(site: Site, aggregate: str, prefer: str) -> int:
     minimises the predicted rounds, numbers, or their product.
     """
     rounds_count, numbers_count = PREFERENCES[prefer]
-    prices = prices_on(site) if aggregate == AUTO else {aggregate: get_aggregator(aggregate).price(site)}
+    prices = prices_on(block) if aggregate == AUTO else {aggregate: get_aggregator(aggregate).price(block)}
 
     def predicted(width: int) -> float:
         price = by_price(prices, prefer, width)[0][1]
         stages = TYPICAL / math.log(width + 1 if width > 1 else 3)
-        rounds = price.setup + (1 + stages) * price.rounds + 2 * site.network.diameter
-        numbers = price.per_number * (1 + stages * width) + 3 * site.network.diameter
+        rounds = price.setup + (1 + stages) * price.rounds + 2 * block.network.diameter
+        numbers = price.per_number * (1 + stages * width) + 3 * block.network.diameter
         return float((rounds + 1) ** rounds_count * (numbers + 1) ** numbers_count)
 
     return min(WIDTHS, key=predicted)
 
 
-def way_to_add(site: Site, aggregate: str, prefer: str, width: int) -> str:
+def way_to_add(block: Block, aggregate: str, prefer: str, width: int) -> str:
     """Return the aggregator to use: the one asked for, or the best one for `prefer` on this network."""
     if aggregate == AUTO:
-        return ranked(site, prefer, width)[0][0]
-    get_aggregator(aggregate).price(site)  # refuses, saying why, where it cannot be used on this network
+        return ranked(block, prefer, width)[0][0]
+    get_aggregator(aggregate).price(block)  # refuses, saying why, where it cannot be used on this network
     return aggregate
 
 
@@ -261,18 +261,18 @@ F = TypeVar("F", bound=HasFacts)
 
 
 def with_exact_sums(
-    site: Site, aggregate: str, prefer: str, width: int, attempt: Callable[[Total], Protocol[F]]
+    block: Block, aggregate: str, prefer: str, width: int, attempt: Callable[[Total], Protocol[F]]
 ) -> Protocol[F]:
     """Run `attempt` on the chosen way to add up, and note in its facts which one that was."""
-    name = way_to_add(site, aggregate, prefer, width)
-    total = yield from get_aggregator(name).prepare(site)
+    name = way_to_add(block, aggregate, prefer, width)
+    total = yield from get_aggregator(name).prepare(block)
     outcome = yield from attempt(total)
     why = "as asked for" if aggregate != AUTO else f"best for {prefer} of the exact ways on this network"
     return replace(outcome, facts={**outcome.facts, "sums_by": name, "sums_why": why})
 
 
 def search(
-    site: Site,
+    block: Block,
     samples: WeightedScores,
     ranks: Ints,
     n: Ints,
@@ -288,32 +288,32 @@ def search(
     the answer where its rank is high enough, though a smaller one might be too.
     """
     most = int(n.max(initial=0))
-    brackets = _brackets(site, ranks, n)
+    brackets = _brackets(block, ranks, n)
     if first is not None and brackets.open.any():
         which = np.flatnonzero(brackets.open)
         pivots = np.sort(to_keys(first[which]), axis=1)
         counts = yield from _counted(samples, brackets, which, pivots, total, most)
         brackets.shrink(which, pivots, counts.T)
-        site.shown.bracket = brackets.first
+        block.progress.bracket = brackets.first
         if settle:
             enough = counts[0] >= brackets.rank[which]
             brackets.close(which[enough], pivots[enough, 0], counts[0, enough])
     if (brackets.open & ~brackets.closed_in).any():
-        brackets.begin((yield from agree_on_ends(site, *samples.extremes())))
-        site.shown.bracket = brackets.first
+        brackets.begin((yield from agree_on_ends(block, *samples.extremes())))
+        block.progress.bracket = brackets.first
     while brackets.open.any():
         if brackets.stage.max() > MOST_STAGES:
             raise _contradiction(f"no threshold is left after {MOST_STAGES} stages")
         if brackets.stuck().any():
-            yield from _snap(site, samples, brackets, np.flatnonzero(brackets.stuck()))
+            yield from _snap(block, samples, brackets, np.flatnonzero(brackets.stuck()))
         elif (ready := brackets.ready()).any():
-            yield from _finish(site, samples, brackets, np.flatnonzero(ready), total, most)
+            yield from _finish(block, samples, brackets, np.flatnonzero(ready), total, most)
         else:
             which = np.flatnonzero(brackets.open)
             pivots = brackets.pivots(which, width)
             counts = yield from _counted(samples, brackets, which, pivots, total, most)
             brackets.shrink(which, pivots, counts.T)
-        site.shown.bracket = brackets.first
+        block.progress.bracket = brackets.first
     return brackets
 
 
@@ -324,16 +324,16 @@ def _contradiction(what: str) -> ValueError:
     )
 
 
-def _brackets(site: Site, ranks: Ints, n: Ints) -> Brackets:
+def _brackets(block: Block, ranks: Ints, n: Ints) -> Brackets:
     """Return the state of a search for all ranks, at its beginning."""
     levels = ranks.shape[1]
-    grains = np.repeat([demand.grain(site.requirement) for demand in site.demands], levels)
+    grains = np.repeat([demand.grain(block.requirement) for demand in block.demands], levels)
     return Brackets(ranks.ravel(), np.repeat(n, levels), np.repeat(np.arange(len(n)), levels), grains)
 
 
-def counted_outcome(site: Site, ranks: Ints, n: Ints, brackets: Brackets, examples: Ints | None = None) -> Outcome:
+def counted_outcome(block: Block, ranks: Ints, n: Ints, brackets: Brackets, examples: Ints | None = None) -> Answers:
     """Say what was found, the same on every device; `examples` weigh so much where scores are drops of losses."""
-    unit = site.requirement.loss_unit
+    unit = block.requirement.loss_unit
     found = np.where(ranks > n[:, None], np.inf, from_keys(brackets.high).reshape(ranks.shape))
     found = np.where(ranks <= 0, -np.inf, found)  # losses that are small enough with nothing in the sets
     counted = np.where(ranks <= 0, 0, brackets.at_high.reshape(ranks.shape))
@@ -341,15 +341,15 @@ def counted_outcome(site: Site, ranks: Ints, n: Ints, brackets: Brackets, exampl
         [
             structs.replace(
                 too_few(int(r), int(n[t])) if r > n[t] else Certificate("counted", int(r), int(counted[t, a])),
-                weight=None if site.alike(t) else int(n[t]),
+                weight=None if block.alike(t) else int(n[t]),
                 losses=None if examples is None else unit * int(examples[t]),
             )
             for a, r in enumerate(ranks[t])
         ]
         for t in range(len(n))
     ]
-    thresholds = np.broadcast_to(found, (len(site.here), *ranks.shape)).copy()
-    return Outcome(thresholds, certificates, brackets=brackets.last.reshape(2, *ranks.shape))
+    thresholds = np.broadcast_to(found, (len(block.rows), *ranks.shape)).copy()
+    return Answers(thresholds, certificates, brackets=brackets.last.reshape(2, *ranks.shape))
 
 
 def _ladder(low: float, high: float, problems: int) -> Floats:
@@ -369,12 +369,12 @@ def _counted(
 
 
 def _finish(
-    site: Site, samples: WeightedScores, brackets: Brackets, which: Ints, total: Total, most: int
+    block: Block, samples: WeightedScores, brackets: Brackets, which: Ints, total: Total, most: int
 ) -> Protocol[None]:
     """Name the score: the largest <= hi where count(hi) = r, else the smallest > lo, whose rank is then counted."""
     above = brackets.from_below()[which]
     low, high = samples.inside(brackets.trial[which], from_keys(brackets.low[which]), from_keys(brackets.high[which]))
-    found = (yield from largest(np.where(above, -low, high), site))[0]
+    found = (yield from largest(np.where(above, -low, high), block))[0]
     answer = to_keys(np.where(above, -found, found))
     brackets.close(which[~above], answer[~above], brackets.at_high[which[~above]])
     if above.any():
@@ -383,10 +383,10 @@ def _finish(
         brackets.close(rest, answer[above], counts[0])
 
 
-def _snap(site: Site, samples: WeightedScores, brackets: Brackets, which: Ints) -> Protocol[None]:
+def _snap(block: Block, samples: WeightedScores, brackets: Brackets, which: Ints) -> Protocol[None]:
     """Draw a bracket in to the scores that it holds; if these are all equal, that is the answer."""
     low, high = samples.inside(brackets.trial[which], from_keys(brackets.low[which]), from_keys(brackets.high[which]))
-    ends = (yield from largest(np.stack([-low, high], axis=1), site))[0]
+    ends = (yield from largest(np.stack([-low, high], axis=1), block))[0]
     smallest, greatest = to_keys(-ends[0]), to_keys(ends[1])
     if (smallest > greatest).any():
         raise _contradiction("no score lies where some were counted")
@@ -457,7 +457,7 @@ class Brackets:
             by_value = bottom[:, None] * (1 - parts) + top[:, None] * parts
         keys = to_keys(np.where(np.isnan(by_value), 0.0, by_value))
         by_key = [self._between(int(a), int(b), width) for a, b in zip(low, high, strict=True)]
-        late = (self.stage[which] >= PATIENCE) | ~np.isfinite(bottom) | ~np.isfinite(top)
+        late = (self.stage[which] >= STAGES_BY_VALUE) | ~np.isfinite(bottom) | ~np.isfinite(top)
         keys = np.where(late[:, None], np.array(by_key, dtype=np.int64).reshape(keys.shape), keys)
         return np.sort(np.clip(keys, (low + 1)[:, None], (high - 1)[:, None]), axis=1)
 

@@ -36,8 +36,8 @@ from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.kernels.ranks import Demand
 from conformesh.kernels.varints import read_at, written
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.protocols.block import Answers, Block, signed
 from conformesh.protocols.messages import Gather, Gathered, Gathering, Packets
-from conformesh.protocols.site import Outcome, Site, signed
 from conformesh.results.certificate import Certificate, too_few
 
 Ints = NDArray[np.int64]
@@ -50,7 +50,7 @@ REMEMBERED = 4096  # entries, of which a device without rounds reads the same ag
 NOTHING = -(2**63)  # below the key of every float
 
 
-class Known(NamedTuple):
+class DeviceSketch(NamedTuple):
     """What is known of one device's scores: keys ascending, and how many of its scores lie at or below each, surely.
 
     `most` says how many lie at or below each key at most, up to the next one that is known.
@@ -62,28 +62,28 @@ class Known(NamedTuple):
     size: int
 
 
-Row = tuple[Known, ...]  # of one device, by trial
+Row = tuple[DeviceSketch, ...]  # of one device, by trial
 
 
 def by_entries(
-    site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], points: int | None
-) -> Gathering[Outcome]:
+    block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], points: int | None
+) -> Gathering[Answers]:
     """Find the exact threshold of every trial and level, or the best that is certain of those who were heard."""
-    if site.requirement.loss_unit or site.requirement.is_weighted or samples.weights is not None:
+    if block.requirement.loss_unit or block.requirement.is_weighted or samples.weights is not None:
         raise ValueError("without rounds e-dcp counts every score alike, and these have weights of their own")
-    sketch = _Sketch(alphas, points or POINTS, site.trials)
+    sketch = _Sketch(alphas, points or POINTS, block.trials)
     first: Gathered = yield Gather(sketch.packets(samples), sketch.check)
-    known = [sketch.read(first.packets[row]) if first.heard[row] else None for row in range(site.devices)]
+    known = [sketch.read(first.packets[row]) if first.heard[row] else None for row in range(block.devices)]
     if not first.complete:
-        return _as_heard(site, alphas, _with_own(site, samples, known), first.heard)
-    everybody = _Table(site, alphas, known)
+        return _as_heard(block, alphas, _with_own(block, samples, known), first.heard)
+    everybody = _Table(block, alphas, known)
     windows = everybody.windows()
     refined = partial(_row_refined, known=tuple(known), windows=windows)
     second: Gathered = yield Gather(_window_packets(samples, windows), refined)
     for row in np.flatnonzero(second.heard).tolist():
         known[row] = refined(second.packets[row], row)
-    everybody = _Table(site, alphas, known if second.complete else _with_own(site, samples, known))
-    return everybody.outcome(len(site.here), exact=second.complete)
+    everybody = _Table(block, alphas, known if second.complete else _with_own(block, samples, known))
+    return everybody.outcome(len(block.rows), exact=second.complete)
 
 
 # --- the first entry --------------------------------------------------------------------------------------------------
@@ -137,11 +137,11 @@ class _Sketch:
         self.read(entry)
 
 
-def _known(values: NDArray[np.float64], ranks: Ints, size: int) -> Known:
+def _known(values: NDArray[np.float64], ranks: Ints, size: int) -> DeviceSketch:
     keys = to_keys(values)
     if (keys[1:] < keys[:-1]).any():  # a difference of keys may overflow
         raise ValueError("order statistics that do not ascend")
-    return Known(keys, ranks, np.append(ranks[1:] - 1, size)[: len(ranks)], size)
+    return DeviceSketch(keys, ranks, np.append(ranks[1:] - 1, size)[: len(ranks)], size)
 
 
 def _number(data: NDArray[np.uint8], at: int) -> tuple[int, int]:
@@ -218,7 +218,7 @@ def _row_refined(entry: bytes, owner: int, known: Sequence[Row | None], windows:
     return tuple(map(_refined, first, _read_window(entry, windows, len(first))))
 
 
-def _refined(known: Known, finer: Sequence[_Inside]) -> Known:
+def _refined(known: DeviceSketch, finer: Sequence[_Inside]) -> DeviceSketch:
     """Return what is known of a device with its scores inside the windows."""
     keys, least = [known.keys], [known.least]
     for window, below, inside in finer:
@@ -229,18 +229,22 @@ def _refined(known: Known, finer: Sequence[_Inside]) -> Known:
     at, order = np.concatenate(keys), np.concatenate(least)
     sorting = np.lexsort((order, at))
     at, order = at[sorting], np.maximum.accumulate(order[sorting])
-    return Known(at, order, np.full(len(at), known.size), known.size)  # what lies below at most is no longer asked
+    return DeviceSketch(
+        at, order, np.full(len(at), known.size), known.size
+    )  # what lies below at most is no longer asked
 
 
-def _with_own(site: Site, samples: WeightedScores, known: Sequence[Row | None]) -> list[tuple[Known, ...] | None]:
+def _with_own(
+    block: Block, samples: WeightedScores, known: Sequence[Row | None]
+) -> list[tuple[DeviceSketch, ...] | None]:
     """Return what a device knows that is alone here: all its own scores, and what it has heard of others."""
     found = [*known]
-    if len(site.here) == 1:
+    if len(block.rows) == 1:
         own = []
-        for t in range(site.trials):
+        for t in range(block.trials):
             keys = to_keys(samples.segment(0, t))
-            own.append(Known(keys, 1 + np.arange(len(keys)), np.full(len(keys), len(keys)), len(keys)))
-        found[int(site.here[0])] = tuple(own)
+            own.append(DeviceSketch(keys, 1 + np.arange(len(keys)), np.full(len(keys), len(keys)), len(keys)))
+        found[int(block.rows[0])] = tuple(own)
     return found
 
 
@@ -250,19 +254,19 @@ def _with_own(site: Site, samples: WeightedScores, known: Sequence[Row | None]) 
 class _Table:
     """What is known of some devices, and what the promise asks of these: `known[row]` by trial, None if unheard."""
 
-    def __init__(self, site: Site, alphas: tuple[Fraction, ...], known: Sequence[Row | None]) -> None:
-        self.site, self.alphas = site, alphas
+    def __init__(self, block: Block, alphas: tuple[Fraction, ...], known: Sequence[Row | None]) -> None:
+        self.block, self.alphas = block, alphas
         self.rows = [row for row, one in enumerate(known) if one is not None]
         self.known = [one for one in known if one is not None]
-        self.demands = [self._demand(t) for t in range(site.trials)]
+        self.demands = [self._demand(t) for t in range(block.trials)]
 
     def _sizes(self, t: int) -> Ints:
         return np.array([one[t].size for one in self.known], dtype=np.int64)
 
     def _demand(self, t: int) -> Demand:
-        given, ids = self.site.requirement.shares, self.site.network.ids
+        given, ids = self.block.requirement.shares, self.block.network.ids
         shares = None if given is None else [given[ids[row]] for row in self.rows]
-        return self.site.requirement.demand(self._sizes(t), self.alphas, shares=shares)
+        return self.block.requirement.demand(self._sizes(t), self.alphas, shares=shares)
 
     def _weights(self, t: int) -> Ints:
         weights = self.demands[t].weights
@@ -274,7 +278,7 @@ class _Table:
 
     def rank(self, t: int, level: int) -> int:
         """Return the rank that the promise asks of these devices."""
-        demand, requirement = self.demands[t], self.site.requirement
+        demand, requirement = self.demands[t], self.block.requirement
         spare = int(self._sizes(t).sum()) * demand.rounded
         return demand.required(requirement, self.alphas[level], t, level, self.total(t), spare)
 
@@ -294,7 +298,7 @@ class _Table:
     def windows(self) -> list[Window]:
         """Return where the answers must lie, of all problems that have one."""
         found = []
-        for t in range(self.site.trials):
+        for t in range(self.block.trials):
             keys, least = self.certain(t)
             most = self._possible(t)
             for level in range(len(self.alphas)):
@@ -306,12 +310,12 @@ class _Table:
                 found.append(Window(t, int(keys[below]) if below >= 0 else NOTHING, high))
         return found
 
-    def outcome(self, here: int, heard: tuple[str, ...] = (), exact: bool = False) -> Outcome:
+    def outcome(self, here: int, heard: tuple[str, ...] = (), exact: bool = False) -> Answers:
         """Return the smallest thresholds that are certain."""
-        shape = self.site.trials, len(self.alphas)
+        shape = self.block.trials, len(self.alphas)
         thresholds, brackets = np.full(shape, np.inf), np.full((2, *shape), np.inf)
         certificates = []
-        for t in range(self.site.trials):
+        for t in range(self.block.trials):
             keys, least = self.certain(t)
             row = []
             for level, alpha in enumerate(self.alphas):
@@ -327,17 +331,17 @@ class _Table:
                 row.append(self._signed(certificate, t, level, alpha, total, heard))
             certificates.append(row)
         each = np.broadcast_to(thresholds, (here, *shape)).copy()
-        sizes = np.zeros((self.site.devices, shape[0]), dtype=np.int64)
+        sizes = np.zeros((self.block.devices, shape[0]), dtype=np.int64)
         sizes[self.rows] = np.stack([self._sizes(t) for t in range(shape[0])], axis=1)
         brackets = np.where(np.isnan(brackets), -np.inf, brackets)
-        return Outcome(each, certificates, brackets=brackets if exact else None, sizes=sizes)
+        return Answers(each, certificates, brackets=brackets if exact else None, sizes=sizes)
 
     def _signed(
         self, certificate: Certificate, t: int, level: int, alpha: Fraction, total: int, heard: tuple[str, ...]
     ) -> Certificate:
         demand = self.demands[t]
         told = structs.replace(certificate, heard=heard, weight=None if demand.weights is None else total)
-        return signed(told, demand, self.site.requirement, t, level, alpha)
+        return signed(told, demand, self.block.requirement, t, level, alpha)
 
 
 def _summed(keys: Sequence[Ints], counts: Sequence[Ints], weights: Ints) -> tuple[Ints, Ints]:
@@ -351,28 +355,28 @@ def _summed(keys: Sequence[Ints], counts: Sequence[Ints], weights: Ints) -> tupl
 
 
 def _as_heard(
-    site: Site, alphas: tuple[Fraction, ...], known: Sequence[Row | None], heard: NDArray[np.bool_]
-) -> Outcome:
+    block: Block, alphas: tuple[Fraction, ...], known: Sequence[Row | None], heard: NDArray[np.bool_]
+) -> Answers:
     """Return what is certain before the first entries are complete: about the heard, and about everybody."""
-    table = _Table(site, alphas, known)
-    names = tuple(site.network.ids[row] for row in table.rows)
-    return replace(table.outcome(len(site.here), names), about_all=_about_all(site, alphas, known, heard))
+    table = _Table(block, alphas, known)
+    names = tuple(block.network.ids[row] for row in table.rows)
+    return replace(table.outcome(len(block.rows), names), about_all=_about_all(block, alphas, known, heard))
 
 
 def _about_all(
-    site: Site, alphas: tuple[Fraction, ...], known: Sequence[Row | None], heard: NDArray[np.bool_]
-) -> Outcome | None:
+    block: Block, alphas: tuple[Fraction, ...], known: Sequence[Row | None], heard: NDArray[np.bool_]
+) -> Answers | None:
     """Return what is certain about everybody though some were not heard, where it is known how much they may hold.
 
     The swap rank of the target `sizes` only grows with the number of scores, and scores that nobody has heard of count
     as none at or below the threshold.
     """
-    if site.caps is None or site.requirement.mixture != "sizes" or site.requirement.pac_confidence is not None:
+    if block.caps is None or block.requirement.mixture != "sizes" or block.requirement.pac_confidence is not None:
         return None
     nobody = np.empty(0, np.int64)
     filled = [
-        (Known(nobody, nobody, nobody, int(site.caps[row])),) * site.trials if one is None else one
+        (DeviceSketch(nobody, nobody, nobody, int(block.caps[row])),) * block.trials if one is None else one
         for row, one in enumerate(known)
     ]
-    strict = replace(site, requirement=replace(site.requirement, rank_rule="swap"))
-    return _Table(strict, alphas, filled).outcome(len(site.here))
+    strict = replace(block, requirement=replace(block.requirement, rank_rule="swap"))
+    return _Table(strict, alphas, filled).outcome(len(block.rows))

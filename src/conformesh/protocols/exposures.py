@@ -18,6 +18,7 @@ from conformesh.privacy.exposure import ALL, EACH, Revealed, Where, parts_withou
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.protocols.anchor import ANCHORS
 from conformesh.protocols.averages import WAYS
+from conformesh.protocols.block import Block
 from conformesh.protocols.e_dcp import EDCP, POINTS, best_width, chosen, way_to_add
 from conformesh.protocols.entries import POINTS as TOLD
 from conformesh.protocols.fedcp_qq import FedCPQQ
@@ -26,7 +27,6 @@ from conformesh.protocols.ladder import RUNGS
 from conformesh.protocols.p_dcp import PDCP
 from conformesh.protocols.q_dcp import QDCP
 from conformesh.protocols.r_dcp import RDCP
-from conformesh.protocols.site import Site
 from conformesh.protocols.spectral import known_weights
 from conformesh.protocols.wfcp import WFCP
 
@@ -150,12 +150,12 @@ def _schedule(where: Where, options: EDCP) -> tuple[str, str]:
     if where.network is None:
         return "window" if options.schedule == "auto" else options.schedule, "tree"
     sizes = np.full((where.devices, 1), where.scores)
-    site = replace(Site.everywhere(where.network, sizes), alphas=(where.alpha,))
-    plan = chosen(site, options, site.ranks(), site.totals)
+    block = replace(Block.everywhere(where.network, sizes), alphas=(where.alpha,))
+    plan = chosen(block, options, block.ranks(), block.totals)
     if plan.schedule != "count" or plan.over == "tree":
         return plan.schedule, plan.over
-    width = options.width or best_width(site, options.aggregate, options.prefer)
-    return plan.schedule, way_to_add(site, options.aggregate, options.prefer, width)
+    width = options.width or best_width(block, options.aggregate, options.prefer)
+    return plan.schedule, way_to_add(block, options.aggregate, options.prefer, width)
 
 
 def _stages(where: Where, ends: bool, by: str) -> list[Revealed]:
@@ -222,8 +222,8 @@ def _estimates(where: Where, rounds: int) -> list[Revealed]:
 def _sums_by(where: Where, aggregate: str) -> str:
     if where.network is None:
         return "tree" if aggregate not in AGGREGATORS else aggregate
-    site = Site.everywhere(where.network, np.full((where.devices, 1), where.scores))
-    return way_to_add(replace(site, alphas=(where.alpha,)), aggregate, "balanced", 1)
+    block = Block.everywhere(where.network, np.full((where.devices, 1), where.scores))
+    return way_to_add(replace(block, alphas=(where.alpha,)), aggregate, "balanced", 1)
 
 
 def r_dcp(where: Where, options: RDCP) -> list[Revealed]:

@@ -36,7 +36,7 @@ class Faults:
     loss: float = 0.0
     activation: float = 1.0
     links: float = 1.0
-    liars: tuple[int, ...] = ()
+    byzantine: tuple[int, ...] = ()
     attack: str = ""
     seed: int = 0
 
@@ -46,10 +46,10 @@ class Faults:
             if not (isinstance(value, float | int) and min(low, high) <= value <= 1 and value != high):
                 bounds = "at least 0 and below 1" if name == "loss" else "above 0 and at most 1"
                 raise ValueError(f"{name} must be {bounds}, got {value!r}")
-        if bool(self.liars) != bool(self.attack):
+        if bool(self.byzantine) != bool(self.attack):
             raise ValueError(
                 "liars and attack go together: which devices lie, and how, "
-                f"got {len(self.liars)} liars and attack {self.attack!r}"
+                f"got {len(self.byzantine)} liars and attack {self.attack!r}"
             )
 
     @property

@@ -15,10 +15,10 @@ from functools import cache
 import numpy as np
 
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.bounds.quantile_of_quantiles import best_ranks
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
-from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.wire import Wire
 from conformesh.results.certificate import Certificate, too_few
 
@@ -30,30 +30,32 @@ class FedCPQQ:
     wire: int = option(64, "bits per number on the wire: 16, 32 or 64")
 
 
-def fedcp_qq(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: FedCPQQ) -> Protocol[Outcome]:
+def fedcp_qq(
+    block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: FedCPQQ
+) -> Protocol[Answers]:
     """Send one local order statistic up; take the best order statistic of what arrived."""
     wire = Wire(options.wire)
-    ranks = np.zeros((site.devices, site.trials, len(alphas)), dtype=np.int64)
+    ranks = np.zeros((block.devices, block.trials, len(alphas)), dtype=np.int64)
     choose = cache(lambda sizes, alpha: best_ranks(np.array(sizes), float(1 - alpha)))  # trials often share their sizes
-    choices = [[choose(tuple(site.sizes[:, t].tolist()), a) for a in alphas] for t in range(site.trials)]
-    for t, a in np.ndindex(site.trials, len(alphas)):
+    choices = [[choose(tuple(block.sizes[:, t].tolist()), a) for a in alphas] for t in range(block.trials)]
+    for t, a in np.ndindex(block.trials, len(alphas)):
         if (choice := choices[t][a]) is not None:
-            ranks[site.sizes[:, t] > 0, t, a] = choice.local
-    mine = samples.at_rank(ranks[site.here])
+            ranks[block.sizes[:, t] > 0, t, a] = choice.local
+    mine = samples.at_rank(ranks[block.rows])
     sent = wire.outward(mine, np.inf)
     per_device = mine[0].size
-    everyone = yield Pool(sent.ravel(), np.arange(len(site.here) + 1) * per_device)
-    received = everyone.values.astype(np.float64).reshape(site.devices, site.trials, len(alphas))
+    everyone = yield Pool(sent.ravel(), np.arange(len(block.rows) + 1) * per_device)
+    received = everyone.values.astype(np.float64).reshape(block.devices, block.trials, len(alphas))
 
     thresholds = np.full(mine.shape, np.inf)
     certificates = []
-    for t in range(site.trials):
-        holders = site.sizes[:, t] > 0
+    for t in range(block.trials):
+        holders = block.sizes[:, t] > 0
         row = []
         for a, alpha in enumerate(alphas):
             choice = choices[t][a]
             if choice is None:
-                n = int(site.totals[t])
+                n = int(block.totals[t])
                 row.append(too_few(n + 1, n))
                 continue
             thresholds[:, t, a] = np.sort(received[holders, t, a])[choice.server - 1]
@@ -63,4 +65,4 @@ def fedcp_qq(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], 
             )
             row.append(Certificate("assumed", assumption=words))
         certificates.append(row)
-    return Outcome(thresholds, certificates)
+    return Answers(thresholds, certificates)

@@ -24,20 +24,20 @@ from numpy.typing import NDArray
 from conformesh.kernels.bits import Bits, marked, marks, unions, words_for
 from conformesh.kernels.segments import take_segments
 from conformesh.kernels.varints import lengths, read, read_at, written
+from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Packets, Protocol, Quiet, Tell, Told
-from conformesh.protocols.site import Site
 
 Ints = NDArray[np.int64]
 SHORT = 16  # bytes up to which entries are copied by rows of a table
 
 
-def everybody(site: Site, mine: Packets, numbers: Ints | None = None) -> Protocol[Packets]:
+def everybody(block: Block, mine: Packets, numbers: Ints | None = None) -> Protocol[Packets]:
     """Tell everybody everybody's string.
 
     Parameters
     ----------
     mine
-        What the devices here have to say, in the order of `site.here`.
+        What the devices here have to say, in the order of `block.rows`.
     numbers
         How many numbers the string of every device stands for, (devices,) by row: for the ledger. By default as many
         as it fills words of 64 bits.
@@ -47,37 +47,37 @@ def everybody(site: Site, mine: Packets, numbers: Ints | None = None) -> Protoco
     Packets
         The strings of all devices, by row.
     """
-    entries, ears, check = _Entries.of(site, mine), _Ears.of(site), partial(_check, devices=site.devices)
-    news = marks(np.arange(len(site.here)), site.here, (len(site.here), words_for(site.devices)))
+    entries, ears, check = _Entries.of(block, mine), _Ears.of(block), partial(_check, devices=block.devices)
+    news = marks(np.arange(len(block.rows)), block.rows, (len(block.rows), words_for(block.devices)))
     known, held = news.copy(), np.zeros(len(news), dtype=np.int64)
-    site.shown.heard = "heard", lambda: held
-    for left in reversed(range(site.network.diameter)):
+    block.progress.heard = "heard", lambda: held
+    for left in reversed(range(block.network.diameter)):
         each, owners = np.bitwise_count(news).sum(axis=1, dtype=np.int64), marked(news)
         speakers = np.flatnonzero(each)
         ends = np.cumsum(each[speakers])
         held += each
-        complete = speakers[held[speakers] == site.devices]  # after this nothing is news to them
+        complete = speakers[held[speakers] == block.devices]  # after this nothing is news to them
         quiet = Quiet(complete, np.full(len(complete), left))
         many = _sums(entries.words if numbers is None else numbers, owners, ends)
         told: Told = yield Tell(entries.told(owners, ends), speakers, many, check, quiet)
-        news = ears.heard(news, entries.from_elsewhere(told, ears, site)) & ~known
+        news = ears.heard(news, entries.from_elsewhere(told, ears, block)) & ~known
         known |= news
-    return entries.all_of(site, known)
+    return entries.all_of(block, known)
 
 
-def everybodys_numbers(site: Site, mine: NDArray[np.integer]) -> Protocol[Ints]:
+def everybodys_numbers(block: Block, mine: NDArray[np.integer]) -> Protocol[Ints]:
     """Tell everybody everybody's row of whole numbers >= 0, (devices here, ...); return those of all, by row."""
     each = int(np.prod(mine.shape[1:], dtype=np.int64))
     strings = _strings(mine.reshape(len(mine), each).astype(np.int64))
-    found = yield from everybody(site, strings, np.full(site.devices, each))
+    found = yield from everybody(block, strings, np.full(block.devices, each))
     counted = np.diff(np.append(0, np.cumsum(found.values < 128))[found.offsets])  # a number ends in such a byte
     if (counted != each).any():
         owner = int(np.argmax(counted != each))
         raise ValueError(
-            f"{each} numbers of device {site.network.ids[owner]} should have come, and {counted[owner]} did; run the "
+            f"{each} numbers of device {block.network.ids[owner]} should have come, and {counted[owner]} did; run the "
             "same version of conformesh on every device, and look whether this one can be trusted"
         )
-    return read(found.values).reshape(site.devices, *mine.shape[1:])
+    return read(found.values).reshape(block.devices, *mine.shape[1:])
 
 
 def _strings(table: Ints) -> Packets:
@@ -103,14 +103,14 @@ class _Ears:
     columns: Ints
 
     @classmethod
-    def of(cls, site: Site) -> _Ears:
-        senders = site.network.indices[site.edge_rows].astype(np.int64)
-        place = np.full(site.devices, -1, dtype=np.int64)
-        place[site.here] = np.arange(len(site.here))
+    def of(cls, block: Block) -> _Ears:
+        senders = block.network.indices[block.edge_rows].astype(np.int64)
+        place = np.full(block.devices, -1, dtype=np.int64)
+        place[block.rows] = np.arange(len(block.rows))
         # Without an index np.unique would load numpy.ma, which a device needs for nothing else.
         ghosts = np.unique(senders[place[senders] < 0], return_index=True)[0]
-        place[ghosts] = len(site.here) + np.arange(len(ghosts))
-        degree = site.network.degree[site.here]
+        place[ghosts] = len(block.rows) + np.arange(len(ghosts))
+        degree = block.network.degree[block.rows]
         return cls(ghosts, np.cumsum(degree) - degree, place[senders])
 
     def heard(self, here: Bits, elsewhere: Bits) -> Bits:
@@ -131,17 +131,17 @@ class _Entries:
     place: Ints
 
     @classmethod
-    def of(cls, site: Site, mine: Packets) -> _Entries:
+    def of(cls, block: Block, mine: Packets) -> _Entries:
         sizes = np.diff(mine.offsets)
-        heads = _strings(np.stack([site.here, sizes], axis=1))
+        heads = _strings(np.stack([block.rows, sizes], axis=1))
         both = Packets(
             np.concatenate([heads.values, mine.values]),
             np.concatenate([heads.offsets, heads.offsets[-1] + mine.offsets[1:]]),
         )
         each = np.arange(len(mine))
         entries = both.taken(np.stack([each, len(mine) + each], axis=1).ravel())
-        place = np.full(site.devices, -1, dtype=np.int64)
-        place[site.here] = each
+        place = np.full(block.devices, -1, dtype=np.int64)
+        place[block.rows] = each
         return cls(entries.values, entries.offsets[::2], entries.offsets[1::2], place)
 
     @property
@@ -164,7 +164,7 @@ class _Entries:
         table[filled] = self.values
         return Packets(table[places][filled[places]], taken)
 
-    def from_elsewhere(self, told: Told, ears: _Ears, site: Site) -> Bits:
+    def from_elsewhere(self, told: Told, ears: _Ears, block: Block) -> Bits:
         """Keep what is new of what ghosts said; return who said what. What devices here say is known here."""
         shape = len(ears.ghosts), words_for(len(self.place))
         if not len(ears.ghosts):
@@ -180,7 +180,7 @@ class _Entries:
         same = self._are_known(owner, packets.values, start, stop)
         if not same.all():
             wrong = int(np.argmin(same))
-            speaker, of = (site.network.ids[row] for row in (sender[said[wrong]], owner[wrong]))
+            speaker, of = (block.network.ids[row] for row in (sender[said[wrong]], owner[wrong]))
             raise ValueError(
                 f"round {told.round}: device {speaker} says something else of device {of} than was heard before: this "
                 "one, or one of those in between, says what is not so; look whether they can be trusted"
@@ -206,19 +206,19 @@ class _Entries:
         self.bodies = np.concatenate([self.bodies, ends - (stop - body)])
         self.offsets = np.concatenate([self.offsets, ends])
 
-    def all_of(self, site: Site, known: Bits) -> Packets:
+    def all_of(self, block: Block, known: Bits) -> Packets:
         """Return everybody's string, by row; every device here must have heard of everybody."""
-        everybody = np.arange(site.devices)
+        everybody = np.arange(block.devices)
         missing = marks(0 * everybody, everybody, (1, known.shape[1])) & ~known
         if missing.any():
             k = int(np.argmax(missing.any(axis=1)))
             owner = int(marked(missing[k : k + 1])[0])
             raise ValueError(
-                f"device {int(site.here[k])} has heard nothing of device {owner} in as many rounds as the diameter, "
-                f"{site.network.diameter}; check that all have the same map"
+                f"device {int(block.rows[k])} has heard nothing of device {owner} in as many rounds as the diameter, "
+                f"{block.network.diameter}; check that all have the same map"
             )
         ends = np.stack([self.bodies[self.place], self.offsets[self.place + 1]], axis=1).ravel()
-        order = 2 * np.arange(site.devices)
+        order = 2 * np.arange(block.devices)
         sizes = np.diff(ends)[order]
         within = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         return Packets(self.values[np.repeat(ends[order], sizes) + within], np.concatenate([[0], np.cumsum(sizes)]))

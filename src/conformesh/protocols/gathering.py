@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.flood import everybody
 from conformesh.protocols.messages import Gather, Gathered, Gathering, Packets, Protocol
-from conformesh.protocols.site import Outcome, Site
 
 
-class Said(NamedTuple):
+class Claims(NamedTuple):
     """What devices say where some lie: one string for each device, and whether it says two different ones."""
 
     packets: Packets
@@ -26,43 +26,43 @@ class Said(NamedTuple):
 
 
 # From what the devices here would say to what they do; only a simulator, which hosts all of them, has one.
-Attack = Callable[[Gather, Site], Said]
+Attack = Callable[[Gather, Block], Claims]
 
 
 def flooded(
-    protocol: Gathering[Outcome], site: Site, attack: Attack | None = None, sealed: bool = True
-) -> Protocol[Outcome]:
+    protocol: Gathering[Answers], block: Block, attack: Attack | None = None, sealed: bool = True
+) -> Protocol[Answers]:
     """Drive a protocol, and answer by flooding what it asks of everybody; all else goes to the engine.
 
     `sealed` says whether nobody can change what others say: so it is where one process hosts all of them.
     """
-    return (yield from answering(protocol, lambda message: _answer(message, site, attack, sealed)))
+    return (yield from answering(protocol, lambda message: _answer(message, block, attack, sealed)))
 
 
-def answering(protocol: Generator[Any, Any, Outcome], own: Callable[[Any], Protocol[Any] | None]) -> Protocol[Outcome]:
+def answering(protocol: Generator[Any, Any, Answers], own: Callable[[Any], Protocol[Any] | None]) -> Protocol[Answers]:
     """Drive a protocol: what `own` has a protocol for is answered by that, all else by the engine."""
     answer: Any = None
     while True:
         try:
             message = protocol.send(answer)
         except StopIteration as end:
-            outcome: Outcome = end.value
+            outcome: Answers = end.value
             return outcome
         others = own(message)
         answer = (yield message) if others is None else (yield from others)
 
 
-def _answer(message: Any, site: Site, attack: Attack | None, sealed: bool) -> Protocol[Gathered] | None:
-    return _gathered(message, site, attack, sealed) if isinstance(message, Gather) else None
+def _answer(message: Any, block: Block, attack: Attack | None, sealed: bool) -> Protocol[Gathered] | None:
+    return _gathered(message, block, attack, sealed) if isinstance(message, Gather) else None
 
 
-def _gathered(message: Gather, site: Site, attack: Attack | None, sealed: bool) -> Protocol[Gathered]:
-    said, twice = message.packets, np.zeros(len(site.here), dtype=np.bool_)
+def _gathered(message: Gather, block: Block, attack: Attack | None, sealed: bool) -> Protocol[Gathered]:
+    said, twice = message.packets, np.zeros(len(block.rows), dtype=np.bool_)
     if attack is not None:
-        said, twice = attack(message, site)
-    found = yield from everybody(site, said)
-    disputed = np.zeros(site.devices, dtype=np.bool_)
-    disputed[site.here] = twice  # both strings reach everybody: what relays pass on is signed
+        said, twice = attack(message, block)
+    found = yield from everybody(block, said)
+    disputed = np.zeros(block.devices, dtype=np.bool_)
+    disputed[block.rows] = twice  # both strings reach everybody: what relays pass on is signed
     check = message.check or (lambda said, row: None)
     for row in np.flatnonzero(~disputed).tolist():
         try:
@@ -72,6 +72,6 @@ def _gathered(message: Gather, site: Site, attack: Attack | None, sealed: bool) 
                 raise
             disputed[row] = True  # signed nonsense is proof enough, and must not stop the others
     if disputed.any():
-        kept = [b"" if disputed[row] else found[row] for row in range(site.devices)]
+        kept = [b"" if disputed[row] else found[row] for row in range(block.devices)]
         found = Packets.of(kept)
     return Gathered(found, ~disputed, disputed, sealed)

@@ -33,10 +33,10 @@ from numpy.typing import NDArray
 from conformesh.kernels.group_fit import Bends, Vertices, first_vertex, improved, leaning
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import Total
+from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.consensus import largest
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.quantiser import agree_on_ends
-from conformesh.protocols.site import Outcome, Site
 from conformesh.results.certificate import Certificate
 
 Floats = NDArray[np.float64]
@@ -52,7 +52,7 @@ FINEST = 1e13  # of slopes: whole numbers over small determinants are told apart
 
 
 @dataclass(eq=False)
-class Cell:
+class ScoreInterval:
     """Scores of one atom between two values, both included; `tight` where both are scores."""
 
     low: float
@@ -83,15 +83,17 @@ class Cell:
 class Book:
     """What everybody knows of the scores: for each atom its cells in ascending order; `trials` are those of atoms."""
 
-    cells: list[list[Cell]]
+    cells: list[list[ScoreInterval]]
     trials: Ints
 
     @classmethod
     def of(cls, counts: Ints, low: float, high: float, trials: Ints) -> Book:
         """Begin with one cell for each atom that has scores, from the smallest score of all to the largest."""
-        return cls([[Cell(low, high, count, tight=False)] if count else [] for count in counts.tolist()], trials)
+        return cls(
+            [[ScoreInterval(low, high, count, tight=False)] if count else [] for count in counts.tolist()], trials
+        )
 
-    def bends(self, level: Level) -> tuple[Bends, Bends]:
+    def bends(self, level: PinballLevel) -> tuple[Bends, Bends]:
         """Return where the atoms' functions bend: apart from each other, as the simplex method needs it, and as is."""
         spots = [_spots(own, atom) for atom, own in enumerate(self.cells)]
         width = max(len(where) for where, _ in spots) + 2
@@ -122,31 +124,34 @@ class Book:
         """Return how many scores of an atom are at or below a value that no open cell holds."""
         return sum(cell.scores for cell in self.cells[atom] if cell.high <= value)
 
-    def split(self, atom: int, index: int, cuts: list[float], counts: list[int]) -> list[Cell]:
+    def split(self, atom: int, index: int, cuts: list[float], counts: list[int]) -> list[ScoreInterval]:
         """Return the cells that counts at cuts make of one; `counts` are those of the whole atom."""
         cell, before = self.cells[atom][index], sum(one.scores for one in self.cells[atom][:index])
         lows = [cell.low, *(float(np.nextafter(cut, np.inf)) for cut in cuts)]
         highs = [*cuts, cell.high]
         ranks = [before, *counts, before + cell.scores]
         parts = [
-            Cell(low, high, above - below, tight=False, splits=cell.splits + 1)
+            ScoreInterval(low, high, above - below, tight=False, splits=cell.splits + 1)
             for low, high, below, above in zip(lows, highs, ranks[:-1], ranks[1:], strict=True)
         ]
         return _resolved([part for part in parts if part.scores])
 
 
-def _resolved(cells: list[Cell]) -> list[Cell]:
+def _resolved(cells: list[ScoreInterval]) -> list[ScoreInterval]:
     """Part cells with two scores, both of which are known, in two."""
     found = []
     for cell in cells:
         if cell.tight and not cell.known and cell.scores == 2:
-            found += [Cell(cell.low, cell.low, 1, tight=True), Cell(cell.high, cell.high, 1, tight=True)]
+            found += [
+                ScoreInterval(cell.low, cell.low, 1, tight=True),
+                ScoreInterval(cell.high, cell.high, 1, tight=True),
+            ]
         else:
             found.append(cell)
     return found
 
 
-def _spots(cells: list[Cell], atom: int) -> tuple[list[float], list[int]]:
+def _spots(cells: list[ScoreInterval], atom: int) -> tuple[list[float], list[int]]:
     """Return values that stand for the scores of an atom, ascending, and for how many each of them stands."""
     where, scores = [], []
     for cell in cells:
@@ -179,14 +184,14 @@ def _apart(at: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class Level:
+class PinballLevel:
     """The level of a regression, in whole numbers: a score above the fit pulls up by `pull` of `steep`."""
 
     pull: int
     steep: int
 
     @classmethod
-    def of(cls, alpha: Fraction, n: int) -> Level:
+    def of(cls, alpha: Fraction, n: int) -> PinballLevel:
         """Return the level just below 1 - alpha at which no group of n scores or fewer has too many above its fit."""
         steep = alpha.denominator * (n + 1)
         if float(steep) * n > FINEST:
@@ -211,7 +216,9 @@ class Hidden:
         return cls(np.array([atom for atom, own in enumerate(book.cells) if own], dtype=np.int64), np.array(ends).T)
 
 
-def fits_for(book: Book, members: Bools, level: Level, hidden: Hidden | None) -> Iterator[tuple[Floats, Floats, Ints]]:
+def fits_for(
+    book: Book, members: Bools, level: PinballLevel, hidden: Hidden | None
+) -> Iterator[tuple[Floats, Floats, Ints]]:
     """Fit all problems, some at a time: their values (problems, atoms), the value for the new point, and its atom.
 
     The value for the new point is -inf where it does not count: without hidden scores, to begin with, none does.
@@ -305,39 +312,39 @@ def _own(at: Vertices, bends: Bends, atoms: Ints) -> Floats:
 
 
 def regressed(
-    site: Site, samples: WeightedScores, members: Bools, hidden: Floats | None, total: Total
-) -> Protocol[Outcome]:
+    block: Block, samples: WeightedScores, members: Bools, hidden: Floats | None, total: Total
+) -> Protocol[Answers]:
     """Find the threshold of every atom and level; `hidden` (devices here, atoms) has one score of each device here."""
-    if any(demand.weights is not None for demand in site.demands):
+    if any(demand.weights is not None for demand in block.demands):
         raise ValueError(
             "group_rule='regression' counts every score alike, and the mixture gives them weights; use "
             "mixture='sizes', or group_rule='seq'"
         )
     counts = np.asarray((yield from total(samples.masses))[0], dtype=np.int64)
     least, most = samples.extremes()
-    ends = yield from agree_on_ends(site, least.min(axis=1, keepdims=True), most.max(axis=1, keepdims=True))
+    ends = yield from agree_on_ends(block, least.min(axis=1, keepdims=True), most.max(axis=1, keepdims=True))
     low, high = ends[:, 0].tolist()
     if not (np.isfinite(low) and np.isfinite(high)):
         raise ValueError("group_rule='regression' adds scores up, so they must be finite, got inf; use 'seq'")
     fitted = spanned(members, counts > 0)
-    run = _Run(site, samples, members[:, fitted], Book.of(counts[fitted], low, high, fitted), total)
-    levels = [Level.of(alpha, int(counts.sum())) for alpha in site.alphas]
+    run = _Run(block, samples, members[:, fitted], Book.of(counts[fitted], low, high, fitted), total)
+    levels = [PinballLevel.of(alpha, int(counts.sum())) for alpha in block.alphas]
     _, reach = yield from run.settle(levels, None)  # most is settled by the few fits without a hidden score
     if hidden is None or (counts > 0).sum() <= MANY:
         inner, _ = yield from run.settle(levels, lambda level: Hidden.anywhere(run.book))
     else:
-        drawn = yield from _drawn(site, hidden[:, fitted], reach, total)
+        drawn = yield from _drawn(block, hidden[:, fitted], reach, total)
         inner, _ = yield from run.settle(levels, lambda level: drawn[level])
     thresholds = np.full((len(counts), len(levels)), np.inf)
     thresholds[fitted] = inner
     covered = counts[:, None] * np.ones(len(levels), dtype=np.int64)
     covered[fitted] = [[run.book.count(atom, value) for value in row] for atom, row in enumerate(inner)]
     certificates = [[Certificate("counted", None, int(count)) for count in row] for row in covered]
-    everywhere = np.broadcast_to(thresholds, (len(site.here), *thresholds.shape)).copy()
-    return Outcome(everywhere, certificates, facts={"exchanges": str(run.exchanges)})
+    everywhere = np.broadcast_to(thresholds, (len(block.rows), *thresholds.shape)).copy()
+    return Answers(everywhere, certificates, facts={"exchanges": str(run.exchanges)})
 
 
-def _drawn(site: Site, hidden: Floats, reach: Floats, total: Total) -> Protocol[list[Hidden]]:
+def _drawn(block: Block, hidden: Floats, reach: Floats, total: Total) -> Protocol[list[Hidden]]:
     """Learn in which atoms drawn scores lie, and whether all of an atom lie below all fits, or above them.
 
     `reach` (levels, 2, atoms) are the smallest and the largest fit without a hidden score.
@@ -347,7 +354,7 @@ def _drawn(site: Site, hidden: Floats, reach: Floats, total: Total) -> Protocol[
     floor, ceiling = reach[:, 0] - room, reach[:, 1] + room
     below, above = hidden[:, None] < floor, there[:, None] & (hidden[:, None] > ceiling)
     table = np.concatenate([there[:, None], below, above], axis=1).astype(np.int64)
-    sums = np.asarray((yield from total(table, site.devices))[0], dtype=np.int64)
+    sums = np.asarray((yield from total(table, block.devices))[0], dtype=np.int64)
     every, low, high = sums[0], *np.split(sums[1:], 2)
     return [
         Hidden(
@@ -362,14 +369,16 @@ def _drawn(site: Site, hidden: Floats, reach: Floats, total: Total) -> Protocol[
 class _Run:
     """One device's part in a regression: what it holds, and what everybody has learnt."""
 
-    site: Site
+    block: Block
     samples: WeightedScores
     members: Bools
     book: Book
     total: Total
     exchanges: int = 0
 
-    def settle(self, levels: list[Level], hidden: Callable[[int], Hidden] | None) -> Protocol[tuple[Floats, Floats]]:
+    def settle(
+        self, levels: list[PinballLevel], hidden: Callable[[int], Hidden] | None
+    ) -> Protocol[tuple[Floats, Floats]]:
         """Make all fits and split the cells they hit, until they hit none.
 
         Return thresholds (atoms, levels), and the smallest and largest fit for each atom, (levels, 2, atoms).
@@ -387,7 +396,7 @@ class _Run:
                     hits |= self.book.hit(values)
             if not hits:
                 return thresholds, reach
-            yield from _refined(self.site, self.samples, self.book, hits, self.total)
+            yield from _refined(self.block, self.samples, self.book, hits, self.total)
             self.exchanges += 1
 
 
@@ -400,18 +409,18 @@ def spanned(members: Bools, held: Bools) -> Ints:
 
 
 def _refined(
-    site: Site, samples: WeightedScores, book: Book, hits: set[tuple[int, int]], total: Total
+    block: Block, samples: WeightedScores, book: Book, hits: set[tuple[int, int]], total: Total
 ) -> Protocol[None]:
     """Split every cell that was hit: by counts, or by naming its ends where few scores are left or counts do not."""
     named = sorted((atom, index) for atom, index in hits if book.cells[atom][index].wants_names)
     counted = sorted(hits - {*named})
     if named:
-        yield from _name_ends(site, samples, book, [(atom, book.cells[atom][index]) for atom, index in named])
-    parts: dict[tuple[int, int], list[Cell]] = {}
+        yield from _name_ends(block, samples, book, [(atom, book.cells[atom][index]) for atom, index in named])
+    parts: dict[tuple[int, int], list[ScoreInterval]] = {}
     if counted:
         cuts = [book.cells[atom][index].cuts() for atom, index in counted]
         trials = book.trials[[atom for (atom, _), own in zip(counted, cuts, strict=True) for _ in own]]
-        counts = yield from _agreed_counts(site, samples, trials, np.concatenate(cuts), total)
+        counts = yield from _agreed_counts(block, samples, trials, np.concatenate(cuts), total)
         ends = np.cumsum([len(own) for own in cuts])
         for place, mine, some in zip(counted, cuts, np.split(counts, ends[:-1]), strict=True):
             parts[place] = book.split(*place, mine, some.tolist())
@@ -419,7 +428,7 @@ def _refined(
         cells[:] = _resolved([part for i, cell in enumerate(cells) for part in parts.get((atom, i), [cell])])
 
 
-def _agreed_counts(site: Site, samples: WeightedScores, trials: Ints, asked: Floats, total: Total) -> Protocol[Ints]:
+def _agreed_counts(block: Block, samples: WeightedScores, trials: Ints, asked: Floats, total: Total) -> Protocol[Ints]:
     """Count the scores of atoms at or below thresholds that every device has worked out for itself.
 
     One more number tells whether all of them have worked out the same.
@@ -427,17 +436,19 @@ def _agreed_counts(site: Site, samples: WeightedScores, trials: Ints, asked: Flo
     mine = samples.counts_of(trials, asked[:, None])[:, 0, :]
     check = zlib.crc32(asked.tobytes() + trials.tobytes()) & 0xFFFF
     words = np.concatenate([mine, np.full((len(mine), 1), check)], axis=1)
-    sums = np.asarray((yield from total(words, max(int(site.sizes.sum()), 0xFFFF * site.devices)))[0], dtype=np.int64)
-    if sums[-1] != check * site.devices:
+    sums = np.asarray((yield from total(words, max(int(block.sizes.sum()), 0xFFFF * block.devices)))[0], dtype=np.int64)
+    if sums[-1] != check * block.devices:
         raise ArithmeticError("devices asked for counts at different thresholds: their arithmetic differs")
     return sums[:-1]
 
 
-def _name_ends(site: Site, samples: WeightedScores, book: Book, named: list[tuple[int, Cell]]) -> Protocol[None]:
+def _name_ends(
+    block: Block, samples: WeightedScores, book: Book, named: list[tuple[int, ScoreInterval]]
+) -> Protocol[None]:
     """Draw cells in to the smallest and the largest score that they hold."""
     lows = np.array([np.nextafter(cell.low, -np.inf) for _, cell in named])
     highs = np.array([cell.high for _, cell in named])
     low, high = samples.inside(book.trials[[atom for atom, _ in named]], lows, highs)
-    ends = (yield from largest(np.stack([-low, high], axis=1), site))[0]
+    ends = (yield from largest(np.stack([-low, high], axis=1), block))[0]
     for (_, cell), first, last in zip(named, (-ends[0]).tolist(), ends[1].tolist(), strict=True):
         cell.low, cell.high, cell.tight = first, last, True

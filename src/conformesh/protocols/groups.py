@@ -33,9 +33,9 @@ from conformesh.kernels.keys import from_keys
 from conformesh.kernels.ranks import AUTO, GROUP_RULES
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import Total
+from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.e_dcp import EDCP, best_width, in_rounds, search, with_exact_sums
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.site import Outcome, Site
 from conformesh.results.certificate import Certificate
 
 Floats = NDArray[np.float64]
@@ -117,23 +117,23 @@ class Grouping:
         return tuple(map(name_of, self.atoms)) if self.by_atoms else self.order
 
 
-def grouped(site: Site, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Outcome]:
+def grouped(block: Block, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Answers]:
     """Run a rule on scores by atom; thresholds and certificates are those of `Grouping.parts`.
 
-    The promise of the site is that of parts of what devices hold; how many examples these hold follows from the sizes,
+    The promise of the block is that of parts of what devices hold; how many examples these hold follows from the sizes,
     as every example is in one atom.
     """
-    examples = np.repeat(site.sizes.sum(axis=1)[:, None], site.trials, axis=1)
-    requirement = replace(site.requirement, is_weighted=True)
+    examples = np.repeat(block.sizes.sum(axis=1)[:, None], block.trials, axis=1)
+    requirement = replace(block.requirement, is_weighted=True)
     if grouping.rule in ("seq", "regression"):  # proven by an exchange of scores, also where one device holds them all
         requirement = replace(requirement, rank_rule="swap")
-    site = replace(site, requirement=requirement, items=examples)
-    outcome = yield from _PROTOCOLS[grouping.rule](site, site.weighed(samples), options, grouping)
+    block = replace(block, requirement=requirement, items=examples)
+    outcome = yield from _PROTOCOLS[grouping.rule](block, block.weighed(samples), options, grouping)
     signed = [
-        [site.signed(certificate, 0, level) for level, certificate in enumerate(row)] for row in outcome.certificates
+        [block.signed(certificate, 0, level) for level, certificate in enumerate(row)] for row in outcome.certificates
     ]
     rule = {"seq": "seq", "regression": "regression"}.get(grouping.rule, "swap")
-    target = site.requirement.mixture
+    target = block.requirement.mixture
     return replace(
         outcome,
         certificates=[[structs.replace(one, rule=rule, mixture=target) for one in row] for row in signed],
@@ -141,33 +141,33 @@ def grouped(site: Site, samples: WeightedScores, options: EDCP, grouping: Groupi
     )
 
 
-def _by_atoms(site: Site, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Outcome]:
+def _by_atoms(block: Block, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Answers]:
     """Search every atom's own swap rank."""
-    return (yield from in_rounds(site, samples, options))
+    return (yield from in_rounds(block, samples, options))
 
 
-def _by_max(site: Site, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Outcome]:
+def _by_max(block: Block, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Answers]:
     """Search every group's own swap rank."""
     merged = _merged(samples, [np.flatnonzero(row) for row in grouping.members])
-    return (yield from in_rounds(_with_trials(site, merged, grouping), merged, options))
+    return (yield from in_rounds(_with_trials(block, merged, grouping), merged, options))
 
 
-def _by_seq(site: Site, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Outcome]:
+def _by_seq(block: Block, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Answers]:
     """Go through the groups in their order; those that do not overlap are searched together."""
-    width = options.width or best_width(site, options.aggregate, options.prefer)
+    width = options.width or best_width(block, options.aggregate, options.prefer)
 
-    def attempt(total: Total) -> Protocol[Outcome]:
-        return (yield from _sequence(site, samples, grouping, total, width))
+    def attempt(total: Total) -> Protocol[Answers]:
+        return (yield from _sequence(block, samples, grouping, total, width))
 
-    return (yield from with_exact_sums(site, options.aggregate, options.prefer, width, attempt))
+    return (yield from with_exact_sums(block, options.aggregate, options.prefer, width, attempt))
 
 
-def _sequence(site: Site, samples: WeightedScores, grouping: Grouping, total: Total, width: int) -> Protocol[Outcome]:
+def _sequence(block: Block, samples: WeightedScores, grouping: Grouping, total: Total, width: int) -> Protocol[Answers]:
     """Find theta_hi and theta_lo of one batch of groups after the other."""
-    groups, levels = len(grouping.order), len(site.alphas)
+    groups, levels = len(grouping.order), len(block.alphas)
     masses, spares = yield from _group_masses(samples, grouping, total)
-    required = _with_trials(site, samples, grouping).ranks(masses, spares)  # (1 - alpha) n_g + 1
-    least = _least(site, masses, spares)  # (1 - alpha) (n_g - 1)
+    required = _with_trials(block, samples, grouping).ranks(masses, spares)  # (1 - alpha) n_g + 1
+    least = _least(block, masses, spares)  # (1 - alpha) (n_g - 1)
     reach = np.full((2, len(grouping.atoms), levels), -np.inf)  # T_hi and T_lo of every atom
     found, counted = np.full((groups, levels), -np.inf), np.zeros((groups, levels), dtype=np.int64)
     for batch in _batches(grouping.members):
@@ -182,14 +182,14 @@ def _sequence(site: Site, samples: WeightedScores, grouping: Grouping, total: To
         mine = np.stack([covered[:, g] for _, g, _ in problems], axis=1) - rest.masses
         done = np.zeros(len(problems), dtype=np.int64)
         if (reach > -np.inf).any():  # else nobody is covered yet
-            done = np.asarray((yield from total(mine, site.most))[0], dtype=np.int64)
+            done = np.asarray((yield from total(mine, block.most))[0], dtype=np.int64)
         ranks = np.array([(least if side else required)[g, level] for side, g, level in problems]) - done
         left = np.array([masses[g] for _, g, _ in problems]) - done
         here = replace(
-            site,
-            sizes=np.repeat(site.sizes[:, :1], len(problems), axis=1),
-            items=None if site.items is None else np.repeat(site.items[:, :1], len(problems), axis=1),
-            alphas=site.alphas[:1],
+            block,
+            sizes=np.repeat(block.sizes[:, :1], len(problems), axis=1),
+            items=None if block.items is None else np.repeat(block.items[:, :1], len(problems), axis=1),
+            alphas=block.alphas[:1],
         )
         brackets = yield from search(here, rest, ranks[:, None], left, total, width)
         theta = np.where(ranks > left, np.inf, np.where(ranks <= 0, -np.inf, from_keys(brackets.high)))
@@ -199,13 +199,13 @@ def _sequence(site: Site, samples: WeightedScores, grouping: Grouping, total: To
             reach[side, within, level] = np.maximum(reach[side, within, level], theta[at])
             if side == 0:
                 found[g, level], counted[g, level] = theta[at], reached[at]
-    weights = [None] * groups if site.alike(0) else masses.tolist()
+    weights = [None] * groups if block.alike(0) else masses.tolist()
     certificates = [
         [Certificate("counted", int(required[g, a]), int(counted[g, a]), weight=weights[g]) for a in range(levels)]
         for g in range(groups)
     ]
-    thresholds = np.broadcast_to(found, (len(site.here), groups, levels)).copy()
-    return Outcome(thresholds, certificates, facts={"stage_width": str(width)})
+    thresholds = np.broadcast_to(found, (len(block.rows), groups, levels)).copy()
+    return Answers(thresholds, certificates, facts={"stage_width": str(width)})
 
 
 def _group_masses(samples: WeightedScores, grouping: Grouping, total: Total) -> Protocol[tuple[Ints, Ints]]:
@@ -219,12 +219,12 @@ def _group_masses(samples: WeightedScores, grouping: Grouping, total: Total) -> 
     return np.asarray(masses, dtype=np.int64), np.asarray(spares, dtype=np.int64)
 
 
-def _least(site: Site, masses: Ints, spares: Ints) -> Ints:
+def _least(block: Block, masses: Ints, spares: Ints) -> Ints:
     """Return what the fit of any exchange of one score reaches in each group at least, (groups, alphas)."""
-    largest = site.demands[0].largest
+    largest = block.demands[0].largest
     return np.array(
         [
-            [math.ceil((1 - alpha) * (mass - largest)) - spare for alpha in site.alphas]
+            [math.ceil((1 - alpha) * (mass - largest)) - spare for alpha in block.alphas]
             for mass, spare in zip(masses.tolist(), spares.tolist(), strict=True)
         ],
         dtype=np.int64,
@@ -240,11 +240,11 @@ def _batches(members: NDArray[np.bool_]) -> list[list[int]]:
     return [[g for g, d in enumerate(depth) if d == level] for level in range(max(depth) + 1)]
 
 
-def _with_trials(site: Site, samples: WeightedScores, grouping: Grouping) -> Site:
-    """Return a site whose trials are the groups."""
+def _with_trials(block: Block, samples: WeightedScores, grouping: Grouping) -> Block:
+    """Return a block whose trials are the groups."""
     groups = len(grouping.order)
-    items = None if site.items is None else np.repeat(site.items[:, :1], groups, axis=1)
-    return replace(site, sizes=site.sizes @ grouping.members.T.astype(np.int64), items=items)
+    items = None if block.items is None else np.repeat(block.items[:, :1], groups, axis=1)
+    return replace(block, sizes=block.sizes @ grouping.members.T.astype(np.int64), items=items)
 
 
 def _merged(samples: WeightedScores, trials: Sequence[Ints]) -> WeightedScores:
@@ -284,18 +284,18 @@ def _beside(pieces: Sequence[Piece]) -> WeightedScores:
     return replace(samples, spares=np.stack(spares, axis=1).ravel()) if spares else samples
 
 
-def _by_regression(site: Site, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Outcome]:
+def _by_regression(block: Block, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Answers]:
     """Fit quantile regressions on counts."""
     from conformesh.protocols.group_regression import regressed
 
-    def attempt(total: Total) -> Protocol[Outcome]:
-        return (yield from regressed(site, samples, grouping.members, grouping.hidden, total))
+    def attempt(total: Total) -> Protocol[Answers]:
+        return (yield from regressed(block, samples, grouping.members, grouping.hidden, total))
 
-    width = options.width or best_width(site, options.aggregate, options.prefer)
-    return (yield from with_exact_sums(site, options.aggregate, options.prefer, width, attempt))
+    width = options.width or best_width(block, options.aggregate, options.prefer)
+    return (yield from with_exact_sums(block, options.aggregate, options.prefer, width, attempt))
 
 
-_PROTOCOLS: dict[str, Callable[[Site, WeightedScores, EDCP, Grouping], Protocol[Outcome]]] = {
+_PROTOCOLS: dict[str, Callable[[Block, WeightedScores, EDCP, Grouping], Protocol[Answers]]] = {
     "atoms": _by_atoms,
     "max": _by_max,
     "seq": _by_seq,

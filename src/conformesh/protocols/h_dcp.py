@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from conformesh.graph.weights import WEIGHTS, Weights
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.averages import WAYS, Gossip
+from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.projected import projected
 from conformesh.protocols.quantiser import Quantiser, agree_on_edges, check_quantiser, crowding
-from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import check_weights, mixing_weights
 from conformesh.protocols.wire import Wire
 from conformesh.results.certificate import Certificate, too_few
@@ -87,27 +87,27 @@ class HDCP:
             raise ValueError(f"eta must lie in (0, 1], got {self.eta}")
 
 
-def h_dcp(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: HDCP) -> Protocol[Outcome]:
+def h_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: HDCP) -> Protocol[Answers]:
     """Run [Wen2025] Algorithm 2, Eq. (20), Eq. (21), and read thresholds off every device's view of the histogram."""
     if WAYS[options.consensus].tracked:
-        return (yield from projected(site, samples, alphas, options))
+        return (yield from projected(block, samples, alphas, options))
     wire = Wire(options.wire)
-    weights = yield from mixing_weights(site, options.weights, options.spectrum)
-    way = WAYS[options.consensus](site, weights, options)
-    quantiser = yield from agree_on_edges(site, samples, options.bins, options.range, wire)
-    masses = site.masses  # of weights that are whole numbers; how many scores, where each weighs 1
-    starts = [(way.start(mine), int(site.totals[t])) for t, mine in enumerate(masses.T) if mine.any()]
+    weights = yield from mixing_weights(block, options.weights, options.spectrum)
+    way = WAYS[options.consensus](block, weights, options)
+    quantiser = yield from agree_on_edges(block, samples, options.bins, options.range, wire)
+    masses = block.masses  # of weights that are whole numbers; how many scores, where each weighs 1
+    starts = [(way.start(mine), int(block.totals[t])) for t, mine in enumerate(masses.T) if mine.any()]
     rounds, chosen = consensus_rounds(way, options, starts)
 
-    scale = site.devices / np.maximum(masses.sum(axis=0), 1)
+    scale = block.devices / np.maximum(masses.sum(axis=0), 1)
     y = samples.counts(quantiser.edges) * scale  # y_mk = K n_k / n * cumulative histogram
-    site.shown.estimates = _quantiles_in(quantiser.edges[0], int(site.ranks()[0, 0]), int(masses[:, 0].sum()))
+    block.progress.estimates = _quantiles_in(quantiser.edges[0], int(block.ranks()[0, 0]), int(masses[:, 0].sum()))
     y = yield from way.run(y, rounds, wire)
-    site.shown.estimates = None
+    block.progress.estimates = None
 
     nothing = (0.0, 0.0)
     epsilons = [way.epsilon(mine, rounds, wire) if mine.any() else nothing for mine in masses.T]
-    return _decide(site, y, quantiser, alphas, epsilons, options, weights, chosen)
+    return _decide(block, y, quantiser, alphas, epsilons, options, weights, chosen)
 
 
 def _quantiles_in(edges: Floats, rank: int, n: int) -> Callable[[Floats], Floats]:
@@ -143,7 +143,7 @@ def consensus_rounds(way: Gossip, options: HDCP, starts: Sequence[tuple[float, i
 
 
 def _decide(
-    site: Site,
+    block: Block,
     y: Floats,
     quantiser: Quantiser,
     alphas: tuple[Fraction, ...],
@@ -151,15 +151,15 @@ def _decide(
     options: HDCP,
     weights: Weights,
     chosen: bool,
-) -> Outcome:
+) -> Answers:
     """Turn every device's view into a threshold with its reason ([Wen2025] Eq. (22), Eq. (24), Eq. (25))."""
-    ranks, totals = site.ranks(), site.masses.sum(axis=0)
-    thresholds = np.full((len(y), site.trials, len(alphas)), np.inf)
+    ranks, totals = block.ranks(), block.masses.sum(axis=0)
+    thresholds = np.full((len(y), block.trials, len(alphas)), np.inf)
     certificates: list[list[Certificate]] = []
     notes: set[str] = set()
     crowds: list[tuple[float, str]] = []
-    for trial in range(site.trials):
-        n, demand = int(totals[trial]), site.demands[trial]
+    for trial in range(block.trials):
+        n, demand = int(totals[trial]), block.demands[trial]
         consensus, precision = epsilons[trial]
         counted = options.rounding and n * (consensus + precision) < 0.5
         counts = _whole_counts(n * y[:, :, trial], n * (consensus + precision)) if counted else None
@@ -194,7 +194,7 @@ def _decide(
                     notes.add(_NOT_LEVEL_M)
         certificates.append(row)
     notes |= {max(crowds)[1]} if crowds else set()  # the worst of all trials and levels
-    return Outcome(thresholds, certificates, notes=tuple(sorted(notes)))
+    return Answers(thresholds, certificates, notes=tuple(sorted(notes)))
 
 
 def _whole_counts(values: Floats, error: float) -> Ints:

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from conformesh.graph.network import Network
 from conformesh.kernels.graph import breadth_first
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Packets, Protocol, Tell
-from conformesh.protocols.site import Site
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -60,19 +60,19 @@ class Tree:
     keys: Ints
 
     @classmethod
-    def of(cls, site: Site) -> Tree:
+    def of(cls, block: Block) -> Tree:
         """Walk the map from its centre."""
-        network, K = site.network, site.devices
+        network, K = block.network, block.devices
         levels, queue = np.empty(K, dtype=np.int64), np.empty(K, dtype=np.int64)
         breadth_first(network.indptr, network.indices, network.centre, levels, queue)
         up = np.flatnonzero(levels[network.indices] == levels[network.receivers] - 1)
         child, at = np.unique(network.receivers[up], return_index=True)  # of several the smallest, as `tree` has it
         parent = network.indices[up[at]].astype(np.int64)
-        mine = np.isin(parent, site.here)
+        mine = np.isin(parent, block.rows)
         order = np.lexsort((child[mine], parent[mine]))
         child, parent = child[mine][order], parent[mine][order]
-        root = np.flatnonzero(site.here == network.centre)
-        return cls(int(root[0]) if len(root) else -1, child, site.local(parent), parent * K + child)
+        root = np.flatnonzero(block.rows == network.centre)
+        return cls(int(root[0]) if len(root) else -1, child, block.local(parent), parent * K + child)
 
     def which(self, receiver: Ints, sender: Ints, devices: int) -> Ints:
         """Return which child of its receiver each sender is; -1 where it is none."""
@@ -108,13 +108,13 @@ class Sums:
         np.subtract.at(self.missing, parents, 1)
 
 
-class Counting:
+class LadderCounting:
     """The devices here while they count, for all problems (trial, alpha) at once."""
 
-    def __init__(self, site: Site, samples: WeightedScores, quantiles: Floats, ranks: Ints) -> None:
-        self.site, self.samples, self.many = site, samples, ranks.size
-        self.tree, self.ranks = Tree.of(site), ranks.ravel()
-        here = len(site.here)
+    def __init__(self, block: Block, samples: WeightedScores, quantiles: Floats, ranks: Ints) -> None:
+        self.block, self.samples, self.many = block, samples, ranks.size
+        self.tree, self.ranks = Tree.of(block), ranks.ravel()
+        here = len(block.rows)
         finite = np.isfinite(quantiles.reshape(here, -1)) & np.repeat(samples.sizes > 0, ranks.shape[1], axis=1)
         mine = quantiles.reshape(here, -1)
         top = np.repeat(samples.extremes()[1], ranks.shape[1], axis=1)
@@ -140,7 +140,7 @@ class Counting:
     def hear_ends(self, told: Any, about: Bools | None = None, first: int = 0) -> None:
         """Take the ends from children, in these messages (by default all) from their number `first` on."""
         receiver, sender = np.asarray(told.receiver), np.asarray(told.sender)
-        which = self.tree.which(receiver, sender, self.site.devices)
+        which = self.tree.which(receiver, sender, self.block.devices)
         fresh = self.ends.news(which)
         if about is not None:
             fresh = fresh & about
@@ -173,12 +173,12 @@ class Counting:
             reached = counts >= self.ranks
             at, each = reached.argmax(axis=0), np.arange(self.many)
             tau = np.where(reached.any(axis=0), rungs(self._known).T[at, each], np.inf)
-            count = np.where(reached.any(axis=0), counts[at, each], self.site.masses.sum(axis=0).repeat(self._levels))
+            count = np.where(reached.any(axis=0), counts[at, each], self.block.masses.sum(axis=0).repeat(self._levels))
             self._know(np.array([root]), np.concatenate([tau, count]))
 
     @property
     def _levels(self) -> int:
-        return self.many // self.site.trials
+        return self.many // self.block.trials
 
     @property
     def _known(self) -> Floats:
@@ -189,7 +189,7 @@ class Counting:
         """Let these devices know the ladder, and count their own scores at its rungs."""
         if self.ladder is None:
             self.ladder = ladder
-            trials = np.repeat(np.arange(self.site.trials), self._levels)
+            trials = np.repeat(np.arange(self.block.trials), self._levels)
             own = self.samples.counts_of(trials, rungs(ladder))  # (devices, rungs, problems)
             # float64 counts exactly: promises keep sums below 2^52
             self.counts = Sums(self.tree, own.reshape(len(own), -1).astype(np.float64), np.add)
@@ -230,13 +230,13 @@ class Counting:
     def _hear(self, told: Any) -> None:
         receiver, sender = np.asarray(told.receiver), np.asarray(told.sender)
         kinds = told.floats(np.zeros(len(receiver), dtype=np.int64)).astype(np.int64)
-        local = self.site.local(receiver)
+        local = self.block.local(receiver)
         self.hear_ends(told, kinds == ENDS, 1)
         about = ((kinds == LADDER) | (kinds == COUNTS)) & ~self.knows[local]
         if about.any():
             said = _numbers(told, _first(about), 1 + np.arange(self.width))[0]
             self._learn(np.unique(local[about]), said)
-        which = self.tree.which(receiver, sender, self.site.devices)
+        which = self.tree.which(receiver, sender, self.block.devices)
         if self.counts is not None:
             fresh = (kinds == COUNTS) & self.counts.news(which)
             if fresh.any():

@@ -38,8 +38,8 @@ from numpy.typing import NDArray
 from conformesh.common.random_streams import fresh_bytes
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import Aggregator, Total
+from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Each, Gather, Gathered, Gathering, Packets, Protocol
-from conformesh.protocols.site import Site
 
 if TYPE_CHECKING:
     from conformesh.privacy.account import Account
@@ -87,10 +87,10 @@ class Secrets:
     scores_of: Callable[[int], WeightedScores] | None = None
 
     @classmethod
-    def simulated(cls, site: Site) -> Secrets:
+    def simulated(cls, block: Block) -> Secrets:
         """Return fresh secrets for a simulation. They are stored nowhere: a saved result cannot repeat the noise."""
-        context = hashlib.sha256(f"simulated {site.devices}".encode()).digest()
-        return cls(tuple(fresh_bytes(KEY) for _ in site.here), context)
+        context = hashlib.sha256(f"simulated {block.devices}".encode()).digest()
+        return cls(tuple(fresh_bytes(KEY) for _ in block.rows), context)
 
     def streams(self, purpose: bytes) -> list[Keystream]:
         """Return a stream of random bytes for each local device, one for each purpose."""
@@ -168,7 +168,7 @@ class Masks:
         return np.array([Keystream(secret, 0).words(numbers) for secret in self.selves], dtype=np.uint32)
 
 
-class Agreed(NamedTuple):
+class AgreedMasks(NamedTuple):
     """What the devices of an attempt agree on: their masks, and the account claim of every device, by row."""
 
     masks: Masks
@@ -180,23 +180,25 @@ class _Pair(NamedTuple):
     private: Any
 
 
-def agree_on_masks(site: Site, secrets: Secrets, claim: bytes = b"") -> Gathering[Agreed]:
+def agree_on_masks(block: Block, secrets: Secrets, claim: bytes = b"") -> Gathering[AgreedMasks]:
     """Flood the public keys and the account claims, verify both, and compute the secrets shared with all others.
 
     Parameters
     ----------
-    site, secrets
+    block, secrets
         The local devices, and what they keep to themselves.
     claim
         What the local account claims; of the same length on every device. It is signed together with the key, for the
         context of this attempt, so that claims cannot be replayed or combined with other keys.
     """
-    context = run_context(site, secrets.context)
+    context = run_context(block, secrets.context)
     own = [_key_pair(seed, context) for seed in secrets.seeds]
-    signed = [_signed_part(context, row, pair.public, claim) for row, pair in zip(site.here.tolist(), own, strict=True)]
+    signed = [
+        _signed_part(context, row, pair.public, claim) for row, pair in zip(block.rows.tolist(), own, strict=True)
+    ]
     strings = [pair.public + claim + secrets.prove(part) for pair, part in zip(own, signed, strict=True)]
     heard: Gathered = yield Gather(Packets.of(strings))
-    told = [_verified(site, secrets, context, row, heard.packets[row], len(claim)) for row in range(site.devices)]
+    told = [_verified(block, secrets, context, row, heard.packets[row], len(claim)) for row in range(block.devices)]
     keys, claims = [key for key, _ in told], tuple(other for _, other in told)
     if len({*keys}) < len(keys):
         raise KeyRefused(
@@ -205,15 +207,15 @@ def agree_on_masks(site: Site, secrets: Secrets, claim: bytes = b"") -> Gatherin
     # Devices that received different keys or claims, from a relay or a member that equivocates, have masks that do not
     # cancel: their numbers stay unreadable, and the check of ones fails.
     flooded = hashlib.sha256(_joined([context, *keys, *claims])).digest()
-    here = {*site.here.tolist()}
+    here = {*block.rows.tolist()}
     pairs = []
-    for place, row in enumerate(site.here.tolist()):
-        for other in range(site.devices):
+    for place, row in enumerate(block.rows.tolist()):
+        for other in range(block.devices):
             if other not in here:
                 i, j = min(row, other), max(row, other)
                 shared = _pair_secret(own[place].private, keys[other], flooded, i, j)
                 pairs.append((place, -1, shared) if row == i else (-1, place, shared))
-    return Agreed(
+    return AgreedMasks(
         Masks(
             len(here),
             tuple(pairs),
@@ -243,9 +245,9 @@ def refuse_many(devices: int) -> None:
         )
 
 
-def run_context(site: Site, context: bytes) -> bytes:
+def run_context(block: Block, context: bytes) -> bytes:
     """Return what keys, masks and signatures are bound to: the attempt, and the devices that take part in it."""
-    return hashlib.sha256(_joined([LABEL, context, *(name.encode() for name in site.network.ids)])).digest()
+    return hashlib.sha256(_joined([LABEL, context, *(name.encode() for name in block.network.ids)])).digest()
 
 
 def _joined(parts: list[bytes]) -> bytes:
@@ -273,10 +275,10 @@ def derived(secret: bytes, context: bytes, purpose: bytes) -> bytes:
 
 
 def _verified(
-    site: Site, secrets: Secrets, context: bytes, row: int, string: bytes, claim_size: int
+    block: Block, secrets: Secrets, context: bytes, row: int, string: bytes, claim_size: int
 ) -> tuple[bytes, bytes]:
     """Return the key and the claim of a device, if it signed both for this attempt."""
-    name, size = site.network.ids[row], KEY + claim_size
+    name, size = block.network.ids[row], KEY + claim_size
     if len(string) < size:
         raise KeyRefused(
             f"device {name} sent {len(string)} bytes instead of a key and a claim of {size}; nothing about scores was "
@@ -306,14 +308,14 @@ def _pair_secret(private: Any, other: bytes, flooded: bytes, i: int, j: int) -> 
 class MaskedSums:
     """Sums over all devices of masked numbers, and a digest of all totals that were received."""
 
-    def __init__(self, site: Site, masks: Masks, total: Total) -> None:
-        self.site, self.masks, self._total = site, masks, total
+    def __init__(self, block: Block, masks: Masks, total: Total) -> None:
+        self.block, self.masks, self._total = block, masks, total
         self.stage, self.digest = 0, hashlib.sha256()
 
     @classmethod
-    def over(cls, site: Site, masks: Masks, way: Aggregator) -> Protocol[MaskedSums]:
+    def over(cls, block: Block, masks: Masks, way: Aggregator) -> Protocol[MaskedSums]:
         """Prepare an aggregator, and add up over it."""
-        return cls(site, masks, (yield from way.prepare(site)))
+        return cls(block, masks, (yield from way.prepare(block)))
 
     def __call__(self, values: Ints) -> Protocol[Ints]:
         """Add up whole numbers, (local devices, numbers), which may be negative; return the totals, (numbers,)."""
@@ -334,7 +336,7 @@ class MaskedSums:
         """
         if self.stage:
             raise RuntimeError("an attempt reveals once; a second release needs a new attempt with fresh secrets")
-        most = LARGEST // (2 * self.site.devices)  # the noise has the other half
+        most = LARGEST // (2 * self.block.devices)  # the noise has the other half
         own = _with_ones(np.clip(counts, -most, most) + noise)
         selves = self.masks.self_masks(own.shape[1])
         hidden = yield from self._sum(own + self.masks.at(0, own.shape[1]) + selves)
@@ -349,14 +351,14 @@ class MaskedSums:
     def _check_totals(self, sums: Words) -> Ints:
         """Return the totals, if the masks have cancelled and all local devices have received the same."""
         totals = sums.view(np.int32)
-        if (totals[:, 0] != self.site.devices).any():
+        if (totals[:, 0] != self.block.devices).any():
             raise ArithmeticError(
-                f"{self.site.devices} devices add up to {totals[:, 0].min()} in stage {self.stage}: masks have not "
+                f"{self.block.devices} devices add up to {totals[:, 0].min()} in stage {self.stage}: masks have not "
                 "cancelled, because devices received different totals before, or a sum was changed on the way; no "
                 "threshold can be certified from it"
             )
         if len(others := np.flatnonzero((totals != totals[0]).any(axis=1))):
-            raise self._different(int(self.site.here[others[0]]))
+            raise self._different(int(self.block.rows[others[0]]))
         self.stage += 1
         self.digest.update(totals[0].astype("<i4").tobytes())
         return np.asarray(totals[0, 1:], dtype=np.int64)
@@ -368,7 +370,7 @@ class MaskedSums:
     def compared(self) -> Protocol[None]:
         """Compare all totals with the neighbours: totals that differ somewhere differ along some link."""
         digest = np.frombuffer(self.digest.digest()[:8], dtype="<u8")
-        local = np.repeat(digest[None], len(self.site.here), axis=0)
+        local = np.repeat(digest[None], len(self.block.rows), axis=0)
         heard = yield Each(local, np.ones(len(local), dtype=np.bool_))
         others = np.flatnonzero((heard.values != digest).any(axis=1))
         if len(others):
@@ -376,7 +378,7 @@ class MaskedSums:
 
     def _different(self, row: int) -> ValueError:
         return ValueError(
-            f"device {self.site.network.ids[row]} received other totals than its neighbour: a device sends different "
+            f"device {self.block.network.ids[row]} received other totals than its neighbour: a device sends different "
             "sums to different devices; no threshold can be certified"
         )
 

@@ -173,7 +173,7 @@ class Each(_Speaking):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Heard:
+class Deliveries:
     """What `Each` brought: message i went from `sender[i]` to `receiver[i]` (rows of the network) and said `values[i]`.
 
     Messages stand by receiver, and of one receiver by sender. `round` is the round in which they came, for errors.
@@ -299,7 +299,9 @@ class Told:
 
     def said_by(self, receivers: NDArray[np.int64], senders: NDArray[np.int64]) -> Packets:
         """Return what each of these senders said to the receiver beside it (rows of the network), as in `Heard`."""
-        return self.packets.taken(Heard(self.receiver, self.sender, self.sender, self.round).places(receivers, senders))
+        return self.packets.taken(
+            Deliveries(self.receiver, self.sender, self.sender, self.round).places(receivers, senders)
+        )
 
 
 def not_heard(round_: int, receiver: int, sender: int) -> ValueError:

@@ -44,12 +44,12 @@ from conformesh.common.quantities import several
 from conformesh.kernels.ranks import AUTO, GIVEN, Demand, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.privacy.grids import GridName, check_grid, grid_points
-from conformesh.privacy.histogram import Answer, HistogramPlan, Mixture, Release, chosen_cells
+from conformesh.privacy.histogram import HistogramPlan, Mixture, NoisyCount, Release, chosen_cells
 from conformesh.protocols.aggregate import AGGREGATORS, get_aggregator
+from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.masks import LARGEST, MaskedSums, Secrets, agree_on_masks, refuse_many
 from conformesh.protocols.messages import Gathering, Protocol
 from conformesh.protocols.options import check_choice, option
-from conformesh.protocols.site import Outcome, Site
 from conformesh.results.certificate import Certificate, Noise
 from conformesh.scores.base import Score
 
@@ -184,16 +184,16 @@ def suited(score: Score) -> dict[str, Any]:
     return {"grid": "logit"} if score.bounds == (0.0, 1.0) else {}
 
 
-def p_dcp(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP) -> Gathering[Outcome]:
+def p_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP) -> Gathering[Answers]:
     """Agree on masks, then search by exact counts, or release one noisy histogram."""
-    _refuse_number(site.devices, options)
-    _refuse_unproven(site.requirement, options)
-    secrets = site.secrets or Secrets.simulated(site)
+    _refuse_number(block.devices, options)
+    _refuse_unproven(block.requirement, options)
+    secrets = block.secrets or Secrets.simulated(block)
     if options.epsilon is None:
-        outcome = yield from _search_exactly(site, samples, alphas, options, secrets)
+        outcome = yield from _search_exactly(block, samples, alphas, options, secrets)
     else:
-        outcome = yield from _release_histogram(site, samples, alphas, options, secrets)
-    return outcome if site.secrets is not None else replace(outcome, facts={**outcome.facts, "privacy": SIMULATED})
+        outcome = yield from _release_histogram(block, samples, alphas, options, secrets)
+    return outcome if block.secrets is not None else replace(outcome, facts={**outcome.facts, "privacy": SIMULATED})
 
 
 def _refuse_number(devices: int, options: PDCP) -> None:
@@ -264,35 +264,35 @@ def _refuse_unproven(requirement: Requirement, options: PDCP) -> None:
 
 
 def _release_histogram(
-    site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP, secrets: Secrets
-) -> Gathering[Outcome]:
+    block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP, secrets: Secrets
+) -> Gathering[Answers]:
     """Release one noisy histogram for each trial (a group, or a draw of a simulation), and read all levels off it."""
-    plan = options.plan(site.devices, site.requirement, site.network.ids)
+    plan = options.plan(block.devices, block.requirement, block.network.ids)
     plan.check_devices(alphas)
     account = secrets.account
-    masks, claims = yield from agree_on_masks(site, secrets, b"" if account is None else account.claim())
+    masks, claims = yield from agree_on_masks(block, secrets, b"" if account is None else account.claim())
     epoch, past = (1, ()) if account is None else account.settle(claims, options.coalition)
     own = samples if secrets.scores_of is None else secrets.scores_of(epoch)
-    counts = _counts(plan, site, own, secrets)  # before the next message: all later ones are sent without local work
+    counts = _counts(plan, block, own, secrets)  # before the next message: all later ones are sent without local work
     noise = np.array([_noise(plan, own.trials, stream) for stream in secrets.streams(b"noise")])
-    sums = yield from MaskedSums.over(site, masks, get_aggregator(options.aggregate))
+    sums = yield from MaskedSums.over(block, masks, get_aggregator(options.aggregate))
 
     def charge() -> None:
         if account is not None:
-            account.charge(epoch, site.network.ids, secrets.context)
+            account.charge(epoch, block.network.ids, secrets.context)
 
     totals = yield from sums.release(counts, noise, charge)
     # Bounds within a last bit of a whole number might be rounded differently on another machine.
     sums.note(repr([plan.inflation(alpha) for alpha in alphas]).encode())
     yield from sums.compared()
-    members = hashlib.sha256("\n".join(site.network.ids).encode()).hexdigest()[:16]
+    members = hashlib.sha256("\n".join(block.network.ids).encode()).hexdigest()[:16]
     releases = [plan.release(row, (epoch,), members) for row in totals.reshape(own.trials, plan.numbers)]
     if account is not None:
         account.store(epoch, releases[0])
     windows = [_window(release, past) for release in releases]
     answers = [[window.answer(alpha) for alpha in alphas] for window in windows]
     certificates = [
-        [_certificate(site, plan, options, window, answer) for answer in row]
+        [_certificate(block, plan, options, window, answer) for answer in row]
         for window, row in zip(windows, answers, strict=True)
     ]
     facts: dict[str, Any] = {
@@ -305,19 +305,19 @@ def _release_histogram(
     each = [{"release": msgspec.json.decode(msgspec.json.encode(window))} for window in windows]
     if len(each) == 1:
         facts |= each[0]
-    return Outcome(
-        _everywhere(site, np.array([[answer.threshold for answer in row] for row in answers])),
+    return Answers(
+        _everywhere(block, np.array([[answer.threshold for answer in row] for row in answers])),
         certificates,
-        notes=_notes(windows, answers, alphas) if len(windows) == 1 or site.requirement.is_weighted else (),
+        notes=_notes(windows, answers, alphas) if len(windows) == 1 or block.requirement.is_weighted else (),
         facts=facts,
-        trial_facts=each if site.requirement.is_weighted else [],  # many draws of a simulation are not for the record
+        trial_facts=each if block.requirement.is_weighted else [],  # many draws of a simulation are not for the record
     )
 
 
-def _counts(plan: HistogramPlan, site: Site, samples: WeightedScores, secrets: Secrets) -> Ints:
+def _counts(plan: HistogramPlan, block: Block, samples: WeightedScores, secrets: Secrets) -> Ints:
     """Return the numbers of each local device, (devices, trials * numbers)."""
-    table = np.empty((len(site.here), samples.trials, plan.numbers), dtype=np.int64)
-    for place, (row, stream) in enumerate(zip(site.here.tolist(), secrets.streams(b"order"), strict=True)):
+    table = np.empty((len(block.rows), samples.trials, plan.numbers), dtype=np.int64)
+    for place, (row, stream) in enumerate(zip(block.rows.tolist(), secrets.streams(b"order"), strict=True)):
         for trial in range(samples.trials):
             table[place, trial] = plan.count(samples.segment(place, trial), row, stream)
     return table.reshape(len(table), -1)
@@ -341,7 +341,7 @@ def _window(release: Release, past: Sequence[Release]) -> Release:
     return Release.summed([*alike, release])
 
 
-def _certificate(site: Site, plan: HistogramPlan, options: PDCP, window: Release, answer: Answer) -> Certificate:
+def _certificate(block: Block, plan: HistogramPlan, options: PDCP, window: Release, answer: NoisyCount) -> Certificate:
     epochs = tuple(sorted({*window.epochs}))
     assumption = ""
     if len(epochs) > 1:
@@ -357,14 +357,14 @@ def _certificate(site: Site, plan: HistogramPlan, options: PDCP, window: Release
         spread=answer.spread,
         epochs=epochs,
         cap=plan.cap,
-        simulated=site.secrets is None,
+        simulated=block.secrets is None,
     )
     return Certificate(
-        "counted with noise", mixture=site.requirement.mixture, rule="swap", assumption=assumption, noise=noise
+        "counted with noise", mixture=block.requirement.mixture, rule="swap", assumption=assumption, noise=noise
     )
 
 
-def _notes(windows: list[Release], answers: list[list[Answer]], alphas: tuple[Fraction, ...]) -> tuple[str, ...]:
+def _notes(windows: list[Release], answers: list[list[NoisyCount]], alphas: tuple[Fraction, ...]) -> tuple[str, ...]:
     """Say where noise takes most of what may be missed, or all of it: by the release alone, which is public."""
     hardest = min(range(len(alphas)), key=alphas.__getitem__)
     instead = "use more scores, a larger epsilon or alpha, or fewer cells"
@@ -390,7 +390,7 @@ def _notes(windows: list[Release], answers: list[list[Answer]], alphas: tuple[Fr
     )
 
 
-def _wide_cell(release: Release, answer: Answer) -> tuple[str, ...]:
+def _wide_cell(release: Release, answer: NoisyCount) -> tuple[str, ...]:
     """Say where the grid is too coarse for the scores, by the release alone."""
     below = int(np.searchsorted(release.pivots, answer.threshold))  # pivots below the threshold
     held = release.totals[1 - release.cells :][below - 1] if below else 0
@@ -406,21 +406,21 @@ def _wide_cell(release: Release, answer: Answer) -> tuple[str, ...]:
 
 
 def _search_exactly(
-    site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP, secrets: Secrets
-) -> Gathering[Outcome]:
+    block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP, secrets: Secrets
+) -> Gathering[Answers]:
     """Search by exact masked sums."""
-    most = LARGEST // (2 * site.devices)
+    most = LARGEST // (2 * block.devices)
     for place, held in enumerate(samples.sizes.tolist()):
         if max(held) > most:
             raise ValueError(
-                f"device {site.network.ids[site.here[place]]} holds more than {most:,} scores, the most that p-dcp "
-                f"adds up on {several(site.devices, 'device')}; use fewer"
+                f"device {block.network.ids[block.rows[place]]} holds more than {most:,} scores, the most that p-dcp "
+                f"adds up on {several(block.devices, 'device')}; use fewer"
             )
-    masks, _ = yield from agree_on_masks(site, secrets)
-    sums = yield from MaskedSums.over(site, masks, get_aggregator(options.aggregate))
+    masks, _ = yield from agree_on_masks(block, secrets)
+    sums = yield from MaskedSums.over(block, masks, get_aggregator(options.aggregate))
     if secrets.account is not None:
-        secrets.account.charge_exact(site.network.ids, _digest(samples), options.coalition + 2)
-    outcome = yield from _exact(site, samples, alphas, options, sums)
+        secrets.account.charge_exact(block.network.ids, _digest(samples), options.coalition + 2)
+    outcome = yield from _exact(block, samples, alphas, options, sums)
     yield from sums.compared()
     return outcome
 
@@ -431,19 +431,19 @@ def _digest(samples: WeightedScores) -> str:
 
 
 def _exact(
-    site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP, sums: MaskedSums
-) -> Protocol[Outcome]:
+    block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP, sums: MaskedSums
+) -> Protocol[Answers]:
     """Count on the grid until the threshold is known."""
     n = yield from sums(samples.sizes)
-    demands = [_demand(site, int(total), alphas) for total in n]
+    demands = [_demand(block, int(total), alphas) for total in n]
     ranks = np.array(
         [
-            [demand.required(site.requirement, alpha, t, level, int(n[t]), 0) for level, alpha in enumerate(alphas)]
+            [demand.required(block.requirement, alpha, t, level, int(n[t]), 0) for level, alpha in enumerate(alphas)]
             for t, demand in enumerate(demands)
         ]
     )
     search = _Search(grid_points(options.chosen_grid, POINTS, options.range), ranks.ravel(), np.repeat(n, len(alphas)))
-    trial_of = np.repeat(np.arange(site.trials), len(alphas))
+    trial_of = np.repeat(np.arange(block.trials), len(alphas))
     while len(which := search.open):
         places = search.pivots(which, options.width)
         counts = samples.counts_of(trial_of[which], search.grid[places - 1])  # (devices here, width, problems)
@@ -454,15 +454,17 @@ def _exact(
             "counted",
             int(rank),
             int(search.counted[at]),
-            mixture=site.requirement.mixture,
+            mixture=block.requirement.mixture,
             rule=demands[at // len(alphas)].rule,
-            pac_confidence=None if site.requirement.pac_confidence is None else float(site.requirement.pac_confidence),
+            pac_confidence=None
+            if block.requirement.pac_confidence is None
+            else float(block.requirement.pac_confidence),
         )
         for at, rank in enumerate(ranks.ravel().tolist())
     ]
     coarse = (search.counted - ranks.ravel() > np.maximum(COARSE * search.n, 1)) & np.isfinite(search.thresholds)
-    return Outcome(
-        _everywhere(site, search.thresholds.reshape(ranks.shape)),
+    return Answers(
+        _everywhere(block, search.thresholds.reshape(ranks.shape)),
         _rows(certificates, len(alphas)),
         notes=(_coarse(search, int(np.argmax(coarse))),) if coarse.any() else (),
         facts={"grid": options.chosen_grid, "points": str(len(search.grid)), **search.revealed()},
@@ -470,11 +472,13 @@ def _exact(
     )
 
 
-def _demand(site: Site, n: int, alphas: tuple[Fraction, ...]) -> Demand:
+def _demand(block: Block, n: int, alphas: tuple[Fraction, ...]) -> Demand:
     """Return what the promise asks where only n and K are known: for these targets nothing else matters."""
-    rule = "swap" if site.requirement.mixture == "sizes" else "ghost"
-    one = np.array([n, *[0] * (site.devices - 1)])  # as if one device held them all; the others have no say, or a ghost
-    return replace(site.requirement, rank_rule=rule).demand(one, alphas)
+    rule = "swap" if block.requirement.mixture == "sizes" else "ghost"
+    one = np.array(
+        [n, *[0] * (block.devices - 1)]
+    )  # as if one device held them all; the others have no say, or a ghost
+    return replace(block.requirement, rank_rule=rule).demand(one, alphas)
 
 
 class _Search:
@@ -540,8 +544,8 @@ def _coarse(search: _Search, at: int) -> str:
 # --- pieces -----------------------------------------------------------------------------------------------------------
 
 
-def _everywhere(site: Site, thresholds: Floats) -> Floats:
-    return np.broadcast_to(thresholds, (len(site.here), *thresholds.shape)).copy()
+def _everywhere(block: Block, thresholds: Floats) -> Floats:
+    return np.broadcast_to(thresholds, (len(block.rows), *thresholds.shape)).copy()
 
 
 def _rows(certificates: list[Certificate], levels: int) -> list[list[Certificate]]:

@@ -14,35 +14,35 @@ import numpy as np
 
 from conformesh.common.quantities import several
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.bounds.tracked import Interval
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.projection import Projecting, check_memory, default_rounds
 from conformesh.protocols.quantiser import crowding
-from conformesh.protocols.site import Outcome, Site
 from conformesh.results.certificate import Certificate, too_few
 
 if TYPE_CHECKING:
     from conformesh.protocols.h_dcp import HDCP
 
 
-def projected(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: HDCP) -> Protocol[Outcome]:
+def projected(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: HDCP) -> Protocol[Answers]:
     """Gossip for some rounds, and read thresholds off every device's view."""
-    check_memory(site.devices, len(site.here), options.bins, site.trials)
-    devices = Projecting(site, samples, options.bins, options.range)
-    for _ in range(default_rounds(site) if options.rounds is None else options.rounds):
+    check_memory(block.devices, len(block.rows), options.bins, block.trials)
+    devices = Projecting(block, samples, options.bins, options.range)
+    for _ in range(default_rounds(block) if options.rounds is None else options.rounds):
         devices.hear((yield devices.message()))
     return _decide(devices, alphas, options.rounding, options.range is not None)
 
 
-def _decide(devices: Projecting, alphas: tuple[Fraction, ...], rounding: bool, given: bool) -> Outcome:
+def _decide(devices: Projecting, alphas: tuple[Fraction, ...], rounding: bool, given: bool) -> Answers:
     """Take the smallest edge that surely reaches the rank, at every device; +inf where none does."""
-    site = devices.site
-    ranks = site.ranks()
-    thresholds = np.full((len(site.here), site.trials, len(alphas)), np.inf)
+    block = devices.block
+    ranks = block.ranks()
+    thresholds = np.full((len(block.rows), block.trials, len(alphas)), np.inf)
     certificates: list[list[Certificate]] = []
     notes: set[str] = set()
     crowds: list[tuple[float, str]] = []
-    for trial in range(site.trials):
+    for trial in range(block.trials):
         n, row = int(devices.sizes[trial].sum()), []
         counts, worst = devices.counts(trial), float(devices.epsilons(trial).max(initial=0.0))
         for a, alpha in enumerate(alphas):
@@ -55,7 +55,7 @@ def _decide(devices: Projecting, alphas: tuple[Fraction, ...], rounding: bool, g
             if devices.quantiser is not None:
                 thresholds[found, trial, a] = devices.quantiser.edges[trial, bin_[found]]
                 short = given and int(counts.high[:, -1].min()) < rank
-                edges, base = devices.quantiser.edges[trial], float(alpha * site.demands[trial].base)
+                edges, base = devices.quantiser.edges[trial], float(alpha * block.demands[trial].base)
                 crowd = crowding("h-dcp", edges, counts.low[0], rank, base, short)
                 crowds += [] if crowd is None else [crowd]
             counted = _counted(counts, rank) if rounding else None
@@ -64,7 +64,7 @@ def _decide(devices: Projecting, alphas: tuple[Fraction, ...], rounding: bool, g
                 notes.add(_unheard(int((~found).sum()), len(found), worst))
         certificates.append(row)
     notes |= {max(crowds)[1]} if crowds else set()
-    return Outcome(thresholds, certificates, notes=tuple(sorted(notes)))
+    return Answers(thresholds, certificates, notes=tuple(sorted(notes)))
 
 
 def _counted(counts: Interval, rank: int) -> int | None:

@@ -26,7 +26,7 @@ STEEPNESS = 6.0  # round-off below MOST times this power of the distance is free
 NEARER = 1 - 1e-9  # a step must bring at least this factor
 
 
-class Rows(NamedTuple):
+class ProjectedRows(NamedTuple):
     """Rows of weights and what goes with them, problem by problem.
 
     Attributes
@@ -45,7 +45,7 @@ class Rows(NamedTuple):
     sizes: Floats
 
 
-def combined(rows: Rows) -> tuple[Floats, Floats]:
+def combined(rows: ProjectedRows) -> tuple[Floats, Floats]:
     """Return the coefficients of the best combination, (problems, rows), and its error bound, (problems,).
 
     One's own row, unchanged, where no combination is better.
@@ -74,7 +74,7 @@ def _price(distances: Floats, noises: Floats, total: Floats) -> Floats:
     return np.asarray(np.log(off) + np.log(np.maximum(noises, free)) / EXCHANGE)
 
 
-def _gram(rows: Rows) -> tuple[Floats, Floats]:
+def _gram(rows: ProjectedRows) -> tuple[Floats, Floats]:
     """Return inner products of the rows, and those with (1, ..., 1); device j counts n_j times."""
     weighed = rows.weights * rows.sizes[:, None]
     return weighed @ rows.weights.transpose(0, 2, 1), weighed.sum(axis=2)

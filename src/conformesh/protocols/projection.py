@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.protocols.block import Block
 from conformesh.protocols.bounds.tracked import Interval, combination, epsilon, whole_counts
 from conformesh.protocols.messages import Packets, Tell
-from conformesh.protocols.projecting import Rows, combined
+from conformesh.protocols.projecting import ProjectedRows, combined
 from conformesh.protocols.quantiser import Quantiser, edges_over
-from conformesh.protocols.site import Site
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -40,9 +40,9 @@ MOST_BYTES = 4 * 10**9
 AT_ONCE = 2**23  # numbers of messages that are looked at together
 
 
-def default_rounds(site: Site) -> int:
+def default_rounds(block: Block) -> int:
     """Return rounds after which counts are usually exact, also where a third of all messages get lost."""
-    return 30 + 9 * site.network.diameter if site.devices > 1 else 0
+    return 30 + 9 * block.network.diameter if block.devices > 1 else 0
 
 
 def check_memory(devices: int, here: int, bins: int, trials: int) -> None:
@@ -75,7 +75,7 @@ class Ends(NamedTuple):
 
 
 @dataclass(eq=False)
-class View:
+class ProjectionState:
     """What each device here has: rows of weights and numbers as pairs, (devices, trials, K + M), and error bounds."""
 
     high: Floats
@@ -88,13 +88,13 @@ class View:
         return self.high, self.low, self.noises
 
     @classmethod
-    def own(cls, site: Site, samples: WeightedScores, edges: Floats) -> View:
+    def own(cls, block: Block, samples: WeightedScores, edges: Floats) -> ProjectionState:
         """Return what devices know of themselves: weight one, and their own counts."""
-        here, K = len(site.here), site.devices
-        high = np.zeros((here, site.trials, K + edges.shape[1]))
-        high[np.arange(here), :, site.here] = 1
+        here, K = len(block.rows), block.devices
+        high = np.zeros((here, block.trials, K + edges.shape[1]))
+        high[np.arange(here), :, block.rows] = 1
         high[:, :, K:] = samples.counts(edges).transpose(0, 2, 1)
-        return cls(high, np.zeros_like(high), np.zeros((here, site.trials)))
+        return cls(high, np.zeros_like(high), np.zeros((here, block.trials)))
 
     def strings(self) -> Floats:
         """Return what each device says of it, one row of numbers each."""
@@ -102,7 +102,7 @@ class View:
         return np.concatenate([self.noises, self.high.reshape(here, -1), self.low.reshape(here, -1)], axis=1)
 
     @classmethod
-    def heard(cls, rows: Floats, trials: int) -> View:
+    def heard(cls, rows: Floats, trials: int) -> ProjectionState:
         """Return what such rows of numbers say."""
         noises, rest = rows[:, :trials], rows[:, trials:].reshape(len(rows), 2, trials, -1)
         return cls(rest[:, 0], rest[:, 1], noises)
@@ -111,21 +111,23 @@ class View:
 class Projecting:
     """The devices here, from round to round."""
 
-    def __init__(self, site: Site, samples: WeightedScores, bins: int, range_: tuple[float, float] | None) -> None:
-        self.site, self.samples, self.bins = site, samples, bins
-        self.sizes = site.masses.T.astype(np.float64)  # (trials, K); exact: promises keep sums below 2^52
+    def __init__(self, block: Block, samples: WeightedScores, bins: int, range_: tuple[float, float] | None) -> None:
+        self.block, self.samples, self.bins = block, samples, bins
+        self.sizes = block.masses.T.astype(np.float64)  # (trials, K); exact: promises keep sums below 2^52
         self.agreed = range_ is None
-        self.view: View | None = None  # what the devices here have, and what they know of themselves
-        self.own: View | None = None
-        self.past: View | None = None
-        self._turn = np.zeros(len(site.here), dtype=np.int64)
+        self.view: ProjectionState | None = None  # what the devices here have, and what they know of themselves
+        self.own: ProjectionState | None = None
+        self.past: ProjectionState | None = None
+        self._turn = np.zeros(len(block.rows), dtype=np.int64)
         self.quantiser: Quantiser | None = None
-        known = np.eye(site.devices, dtype=np.bool_)[site.here] if self.agreed else np.ones((len(site.here), 1), bool)
+        known = (
+            np.eye(block.devices, dtype=np.bool_)[block.rows] if self.agreed else np.ones((len(block.rows), 1), bool)
+        )
         ends = [-samples.extremes()[0], samples.extremes()[1]]
         ends += [-samples.extremes(finite=True)[0], samples.extremes(finite=True)[1]]
         self.ends = Ends(np.stack(ends, axis=1), known)
         if range_ is not None:
-            given = np.tile(np.array([[-range_[0]], [range_[1]]]), (1, site.trials))
+            given = np.tile(np.array([[-range_[0]], [range_[1]]]), (1, block.trials))
             self._begin(edges_over(given, given, bins, complete=False))
         elif self.ends.ready.any():
             self._learn()
@@ -135,11 +137,11 @@ class Projecting:
     @property
     def _lengths(self) -> tuple[int, int]:
         """How many numbers who is not ready says, and who is."""
-        return message_numbers(self.site.devices, self.bins, self.site.trials, self.agreed)
+        return message_numbers(self.block.devices, self.bins, self.block.trials, self.agreed)
 
     def message(self) -> Tell:
         """Return what the devices here say."""
-        ready, here = self.ends.ready, len(self.site.here)
+        ready, here = self.ends.ready, len(self.block.rows)
         ends = self.ends.values.reshape(here, -1) if self.agreed else np.zeros((here, 0))
         short, long = self._lengths
         lengths = np.where(ready, long, short)
@@ -149,7 +151,7 @@ class Projecting:
             rows = np.concatenate([ends, self.view.strings()], axis=1)[ready]
             flat[starts[ready][:, None] + np.arange(long)] = rows.view(np.int64)
         if not ready.all():
-            bits = np.zeros((here, 8 * -(-self.site.devices // 64)), dtype=np.uint8)
+            bits = np.zeros((here, 8 * -(-self.block.devices // 64)), dtype=np.uint8)
             packed = np.packbits(self.ends.known, axis=1)
             bits[:, : packed.shape[1]] = packed
             whom = np.concatenate([ends.view(np.int64), bits.view(np.int64)], axis=1)[~ready]
@@ -165,7 +167,7 @@ class Projecting:
         place = np.arange(len(receiver)) - np.searchsorted(receiver, receiver)
         if not self.ends.ready.all():
             for part in self._parts(receiver):
-                self._hear_of_range(self.site.local(receiver[part]), told.said_by(receiver[part], sender[part]))
+                self._hear_of_range(self.block.local(receiver[part]), told.said_by(receiver[part], sender[part]))
             self._learn()
         if self.view is None:
             return
@@ -174,7 +176,7 @@ class Projecting:
             for part in self._parts(receiver[some]):
                 at = some[part]
                 said = told.said_by(receiver[at], sender[at])
-                self._combine(self.site.local(receiver[at]), place[at] - first, said)
+                self._combine(self.block.local(receiver[at]), place[at] - first, said)
 
     def _parts(self, receiver: Ints) -> list[Ints]:
         """Return messages in parts that fit into memory; those of one receiver stay together."""
@@ -188,11 +190,11 @@ class Projecting:
 
     def _hear_of_range(self, receiver: Ints, said: Packets) -> None:
         """Know of the range what others know; who knows all of it says no more whom it has heard."""
-        count, K = 4 * self.site.trials, self.site.devices
+        count, K = 4 * self.block.trials, self.block.devices
         long = np.diff(said.offsets) == 8 * self._lengths[1]
         numbers = said.values.view(np.float64)
         starts = said.offsets[:-1] // 8
-        heard = numbers[starts[:, None] + np.arange(count)].reshape(-1, 4, self.site.trials)
+        heard = numbers[starts[:, None] + np.arange(count)].reshape(-1, 4, self.block.trials)
         bits = np.ones((len(receiver), K), dtype=np.bool_)
         if not long.all():
             words = numbers.view(np.int64)[starts[~long][:, None] + count + np.arange(-(-K // 64))]
@@ -209,9 +211,9 @@ class Projecting:
 
     def _begin(self, quantiser: Quantiser) -> None:
         self.quantiser = quantiser
-        self.own = View.own(self.site, self.samples, quantiser.edges)
-        self.view = View(*(part.copy() for part in self.own.parts))
-        self.past = View(*(np.zeros((len(part), PAST, *part.shape[1:])) for part in self.own.parts))
+        self.own = ProjectionState.own(self.block, self.samples, quantiser.edges)
+        self.view = ProjectionState(*(part.copy() for part in self.own.parts))
+        self.past = ProjectionState(*(np.zeros((len(part), PAST, *part.shape[1:])) for part in self.own.parts))
 
     def _combine(self, receiver: Ints, place: Ints, said: Packets) -> None:
         """Replace the rows of those who heard some by the best combination of these, their own, and themselves."""
@@ -219,13 +221,13 @@ class Projecting:
         receiver, place, said = receiver[long], place[long], said.taken(np.flatnonzero(long))
         if not len(receiver) or self.view is None or self.own is None or self.past is None:
             return
-        trials, K = self.site.trials, self.site.devices
+        trials, K = self.block.trials, self.block.devices
         numbers = said.values.view(np.float64).reshape(len(receiver), -1)
-        heard = View.heard(numbers[:, 4 * trials :] if self.agreed else numbers, trials)
+        heard = ProjectionState.heard(numbers[:, 4 * trials :] if self.agreed else numbers, trials)
         who, at = np.unique(receiver, return_inverse=True)
         # as many rows for all, with zeros in place of what was not heard: then every engine rounds alike
-        many = min(TOGETHER, self.site.network.largest_degree) + PAST + 2
-        stacked = View(*(np.zeros((len(who), many, *part.shape[1:])) for part in self.view.parts))
+        many = min(TOGETHER, self.block.network.largest_degree) + PAST + 2
+        stacked = ProjectionState(*(np.zeros((len(who), many, *part.shape[1:])) for part in self.view.parts))
         for rows, *sources in zip(
             stacked.parts, self.view.parts, heard.parts, self.past.parts, self.own.parts, strict=True
         ):
@@ -236,7 +238,7 @@ class Projecting:
         for trial in np.flatnonzero(self.sizes.any(axis=1)).tolist():
             high, low, noises = (part[:, :, trial] for part in stacked.parts)
             sizes = np.broadcast_to(self.sizes[trial], (len(who), K))
-            coefficients, bound = combined(Rows(high[:, :, :K], noises, sizes))
+            coefficients, bound = combined(ProjectedRows(high[:, :, :K], noises, sizes))
             self.view.high[who, trial], self.view.low[who, trial] = combination(coefficients, high, low)
             self.view.noises[who, trial] = bound
 
@@ -253,17 +255,17 @@ class Projecting:
 
     def epsilons(self, trial: int) -> Floats:
         """Return how far off each device's fractions can be; 1 where it knows nothing."""
-        out = np.ones(len(self.site.here))
+        out = np.ones(len(self.block.rows))
         ready = self.ends.ready
         if self.view is not None and self.sizes[trial].any():
-            K = self.site.devices
+            K = self.block.devices
             weights = self.view.high[ready, trial, :K], self.view.low[ready, trial, :K]
             out[ready] = np.minimum(epsilon(*weights, self.view.noises[ready, trial], self.sizes[trial]), 1)
         return out
 
     def counts(self, trial: int) -> Interval:
         """Return between which whole numbers each device knows the counts to be."""
-        here, n, K = len(self.site.here), int(self.sizes[trial].sum()), self.site.devices
+        here, n, K = len(self.block.rows), int(self.sizes[trial].sum()), self.block.devices
         low, high = np.zeros((here, self.bins), dtype=np.int64), np.full((here, self.bins), n)
         ready = self.ends.ready
         if self.view is not None and self.quantiser is not None and ready.any():

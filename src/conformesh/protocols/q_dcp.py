@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from conformesh.common.quantities import several
 from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.weights import constant_weights
-from conformesh.kernels.compiling import expect
+from conformesh.kernels.compilation import expect
 from conformesh.kernels.pinball import DEGREE, admm_step, minimise
 from conformesh.kernels.ranks import AUTO
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -40,13 +40,13 @@ from conformesh.protocols.anchor import (
     refuse_overflow,
 )
 from conformesh.protocols.asynchronous import relaxed_admm
+from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.bounds import quantile as bounds
 from conformesh.protocols.consensus import agreed_mean, largest
 from conformesh.protocols.e_dcp import counted_outcome, search, with_exact_sums
-from conformesh.protocols.ladder import Counting, default_rounds
+from conformesh.protocols.ladder import LadderCounting, default_rounds
 from conformesh.protocols.messages import Pool, Protocol, Sum
 from conformesh.protocols.options import check_choice, option
-from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import estimate_spectrum
 from conformesh.protocols.wire import Wire
 from conformesh.results.certificate import Certificate, Kind, too_few
@@ -120,31 +120,31 @@ class QDCP:
             raise ValueError(f"counting must be at least 0 rounds, got {self.counting}")
 
 
-def q_dcp(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: QDCP) -> Protocol[Outcome]:
+def q_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: QDCP) -> Protocol[Answers]:
     """Run Algorithm 1; the threshold is the agreed estimate plus the two error terms, or one whose rank was counted."""
     if options.asynchronous:
-        return (yield from _unreliable(site, samples, options))
-    spectrum = site.network.spectrum if options.spectrum == "map" else (yield from estimate_spectrum(site))
-    ranks, totals = site.ranks(), site.masses.sum(axis=0)
+        return (yield from _unreliable(block, samples, options))
+    spectrum = block.network.spectrum if options.spectrum == "map" else (yield from estimate_spectrum(block))
+    ranks, totals = block.ranks(), block.masses.sum(axis=0)
     gamma = np.minimum(ranks / np.maximum(totals, 1)[:, None], 1.0)  # (trials, alphas); 1 where r > n: +inf anyway
     wire = Wire(options.wire)
-    site.shown.estimates = _first_of_each
-    s0 = yield from anchor(site, samples, gamma, spectrum, options.s0, options.averaging, wire)
+    block.progress.estimates = _first_of_each
+    s0 = yield from anchor(block, samples, gamma, spectrum, options.s0, options.averaging, wire)
     if options.continuation:
-        estimates = yield from _continued(site, samples, gamma, s0, spectrum, options, wire)
+        estimates = yield from _continued(block, samples, gamma, s0, spectrum, options, wire)
     else:
-        estimates, last = yield from _estimate(site, samples, gamma, s0, spectrum, options, wire)
+        estimates, last = yield from _estimate(block, samples, gamma, s0, spectrum, options, wire)
         if not options.certify:
-            return _assumed(site, samples, ranks, estimates, last, spectrum, options)
+            return _assumed(block, samples, ranks, estimates, last, spectrum, options)
 
-    site.shown.estimates = None  # what is said from now on are counts
+    block.progress.estimates = None  # what is said from now on are counts
 
-    def attempt(total: Total) -> Protocol[Outcome]:
+    def attempt(total: Total) -> Protocol[Answers]:
         flat = estimates[0].reshape(-1, 1)
-        brackets = yield from search(site, samples, ranks, totals, total, 1, flat, settle=True)
-        return replace(counted_outcome(site, ranks, totals, brackets), estimates=estimates)
+        brackets = yield from search(block, samples, ranks, totals, total, 1, flat, settle=True)
+        return replace(counted_outcome(block, ranks, totals, brackets), estimates=estimates)
 
-    return (yield from with_exact_sums(site, options.aggregate, "balanced", 1, attempt))
+    return (yield from with_exact_sums(block, options.aggregate, "balanced", 1, attempt))
 
 
 def _first_of_each(values: Floats) -> Floats:
@@ -152,22 +152,22 @@ def _first_of_each(values: Floats) -> Floats:
     return values[:, 0, 0] if values.ndim == 3 else np.full(len(values), np.nan)
 
 
-def _unreliable(site: Site, samples: WeightedScores, options: QDCP) -> Protocol[Outcome]:
+def _unreliable(block: Block, samples: WeightedScores, options: QDCP) -> Protocol[Answers]:
     """Run relaxed ADMM over links that may lose anything, and count the rank of what it ends with."""
-    ranks, totals = site.ranks(), site.masses.sum(axis=0)
+    ranks, totals = block.ranks(), block.masses.sum(axis=0)
     gamma = np.minimum(ranks / np.maximum(totals, 1)[:, None], 1.0)
     s0 = float(options.s0) if _is_finite(options.s0) else None
-    counting = Counting(site, samples, local_quantiles(samples, gamma), ranks)
+    counting = LadderCounting(block, samples, local_quantiles(samples, gamma), ranks)
     knobs = options.kappa, options.mu, options.c
-    x = yield from relaxed_admm(site, samples, gamma, s0, *knobs, options.rounds, counting)
-    rounds = default_rounds(site.network) if options.counting is None else options.counting
+    x = yield from relaxed_admm(block, samples, gamma, s0, *knobs, options.rounds, counting)
+    rounds = default_rounds(block.network) if options.counting is None else options.counting
     yield from counting.run(x, rounds)
-    return _heard_outcome(site, ranks, totals, counting, x.reshape(len(x), *ranks.shape), rounds)
+    return _heard_outcome(block, ranks, totals, counting, x.reshape(len(x), *ranks.shape), rounds)
 
 
 def _heard_outcome(
-    site: Site, ranks: Ints, totals: Ints, counting: Counting, estimates: Floats, rounds: int
-) -> Outcome:
+    block: Block, ranks: Ints, totals: Ints, counting: LadderCounting, estimates: Floats, rounds: int
+) -> Answers:
     """Return the counted threshold on every device that has heard of it, +inf on the others."""
     thresholds = np.full_like(estimates, np.inf)
     counts = np.repeat(totals[:, None], ranks.shape[1], axis=1)  # all scores lie at or below +inf
@@ -189,7 +189,7 @@ def _heard_outcome(
             f"q-dcp: {several(int((~heard).sum()), 'device')} of {len(heard):,} here did not hear the count within "
             f"{rounds:,} rounds and hold +inf; set more rounds with counting",
         )
-    return Outcome(thresholds, certificates, estimates, notes)
+    return Answers(thresholds, certificates, estimates, notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,25 +204,25 @@ class _Run:
 
 
 def _estimate(
-    site: Site, samples: WeightedScores, gamma: Floats, s0: Floats, spectrum: Spectrum, options: QDCP, wire: Wire
+    block: Block, samples: WeightedScores, gamma: Floats, s0: Floats, spectrum: Spectrum, options: QDCP, wire: Wire
 ) -> Protocol[tuple[Floats, _Run]]:
     """Run ADMM and agree on the average of what the devices end with."""
-    rates = [_rate(site.sizes[:, trial], spectrum, site.devices, options) for trial in range(site.trials)]
+    rates = [_rate(block.sizes[:, trial], spectrum, block.devices, options) for trial in range(block.trials)]
     start = s0 if options.start == "s0" else np.zeros_like(s0)
     c = np.array([[rate.c] for rate in rates]) * np.ones_like(gamma)
     knobs = Knobs(c, np.full_like(gamma, options.kappa), np.full_like(gamma, options.mu))
-    s = yield from admm(site, samples, gamma, s0, start, knobs, options.rounds, wire)
-    rounds = averaging_rounds(site, spectrum, options.averaging)
-    estimates = yield from agreed_mean(s, site, constant_weights(site.network, spectrum), rounds, wire)
+    s = yield from admm(block, samples, gamma, s0, start, knobs, options.rounds, wire)
+    rounds = averaging_rounds(block, spectrum, options.averaging)
+    estimates = yield from agreed_mean(s, block, constant_weights(block.network, spectrum), rounds, wire)
     refuse_overflow(estimates)
     distance = np.zeros_like(gamma)
     if options.bound == "paper" and not options.certify:
-        distance = yield from _oracle(site, samples, gamma, s0[0], start[0], rates, options)
+        distance = yield from _oracle(block, samples, gamma, s0[0], start[0], rates, options)
     return estimates, _Run(s0[0], start[0], gamma, rates, distance)
 
 
 def _continued(
-    site: Site, samples: WeightedScores, gamma: Floats, s0: Floats, spectrum: Spectrum, options: QDCP, wire: Wire
+    block: Block, samples: WeightedScores, gamma: Floats, s0: Floats, spectrum: Spectrum, options: QDCP, wire: Wire
 ) -> Protocol[Floats]:
     """Run ADMM again and again, each time centred at the last estimate, sharper and with less pull towards the centre.
 
@@ -233,18 +233,18 @@ def _continued(
     mine = local_quantiles(samples, gamma)
     holder = samples.sizes[:, :, None] > 0
     ends = np.stack([np.where(holder, -mine, -np.inf), np.where(holder, mine, -np.inf)], axis=1)
-    ends = (yield from largest(wire.outward(ends, np.inf), site))[0].astype(np.float64)
+    ends = (yield from largest(wire.outward(ends, np.inf), block))[0].astype(np.float64)
     floor = 1e-9 * np.maximum(1.0, np.abs(s0[0]))
     spread = np.maximum(np.where(np.isfinite(ends).all(axis=0), ends[0] + ends[1], 0.0), floor)
-    weights = constant_weights(site.network, spectrum)
-    rounds = averaging_rounds(site, spectrum, options.averaging)
-    degree = max(float(site.network.degree.mean()), 1.0)
+    weights = constant_weights(block.network, spectrum)
+    rounds = averaging_rounds(block, spectrum, options.averaging)
+    degree = max(float(block.network.degree.mean()), 1.0)
     for stage in range(options.continuation):
         w = np.maximum(spread / FALL**stage, floor)
-        curvature = (np.maximum(site.totals, 1) / site.devices)[:, None] * np.maximum(1 - gamma, 1e-3) / w
-        knobs = Knobs(curvature / degree, 4 / w, 0.1 * curvature / site.devices)
-        s = yield from admm(site, samples, gamma, s0, s0, knobs, rounds_of_a_run(options), wire)
-        s0 = refuse_overflow((yield from agreed_mean(s, site, weights, rounds, wire)))
+        curvature = (np.maximum(block.totals, 1) / block.devices)[:, None] * np.maximum(1 - gamma, 1e-3) / w
+        knobs = Knobs(curvature / degree, 4 / w, 0.1 * curvature / block.devices)
+        s = yield from admm(block, samples, gamma, s0, s0, knobs, rounds_of_a_run(options), wire)
+        s0 = refuse_overflow((yield from agreed_mean(s, block, weights, rounds, wire)))
     return s0
 
 
@@ -254,20 +254,20 @@ def rounds_of_a_run(options: QDCP) -> int:
 
 
 def _assumed(
-    site: Site, samples: WeightedScores, ranks: Ints, estimates: Floats, run: _Run, spectrum: Spectrum, options: QDCP
-) -> Outcome:
+    block: Block, samples: WeightedScores, ranks: Ints, estimates: Floats, run: _Run, spectrum: Spectrum, options: QDCP
+) -> Answers:
     """Add the two error terms, right if the assumption is ([Wen2025] Eq. (13), Eq. (14), Eq. (15), Theorem 4.4)."""
     certificates: list[list[Certificate]] = []
     thresholds = np.full_like(estimates, np.inf)
     kind: Kind = "assumed" if options.wire == 64 else "none"
     notes: set[str] = set()
-    for trial in range(site.trials):
-        sizes, n, row = site.sizes[:, trial], int(site.totals[trial]), []
+    for trial in range(block.trials):
+        sizes, n, row = block.sizes[:, trial], int(block.totals[trial]), []
         for a, rank in enumerate(ranks[trial].tolist()):
             if rank > n:
                 row.append(too_few(rank, n))
                 continue
-            unfinished, bias = _terms(site, spectrum, run, trial, a, options)
+            unfinished, bias = _terms(block, spectrum, run, trial, a, options)
             thresholds[:, trial, a] = estimates[:, trial, a] + unfinished + bias
             notes |= _vacuous(samples, thresholds[:, trial, a], trial, rank / n, unfinished, bias, options)
             words = _assumption(
@@ -275,7 +275,7 @@ def _assumed(
             )
             row.append(Certificate(kind, rank, None, unfinished + bias, unfinished, bias, words))
         certificates.append(row)
-    return Outcome(thresholds, certificates, estimates, tuple(sorted(notes)))
+    return Answers(thresholds, certificates, estimates, tuple(sorted(notes)))
 
 
 def _vacuous(
@@ -317,7 +317,7 @@ class Knobs:
 
 
 def admm(
-    site: Site,
+    block: Block,
     samples: WeightedScores,
     gamma: Floats,
     s0: Floats,
@@ -338,7 +338,7 @@ def admm(
         return np.ascontiguousarray(np.broadcast_to(values, shape)).reshape(-1)
 
     degree, half_c, mu = (
-        per_problem(site.degree[:, None, None] + loops),
+        per_problem(block.degree[:, None, None] + loops),
         per_problem(knobs.c / 2),
         per_problem(knobs.mu),
     )
@@ -384,23 +384,23 @@ def _rate(sizes: NDArray[np.int64], spectrum: Spectrum, devices: int, options: Q
     return bounds.admm_rate(spectrum, smoothness, options.mu, options.c, options.b)
 
 
-def _terms(site: Site, spectrum: Spectrum, run: _Run, trial: int, level: int, options: QDCP) -> tuple[float, float]:
+def _terms(block: Block, spectrum: Spectrum, run: _Run, trial: int, level: int, options: QDCP) -> tuple[float, float]:
     """Return epsilon^(T) and the bias, by the chosen reading."""
-    sizes, rate = site.sizes[:, trial], run.rates[trial]
-    copies = 1 if options.bound == "paper" else site.devices
+    sizes, rate = block.sizes[:, trial], run.rates[trial]
+    copies = 1 if options.bound == "paper" else block.devices
     bias = bounds.bias_epsilon(int(sizes.sum()), options.mu, options.kappa, options.epsilon0, copies)
-    if site.devices == 1:
+    if block.devices == 1:
         return 0.0, bias
     distance = float(run.distance[trial, level])
     if options.bound == "sound":
         offset = abs(float(run.s0[trial, level] - run.start[trial, level]))
         gamma = float(run.gamma[trial, level])
-        distance = bounds.largest_distance(rate.c, site.network.edges, spectrum, sizes, gamma, options.mu, offset)
-    return bounds.convergence_epsilon(rate, site.devices, options.mu, options.rounds, distance), bias
+        distance = bounds.largest_distance(rate.c, block.network.edges, spectrum, sizes, gamma, options.mu, offset)
+    return bounds.convergence_epsilon(rate, block.devices, options.mu, options.rounds, distance), bias
 
 
 def _oracle(
-    site: Site,
+    block: Block,
     samples: WeightedScores,
     gamma: Floats,
     s0: Floats,
@@ -412,33 +412,33 @@ def _oracle(
     from scipy.special import expit
 
     everyone = yield Pool(samples.values, samples.offsets, oracle=True)
-    pooled = WeightedScores(everyone.values, everyone.offsets, site.trials)
+    pooled = WeightedScores(everyone.values, everyone.offsets, block.trials)
     distance = np.zeros_like(gamma)
-    for trial in range(site.trials):
+    for trial in range(block.trials):
         scores = np.sort(pooled.pooled(trial))
         for a in range(gamma.shape[1]):
             g, anchor_, rate = float(gamma[trial, a]), float(s0[trial, a]), rates[trial]
-            s_hat = minimise(scores, options.kappa, g * len(scores), site.devices * options.mu, anchor_)
-            if site.devices == 1:
+            s_hat = minimise(scores, options.kappa, g * len(scores), block.devices * options.mu, anchor_)
+            if block.devices == 1:
                 continue
             gradient = np.array(
                 [
                     expit(options.kappa * (s_hat - pooled.segment(k, trial))).sum() - g * pooled.sizes[k, trial]
-                    for k in range(site.devices)
+                    for k in range(block.devices)
                 ]
             ) + options.mu * (s_hat - anchor_)
-            energy = _energy(site, gradient - gradient.mean())
+            energy = _energy(block, gradient - gradient.mean())
             distance[trial, a] = bounds.optimal_distance(
-                rate.c, site.network.edges, s_hat - float(start[trial, a]), energy
+                rate.c, block.network.edges, s_hat - float(start[trial, a]), energy
             )
     return distance
 
 
-def _energy(site: Site, gradient: Floats) -> float:
+def _energy(block: Block, gradient: Floats) -> float:
     """Return g' (D-A)^+ g for a gradient that sums to zero, by grounding the first device."""
     from scipy.sparse.linalg import spsolve
 
-    laplacian = site.network.laplacian().tocsc()[1:, 1:]
+    laplacian = block.network.laplacian().tocsc()[1:, 1:]
     return float(gradient[1:] @ spsolve(laplacian, gradient[1:]))
 
 

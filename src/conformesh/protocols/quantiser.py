@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.protocols.block import Block
 from conformesh.protocols.consensus import EXACT, largest
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 
 
@@ -40,17 +40,17 @@ class Quantiser:
 
 
 def agree_on_edges(
-    site: Site, samples: WeightedScores, bins: int, range_: tuple[float, float] | None, wire: Wire = EXACT
+    block: Block, samples: WeightedScores, bins: int, range_: tuple[float, float] | None, wire: Wire = EXACT
 ) -> Protocol[Quantiser]:
     """Return the quantiser, the same bits on every device."""
-    complete = np.zeros(site.trials, dtype=bool)
+    complete = np.zeros(block.trials, dtype=bool)
     if range_ is not None:
-        low, high = np.full(site.trials, float(range_[0])), np.full(site.trials, float(range_[1]))
+        low, high = np.full(block.trials, float(range_[0])), np.full(block.trials, float(range_[1]))
     else:
-        ends = yield from agree_on_ends(site, *samples.extremes(), wire)
+        ends = yield from agree_on_ends(block, *samples.extremes(), wire)
         complete = np.isfinite(ends[1])
         if np.isinf(ends).any():  # somebody holds an infinite score, so the finite ones need a range of their own
-            ends = yield from agree_on_ends(site, *samples.extremes(finite=True), wire)
+            ends = yield from agree_on_ends(block, *samples.extremes(finite=True), wire)
         low, high = np.where(np.isfinite(ends), ends, 0.0)  # no finite score anywhere: any range will do
     return Quantiser(edges_between(low, high, bins), complete)
 
@@ -73,11 +73,11 @@ def edges_between(low: NDArray[np.float64], high: NDArray[np.float64], bins: int
 
 
 def agree_on_ends(
-    site: Site, least: NDArray[np.float64], most: NDArray[np.float64], wire: Wire = EXACT
+    block: Block, least: NDArray[np.float64], most: NDArray[np.float64], wire: Wire = EXACT
 ) -> Protocol[NDArray[np.float64]]:
     """Agree on the smallest and the largest score, (2, trials); one maximum serves both ends."""
     mine = np.stack([wire.outward(-least, np.inf), wire.outward(most, np.inf)], axis=1)
-    agreed = (yield from largest(mine, site, runs=1))[0].astype(np.float64)
+    agreed = (yield from largest(mine, block, runs=1))[0].astype(np.float64)
     return np.stack([-agreed[0], agreed[1]])
 
 

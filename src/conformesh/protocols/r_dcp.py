@@ -34,11 +34,11 @@ from conformesh.common.names import listed
 from conformesh.common.quantities import several
 from conformesh.kernels.ranks import LARGEST_SUM, DeviceRanks
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.messages import Gather, Gathered, Gathering, Packets
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.quantiser import check_quantiser
 from conformesh.protocols.reports import MOST_BINS, Report, ends_read, ends_said, reports_read, reports_said
-from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.trimming import Trimmed, Trimming
 from conformesh.results.certificate import Certificate
 
@@ -81,18 +81,18 @@ class RDCP:
             )
         return f
 
-    def caps_of(self, site: Site) -> list[int | None]:
+    def caps_of(self, block: Block) -> list[int | None]:
         """Return how many scores every device holds at most, by row; None where nobody knows."""
-        if self.caps is not None and len(self.caps) != site.devices:
-            raise ValueError(f"caps must have one entry for each of {site.devices} devices, got {len(self.caps)}")
-        said = None if site.caps is None else site.caps.tolist()
-        own: Sequence[int | None] = self.caps or said or [None] * site.devices
+        if self.caps is not None and len(self.caps) != block.devices:
+            raise ValueError(f"caps must have one entry for each of {block.devices} devices, got {len(self.caps)}")
+        said = None if block.caps is None else block.caps.tolist()
+        own: Sequence[int | None] = self.caps or said or [None] * block.devices
         return [min((one for one in (self.cap, mine) if one is not None), default=None) for mine in own]
 
 
-def r_dcp(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: RDCP) -> Gathering[Outcome]:
+def r_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: RDCP) -> Gathering[Answers]:
     """Agree on a grid, hear everybody's histogram, and trim."""
-    f, caps = options.liars_of(site.devices), options.caps_of(site)
+    f, caps = options.liars_of(block.devices), options.caps_of(block)
     low, high = samples.extremes(finite=True)  # (devices here, trials), infinite where there are none
     if options.range is not None:
         low, high = (np.full_like(low, end) for end in options.range)
@@ -100,40 +100,40 @@ def r_dcp(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], opt
         low, high = (np.where(np.isfinite(end), end, 0.0) for end in (low, high))
     else:
         mine = [ends_said(*ends) for ends in zip(low, high, strict=True)]
-        check = partial(_ends_checked, trials=site.trials)
+        check = partial(_ends_checked, trials=block.trials)
         ends: Gathered = yield Gather(Packets.of(mine), check, sealed=True)
-        if ends.heard.sum() + ends.disputed.sum() < site.devices - f:  # liars may stay silent, so wait for no more
-            return _waiting(site, alphas, f, ends)
-        low, high = (np.broadcast_to(end, low.shape) for end in _grid(ends, site.trials, f))
+        if ends.heard.sum() + ends.disputed.sum() < block.devices - f:  # liars may stay silent, so wait for no more
+            return _waiting(block, alphas, f, ends)
+        low, high = (np.broadcast_to(end, low.shape) for end in _grid(ends, block.trials, f))
     said = [
         reports_said(
             [
                 Report.of(samples.segment(k, t), float(low[k, t]), float(high[k, t]), options.bins)
-                for t in range(site.trials)
+                for t in range(block.trials)
             ]
         )
-        for k in range(len(site.here))
+        for k in range(len(block.rows))
     ]
-    most = LARGEST_SUM // site.devices
+    most = LARGEST_SUM // block.devices
     heard: Gathered = yield Gather(
-        Packets.of(said), partial(_reports_checked, trials=site.trials, most=most), sealed=True
+        Packets.of(said), partial(_reports_checked, trials=block.trials, most=most), sealed=True
     )
     words = [
-        reports_read(heard.packets[row], site.trials, most) if here else None for row, here in enumerate(heard.heard)
+        reports_read(heard.packets[row], block.trials, most) if here else None for row, here in enumerate(heard.heard)
     ]
     known: dict[bytes, DeviceRanks] = {}
     trials = [
-        _Heard.of(site, [None if one is None else one[t] for one in words], heard, caps, f, known)
-        for t in range(site.trials)
+        _Heard.of(block, [None if one is None else one[t] for one in words], heard, caps, f, known)
+        for t in range(block.trials)
     ]
     found = [[trial.trimming.at(alpha) if trial.enough else None for alpha in alphas] for trial in trials]
     thresholds = np.array([[math.inf if one is None else one.threshold for one in row] for row in found])
-    return Outcome(
-        np.broadcast_to(thresholds, (len(site.here), *thresholds.shape)).copy(),
+    return Answers(
+        np.broadcast_to(thresholds, (len(block.rows), *thresholds.shape)).copy(),
         [[trial.certificate(one) for one in row] for trial, row in zip(trials, found, strict=True)],
-        notes=tuple(dict.fromkeys(_notes(site, trials, found, alphas, f))),
+        notes=tuple(dict.fromkeys(_notes(block, trials, found, alphas, f))),
         facts={"liars": str(f)},
-        sizes=np.array([[0 if one is None else one[t].size for t in range(site.trials)] for one in words]),
+        sizes=np.array([[0 if one is None else one[t].size for t in range(block.trials)] for one in words]),
     )
 
 
@@ -185,14 +185,14 @@ class _Heard:
     @classmethod
     def of(
         cls,
-        site: Site,
+        block: Block,
         words: Sequence[Report | None],
         heard: Gathered,
         caps: Sequence[int | None],
         f: int,
         known: dict[bytes, DeviceRanks],
     ) -> _Heard:
-        ids, requirement = site.network.ids, site.requirement
+        ids, requirement = block.network.ids, block.requirement
         over = [one is not None and cap is not None and one.size > cap for one, cap in zip(words, caps, strict=True)]
         proven = heard.disputed | np.array(over)
         if proven.sum() > f:
@@ -245,15 +245,15 @@ class _Heard:
         )
 
 
-def _waiting(site: Site, alphas: tuple[Fraction, ...], f: int, ends: Gathered) -> Outcome:
+def _waiting(block: Block, alphas: tuple[Fraction, ...], f: int, ends: Gathered) -> Answers:
     """Return +inf, which is right whoever lies: too few were heard to say more."""
-    nothing = Certificate("counted", 1, 0, mixture=site.requirement.mixture, rule="swap", weight=0, liars=f)
-    return Outcome(
-        np.full((len(site.here), site.trials, len(alphas)), math.inf),
-        [[nothing] * len(alphas) for _ in range(site.trials)],
+    nothing = Certificate("counted", 1, 0, mixture=block.requirement.mixture, rule="swap", weight=0, liars=f)
+    return Answers(
+        np.full((len(block.rows), block.trials, len(alphas)), math.inf),
+        [[nothing] * len(alphas) for _ in range(block.trials)],
         notes=(
-            f"r-dcp: {int(ends.heard.sum())} of {site.devices} devices were heard, and with liars={f} a grid needs the "
-            f"words of {site.devices - f}",
+            f"r-dcp: {int(ends.heard.sum())} of {block.devices} devices were heard, and with liars={f} a grid needs "
+            f"the words of {block.devices - f}",
         ),
         facts={"liars": str(f)},
     )
@@ -271,14 +271,14 @@ def bearable(devices: int, alpha: Fraction) -> int:
 
 
 def _notes(
-    site: Site,
+    block: Block,
     trials: Sequence[_Heard],
     found: Sequence[Sequence[Trimmed | None]],
     alphas: tuple[Fraction, ...],
     f: int,
 ) -> Iterator[str]:
     """Say who was caught, and where the threshold is +inf whose words make it so."""
-    ids = site.network.ids
+    ids = block.network.ids
     for trial, row in zip(trials, found, strict=True):
         if trial.proven:
             yield (
@@ -292,9 +292,9 @@ def _notes(
             few = [k for k in one.worst if counts[k] < (1 - alpha) * int(trial.trimming.sizes[k])]
             names = listed([ids[trial.rows[k]] for k in few])
             yield (
-                f"r-dcp: no finite threshold is right for every {site.devices - f} of {site.devices} devices, since "
+                f"r-dcp: no finite threshold is right for every {block.devices - f} of {block.devices} devices, since "
                 f"{several(len(few), 'device')} {names} say that too few of their scores are finite, or were not heard "
-                f"of, and may be honest; {_bearing_words(site.devices, alpha, f)}"
+                f"of, and may be honest; {_bearing_words(block.devices, alpha, f)}"
             )
 
 

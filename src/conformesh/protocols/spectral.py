@@ -27,8 +27,8 @@ from conformesh.common.random_streams import stream
 from conformesh.graph.network import Network
 from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.weights import WEIGHTS, Weights, best_constant, constant_weights, weights_from_matrix
+from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Max, Min, Protocol, Sum
-from conformesh.protocols.site import Site
 
 Floats = NDArray[np.float64]
 MAX_ROUNDS = 200_000
@@ -37,13 +37,13 @@ LOST_DIGITS = 1e-5  # a phase that shrank v more than this is long enough: a lon
 TINY = 1e-300
 
 
-def mixing_weights(site: Site, name: str | Weights | Floats, source: str) -> Protocol[Weights]:
+def mixing_weights(block: Block, name: str | Weights | Floats, source: str) -> Protocol[Weights]:
     """Return the consensus matrix, its eigenvalues from the map or estimated by message passing.
 
     `name` is a key of `WEIGHTS`, ready `Weights`, or one's own matrix, which is checked.
     """
-    spectrum = (yield from estimate_spectrum(site)) if source == "estimated" and isinstance(name, str) else None
-    return known_weights(site.network, name, spectrum)
+    spectrum = (yield from estimate_spectrum(block)) if source == "estimated" and isinstance(name, str) else None
+    return known_weights(block.network, name, spectrum)
 
 
 def known_weights(network: Network, name: str | Weights | Floats, spectrum: Spectrum | None) -> Weights:
@@ -65,22 +65,22 @@ def check_weights(name: str | Weights | Floats, source: str) -> None:
         raise ValueError(f"spectrum='estimated' goes with weights='best-constant', got {name!r}")
 
 
-def estimate_spectrum(site: Site, tolerance: float = 1e-3, seed: int = 0) -> Protocol[Spectrum]:
+def estimate_spectrum(block: Block, tolerance: float = 1e-3, seed: int = 0) -> Protocol[Spectrum]:
     """Estimate l_max, l_min and the largest eigenvalue of D+A, each changing by less than `tolerance` over a doubling.
 
     l_min and l_max are then widened by four times `tolerance` in the careful direction: l_min down, l_max up.
     """
-    if site.devices == 1:
+    if block.devices == 1:
         return Spectrum(largest=0.0, smallest=0.0, signless=0.0, source="estimated")
-    reach, top = yield from _reach(site)
-    noise = np.array([stream(seed, "spectral", int(k)).standard_normal(2) for k in site.here])
-    x = np.concatenate([noise, np.ones((len(site.here), 1))], axis=1)  # columns v, u, q
+    reach, top = yield from _reach(block)
+    noise = np.array([stream(seed, "spectral", int(k)).standard_normal(2) for k in block.rows])
+    x = np.concatenate([noise, np.ones((len(block.rows), 1))], axis=1)  # columns v, u, q
     scale = np.array([2.0 * top, 2.0 * top, 2.0 * top])  # of B, then of L and D+A: their last estimates
 
     rounds, phase = 0, FIRST_PHASE
     previous = np.zeros(3)
     while rounds < MAX_ROUNDS:
-        x, facts = yield from _phase(x, site, phase, scale)
+        x, facts = yield from _phase(x, block, phase, scale)
         for _ in range(reach):
             facts = yield Max(facts, shared=True)
         old_v, old_u, new_v, new_u, signless, v_top, minus_v_bottom, u_top, q_top = facts[0]
@@ -100,9 +100,9 @@ def estimate_spectrum(site: Site, tolerance: float = 1e-3, seed: int = 0) -> Pro
     raise RuntimeError(f"the spectral gap did not settle within {MAX_ROUNDS:,} rounds; use the map (spectrum='map')")
 
 
-def _phase(x: Floats, site: Site, rounds: int, scale: Floats) -> Protocol[tuple[Floats, Floats]]:
+def _phase(x: Floats, block: Block, rounds: int, scale: Floats) -> Protocol[tuple[Floats, Floats]]:
     """Run the three power iterations for some rounds; return the vectors and what one maximum must agree on."""
-    degree = site.degree[:, None]
+    degree = block.degree[:, None]
     sign = np.array([-1.0, -1.0, 1.0])  # L v, L u, (D+A) q
     last = image = before = x
     for _ in range(rounds):
@@ -114,17 +114,17 @@ def _phase(x: Floats, site: Site, rounds: int, scale: Floats) -> Protocol[tuple[
     return x, np.concatenate(facts, axis=1)
 
 
-def _reach(site: Site) -> Protocol[tuple[int, int]]:
+def _reach(block: Block) -> Protocol[tuple[int, int]]:
     """Learn an upper bound of the diameter and the largest degree, from the roster alone.
 
     Distances to the first device of the roster spread in at most K - 1 rounds; twice the largest bounds the diameter.
     """
-    far = site.devices  # more than any distance
-    distance = np.where(site.here == 0, 0, far).astype(np.int64)
-    for _ in range(site.devices - 1):
+    far = block.devices  # more than any distance
+    distance = np.where(block.rows == 0, 0, far).astype(np.int64)
+    for _ in range(block.devices - 1):
         heard = yield Min(distance, shared=True)
         distance = np.minimum(distance, heard + 1)
-    facts = np.stack([distance, site.degree.astype(np.int64)], axis=1)
-    for _ in range(site.devices - 1):
+    facts = np.stack([distance, block.degree.astype(np.int64)], axis=1)
+    for _ in range(block.devices - 1):
         facts = yield Max(facts, shared=True)
-    return min(2 * int(facts[0, 0]), site.devices - 1), int(facts[0, 1])
+    return min(2 * int(facts[0, 0]), block.devices - 1), int(facts[0, 1])

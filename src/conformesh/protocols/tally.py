@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from conformesh.kernels.keys import from_keys
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import Total
+from conformesh.protocols.block import Block
 from conformesh.protocols.e_dcp import EDCP, best_width, search, weigh_all, with_exact_sums
 from conformesh.protocols.flood import everybody
 from conformesh.protocols.messages import Packets, Protocol
-from conformesh.protocols.site import Site
 from conformesh.results.certificate import Cost
 
 Floats = NDArray[np.float64]
@@ -37,14 +37,14 @@ AT_ONCE = 2**22  # counts that all devices together hold at a time
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class CountQuestion:
     """Thresholds, each asked of one trial: in the order of trials, and ascending within each of them."""
 
     trials: Ints
     thresholds: Floats
 
     @classmethod
-    def of(cls, trials: Ints, thresholds: Floats) -> tuple[Asked, Ints]:
+    def of(cls, trials: Ints, thresholds: Floats) -> tuple[CountQuestion, Ints]:
         """Return what is asked, each once, and where each of the given thresholds stands in it."""
         order = np.argsort(thresholds, kind="stable")
         if len(trials) and (trials != trials[0]).any():
@@ -65,7 +65,7 @@ class Asked:
 
 
 @dataclass(frozen=True, eq=False)
-class Tally:
+class RankCounts:
     """What was counted, the same on every device.
 
     Attributes
@@ -87,23 +87,23 @@ class Tally:
     cost: Cost | None = None
 
 
-def tally(site: Site, samples: WeightedScores, asked: Asked, options: EDCP) -> Protocol[Tally]:
+def tally(block: Block, samples: WeightedScores, asked: CountQuestion, options: EDCP) -> Protocol[RankCounts]:
     """Count what is asked, in runs of sums that fit in memory."""
-    weighed = site.weighed(samples)
-    width = max(1, min(len(asked.trials), AT_ONCE // site.devices))
+    weighed = block.weighed(samples)
+    width = max(1, min(len(asked.trials), AT_ONCE // block.devices))
 
-    def attempt(total: Total) -> Protocol[Tally]:
-        if site.requirement.is_weighted:  # how much of every device belongs to it is not known
-            n, spares, _ = yield from weigh_all(site, weighed, total)
+    def attempt(total: Total) -> Protocol[RankCounts]:
+        if block.requirement.is_weighted:  # how much of every device belongs to it is not known
+            n, spares, _ = yield from weigh_all(block, weighed, total)
         else:
-            n, spares = np.array([demand.total for demand in site.demands], dtype=np.int64), None
+            n, spares = np.array([demand.total for demand in block.demands], dtype=np.int64), None
         most, found = int(n.max(initial=0)), [np.empty(0, dtype=np.int64)]
         for part in asked.parts(width):
             mine = np.concatenate([_below(weighed, trial, thresholds) for trial, thresholds in part], axis=1)
             found.append(np.array((yield from total(mine, most))[0], dtype=np.int64))
-        return Tally(np.concatenate(found), n, np.zeros_like(n) if spares is None else spares)
+        return RankCounts(np.concatenate(found), n, np.zeros_like(n) if spares is None else spares)
 
-    return (yield from with_exact_sums(site, options.aggregate, options.prefer, width, attempt))
+    return (yield from with_exact_sums(block, options.aggregate, options.prefer, width, attempt))
 
 
 def _below(samples: WeightedScores, trial: int, thresholds: Floats) -> Ints:
@@ -112,13 +112,13 @@ def _below(samples: WeightedScores, trial: int, thresholds: Floats) -> Ints:
     return samples.counts_of(np.array([trial]), before[None, :])[:, :, 0]
 
 
-def spread(site: Site, tests: WeightedScores, sizes: Ints) -> Protocol[Floats]:
+def spread(block: Block, tests: WeightedScores, sizes: Ints) -> Protocol[Floats]:
     """Tell every device the test scores of all, (scores,) by device; each device passes each of them on once.
 
     `sizes` says how many every device holds, (devices,). Trials do not ride along: there is one.
     """
-    mine = Packets.of([np.asarray(tests.segment(k), dtype="<f8").tobytes() for k in range(len(site.here))])
-    found = yield from everybody(site, mine, sizes)
+    mine = Packets.of([np.asarray(tests.segment(k), dtype="<f8").tobytes() for k in range(len(block.rows))])
+    found = yield from everybody(block, mine, sizes)
     return found.values.view("<f8").astype(np.float64)
 
 
@@ -149,22 +149,22 @@ class Flagged:
 
 
 def step_up(
-    site: Site, samples: WeightedScores, tests: WeightedScores, level: Fraction, options: EDCP
+    block: Block, samples: WeightedScores, tests: WeightedScores, level: Fraction, options: EDCP
 ) -> Protocol[Flagged]:
     """Flag test scores by Benjamini and Hochberg's rule at `level`, every trial by itself."""
-    weighed = site.weighed(samples)
-    width = options.width or best_width(site, options.aggregate, options.prefer)
+    weighed = block.weighed(samples)
+    width = options.width or best_width(block, options.aggregate, options.prefer)
 
     def attempt(total: Total) -> Protocol[Flagged]:
-        n, spares, _ = yield from weigh_all(site, weighed, total)
+        n, spares, _ = yield from weigh_all(block, weighed, total)
         m = np.array((yield from total(tests.sizes))[0], dtype=np.int64)
         flagged, steps = m.copy(), np.zeros_like(m)
         thresholds, going = np.full(len(m), np.inf), np.flatnonzero(m)
         while len(going):
             levels = [level * Fraction(r, max(k, 1)) for r, k in zip(flagged.tolist(), m.tolist(), strict=True)]
-            ranks = _ranks(site, levels, n, spares)
+            ranks = _ranks(block, levels, n, spares)
             ranks = np.where(np.isin(np.arange(len(m)), going), ranks, n + 1)[:, None]  # who is done asks for nothing
-            brackets = yield from search(site, weighed, ranks, n, total, width)
+            brackets = yield from search(block, weighed, ranks, n, total, width)
             found = np.where(ranks[:, 0] > n, np.inf, from_keys(brackets.high))[going]
             inside = yield from total(tests.counts_of(going, found[:, None]), int(m.max()))
             left = m[going] - np.asarray(inside[0, 0], dtype=np.int64)
@@ -175,16 +175,16 @@ def step_up(
             going = going[~same & (left > 0)]
         return Flagged(thresholds, flagged, m, steps)
 
-    return (yield from with_exact_sums(site, options.aggregate, options.prefer, width, attempt))
+    return (yield from with_exact_sums(block, options.aggregate, options.prefer, width, attempt))
 
 
-def _ranks(site: Site, levels: list[Fraction], n: Ints, spares: Ints | None) -> Ints:
+def _ranks(block: Block, levels: list[Fraction], n: Ints, spares: Ints | None) -> Ints:
     """Return the required rank of every trial at a level of its own."""
     more = np.zeros_like(n) if spares is None else spares
     return np.array(
         [
-            demand.required(site.requirement, levels[t], t, 0, int(n[t]), int(more[t])) if levels[t] else int(n[t]) + 1
-            for t, demand in enumerate(site.demands)
+            demand.required(block.requirement, levels[t], t, 0, int(n[t]), int(more[t])) if levels[t] else int(n[t]) + 1
+            for t, demand in enumerate(block.demands)
         ],
         dtype=np.int64,
     )

@@ -26,15 +26,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.kernels import replies as written
-from conformesh.kernels.compiling import compiled
+from conformesh.kernels.compilation import compiled
 from conformesh.kernels.items import packets_of
 from conformesh.kernels.keys import to_keys
 from conformesh.kernels.replies import LOWEST
 from conformesh.kernels.segments import take_segments
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.protocols.known import Known, Runs, Said
+from conformesh.protocols.block import Block
+from conformesh.protocols.merged_scores import MergedScores, Runs, ScoreReport
 from conformesh.protocols.messages import Packets, Protocol, Tell, Told
-from conformesh.protocols.site import Site
 
 Ints = NDArray[np.int64]
 LIKELY, SPARE = 3, 12  # a device says at first so many times its share of the k largest, and so many more
@@ -72,41 +72,41 @@ def wanted_lists(ranks: Ints, n: Ints) -> tuple[list[Wanted], dict[int, int]]:
     return [Wanted(t, smallest, k) for (t, smallest), k in lists.items()], {p: places[key] for p, key in served.items()}
 
 
-def can_flood(site: Site, ranks: Ints, n: Ints) -> bool:
+def can_flood(block: Block, ranks: Ints, n: Ints) -> bool:
     """Say whether every device can know what it would have to know."""
-    return site.devices * _at_most(site, wanted_lists(ranks, n)[0]) <= LARGEST_FLOOD
+    return block.devices * _at_most(block, wanted_lists(ranks, n)[0]) <= LARGEST_FLOOD
 
 
-def _at_most(site: Site, lists: list[Wanted]) -> int:
+def _at_most(block: Block, lists: list[Wanted]) -> int:
     """Return how many scores are in these lists at most: each weighs 1 or more, and there are no others."""
-    return sum(min(wanted.k, int(site.totals[wanted.trial])) for wanted in lists)
+    return sum(min(wanted.k, int(block.totals[wanted.trial])) for wanted in lists)
 
 
-def by_flooding(site: Site, samples: WeightedScores, ranks: Ints, n: Ints) -> Protocol[dict[int, tuple[int, int]]]:
+def by_flooding(block: Block, samples: WeightedScores, ranks: Ints, n: Ints) -> Protocol[dict[int, tuple[int, int]]]:
     """Find the score of every rank; return the key and its counted rank for each open problem (trial, alpha), flat."""
     lists, served = wanted_lists(ranks, n)
-    if not can_flood(site, ranks, n):
-        many = _at_most(site, lists)
+    if not can_flood(block, ranks, n):
+        many = _at_most(block, lists)
         raise ValueError(
-            f"top-k over flood lets each of {site.devices:,} devices know {many:,} scores, which is too much; use "
+            f"top-k over flood lets each of {block.devices:,} devices know {many:,} scores, which is too much; use "
             "--schedule window, or top-k with --aggregate tree"
         )
     if not lists:
         return {}
-    blocks = [_Block(site, samples, places, lists, n) for places in _tables(site, lists)]
-    site.shown.heard = "known", lambda: np.concatenate([block.lists[0].known_of_each for block in blocks])
-    yield from _flood(site, blocks)
-    if not all(known.answered for known in blocks[0].lists):  # the same on every device
-        for block in blocks:
-            for known in block.lists:
+    parts = [_Block(block, samples, places, lists, n) for places in _tables(block, lists)]
+    block.progress.heard = "known", lambda: np.concatenate([part.lists[0].known_of_each for part in parts])
+    yield from _flood(block, parts)
+    if not all(known.answered for known in parts[0].lists):  # the same on every device
+        for part in parts:
+            for known in part.lists:
                 known.say_rest()
-        yield from _flood(site, blocks)
+        yield from _flood(block, parts)
     found = {}
     for problem, place in served.items():
-        wanted, one = lists[place], blocks[0].lists[place].of_first
+        wanted, one = lists[place], parts[0].lists[place].of_first
         if one.weight < wanted.k:
             raise ValueError(
-                f"device {site.network.ids[site.here[0]]} has heard of scores that weigh {one.weight} together "
+                f"device {block.network.ids[block.rows[0]]} has heard of scores that weigh {one.weight} together "
                 f"where {wanted.k} were needed: a device does not pass on what it hears, or says what is not so"
             )
         t, rank = wanted.trial, int(ranks.ravel()[problem])
@@ -119,45 +119,45 @@ def by_flooding(site: Site, samples: WeightedScores, ranks: Ints, n: Ints) -> Pr
     return found
 
 
-def _tables(site: Site, lists: list[Wanted]) -> list[Ints]:
+def _tables(block: Block, lists: list[Wanted]) -> list[Ints]:
     """Return the places of the devices here, in as many parts as there are to be tables: one, if it is not too large.
 
     A table has a bit for every device and score. Where many devices want few scores, most bits would be of scores that
     are never heard of: then several tables take less, though each has to read what is said to it from the others.
     """
-    here = len(site.here)
+    here = len(block.rows)
     said = sum(min(wanted.k, LIKELY + SPARE) * here + LIKELY * wanted.k for wanted in lists)  # about
     return np.array_split(np.arange(here), min(max(here * said // LARGEST_TABLE, 1), here))
 
 
-def _flood(site: Site, blocks: list[_Block]) -> Protocol[None]:
+def _flood(block: Block, parts: list[_Block]) -> Protocol[None]:
     """Pass on news for as many rounds as the diameter."""
-    for _ in range(site.network.diameter):
-        said = [block.says(_owner_bits(site)) for block in blocks]
+    for _ in range(block.network.diameter):
+        said = [part.says(_owner_bits(block)) for part in parts]
         told = yield Tell(
             Packets.joined([one.packets for one in said]),
-            np.concatenate([block.places[one.speakers] for block, one in zip(blocks, said, strict=True)]),
+            np.concatenate([part.places[one.speakers] for part, one in zip(parts, said, strict=True)]),
             np.concatenate([one.numbers for one in said]),
         )
-        for block, one in zip(blocks, said, strict=True):
-            block.hears(told, one)
+        for part, one in zip(parts, said, strict=True):
+            part.hears(told, one)
 
 
 class _Block:
     """Devices that share tables of what they know, one for each list."""
 
-    def __init__(self, site: Site, samples: WeightedScores, places: Ints, lists: list[Wanted], n: Ints) -> None:
-        self.places, self._site = places, site
-        self._rows = site.here[places]
-        self._place = np.full(site.devices, -1, dtype=np.int64)  # where each row of the network stands here
+    def __init__(self, block: Block, samples: WeightedScores, places: Ints, lists: list[Wanted], n: Ints) -> None:
+        self.places, self._site = places, block
+        self._rows = block.rows[places]
+        self._place = np.full(block.devices, -1, dtype=np.int64)  # where each row of the network stands here
         self._place[self._rows] = np.arange(len(places))
-        masses, scores = samples.masses[places], site.totals
+        masses, scores = samples.masses[places], block.totals
         self.lists = []
         for wanted in lists:
             k, t = wanted.k, wanted.trial
             likely = [min(wanted.likely(mine, int(n[t]), int(scores[t])), k) for mine in masses[:, t].tolist()]
             runs = _own_runs(samples, places, wanted)
-            self.lists.append(Known(k, wanted.smallest, self._rows, runs, np.array(likely, dtype=np.int64)))
+            self.lists.append(MergedScores(k, wanted.smallest, self._rows, runs, np.array(likely, dtype=np.int64)))
 
     def says(self, owner_bits: int) -> Tell:
         """Return the news of all devices here; in `speakers`, places among these."""
@@ -194,7 +194,7 @@ class _Block:
             same[same] = [own[i] == mine[i] for i in range(len(own))]
         return same
 
-    def _read(self, packets: Packets, senders: Ints) -> list[list[Said]]:
+    def _read(self, packets: Packets, senders: Ints) -> list[list[ScoreReport]]:
         """Return what packets of these senders say of each list."""
         loops = compiled("replies", BYTE * len(packets.values)) if len(packets) else None
         chosen: Any = written if loops is None else loops
@@ -216,13 +216,13 @@ def _own_runs(samples: WeightedScores, places: Ints, wanted: Wanted) -> Runs:
     return Runs(owner[first], keys[first], np.add.reduceat(weights, first) if len(first) else weights)
 
 
-def _owner_bits(site: Site) -> int:
-    return max(site.devices - 1, 1).bit_length()
+def _owner_bits(block: Block) -> int:
+    return max(block.devices - 1, 1).bit_length()
 
 
-def _read(chosen: Any, packet: bytes, sender: int, lists: int, site: Site) -> list[Said]:
+def _read(chosen: Any, packet: bytes, sender: int, lists: int, block: Block) -> list[ScoreReport]:
     """Return what a packet says of each list: scores with owners and weights, and the largest held back."""
-    data, at, found, owner_bits = np.frombuffer(packet, np.uint8), 0, [], _owner_bits(site)
+    data, at, found, owner_bits = np.frombuffer(packet, np.uint8), 0, [], _owner_bits(block)
     room = 8 * len(packet) // owner_bits + 1
     for _ in range(lists):
         keys, owners, times = (np.empty(room, np.int64) for _ in range(3))
@@ -231,10 +231,10 @@ def _read(chosen: Any, packet: bytes, sender: int, lists: int, site: Site) -> li
         held_back = LOWEST
         if back:
             held_back, at = chosen.get_raw(data, at)
-        found.append(Said(keys[:count], owners[:count], times[:count], int(held_back)))
+        found.append(ScoreReport(keys[:count], owners[:count], times[:count], int(held_back)))
     if (at + 7) >> 3 != len(packet):
         raise ValueError(
-            f"device {site.network.ids[sender]} says {len(packet)} bytes that are no list of scores; run the "
+            f"device {block.network.ids[sender]} says {len(packet)} bytes that are no list of scores; run the "
             "same version of conformesh on every device, and look whether this one can be trusted"
         )
     return found

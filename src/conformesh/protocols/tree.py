@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Each, Packets, Protocol, Quiet, narrow_type
-from conformesh.protocols.site import Site
 
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Level:
+class TreeLevel:
     """The devices of one level of the tree and those just above it, as far as they are here.
 
     Attributes
@@ -68,7 +68,7 @@ class Sapling:
         The parent (global row) of each device here; -1 for the root.
     """
 
-    site: Site
+    block: Block
     depth: int
     deepest: Ints
     parent: NDArray[Any]
@@ -78,7 +78,7 @@ class Sapling:
     @property
     def name_bytes(self) -> int:
         """How many bytes the name of a parent takes."""
-        return -(-(self.site.devices - 1).bit_length() // 8)
+        return -(-(self.block.devices - 1).bit_length() // 8)
 
     def named(self, packets: Packets) -> Packets:
         """Return what the deepest devices say, each with the name of its parent before it."""
@@ -93,17 +93,17 @@ class Sapling:
         values[~head] = packets.values
         return Packets(values, offsets)
 
-    def complete(self, receiver: Ints, sender: Ints, named: NDArray[Any]) -> list[Level]:
+    def complete(self, receiver: Ints, sender: Ints, named: NDArray[Any]) -> list[TreeLevel]:
         """Return the levels, the root's first, once each of the deepest has named its parent to who hears it."""
         self._join(self.deepest, receiver, sender, named)
         return [
-            Level(
+            TreeLevel(
                 members,
-                self.site.here[members],
+                self.block.rows[members],
                 self.parent[members].astype(np.int64),
                 children,
                 parents,
-                self.site.here[parents],
+                self.block.rows[parents],
                 members[self.has_child[members]],
             )
             for members, children, parents in self.grown
@@ -112,7 +112,7 @@ class Sapling:
     def _join(self, members: Ints, receiver: Ints, sender: Ints, named: NDArray[Any]) -> None:
         """Note who of a level names a device here as its parent."""
         mine = np.flatnonzero(named == receiver)
-        parents = self.site.local(receiver[mine])
+        parents = self.block.local(receiver[mine])
         self.has_child[parents] = True
         self.grown.append((members, sender[mine], parents))
 
@@ -123,7 +123,7 @@ class Turns:
     Level l speaks in round depth - l + 1 and, where it has children, again in round depth + l + 1.
     """
 
-    def __init__(self, levels: list[Level], devices: int) -> None:
+    def __init__(self, levels: list[TreeLevel], devices: int) -> None:
         depth = len(levels) - 1
         self._everyone, self._over = np.arange(devices), 2 * depth + 1
         self._up = np.full(devices, self._over)
@@ -140,17 +140,17 @@ class Turns:
         return Quiet(places, after - round_ - 1)
 
 
-def explore(site: Site) -> Protocol[Sapling]:
+def explore(block: Block) -> Protocol[Sapling]:
     """Build the tree by messages, level by level; the last level has its parents still to name."""
-    here, depth = len(site.here), site.network.centre_depth
-    found = site.here == site.network.centre
-    parent = np.full(here, -1, dtype=narrow_type(site.devices))
-    sapling = Sapling(site, depth, np.flatnonzero(found), parent, np.zeros(here, dtype=bool), [])
+    here, depth = len(block.rows), block.network.centre_depth
+    found = block.rows == block.network.centre
+    parent = np.full(here, -1, dtype=narrow_type(block.devices))
+    sapling = Sapling(block, depth, np.flatnonzero(found), parent, np.zeros(here, dtype=bool), [])
     for left in reversed(range(depth)):
         quiet = Quiet(sapling.deepest, np.full(len(sapling.deepest), left + 1))  # until the last level has spoken
         heard = yield Each(parent, sapling.deepest, quiet)
         sapling._join(sapling.deepest, heard.receiver, heard.sender, heard.values)
-        receiver = site.local(heard.receiver)
+        receiver = block.local(heard.receiver)
         first = np.flatnonzero(~found[receiver])
         new, at = np.unique(receiver[first], return_index=True)  # of a receiver's speakers the smallest comes first
         parent[new] = heard.sender[first][at]
@@ -159,9 +159,9 @@ def explore(site: Site) -> Protocol[Sapling]:
     return sapling
 
 
-def grow(site: Site) -> Protocol[list[Level]]:
+def grow(block: Block) -> Protocol[list[TreeLevel]]:
     """Build the tree by messages and return its levels; the first holds the root."""
-    sapling = yield from explore(site)
+    sapling = yield from explore(block)
     if not sapling.depth:
         return sapling.complete(*[np.empty(0, np.int64)] * 3)
     heard = yield Each(sapling.parent, sapling.deepest)

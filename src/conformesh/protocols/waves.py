@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.kernels import replies as written
-from conformesh.kernels.compiling import compiled, expect
+from conformesh.kernels.compilation import compiled, expect
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.kernels.replies import (
     BEGIN,
@@ -55,9 +55,9 @@ from conformesh.kernels.replies import (
 )
 from conformesh.kernels.threads import in_blocks
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Packets, Protocol, Quiet, Tell
-from conformesh.protocols.site import Site
-from conformesh.protocols.tree import Level, Sapling, Turns, explore
+from conformesh.protocols.tree import Sapling, TreeLevel, Turns, explore
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -66,7 +66,7 @@ ENDS_FINE = (24, 5)  # bits of a bracket's only finite end, and from one end to 
 PIECES, BIAS, BENT, MOST_BENT, TRUSTED = 0.25, 1e-4, 0.22, 0.1, 0.5  # by which a guess may be off, see `half_width`
 ALIKE = 2.0**-40  # relative distance below which the ends of a guess are taken for ties
 NEXT = 1.3  # times the ranks by which a window missed: how many the next one should hold
-PATIENCE = 12  # passes; then one side is listed, which always ends
+PASSES_BEFORE_LISTING = 12  # passes; then one side is listed, which always ends
 FEWEST = 4.0  # scores that are always listed
 MOST_LISTED = 8  # times as many scores as were expected: beyond, a subtree sketches what it should list
 REPLY = "reply to what was asked"
@@ -94,7 +94,7 @@ class Pace:
 
 
 @dataclass
-class Problem:
+class RankSearch:
     """One rank to be found, as the root sees it: count(low) = below < rank <= upto = count(high)."""
 
     rank: int
@@ -127,7 +127,7 @@ class Found:
 
 
 @dataclass(eq=False)
-class Asked:
+class WaveQuestion:
     """What the devices of one block know of the run: the questions that are open, and the answers so far."""
 
     asks: Ints  # a row for each open problem, columns as in `kernels.replies`
@@ -136,7 +136,7 @@ class Asked:
     passes: int = 0
     sketches: int = 0  # questions that were replied to by sketches, after the first
 
-    def copy(self) -> Asked:
+    def copy(self) -> WaveQuestion:
         """Return the same once more, to see what a word would say."""
         return replace(self, asks=self.asks.copy(), which=[*self.which], found=[*self.found])
 
@@ -152,20 +152,20 @@ class Asked:
 class Waves:
     """The spanning tree of a run, as the devices of one block know it, with their scores."""
 
-    def __init__(self, site: Site, samples: WeightedScores, count_bits: int) -> None:
-        self.site, self.samples, self.count_bits = site, samples, count_bits
-        self.levels: list[Level] = []
+    def __init__(self, block: Block, samples: WeightedScores, count_bits: int) -> None:
+        self.block, self.samples, self.count_bits = block, samples, count_bits
+        self.levels: list[TreeLevel] = []
         self._sapling: Sapling | None = None
         self._turns: Turns | None = None
         self._first = 1  # the round of a pass in which everybody knows when it speaks next
-        at = np.flatnonzero(site.here == site.network.centre)
+        at = np.flatnonzero(block.rows == block.network.centre)
         self.root = int(at[0]) if len(at) else -1  # the root's place here, if it is here
         self._bits = samples.values.view(np.int64)
         self._weights = np.empty(0, np.int64) if samples.weights is None else samples.weights
 
     def explore(self) -> Protocol[None]:
         """Grow the tree, but for the deepest devices, who name their parents with their first reply."""
-        self._sapling = yield from explore(self.site)
+        self._sapling = yield from explore(self.block)
 
     def rise(self, asks: Ints) -> Protocol[tuple[Packets, Ints]]:
         """Let the replies to the questions rise; return what the root's children said, and who they are."""
@@ -190,7 +190,7 @@ class Waves:
             arrived = _without_head(told.said_by(deepest.parent_rows, deepest.children), size)
             owners, senders = deepest.parents, deepest.children
             rest = self.levels[1:-1]
-            self._turns, self._first = Turns(self.levels, len(self.site.here)), 2
+            self._turns, self._first = Turns(self.levels, len(self.block.rows)), 2
         else:
             rest, self._first = self.levels[1:], 1
         for at, level in enumerate(reversed(rest), self._first):
@@ -205,7 +205,7 @@ class Waves:
         if not right.all():
             wrong = int(np.argmin(right))
             raise ValueError(
-                f"device {self.site.network.ids[senders[wrong]]} says {len(packets[wrong])} bytes that do not {what}; "
+                f"device {self.block.network.ids[senders[wrong]]} says {len(packets[wrong])} bytes that do not {what}; "
                 "run the same version of conformesh on every device, and look whether this one can be trusted"
             )
 
@@ -245,7 +245,7 @@ class Waves:
         chosen = written if loops is None else loops
         parts: list[Any] = []
 
-        def block(a: int, b: int) -> None:
+        def chunk(a: int, b: int) -> None:
             made = chosen.replies(
                 asks,
                 self._bits,
@@ -262,9 +262,9 @@ class Waves:
 
         work = int(len(members) * len(asks) * 2000)
         if loops is None:
-            block(0, len(members))
+            chunk(0, len(members))
         else:
-            in_blocks(block, len(members), work)
+            in_blocks(chunk, len(members), work)
         parts.sort(key=lambda part: part[0])
         ends, numbers = [np.zeros(1, np.int64)], []
         for _, _data, cuts, many, wrong in parts:
@@ -306,13 +306,13 @@ def _without_head(packets: Packets, size: int) -> Packets:
 # --- the root ---------------------------------------------------------------------------------------------------------
 
 
-class Root:
+class TreeRoot:
     """Decides what is asked next. Only the block that hosts the root has one."""
 
-    def __init__(self, waves: Waves, pace: Pace, problems: list[Problem], depth: float) -> None:
+    def __init__(self, waves: Waves, pace: Pace, problems: list[RankSearch], depth: float) -> None:
         self.waves, self.pace, self.problems, self.depth = waves, pace, problems, depth
 
-    def word(self, asked: Asked, heard: list[Any], totals: Sequence[int] | None) -> tuple[bytes, int]:
+    def word(self, asked: WaveQuestion, heard: list[Any], totals: Sequence[int] | None) -> tuple[bytes, int]:
         """Return what to say after the open questions were replied to, and how many numbers that is."""
         out, at, numbers = np.zeros(64 + 64 * len(asked.which) + 16 * len(totals or ()), np.uint8), 0, 0
         for total in totals or ():
@@ -321,11 +321,11 @@ class Root:
         for ask, which, reply in zip(asked.asks, asked.which, heard, strict=True):
             problem = self.problems[which]
             if 0 < problem.rank <= problem.upto:  # known only now where nobody knew n
-                at, more = self._next(out, at, ask, problem, reply, asked.passes >= PATIENCE)
+                at, more = self._next(out, at, ask, problem, reply, asked.passes >= PASSES_BEFORE_LISTING)
                 numbers += more
         return out[: (at + 7) >> 3].tobytes(), numbers
 
-    def _next(self, out: Any, at: int, ask: Ints, problem: Problem, reply: Any, late: bool) -> tuple[int, int]:
+    def _next(self, out: Any, at: int, ask: Ints, problem: RankSearch, reply: Any, late: bool) -> tuple[int, int]:
         """Write the answer to a problem, or its next question, the last one if it is late."""
         begin, end, side = int(ask[BEGIN]), int(ask[END]), int(ask[SIDE])
         exact = reply[2] >= 0
@@ -347,13 +347,13 @@ class Root:
         held = self._same(ask, problem.low, problem.high)
         return self._ask(out, at, ask, problem, reply if held and not exact else None, late)
 
-    def _answer(self, out: Any, at: int, ask: Ints, problem: Problem, key: int, counted: int) -> tuple[int, int]:
+    def _answer(self, out: Any, at: int, ask: Ints, problem: RankSearch, key: int, counted: int) -> tuple[int, int]:
         at = written.put(out, at, 1, 1)
         at = written.put_keys(out, at, [key], 1, int(ask[BEGIN]), int(ask[END]), 1)
         at = written.put_gamma(out, at, counted - problem.rank)
         return at, 1 + (counted > problem.rank)
 
-    def _ask(self, out: Any, at: int, ask: Ints, problem: Problem, reply: Any, late: bool) -> tuple[int, int]:
+    def _ask(self, out: Any, at: int, ask: Ints, problem: RankSearch, reply: Any, late: bool) -> tuple[int, int]:
         """Write the next question: a window where the rank should be, one side of the bracket, or a sketch of either.
 
         `reply` is the sketch of this bracket, if there is one.
@@ -404,14 +404,14 @@ class Root:
     @property
     def share(self) -> float:
         """Which part of all scores of a bracket an average device lists, its subtree's: they travel its depth."""
-        return (self.depth + 1) / self.waves.site.devices
+        return (self.depth + 1) / self.waves.block.devices
 
     @property
     def listed(self) -> float:
         """How many scores may be in a bracket for all of them to be listed."""
         return max(self.pace.fetched / self.share, FEWEST)
 
-    def half_width(self, problem: Problem, reply: Any) -> float:
+    def half_width(self, problem: RankSearch, reply: Any) -> float:
         """Return by how many ranks a guess may be off, see the function of this name."""
         held = problem.upto - problem.below
         knots, left, right, bottom = problem.guess
@@ -427,7 +427,7 @@ class Root:
         each = problem.each
         return each * half_width(self.pace.slack, noise, pieces / each, held / each, self._bent(problem) / each)
 
-    def _bent(self, problem: Problem) -> float:
+    def _bent(self, problem: RankSearch) -> float:
         """Return by how many ranks, or how much weight, a guess from everybody's sketches is too high: `bent_by`."""
         knots, left, right, bottom = problem.guess
         held, each = problem.upto - problem.below, problem.each
@@ -438,17 +438,17 @@ class Root:
         three = [written.value_at(aim + i * step, knots, left, right, len(knots)) for i in (-1, 0, 1)]
         if step <= 0 or not (np.isfinite(three).all() and three[0] < three[2]):
             return 0.0
-        return each * bent_by(three, step / each, held / each, self.waves.site.devices)
+        return each * bent_by(three, step / each, held / each, self.waves.block.devices)
 
     @staticmethod
-    def _flat(problem: Problem, half: float) -> bool:
+    def _flat(problem: RankSearch, half: float) -> bool:
         """Return whether everything around the rank looks alike."""
         knots, left, right, bottom = problem.guess
         target = problem.rank - problem.below - 0.5 - bottom
         ends = [written.value_at(max(target + far, 0.0), knots, left, right, len(knots)) for far in (-half, half)]
         return bool(ends[1] - ends[0] <= ALIKE * abs(ends[1])) if math.isfinite(ends[1]) else ends[0] == ends[1]
 
-    def _window(self, problem: Problem, half: float) -> tuple[int, int]:
+    def _window(self, problem: RankSearch, half: float) -> tuple[int, int]:
         """Return the keys between which the rank should be, give or take `half`, inside the bracket."""
         knots, left, right, bottom = problem.guess
         target = problem.rank - problem.below - 0.5 - bottom - self._bent(problem)
@@ -461,7 +461,7 @@ class Root:
         high = problem.high if high >= problem.high or high <= low else high
         return low, high
 
-    def _beside(self, problem: Problem, near: int) -> tuple[int, int]:
+    def _beside(self, problem: RankSearch, near: int) -> tuple[int, int]:
         """Return the keys of the next window after one that missed by `near` ranks: how dense scores are is known."""
         knots, left, right, _ = problem.guess
         upward = problem.rank - problem.below == near
@@ -505,7 +505,7 @@ def noise_of(level: float, held: float, depth: float) -> float:
     return math.sqrt(level * (1 - level) * held) * (1 + math.log2(depth + 1) / 4)
 
 
-def _kept_inside(ends: tuple[int, int], ask: Ints, problem: Problem) -> tuple[int, int]:
+def _kept_inside(ends: tuple[int, int], ask: Ints, problem: RankSearch) -> tuple[int, int]:
     """Return a window whose ends lie in the bracket as everybody reads them: rounded out of it, they are the bracket's.
 
     Where that is one of them, the other one is rounded alone from then on, and looked at again.
@@ -523,7 +523,7 @@ def _kept_inside(ends: tuple[int, int], ask: Ints, problem: Problem) -> tuple[in
     return (low, high) if at != written.NOWHERE else (problem.low, problem.high)
 
 
-def _believe(problem: Problem, *counts: tuple[int, int]) -> None:
+def _believe(problem: RankSearch, *counts: tuple[int, int]) -> None:
     """Refuse counts that cannot be true beside those that are known: then somebody's replies are wrong."""
     known = (problem.low, problem.below), (problem.high, problem.upto)
     for key, count in counts:
@@ -594,7 +594,7 @@ def _get_ends(data: Any, at: int, ask: Ints) -> tuple[list[int], int, int]:
     return ends, sum(kind in (NEW, RAW) for kind in kinds), at if in_order else written.NOWHERE
 
 
-def _from_list(problem: Problem, reply: Any) -> tuple[int, int]:
+def _from_list(problem: RankSearch, reply: Any) -> tuple[int, int]:
     """Return the key of the answer in an exact list of the bracket, and its rank."""
     keys, times = reply[3][: reply[2]], reply[4][: reply[2]]
     ranks = problem.below + np.cumsum(times)
@@ -604,7 +604,7 @@ def _from_list(problem: Problem, reply: Any) -> tuple[int, int]:
     return int(keys[at]), int(ranks[at])
 
 
-def _from_side(problem: Problem, reply: Any, side: int) -> tuple[int, int]:
+def _from_side(problem: RankSearch, reply: Any, side: int) -> tuple[int, int]:
     """Return the key of the answer among the smallest, or the largest, scores of the bracket, and its rank."""
     keys, times = reply[3][: reply[2]], reply[4][: reply[2]]
     if side == LOW:
@@ -619,7 +619,7 @@ def _from_side(problem: Problem, reply: Any, side: int) -> tuple[int, int]:
 # --- everybody --------------------------------------------------------------------------------------------------------
 
 
-def hear_word(data: NDArray[np.uint8], at: int, asked: Asked, limit: int) -> tuple[int, int]:
+def hear_word(data: NDArray[np.uint8], at: int, asked: WaveQuestion, limit: int) -> tuple[int, int]:
     """Take the root's word, from some bit on: answers close their problems, and the others are asked about anew.
 
     Returned are the place where it ends, and how many numbers it holds.
@@ -658,7 +658,9 @@ def hear_word(data: NDArray[np.uint8], at: int, asked: Asked, limit: int) -> tup
     asked.asks = np.array(rows, dtype=np.int64).reshape(-1, asked.asks.shape[1])
     asked.which, asked.passes = which, asked.passes + 1
     asked.sketches += sum(row[SIDE] == BOTH and row[LIMIT] == 0 for row in rows) > 0
-    return (at if asked.passes <= PATIENCE + 1 or not which else written.NOWHERE), numbers  # no root asks on
+    return (
+        at if asked.passes <= PASSES_BEFORE_LISTING + 1 or not which else written.NOWHERE
+    ), numbers  # no root asks on
 
 
 def _halfway(ask: Ints, answer: int) -> tuple[int, int]:
@@ -677,48 +679,48 @@ def _halfway(ask: Ints, answer: int) -> tuple[int, int]:
 
 
 def by_waves(
-    site: Site,
+    block: Block,
     samples: WeightedScores,
     pace: Pace,
     n: Ints | None = None,
     ranks: Ints | None = None,
     one_side: bool = False,
     warm: tuple[float, float] | None = None,
-) -> Protocol[tuple[Ints, Ints, Asked]]:
+) -> Protocol[tuple[Ints, Ints, WaveQuestion]]:
     """Find the score of every rank; return the ranks (trials, alphas), what all scores weigh, and what was found.
 
     Where `n` (what all scores of each trial weigh) and `ranks` are not known, the first replies say so. With `one_side`
     the first question is for one side of the order; with `warm`, for all scores between two thresholds, and, where `n`
     is not known, for what lies on either side of them.
     """
-    depth = mean_depth(site)
-    limit = int(min(max(pace.fetched * site.devices / (depth + 1), FEWEST), 2**40))
-    asked = _first(site, pace, limit, n, ranks, one_side, warm)
+    depth = mean_depth(block)
+    limit = int(min(max(pace.fetched * block.devices / (depth + 1), FEWEST), 2**40))
+    asked = _first(block, pace, limit, n, ranks, one_side, warm)
     if not asked.which:
         assert n is not None
         assert ranks is not None
         return ranks, n, asked
-    waves = Waves(site, samples, 0 if n is None else int(n.max()).bit_length())
+    waves = Waves(block, samples, 0 if n is None else int(n.max()).bit_length())
     if ranks is not None:
-        _show(site, asked, ranks, None)
-    expect("replies", 3.0 * len(asked.which) * (20 * len(site.here) + len(samples.values) / samples.trials))
+        _show(block, asked, ranks, None)
+    expect("replies", 3.0 * len(asked.which) * (20 * len(block.rows) + len(samples.values) / samples.trials))
     yield from waves.explore()
-    root: Root | None = None
+    root: TreeRoot | None = None
     while asked.which:
         arrived, senders = yield from waves.rise(asked.asks)
         word = b""
         if waves.root >= 0:
             heard = waves.heard(asked.asks, arrived, senders)
-            said = None if n is not None else _totals(asked, heard, site)
+            said = None if n is not None else _totals(asked, heard, block)
             if root is None:
                 held = np.array(said, dtype=np.int64) if n is None else n
-                known = site.ranks(held) if ranks is None else ranks
-                root = Root(waves, pace, _problems(known, held, site.totals), depth)
+                known = block.ranks(held) if ranks is None else ranks
+                root = TreeRoot(waves, pace, _problems(known, held, block.totals), depth)
             word, _ = root.word(asked, heard, said)
         before = asked.copy(), n, ranks
-        word = yield from waves.fall(word, lambda word: _taken(word, site, limit, *before)[-1])  # noqa: B023
-        n, ranks, _ = _taken(word, site, limit, asked, n, ranks)
-        _show(site, asked, ranks, None if root is None else root.problems[0])
+        word = yield from waves.fall(word, lambda word: _taken(word, block, limit, *before)[-1])  # noqa: B023
+        n, ranks, _ = _taken(word, block, limit, asked, n, ranks)
+        _show(block, asked, ranks, None if root is None else root.problems[0])
         waves.count_bits = int(n.max()).bit_length()
     assert n is not None
     assert ranks is not None
@@ -727,7 +729,7 @@ def by_waves(
     return ranks, n, asked
 
 
-def _show(site: Site, asked: Asked, ranks: Ints, problem: Problem | None) -> None:
+def _show(block: Block, asked: WaveQuestion, ranks: Ints, problem: RankSearch | None) -> None:
     """Show where the first problem is looked for, with the counts that the root knows; or its answer."""
     if 0 in asked.which:
         ends = asked.asks[asked.which.index(0), [BEGIN, END]]
@@ -737,44 +739,44 @@ def _show(site: Site, asked: Asked, ranks: Ints, problem: Problem | None) -> Non
         ends = np.array([one.answer, one.answer])
         known = {one.answer: int(ranks[0, 0]) + one.counted}
     low, high = np.nan_to_num(from_keys(ends), nan=-np.inf, posinf=np.inf, neginf=-np.inf).tolist()  # below -inf is NaN
-    site.shown.bracket = low, high, *(known.get(int(key)) for key in ends)
+    block.progress.bracket = low, high, *(known.get(int(key)) for key in ends)
 
 
 def _taken(
-    word: bytes, site: Site, limit: int, asked: Asked, n: Ints | None, ranks: Ints | None
+    word: bytes, block: Block, limit: int, asked: WaveQuestion, n: Ints | None, ranks: Ints | None
 ) -> tuple[Ints, Ints, int]:
     """Take the root's word; return what all scores weigh, the ranks, and how many numbers the word holds."""
     data, at, numbers = np.frombuffer(word + bytes(16), np.uint8), 0, 0
     if n is None or ranks is None:
         totals = []
-        for _ in range(site.trials):
+        for _ in range(block.trials):
             total, at = written.get_gamma(data, at)
             totals.append(total)
         n = np.array(totals, dtype=np.int64)
-        ranks, numbers = site.ranks(n), len(totals)
+        ranks, numbers = block.ranks(n), len(totals)
         asked.keep(searched(ranks, n))
-        asked.asks[:, USUAL], asked.asks[:, EACH] = _usual(site, n, asked.asks[:, TRIAL])  # now it is known
+        asked.asks[:, USUAL], asked.asks[:, EACH] = _usual(block, n, asked.asks[:, TRIAL])  # now it is known
     at, more = hear_word(data, at, asked, limit)
     if (at + 7) >> 3 != len(word):
         raise ValueError(
-            f"the root {site.network.ids[site.network.centre]}, or a device on the way from it, says {len(word)} bytes "
-            "that are neither an answer nor a question; run the same version of conformesh on every device, and look "
-            "whether these can be trusted"
+            f"the root {block.network.ids[block.network.centre]}, or a device on the way from it, says {len(word)} "
+            "bytes that are neither an answer nor a question; run the same version of conformesh on every device, and "
+            "look whether these can be trusted"
         )
     return n, ranks, numbers + more
 
 
 def _first(
-    site: Site,
+    block: Block,
     pace: Pace,
     limit: int,
     n: Ints | None,
     ranks: Ints | None,
     one_side: bool,
     warm: tuple[float, float] | None,
-) -> Asked:
+) -> WaveQuestion:
     """Return the first question about every problem, which everybody knows without being told."""
-    trials, levels = site.trials, len(site.alphas)
+    trials, levels = block.trials, len(block.alphas)
     if warm is not None and not np.isfinite(warm).all():
         warm = None  # as good as nothing
     asks = np.zeros((trials * levels, EACH + 1), dtype=np.int64)
@@ -782,8 +784,8 @@ def _first(
     asks[:, BEGIN], asks[:, END], asks[:, SIDE] = LOWEST, HIGHEST, BOTH
     asks[:, POINTS], asks[:, GROWTH] = pace.points, pace.growth
     if n is None or ranks is None:
-        parts = [int((1 - alpha) * LEVELS) for alpha in site.alphas] * trials
-        weigh = np.full(trials, site.most)
+        parts = [int((1 - alpha) * LEVELS) for alpha in block.alphas] * trials
+        weigh = np.full(trials, block.most)
     else:
         weigh = n
         parts = [int(r) * LEVELS // max(int(total), 1) for row, total in zip(ranks, n, strict=True) for r in row]
@@ -791,7 +793,7 @@ def _first(
             few = np.repeat(n, levels) - ranks.ravel() + 1
             asks[:, SIDE] = np.where(ranks.ravel() <= few, LOW, HIGH)
             asks[:, LIMIT] = np.minimum(ranks.ravel(), few)
-    asks[:, USUAL], asks[:, EACH] = _usual(site, weigh, asks[:, TRIAL])
+    asks[:, USUAL], asks[:, EACH] = _usual(block, weigh, asks[:, TRIAL])
     asks[:, LEVEL] = np.clip(parts, 1, LEVELS - 1)
     if warm is not None:
         low, high = (int(key) for key in to_keys(_around(*warm)))
@@ -799,15 +801,15 @@ def _first(
         asks[:, LIMIT], asks[:, COUNTED] = MOST_LISTED * limit, BELOW if low > LOWEST + 1 else 0
         if n is None:
             asks[:, COUNTED] = OUTSIDE
-    asked = Asked(asks, [*range(len(asks))], [Found() for _ in range(len(asks))])
+    asked = WaveQuestion(asks, [*range(len(asks))], [Found() for _ in range(len(asks))])
     if n is not None and ranks is not None:
         asked.keep(searched(ranks, n))
     return asked
 
 
-def _usual(site: Site, n: Ints, trials: Ints) -> tuple[Ints, Ints]:
+def _usual(block: Block, n: Ints, trials: Ints) -> tuple[Ints, Ints]:
     """Return what a device, and a score, of these trials usually weighs; `n` what all of each trial do."""
-    return np.maximum(n // site.devices, 1)[trials], np.maximum(n // np.maximum(site.totals, 1), 1)[trials]
+    return np.maximum(n // block.devices, 1)[trials], np.maximum(n // np.maximum(block.totals, 1), 1)[trials]
 
 
 def _around(low: float, high: float) -> tuple[float, float]:
@@ -821,26 +823,26 @@ def searched(ranks: Ints, n: Ints) -> NDArray[np.bool_]:
     return np.asarray((ranks > 0) & (ranks <= n[:, None])).ravel()
 
 
-def _problems(ranks: Ints, n: Ints, scores: Ints) -> list[Problem]:
+def _problems(ranks: Ints, n: Ints, scores: Ints) -> list[RankSearch]:
     levels = ranks.shape[1]
     each = np.maximum(n / np.maximum(scores, 1), 1.0)
-    return [Problem(int(r), 0, int(n[i // levels]), float(each[i // levels])) for i, r in enumerate(ranks.ravel())]
+    return [RankSearch(int(r), 0, int(n[i // levels]), float(each[i // levels])) for i, r in enumerate(ranks.ravel())]
 
 
-def _totals(asked: Asked, heard: list[Any], site: Site) -> list[int]:
+def _totals(asked: WaveQuestion, heard: list[Any], block: Block) -> list[int]:
     """Return what all scores of each trial weigh, from replies that say what lies in a bracket and on its sides."""
-    first = [heard[asked.asks[:, TRIAL].tolist().index(trial)] for trial in range(site.trials)]
+    first = [heard[asked.asks[:, TRIAL].tolist().index(trial)] for trial in range(block.trials)]
     totals = [int(reply[0]) + int(reply[1]) + int(reply[11]) for reply in first]
-    if not 0 <= min(totals) <= max(totals) <= site.most:
-        raise _contradiction(f"all scores of a trial weigh {max(totals)}, which can be 0 to {site.most}")
+    if not 0 <= min(totals) <= max(totals) <= block.most:
+        raise _contradiction(f"all scores of a trial weigh {max(totals)}, which can be 0 to {block.most}")
     return totals
 
 
-def mean_depth(site: Site) -> float:
+def mean_depth(block: Block) -> float:
     """Return how many hops a device is from the root, on average, as the map has it."""
     from conformesh.kernels.graph import breadth_first
 
-    network = site.network
+    network = block.network
     levels, queue = np.empty((2, network.devices), dtype=np.int64)
     breadth_first(network.indptr, network.indices, network.centre, levels, queue)
     return float(levels.mean())

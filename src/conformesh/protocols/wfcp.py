@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from conformesh.common.random_streams import stream
 from conformesh.kernels.ranks import conformal_rank
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
 from conformesh.protocols.quantiser import agree_on_edges, check_quantiser, crowding
-from conformesh.protocols.site import Outcome, Site
 from conformesh.results.certificate import Certificate, too_few
 
 
@@ -46,41 +46,41 @@ class WFCP:
             raise ValueError(f"failure must lie strictly between 0 and 1, got {self.failure}")
 
 
-def wfcp(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: WFCP) -> Protocol[Outcome]:
+def wfcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: WFCP) -> Protocol[Answers]:
     """Add up all histograms in one shot, then read the quantile off the sum."""
-    edges = (yield from agree_on_edges(site, samples, options.bins, options.range)).edges
+    edges = (yield from agree_on_edges(block, samples, options.bins, options.range)).edges
     counts = samples.counts(edges)
     histograms = np.diff(counts, axis=1, prepend=0)  # overflow needs no message: n is known
     per_device = histograms[0].size
-    everyone = yield Pool(histograms.ravel(), np.arange(len(site.here) + 1) * per_device)
-    total = everyone.values.reshape(site.devices, options.bins, site.trials).sum(axis=0)
+    everyone = yield Pool(histograms.ravel(), np.arange(len(block.rows) + 1) * per_device)
+    total = everyone.values.reshape(block.devices, options.bins, block.trials).sum(axis=0)
 
-    thresholds = np.full((len(site.here), site.trials, len(alphas)), np.inf)
+    thresholds = np.full((len(block.rows), block.trials, len(alphas)), np.inf)
     certificates = []
     crowds: list[tuple[float, str]] = []
-    for trial in range(site.trials):
-        n, row = int(site.totals[trial]), []
+    for trial in range(block.trials):
+        n, row = int(block.totals[trial]), []
         noise = options.noise * stream(options.seed, "channel", trial).standard_normal(options.bins)
         heard = total[:, trial] + n * noise  # sigma is per bin of the average histogram: n times that in counts
         beta = Fraction(str(options.failure)) if options.noise else Fraction(0)
         margin = n * options.noise * math.sqrt(options.bins) * _normal_quantile(1 - float(beta) / 2) if beta else 0.0
         for a, alpha in enumerate(alphas):
             level = (1 - alpha) / (1 - beta)
-            rank = conformal_rank(n, 1 - level, site.devices) if level < 1 else n + 1
+            rank = conformal_rank(n, 1 - level, block.devices) if level < 1 else n + 1
             if rank > n:
-                row.append(too_few(conformal_rank(n, alpha, site.devices), n))
+                row.append(too_few(conformal_rank(n, alpha, block.devices), n))
                 continue
             sure = np.cumsum(heard) - margin
             holds = sure > rank - (1 if beta else 0.5)
             if holds.any():
                 thresholds[:, trial, a] = edges[trial, holds.argmax()]
             row.append(_certificate(n, rank, total[:, trial], holds, options, margin))
-            may_miss, counts = float(alpha * (n + site.devices)), np.floor(sure + 0.5)
+            may_miss, counts = float(alpha * (n + block.devices)), np.floor(sure + 0.5)
             short = options.range is not None and counts[-1] + 2 * margin < rank  # whatever the noise was
             crowd = crowding("wfcp", edges[trial], counts, rank, may_miss, short)
             crowds += [] if crowd is None else [crowd]
         certificates.append(row)
-    return Outcome(thresholds, certificates, notes=(max(crowds)[1],) if crowds else ())
+    return Answers(thresholds, certificates, notes=(max(crowds)[1],) if crowds else ())
 
 
 def _certificate(

@@ -93,7 +93,7 @@ class Saved(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result as JSON, or its table as CSV, Parquet or NPZ, by the ending of the name; whole or not."""
-        from conformesh.files.writing import ENDINGS, check_ending, write_columns  # a node writes no tables
+        from conformesh.files.atomic_writes import ENDINGS, check_ending, write_columns  # a node writes no tables
 
         path = Path(path)
         if path.suffix:

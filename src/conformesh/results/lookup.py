@@ -27,28 +27,28 @@ Ints = NDArray[np.int64]
 GROUP, SIDE, CENTRE, WEIGHT, CLASS = "group", "side", "centre", "weight", "class"
 
 
-class Axis(NamedTuple):
+class LookupAxis(NamedTuple):
     """One kind of part: its name, and what has a threshold of its own."""
 
     kind: str
     names: tuple[str, ...]
 
 
-def axes_of(guarantee: Guarantee) -> tuple[Axis, ...]:
+def axes_of(guarantee: Guarantee) -> tuple[LookupAxis, ...]:
     """Return the kinds of parts in the order of a part's components."""
     axes = []
     if guarantee.groups is not None:
-        axes.append(Axis(GROUP, guarantee.groups.part_names))
+        axes.append(LookupAxis(GROUP, guarantee.groups.part_names))
     if guarantee.sides is not None:
-        axes.append(Axis(SIDE, (LOWER, UPPER)))
+        axes.append(LookupAxis(SIDE, (LOWER, UPPER)))
     if guarantee.centres is not None:
-        axes.append(Axis(CENTRE, tuple(map(centre_name, range(len(guarantee.centres))))))
+        axes.append(LookupAxis(CENTRE, tuple(map(centre_name, range(len(guarantee.centres))))))
     if guarantee.weighting is not None and guarantee.weighting.names:
-        axes.append(Axis(CLASS if guarantee.weighting.class_weights else WEIGHT, (*guarantee.weighting.names,)))
+        axes.append(LookupAxis(CLASS if guarantee.weighting.class_weights else WEIGHT, (*guarantee.weighting.names,)))
     return tuple(axes)
 
 
-class Rows(NamedTuple):
+class LookupRows(NamedTuple):
     """What is known of the rows that thresholds are looked up for; see `Result.predict`.
 
     `total` says how many rows there are, where that is known; `columns` names the labels of the outputs' columns, for
@@ -65,7 +65,7 @@ class Rows(NamedTuple):
     columns: Sequence[str] | None = None
 
 
-class Limits(NamedTuple):
+class PredictionLimits(NamedTuple):
     """Thresholds as rows need them: one for all or one per row, times one, two (sides) or one per label."""
 
     values: Floats
@@ -82,7 +82,7 @@ class Limits(NamedTuple):
         return float(self.values[0, column]) if len(self.values) == 1 else self.values[:, column]
 
 
-def limits_of(result: Result, rows: Rows) -> Limits:
+def limits_of(result: Result, rows: LookupRows) -> PredictionLimits:
     """Return the thresholds of rows, of a result with one level."""
     guarantee, axes = result.guarantee, axes_of(result.guarantee)
     _refuse_unused(result, rows, axes)
@@ -119,10 +119,10 @@ def limits_of(result: Result, rows: Rows) -> Limits:
                 table, where = _by_label(table, i, axis.names, rows.columns, groups.rule)
                 index.append(where[None, :])
     values = np.asarray(table[(*index, places)], dtype=np.float64)
-    return Limits(values if values.ndim == 2 else values.reshape(1, 1), labelled, sided)
+    return PredictionLimits(values if values.ndim == 2 else values.reshape(1, 1), labelled, sided)
 
 
-def _refuse_unused(result: Result, rows: Rows, axes: Sequence[Axis]) -> None:
+def _refuse_unused(result: Result, rows: LookupRows, axes: Sequence[LookupAxis]) -> None:
     """Refuse what the thresholds do not depend on: who gives it expects that they do."""
     member = CLASS if result.guarantee.groups is None else GROUP
     settled = {axis.kind: result.is_settled(i) for i, axis in enumerate(axes)}
@@ -146,7 +146,7 @@ def _per_row(index: Ints, rows: int | None, what: str) -> Ints:
     return index[:, None]
 
 
-def _draws(guarantee: Guarantee, rows: Rows) -> Ints:
+def _draws(guarantee: Guarantee, rows: LookupRows) -> Ints:
     """Draw a centre for each row."""
     if rows.inputs is None:
         raise ValueError("predict needs inputs=, one row for each row of outputs: each draws a centre by its inputs")
@@ -154,7 +154,7 @@ def _draws(guarantee: Guarantee, rows: Rows) -> Ints:
     return guarantee.centres.draw(rows.inputs, rng=rows.rng, keys=rows.keys)
 
 
-def _by_weight(guarantee: Guarantee, rows: Rows) -> Ints:
+def _by_weight(guarantee: Guarantee, rows: LookupRows) -> Ints:
     """Return for each row the smallest computed weight that is at least its own."""
     if rows.weight is None:
         raise ValueError("predict needs weight=, one per row: thresholds are for weights of new examples")

@@ -37,7 +37,7 @@ from conformesh.results.evaluation import (
     of_intervals,
     risk_evaluation,
 )
-from conformesh.results.lookup import CENTRE, GROUP, SIDE, Limits, Rows, axes_of, limits_of
+from conformesh.results.lookup import CENTRE, GROUP, SIDE, LookupRows, PredictionLimits, axes_of, limits_of
 from conformesh.scores import Function, RegressionScore, Score, result_score
 from conformesh.scores.base import places_of
 from conformesh.scores.centres import Centres, centre_name
@@ -46,7 +46,7 @@ from conformesh.scores.losses import Loss, as_loss
 
 if TYPE_CHECKING:
     from conformesh.graph.network import Network
-    from conformesh.protocols.site import Outcome
+    from conformesh.protocols.block import Answers
 
 Floats = NDArray[np.float64]
 
@@ -160,7 +160,7 @@ class Result(
     @classmethod
     def of(
         cls,
-        outcome: Outcome,
+        outcome: Answers,
         problems: Sequence[Any],
         *,
         guarantee: Guarantee,
@@ -485,7 +485,7 @@ class Result(
         as many as `labels`.
         """
         columns = None if labels is None else [*map(str, labels)]
-        limits = limits_of(self.at(alpha), Rows(device, groups, weight, inputs, rng, keys, None, columns))
+        limits = limits_of(self.at(alpha), LookupRows(device, groups, weight, inputs, rng, keys, None, columns))
         if limits.by_side or limits.by_label:
             return limits.values[0] if len(limits.values) == 1 else limits.values
         one = all(given is None or _is_single(given) for given in (device, groups, weight, inputs))
@@ -502,7 +502,7 @@ class Result(
         names = [*groups]
         known = names or (self.guarantee.groups is not None and not self.is_settled(0))
         given = Memberships.of_lists([names], "groups") if known else None
-        limits = limits_of(self.at(alpha), Rows(device, given))
+        limits = limits_of(self.at(alpha), LookupRows(device, given))
         if limits.by_side:
             raise ValueError("a point has a threshold for each side; choose result['lower'] or result['upper'] first")
         return float(limits.per_row)
@@ -558,7 +558,7 @@ class Result(
             make one generator and use it for all calls; and with keys that repeat in separate calls, rows of equal keys
             do. Keys that repeat within a call are refused.
         """
-        rows = Rows(device, groups, weight, inputs, rng, None if keys is None else [*keys])
+        rows = LookupRows(device, groups, weight, inputs, rng, None if keys is None else [*keys])
         found = self._sets(outputs, alpha, rows, score, loss, labels)[-1]
         if not as_names:
             return found
@@ -609,7 +609,7 @@ class Result(
         # What a view has settled does not choose thresholds, but coverage is still told apart by it.
         drawn = inputs if CENTRE in kinds and not view.is_settled(kinds.index(CENTRE)) else None
         chosen = None if GROUP in kinds and view.is_settled(0) else groups
-        rows = Rows(device, chosen, weight, drawn, rng, None if keys is None else [*keys])
+        rows = LookupRows(device, chosen, weight, drawn, rng, None if keys is None else [*keys])
         check_index(outputs, labels, "labels", "outputs")
         kind, table, limits, found = view._sets(outputs, None, rows, score, loss, classes)
         by_device = None if device is None or np.ndim(device) == 0 else as_array(device, "device").astype(str)
@@ -640,8 +640,8 @@ class Result(
         return {name: given.is_in(name) for name in names if name != EVERYONE}
 
     def _sets(
-        self, outputs: Any, alpha: Any, rows: Rows, score: Any, loss: Any, labels: Sequence[object] | None
-    ) -> tuple[Any, NDArray[Any], Limits, NDArray[Any]]:
+        self, outputs: Any, alpha: Any, rows: LookupRows, score: Any, loss: Any, labels: Sequence[object] | None
+    ) -> tuple[Any, NDArray[Any], PredictionLimits, NDArray[Any]]:
         """Return the score or loss, its outputs, the thresholds of the rows, and their sets or intervals."""
         view, table = self.at(alpha), self.table_of(outputs)
         kind: Any = self._loss(loss) if self.controlled else self._score(score)
@@ -661,14 +661,14 @@ class Result(
             return kind, table, limits, np.asarray(kind.of_all_labels(table, **draws) <= limits.values)
         return kind, table, limits, kind.sets(table, limits.per_row, **draws)
 
-    def _ends(self, limits: Limits) -> tuple[float | Floats, float | Floats]:
+    def _ends(self, limits: PredictionLimits) -> tuple[float | Floats, float | Floats]:
         """Return how far intervals reach below and above; a view of one side has intervals without another end."""
         if limits.by_side:
             return limits.side(0), limits.side(1)
         is_lower = self._side_of(self.answers[0]) == LOWER
         return (limits.per_row, np.inf) if is_lower else (np.inf, limits.per_row)
 
-    def _hits(self, kind: Any, table: NDArray[Any], truth: NDArray[Any], limits: Limits) -> NDArray[np.bool_]:
+    def _hits(self, kind: Any, table: NDArray[Any], truth: NDArray[Any], limits: PredictionLimits) -> NDArray[np.bool_]:
         """Return which labels are covered, by the score itself: ends of intervals are rounded."""
         if len(table) != len(truth):
             raise ValueError(f"evaluate needs one label per row, got {len(table)} rows and {len(truth)} labels")
@@ -856,7 +856,7 @@ def refuse_nan(thresholds: Floats, method: str) -> None:
         )
 
 
-def _answer(outcome: Outcome, problem: Any, method: str) -> Answer:
+def _answer(outcome: Answers, problem: Any, method: str) -> Answer:
     """Take one (column, level) out of what a method handed back."""
     column, level = problem.column, problem.level
     thresholds = np.ascontiguousarray(outcome.thresholds[:, column, level])

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
 
-from conformesh.view.events import Feed, Recordings, visible_run
+from conformesh.view.events import EventFeed, Recordings, visible_run
 from conformesh.view.guard import refusal
 from conformesh.view.report import PAGE, SCRIPTS, STYLES, part, report_of
 from conformesh.view.trace import Trace
@@ -32,7 +32,7 @@ TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "
 JSON = "application/json"
 
 
-class View:
+class ViewServer:
     """What a view answers.
 
     Parameters
@@ -47,7 +47,7 @@ class View:
 
     def __init__(self, recordings: Recordings, details: Details | None = None, streams: int = STREAMS) -> None:
         self.recordings, self.details, self.streams = recordings, details, streams
-        self.feed = Feed(recordings)
+        self.feed = EventFeed(recordings)
         self._following = self._downloads = 0
         self._asked: dict[tuple[int, int], asyncio.Task[Response]] = {}
         self._fresh: dict[tuple[int, int], tuple[float, Response]] = {}

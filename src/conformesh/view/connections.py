@@ -19,7 +19,7 @@ from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from conformesh.view.guard import HEADERS
-from conformesh.view.server import Limits
+from conformesh.view.server import ServerLimits
 
 # What strangers send wrong is their affair, and no line in the log of who looks at a mesh.
 STRANGERS = logging.getLogger("conformesh.view.strangers")
@@ -31,7 +31,7 @@ HEAD = 2**14  # bytes of a request
 class Connection(H11Protocol):
     """One client."""
 
-    def __init__(self, *, limits: Limits, **more: Any) -> None:
+    def __init__(self, *, limits: ServerLimits, **more: Any) -> None:
         super().__init__(**more)
         self.limits, self.logger = limits, STRANGERS
         self.heard = time.monotonic()
@@ -115,7 +115,7 @@ class LimitedServer(Server):
     It also gives up TLS handshakes that take too long.
     """
 
-    def __init__(self, config: Config, limits: Limits, stopping: Callable[[], None]) -> None:
+    def __init__(self, config: Config, limits: ServerLimits, stopping: Callable[[], None]) -> None:
         super().__init__(config)
         self.limits, self._stopping = limits, stopping
         self.listening = threading.Event()

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from conformesh.view.recording import Recording
-from conformesh.view.trace import Heading, Run, Step
+from conformesh.view.trace import Step, TracedRun, TraceHeading
 
 LOG = logging.getLogger("conformesh.view")
 LOOK = 0.02  # seconds between two looks at the recordings
@@ -49,7 +49,7 @@ def event(name: str, **data: Any) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(data))
 
 
-def visible(step: Step, heading: Heading) -> Step:
+def visible(step: Step, heading: TraceHeading) -> Step:
     """Return what of a step may be shown: nothing about single devices where the run is private."""
     if not heading.private:
         return step
@@ -58,7 +58,7 @@ def visible(step: Step, heading: Heading) -> Step:
     return msgspec.structs.replace(step, devices=devices, bracket=None, everybody=None, log=log)
 
 
-def visible_run(recording: Recording) -> Run:
+def visible_run(recording: Recording) -> TracedRun:
     """Return what may be shown of a recording by now."""
     run = recording.run()
     return msgspec.structs.replace(run, steps=[visible(step, run.heading) for step in run.steps])
@@ -139,7 +139,7 @@ class _Place:
         return b""
 
 
-class Feed:
+class EventFeed:
     """Tells any number of clients what is in some recordings; for one event loop.
 
     Parameters

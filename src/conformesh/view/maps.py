@@ -15,9 +15,9 @@ from conformesh.mesh.config.folders import device_folders
 from conformesh.mesh.config.roster import FILE as ROSTER
 from conformesh.mesh.http.address import SOCKET_NAME, find
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node.watching import Stamp, stamp_of
+from conformesh.mesh.node.file_watch import Stamp, stamp_of
 from conformesh.methods import get_method
-from conformesh.view.trace import Heading, Pair
+from conformesh.view.trace import Pair, TraceHeading
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class Map:
     private: bool = False
     source: Path | None = None
 
-    def heading(self) -> Heading:
+    def heading(self) -> TraceHeading:
         """Return the heading of what is recorded of it."""
         facts = [*self.facts, ("roster", str(self.roster))]
-        return Heading.of(self.name, self.network, unit="seconds", live=True, private=self.private, facts=[*facts])
+        return TraceHeading.of(self.name, self.network, unit="seconds", live=True, private=self.private, facts=[*facts])
 
     def stamp(self) -> Stamp:
         """Return what changes when the map does."""

@@ -16,13 +16,13 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from conformesh.mesh.http.client import NodeError
-from conformesh.mesh.node.launching import Watched as Launched
+from conformesh.mesh.node.processes import Watched as Launched
 from conformesh.view.events import HIDDEN
 from conformesh.view.learning import Learnt, Lessons, details_of_learning, heard_of
 from conformesh.view.maps import Map, hearsay, read_map
 from conformesh.view.recording import Recording
 from conformesh.view.statuses import CALIBRATING, Status, Words, bracket_of, details_of, liars_of, received
-from conformesh.view.trace import FIELDS, Everybody, Flow, Pair, Run, Step, Value
+from conformesh.view.trace import FIELDS, Everybody, Flow, Pair, Step, TracedRun, Value
 from conformesh.view.watched import WatchedDevice, details_in_words
 
 LOG = logging.getLogger("conformesh.view")
@@ -85,7 +85,7 @@ class MeshWatch:
         """Return what to show: the run under the roster that is in force."""
         return [self._recording]
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[TracedRun]:
         """Return all that was recorded, also under earlier rosters."""
         return [recording.run() for recording in (*self._earlier, self._recording)]
 

@@ -19,11 +19,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
-from conformesh.online.accounts import Account
-from conformesh.online.along import Along
-from conformesh.online.outcome import Ints, Online
+from conformesh.online.accounts import DeviceAccount
+from conformesh.online.result import Ints, OnlineResult
+from conformesh.online.running_counts import RunningCounts
 from conformesh.view.recording import Recording
-from conformesh.view.trace import SHARES, Column, Everybody, Heading, Pair, Step, Trace, Value, refuse_crowd, rounded_up
+from conformesh.view.trace import (
+    SHARES,
+    Column,
+    Everybody,
+    Pair,
+    Step,
+    Trace,
+    TraceHeading,
+    Value,
+    refuse_crowd,
+    rounded_up,
+)
 
 POINTS = 1200  # of a curve, at most: as many as the page draws
 NUMBERS = 2**19  # that are noted of single devices in a run, about
@@ -84,9 +95,9 @@ class OnlineRecorder:
         self._devices: deque[_Devices] = deque()
         self._alarms: deque[tuple[int, int, str]] = deque()
 
-    def begin(self, found: Online) -> None:
+    def begin(self, found: OnlineResult) -> None:
         """Begin: what is found fills up from now on."""
-        self._along = Along(found)
+        self._along = RunningCounts(found)
         self._stride, self._window = _strides(found.steps, self.window)
         at_most = max(NUMBERS // (FIELDS * len(found.ids)), 4)
         self._own = self._stride * math.ceil(found.steps / self._stride / at_most)
@@ -161,7 +172,7 @@ def _strides(steps: int, window: int) -> tuple[int, int]:
     return (fitting[0], window) if fitting else (least, least)
 
 
-def between(account: Account) -> tuple[float, float] | None:
+def between(account: DeviceAccount) -> tuple[float, float] | None:
     """Return between what coverage so far must lie, whatever the scores; None where nothing is known of it."""
     known = account.gap is not None and account.labels > 0 and (account.lowest > 0 or account.highest < 1)
     return (1 - account.highest, 1 - account.lowest) if known else None
@@ -185,7 +196,7 @@ class _Lately:
 class _Means:
     """Mean thresholds of the steps since `many` points before; of infinite ones nothing is in the mean."""
 
-    def __init__(self, found: Online, many: int) -> None:
+    def __init__(self, found: OnlineResult, many: int) -> None:
         self._found, self._done, self._lately = found, 0, _Lately(many)
         self._sums, self._counts = (np.zeros((len(found.ids), 1)) for _ in range(2))
 
@@ -226,16 +237,16 @@ def _rounded(value: float) -> float | None:
 class _Made:
     """Makes steps of what was noted, when somebody looks."""
 
-    def __init__(self, recorder: OnlineRecorder, found: Online) -> None:
+    def __init__(self, recorder: OnlineRecorder, found: OnlineResult) -> None:
         self._recorder, self._found = recorder, found
         self._noted, self._devices, self._alarms = recorder._noted, recorder._devices, recorder._alarms
         self._begun = False
 
-    def heading(self) -> Heading:
+    def heading(self) -> TraceHeading:
         rule, network = self._found.rule, self._recorder.network
         facts = [("learner", type(rule.learner).__name__), ("coupling", rule.coupling), ("network", network.name)]
         facts.append(("alpha", f"{self._found.alpha:g}"))
-        return Heading.of(f"{self._recorder.name} on {network.name}", network, unit="steps", facts=facts)
+        return TraceHeading.of(f"{self._recorder.name} on {network.name}", network, unit="steps", facts=facts)
 
     def steps(self) -> Iterator[Step]:
         """Yield what has been noted since it was last asked for; what is not taken stays."""
@@ -275,7 +286,7 @@ class _Made:
         found: list[Value] = []
         for row, key in enumerate(keys):
             if key not in known:  # bounds depend on nothing else of a device
-                bound = Account(alpha, int(labels[row]), int(misses[row]), rule.own(past, row)).bound
+                bound = DeviceAccount(alpha, int(labels[row]), int(misses[row]), rule.own(past, row)).bound
                 known[key] = rounded_up(bound) if bound < most else None
             found.append(known[key])
         return found

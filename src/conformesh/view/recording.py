@@ -1,7 +1,7 @@
 """Recording: from a run that goes on to steps that can be shown, without slowing it down.
 
 A `Recorder` is an observer of engines. In a round it notes who spoke, and takes a copy of what the protocol shows
-(`protocols.site.Shown`); it makes steps of that when somebody looks, after the run or in a thread that serves a page.
+(`protocols.block.Shown`); it makes steps of that when somebody looks, after the run or in a thread that serves a page.
 The first rounds are all noted; later ones are the more seldom the longer a run takes, so that a run of any length has
 some hundreds of steps. And a recorder that was given a share of the run's time leaves out what it has no time for.
 """
@@ -25,11 +25,22 @@ from conformesh.common.quantities import several
 from conformesh.engines.faulty import Weather
 from conformesh.files.json_numbers import in_json
 from conformesh.methods import get_method, make_options
+from conformesh.protocols.block import Block
 from conformesh.protocols.faults import Faults
 from conformesh.protocols.messages import Message, Pool, Sum, Tell
-from conformesh.protocols.site import Site
 from conformesh.results.result import Result
-from conformesh.view.trace import Column, Everybody, Heading, Pair, Run, Spoken, Step, Trace, Value, refuse_crowd
+from conformesh.view.trace import (
+    Column,
+    Everybody,
+    Pair,
+    Spoken,
+    Step,
+    Trace,
+    TracedRun,
+    TraceHeading,
+    Value,
+    refuse_crowd,
+)
 
 DENSE = 128  # rounds that are all noted; of twice as many every second one from there on, and so forth
 MOST_NUMBERS = 2**21  # numbers that are noted of a run before rounds are left out
@@ -39,7 +50,7 @@ CERTIFIED = ("counted", "bounded")  # kinds of certificates that rest on nothing
 Ints = NDArray[np.int64]
 
 
-class Known:
+class RecordedState:
     """What is known at some step: the steps up to it, folded into one."""
 
     def __init__(self, devices: int) -> None:
@@ -93,7 +104,9 @@ class Recording:
         How it ended, in pairs of a name and words; None before.
     """
 
-    def __init__(self, heading: Heading | Callable[[], Heading], fill: Callable[[], Iterable[Step]] = tuple) -> None:
+    def __init__(
+        self, heading: TraceHeading | Callable[[], TraceHeading], fill: Callable[[], Iterable[Step]] = tuple
+    ) -> None:
         self._make, self._fill = heading, fill
         self._lock = threading.RLock()
         self._steps: deque[Step] = deque()
@@ -101,14 +114,14 @@ class Recording:
         self.result: list[Pair] | None = None
 
     @cached_property
-    def heading(self) -> Heading:
+    def heading(self) -> TraceHeading:
         """What never changes in the run."""
-        return self._make if isinstance(self._make, Heading) else self._make()
+        return self._make if isinstance(self._make, TraceHeading) else self._make()
 
     @cached_property
-    def known(self) -> Known:
+    def known(self) -> RecordedState:
         """What is known at the last step."""
-        return Known(len(self.heading.devices))
+        return RecordedState(len(self.heading.devices))
 
     def add(self, step: Step) -> None:
         """Go one step further; where there are too many, the oldest two become one."""
@@ -116,7 +129,7 @@ class Recording:
             self.known.take(step)
             self._steps.append(step)
             if len(self._steps) > MOST_STEPS:
-                first = Known(len(self.heading.devices))
+                first = RecordedState(len(self.heading.devices))
                 first.take(self._steps.popleft())
                 first.take(self._steps[0])
                 self._steps[0] = first.as_step()
@@ -151,14 +164,14 @@ class Recording:
             _, end = self.since(self._dropped + len(self._steps))
             return self.known.as_step(), end
 
-    def run(self) -> Run:
+    def run(self) -> TracedRun:
         """Return the run as it is now."""
         with self._lock:
             steps, _ = self.since(0)
-            return Run(self.heading, steps, self.result)
+            return TracedRun(self.heading, steps, self.result)
 
 
-def replayed(run: Run) -> Recording:
+def replayed(run: TracedRun) -> Recording:
     """Return a run of a trace as a recording to which nothing is added any more."""
     found = Recording(msgspec.structs.replace(run.heading, live=False))
     for step in run.steps:
@@ -215,19 +228,19 @@ class Recorder:
         self._due = self._stride = self._sparser = 0
         self._spent = self._begun = 0.0
 
-    def begin(self, site: Site, method: str, faults: Faults | None) -> None:
+    def begin(self, block: Block, method: str, faults: Faults | None) -> None:
         """Begin another run; engines' callers say so before its first round."""
-        if len(site.here) < site.devices:
+        if len(block.rows) < block.devices:
             raise ValueError(
                 "a view shows runs that one process hosts, and here several share the devices; use the engine "
                 "'simulator', or look at the result alone"
             )
-        refuse_crowd(site.network)
-        self._shown, self._noted = site.shown, deque()
+        refuse_crowd(block.network)
+        self._shown, self._noted = block.progress, deque()
         self._private = get_method(method).private
         self._spent, self._begun = 0.0, self.clock()
-        self._due, self._stride, self._sparser = 0, 1, max(min(DENSE, MOST_NUMBERS // site.devices), 4)
-        converted = _Converted(site, method, self.label or method, faults, self._noted)
+        self._due, self._stride, self._sparser = 0, 1, max(min(DENSE, MOST_NUMBERS // block.devices), 4)
+        converted = _Converted(block, method, self.label or method, faults, self._noted)
         self.recordings.append(Recording(converted.heading, converted.steps))
 
     def __call__(self, round_: int, message: Message, answer: object) -> None:
@@ -308,29 +321,29 @@ class Recorder:
 class _Converted:
     """Makes steps of what was noted in a run."""
 
-    def __init__(self, site: Site, method: str, label: str, faults: Faults | None, noted: deque[_Noted]) -> None:
-        self.site, self.method, self.label, self.faults, self.noted = site, method, label, faults, noted
-        self._weather = Weather(site.network, faults) if faults is not None and faults.loses else None
+    def __init__(self, block: Block, method: str, label: str, faults: Faults | None, noted: deque[_Noted]) -> None:
+        self.block, self.method, self.label, self.faults, self.noted = block, method, label, faults, noted
+        self._weather = Weather(block.network, faults) if faults is not None and faults.loses else None
         self._begun = False
         self._last: tuple[Any, ...] | None = None
-        self._known = Known(site.devices)
+        self._known = RecordedState(block.devices)
 
-    def heading(self) -> Heading:
-        site = self.site
-        alphas = ", ".join(f"{float(alpha):g}" for alpha in site.alphas)
-        facts = [("method", self.method), ("network", site.network.name), ("alpha", alphas)]
+    def heading(self) -> TraceHeading:
+        block = self.block
+        alphas = ", ".join(f"{float(alpha):g}" for alpha in block.alphas)
+        facts = [("method", self.method), ("network", block.network.name), ("alpha", alphas)]
         if self.faults is not None:
             wrong = [f"{name} {getattr(self.faults, name)}" for name in sorted(self.faults.names)]
             facts.append(("faults", ", ".join(wrong)))
         entry = get_method(self.method)
         said = entry.weights(make_options(self.method, {})) == "said"  # then nobody knows the rank before all is heard
-        ranks = site.ranks() if site.knows_totals and site.alphas and not said else None
-        return Heading.of(
-            f"{self.label} on {site.network.name}",
-            site.network,
+        ranks = block.ranks() if block.knows_totals and block.alphas and not said else None
+        return TraceHeading.of(
+            f"{self.label} on {block.network.name}",
+            block.network,
             facts=facts,
             rank=None if ranks is None else int(ranks[0, 0]),
-            scores=int(site.totals[0]),
+            scores=int(block.totals[0]),
             private=entry.private,
         )
 
@@ -343,10 +356,10 @@ class _Converted:
             yield self._step(self.noted.popleft())
 
     def _first(self) -> Step:
-        many = self.site.devices
+        many = self.block.devices
         devices = {"phase": Column(["calibrating"] * many)}
-        if self.faults is not None and self.faults.liars:
-            devices["liar"] = Column([self.faults.attack] * len(self.faults.liars), [*self.faults.liars])
+        if self.faults is not None and self.faults.byzantine:
+            devices["liar"] = Column([self.faults.attack] * len(self.faults.byzantine), [*self.faults.byzantine])
         return Step(at=0, devices=devices)
 
     def _step(self, noted: _Noted) -> Step:
@@ -365,22 +378,22 @@ class _Converted:
 
     def _by_row(self, values: NDArray[Any]) -> NDArray[Any]:
         whole = np.empty_like(values)
-        whole[self.site.here] = values
+        whole[self.block.rows] = values
         return whole
 
     def _said(self, noted: _Noted) -> Spoken:
-        rows = None if noted.speakers is None else self.site.here[noted.speakers].tolist()
+        rows = None if noted.speakers is None else self.block.rows[noted.speakers].tolist()
         if np.ndim(noted.bits) == 0:
             return Spoken([int(noted.bits)], rows)
         if rows is None:  # uploads: of pieces, by device
-            each = np.diff(noted.bits).reshape(self.site.devices, -1).sum(axis=1)
+            each = np.diff(noted.bits).reshape(self.block.devices, -1).sum(axis=1)
             return Spoken(self._by_row(each).tolist())
         return Spoken((8 * np.diff(noted.bits)).tolist(), rows)
 
     @cached_property
     def _links(self) -> Ints:
         """The link, as in `Flow`, of every directed edge, in the order of `Network.indices`."""
-        network = self.site.network
+        network = self.block.network
         receiver, sender = network.receivers, network.indices.astype(np.int64)
         K = network.devices
         pairs = np.minimum(receiver, sender) * K + np.maximum(receiver, sender)
@@ -391,7 +404,7 @@ class _Converted:
         """Return along which links something was lost; the same draws as in the run, made once more."""
         if self._weather is None:
             return []
-        spoke = np.zeros(self.site.devices, dtype=np.bool_)
+        spoke = np.zeros(self.block.devices, dtype=np.bool_)
         spoke[slice(None) if said.rows is None else said.rows] = True
         gone = ~self._weather.arriving(round_) & spoke[self._weather.sender]
         return sorted(self._links[gone].tolist())

@@ -27,7 +27,7 @@ TOO_LONG = 10.0  # seconds for a server to start or to stop
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServerLimits:
     """What one client may take.
 
     Attributes
@@ -107,7 +107,7 @@ class ViewServer:
         cert: Path | None = None,
         key: Path | None = None,
         details: Details | None = None,
-        limits: Limits = Limits(),  # noqa: B008 - frozen
+        limits: ServerLimits = ServerLimits(),  # noqa: B008 - frozen
     ) -> None:
         _needed()
         if not is_loopback(host) and token is None:
@@ -139,13 +139,13 @@ class ViewServer:
         """Listen, and return once browsers can connect."""
         import uvicorn
 
-        from conformesh.view.app import View
+        from conformesh.view.app import ViewServer
         from conformesh.view.connections import HEAD, LimitedServer
         from conformesh.view.guard import Guard
 
         if self._thread is not None:
             raise RuntimeError(f"the view at {self.url} has been started already; make a new one")
-        self._view = view = View(self._recordings, self._details, self._limits.streams)
+        self._view = view = ViewServer(self._recordings, self._details, self._limits.streams)
         listener = _listening(self.host, self.port)
         self.port = listener.getsockname()[1]
         name = socket.gethostname() if _is_wildcard(self.host) else self.host

@@ -140,7 +140,7 @@ class Step(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True)
     log: list[tuple[int, str, str]] = []
 
 
-class Heading(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+class TraceHeading(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """What never changes in a run.
 
     Attributes
@@ -176,7 +176,7 @@ class Heading(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=Tr
     live: bool = False
 
     @classmethod
-    def of(cls, name: str, network: Network, **more: Any) -> Heading:
+    def of(cls, name: str, network: Network, **more: Any) -> TraceHeading:
         """Return the heading of a run on a network."""
         refuse_crowd(network)
         pairs = np.column_stack([network.receivers, network.indices])
@@ -207,10 +207,10 @@ def refuse_crowd(network: Network) -> None:
         )
 
 
-class Run(Struct, omit_defaults=True, forbid_unknown_fields=True):
+class TracedRun(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """One run: what never changes, what did, and how it ended, in pairs of a name and words."""
 
-    heading: Heading
+    heading: TraceHeading
     steps: list[Step] = []
     result: list[Pair] | None = None
 
@@ -218,13 +218,13 @@ class Run(Struct, omit_defaults=True, forbid_unknown_fields=True):
 class Trace(Struct, forbid_unknown_fields=True):
     """Some runs that are shown side by side."""
 
-    runs: list[Run]
+    runs: list[TracedRun]
     format: str = FORMAT
     made: str = ""
     version: str = __version__
 
     @classmethod
-    def of(cls, runs: Iterable[Run]) -> Trace:
+    def of(cls, runs: Iterable[TracedRun]) -> Trace:
         """Return a trace that was made now."""
         return cls([*runs], made=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
 
@@ -271,7 +271,7 @@ def _unpacked(data: bytes, where: str) -> bytes:
     return data
 
 
-def _check(run: Run, where: str) -> None:
+def _check(run: TracedRun, where: str) -> None:
     """Refuse rows and links that are not there: the page would draw nonsense."""
     devices, edges = len(run.heading.devices), len(run.heading.edges)
     if devices > MOST_DEVICES:

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node.launching import Watched as Launched
+from conformesh.mesh.node.processes import Watched as Launched
 from conformesh.mesh.node.state import shared
 from conformesh.view.learning import Learnt, check
 from conformesh.view.statuses import (

@@ -10,7 +10,7 @@ import pytest
 from conformesh import METHODS, Network, calibrate
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.planning.link import Link
-from conformesh.lab.planning.measuring import DRAWS, FEW_SCORES, draw_scores
+from conformesh.lab.planning.measurement import DRAWS, FEW_SCORES, draw_scores
 from conformesh.lab.planning.networks import network_itself, network_of_topology
 from conformesh.lab.planning.planner import plan
 from conformesh.methods import Way

@@ -14,15 +14,15 @@ from conformesh import METHODS
 from conformesh.graph.weights import constant_weights
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.reproduction.conventions import CONVENTIONS, ConventionSpec
-from conformesh.lab.reproduction.experiment import RECORD, VARIANTS, Case, Run
-from conformesh.lab.reproduction.settings import PaperScores, Source
-from conformesh.lab.sweeps.cells import DECIDING, Cell, MethodSpec, code_digest
+from conformesh.lab.reproduction.experiment import RECORD, VARIANTS, Case, ExperimentRun
+from conformesh.lab.reproduction.settings import PaperScores, ScoreSource
+from conformesh.lab.sweeps.cells import DECIDING, MethodSpec, SweepCell, code_digest
 from conformesh.lab.sweeps.sources import NetworkSpec, network_of
 from tests.lab.reproduction.handmade import rows_at
 from tests.strategies import exact_rank
 
 PACKAGE = Path(conformesh.__file__).parent
-CASE = Case("h-dcp-alpha", "as-written", "logits", Source("pathmnist"), draws=2, seed=3)
+CASE = Case("h-dcp-alpha", "as-written", "logits", ScoreSource("pathmnist"), draws=2, seed=3)
 PRINTED = {"rounds": 20, "bins": 50}
 
 
@@ -30,12 +30,12 @@ def point_of(source, method="h-dcp-printed", options=PRINTED, topology="torus", 
     """A point over two draws, on 20 devices unless `more` says otherwise; its method is not translated."""
     case = replace(CASE, source=source, variant=variant)
     x, line = more.pop("x", None), more.pop("line", "torus")
-    return case.point(line, Run(method, options, topology=topology, **more), x, translate=False)
+    return case.point(line, ExperimentRun(method, options, topology=topology, **more), x, translate=False)
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
 
-CELL = point_of(Source("pathmnist"), devices=8).cell
+CELL = point_of(ScoreSource("pathmnist"), devices=8).cell
 OTHERWISE = {
     "network": [
         replace(CELL.network, **{name: value})
@@ -54,7 +54,7 @@ OTHERWISE = {
         MethodSpec("h-dcp-printed", CELL.method.options),
     ],
     "scores": [
-        replace(CELL.scores, source=Source("cifar100")),
+        replace(CELL.scores, source=ScoreSource("cifar100")),
         replace(CELL.scores, kind="confidences"),
         replace(CELL.scores, shares="random"),
     ],
@@ -67,7 +67,7 @@ OTHERWISE = {
 
 
 def test_every_field_and_the_data_change_the_key():
-    assert {*OTHERWISE} == {field.name for field in fields(Cell)}
+    assert {*OTHERWISE} == {field.name for field in fields(SweepCell)}
     assert len(OTHERWISE["network"]) == len(fields(NetworkSpec))
     assert len(OTHERWISE["scores"]) == len(fields(PaperScores))
     cells = [replace(CELL, **{name: value}) for name, values in OTHERWISE.items() for value in values]
@@ -78,7 +78,7 @@ def test_the_order_of_options_and_the_place_of_the_data_do_not_change_the_key(ci
     copy = tmp_path / "elsewhere.npz"
     copy.write_bytes(Path(cifar.path).read_bytes())
     one = point_of(cifar).cell
-    other = point_of(Source("cifar100", str(copy)), options={"bins": 50, "rounds": 20}).cell
+    other = point_of(ScoreSource("cifar100", str(copy)), options={"bins": 50, "rounds": 20}).cell
     assert one.key() == other.key()
 
 

@@ -25,7 +25,7 @@ from conformesh.lab.reproduction.conventions import (
     q_dcp_released,
 )
 from conformesh.pipeline.solver import solve_draws
-from conformesh.protocols.site import Site
+from conformesh.protocols.block import Block
 from tests.reference import consensus_loop, loss_gradient, pooled_minimiser, weight_matrix
 from tests.strategies import exact_rank
 
@@ -56,8 +56,8 @@ def conditions(trials, alphas=ALPHAS, ranges=None):
 
 def printed(method, trials, network, alphas=ALPHAS, ranges=None, **options):
     samples = WeightedScores.of_trials(trials)
-    site = Site.everywhere(network, samples.sizes)
-    found = method(site, samples, conditions(trials, alphas, ranges), **options)
+    block = Block.everywhere(network, samples.sizes)
+    found = method(block, samples, conditions(trials, alphas, ranges), **options)
     return found if hasattr(found, "thresholds") else Simulator(network).run(found)[0]
 
 

@@ -14,8 +14,8 @@ from conformesh.lab.reproduction.conventions import CONVENTIONS
 from conformesh.lab.reproduction.experiment import KINDS, VARIANTS, Case, in_convention
 from conformesh.lab.reproduction.grids import LEVELS
 from conformesh.lab.reproduction.published import published
-from conformesh.lab.reproduction.rows import Request
-from conformesh.lab.reproduction.settings import DATA, PaperScores, Source, sources_from
+from conformesh.lab.reproduction.rows import RowRequest
+from conformesh.lab.reproduction.settings import DATA, PaperScores, ScoreSource, sources_from
 from conformesh.lab.sweeps.sources import network_of
 from conformesh.methods import make_options, requirement_of
 
@@ -28,7 +28,7 @@ def experiment(request):
 
 
 def case_of(experiment, variant, scores, **more):
-    return Case(experiment.name, variant, scores, Source(experiment.data), **more)
+    return Case(experiment.name, variant, scores, ScoreSource(experiment.data), **more)
 
 
 def work(points):
@@ -61,7 +61,7 @@ def test_points_are_well_formed(experiment, variant, scores, quick):
     shares = {"as-written": "equal", "as-released": "random"}[variant]
     for point in points:
         assert point.case == case
-        assert point.cell.scores == PaperScores(Source(experiment.data), scores, shares)
+        assert point.cell.scores == PaperScores(ScoreSource(experiment.data), scores, shares)
         assert point.cell.seed == 7
         assert all(0 < alpha < 1 for alpha in point.cell.alphas)
         assert {*point.cell.draws} <= {*range(case.draws)}
@@ -176,12 +176,12 @@ def test_what_an_experiment_says_goes_before_the_convention():
 
 
 def test_quick_looks_keep_the_ends():
-    case = Case("x", "as-written", "logits", Source("cifar100"), quick=True)
+    case = Case("x", "as-written", "logits", ScoreSource("cifar100"), quick=True)
     assert case.thinned(LEVELS) == (0.1, 0.5, 0.9)
     assert case.thinned((1, 2), keep=3) == (1, 2)
     assert case.thinned(range(10), keep=4) == (0, 3, 6, 9)
     assert (case.rounds(3000), case.rounds(8000), case.rounds(1500)) == (300, 800, 1500)
-    full = Case("x", "as-written", "logits", Source("cifar100"))
+    full = Case("x", "as-written", "logits", ScoreSource("cifar100"))
     assert full.thinned(LEVELS) == LEVELS
     assert full.rounds(3000) == 3000
 
@@ -214,5 +214,5 @@ def test_unknown_names_suggest_the_nearest(name, nearest):
 
 
 def test_requests_have_the_cases_tried_here():
-    cases = Request().cases(get_experiment("star-table"), sources_from([]))
+    cases = RowRequest().cases(get_experiment("star-table"), sources_from([]))
     assert {(case.variant, case.scores) for case in cases} == {*CASES}

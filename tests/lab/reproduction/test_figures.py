@@ -21,17 +21,17 @@ from conformesh.lab.reproduction.experiment import KINDS, VARIANTS, Axis, Case, 
 from conformesh.lab.reproduction.figures import draw
 from conformesh.lab.reproduction.report import Provenance, Section, write_report
 from conformesh.lab.reproduction.reproduction import _draws_in_words, reproduce
-from conformesh.lab.reproduction.rows import Request
-from conformesh.lab.reproduction.settings import Source, sources_from
+from conformesh.lab.reproduction.rows import RowRequest
+from conformesh.lab.reproduction.settings import ScoreSource, sources_from
 from conformesh.lab.reproduction.styles import LOOKS, look_of
-from conformesh.lab.reproduction.verdicts import Judged, Match, Verdict
+from conformesh.lab.reproduction.verdicts import Match, Verdict
 from tests.lab.reproduction.handmade import curves, value
 from tests.lab.reproduction.test_verdicts import THEIRS
 
-SYNTHETIC = Source("cifar100")
+SYNTHETIC = ScoreSource("cifar100")
 NAMES = ("h-dcp-alpha", "star-table")  # a figure and a table; drawings below have other axes
 STAMPED = NAMES[1:]
-REQUEST = Request(quick=True, draws=2, seed=3)
+REQUEST = RowRequest(quick=True, draws=2, seed=3)
 
 pytestmark = pytest.mark.xdist_group("figures")  # they share what is drawn
 
@@ -279,9 +279,9 @@ def test_tables_rows_and_provenance_are_written(real):
 
 def test_draws_in_words():
     every = [get_experiment(name) for name in EXPERIMENTS]
-    assert _draws_in_words(every, Request()) == "10; 40 for q-dcp-alpha, h-dcp-alpha, star-table"
-    assert _draws_in_words(every[:1], Request()) == "40"
-    assert _draws_in_words(every, Request(draws=3)) == "3"
+    assert _draws_in_words(every, RowRequest()) == "10; 40 for q-dcp-alpha, h-dcp-alpha, star-table"
+    assert _draws_in_words(every[:1], RowRequest()) == "40"
+    assert _draws_in_words(every, RowRequest(draws=3)) == "3"
 
 
 @pytest.mark.slow
@@ -367,7 +367,7 @@ def test_the_report_says_what_is_synthetic(real, invented):
 
 def test_the_overview_has_verdicts_whatever_the_scores(tmp_path):
     (tmp_path / "p.png").write_bytes(b"picture")
-    verdict, found = Verdict((), (Judged("a", True, "b"),)), curves({"chain": {0.9: value()}})
+    verdict, found = Verdict((), (Verdict("a", True, "b"),)), curves({"chain": {0.9: value()}})
     keys = [("confidences", variant) for variant in VARIANTS]
     section = Section(
         *(get_experiment("star-table"), "data", {"confidences": tmp_path / "p.png"}),
@@ -390,7 +390,7 @@ def test_the_report_escapes_markup(tmp_path):
         get_experiment("star-table"), title=nasty, about=nasty, item=nasty, findings=(Finding(nasty, lambda _: None),)
     )
     (tmp_path / "p.png").write_bytes(b"picture")
-    verdict = Verdict((Match(THEIRS, 0.1, 0.1, False, False, 9.0, 4.0),), (Judged(nasty, False, nasty),), nasty)
+    verdict = Verdict((Match(THEIRS, 0.1, 0.1, False, False, 9.0, 4.0),), (Verdict(nasty, False, nasty),), nasty)
     found = curves({nasty: {0.9: value()}})
     keys = [("logits", variant) for variant in VARIANTS]
     section = Section(

@@ -14,7 +14,7 @@ from conformesh.lab.reproduction import get_experiment
 from conformesh.lab.reproduction.grids import TOPOLOGIES
 from conformesh.lab.reproduction.published import published
 from conformesh.lab.reproduction.results import curves_of, summarise
-from conformesh.lab.reproduction.rows import COMPARED_DRAWS, Request
+from conformesh.lab.reproduction.rows import COMPARED_DRAWS, RowRequest
 from conformesh.lab.reproduction.settings import sources_from
 from conformesh.lab.reproduction.verdicts import judge
 from conformesh.lab.sweeps.sources import network_of, samples_of
@@ -100,7 +100,7 @@ def ran(real_sources):
     def rows_of(name, variant, scores="logits", lines=None, x=None, **request):
         experiment = get_experiment(name)
         request = {"draws": 10, **request}
-        cases = Request(**request).cases(experiment, real_sources)
+        cases = RowRequest(**request).cases(experiment, real_sources)
         (case,) = [case for case in cases if (case.variant, case.scores) == (variant, scores)]
         found = {}
         for point in experiment.grid(case):
@@ -217,7 +217,7 @@ def test_the_last_iterate_stands_in_for_the_optimum(ran, real_sources):
     experiment = get_experiment("q-dcp-convergence")
     rows = ran(experiment.name, "as-released", lines=("chain",), x=100)["chain", 100.0]
     assert mean(rows, "epsilon") == pytest.approx(16.5, rel=0.15)
-    cases = Request(draws=10).cases(experiment, real_sources)
+    cases = RowRequest(draws=10).cases(experiment, real_sources)
     (case,) = [case for case in cases if (case.variant, case.scores) == ("as-released", "logits")]
     (cell,) = [point.cell for point in experiment.grid(case) if (point.line, point.x) == ("chain", 100)]
     network = network_of(cell.network, cell.scores, 0)

@@ -8,15 +8,15 @@ from polars.testing import assert_frame_equal
 
 from conformesh import __version__
 from conformesh.lab.reproduction import get_experiment
-from conformesh.lab.reproduction.experiment import VARIANTS, Run
-from conformesh.lab.reproduction.rows import COMPARED_DRAWS, FULL_DRAWS, SEED, Request, run
+from conformesh.lab.reproduction.experiment import VARIANTS, ExperimentRun
+from conformesh.lab.reproduction.rows import COMPARED_DRAWS, FULL_DRAWS, SEED, RowRequest, run
 from conformesh.lab.reproduction.settings import sources_from
-from conformesh.lab.sweeps import cached
+from conformesh.lab.sweeps import cache as cached
 from conformesh.lab.sweeps.cells import compute
 from conformesh.lab.sweeps.provenance import machine
 from tests.lab.reproduction.handmade import rows_at
 
-REQUEST = Request(quick=True, draws=2, seed=3, scores=("logits",))
+REQUEST = RowRequest(quick=True, draws=2, seed=3, scores=("logits",))
 PROVENANCE = ("version", "seed", "data", "data_digest", "synthetic", "machine", "made")
 
 
@@ -210,7 +210,7 @@ def test_a_method_that_refuses_is_an_error_that_names_the_line(experiment, small
     """A sweep has a row without numbers for it; a figure cannot leave a point out."""
 
     def broken(case):
-        return [case.point("torus", Run("h-dcp", {"rounds": 20, "bins": 50, "wire": 17}))]
+        return [case.point("torus", ExperimentRun("h-dcp", {"rounds": 20, "bins": 50, "wire": 17}))]
 
     with pytest.raises(ValueError, match=r"h-dcp-alpha, line torus: .*17"):
         go(replace(experiment, grid=broken), small_sources, tmp_path)
@@ -218,15 +218,15 @@ def test_a_method_that_refuses_is_an_error_that_names_the_line(experiment, small
 
 def test_requests_lay_out_both_variants_of_both_scores():
     experiment = get_experiment("figure-4")
-    cases = Request().cases(experiment, sources_from([]))
+    cases = RowRequest().cases(experiment, sources_from([]))
     assert [(case.scores, case.variant) for case in cases] == [
         (scores, variant) for scores in ("logits", "confidences") for variant in VARIANTS
     ]
     assert {(case.experiment, case.draws, case.seed, case.quick) for case in cases} == {
         ("h-dcp-alpha", COMPARED_DRAWS, SEED, False)
     }
-    assert {case.draws for case in Request().cases(get_experiment("figure-6"), sources_from([]))} == {
+    assert {case.draws for case in RowRequest().cases(get_experiment("figure-6"), sources_from([]))} == {
         FULL_DRAWS
     }  # nothing to compare with
-    assert {case.draws for case in Request(quick=True).cases(experiment, sources_from([]))} == {2}
-    assert {case.draws for case in Request(quick=True, draws=5).cases(experiment, sources_from([]))} == {5}
+    assert {case.draws for case in RowRequest(quick=True).cases(experiment, sources_from([]))} == {2}
+    assert {case.draws for case in RowRequest(quick=True, draws=5).cases(experiment, sources_from([]))} == {5}

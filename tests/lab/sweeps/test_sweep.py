@@ -21,10 +21,11 @@ from conformesh.graph.weights import constant_weights
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.datasets.partition import partition, split_rows
 from conformesh.lab.datasets.synthetic import synthetic_outputs
-from conformesh.lab.sweeps import cached, cells, sources
+from conformesh.lab.sweeps import cache as cached
+from conformesh.lab.sweeps import cells, sources
 from conformesh.lab.sweeps.cells import compute
 from conformesh.lab.sweeps.config import read_config
-from conformesh.lab.sweeps.running import cells_of
+from conformesh.lab.sweeps.sweep import cells_of
 from conformesh.pipeline.solver import TooFewScores, counted_ranks, solve_draws
 from conformesh.protocols.aggregate import CannotAggregate
 

@@ -31,12 +31,14 @@ from conformesh.graph.network import Network
 from conformesh.kernels.neighbours import neighbour_extreme, neighbour_sum
 from conformesh.kernels.spreading import Spreading
 from conformesh.kernels.threads import limit_threads
+from conformesh.protocols.block import in_rows
 from conformesh.protocols.faults import Faults
 from conformesh.protocols.ledger import REMEMBERED, Ledger
+from conformesh.protocols.message_checks import Rules
 from conformesh.protocols.messages import (
+    Deliveries,
     Each,
     Extreme,
-    Heard,
     Max,
     Message,
     Min,
@@ -49,8 +51,6 @@ from conformesh.protocols.messages import (
     kind_of,
     may_be_silent,
 )
-from conformesh.protocols.rules import Rules
-from conformesh.protocols.site import in_rows
 from conformesh.results.certificate import Cost
 
 Array = NDArray[Any]
@@ -99,7 +99,7 @@ class Mpi:
         self._last: Array | None = None  # memory of the last brief answer
         self._spreading: Spreading | None = None
         self._routes: dict[bytes, tuple[Ints, Ints]] = {}
-        self._rules = Rules(network, self.here)
+        self._rules = Rules(network, self.rows)
         self._answers: dict[type, Callable[[Any, int], Any]] = {
             Sum: self._sum,
             Max: self._extreme,
@@ -110,15 +110,15 @@ class Mpi:
         }
 
     @property
-    def here(self) -> Ints:
+    def rows(self) -> Ints:
         """Rows of the devices hosted by this rank, ascending."""
-        return self.halo.here
+        return self.halo.rows
 
     def run(self, protocol: Protocol[T], runs: int = 1, faults: Faults | None = None) -> tuple[T, Cost]:
         """Return what the protocol returns for the devices here, and what one of its `runs` cost every device."""
         refuse_losses("mpi", faults)
         with self.together():
-            ledger = Ledger(len(self.here), runs)
+            ledger = Ledger(len(self.rows), runs)
             result = drive(protocol, self._rules, ledger, self._answers, self.observer)
             self._spreading = None
             self.exchange.agree(self._stamp("the end"))
@@ -190,14 +190,14 @@ class Mpi:
             out[halo.border] = border
         return out.reshape(message.values.shape)
 
-    def _each(self, message: Each, round_: int) -> Heard:
+    def _each(self, message: Each, round_: int) -> Deliveries:
         """Deliver each speaker's row along its edges: work, memory and messages follow the speakers."""
         speakers, shape = message.places, message.values.shape[1:]
         mine = _table(message.values)[speakers]
         ghosts, theirs = self.exchange.speak(self._stamp_of(message), speakers, mine)
         receiver, sender, which = self._route(np.concatenate([speakers, ghosts]))
         values = np.concatenate([mine, theirs])[which]
-        return Heard(receiver, sender, values.reshape(len(which), *shape), round_)
+        return Deliveries(receiver, sender, values.reshape(len(which), *shape), round_)
 
     def _tell(self, message: Tell, round_: int) -> Told:
         """Deliver each speaker's bytes along its edges, as in `_each`."""
@@ -217,12 +217,12 @@ class Mpi:
             if key is not None and len(self._routes) < REMEMBERED:
                 self._routes[key] = route
         receiver, which = route
-        return self.here[receiver], self.halo.columns[speakers[which]], which
+        return self.rows[receiver], self.halo.columns[speakers[which]], which
 
     def _pool(self, message: Pool, round_: int) -> Pool:
         """Give every rank everybody's values, in the order of the devices: each rank plays the server for its block."""
         self.exchange.agree(self._stamp_of(message))
-        pieces = (len(message.offsets) - 1) // len(self.here)  # a device's values may be cut into trials
+        pieces = (len(message.offsets) - 1) // len(self.rows)  # a device's values may be cut into trials
         lengths = np.ascontiguousarray(np.diff(message.offsets), dtype=np.int64)
         by_rank = self._gathered(lengths, [len(block) * pieces for block in self.blocks]).reshape(-1, pieces)
         cuts = np.cumsum([len(block) for block in self.blocks])[:-1]

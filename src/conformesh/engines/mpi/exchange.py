@@ -68,7 +68,7 @@ class Exchange:
 
     def agree(self, stamp: int) -> None:
         """Make sure that the peers are where this rank is, without sending anything else."""
-        self.start(stamp, np.empty((len(self.halo.here), 0), dtype=np.uint8)).rows()
+        self.start(stamp, np.empty((len(self.halo.rows), 0), dtype=np.uint8)).rows()
 
     def speak(self, stamp: int, speakers: Ints, said: Array) -> tuple[Ints, Array]:
         """Send the speakers' rows, (speakers, columns); return the columns of the ghosts that spoke, and their rows.
@@ -94,7 +94,7 @@ class Exchange:
         columns, theirs = [np.empty(0, dtype=np.int64)], [np.empty((0, said.shape[1]), dtype=said.dtype)]
         for peer, (start, count) in enumerate(zip(_starts(arriving), counts, strict=True)):
             middle = start + 8 * count
-            columns.append(len(self.halo.here) + self.halo.cuts[peer] + into[start:middle].view(np.int64))
+            columns.append(len(self.halo.rows) + self.halo.cuts[peer] + into[start:middle].view(np.int64))
             values = into[middle : middle + count * width].view(said.dtype)
             theirs.append(values.reshape(count, said.shape[1]))
         return np.concatenate(columns), np.concatenate(theirs)
@@ -107,12 +107,12 @@ class Exchange:
         ghosts, lengths = self.speak(stamp, speakers, np.diff(packets.offsets)[:, None])
         out = [packets.taken(which).values for _, which in self._chosen(speakers)]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        ends = offsets[np.searchsorted(ghosts, len(self.halo.here) + self.halo.cuts)]  # ghosts stand by peer
+        ends = offsets[np.searchsorted(ghosts, len(self.halo.rows) + self.halo.cuts)]  # ghosts stand by peer
         return ghosts, Packets(self._brought(out, np.diff(ends).tolist()), offsets)
 
     def _chosen(self, speakers: Ints) -> list[tuple[Ints, Ints]]:
         """Return, for every peer, who speaks of those it hears: places among these, and places among the speakers."""
-        speaks = np.zeros(len(self.halo.here), dtype=np.bool_)
+        speaks = np.zeros(len(self.halo.rows), dtype=np.bool_)
         speaks[speakers] = True
         heard = [(sends, np.flatnonzero(speaks[sends])) for sends in self.halo.sends]
         return [(places, np.searchsorted(speakers, sends[places])) for sends, places in heard]

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
-from conformesh.protocols.site import edges_of
+from conformesh.protocols.block import edges_of
 
 Ints = NDArray[np.int64]
 Rows = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class HaloSlice:
     """Some rows of a block, in compressed rows, and which of the block's directed edges are theirs."""
 
     indptr: Ints
@@ -37,7 +37,7 @@ class Halo:
 
     Attributes
     ----------
-    here
+    rows
         Rows of the devices hosted here, ascending.
     peers
         The other ranks that host a neighbour, ascending.
@@ -55,16 +55,16 @@ class Halo:
         For each column, own or ghost, the devices here that hear it.
     """
 
-    here: Ints
+    rows: Ints
     peers: list[int]
     sends: list[Ints]
     ghosts: Ints
     cuts: Ints
-    inner: Part
+    inner: HaloSlice
     border: Ints
-    outer: Part
+    outer: HaloSlice
     near: Ints
-    hearers: Part
+    hearers: HaloSlice
 
     @classmethod
     def of(cls, network: Network, owners: Ints, rank: int) -> Halo:
@@ -92,24 +92,26 @@ class Halo:
         at_border = np.zeros(len(here), dtype=bool)
         at_border[border] = True
         left_out = at_border[receiver]
-        inner = Part(_starts(np.where(at_border, 0, degree)), _compact(columns[~left_out]), np.flatnonzero(~left_out))
+        inner = HaloSlice(
+            _starts(np.where(at_border, 0, degree)), _compact(columns[~left_out]), np.flatnonzero(~left_out)
+        )
 
         own = np.unique(columns[left_out & ~outside])
         near = np.concatenate([border, own[~at_border[own]]])
         place = np.full(len(here) + len(ghosts), -1, dtype=np.int64)
         place[near] = np.arange(len(near))
         place[len(here) :] = len(near) + np.arange(len(ghosts))
-        outer = Part(_starts(degree[border]), _compact(place[columns[left_out]]), np.flatnonzero(left_out))
+        outer = HaloSlice(_starts(degree[border]), _compact(place[columns[left_out]]), np.flatnonzero(left_out))
 
         by_column = np.argsort(columns, kind="stable")  # stable: receivers stay ascending
         heard = np.bincount(columns, minlength=len(here) + len(ghosts))
-        hearers = Part(_starts(heard), _compact(receiver[by_column]), by_column)
+        hearers = HaloSlice(_starts(heard), _compact(receiver[by_column]), by_column)
         return cls(here, peers.tolist(), sends, ghosts, cuts, inner, border, outer, near, hearers)
 
     @cached_property
     def columns(self) -> Ints:
         """Rows of the devices by column: those here, then the ghosts."""
-        return np.concatenate([self.here, self.ghosts])
+        return np.concatenate([self.rows, self.ghosts])
 
     @cached_property
     def _audience(self) -> Ints:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-PATIENCE = 2.0  # seconds in which an error that all ranks share has reached them all
+ERROR_SPREAD_SECONDS = 2.0  # seconds in which an error that all ranks share has reached them all
 
 
 def needs_mpi() -> Any:
@@ -72,7 +72,7 @@ def stops_the_job(channels: _Channels) -> Iterator[None]:
 
 def _all_failed(failures: Any) -> bool:
     """Wait a little for the other ranks to fail too."""
-    meeting, deadline = failures.Ibarrier(), time.monotonic() + PATIENCE
+    meeting, deadline = failures.Ibarrier(), time.monotonic() + ERROR_SPREAD_SECONDS
     while not meeting.Test():
         if time.monotonic() > deadline:
             return False

@@ -18,7 +18,7 @@ SIDE, CHANNELS = 32, 3
 
 
 @dataclass(frozen=True)
-class Layout:
+class ArchiveLayout:
     """The files of one kind of CIFAR, and what the labels are called in them."""
 
     train: tuple[str, ...]
@@ -28,8 +28,8 @@ class Layout:
 
 
 LAYOUTS = {
-    "cifar100": Layout(("train",), "test", "fine_labels", 100),
-    "cifar10": Layout(tuple(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "labels", 10),
+    "cifar100": ArchiveLayout(("train",), "test", "fine_labels", 100),
+    "cifar10": ArchiveLayout(tuple(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "labels", 10),
 }
 
 
@@ -50,7 +50,7 @@ def read_cifar(path: Path, kind: str) -> ImageData:
     )
 
 
-def _part(data: bytes, layout: Layout, name: str) -> tuple[Pixels, Ints]:
+def _part(data: bytes, layout: ArchiveLayout, name: str) -> tuple[Pixels, Ints]:
     found = read_pickled(data, name)
     for key in ("data", layout.labels):
         if key not in found:

@@ -23,10 +23,10 @@ from conformesh.graph.network import Network
 from conformesh.kernels.ranks import AUTO, Alpha, check_alpha, check_shares, explain_confidence, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.planning.link import Link
-from conformesh.lab.planning.measuring import ANY, TIME_LIMIT, RunCost, draw_scores, run_way
+from conformesh.lab.planning.measurement import ANY, TIME_LIMIT, RunCost, draw_scores, run_way
 from conformesh.lab.planning.networks import SIMULATED_UP_TO, SimulatedNetwork, network_itself
 from conformesh.methods import Way, get_method, ways_of
-from conformesh.protocols.site import Site
+from conformesh.protocols.block import Block
 from conformesh.results.certificate import Kind
 
 Ints = NDArray[np.int64]
@@ -347,21 +347,21 @@ def plan(
     samples = _scores(place, scores_per_device, shape) if scores is None else [_given(place, scores)]
     requirement = make_requirement(mixture, rank_rule, pac_confidence)
     check_shares(requirement, place.network.ids)
-    site = replace(Site.everywhere(place.network, samples[0].sizes), requirement=requirement, alphas=(level,))
+    block = replace(Block.everywhere(place.network, samples[0].sizes), requirement=requirement, alphas=(level,))
     given, rows, refused = dict(options or {}), [], {}
     ways = ways_of(methods, given)
     with Progress("planning", len(ways), shown=progress) as bar:
         for way in ways:
             bar.step(str(way))
             try:
-                rows.append(_row(way, site, samples, uplink, given, time_limit))
+                rows.append(_row(way, block, samples, uplink, given, time_limit))
             except (ValueError, ArithmeticError) as reason:
                 refused[way] = str(reason)
     kept = [row for row in rows if KIND_ORDER.index(row.guarantee) <= KIND_ORDER.index(guarantee)]
     kept.sort(key=lambda row: (row.tier, row.price(sort), row.price("bytes")))
     sizes = samples[0].sizes[:, 0]
     drawn = len(samples) if scores is None else 0
-    return Plan(place, sizes, drawn, float(level), uplink, sort, _required_rank(site), tuple(kept), refused)
+    return Plan(place, sizes, drawn, float(level), uplink, sort, _required_rank(block), tuple(kept), refused)
 
 
 def _check_plan(where: Any, link: Any, methods: Any, options: Any) -> None:
@@ -425,21 +425,23 @@ def _given(place: SimulatedNetwork, scores: WeightedScores) -> WeightedScores:
     return scores.taken(place.rows) if place.is_smaller else scores
 
 
-def _required_rank(site: Site) -> int:
+def _required_rank(block: Block) -> int:
     """Return how many scores must be covered; of scores with weights, as large a part of them."""
-    required, total, n = int(site.ranks()[0, 0]), int(site.masses.sum()), int(site.totals[0])
-    return required if site.alike(0) else math.ceil(Fraction(required * n, max(total, 1)))
+    required, total, n = int(block.ranks()[0, 0]), int(block.masses.sum()), int(block.totals[0])
+    return required if block.alike(0) else math.ceil(Fraction(required * n, max(total, 1)))
 
 
 def _row(
-    way: Way, site: Site, samples: Sequence[WeightedScores], link: Link, options: Mapping[str, Any], time_limit: float
+    way: Way, block: Block, samples: Sequence[WeightedScores], link: Link, options: Mapping[str, Any], time_limit: float
 ) -> Row:
     runs = [
-        run_way(way, site.network, drawn, site.alphas[0], site.requirement, options, time_limit) for drawn in samples
+        run_way(way, block.network, drawn, block.alphas[0], block.requirement, options, time_limit) for drawn in samples
     ]
     certificates = [batch.outcome.certificates[0][0] for batch, _ in runs]
     worst = max(certificates, key=lambda one: KIND_ORDER.index(one.kind))
-    quality = [_quality(site, drawn, batch.outcome.thresholds) for drawn, (batch, _) in zip(samples, runs, strict=True)]
+    quality = [
+        _quality(block, drawn, batch.outcome.thresholds) for drawn, (batch, _) in zip(samples, runs, strict=True)
+    ]
     costs = [cost for _, cost in runs]
     cost, first = RunCost.mean(costs), runs[0][0].outcome
     between = round(min(one.rounds for one in costs)), round(max(one.rounds for one in costs))
@@ -457,9 +459,9 @@ def _row(
     )
 
 
-def _quality(site: Site, drawn: WeightedScores, thresholds: NDArray[np.float64]) -> tuple[bool, bool]:
+def _quality(block: Block, drawn: WeightedScores, thresholds: NDArray[np.float64]) -> tuple[bool, bool]:
     """Say whether thresholds exclude any score, where that is allowed, and whether they are the required score."""
-    scores, required = site.weighed(drawn), int(site.ranks()[0, 0])
+    scores, required = block.weighed(drawn), int(block.ranks()[0, 0])
     total, smallest, largest = int(scores.masses.sum()), float(thresholds.min()), float(thresholds.max())
     if required > total:
         return True, True  # every threshold must be +inf

@@ -41,12 +41,12 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.reproduction.settings import PaperDraw
 from conformesh.lab.sweeps.sources import Draw, Options
 from conformesh.protocols.anchor import local_quantiles
+from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.bounds.histogram import paper_epsilon
 from conformesh.protocols.bounds.quantile import bias_epsilon
 from conformesh.protocols.consensus import gossip
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.q_dcp import Knobs, admm
-from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.wire import Wire
 from conformesh.results.certificate import Certificate, Cost
 
@@ -69,23 +69,23 @@ class Conditions:
     alphas: tuple[Fraction, ...]
     output_ranges: Floats = field(repr=False)
 
-    def levels(self, site: Site) -> Floats:
+    def levels(self, block: Block) -> Floats:
         """Return (1 - alpha)(1 + K/n), real-valued, (draws, alphas)."""
-        n = site.totals.astype(np.float64)
-        return np.array([float(1 - alpha) for alpha in self.alphas]) * (1 + site.devices / n)[:, None]
+        n = block.totals.astype(np.float64)
+        return np.array([float(1 - alpha) for alpha in self.alphas]) * (1 + block.devices / n)[:, None]
 
-    def released_levels(self, site: Site) -> Floats:
+    def released_levels(self, block: Block) -> Floats:
         """Return ceil((1 - alpha)(n + K)) / n, the level of a whole number of scores, (draws, alphas)."""
-        return _ranks(site, self.alphas, site.devices) / site.totals.astype(np.float64)[:, None]
+        return _ranks(block, self.alphas, block.devices) / block.totals.astype(np.float64)[:, None]
 
 
-def _ranks(site: Site, alphas: tuple[Fraction, ...], devices: int) -> NDArray[np.int64]:
+def _ranks(block: Block, alphas: tuple[Fraction, ...], devices: int) -> NDArray[np.int64]:
     """Return ceil((1 - alpha)(n + devices)), (draws, alphas)."""
-    return np.array([[conformal_rank(int(n), alpha, devices) for alpha in alphas] for n in site.totals])
+    return np.array([[conformal_rank(int(n), alpha, devices) for alpha in alphas] for n in block.totals])
 
 
 def q_dcp_released(
-    site: Site,
+    block: Block,
     samples: WeightedScores,
     given: Conditions,
     *,
@@ -97,7 +97,7 @@ def q_dcp_released(
     wire: int = 64,
 ) -> Protocol[Printed]:
     """Run Q-DCP with self-loops, half the best c, and epsilon^(T) from the last iterate."""
-    levels = given.released_levels(site)
+    levels = given.released_levels(block)
     gamma = np.minimum(levels, 1.0)
     own = local_quantiles(samples, gamma)
     held = np.where(samples.sizes[:, :, None] > 0, own, np.nan)  # devices without scores stay out
@@ -105,22 +105,22 @@ def q_dcp_released(
         centre = np.nanmin(held, axis=0) if s0 == "min" else np.nanmean(held, axis=0)
     else:
         centre = np.full_like(gamma, s0)
-    graph = _Looped.of(site)
-    rates = [graph.rate(float(site.sizes[:, trial].max()) * kappa / 4 + mu, mu) for trial in range(site.trials)]
+    graph = _Looped.of(block)
+    rates = [graph.rate(float(block.sizes[:, trial].max()) * kappa / 4 + mu, mu) for trial in range(block.trials)]
     c = np.array([[rate[0]] for rate in rates]) * np.ones_like(gamma)
     knobs = Knobs(2 * c, np.full_like(gamma, kappa), np.full_like(gamma, mu))
     s0_here = np.broadcast_to(centre, own.shape).copy()
-    s = yield from admm(site, samples, gamma, s0_here, np.zeros_like(own), knobs, rounds, Wire(wire), loops=1)
+    s = yield from admm(block, samples, gamma, s0_here, np.zeros_like(own), knobs, rounds, Wire(wire), loops=1)
 
     epsilon = np.empty_like(gamma)
     for trial, a in np.ndindex(gamma.shape):
-        n = int(site.totals[trial])
-        gradient = mu * (s[:, trial, a] - centre[trial, a]) - gamma[trial, a] * site.sizes[:, trial]
-        for k in range(site.devices):
+        n = int(block.totals[trial])
+        gradient = mu * (s[:, trial, a] - centre[trial, a]) - gamma[trial, a] * block.sizes[:, trial]
+        for k in range(block.devices):
             gradient[k] += expit(kappa * (s[k, trial, a] - samples.segment(k, trial))).sum()
         distance = graph.distance(float(c[trial, a]), s[:, trial, a], gradient)
         decay = math.exp(-0.5 * (rounds - 2) * math.log1p(rates[trial][1]))
-        epsilon[trial, a] = math.sqrt(distance / (site.devices * mu)) * decay + bias_epsilon(n, mu, kappa, epsilon0)
+        epsilon[trial, a] = math.sqrt(distance / (block.devices * mu)) * decay + bias_epsilon(n, mu, kappa, epsilon0)
     thresholds = np.broadcast_to(s.mean(axis=0) + epsilon, own.shape)
     return Printed(np.where(levels > 1, np.inf, thresholds), epsilon)
 
@@ -135,12 +135,12 @@ class _Looped:
     inverse: Floats
 
     @classmethod
-    def of(cls, site: Site) -> _Looped:
-        adjacency = site.network.adjacency().toarray()
+    def of(cls, block: Block) -> _Looped:
+        adjacency = block.network.adjacency().toarray()
         degree = np.diag(adjacency.sum(axis=0))
-        looped = degree + adjacency + 4 * np.eye(site.devices)
+        looped = degree + adjacency + 4 * np.eye(block.devices)
         laplacian = degree - adjacency
-        edges = np.argwhere(np.triu(adjacency + np.eye(site.devices)) > 0)
+        edges = np.argwhere(np.triu(adjacency + np.eye(block.devices)) > 0)
         bottom = np.sort(np.linalg.eigvalsh(laplacian))[1]
         top = np.linalg.eigvalsh(looped)[-1]
         return cls(math.sqrt(top), math.sqrt(bottom), edges, np.linalg.pinv(laplacian))
@@ -160,7 +160,7 @@ class _Looped:
 
 
 def h_dcp_printed(
-    site: Site,
+    block: Block,
     samples: WeightedScores,
     given: Conditions,
     *,
@@ -175,19 +175,19 @@ def h_dcp_printed(
     number of scores), or that of the `scores`, or the `unit` interval as the text has it for confidences. Messages are
     histograms, as printed, not cumulative ones.
     """
-    weights = constant_weights(site.network, site.network.spectrum)
+    weights = constant_weights(block.network, block.network.spectrum)
     ends = _range(samples, given, over)
     low, width = ends[:, :1], (ends[:, 1:] - ends[:, :1]) / bins
     edges = low + width * np.arange(1, bins + 1)
     counts = samples.counts(edges)
-    counts[:, -1] = site.sizes  # what lies above the last level is put there
-    x = np.diff(counts, axis=1, prepend=0) * (site.devices / np.maximum(site.totals, 1))
-    x = yield from gossip(x, site, weights, rounds, wire=Wire(wire))
+    counts[:, -1] = block.sizes  # what lies above the last level is put there
+    x = np.diff(counts, axis=1, prepend=0) * (block.devices / np.maximum(block.totals, 1))
+    x = yield from gossip(x, block, weights, rounds, wire=Wire(wire))
     cumulative = np.cumsum(x, axis=1)
 
-    epsilon = np.array([paper_epsilon(sizes, bins, weights.gap, 1.0, rounds) for sizes in site.sizes.T])
-    levels = given.released_levels(site) if over == "outputs" else given.levels(site)
-    thresholds = np.full((site.devices, site.trials, levels.shape[1]), np.inf)
+    epsilon = np.array([paper_epsilon(sizes, bins, weights.gap, 1.0, rounds) for sizes in block.sizes.T])
+    levels = given.released_levels(block) if over == "outputs" else given.levels(block)
+    thresholds = np.full((block.devices, block.trials, levels.shape[1]), np.inf)
     for trial, a in np.ndindex(levels.shape):
         enough = cumulative[:, :, trial] >= levels[trial, a] + epsilon[trial] - TIE
         found = enough.any(axis=1)
@@ -217,31 +217,31 @@ def _outputs_rounded_up(thresholds: Floats, low: float, width: float) -> Floats:
     return np.nextafter(1 - (low + width * (first - 1)), -np.inf)
 
 
-def cp_released(site: Site, samples: WeightedScores, given: Conditions) -> Printed:
+def cp_released(block: Block, samples: WeightedScores, given: Conditions) -> Printed:
     """Take the order statistic after the one of split conformal prediction."""
-    ranks = _ranks(site, given.alphas, 1) + 1
+    ranks = _ranks(block, given.alphas, 1) + 1
     thresholds = np.full(ranks.shape, np.inf)
     for trial, a in np.ndindex(ranks.shape):
-        if ranks[trial, a] <= site.totals[trial]:
+        if ranks[trial, a] <= block.totals[trial]:
             thresholds[trial, a] = np.sort(samples.pooled(trial))[ranks[trial, a] - 1]
-    return _everywhere(site, thresholds)
+    return _everywhere(block, thresholds)
 
 
-def fcp_released(site: Site, samples: WeightedScores, given: Conditions) -> Printed:
+def fcp_released(block: Block, samples: WeightedScores, given: Conditions) -> Printed:
     """Interpolate the pooled scores at a level rounded to a whole percent, as a t-digest's percentiles do."""
-    levels = np.minimum(np.round(given.levels(site), 2), 1.0)
+    levels = np.minimum(np.round(given.levels(block), 2), 1.0)
     found = [[np.quantile(samples.pooled(t), level) for level in row] for t, row in enumerate(levels)]
-    return _everywhere(site, np.array(found))
+    return _everywhere(block, np.array(found))
 
 
-def fedcp_qq_published(site: Site, samples: WeightedScores, given: Conditions, *, server: int = 17) -> Printed:
+def fedcp_qq_published(block: Block, samples: WeightedScores, given: Conditions, *, server: int = 17) -> Printed:
     """Take the 17th smallest of the devices' largest scores: the ranks that give the published row."""
     tops = np.sort(samples.extremes()[1], axis=0)[server - 1]
-    return _everywhere(site, np.repeat(tops[:, None], len(given.alphas), axis=1))
+    return _everywhere(block, np.repeat(tops[:, None], len(given.alphas), axis=1))
 
 
-def _everywhere(site: Site, thresholds: Floats) -> Printed:
-    return Printed(np.broadcast_to(thresholds, (site.devices, *thresholds.shape)))
+def _everywhere(block: Block, thresholds: Floats) -> Printed:
+    return Printed(np.broadcast_to(thresholds, (block.devices, *thresholds.shape)))
 
 
 @dataclass(frozen=True)
@@ -284,12 +284,12 @@ class ConventionSpec:
 
     def solve(
         self, samples: WeightedScores, draws: Sequence[Draw], network: Network, alphas: tuple[float, ...], seed: int
-    ) -> tuple[Outcome, Cost]:
+    ) -> tuple[Answers, Cost]:
         """Return the thresholds of every draw and alpha, without a guarantee, and the cost of one run."""
         convention = CONVENTIONS[self.name]
-        site = Site.everywhere(network, samples.sizes)
+        block = Block.everywhere(network, samples.sizes)
         given = Conditions(tuple(map(exact_alpha, alphas)), np.array([_output_range(draw) for draw in draws]))
-        found = convention.run(site, samples, given, **dict(self.options))
+        found = convention.run(block, samples, given, **dict(self.options))
         if convention.talks:
             runs = samples.trials * (len(alphas) if convention.each_alpha else 1)
             printed, cost = Simulator(network).run(found, runs)
@@ -302,7 +302,7 @@ class ConventionSpec:
             ]
             for t in range(samples.trials)
         ]
-        return Outcome(printed.thresholds, certificates), cost
+        return Answers(printed.thresholds, certificates), cost
 
 
 def _output_range(draw: Draw) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from conformesh.lab.reproduction.experiment import Axis, Case, Experiment, Finding, Point, Run
+from conformesh.lab.reproduction.experiment import Axis, Case, Experiment, ExperimentRun, Finding, Point
 from conformesh.lab.reproduction.findings import (
     converges_sooner,
     covers,
@@ -78,7 +78,7 @@ def far_from_s0(case: Case) -> list[Point]:
         for alpha in alphas:
             s0 = -8 - 20 * alpha if case.scores == "logits" else (1 - alpha) / 2
             options = {"rounds": 1500, "epsilon0": 1e-4, "s0": s0}
-            points.append(case.point(topology, Run("q-dcp", options, 20, topology, (alpha,))))
+            points.append(case.point(topology, ExperimentRun("q-dcp", options, 20, topology, (alpha,))))
     return points + case.references(20, alphas)
 
 
@@ -102,11 +102,11 @@ def over_loads(case: Case) -> list[Point]:
             for load in case.thinned(LOADS, keep=6):
                 rounds = load // (numbers * width)
                 if 1 <= rounds <= (MOST_ROUNDS // 10 if case.quick else MOST_ROUNDS):
-                    run = Run(method, {**options, "rounds": rounds, "wire": width})
+                    run = ExperimentRun(method, {**options, "rounds": rounds, "wire": width})
                     points.append(case.point(f"{name}, f = {width}", run, load))
     points += [point for point in case.references(20, (0.1,)) if point.line != "E-DCP"]
-    points.append(case.point("E-DCP", Run("e-dcp", {}), "bits"))
-    points.append(case.point("swap rank", Run("e-dcp", {"mixture": "paper", "rank_rule": "swap"}), "bits"))
+    points.append(case.point("E-DCP", ExperimentRun("e-dcp", {}), "bits"))
+    points.append(case.point("swap rank", ExperimentRun("e-dcp", {"mixture": "paper", "rank_rule": "swap"}), "bits"))
     return points
 
 
@@ -123,7 +123,9 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {  # line of the table -> metho
 
 def every_method(case: Case) -> list[Point]:
     """Lay out one run per method, on a star."""
-    return [case.point(line, Run(method, options, topology="star")) for line, (method, options) in METHODS.items()]
+    return [
+        case.point(line, ExperimentRun(method, options, topology="star")) for line, (method, options) in METHODS.items()
+    ]
 
 
 # --- the table --------------------------------------------------------------------------------------------------------

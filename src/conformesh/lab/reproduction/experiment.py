@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from conformesh.lab.reproduction.conventions import CONVENTIONS, ConventionSpec
 from conformesh.lab.reproduction.results import Curves
-from conformesh.lab.reproduction.settings import Kind, PaperScores, Source
-from conformesh.lab.sweeps.cells import Cell, MethodSpec, Solver
+from conformesh.lab.reproduction.settings import Kind, PaperScores, ScoreSource
+from conformesh.lab.sweeps.cells import MethodSpec, Solver, SweepCell
 from conformesh.lab.sweeps.sources import NetworkSpec, Options
 from conformesh.methods import PUBLISHED, get_method
 
@@ -22,7 +22,7 @@ RECORD = ("threshold", "count", "certificate", "covered", "size", "rounds", "bit
 
 
 @dataclass(frozen=True)
-class Run:
+class ExperimentRun:
     """What a line runs: a method of the paper on a graph; by default over all draws of the case, at alpha = 0.1."""
 
     method: str
@@ -40,7 +40,7 @@ class Case:
     experiment: str
     variant: Variant
     scores: Kind
-    source: Source
+    source: ScoreSource
     draws: int = 10
     seed: int = 0
     quick: bool = False
@@ -55,12 +55,14 @@ class Case:
         """Return the rounds of a run; a quick look takes a tenth of two thousand or more."""
         return full // 10 if self.quick and full >= 2000 else full
 
-    def point(self, line: str, run: Run, x: float | Literal["bits"] | None = None, *, translate: bool = True) -> Point:
+    def point(
+        self, line: str, run: ExperimentRun, x: float | Literal["bits"] | None = None, *, translate: bool = True
+    ) -> Point:
         """Return a point of this case; without `translate` the method of the run is not put into its conventions."""
         method, options = run.method, run.options
         if translate:
             method, options = in_convention(self.variant, self.scores, method, options)
-        cell = Cell(
+        cell = SweepCell(
             _network(run.topology, run.devices),
             _solver(method, options),
             PaperScores(self.source, self.scores, "equal" if self.variant == "as-written" else "random"),
@@ -77,9 +79,9 @@ class Case:
         # Where no torus has this size: the threshold is the same on every graph.
         where = (devices, "cycle" if devices % 4 else "torus", alphas)
         return [
-            self.point("CP", Run("cp", {}, *where), x),
-            self.point("FCP", Run("fcp", {}, *where), x, translate=False),
-            self.point("E-DCP", Run("e-dcp", {}, *where), x, translate=False),
+            self.point("CP", ExperimentRun("cp", {}, *where), x),
+            self.point("FCP", ExperimentRun("fcp", {}, *where), x, translate=False),
+            self.point("E-DCP", ExperimentRun("e-dcp", {}, *where), x, translate=False),
         ]
 
 
@@ -101,7 +103,7 @@ class Point:
 
     case: Case
     line: str
-    cell: Cell
+    cell: SweepCell
     x: float | Literal["bits"] | None = None
 
 

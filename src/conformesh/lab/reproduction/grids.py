@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from conformesh.lab.reproduction.experiment import ALPHA, Case, Grid, Point, Run
+from conformesh.lab.reproduction.experiment import ALPHA, Case, ExperimentRun, Grid, Point
 
 TOPOLOGIES = ("chain", "cycle", "star", "torus", "complete")
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -25,7 +25,9 @@ def over_levels(devices: int, method: str, options: Mapping[str, Any]) -> Grid:
 
     def grid(case: Case) -> list[Point]:
         shortened, alphas = _shortened(case, options), alphas_of(case)
-        lines = [case.point(topology, Run(method, shortened, devices, topology, alphas)) for topology in TOPOLOGIES]
+        lines = [
+            case.point(topology, ExperimentRun(method, shortened, devices, topology, alphas)) for topology in TOPOLOGIES
+        ]
         return lines + case.references(devices, alphas)
 
     return grid
@@ -46,7 +48,7 @@ def over_values(
         if knob == "rounds":
             places = tuple(sorted({case.rounds(number) for number in places}))  # shortened, two may be the same
         lines = [
-            case.point(topology, Run(method, {**options, knob: value}, devices, topology), value)
+            case.point(topology, ExperimentRun(method, {**options, knob: value}, devices, topology), value)
             for topology in topologies
             for value in places
         ]
@@ -62,7 +64,7 @@ def over_random_graphs(options: Mapping[str, Any]) -> Grid:
         shortened, points = _shortened(case, options), []
         for devices in case.thinned(SIZES):
             for draw in range(case.draws):
-                run = Run("q-dcp", shortened, devices, "erdos-renyi", draw=draw)
+                run = ExperimentRun("q-dcp", shortened, devices, "erdos-renyi", draw=draw)
                 points.append(case.point("Q-DCP", run, devices))
             points += case.references(devices, (ALPHA,), x=devices)
         return points

@@ -17,8 +17,8 @@ from conformesh.lab.reproduction.experiment import VARIANTS, Experiment
 from conformesh.lab.reproduction.figures import draw
 from conformesh.lab.reproduction.report import Provenance, Section, write_report
 from conformesh.lab.reproduction.results import Curves, curves_of, summarise
-from conformesh.lab.reproduction.rows import Request, run
-from conformesh.lab.reproduction.settings import Source
+from conformesh.lab.reproduction.rows import RowRequest, run
+from conformesh.lab.reproduction.settings import ScoreSource
 from conformesh.lab.reproduction.verdicts import Verdict, judge
 from conformesh.lab.sweeps.provenance import machine
 
@@ -44,9 +44,9 @@ class Reproduction:
 
 def reproduce(
     experiments: Sequence[Experiment],
-    sources: dict[str, Source],
+    sources: dict[str, ScoreSource],
     folder: Path,
-    request: Request | None = None,
+    request: RowRequest | None = None,
     *,
     jobs: int = 2,
     on_point: Callable[[int, int, str], None] | None = None,
@@ -56,7 +56,7 @@ def reproduce(
 
     Finished cells are kept in `folder`/cache: a run that was stopped goes on where it was.
     """
-    request = request or Request()
+    request = request or RowRequest()
     started = time.perf_counter()
     seen: list[int] = []
 
@@ -94,7 +94,7 @@ def reproduce(
     return found
 
 
-def _command(experiments: Sequence[Experiment], request: Request) -> str:
+def _command(experiments: Sequence[Experiment], request: RowRequest) -> str:
     """Return the command that gives these results, but for where files are."""
     names = [experiment.name for experiment in experiments]
     parts = ["conformesh reproduce", "all" if names == [*EXPERIMENTS] else " ".join(names)]
@@ -104,7 +104,7 @@ def _command(experiments: Sequence[Experiment], request: Request) -> str:
     return " ".join([*parts, f"--seed {request.seed}"])
 
 
-def _draws_in_words(experiments: Sequence[Experiment], request: Request) -> str:
+def _draws_in_words(experiments: Sequence[Experiment], request: RowRequest) -> str:
     """Return how many draws each experiment has, as in "10; 40 for q-dcp-alpha, h-dcp-alpha"."""
     names: dict[int, list[str]] = {}
     for experiment in experiments:
@@ -114,7 +114,9 @@ def _draws_in_words(experiments: Sequence[Experiment], request: Request) -> str:
     return "; ".join([str(usual), *others])
 
 
-def _section(experiment: Experiment, summary: pl.DataFrame, source: Source, request: Request, folder: Path) -> Section:
+def _section(
+    experiment: Experiment, summary: pl.DataFrame, source: ScoreSource, request: RowRequest, folder: Path
+) -> Section:
     import polars as pl
     import polars.selectors as cs
 
@@ -139,7 +141,7 @@ def _section(experiment: Experiment, summary: pl.DataFrame, source: Source, requ
     return Section(experiment, outputs.name, pictures, curves, verdicts)
 
 
-def _draw_all(sections: Sequence[Section], sources: dict[str, Source], jobs: int) -> None:
+def _draw_all(sections: Sequence[Section], sources: dict[str, ScoreSource], jobs: int) -> None:
     """Draw every picture, several at once: a picture takes about a second."""
     from joblib import Parallel, delayed
 

@@ -17,8 +17,8 @@ from conformesh.kernels.ranks import conformal_rank, exact_alpha
 from conformesh.lab.reproduction.conventions import CONVENTIONS
 from conformesh.lab.reproduction.experiment import KINDS, QUICK_DRAWS, VARIANTS, Case, Experiment, Point
 from conformesh.lab.reproduction.published import published
-from conformesh.lab.reproduction.settings import Kind, Source
-from conformesh.lab.sweeps.cached import OnPoint, run_cells
+from conformesh.lab.reproduction.settings import Kind, ScoreSource
+from conformesh.lab.sweeps.cache import OnPoint, run_cells
 
 if TYPE_CHECKING:
     import polars as pl
@@ -30,7 +30,7 @@ DECIMALS = 1  # the code behind the figures rounds the mean set size of a draw t
 
 
 @dataclass(frozen=True)
-class Request:
+class RowRequest:
     """What to run: which versions of an experiment, with how many draws."""
 
     quick: bool = False
@@ -43,7 +43,7 @@ class Request:
         usual = COMPARED_DRAWS if published(experiment.name) else FULL_DRAWS
         return self.draws or (QUICK_DRAWS if self.quick else usual)
 
-    def cases(self, experiment: Experiment, sources: Mapping[str, Source]) -> list[Case]:
+    def cases(self, experiment: Experiment, sources: Mapping[str, ScoreSource]) -> list[Case]:
         """Return the cases of an experiment: each variant with each kind of scores."""
         source, draws = sources[experiment.data], self.draws_of(experiment)
         return [
@@ -55,8 +55,8 @@ class Request:
 
 def run(
     experiments: Sequence[Experiment],
-    sources: Mapping[str, Source],
-    request: Request,
+    sources: Mapping[str, ScoreSource],
+    request: RowRequest,
     cache_folder: Path,
     jobs: int = 2,
     on_point: OnPoint | None = None,

@@ -33,7 +33,7 @@ DATA = {"cifar100": (10_000, 100), "pathmnist": (8_180, 9)}  # name -> rows and 
 
 
 @dataclass(frozen=True)
-class Source:
+class ScoreSource:
     """Where the model outputs of a data set come from: a file, or a synthetic stand-in with as many classes."""
 
     data: str
@@ -45,17 +45,17 @@ class Source:
 
 
 @lru_cache(maxsize=4)
-def _load(source: Source) -> ModelOutputs:
+def _load(source: ScoreSource) -> ModelOutputs:
     rows, classes = DATA[source.data]
     return synthetic_outputs(rows, classes) if source.path is None else read_model_outputs(source.path)
 
 
-def sources_from(files: Iterable[str]) -> dict[str, Source]:
+def sources_from(files: Iterable[str]) -> dict[str, ScoreSource]:
     """Tell by the number of classes which data set each file stands for; a folder stands for the files in it.
 
     What no file stands for is synthetic.
     """
-    found: dict[str, Source] = {}
+    found: dict[str, ScoreSource] = {}
     by_classes = {classes: name for name, (_, classes) in DATA.items()}
     for file in _expanded(files):
         classes = read_model_outputs(file).values.shape[1]
@@ -65,8 +65,8 @@ def sources_from(files: Iterable[str]) -> dict[str, Source]:
         name = by_classes[classes]
         if name in found:
             raise ValueError(f"{file}: outputs for {classes} classes were given already by {found[name].path}")
-        found[name] = Source(name, file)
-    return {name: found.get(name, Source(name)) for name in DATA}
+        found[name] = ScoreSource(name, file)
+    return {name: found.get(name, ScoreSource(name)) for name in DATA}
 
 
 def _expanded(files: Iterable[str]) -> list[str]:
@@ -97,7 +97,7 @@ class PaperScores:
         that n_k varies.
     """
 
-    source: Source
+    source: ScoreSource
     kind: Kind
     shares: Shares
 

@@ -65,7 +65,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedClaim:
     """A sentence of the paper, whether it holds here, and by which figures."""
 
     says: str
@@ -90,7 +90,7 @@ class Verdict:
     """
 
     matches: tuple[Match, ...]
-    judged: tuple[Judged, ...]
+    judged: tuple[JudgedClaim, ...]
     remark: str = ""
     stand_in: bool = False
 
@@ -152,7 +152,7 @@ def judge(
     for finding in experiment.findings:
         found = finding.holds(curves)
         if found is not None:
-            judged.append(Judged(finding.says, *found))
+            judged.append(JudgedClaim(finding.says, *found))
     remark = experiment.remarks.get(f"{variant}, {scores}", experiment.remarks.get(variant, ""))
     return Verdict(matches, tuple(judged), remark, stand_in and bool(matches))
 

@@ -25,7 +25,7 @@ from conformesh.lab.sweeps.provenance import NUMBERS, digest_of_code
 from conformesh.lab.sweeps.sources import Draw, NetworkSpec, Options, Scores, network_of, samples_of
 from conformesh.methods import get_method, make_options
 from conformesh.pipeline.solver import counted_ranks, solve_draws
-from conformesh.protocols.site import Outcome
+from conformesh.protocols.block import Answers
 from conformesh.results.certificate import Cost
 
 DECIDING = (*NUMBERS, "scores/**/*.py", "data/*.py", "sweeping/*.py")
@@ -45,7 +45,7 @@ class Solver(Protocol):
 
     def solve(
         self, samples: WeightedScores, draws: Sequence[Draw], network: Network, alphas: tuple[float, ...], seed: int
-    ) -> tuple[Outcome, Cost]:
+    ) -> tuple[Answers, Cost]:
         """Return thresholds and certificates of every draw and alpha, from one run, and the cost of one of them."""
 
 
@@ -58,7 +58,7 @@ class MethodSpec:
 
     def solve(
         self, samples: WeightedScores, draws: Sequence[Draw], network: Network, alphas: tuple[float, ...], seed: int
-    ) -> tuple[Outcome, Cost]:
+    ) -> tuple[Answers, Cost]:
         """Calibrate every draw at every alpha; a method that draws random numbers takes the seed."""
         requirement, options = requirement_in(dict(self.options))
         if "seed" in get_method(self.name).option_names():
@@ -76,7 +76,7 @@ class MethodSpec:
 
 
 @dataclass(frozen=True)
-class Cell:
+class SweepCell:
     """What to run: see `Config` for the fields; `draws` are the numbers of some draws."""
 
     network: NetworkSpec
@@ -122,7 +122,7 @@ class _Block:
     samples: WeightedScores
 
 
-def compute(cell: Cell) -> list[dict[str, Any]]:
+def compute(cell: SweepCell) -> list[dict[str, Any]]:
     """Run a cell: one row per draw and alpha."""
     rows = []
     apart = cell.network.redraw or not cell.together  # a graph of its own for every draw, or company that would show
@@ -137,7 +137,7 @@ def compute(cell: Cell) -> list[dict[str, Any]]:
     return rows
 
 
-def _run(cell: Cell, block: _Block, alphas: tuple[float, ...]) -> list[dict[str, Any]]:
+def _run(cell: SweepCell, block: _Block, alphas: tuple[float, ...]) -> list[dict[str, Any]]:
     started = time.perf_counter()
     try:
         solved = cell.method.solve(block.samples, block.draws, block.network, alphas, cell.seed + block.numbers[0])
@@ -158,7 +158,7 @@ def _run(cell: Cell, block: _Block, alphas: tuple[float, ...]) -> list[dict[str,
     return rows
 
 
-def _named(cell: Cell, block: _Block) -> dict[str, Any]:
+def _named(cell: SweepCell, block: _Block) -> dict[str, Any]:
     return {
         "network": block.network.name,
         "devices": block.network.devices,
@@ -193,7 +193,7 @@ _COLUMNS_OF = {  # recorded column -> the word in `record` that asks for it
 }
 
 
-def _measured(record: tuple[str, ...], block: _Block, solved: tuple[Outcome, Cost], t: int, a: int) -> dict[str, Any]:
+def _measured(record: tuple[str, ...], block: _Block, solved: tuple[Answers, Cost], t: int, a: int) -> dict[str, Any]:
     outcome, cost = solved
     thresholds, certificate = outcome.thresholds[:, t, a], outcome.certificates[t][a]
     required = certificate.required_rank

@@ -15,7 +15,7 @@ KIND = "conformesh checkpoint 1"
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class TrainingCheckpoint:
     """A model after some epochs.
 
     The learning rate and all randomness follow from the recipe and the epoch, so neither has a state to keep.
@@ -43,7 +43,7 @@ class Checkpoint:
         write_file(path, buffer.getbuffer())
 
     @classmethod
-    def load(cls, path: Path, device: str, settings: dict[str, Any]) -> Checkpoint:
+    def load(cls, path: Path, device: str, settings: dict[str, Any]) -> TrainingCheckpoint:
         """Read the file, which holds nothing but numbers and text, and which must be of a run with these settings."""
         data = io.BytesIO(path.read_bytes())
         try:

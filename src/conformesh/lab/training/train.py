@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from conformesh.lab.datasets.images import ImageData, Ints, Pixels
 from conformesh.lab.training.augment import Batches
-from conformesh.lab.training.checkpoint import Checkpoint
+from conformesh.lab.training.checkpoint import TrainingCheckpoint
 from conformesh.lab.training.recipe import Recipe, learning_rate
 from conformesh.lab.training.resnet import ResNet14
 from conformesh.lab.training.torch_extra import needs_torch, pick_device
@@ -202,10 +202,10 @@ class _Run:
 
     def save(self, path: Path) -> None:
         states = (self.model.layers.state_dict(), self.optimizer.state_dict(), self.scaler.state_dict())
-        Checkpoint(self.settings, [asdict(epoch) for epoch in self.history], *states).save(path)
+        TrainingCheckpoint(self.settings, [asdict(epoch) for epoch in self.history], *states).save(path)
 
     def restore(self, path: Path) -> None:
-        found = Checkpoint.load(path, self.device, self.settings)
+        found = TrainingCheckpoint.load(path, self.device, self.settings)
         self.history = [Epoch(**epoch) for epoch in found.history]
         self.model.layers.load_state_dict(found.layers)
         self.optimizer.load_state_dict(found.optimizer)

@@ -72,7 +72,7 @@ class Change(Struct, forbid_unknown_fields=True):
         return f"conformesh {' '.join(str(word) for word in words if word)}"
 
 
-class Record(Struct, forbid_unknown_fields=True):
+class AuthorityRecord(Struct, forbid_unknown_fields=True):
     """What is in the file: the last roster that is in force, as it was signed, and a change that is under way."""
 
     format: Literal["conformesh-authority/1"] = "conformesh-authority/1"
@@ -86,7 +86,7 @@ class Record(Struct, forbid_unknown_fields=True):
         return read_document(text.encode(), FILE).roster if text else None
 
 
-def read_record(root: Path) -> Record | None:
+def read_record(root: Path) -> AuthorityRecord | None:
     """Read the record of a mesh; None where there is none."""
     path = root / FILE
     try:
@@ -95,7 +95,7 @@ def read_record(root: Path) -> Record | None:
         return None
     except OSError as problem:
         raise ValueError(f"{path}: cannot read the record of the authority: {problem.strerror}") from problem
-    return checked(from_json(content, str(path)), Record, str(path))
+    return checked(from_json(content, str(path)), AuthorityRecord, str(path))
 
 
 def interrupted(root: Path) -> str:
@@ -118,7 +118,7 @@ class Authority:
         What was asked for by the change that was interrupted and has just been finished; empty if there was none.
     """
 
-    def __init__(self, root: Path, record: Record) -> None:
+    def __init__(self, root: Path, record: AuthorityRecord) -> None:
         self.root, self._record = root, record
         self.finished: dict[str, Any] = {}
 
@@ -164,7 +164,7 @@ class Authority:
         if change.removed and (self.root / change.removed).exists():
             make_folder(self.root / REVOKED, 0o700)
             move_path(self.root / change.removed, self.root / REVOKED / change.removed)
-        self._write(Record(roster=change.roster or self._record.roster))
+        self._write(AuthorityRecord(roster=change.roster or self._record.roster))
 
     def _hand_to_folders(self, document: str) -> None:
         """Give everybody a new roster, which a device that runs in its folder here will notice."""
@@ -178,7 +178,7 @@ class Authority:
             write_device(self.root / name, read_device(self.root / name))
         write_file(self.root / "README.md", readme(read_device(self.root / roster.devices[0])))
 
-    def _write(self, record: Record) -> None:
+    def _write(self, record: AuthorityRecord) -> None:
         write_file(self.root / FILE, to_json(to_builtins(record), indent=1), PRIVATE)
         self._record = record
 
@@ -201,6 +201,6 @@ def opened(root: Path, new: bool = False) -> Iterator[Authority]:
             )
     with sole_process(root, LOCK, BUSY, needed=True):
         remove_drafts(root / FILE)
-        authority = Authority(root, read_record(root) or Record())
+        authority = Authority(root, read_record(root) or AuthorityRecord())
         authority.finish()
         yield authority

@@ -20,7 +20,7 @@ from conformesh.mesh.config.certificate_names import check_device_name
 from conformesh.mesh.config.endpoints import parse_endpoint
 from conformesh.mesh.config.roster import Roster
 from conformesh.methods import get_method, make_options, requirement_of, without_rounds
-from conformesh.online.counters import Counting
+from conformesh.online.counters import CountingLearner
 from conformesh.peer.rosters import FIELD, roster_words
 from conformesh.peer.settings import Settings
 from conformesh.scores import Score, get_score
@@ -215,11 +215,11 @@ class DeviceConfig:
         return asked
 
     @property
-    def rule(self) -> Counting | None:
+    def rule(self) -> CountingLearner | None:
         """How devices learn online, where they do."""
         if not self.online:
             return None
-        known = {one.name: one.default is MISSING for one in fields(Counting) if one.name != "alpha"}
+        known = {one.name: one.default is MISSING for one in fields(CountingLearner) if one.name != "alpha"}
         needed = [name for name, must in known.items() if must]
         for name in self.online:
             if name not in known:
@@ -227,7 +227,7 @@ class DeviceConfig:
         missing = [name for name in needed if name not in self.online]
         if missing:
             raise ValueError(f"[online] needs {', '.join(needed)}, and lacks {', '.join(missing)}")
-        return Counting(exact_alpha(self.alpha), **{name: float(value) for name, value in self.online.items()})
+        return CountingLearner(exact_alpha(self.alpha), **{name: float(value) for name, value in self.online.items()})
 
     @property
     def settings(self) -> Settings:
@@ -429,9 +429,12 @@ def _check_parts(config: DeviceConfig) -> None:
         )
     if config.online:
         raise ValueError("[online] moves one threshold; leave out alphas, groups, lower_share and weight_column")
-    from conformesh.pipeline.solver import Run, refuse  # which a program that only asks nodes need not hold in memory
+    from conformesh.pipeline.solver import (  # which a program that only asks nodes need not hold in memory
+        MethodRun,
+        refuse,
+    )
 
-    refuse(config.guarantee, Run(config.method, config.options), len(config.devices))
+    refuse(config.guarantee, MethodRun(config.method, config.options), len(config.devices))
 
 
 def _levels_in_words(guarantee: Guarantee) -> str:

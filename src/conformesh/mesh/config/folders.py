@@ -34,7 +34,7 @@ from conformesh.mesh.config.certificates import (
     record_of,
     sign_device,
 )
-from conformesh.mesh.config.checking import Problem, check_folder, compare_agreements
+from conformesh.mesh.config.checks import ConfigError, check_folder, compare_agreements
 from conformesh.mesh.config.device_config import map_of
 from conformesh.mesh.config.device_toml import FILE, DeviceConfig, device_text, read_device
 from conformesh.mesh.config.endpoints import (
@@ -52,7 +52,7 @@ from conformesh.mesh.config.roster import Earlier, Revoked, Roster, check_size
 from conformesh.mesh.config.signing import document_of
 
 __all__ = [
-    "Problem",
+    "ConfigError",
     "add_device",
     "check_folder",
     "compare_agreements",

@@ -37,7 +37,7 @@ from conformesh.files.score_files import (
     recorded_score,
     scores_in,
 )
-from conformesh.files.tables import GZIP, SCORE_FUNCTION, Layout, Table, bytes_of, read_table
+from conformesh.files.tables import GZIP, SCORE_FUNCTION, ColumnNames, FileColumns, bytes_of, read_table
 from conformesh.files.text import SNIFFED
 from conformesh.mesh.config.device_toml import FILE, DeviceConfig, read_device
 from conformesh.mesh.config.endpoints import as_roster_name
@@ -116,10 +116,10 @@ def read_own_scores(config: DeviceConfig) -> OwnScores:
     return _own_scores_in(read_table(str(path), NEEDED, layout=_layout(config), may_be_empty=True), config)
 
 
-def _layout(config: DeviceConfig) -> Layout:
+def _layout(config: DeviceConfig) -> ColumnNames:
     """Return which columns of a score file are read."""
     groups, sides = (config.group_column,) if config.groups else (), config.guarantee.sides is not None
-    return Layout(groups=groups, weight=config.weight_column, sides=sides)
+    return ColumnNames(groups=groups, weight=config.weight_column, sides=sides)
 
 
 def read_row_by_row(config: DeviceConfig) -> OwnScores:
@@ -160,7 +160,7 @@ def _read_rows(config: DeviceConfig, name: str, data: bytes) -> OwnScores:
     return found
 
 
-def _table_of_rows(path: str, data: bytes) -> tuple[Table, int]:
+def _table_of_rows(path: str, data: bytes) -> tuple[FileColumns, int]:
     """Return a table whose cells are still to be read, and how many rows of a text file have too many or few cells."""
     if _ending(path) != ".csv":
         return read_table(path, NEEDED, may_be_empty=True, data=data), 0
@@ -176,10 +176,10 @@ def _table_of_rows(path: str, data: bytes) -> tuple[Table, int]:
     heading, *rows = [[cell.strip().strip('"') for cell in line.split(mark)] for line in lines]
     whole = [row for row in rows if len(row) == len(heading)]
     columns = [[*column] for column in zip(*whole, strict=True)] or [[] for _ in heading]
-    return Table(dict(zip(heading, columns, strict=True)), path), len(rows) - len(whole)
+    return FileColumns(dict(zip(heading, columns, strict=True)), path), len(rows) - len(whole)
 
 
-def _is_own(table: Table, rows: int, config: DeviceConfig) -> NDArray[np.bool_]:
+def _is_own(table: FileColumns, rows: int, config: DeviceConfig) -> NDArray[np.bool_]:
     """Return which rows belong to this device: all, where no column names devices."""
     device = next((name for name in table.columns if name.lower() in ("device", *ALSO_CALLED["device"])), None)
     if device is None:
@@ -255,7 +255,7 @@ def _ending(source: str) -> str:
     return {".npz": ".npz", ".npy": ".npy", ".parquet": ".parquet", ".pq": ".parquet"}.get(suffix, ".csv")
 
 
-def _own_scores_in(table: Table, config: DeviceConfig) -> OwnScores:
+def _own_scores_in(table: FileColumns, config: DeviceConfig) -> OwnScores:
     layout = _layout(config)
     rows = len(table.column(SIDES[0] if layout.sides else column_named(table, "score")))
     if not rows:
@@ -314,7 +314,7 @@ def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
 
     A device is meant by its name, or by its number where the mesh calls it ``device-07``.
     """
-    from conformesh.files.writing import write_scores  # a node reads scores and writes none
+    from conformesh.files.atomic_writes import write_scores  # a node reads scores and writes none
 
     root = Path(root)
     folders = {path.parent.name: path.parent for path in sorted(root.glob(f"*/{FILE}"))}

@@ -8,7 +8,7 @@ import ssl
 from typing import Any, NamedTuple
 
 from conformesh.mesh.config.certificate_names import not_accepted, parse_certificate_name
-from conformesh.mesh.config.checking import Code, Level, Problem
+from conformesh.mesh.config.checks import Code, ConfigError, Level
 from conformesh.mesh.config.device_toml import DeviceConfig, Neighbour
 from conformesh.mesh.config.endpoints import parse_endpoint
 from conformesh.mesh.config.identity import common_name
@@ -25,15 +25,15 @@ class _Answer(NamedTuple):
     code: Code = ""
 
 
-def reach_neighbours(config: DeviceConfig, timeout: float = TIMEOUT) -> list[Problem]:
+def reach_neighbours(config: DeviceConfig, timeout: float = TIMEOUT) -> list[ConfigError]:
     """Try every neighbour of a device, from this machine."""
     return [reach(config, neighbour, timeout) for neighbour in config.neighbours]
 
 
-def reach(config: DeviceConfig, other: Neighbour, timeout: float = TIMEOUT) -> Problem:
+def reach(config: DeviceConfig, other: Neighbour, timeout: float = TIMEOUT) -> ConfigError:
     """Try another device as this one, from this machine."""
     finding = _reach(config, other, timeout)
-    return Problem(
+    return ConfigError(
         config.name, f"reach {other.name}", finding.level, f"{other.endpoint}: {finding.words}", finding.code
     )
 

@@ -4,7 +4,7 @@ The document is one line of JSON in exactly one form (sorted keys, no spaces, pl
 the roster and the authority's signature over it: any other bytes are refused, also those that mean the same. A mesh
 without certificates has rosters without a signature, and anybody who reaches a device can hand it one.
 
-A roster carries the devices of the rosters before it, back to the one that is settled: see `conformesh.peer.view`.
+A roster carries the devices of the rosters before it, back to the one that is settled: see `peer.run_membership`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from conformesh import __version__
 from conformesh.mesh.http.address import is_loopback
 from conformesh.mesh.http.interface import JSON, LARGEST_BODY
-from conformesh.mesh.http.routes import Answer, Answers, Refused, Reply
+from conformesh.mesh.http.routes import HttpReplies, HttpReply, Refused, Reply
 
 LARGEST_HEAD = 2**16  # bytes; no honest program comes near
 MOST_HEADERS = 100
@@ -45,7 +45,7 @@ class Request:
         True where the program waits to hear that it may send its body.
     """
 
-    def __init__(self, answers: Answers, *, local_socket: bool) -> None:
+    def __init__(self, answers: HttpReplies, *, local_socket: bool) -> None:
         self.answers, self.local_socket = answers, local_socket
         self.verb = self.path = ""
         self.reply: Reply | None = None
@@ -149,7 +149,7 @@ class Request:
         return length
 
 
-def in_bytes(answer: Answer, verb: str = "GET") -> bytes:
+def in_bytes(answer: HttpReply, verb: str = "GET") -> bytes:
     """Return a whole answer as it is sent; every answer ends its connection."""
     status = HTTPStatus(answer.status)
     lines = [
@@ -165,6 +165,6 @@ def in_bytes(answer: Answer, verb: str = "GET") -> bytes:
     return head if verb == "HEAD" else head + answer.body
 
 
-def refusal(refused: Refused) -> Answer:
+def refusal(refused: Refused) -> HttpReply:
     """Return what a program hears whose request is refused: one line of words, as JSON."""
-    return Answer.of({"error": str(refused)}, refused.status, refused.headers)
+    return HttpReply.of({"error": str(refused)}, refused.status, refused.headers)

@@ -37,7 +37,7 @@ from conformesh.mesh.http.interface import (
     THRESHOLD,
     VERBS,
 )
-from conformesh.mesh.http.observing import Learns, observed, predicted
+from conformesh.mesh.http.observations import Learns, observed, predicted
 from conformesh.mesh.node.certified import Certified
 from conformesh.mesh.node.health import judged, nothing_yet
 from conformesh.mesh.node.state import NodeState
@@ -62,7 +62,7 @@ class Refused(Exception):  # noqa: N818 - a proper answer, only not the wished o
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpReply:
     """A status and a body, ready to send."""
 
     status: HTTPStatus
@@ -71,15 +71,15 @@ class Answer:
     headers: Headers = ()
 
     @classmethod
-    def of(cls, content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK, headers: Headers = ()) -> Answer:
+    def of(cls, content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK, headers: Headers = ()) -> HttpReply:
         """Return a JSON answer."""
         return cls(status, (json.dumps(content, allow_nan=False) + "\n").encode(), headers=headers)
 
 
-Reply = Callable[[bytes], Answer]
+Reply = Callable[[bytes], HttpReply]
 
 
-class Heard(Protocol):
+class ReceivedBody(Protocol):
     """What knows of everybody."""
 
     def mesh(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Heard(Protocol):
         """Return the same as numbers, for metrics."""
 
 
-class Answers:
+class HttpReplies:
     """The routes of the service.
 
     Parameters
@@ -114,7 +114,7 @@ class Answers:
         state: NodeState,
         recalibrate: Callable[[], str | None] | None = None,
         hand: Callable[[bytes], str] | None = None,
-        beating: Heard | None = None,
+        beating: ReceivedBody | None = None,
         online: Learns | None = None,
         shared: bool = False,
     ) -> None:
@@ -127,14 +127,14 @@ class Answers:
             CERTIFICATE: self._certificate,
             CALIBRATION: self._calibration,
             HEALTH: self._health,
-            STATUS: lambda _: Answer.of(self._snapshot()),
+            STATUS: lambda _: HttpReply.of(self._snapshot()),
             MESH: self._mesh,
             METRICS: partial(self._metrics, ""),
             OPENAPI: _described,
             PREDICT: self._predict,
             RECALIBRATE: self._recalibrate,
             ROSTER: self._roster,
-            ONLINE: lambda _: Answer.of(self._learning().shown()),
+            ONLINE: lambda _: HttpReply.of(self._learning().shown()),
             OBSERVE: partial(self._learns, observed),
             PREDICT_NEXT: partial(self._learns, predicted),
         }
@@ -159,32 +159,32 @@ class Answers:
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, nothing_yet(self._snapshot()))
         return found
 
-    def _threshold(self, _: bytes) -> Answer:
+    def _threshold(self, _: bytes) -> HttpReply:
         found = self._certified()
         answers = found.answers()
         about = {"method": found.calibration.method, "answers": answers} | found.facts()
-        return Answer.of(_only(answers, "threshold", "alpha", "certificate") | about)
+        return HttpReply.of(_only(answers, "threshold", "alpha", "certificate") | about)
 
-    def _certificate(self, _: bytes) -> Answer:
+    def _certificate(self, _: bytes) -> HttpReply:
         found = self._certified()
         answers = found.answers()
         for one, answer in zip(answers, found.calibration.answers, strict=True):
             one["words"] = str(answer.certificate)
-        return Answer.of(_only(answers, "certificate", "words") | {"answers": answers} | found.facts())
+        return HttpReply.of(_only(answers, "certificate", "words") | {"answers": answers} | found.facts())
 
-    def _calibration(self, _: bytes) -> Answer:
+    def _calibration(self, _: bytes) -> HttpReply:
         found = self._certified()
-        return Answer.of({"calibration": found.calibration.to_dict()} | found.facts())
+        return HttpReply.of({"calibration": found.calibration.to_dict()} | found.facts())
 
-    def _health(self, _: bytes) -> Answer:
+    def _health(self, _: bytes) -> HttpReply:
         now = self._snapshot()
         health = judged(now)
         content = {"healthy": health.healthy, "phase": now["phase"], "reasons": health.words}
         content |= {"links_down": health.links_down}
         content |= {"alarm": now["alarm"]["raised"]} if "alarm" in now else {}
-        return Answer.of(content, HTTPStatus.OK if health.healthy else HTTPStatus.SERVICE_UNAVAILABLE)
+        return HttpReply.of(content, HTTPStatus.OK if health.healthy else HTTPStatus.SERVICE_UNAVAILABLE)
 
-    def _metrics(self, accept: str, _: bytes) -> Answer:
+    def _metrics(self, accept: str, _: bytes) -> HttpReply:
         if self._shown is None:
             from conformesh.mesh.http.metrics import Exposition
 
@@ -194,7 +194,7 @@ class Answers:
                 words = "metrics need prometheus-client: pip install 'conformesh[mesh]'"
                 raise Refused(HTTPStatus.NOT_IMPLEMENTED, words) from None
         body, content_type = self._shown.text(accept)
-        return Answer(HTTPStatus.OK, body, content_type)
+        return HttpReply(HTTPStatus.OK, body, content_type)
 
     def _now(self) -> dict[str, Any]:
         """Return what metrics are made of."""
@@ -203,12 +203,12 @@ class Answers:
         online = None if self.online is None else self.online.shown()
         return now | {"healthy": judged(now).healthy, "mesh": mesh, "online": online}
 
-    def _mesh(self, _: bytes) -> Answer:
+    def _mesh(self, _: bytes) -> HttpReply:
         if self.beating is None:
             raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node was started alone, and hears of nobody")
-        return Answer.of(self.beating.mesh())
+        return HttpReply.of(self.beating.mesh())
 
-    def _recalibrate(self, _: bytes) -> Answer:
+    def _recalibrate(self, _: bytes) -> HttpReply:
         if self.recalibrate is None:
             raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node was started without a way to calibrate again")
         try:
@@ -218,9 +218,9 @@ class Answers:
         except OSError as error:  # only a request that is on the disk is acknowledged
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"the request cannot be stored: {error}") from None
         LOG.info("a local program asked for a new run: %s", became or "accepted")
-        return Answer.of({"accepted": True} | ({} if became is None else {"run": became}), HTTPStatus.ACCEPTED)
+        return HttpReply.of({"accepted": True} | ({} if became is None else {"run": became}), HTTPStatus.ACCEPTED)
 
-    def _roster(self, body: bytes) -> Answer:
+    def _roster(self, body: bytes) -> HttpReply:
         if self.hand is None:
             raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node was started without a way to take rosters")
         try:
@@ -229,12 +229,12 @@ class Answers:
             self.state.refused(None, "a roster that is refused")
             raise Refused(HTTPStatus.CONFLICT, f"refused: {error}") from None
         LOG.info("a local program handed over a roster: %s", became)
-        return Answer.of({"accepted": True, "roster": became}, HTTPStatus.ACCEPTED)
+        return HttpReply.of({"accepted": True, "roster": became}, HTTPStatus.ACCEPTED)
 
-    def _predict(self, body: bytes) -> Answer:
+    def _predict(self, body: bytes) -> HttpReply:
         found = self._certified()
         try:
-            return Answer.of(_prediction(found, body))
+            return HttpReply.of(_prediction(found, body))
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
 
@@ -243,10 +243,10 @@ class Answers:
             raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node does not learn online: device.toml has no [online]")
         return self.online
 
-    def _learns(self, reply: Callable[[Learns, bytes], dict[str, Any]], body: bytes) -> Answer:
+    def _learns(self, reply: Callable[[Learns, bytes], dict[str, Any]], body: bytes) -> HttpReply:
         online = self._learning()
         try:
-            return Answer.of(reply(online, body))
+            return HttpReply.of(reply(online, body))
         except OSError as error:
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from None
         except LookupError as error:
@@ -260,10 +260,10 @@ def _only(answers: list[dict[str, Any]], *names: str) -> dict[str, Any]:
     return {name: answers[0][name] for name in names} if len(answers) == 1 else {}
 
 
-def _described(_: bytes) -> Answer:
+def _described(_: bytes) -> HttpReply:
     from conformesh.mesh.http.openapi import description  # which few programs ask for
 
-    return Answer.of(description())
+    return HttpReply.of(description())
 
 
 # --- predictions ------------------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from conformesh.mesh.node.health import CODES
+from conformesh.mesh.node.heartbeat_table import ALARMS, HEALTH, VIA
 from conformesh.mesh.node.history import BUCKETS
-from conformesh.mesh.node.pulses import ALARMS, HEALTH, VIA
 from conformesh.mesh.node.state import Phase, Trouble
 from conformesh.peer.settings import FAILURES
 

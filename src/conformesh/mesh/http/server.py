@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING
 from conformesh.files.files import UNWRITABLE
 from conformesh.mesh.http.address import Address, find, is_private, second_paths
 from conformesh.mesh.http.interface import LARGEST_BODY, MONITORING
-from conformesh.mesh.http.observing import Learns
+from conformesh.mesh.http.observations import Learns
 from conformesh.mesh.http.request import CONTINUE, Request, in_bytes, refusal
-from conformesh.mesh.http.routes import Answer, Answers, Heard, Refused, Reply
+from conformesh.mesh.http.routes import HttpReplies, HttpReply, ReceivedBody, Refused, Reply
 from conformesh.mesh.node.state import NodeState
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ CLOSING = 128  # connections that were refused and have not closed yet
 GIVES_WAY = 1.0  # seconds of silence after which a connection makes room for another where all places are taken
 SMALL = 2**16  # bytes of a body that needs no room: 256 of them are 16 MiB
 BODIES = 2 * LARGEST_BODY  # bytes of larger bodies and of answers, over all connections
-PATIENCE = 10.0  # seconds of silence, or for the head of a request, after which a client is dropped
+CLIENT_TIMEOUT = 10.0  # seconds of silence, or for the head of a request, after which a client is dropped
 WHOLE_REQUEST = 60.0  # seconds for a whole request, however busily a client drips bytes
 PIECE = 2**16  # bytes read at a time
 Traced = Callable[[str, str, int, int, int], None]
@@ -104,21 +104,21 @@ class Service:
         *,
         recalibrate: Callable[[], str | None] | None = None,
         hand: Callable[[bytes], str] | None = None,
-        beating: Heard | None = None,
+        beating: ReceivedBody | None = None,
         online: Learns | None = None,
         traced: Traced | None = None,
         places: int = PLACES,
         most: int = MOST,
-        patience: float = PATIENCE,
+        patience: float = CLIENT_TIMEOUT,
         whole: float = WHOLE_REQUEST,
     ) -> None:
         self.address = find(address)
         # A port is for everybody on the machine; a socket's file has permissions.
-        self._answers = Answers(state, recalibrate, hand, beating, online, shared=self.address.path is None)
+        self._answers = HttpReplies(state, recalibrate, hand, beating, online, shared=self.address.path is None)
         self._traced = traced
         self._patience, self._whole, self._places, self._most = patience, whole, places, most
         self._clients: set[_Client] = set()
-        self._done: queue.SimpleQueue[tuple[_Client, Answer]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[_Client, HttpReply]] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
@@ -327,7 +327,7 @@ class Service:
                 self._ready.register(client.link, WRITE, client)
                 self._answer(client, answer)
 
-    def _answer(self, client: _Client, answer: Answer) -> None:
+    def _answer(self, client: _Client, answer: HttpReply) -> None:
         client.out, client.answered = memoryview(in_bytes(answer, client.request.verb)), True
         client.request.forget()  # from now on only the answer is counted
         client.room = len(client.out)
@@ -391,7 +391,7 @@ def _come_back(words: str) -> Refused:
     return Refused(HTTPStatus.SERVICE_UNAVAILABLE, words, (("Retry-After", "1"),))
 
 
-def _replied(reply: Reply, body: bytes) -> Answer:
+def _replied(reply: Reply, body: bytes) -> HttpReply:
     try:
         return reply(body)
     except Refused as refused:

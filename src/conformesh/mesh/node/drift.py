@@ -18,7 +18,7 @@ import numpy as np
 
 from conformesh.common.random_streams import stream
 from conformesh.online.alarm import Alarm, AlarmState
-from conformesh.online.counters import Counting, Life, Tally
+from conformesh.online.counters import CountingLearner, CoverageCounts, Life
 from conformesh.online.fleet import fleet_evidence
 
 LOG = logging.getLogger("conformesh.node")
@@ -37,12 +37,12 @@ class Drift:
         Where to go on.
     """
 
-    def __init__(self, rule: Counting, seed: int, state: AlarmState | None = None) -> None:
+    def __init__(self, rule: CountingLearner, seed: int, state: AlarmState | None = None) -> None:
         self.alarm, self.seed = Alarm(rule.alarm, float(rule.alpha)), seed
         self.state = self.alarm.begin(1) if state is None else state
 
     @classmethod
-    def restored(cls, rule: Counting, seed: int, data: bytes) -> Drift | None:
+    def restored(cls, rule: CountingLearner, seed: int, data: bytes) -> Drift | None:
         """Return the alarm that was written down, at today's level; None where there is none that can be read."""
         found = cls(rule, seed)
         try:
@@ -90,7 +90,7 @@ def drawn(seed: int, step: int) -> float:
     return float(stream(seed, "drift alarm", step).random())
 
 
-def of_all(tallies: Mapping[Life, Tally], devices: Iterable[str]) -> tuple[float, int]:
+def of_all(tallies: Mapping[Life, CoverageCounts], devices: Iterable[str]) -> tuple[float, int]:
     """Return the logarithm of the fleet's evidence, and over how many alarms the union bound is."""
     unheard = {*devices} - {life.device for life in tallies}
     counted = len(unheard) + sum(max(1, tally.alarms) for tally in tallies.values())

@@ -11,7 +11,7 @@ from conformesh.peer.settings import FAILURES
 BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)  # seconds
 
 
-class History:
+class StatusHistory:
     """Counts the runs of one node; only those that ended here, with a threshold or with a failure."""
 
     def __init__(self) -> None:

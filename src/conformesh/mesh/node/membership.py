@@ -20,7 +20,7 @@ from conformesh.files.files import PRIVATE, remove_drafts, write_file
 from conformesh.mesh.config.device_config import DeviceConfig, map_of
 from conformesh.mesh.config.roster import FILE, Document, read_document
 from conformesh.mesh.config.signing import verify
-from conformesh.mesh.node.watching import FileWatch
+from conformesh.mesh.node.file_watch import FileWatch
 from conformesh.peer.rosters import Rosters
 
 LOG = logging.getLogger("conformesh.node")

@@ -26,8 +26,8 @@ from msgspec import Struct
 
 from conformesh.common.random_streams import stream
 from conformesh.mesh.node.drift import Drift
-from conformesh.online.accounts import Account
-from conformesh.online.counters import Counters, Counting, Life, Tally
+from conformesh.online.accounts import DeviceAccount
+from conformesh.online.counters import Counters, CountingLearner, CoverageCounts, Life
 
 WINDOW = 4096  # predictions, from the last one back, whose labels may still come
 
@@ -71,7 +71,7 @@ class Raised(Struct, tag="raised", array_like=True, frozen=True):
     when: float
 
 
-class Heard(Struct, tag="heard", array_like=True, frozen=True):
+class ReportedCounts(Struct, tag="heard", array_like=True, frozen=True):
     """Counters of everybody."""
 
     counters: bytes
@@ -81,15 +81,15 @@ class Began(Struct, tag="began", array_like=True, frozen=True):
     """A new life, and what it has counted already."""
 
     life: int
-    tally: Tally = Tally()
+    tally: CoverageCounts = CoverageCounts()
 
 
-class Kept(Struct, tag="kept", array_like=True, frozen=True):
+class StoredObservations(Struct, tag="kept", array_like=True, frozen=True):
     """Everything there is to know; earlier versions knew less, and wrote nothing of what has a default here."""
 
     rule: str
     life: int
-    own: Tally
+    own: CoverageCounts
     next: int
     pending: dict[int, float]
     labelled: dict[int, tuple[float, float]]
@@ -103,7 +103,7 @@ class Kept(Struct, tag="kept", array_like=True, frozen=True):
     raised: float | None = None
 
 
-Record = Predicted | Labelled | Observed | Pinned | Scaled | Raised | Heard | Began | Kept
+Record = Predicted | Labelled | Observed | Pinned | Scaled | Raised | ReportedCounts | Began | StoredObservations
 _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Record)
 encode = _ENCODER.encode
 
@@ -115,7 +115,7 @@ class Example(NamedTuple):
     threshold: float
 
 
-class Judged(NamedTuple):
+class JudgedObservation(NamedTuple):
     """What became of a label: the threshold it was judged by, its score, and whether it had been counted before."""
 
     id: str
@@ -155,7 +155,7 @@ class Observations:
         The drift alarm, where there is one, and when it was raised.
     """
 
-    def __init__(self, name: str, rule: Counting, fresh: int, seed: int = 0) -> None:
+    def __init__(self, name: str, rule: CountingLearner, fresh: int, seed: int = 0) -> None:
         self.name, self.rule = name, rule
         self.scale, self.taken = 1.0, 0
         self.drift: Drift | None = None
@@ -166,7 +166,7 @@ class Observations:
         self.labelled: dict[int, tuple[float, float]] = {}
         self._without: dict[int, int] = {}  # labels of earlier examples that came after it was predicted
         self._next = 0
-        self._begin(fresh, Tally())
+        self._begin(fresh, CoverageCounts())
 
     def read(self, records: list[bytes]) -> None:
         """Go on from what was written down, oldest first."""
@@ -188,11 +188,11 @@ class Observations:
         return self.drift is not None and self.drift.raised_at > 0 and self.raised is None
 
     @property
-    def tallies(self) -> dict[Life, Tally]:
+    def tallies(self) -> dict[Life, CoverageCounts]:
         """What everybody who was heard of has counted; of too many lives this one may not be among the kept."""
         return {**self.counters.tallies, self._life: self.own}
 
-    def accounts(self) -> tuple[Account, Account]:
+    def accounts(self) -> tuple[DeviceAccount, DeviceAccount]:
         """Return what is guaranteed of this device, in this life, and of everybody who was heard of.
 
         The first is certain. Of earlier lives others have told, and what they told may be wrong: it is in the second.
@@ -201,7 +201,7 @@ class Observations:
 
     # --- what is to be written down -----------------------------------------------------------------------------------
 
-    def judge(self, score: float, id: str | None) -> tuple[Judged, Labelled | Observed | None]:
+    def judge(self, score: float, id: str | None) -> tuple[JudgedObservation, Labelled | Observed | None]:
         """Return what becomes of a label, and the record of it; None where it was counted before."""
         if self.rule.scale and not 0 <= score < math.inf:
             raise ValueError(f"a score must be a finite number from 0 on, got {score!r}; nothing is counted")
@@ -212,11 +212,11 @@ class Observations:
             )
         if id is None:
             threshold = self.threshold
-            return Judged(self._id(self._next), threshold, score, False), Observed(threshold, score)
+            return JudgedObservation(self._id(self._next), threshold, score, False), Observed(threshold, score)
         number = self._number(id)
         if number in self.labelled:
-            return Judged(id, *self.labelled[number], True), None
-        return Judged(id, self.pending[number], score, False), Labelled(number, score)
+            return JudgedObservation(id, *self.labelled[number], True), None
+        return JudgedObservation(id, self.pending[number], score, False), Labelled(number, score)
 
     def predict(self) -> tuple[Example, Predicted]:
         """Return the next example, and the record of it."""
@@ -234,15 +234,15 @@ class Observations:
             return []
         self.counters = merged
         own, old = self.own, self._loaded
-        if heard.tallies.get(self._life, Tally()).counted <= own.counted:
+        if heard.tallies.get(self._life, CoverageCounts()).counted <= own.counted:
             return []
         parts = own.parts * (2 if old.steps else 1)
-        since = Tally(own.steps - old.steps, own.misses - old.misses, own.late, parts)
-        return [Heard(self.counters.encode(self.rule)), Began(fresh, since)]
+        since = CoverageCounts(own.steps - old.steps, own.misses - old.misses, own.late, parts)
+        return [ReportedCounts(self.counters.encode(self.rule)), Began(fresh, since)]
 
-    def kept(self) -> Kept:
+    def kept(self) -> StoredObservations:
         """Return everything as one record."""
-        return Kept(
+        return StoredObservations(
             str(self.rule),
             self._life.number,
             self.own,
@@ -275,22 +275,22 @@ class Observations:
                 self.scale, self.taken = scale, taken
             case Raised(when):
                 self.raised = when if self.undated else self.raised  # the level may be another one by now
-            case Heard(counters):
+            case ReportedCounts(counters):
                 self.counters = self.counters.merge(Counters.decode(counters, self.rule))
             case Began(life, tally):
                 self._begin(life, tally)
-            case Kept():
+            case StoredObservations():
                 self._restore(record)
 
-    def _begin(self, life: int, tally: Tally) -> None:
-        self._life, self.own, self._loaded = Life(self.name, life), tally, Tally()
+    def _begin(self, life: int, tally: CoverageCounts) -> None:
+        self._life, self.own, self._loaded = Life(self.name, life), tally, CoverageCounts()
         self._seed = int(stream(self._seed, "life", life).integers(2**62))  # nothing is drawn twice
         self._alarmed(None)
         for table in (self.pending, self.labelled, self._without):
             table.clear()  # their numbers may have been given twice
         self.counters = self.counters.merge(Counters({self._life: self.own}))
 
-    def _restore(self, kept: Kept) -> None:
+    def _restore(self, kept: StoredObservations) -> None:
         if kept.rule != str(self.rule):
             raise ValueError(f"it was made under {kept.rule}, and device.toml says {self.rule}")
         self._life, self.own, self._next = Life(self.name, kept.life), kept.own, kept.next
@@ -309,7 +309,7 @@ class Observations:
             self.raised = None
         self.own = self._with_alarm(self.own, self.own.alarms + begins)
 
-    def _with_alarm(self, tally: Tally, alarms: int) -> Tally:
+    def _with_alarm(self, tally: CoverageCounts, alarms: int) -> CoverageCounts:
         evidence = 0.0 if self.drift is None else self.drift.largest
         return msgspec.structs.replace(tally, alarms=alarms, evidence=evidence)
 
@@ -331,7 +331,7 @@ class Observations:
             self.scale, self.taken = self.rule.scaled(self.scale, self.taken, score), self.taken + 1
         if self.drift is not None:
             self.drift.take(score)
-        tally = Tally(own.steps + 1, own.misses + (score > threshold), max(own.late, late), own.parts)
+        tally = CoverageCounts(own.steps + 1, own.misses + (score > threshold), max(own.late, late), own.parts)
         self.own = self._with_alarm(tally, own.alarms)
         self.counters = self.counters.merge(Counters({self._life: self.own}))
 

@@ -33,17 +33,17 @@ from conformesh.mesh.node.certified import in_utc
 from conformesh.mesh.node.drift import of_all
 from conformesh.mesh.node.observations import (
     Example,
-    Heard,
-    Judged,
+    JudgedObservation,
     Observations,
     Pinned,
     Raised,
     Record,
+    ReportedCounts,
     Scaled,
     encode,
 )
 from conformesh.mesh.node.state import NodeState
-from conformesh.online.accounts import Account
+from conformesh.online.accounts import DeviceAccount
 from conformesh.online.counters import Counters
 from conformesh.peer.journal import FileJournal
 
@@ -61,8 +61,8 @@ class _View(NamedTuple):
     """What can be seen of the state while the next record is being written."""
 
     threshold: float
-    device: Account
-    everybody: Account
+    device: DeviceAccount
+    everybody: DeviceAccount
     late: int
     pending: int
     counters: Counters
@@ -70,7 +70,7 @@ class _View(NamedTuple):
     alarm: dict[str, Any] | None
 
 
-class Online:
+class OnlineLearning:
     """The online part of one node, safe to use from any thread.
 
     Parameters
@@ -113,7 +113,7 @@ class Online:
             self._write(record)
             return example
 
-    def observe(self, score: float, id: str | None = None) -> Judged:
+    def observe(self, score: float, id: str | None = None) -> JudgedObservation:
         """Count a label: of the example with this id, or of one that is predicted now.
 
         ValueError for a score out of range, LookupError for an id that is not known, OSError where it cannot be written
@@ -336,11 +336,11 @@ class Online:
         with self._lock:
             when, what = self._written
             if self._journal is not None and self._known.counters is not what and now >= when + WRITE:
-                self._write(Heard(self._known.counters.encode(self.rule)))
+                self._write(ReportedCounts(self._known.counters.encode(self.rule)))
                 self._written = now, self._known.counters
 
 
-def _account(account: Account) -> dict[str, Any]:
+def _account(account: DeviceAccount) -> dict[str, Any]:
     return {
         "alpha": account.alpha,
         "steps": account.labels,

@@ -57,7 +57,7 @@ def run(start: Start) -> tuple[DeviceConfig, Certified | None]:
     """Run a device until it is stopped, or has calibrated once; return what it knows, and its threshold."""
     from conformesh.mesh.config.device_toml import read_device
     from conformesh.mesh.node.logs import set_up
-    from conformesh.mesh.node.serving import Node
+    from conformesh.mesh.node.service import Node
     from conformesh.mesh.node.telemetry import traces_of
 
     def read() -> DeviceConfig:

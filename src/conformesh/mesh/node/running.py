@@ -16,15 +16,15 @@ from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.epochs import Epochs
 from conformesh.mesh.config.own_scores import NO_SCORES, OwnScores
 from conformesh.methods import async_protocol, get_method, make_options, suited_options
-from conformesh.peer.anytime import Anytime
+from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
+from conformesh.peer.entry_store import Seal
 from conformesh.peer.journal import Journal
 from conformesh.peer.linked import Make
 from conformesh.peer.rosters import Rosters
-from conformesh.peer.shelf import Seal
 from conformesh.pipeline.problems import Problem
-from conformesh.pipeline.solver import Run, solve_on_device
-from conformesh.protocols.site import Outcome, Shown
+from conformesh.pipeline.solver import MethodRun, solve_on_device
+from conformesh.protocols.block import Answers, SearchProgress
 from conformesh.results.result import Result
 from conformesh.table import Table
 
@@ -60,10 +60,10 @@ def make_device(
     journal: Journal,
     log: Callable[[str], None] = lambda words: None,
     rosters: Rosters | None = None,
-    shown: Shown | None = None,
+    shown: SearchProgress | None = None,
     stored_run: int = 0,
     private: PrivatePart | None = None,
-) -> Device | Anytime:
+) -> Device | AsyncDevice:
     """Return the device of a folder, which holds these scores; `shown` is where it may be seen how far it is.
 
     `stored_run` is the run whose result is on disk and is to be reported if it was not yet; 0 asks for a new run.
@@ -78,7 +78,7 @@ def make_device(
     make = protocol_of(config, scores, shown)
     parts = config.row, config.network, config.agreement(), make, journal, config.settings
     if config.mode == "anytime":
-        return Anytime(*parts, **own, scores=scores.digest, seal=seal_of(config))
+        return AsyncDevice(*parts, **own, scores=scores.digest, seal=seal_of(config))
     return Device(*parts, **own, scores=scores.digest, stored_run=stored_run)
 
 
@@ -117,7 +117,7 @@ def private_protocol_of(
 
     All it reads is read when an attempt begins, before anything is sent in it.
     """
-    run, guarantee, score = Run(config.method, config.options), config.guarantee, config.chosen_score
+    run, guarantee, score = MethodRun(config.method, config.options), config.guarantee, config.chosen_score
     _ = get_method(config.method).protocol  # loaded now, and not in a run
 
     def make(network: Network, row: int, context: bytes) -> Generator[Any, Any, Any]:
@@ -155,7 +155,7 @@ def secrets_of(
     return Secrets((token_bytes(KEY),), context, seal.sign, genuine, account, scores_of)
 
 
-def protocol_of(config: DeviceConfig, scores: OwnScores, shown: Shown | None = None) -> Make:
+def protocol_of(config: DeviceConfig, scores: OwnScores, shown: SearchProgress | None = None) -> Make:
     """Return what makes this device's part of a run, for a network and a row in it."""
     _ = get_method(config.method).protocol  # loaded now, and not in a run
     guarantee, score = config.guarantee, config.chosen_score
@@ -170,7 +170,7 @@ def protocol_of(config: DeviceConfig, scores: OwnScores, shown: Shown | None = N
             return async_protocol(config.method, network, row, samples, alphas, chosen, requirement, caps)
 
         return gathering
-    run, table = Run(config.method, config.options), table_of(config, scores)
+    run, table = MethodRun(config.method, config.options), table_of(config, scores)
 
     def make(network: Network, row: int) -> Generator[Any, Any, Any]:
         if shown is not None:
@@ -188,12 +188,12 @@ def table_of(config: DeviceConfig, scores: OwnScores) -> Table:
 
 
 def calibration_of(
-    config: DeviceConfig, device: Device | Anytime, seconds: float, outcome: Outcome | None = None
+    config: DeviceConfig, device: Device | AsyncDevice, seconds: float, outcome: Answers | None = None
 ) -> Result:
     """Return a device's result, by default its last: its own threshold, with its reason and what it cost."""
     outcome = device.result if outcome is None else outcome
     assert outcome is not None
-    sent = device.cost if isinstance(device, Anytime) else device.ledger.cost()
+    sent = device.cost if isinstance(device, AsyncDevice) else device.ledger.cost()
     cost = sent if outcome.cost is None else replace(outcome.cost, sent=sent)
     guarantee, problems = config.guarantee, outcome.problems
     if not problems:  # in asynchronous mode there is one column, and one level

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from conformesh.files.json_numbers import in_json
 from conformesh.mesh.node.certified import Certified, in_utc, refuse_nan
-from conformesh.mesh.node.history import History
+from conformesh.mesh.node.history import StatusHistory
 from conformesh.peer.settings import Failure
 from conformesh.results.result import Result
 
@@ -70,7 +70,7 @@ class Trouble(Enum):
 
 
 @dataclass
-class Neighbour:
+class NeighbourStatus:
     """What arrived from one neighbour."""
 
     last_heard: float | None = None  # a frame, on the monotonic clock
@@ -84,7 +84,7 @@ class Neighbour:
 
 
 @dataclass
-class Request:
+class NodeRequest:
     """A run that was requested and has not succeeded yet; attempts that fail do not begin a new one.
 
     Attributes
@@ -148,12 +148,12 @@ class NodeState:
         self.device, self.private = device, private
         self._clock, self._wall = clock, wall
         self._patience, self._heartbeat = patience, heartbeat
-        self._request: Request | None = None
+        self._request: NodeRequest | None = None
         self._expected = clock()  # since when neighbours are expected to be heard
         self._lock = threading.Lock()
         self._phase, self._since, self._since_wall = Phase.STARTING, clock(), wall()
         self._run, self._round = 0, 0
-        self._neighbours = {name: Neighbour() for name in neighbours}
+        self._neighbours = {name: NeighbourStatus() for name in neighbours}
         self._refused: Counter[str] = Counter()
         self._sent = Sent()
         self._certified: Certified | None = None
@@ -165,7 +165,7 @@ class NodeState:
         self._gathering: dict[str, Any] | None = None
         self._search: dict[str, Any] | None = None
         self._alarm: dict[str, Any] | None = None
-        self._history = History()
+        self._history = StatusHistory()
         # When the certificate ends; how often the scores were refused; why they are not read yet.
         self._files: tuple[float | None, int, str] = (None, 0, "")
 
@@ -223,7 +223,7 @@ class NodeState:
     def expect(self, neighbours: Iterable[str]) -> None:
         """Have other neighbours; what was counted of those that stay is kept."""
         with self._lock:
-            self._neighbours = {name: self._neighbours.get(name, Neighbour()) for name in neighbours}
+            self._neighbours = {name: self._neighbours.get(name, NeighbourStatus()) for name in neighbours}
             self._expected = self._clock()
 
     def at_round(self, number: int) -> None:
@@ -234,7 +234,7 @@ class NodeState:
     def heard(self, neighbour: str, *, size: int, round: int | None = None, frames: int = 1) -> None:
         """Count what arrived from a neighbour: `size` bytes in so many frames, the last of this round."""
         with self._lock:
-            found = self._neighbours.setdefault(neighbour, Neighbour())
+            found = self._neighbours.setdefault(neighbour, NeighbourStatus())
             found.last_heard = found.alive = now = self._clock()
             if found.interval is not None and now - found.last_heartbeat > self._longest_silence(found.interval):
                 found.interval = None  # it is up and sends no heartbeats any more: started again without them
@@ -411,10 +411,10 @@ class NodeState:
         now = self.snapshot()
         return shared(now) if self.private else now
 
-    def _requested(self) -> Request:
+    def _requested(self) -> NodeRequest:
         if self._request is None:
             now = self._clock()
-            self._request = Request(now, 0, now)
+            self._request = NodeRequest(now, 0, now)
         return self._request
 
     def _shown_request(self, now: float) -> dict[str, Any] | None:
@@ -428,7 +428,7 @@ class NodeState:
             "patience": self._patience,
         }
 
-    def _is_up(self, neighbour: Neighbour, now: float) -> bool:
+    def _is_up(self, neighbour: NeighbourStatus, now: float) -> bool:
         """Whether the link to a neighbour is up, as far as its silence tells."""
         since = max(self._expected, neighbour.alive or 0.0)
         if neighbour.interval is not None:
@@ -449,7 +449,7 @@ class NodeState:
             self._phase, self._since, self._since_wall = phase, self._clock(), self._wall()
 
 
-def _shown(neighbour: Neighbour, now: float) -> dict[str, Any]:
+def _shown(neighbour: NeighbourStatus, now: float) -> dict[str, Any]:
     return {
         "last_heard_seconds_ago": None if neighbour.last_heard is None else now - neighbour.last_heard,
         "round": neighbour.round,

@@ -17,7 +17,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.kernels.compiling import expect
+from conformesh.kernels.compilation import expect
 from conformesh.kernels.poisson_binomial import fewer_than
 
 NODES = 96  # Gauss-Legendre nodes on the stretch where the integrand moves

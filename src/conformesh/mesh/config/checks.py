@@ -28,7 +28,7 @@ Code = Literal["", "unreadable", "silent"]
 
 
 @dataclass(frozen=True)
-class Problem:
+class ConfigError:
     """Something that was looked at on a device: what, how it is, and in words what to do.
 
     `code` is for programs, where they must tell findings apart: `unreadable` for a configuration that cannot be read,
@@ -42,18 +42,18 @@ class Problem:
     code: Code = ""
 
 
-def check_folder(folder: Path, now: datetime | None = None) -> list[Problem]:
+def check_folder(folder: Path, now: datetime | None = None) -> list[ConfigError]:
     """Return what is wrong, or soon will be, from one device's view and without the network."""
     return [found for found in examine_folder(folder, now) if found.level != "fine"]
 
 
-def examine_folder(folder: Path, now: datetime | None = None) -> list[Problem]:
+def examine_folder(folder: Path, now: datetime | None = None) -> list[ConfigError]:
     """Return everything that was looked at, also what is fine."""
     folder = Path(folder)
     try:
         config = read_device(folder)
     except ValueError as problem:
-        return [Problem(folder.name, FILE, "error", str(problem), "unreadable")]
+        return [ConfigError(folder.name, FILE, "error", str(problem), "unreadable")]
     moment = now or datetime.now(UTC)
     return [*_method(config), *_roster(config), *_certificate(config, moment), *_port(config), *_scores(config)]
 
@@ -73,7 +73,7 @@ def compare_agreements(folders: Sequence[Path]) -> dict[str, dict[str, list[str]
     return {field: values for field, values in told.items() if len(values) > 1}
 
 
-def compare_maps(folders: Sequence[Path]) -> list[Problem]:
+def compare_maps(folders: Sequence[Path]) -> list[ConfigError]:
     """Return where folders tell the map differently in what is not part of the agreement.
 
     Two devices may reach a third at different addresses, behind a router for instance, so that is a warning. An
@@ -88,7 +88,7 @@ def compare_maps(folders: Sequence[Path]) -> list[Problem]:
         for key, value in facts.items():
             told.setdefault(key, {}).setdefault(value, []).append(config.name)
     return [
-        Problem(few(names), f"same {what}", level, value)
+        ConfigError(few(names), f"same {what}", level, value)
         for (what, level), values in told.items()
         if len(values) > 1
         for value, names in values.items()
@@ -109,25 +109,25 @@ def _authority_of(config: DeviceConfig) -> dict[tuple[str, Level], str]:
         return {}
 
 
-def examine_authority(root: Path) -> list[Problem]:
+def examine_authority(root: Path) -> list[ConfigError]:
     """Look at the authority in the folder of a whole mesh, if there is one."""
     words = interrupted(Path(root))
-    found = [Problem("ca", "authority", "error", words)] if words else []
+    found = [ConfigError("ca", "authority", "error", words)] if words else []
     key = Path(root) / "ca" / CA_KEY
     if not key.is_file():
         return found
     if readable_by_others(key):
         words = f"{CA_KEY} can be read by others, and whoever has it can make devices; run: chmod 600 {key}"
-        return [*found, Problem("ca", "authority", "error", words)]
-    return [*found, Problem("ca", "authority", "fine", f"{CA_KEY} can be read by its owner alone")]
+        return [*found, ConfigError("ca", "authority", "error", words)]
+    return [*found, ConfigError("ca", "authority", "fine", f"{CA_KEY} can be read by its owner alone")]
 
 
-def _method(config: DeviceConfig) -> list[Problem]:
+def _method(config: DeviceConfig) -> list[ConfigError]:
     if get_method(config.method).needs == "server":
-        return [Problem(config.name, FILE, "warning", f"method {config.method!r} {FLOODS}")]
+        return [ConfigError(config.name, FILE, "warning", f"method {config.method!r} {FLOODS}")]
     count = len(config.neighbours)
     words = f"{config.method}, {_asked(config)}, {len(config.devices)} devices, {count} of them neighbours"
-    return [Problem(config.name, FILE, "fine", words)]
+    return [ConfigError(config.name, FILE, "fine", words)]
 
 
 def _asked(config: DeviceConfig) -> str:
@@ -142,25 +142,25 @@ def _asked(config: DeviceConfig) -> str:
     return ", ".join(words)
 
 
-def _roster(config: DeviceConfig) -> list[Problem]:
+def _roster(config: DeviceConfig) -> list[ConfigError]:
     document = read_roster_file(config.folder)
     if document is None:
         words = f"none: the map is in {FILE}, and changes are copied by hand; `conformesh mesh add` makes one"
-        return [Problem(config.name, ROSTER, "warning", words)]
+        return [ConfigError(config.name, ROSTER, "warning", words)]
     roster = document.roster
     words = f"number {roster.number}, {len(roster.devices)} devices, digest {roster.digest[:16]}"
     if config.insecure:
-        return [Problem(config.name, ROSTER, "warning", f"{words}; not signed: anybody can hand out another")]
+        return [ConfigError(config.name, ROSTER, "warning", f"{words}; not signed: anybody can hand out another")]
     try:
         verify(document, config.path("ca"))
     except ValueError as problem:
-        return [Problem(config.name, ROSTER, "error", f"{problem}; copy it from the folder with the authority")]
-    return [Problem(config.name, ROSTER, "fine", f"{words}, signed by the authority")]
+        return [ConfigError(config.name, ROSTER, "error", f"{problem}; copy it from the folder with the authority")]
+    return [ConfigError(config.name, ROSTER, "fine", f"{words}, signed by the authority")]
 
 
-def _certificate(config: DeviceConfig, now: datetime) -> list[Problem]:
-    def of(level: Level, text: str) -> Problem:
-        return Problem(config.name, "certificate", level, text)
+def _certificate(config: DeviceConfig, now: datetime) -> list[ConfigError]:
+    def of(level: Level, text: str) -> ConfigError:
+        return ConfigError(config.name, "certificate", level, text)
 
     if config.insecure:
         return [of("warning", "none: links are not encrypted and anybody can take part (insecure = true)")]
@@ -189,28 +189,30 @@ def _certificate(config: DeviceConfig, now: datetime) -> list[Problem]:
     return found or [of("fine", f"{which}, until {own.not_after:%Y-%m-%d}, by {own.issuer}")]
 
 
-def _port(config: DeviceConfig) -> list[Problem]:
+def _port(config: DeviceConfig) -> list[ConfigError]:
     listen, reached = parse_endpoint(config.listen), parse_endpoint(config.endpoints[config.name])
     words = f"listens on {listen}, reached at {reached}"
     if listen.port > HIGHEST_PORT:
         words += f"; ports above {HIGHEST_PORT} may be taken by outgoing connections, choose a lower one"
-        return [Problem(config.name, "port", "warning", words)]
+        return [ConfigError(config.name, "port", "warning", words)]
     if listen.port != reached.port:
         words += "; the ports differ, which is right only where something forwards one to the other"
-        return [Problem(config.name, "port", "warning", words)]
-    return [Problem(config.name, "port", "fine", words)]
+        return [ConfigError(config.name, "port", "warning", words)]
+    return [ConfigError(config.name, "port", "fine", words)]
 
 
-def _scores(config: DeviceConfig) -> list[Problem]:
+def _scores(config: DeviceConfig) -> list[ConfigError]:
     try:
         found = read_own_scores(config)
     except ValueError as problem:
-        return [Problem(config.name, "scores", "error", str(problem))]
+        return [ConfigError(config.name, "scores", "error", str(problem))]
     n = len(found)
     if found.problem:
-        return [Problem(config.name, "scores", "warning", found.problem)]
+        return [ConfigError(config.name, "scores", "warning", found.problem)]
     if not n:
         return [
-            Problem(config.name, "scores", "warning", f"{config.scores} holds no scores; the device takes part without")
+            ConfigError(
+                config.name, "scores", "warning", f"{config.scores} holds no scores; the device takes part without"
+            )
         ]
-    return [Problem(config.name, "scores", "fine", f"n = {n:,} in {config.scores}")]
+    return [ConfigError(config.name, "scores", "fine", f"n = {n:,} in {config.scores}")]

@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import DEFAULT, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.protocols.block import Answers, Block, SearchProgress
 from conformesh.protocols.flood import everybody, everybodys_numbers
 from conformesh.protocols.gathering import answering
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Packets, Pool, Protocol
-from conformesh.protocols.site import Outcome, Shown, Site
 
 MOST_HELD = 2**40  # scores or examples of one device; sums over all of them stay far below 2^63
-Method = Callable[[Site, WeightedScores], Protocol[Outcome]]
+Method = Callable[[Block, WeightedScores], Protocol[Answers]]
 
 
 def joint(
@@ -40,8 +40,8 @@ def joint(
     requirement: Requirement = DEFAULT,
     alphas: tuple[Fraction, ...] = (),
     items: NDArray[np.int64] | None = None,
-    shown: Shown | None = None,
-) -> Protocol[Outcome]:
+    shown: SearchProgress | None = None,
+) -> Protocol[Answers]:
     """Run a method on one device, which knows nothing of the others but the map.
 
     `items` (1, trials) says how many examples it holds, where these are not its scores; `shown` is where it may be seen
@@ -49,33 +49,33 @@ def joint(
     """
     here = np.array([row])
     nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
-    blank = Site(network, here, nobody, shown=shown or Shown())
+    blank = Block(network, here, nobody, progress=shown or SearchProgress())
     mine = samples.sizes if items is None else np.stack([samples.sizes, items], axis=1)
     table = yield from everybodys_counts(blank, mine)
     sizes, held = (table, None) if items is None else (table[:, 0], table[:, 1])
-    site = replace(blank, sizes=sizes, requirement=requirement, items=held, alphas=alphas)
-    return replace((yield from on_its_own(site, method(site, samples))), sizes=sizes)
+    block = replace(blank, sizes=sizes, requirement=requirement, items=held, alphas=alphas)
+    return replace((yield from on_its_own(block, method(block, samples))), sizes=sizes)
 
 
-def everybodys_counts(site: Site, mine: NDArray[np.int64]) -> Protocol[NDArray[np.int64]]:
+def everybodys_counts(block: Block, mine: NDArray[np.int64]) -> Protocol[NDArray[np.int64]]:
     """Return how many scores or examples everybody has, by row; refuse a number that no device can have."""
-    table = yield from everybodys_numbers(site, mine)
+    table = yield from everybodys_numbers(block, mine)
     if table.max(initial=0) > MOST_HELD:
         raise ValueError(
-            f"device {site.network.ids[int(np.argmax(table.reshape(len(table), -1).max(axis=1)))]} says that it holds "
+            f"device {block.network.ids[int(np.argmax(table.reshape(len(table), -1).max(axis=1)))]} says that it holds "
             f"{table.max():,} scores, which nobody does; look whether it can be trusted"
         )
     return table
 
 
-def on_its_own(site: Site, method: Protocol[Outcome]) -> Protocol[Outcome]:
+def on_its_own(block: Block, method: Protocol[Answers]) -> Protocol[Answers]:
     """Run a method on one device, and say what it cost."""
-    ledger = Ledger(len(site.here))
-    outcome = yield from without_server(method, site, ledger)
+    ledger = Ledger(len(block.rows))
+    outcome = yield from without_server(method, block, ledger)
     return replace(outcome, cost=ledger.cost())
 
 
-def without_server(protocol: Protocol[Outcome], site: Site, ledger: Ledger) -> Protocol[Outcome]:
+def without_server(protocol: Protocol[Answers], block: Block, ledger: Ledger) -> Protocol[Answers]:
     """Drive a protocol, charge what it asks, and answer what it asks of a server by flooding."""
 
     def own(message: Any) -> Protocol[Pool] | None:
@@ -86,17 +86,17 @@ def without_server(protocol: Protocol[Outcome], site: Site, ledger: Ledger) -> P
             raise ValueError(
                 "an oracle sees all scores, which only a simulator can grant; choose bound='sound' for q-dcp"
             )
-        return _flooded(message, site)
+        return _flooded(message, block)
 
     return (yield from answering(protocol, own))
 
 
-def _flooded(message: Pool, site: Site) -> Protocol[Pool]:
+def _flooded(message: Pool, block: Block) -> Protocol[Pool]:
     """Return everybody's values: first how many everybody has in each of its pieces, then the values, as bytes."""
-    pieces = (len(message.offsets) - 1) // len(site.here)
-    counts = np.diff(message.offsets).reshape(len(site.here), pieces)
-    everyone = yield from everybodys_numbers(site, counts)
+    pieces = (len(message.offsets) - 1) // len(block.rows)
+    counts = np.diff(message.offsets).reshape(len(block.rows), pieces)
+    everyone = yield from everybodys_numbers(block, counts)
     raw = Packets.of([np.ascontiguousarray(message.values).tobytes()])  # of one device, which a mesh is made of
-    found = yield from everybody(site, raw, everyone.sum(axis=1))
+    found = yield from everybody(block, raw, everyone.sum(axis=1))
     offsets = np.concatenate([[0], np.cumsum(everyone.ravel())])
     return Pool(found.values.view(message.values.dtype), offsets)

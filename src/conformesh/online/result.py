@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.files.writing import write_columns
-from conformesh.online.accounts import Account
+from conformesh.files.atomic_writes import write_columns
+from conformesh.online.accounts import DeviceAccount
 from conformesh.online.arrivals import Arrivals
 from conformesh.online.couplings import Coupled, Past
 from conformesh.online.integrators import Bools, Floats
@@ -68,7 +68,7 @@ class Trail:
 
 
 @dataclass(frozen=True, eq=False)
-class Online:
+class OnlineResult:
     """The result of `online`.
 
     Attributes
@@ -103,7 +103,7 @@ class Online:
         """How many steps there were."""
         return int(self.scores.shape[1])
 
-    def account(self, device: str | None = None, after: int | None = None) -> Account:
+    def account(self, device: str | None = None, after: int | None = None) -> DeviceAccount:
         """Return misses and what is guaranteed of them, of one device or all, after so many steps or all."""
         done = self.steps if after is None else after
         if not 1 <= done <= self.steps:
@@ -113,10 +113,10 @@ class Online:
         past = self.trail.past(done, come.sum(axis=1))
         if device is None:
             labels, misses = int(come.sum()), int(missed.sum())
-            return Account(self.alpha, labels, misses, self.rule.gap(past), self.rule.why_no_bound())
+            return DeviceAccount(self.alpha, labels, misses, self.rule.gap(past), self.rule.why_no_bound())
         row = self._row(device)
         labels, misses = int(come[row].sum()), int(missed[row].sum())
-        return Account(self.alpha, labels, misses, self.rule.own(past, row), self.rule.why_no_bound())
+        return DeviceAccount(self.alpha, labels, misses, self.rule.own(past, row), self.rule.why_no_bound())
 
     def _row(self, device: str) -> int:
         if device not in self.ids:

@@ -31,7 +31,7 @@ class Runs(NamedTuple):
     times: Ints
 
 
-class Said(NamedTuple):
+class ScoreReport(NamedTuple):
     """What a device from elsewhere says of a list: scores as keys, with owner and weight, and the largest held back."""
 
     keys: Ints
@@ -58,7 +58,7 @@ class Top(NamedTuple):
         return key, int(self.times[self.keys > key].sum())
 
 
-class Known:
+class MergedScores:
     """What the devices here know of one list: scores as keys, ascending; negated for the smallest.
 
     Parameters
@@ -110,7 +110,7 @@ class Known:
         cuts = np.concatenate([[0], np.cumsum(counts)])
         return Lists(self.keys[columns], self.owners[columns], self.times[columns], cuts, held_back)
 
-    def hear(self, listeners: Ints, starts: Ints, senders: Ints, others: list[Said]) -> None:
+    def hear(self, listeners: Ints, starts: Ints, senders: Ints, others: list[ScoreReport]) -> None:
         """Take what neighbours say; what is new and among the k largest is news.
 
         Listener i hears ``senders[starts[i]:starts[i + 1]]``: places of devices here and, after these, `others`.
@@ -255,7 +255,7 @@ class Known:
         return columns[old:]
 
 
-def _joined(said: list[Said]) -> tuple[Ints, Ints, Ints]:
+def _joined(said: list[ScoreReport]) -> tuple[Ints, Ints, Ints]:
     """Return all scores that were said, with owners and weights."""
     nobody = np.empty(0, np.int64)
     keys, owners, times = (np.concatenate([nobody, *(part[i] for part in said)]) for i in range(3))

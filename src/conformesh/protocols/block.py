@@ -29,7 +29,7 @@ def edges_of(network: Network, rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @dataclass(eq=False)
-class Shown:
+class SearchProgress:
     """What somebody who looks on may see of a protocol at work: of its first trial and level, as it is at the moment.
 
     A protocol writes here and never reads, who looks on reads and never writes: what is shown cannot change a run.
@@ -55,7 +55,7 @@ class Shown:
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
+class Block:
     """A block of devices: all of them in the simulator, one on a real device.
 
     The paper takes the graph, K and every n_k as known to all devices; so does this library, and nothing else.
@@ -87,18 +87,18 @@ class Site:
     """
 
     network: Network
-    here: NDArray[np.int64]
+    rows: NDArray[np.int64]
     sizes: NDArray[np.int64]
     requirement: Requirement = DEFAULT
     items: NDArray[np.int64] | None = None
     alphas: tuple[Fraction, ...] = ()
     caps: NDArray[np.int64] | None = None
     asked: NDArray[np.bool_] | None = None
-    shown: Shown = field(default_factory=Shown)
+    progress: SearchProgress = field(default_factory=SearchProgress)
     secrets: Secrets | None = None
 
     @classmethod
-    def everywhere(cls, network: Network, sizes: NDArray[np.int64]) -> Site:
+    def everywhere(cls, network: Network, sizes: NDArray[np.int64]) -> Block:
         """Return the block that hosts every device."""
         return cls(network, np.arange(network.devices), sizes)
 
@@ -120,13 +120,13 @@ class Site:
     @property
     def degree(self) -> NDArray[np.float64]:
         """Number of neighbours of each device here."""
-        return self.network.degree[self.here].astype(np.float64)
+        return self.network.degree[self.rows].astype(np.float64)
 
     def local(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return where devices hosted here stand in `here`; others have no place."""
-        if len(self.here) < self.devices:
-            places = np.asarray(np.searchsorted(self.here, rows), dtype=np.int64)
-            if len(rows) and not np.array_equal(self.here[np.minimum(places, len(self.here) - 1)], rows):
+        if len(self.rows) < self.devices:
+            places = np.asarray(np.searchsorted(self.rows, rows), dtype=np.int64)
+            if len(rows) and not np.array_equal(self.rows[np.minimum(places, len(self.rows) - 1)], rows):
                 raise ValueError(f"devices {rows[:5].tolist()} are not all hosted here: a block knows only its own")
             return places
         place: NDArray[np.int64] | None = self._place
@@ -137,17 +137,17 @@ class Site:
 
     @cached_property
     def _place(self) -> NDArray[np.int64] | None:
-        """Where every row stands, if not in its own place; for a site that hosts everybody."""
-        if (self.here == np.arange(self.devices)).all():
+        """Where every row stands, if not in its own place; for a block that hosts everybody."""
+        if (self.rows == np.arange(self.devices)).all():
             return None
         place = np.empty(self.devices, dtype=np.int64)
-        place[self.here] = np.arange(self.devices)
+        place[self.rows] = np.arange(self.devices)
         return place
 
     @property
     def edge_rows(self) -> NDArray[np.int64]:
         """Where the directed edges of the devices here stand in the network's CSR order."""
-        return edges_of(self.network, self.here)
+        return edges_of(self.network, self.rows)
 
     @cached_property
     def demands(self) -> list[Demand]:
@@ -167,7 +167,7 @@ class Site:
         if all(demand.weights is None for demand in demands):
             return samples
         ones = np.ones(self.devices, dtype=np.int64)
-        each = np.stack([ones if demand.weights is None else demand.weights for demand in demands], axis=1)[self.here]
+        each = np.stack([ones if demand.weights is None else demand.weights for demand in demands], axis=1)[self.rows]
         own = np.ones(len(samples.values), np.int64) if samples.weights is None else samples.weights
         lost = np.zeros(len(samples.offsets) - 1, np.int64) if samples.spares is None else samples.spares
         mass = samples.example_mass
@@ -175,7 +175,7 @@ class Site:
             # rounded down by less than one part each, on top of what was lost before
             rounded = np.array([demand.rounded for demand in demands], dtype=np.int64)
             examples = samples.masses.ravel() if mass is None else mass
-            lost = each.ravel() * lost + np.tile(rounded, len(self.here)) * (examples + lost)
+            lost = each.ravel() * lost + np.tile(rounded, len(self.rows)) * (examples + lost)
         spares = lost if lost.any() else None
         weights = own * np.repeat(each.ravel(), samples.sizes.ravel())
         return samples.weighing(weights, spares, None if mass is None else mass * each.ravel())
@@ -277,7 +277,7 @@ def _all_losses(certificate: Certificate, demand: Demand, requirement: Requireme
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class Answers:
     """What a method hands back: thresholds with their reasons, for every trial and alpha at once.
 
     Attributes
@@ -313,12 +313,12 @@ class Outcome:
     brackets: NDArray[np.float64] | None = None
     sizes: NDArray[np.int64] | None = None
     cost: Cost | None = None
-    about_all: Outcome | None = None
+    about_all: Answers | None = None
     problems: tuple[Any, ...] = ()
     trial_facts: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
-    def joined(cls, blocks: Sequence[NDArray[np.int64]], parts: Sequence[Outcome]) -> Outcome:
+    def joined(cls, blocks: Sequence[NDArray[np.int64]], parts: Sequence[Answers]) -> Answers:
         """Return the outcome of all devices from those of blocks of them, `blocks` naming the rows of each."""
         first = parts[0]
         if len(parts) == 1 and np.array_equal(blocks[0], np.arange(len(blocks[0]))):

@@ -79,7 +79,7 @@ class Vitals(Struct, array_like=True, frozen=True):
         return msgspec.structs.replace(self, round=0)
 
 
-class Record(Struct, array_like=True, frozen=True):
+class HeartbeatRecord(Struct, array_like=True, frozen=True):
     """What is said of the device in a row: its stamp, how many milliseconds ago it said so, and how it is."""
 
     row: _Count
@@ -94,8 +94,8 @@ class Pulse(Struct, array_like=True, frozen=True):
 
     version: Literal[1]
     roster: _Count
-    own: Record
-    others: list[Record]
+    own: HeartbeatRecord
+    others: list[HeartbeatRecord]
 
 
 class _RefusedError(ValueError):
@@ -199,7 +199,7 @@ class Pulses:
                 raise _RefusedError("a row that is not in the roster")
         return pulse
 
-    def _take_own(self, sender: str, record: Record, now: float) -> None:
+    def _take_own(self, sender: str, record: HeartbeatRecord, now: float) -> None:
         before = self._direct.get(sender)
         held = _held(record, now, "neighbour")
         if not self._counts(before, held, now):
@@ -209,7 +209,7 @@ class Pulses:
         self._direct[sender] = held
         self._pass_on(sender, record.vitals, now)
 
-    def _take_told(self, sender: str, record: Record, now: float) -> None:
+    def _take_told(self, sender: str, record: HeartbeatRecord, now: float) -> None:
         name = self.devices[record.row]
         if name in (self.name, sender):
             return
@@ -248,16 +248,16 @@ class Pulses:
         for name in names:
             del self._due[name]
         others = [self._record(name, now) for name in names]
-        mine = Record(self._row[self.name], self.start, self._beat, _ms(now - self._beat_at), self._own)
+        mine = HeartbeatRecord(self._row[self.name], self.start, self._beat, _ms(now - self._beat_at), self._own)
         data = _ENCODER.encode(Pulse(VERSION, self.roster, mine, others))
         self.counts.update(sent=1, sent_bytes=len(data))
         return data
 
-    def _record(self, name: str, now: float) -> Record:
+    def _record(self, name: str, now: float) -> HeartbeatRecord:
         held = self._known(name, now)
         assert held is not None  # else it is not due
         self._passed[name] = now, held.vitals.news
-        return Record(self._row[name], *held.stamp, _ms(now - held.said), held.vitals)
+        return HeartbeatRecord(self._row[name], *held.stamp, _ms(now - held.said), held.vitals)
 
     def _pass_on(self, name: str, vitals: Vitals, now: float) -> None:
         """Have it told to the neighbours: what is news at once, and that all is as it was now and then."""
@@ -328,7 +328,7 @@ _NOTHING: dict[str, Any] = {
 }
 
 
-def _held(record: Record, now: float, via: str) -> _Held:
+def _held(record: HeartbeatRecord, now: float, via: str) -> _Held:
     return _Held((record.start, record.beat), now - record.age / 1000, now, record.vitals, via)
 
 

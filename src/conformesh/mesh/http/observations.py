@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from conformesh.common.names import unknown
 from conformesh.files.json_numbers import in_json, number
 from conformesh.mesh.http.bodies import parsed, table_of
-from conformesh.mesh.node.observations import Example, Judged
+from conformesh.mesh.node.observations import Example, JudgedObservation
 from conformesh.scores import Score
 
 _OBSERVE = ("score", "outputs", "label", "example", "next")
@@ -30,7 +30,7 @@ class Learns(Protocol):
     def predict(self) -> Example:
         """Give the next example an id and a threshold."""
 
-    def observe(self, score: float, id: str | None = None) -> Judged:
+    def observe(self, score: float, id: str | None = None) -> JudgedObservation:
         """Count a label."""
 
     def shown(self) -> dict[str, Any]:

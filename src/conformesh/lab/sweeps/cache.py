@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conformesh import __version__
-from conformesh.lab.sweeps.cells import Cell, compute, schema
+from conformesh.lab.sweeps.cells import SweepCell, compute, schema
 from conformesh.lab.sweeps.parallel import in_parallel
 from conformesh.lab.sweeps.provenance import machine
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 OnPoint = Callable[[int, int, str], None]  # how many are done, of how many, and the name of the last one ("" at first)
 
 
-def file_of(cell: Cell, folder: Path) -> Path:
+def file_of(cell: SweepCell, folder: Path) -> Path:
     """Return where the rows of a cell are kept; the name says all that decides them."""
     return folder / f"{cell.key()}.parquet"
 
 
 def run_cells(
-    cells: Sequence[Cell],
+    cells: Sequence[SweepCell],
     folder: Path,
     workers: int = 2,
     on_point: OnPoint | None = None,
-    name_of: Callable[[Cell], str] = str,
+    name_of: Callable[[SweepCell], str] = str,
 ) -> list[pl.DataFrame]:
     """Compute the cells that have no file in `folder` yet, and return the rows of every cell.
 

@@ -23,8 +23,8 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.planning.link import Link
 from conformesh.methods import Way, get_method
 from conformesh.pipeline.solver import Batch, solve_draws
+from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Message, Pool, Tell
-from conformesh.protocols.site import Site
 
 Floats = NDArray[np.float64]
 ANY = "any"  # nobody has said what scores look like: each draw has another shape
@@ -114,9 +114,9 @@ class _RoundWatch:
         self._limit, self._began = limit, time.perf_counter()
         self._degree = np.zeros(0)
 
-    def begin(self, site: Site, *_: Any) -> None:
+    def begin(self, block: Block, *_: Any) -> None:
         """Learn how many neighbours each device has, in the order in which the simulator hosts them."""
-        self._degree = site.degree
+        self._degree = block.degree
 
     def __call__(self, round_: int, message: Message, answer: Any) -> None:
         """Look at the messages of a round."""

@@ -41,13 +41,13 @@ from typing import NamedTuple
 from conformesh.graph.network import Network
 
 
-class View(NamedTuple):
+class RunMembership(NamedTuple):
     """A run as one device sees it: its number, and the rows that were left out."""
 
     number: int
     lost: frozenset[int] = frozenset()
 
-    def joined(self, other: View) -> View:
+    def joined(self, other: RunMembership) -> RunMembership:
         """Return the view that two devices agree on: the later run, or the same one without who either has lost.
 
         >>> View(2, frozenset({1})).joined(View(2, frozenset({0}))).lost == {0, 1}
@@ -57,7 +57,7 @@ class View(NamedTuple):
         """
         if self.number != other.number:
             return max(self, other, key=lambda view: view.number)
-        return View(self.number, self.lost | other.lost)
+        return RunMembership(self.number, self.lost | other.lost)
 
 
 def part_of(network: Network, row: int, lost: frozenset[int]) -> frozenset[int]:

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from conformesh.online.accounts import Account
-from conformesh.online.outcome import Ints, Online
+from conformesh.online.accounts import DeviceAccount
+from conformesh.online.result import Ints, OnlineResult
 
 
-class Along:
+class RunningCounts:
     """Counts the labels that have come, and their misses.
 
     Parameters
@@ -29,7 +29,7 @@ class Along:
         What it counts in; of a run that goes on, only steps that are done may be asked for.
     """
 
-    def __init__(self, found: Online) -> None:
+    def __init__(self, found: OnlineResult) -> None:
         self.found, self.done = found, 0
         self._labels, self._misses = (np.zeros((len(found.ids), 1), dtype=np.int64) for _ in range(2))
 
@@ -66,12 +66,12 @@ class Along:
             misses.append(np.bincount(device[missed], minlength=len(found.ids)))
         return np.stack(labels, axis=1), np.stack(misses, axis=1)
 
-    def account(self, done: int, labels: Ints, misses: Ints, row: int | None = None) -> Account:
+    def account(self, done: int, labels: Ints, misses: Ints, row: int | None = None) -> DeviceAccount:
         """Return the account of all devices, or of one, after so many steps with these counts, (devices,)."""
         found = self.found
         past = found.trail.past(done, labels)
         if row is None:
             counts = int(labels.sum()), int(misses.sum())
-            return Account(found.alpha, *counts, found.rule.gap(past), found.rule.why_no_bound())
+            return DeviceAccount(found.alpha, *counts, found.rule.gap(past), found.rule.why_no_bound())
         gap = found.rule.own(past, row)
-        return Account(found.alpha, int(labels[row]), int(misses[row]), gap, found.rule.why_no_bound())
+        return DeviceAccount(found.alpha, int(labels[row]), int(misses[row]), gap, found.rule.why_no_bound())

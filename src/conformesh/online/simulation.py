@@ -22,12 +22,12 @@ from conformesh.engines.faulty import Weather
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import check_alpha, explain_confidence
 from conformesh.online.arrivals import Arrivals, spread
-from conformesh.online.checkpoint import Checkpoint, Kept, digest
+from conformesh.online.checkpoint import Checkpoint, CheckpointState, digest
 from conformesh.online.couplings import Coupled
 from conformesh.online.integrators import ACI, Bools, Decaying, Floats
 from conformesh.online.learners import LEARNERS, Learner
 from conformesh.online.links import Links
-from conformesh.online.outcome import Online, Trail
+from conformesh.online.result import OnlineResult, Trail
 from conformesh.online.rules import Rule
 from conformesh.protocols.faults import Faults, as_faults
 from conformesh.table import Table, as_devices, as_network, order_by_id
@@ -67,7 +67,7 @@ def online(
     observer: Callable[[int], None] | None = None,
     checkpoint: str | Path | None = None,
     resume: bool = True,
-) -> Online:
+) -> OnlineResult:
     """Predict all examples of all devices, and learn from each as its label comes.
 
     Parameters
@@ -160,7 +160,7 @@ class _Run:
             "largest": repr(float(self.largest)),
         }
 
-    def through(self, observer: Callable[[int], None], saved: Checkpoint | None, resume: bool) -> Online:
+    def through(self, observer: Callable[[int], None], saved: Checkpoint | None, resume: bool) -> OnlineResult:
         """Go through all steps, or those that a checkpoint has left."""
         devices, steps = self.scores.shape
         at = (
@@ -172,7 +172,7 @@ class _Run:
         if saved is not None and resume and saved.path.exists():
             at = self._restored(saved.load(at[1]))
         self.trail.late = self.arrivals.late()
-        found = Online(
+        found = OnlineResult(
             self.links.network.ids, self.rule, self.scores, self.thresholds, self.misses, self.arrivals, self.trail
         )
         if (begin := getattr(observer, "begin", None)) is not None:
@@ -193,7 +193,7 @@ class _Run:
             raise
         return found
 
-    def _kept(self, done: int, state: Coupled) -> Kept:
+    def _kept(self, done: int, state: Coupled) -> CheckpointState:
         """Return all that a run needs to go on after these steps; of a block that was begun nothing is kept."""
         joined = np.array([one for one in self.trail.joined if one[0] < done])  # step, device and level
         written: dict[str, NDArray[Any]] = {
@@ -203,9 +203,9 @@ class _Run:
             "unheard": self.trail.unheard[:done],
             "joined": joined,
         }
-        return Kept(done, state, written)
+        return CheckpointState(done, state, written)
 
-    def _restored(self, kept: Kept) -> tuple[int, Coupled]:
+    def _restored(self, kept: CheckpointState) -> tuple[int, Coupled]:
         done, written = kept.done, kept.written
         self.thresholds[:, :done], self.misses[:, :done] = written["thresholds"], written["misses"]
         self.trail.clock[:done], self.trail.unheard[:done] = written["clock"], written["unheard"]

@@ -32,17 +32,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.peer.entry_store import REASON, SLOTS, STAGES, key_of, keys_of
 from conformesh.peer.frames import unpack_number
 from conformesh.peer.linked import Make
 from conformesh.peer.memory import Heading
 from conformesh.peer.settings import PeerError, failure_of
-from conformesh.peer.shelf import REASON, SLOTS, STAGES, key_of, keys_of
-from conformesh.peer.spreading import MOST_CLASHES, Spreading
+from conformesh.peer.spreading import MOST_CLASHES, PeerSpreading
 from conformesh.peer.words import in_a_line
 from conformesh.protocols.messages import Gather, Gathered, Packets
 
 
-class Anytime(Spreading):
+class AsyncDevice(PeerSpreading):
     """One device of a mesh without rounds.
 
     Parameters

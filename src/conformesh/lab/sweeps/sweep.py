@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from conformesh import __version__
 from conformesh.common.progress import Progress
 from conformesh.files.files import write_file
-from conformesh.lab.sweeps.cached import OnPoint, file_of, run_cells
-from conformesh.lab.sweeps.cells import Cell, code_digest
+from conformesh.lab.sweeps.cache import OnPoint, file_of, run_cells
+from conformesh.lab.sweeps.cells import SweepCell, code_digest
 from conformesh.lab.sweeps.config import Config, read_config
 from conformesh.lab.sweeps.parallel import backend as ready
 from conformesh.lab.sweeps.provenance import machine
@@ -99,7 +99,7 @@ def sweep(
     return rows
 
 
-def cells_of(config: Config) -> list[Cell]:
+def cells_of(config: Config) -> list[SweepCell]:
     """Lay out the grid: networks, then methods, then draws, in blocks that ride along."""
     cells = []
     for network in config.networks:
@@ -109,11 +109,11 @@ def cells_of(config: Config) -> list[Cell]:
             for start in range(0, config.draws, size):
                 block = tuple(range(config.draws))[start : start + size]
                 common = (config.scores, config.alphas, block, config.seed, config.record)
-                cells.append(Cell(network, method, *common, together))
+                cells.append(SweepCell(network, method, *common, together))
     return cells
 
 
-def checked_cells(config: Config) -> list[Cell]:
+def checked_cells(config: Config) -> list[SweepCell]:
     """Lay out the grid; a network that cannot be built is an error now, not in the middle of the run."""
     for spec in config.networks:
         try:

@@ -20,32 +20,32 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from conformesh.files.files import remove_drafts
-from conformesh.kernels.compiling import prepared
+from conformesh.kernels.compilation import prepared
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.device_toml import read_device, reloaded
 from conformesh.mesh.http.server import Service
 from conformesh.mesh.link import Transport, drive, opened
-from conformesh.mesh.node.beating import Beating
 from conformesh.mesh.node.certified import Certified
 from conformesh.mesh.node.disk import DiskWatch
-from conformesh.mesh.node.feeding import Feed
+from conformesh.mesh.node.file_watch import CertificateWatch, ScoreWatch
+from conformesh.mesh.node.heartbeat import Beating
 from conformesh.mesh.node.lock import sole_process
 from conformesh.mesh.node.membership import Membership
-from conformesh.mesh.node.online import Online
+from conformesh.mesh.node.online import OnlineLearning
 from conformesh.mesh.node.pending import PendingRun
 from conformesh.mesh.node.privacy_watch import PrivacyWatch
 from conformesh.mesh.node.running import JOURNAL, PrivatePart, calibration_of, make_device, protocol_of
 from conformesh.mesh.node.state import NodeState, Phase, Trouble, public_code
+from conformesh.mesh.node.status_updates import StatusFeed
 from conformesh.mesh.node.store import ResultStore
 from conformesh.mesh.node.telemetry import Traces
-from conformesh.mesh.node.watching import CertificateWatch, ScoreWatch
 from conformesh.methods import get_method
-from conformesh.peer.anytime import Anytime
+from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
 from conformesh.peer.frames import FrameError, is_roster
 from conformesh.peer.journal import FileJournal, Journal, MemoryJournal
 from conformesh.peer.settings import Failure, OwnError, PeerError, failure_of
-from conformesh.protocols.site import Shown
+from conformesh.protocols.block import SearchProgress
 from conformesh.results.result import Result
 
 log = logging.getLogger("conformesh.node")
@@ -89,9 +89,9 @@ class Node:
         self.certificate = CertificateWatch(config)
         self.disk = DiskWatch(config.folder)
         self.pending = PendingRun(config.folder)
-        self.shown = Shown()
+        self.shown = SearchProgress()
         self.beating = Beating(config, self.state)
-        self.online = None if config.rule is None else Online(config, self.state)
+        self.online = None if config.rule is None else OnlineLearning(config, self.state)
         self.privacy = PrivacyWatch(config) if config.is_private else None
         self._asked = threading.Event()  # for a new run, by a local program
         self._asked_in = 0  # the run that was the last one when the device was told so
@@ -103,7 +103,7 @@ class Node:
         self._has_result = False  # of the run that a process that calibrates once was started for
         self._started = time.perf_counter()
         self._timed: int | None = None  # the run that this is the start of, once it is known
-        self._device: Device | Anytime | None = None
+        self._device: Device | AsyncDevice | None = None
         self._failure: Exception | None = None  # the last error of a device that the state was told
         self._unsaved: Certified | None = None  # a threshold that could not be written yet
         self._shown: object = None  # the last outcome of a device without rounds that was looked at
@@ -364,7 +364,7 @@ class Node:
             device = self._device = make_device(
                 self.config, self.scores.known, journal, self._log, rosters, self.shown, stored, private
             )
-            feed = Feed(self.state, device, None if self.config.is_private else self.shown)
+            feed = StatusFeed(self.state, device, None if self.config.is_private else self.shown)
             if device.idle:
                 self.state.decline()
             if self.certificate.late:
@@ -378,7 +378,7 @@ class Node:
             if full is not None:
                 return self._stay_out(device, feed, transport, True, full, FULL)
             drive(device, transport, lambda: self._enough(device, once), lambda: self._attend(device, feed, once))
-            if once and isinstance(device, Anytime) and not device.final:
+            if once and isinstance(device, AsyncDevice) and not device.final:
                 self._certify(device)  # nothing new came for long: what is certain of the heard
             if once and isinstance(device, Device) and device.phase == "finished":
                 device.note_reported()
@@ -416,7 +416,13 @@ class Node:
             return MemoryJournal(), problem
 
     def _stay_out(
-        self, device: Device | Anytime, feed: Feed, transport: Transport, once: bool, problem: Exception, told: str
+        self,
+        device: Device | AsyncDevice,
+        feed: StatusFeed,
+        transport: Transport,
+        once: bool,
+        problem: Exception,
+        told: str,
     ) -> Exception | None:
         """Tell the neighbours that this device cannot take part, for as long as it cannot, or `once` for a while."""
         self._fail(str(problem), None if once else failure_of(problem))  # else it counts when this ends
@@ -441,7 +447,7 @@ class Node:
         device = self._device
         log.info(words, extra={} if device is None else {"run": device.number, "round": device.round})
 
-    def _enough(self, device: Device | Anytime, once: bool) -> bool:
+    def _enough(self, device: Device | AsyncDevice, once: bool) -> bool:
         if self.stopping.is_set():
             return True
         if device.rosters.moving:
@@ -478,7 +484,7 @@ class Node:
         self.state.judge(Trouble.DISK, self.disk.problem)
         self.state.inspected(self.certificate.expires, self.scores.failures, self.scores.waiting)
 
-    def _attend(self, device: Device | Anytime, feed: Feed, once: bool) -> None:
+    def _attend(self, device: Device | AsyncDevice, feed: StatusFeed, once: bool) -> None:
         """Pass on what was asked for, tell the state where the device is, and keep a result that is new."""
         now = time.monotonic()
         self._time(device.number)
@@ -516,7 +522,7 @@ class Node:
             self._certify(device)
             if not once and isinstance(device, Device):
                 device.note_reported()  # it is served from now on
-        elif isinstance(device, Anytime) and device.phase == "running":
+        elif isinstance(device, AsyncDevice) and device.phase == "running":
             self._certify_so_far(device)
 
     def _time(self, run: int) -> None:
@@ -525,7 +531,7 @@ class Node:
             self._started = time.perf_counter()
         self._timed = run
 
-    def _take_offered(self, device: Device | Anytime) -> None:
+    def _take_offered(self, device: Device | AsyncDevice) -> None:
         """Give the device a roster that was handed to this node by other ways than from a neighbour."""
         body = self.members.offered()
         if body is None:
@@ -535,7 +541,7 @@ class Node:
         except FrameError as problem:
             self._refused_roster(str(problem))
 
-    def _certify_so_far(self, device: Anytime) -> None:
+    def _certify_so_far(self, device: AsyncDevice) -> None:
         """Show what is certain by now, unless there is a final result, which is the same on all devices."""
         outcome, shown = device.result, self.state.certified
         if outcome is None or outcome is self._shown:
@@ -544,21 +550,21 @@ class Node:
         if shown is None or not shown.final:
             self._certify(device)
 
-    def _certify(self, device: Device | Anytime) -> None:
+    def _certify(self, device: Device | AsyncDevice) -> None:
         if device.result is None:
             return
         took = time.perf_counter() - self._started
         result, rest = calibration_of(self.config, device, took), device.result.about_all
         about_all = None if rest is None else calibration_of(self.config, device, took, rest)
         roster = tuple(self.config.devices[k] for k in device.survivors)
-        lost = () if isinstance(device, Anytime) else [name for name in self.config.devices if name not in roster]
+        lost = () if isinstance(device, AsyncDevice) else [name for name in self.config.devices if name not in roster]
         made = self.state.certify(
             result,
             roster=roster,
             run=device.number,
             roster_number=device.rosters.number,
             about_all=about_all,
-            final=not isinstance(device, Anytime) or device.final,
+            final=not isinstance(device, AsyncDevice) or device.final,
             lost=lost,
         )
         self._has_result = True

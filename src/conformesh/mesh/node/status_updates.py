@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from conformesh.mesh.node.state import NodeState, Phase
-from conformesh.peer.anytime import Anytime
+from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
 from conformesh.peer.settings import Counts
+from conformesh.protocols.block import SearchProgress
 from conformesh.protocols.messages import Message, Sum
-from conformesh.protocols.site import Shown
 
 EVERY = 0.25  # seconds between two looks: the device's own loop must stay fast
 LATELY = 2.0  # seconds: who misses something repeats itself five times a second, so a neighbour this silent is away
@@ -20,7 +20,7 @@ PHASES = {"greeting": Phase.WAITING, "running": Phase.CALIBRATING, "finishing": 
 
 
 @dataclass(frozen=True)
-class Progress:
+class ContactStatus:
     """How far a device is: neighbours heard lately of those expected, bytes in all that were sent and received."""
 
     phase: str
@@ -32,7 +32,7 @@ class Progress:
     received: int
 
 
-class Feed:
+class StatusFeed:
     """Tells a state what one device has counted.
 
     Parameters
@@ -45,7 +45,7 @@ class Feed:
         Where it may be seen how far the protocol is; None where nobody may.
     """
 
-    def __init__(self, state: NodeState, device: Device | Anytime, shown: Shown | None = None) -> None:
+    def __init__(self, state: NodeState, device: Device | AsyncDevice, shown: SearchProgress | None = None) -> None:
         self.state, self.device, self.shown = state, device, shown
         self._linked = {int(row): device.full.ids[row] for row in device.full.neighbours(device.row)}
         self._told = Counts()
@@ -68,7 +68,7 @@ class Feed:
         if device.phase in PHASES:
             self.state.enter(PHASES[device.phase])
         self.state.at_round(device.round)
-        if isinstance(device, Anytime):
+        if isinstance(device, AsyncDevice):
             self.state.gathered(_gathering(device))
             self.state.advance(len(device.survivors))
         else:
@@ -84,14 +84,14 @@ class Feed:
             self._due = now + EVERY
             self._tell_counts(now)
 
-    def progress(self, now: float) -> Progress:
+    def progress(self, now: float) -> ContactStatus:
         """Return how far the device is, as of the last look."""
         device = self.device
         talking = [row for row in self._linked if row not in device.lost]
         heard = sum(now - self._last.get(row, -math.inf) <= LATELY for row in talking)
         received = sum(self._told.heard_bytes.values())
         sent = self._told.sent_bytes
-        return Progress(device.phase, device.number, device.round, heard, len(talking), sent, received)
+        return ContactStatus(device.phase, device.number, device.round, heard, len(talking), sent, received)
 
     def _tell_counts(self, now: float) -> None:
         counts, told = self.device.counts, self._told
@@ -118,7 +118,7 @@ class Feed:
         )
 
 
-def _search(shown: Shown, message: Message | None) -> dict[str, Any] | None:
+def _search(shown: SearchProgress, message: Message | None) -> dict[str, Any] | None:
     """Return between which thresholds the answer is looked for, or this device's own estimate, where there is one."""
     if shown.bracket is not None:
         low, high, below, upto = shown.bracket
@@ -129,7 +129,7 @@ def _search(shown: Shown, message: Message | None) -> dict[str, Any] | None:
     return None if math.isnan(estimate) else {"estimate": estimate}
 
 
-def _gathering(device: Anytime) -> dict[str, Any]:
+def _gathering(device: AsyncDevice) -> dict[str, Any]:
     """Return what a device without rounds knows of the others, by name."""
     names = device.full.ids
     return {

@@ -17,7 +17,7 @@ from typing import Any
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.link import PULSE, Transport, beside
 from conformesh.mesh.node.health import CODES, alarms, down, judged
-from conformesh.mesh.node.pulses import ALARMS, HEALTH, PHASES, Pulses, Vitals
+from conformesh.mesh.node.heartbeat_table import ALARMS, HEALTH, PHASES, Pulses, Vitals
 from conformesh.mesh.node.state import NodeState, Phase
 from conformesh.methods import get_method
 
