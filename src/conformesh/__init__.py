@@ -81,7 +81,7 @@ _HOMES = {
     "Evaluation": "results.evaluation",
     "Faults": "protocols.faults",
     "Network": "graph.network",
-    "PValues": "results.pvalues",
+    "PValues": "results.p_values",
     "Quantiles": "results.quantiles",
     "Result": "results.result",
     "Table": "table",
@@ -97,7 +97,7 @@ _HOMES = {
     "p_values": "pipeline.p_values",
     "plan": "lab.planning.planner",
     "quantiles": "pipeline.quantiles",
-    "sweep": "lab.sweeps.running",
+    "sweep": "lab.sweeps.sweep",
 }
 
 _MODULES = {"losses": "scores.losses", "scores": "scores"}

@@ -281,7 +281,7 @@ METHODS: dict[str, Method] = {
     ),
     "local": Method(
         at("baselines.local"),
-        at("baselines.Alone"),
+        at("baselines.LocalOptions"),
         guarantee="counted, own data",
         needs="nothing",
         sends="nothing",
