@@ -41,7 +41,7 @@ from conformesh.privacy.histogram import Release
 from conformesh.privacy.noise import law, rounded_p
 from conformesh.results.certificate import Noise
 from conformesh.results.quantiles import Quantiles
-from conformesh.table import ColumnNames, Table, as_frame, as_network, known_devices, local_ids
+from conformesh.table import ColumnNames, Table, as_frame, as_network, known_devices
 
 QUARTILES = (0.25, 0.5, 0.75)
 SAFE = 1 + 1e-9  # above the relative round-off of sums of 10^6 positive numbers
@@ -136,9 +136,11 @@ def quantiles(
         rounds_on_a_bar(f"quantiles on {network.name}", observer, progress) as watching,
         running(engine, network, watching) as host,
     ):
-        local = table.on(host, "values")
+        local = table.ordered(host.network, host.rows, "values")
         assert local.score is not None
-        samples = WeightedScores.from_flat(local.score, local.sizes, names=local_ids(host), copy=not local.in_place)
+        samples = WeightedScores.from_flat(
+            local.score, local.sizes, names=host.network.local_ids(host.rows), copy=not local.in_place
+        )
         if epsilon is None:
             found = _exact(host, samples, parts, options)
         else:

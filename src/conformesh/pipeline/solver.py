@@ -54,7 +54,7 @@ from conformesh.protocols.size_agreement import everybodys_counts, on_its_own
 from conformesh.results.certificate import Cost
 from conformesh.results.result import Result, refuse_nan
 from conformesh.scores import Score
-from conformesh.table import Table, check_range, local_ids
+from conformesh.table import Table, check_range
 
 if TYPE_CHECKING:  # a device of a mesh has no engine, and need not hold what it does not use in memory
     from conformesh.engines import Engine
@@ -290,7 +290,9 @@ def solve(
         rounds_on_a_bar(f"{run.method} on {network.name}", run.observer, run.progress) as observer,
         running(run.engine, network, observer) as engine,
     ):
-        local, names = table.on(engine, "scores" if table.losses is None else "losses"), local_ids(engine)
+        what = "scores" if table.losses is None else "losses"
+        local = table.ordered(engine.network, engine.rows, what)
+        names = engine.network.local_ids(engine.rows)
         if score is not None:
             check_range(score, local, names)
         rows = DeviceRows(local, names)
