@@ -1,22 +1,18 @@
 """Fixtures that iterate over the tables, and the real data where it is there."""
 
-import os
-import platform
-
-if platform.machine() == "x86_64":  # before NumPy is loaded, here and in every process that a test starts
-    # OpenBLAS has different loops for each processor, and iterated floats end with other last bits. The recorded answers
-    # were made with these loops, which every x86-64 processor since 2013 can run.
-    os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")
-
-
 import math
 import os
+import platform
 import signal
 import sys
 
 # Several workers with a thread for every core wait for each other, spinning: dense spectra took ten times as long.
 # Before NumPy is loaded, and for the commands that tests start as well.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# OpenBLAS has other loops for other processors, and then iterated floats differ in their last bits. The recorded answers
+# were made with these, which every x86-64 processor since 2013 can run.
+if platform.machine() in ("x86_64", "AMD64"):
+    os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")
 from importlib import import_module
 from pathlib import Path
 

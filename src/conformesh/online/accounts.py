@@ -14,7 +14,7 @@ class DeviceAccount:
 
     Only examples whose labels have come are in it.
 
-    >>> str(Account(0.1, 1000, 103, Gap(20.1, 20.9)))
+    >>> str(DeviceAccount(0.1, 1000, 103, Gap(20.1, 20.9)))
     'so far 0.103, guaranteed within 0.021 of 0.1'
 
     Attributes

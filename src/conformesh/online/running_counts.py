@@ -6,7 +6,7 @@
 >>> from conformesh import Network
 >>> from conformesh.online import online
 >>> found = online(np.random.default_rng(0).random((4, 2000)), Network.cycle(4))
->>> along = Along(found)
+>>> along = RunningCounts(found)
 >>> labels, misses = along.go_on(np.array([500, 1000]))
 >>> along.account(1000, labels[:, 1], misses[:, 1]) == found.account(after=1000)
 True

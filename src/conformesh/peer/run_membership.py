@@ -50,7 +50,7 @@ class RunMembership(NamedTuple):
     def joined(self, other: RunMembership) -> RunMembership:
         """Return the view that two devices agree on: the later run, or the same one without who either has lost.
 
-        >>> View(2, frozenset({1})).joined(View(2, frozenset({0}))).lost == {0, 1}
+        >>> RunMembership(2, frozenset({1})).joined(RunMembership(2, frozenset({0}))).lost == {0, 1}
         True
         >>> View(2, frozenset({1})).joined(View(3))
         View(number=3, lost=frozenset())
