@@ -113,7 +113,7 @@ def test_what_is_pure_does_no_io(room):
     }
     allowed = {  # a journal on disk, the cores of the machine, a file to save
         "peer/journal.py": {"os", "pathlib"},
-        "peer/words.py": {"os"},  # os.strerror, which does no I/O
+        "peer/json_bodies.py": {"os"},  # os.strerror, which does no I/O
         "kernels/threads.py": {"os"},
         "privacy/account.py": {"pathlib"},  # how often epochs were released, on disk
         "online/outcome.py": {"pathlib"},  # where a user says to save rows
