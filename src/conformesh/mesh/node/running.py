@@ -18,9 +18,9 @@ from conformesh.mesh.config.own_scores import NO_SCORES, OwnScores
 from conformesh.methods import async_protocol, get_method, make_options, suited_options
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
-from conformesh.peer.entry_store import Seal
+from conformesh.peer.entries import Seal
 from conformesh.peer.journal import Journal
-from conformesh.peer.linked import Make
+from conformesh.peer.links import Make
 from conformesh.peer.rosters import Rosters
 from conformesh.pipeline.problems import Problem
 from conformesh.pipeline.solver import MethodRun, solve_on_device
