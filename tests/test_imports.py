@@ -116,8 +116,8 @@ def test_what_is_pure_does_no_io(room):
         "peer/words.py": {"os"},  # os.strerror, which does no I/O
         "kernels/threads.py": {"os"},
         "privacy/account.py": {"pathlib"},  # how often epochs were released, on disk
-        "online/outcome.py": {"pathlib"},  # where a user says to save rows
-        "online/simulating.py": {"pathlib"},  # and a checkpoint
+        "online/result.py": {"pathlib"},  # where a user says to save rows
+        "online/simulation.py": {"pathlib"},  # and a checkpoint
         "online/checkpoint.py": {"pathlib", "time"},  # which is saved every few seconds, not in every block
     }
     for path in (path for path in SOURCE.rglob("*.py") if room_of(path) == room):
