@@ -16,9 +16,10 @@ from conformesh.cli.results import read_json, releases_in, saved_result
 from conformesh.files.atomic_writes import ENDINGS, check_ending
 from conformesh.files.tables import ColumnNames
 from conformesh.kernels.ranks import exact_alpha
-from conformesh.pipeline.quantiles import QUARTILES, as_parts, quantiles_of
+from conformesh.pipeline.quantiles import QUARTILES
 from conformesh.pipeline.quantiles import quantiles as find
-from conformesh.results.quantiles import FORMAT, Quantiles
+from conformesh.results.quantiles import FORMAT, Quantiles, as_parts, quantiles_of
+from conformesh.table import local_ids
 
 SCORE = "score"  # the column that is read by default
 PRIVATE = "Private quantiles"  # a panel of the help

@@ -168,7 +168,7 @@ class Comparison:
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """Draw bits against rounds on every network, and slack; returns the figure."""
-        from conformesh.plots.pictures import draw_comparison
+        from conformesh.lab.comparison_plots import draw_comparison
 
         return draw_comparison(path, self)
 

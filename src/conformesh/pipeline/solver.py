@@ -33,6 +33,7 @@ from conformesh.kernels.ranks import (
 )
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import get_method, make_options, refuse_faults, requirement_of, run_method, suited_options
+from conformesh.pipeline.assembly import add_answers, refuse_nan
 from conformesh.pipeline.problems import (
     Columns,
     DeviceRows,
@@ -52,7 +53,7 @@ from conformesh.protocols.faults import Faults, as_faults
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.size_agreement import everybodys_counts, on_its_own
 from conformesh.results.certificate import Cost
-from conformesh.results.result import Result, refuse_nan
+from conformesh.results.result import Result
 from conformesh.scores import Score
 from conformesh.table import Table, check_range
 
@@ -302,10 +303,9 @@ def solve(
     refuse_nan(outcome.thresholds, run.method)
     if guarantee.weighting is not None and guarantee.weighting.assumption:
         outcome = _assuming(outcome, guarantee.weighting.assumption)
-    result = Result.of(
-        outcome,
-        columns.problems,
+    blank = Result(
         guarantee=guarantee,
+        answers=(),
         cost=cost,
         method=run.method,
         options={**named_options(run.method, chosen), **seed},
@@ -315,7 +315,7 @@ def solve(
         classes=classes,
         seconds=time.perf_counter() - started,
     )
-    return _warned(result, run.strict)
+    return _warned(add_answers(blank, outcome, columns.problems), run.strict)
 
 
 def solve_on_device(
@@ -586,13 +586,13 @@ class Batch:
         )
 
     def _repr_html_(self) -> str:
-        from conformesh.plots import html as cards
+        from conformesh.plots import html
 
         largest = self.outcome.thresholds.max(axis=0)
         levels = [f"level {a}" for a in range(largest.shape[1])]
         rows = [[str(t), *(f"{value:.6g}" for value in row)] for t, row in enumerate(largest.tolist())]
-        table = cards.table(["trial", *levels], rows, right=levels)
-        return cards.card(repr(self)[6:-1], parts=[table])
+        table = html.table(["trial", *levels], rows, right=levels)
+        return html.card(repr(self)[6:-1], parts=[table])
 
 
 def solve_draws(
