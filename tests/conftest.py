@@ -2,7 +2,6 @@
 
 import math
 import os
-import platform
 import signal
 import sys
 

@@ -19,7 +19,6 @@ from conformesh.kernels.ranks import exact_alpha
 from conformesh.pipeline.quantiles import QUARTILES
 from conformesh.pipeline.quantiles import quantiles as find
 from conformesh.results.quantiles import FORMAT, Quantiles, as_parts, quantiles_of
-from conformesh.table import local_ids
 
 SCORE = "score"  # the column that is read by default
 PRIVATE = "Private quantiles"  # a panel of the help
