@@ -32,9 +32,9 @@ from conformesh import METHODS, TOPOLOGIES, Centres, Network, Result, calibrate,
 from conformesh.engines import ENGINES
 from conformesh.graph.weights import WEIGHTS
 from conformesh.lab.datasets.partition import PARTITIONS, partition
+from conformesh.methods import exposure_of_method
 from conformesh.pipeline.solver import REFUSALS
 from conformesh.privacy.attack import observable
-from conformesh.privacy.exposure import exposure_of
 from conformesh.protocols.aggregate import AGGREGATORS, CannotAggregate
 from conformesh.scores import SCORES
 from conformesh.scores.losses import LOSSES, Steps
@@ -105,8 +105,17 @@ def methods() -> str:
     rows = []
     for name, method in METHODS.items():
         assumed = example(name).certificate.assumption.replace("*", r"\*") or "—"
-        paper = f"[{method.paper}]" if method.paper else "—"
-        rows.append((code(name), method.guarantee, method.needs, method.sends, assumed, paper))
+        paper = f"[{method.description.paper}]" if method.description.paper else "—"
+        rows.append(
+            (
+                code(name),
+                method.description.guarantee,
+                method.description.needs,
+                method.description.sends,
+                assumed,
+                paper,
+            )
+        )
     return table(("method", "guarantee", "a device must reach", "it sends", "the guarantee assumes", "paper"), rows)
 
 
@@ -271,12 +280,17 @@ def reveals() -> str:
         if method.reveals is None:
             continue
         network = Network.torus(5, 4)
-        found = [row for row in exposure_of(name, network, coalition=0).rows if row.what != "its number of scores"]
+        found = [
+            row for row in exposure_of_method(name, network, coalition=0).rows if row.what != "its number of scores"
+        ]
         said = [
             "; ".join(row.what.partition(" (on a mesh")[0] for row in found if row.to == to)
             for to in ("neighbours", "everybody", "a server")
         ]
-        bare = [len(exposure_of(name, Network.of(graph, 20), coalition=1).bare) for graph in ("chain", "star", "torus")]
+        bare = [
+            len(exposure_of_method(name, Network.of(graph, 20), coalition=1).bare)
+            for graph in ("chain", "star", "torus")
+        ]
         rows.append((code(name), *(words or "—" for words in said), *map(str, bare)))
     columns = (
         "method",
@@ -337,7 +351,9 @@ def other_methods() -> str:
     for name, method in METHODS.items():
         if f"\n## {name}\n" not in text:
             contract = sys.modules[method.protocol.__module__].__doc__ or ""
-            sections.append(f"## {name}\n\n{method.summary}.\n\n```text\n{contract.strip()}\n```\n\n{options(name)}")
+            sections.append(
+                f"## {name}\n\n{method.description.summary}.\n\n```text\n{contract.strip()}\n```\n\n{options(name)}"
+            )
     return "\n\n".join(sections)
 
 

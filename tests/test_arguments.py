@@ -26,9 +26,9 @@ from conformesh import (
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.comparison import Way, compare, fronts
 from conformesh.lab.planning.planner import plan
+from conformesh.methods import exposure_of_method
 from conformesh.online import ACI, online
 from conformesh.pipeline.solver import solve_draws
-from conformesh.privacy.exposure import exposure_of
 from conformesh.scores import losses
 from conformesh.sklearn import MeshClassifier, MeshRegressor
 
@@ -98,7 +98,7 @@ WITH_ALPHA = {
     "plan": lambda alpha: plan(NETWORK, alpha=alpha, methods=["fcp"]),
     "compare": lambda alpha: compare(SCORES, [NETWORK], alpha, [Way("fcp")]),
     "fronts": lambda alpha: fronts(SCORES, [NETWORK], alpha),
-    "exposure_of": lambda alpha: exposure_of("e-dcp", NETWORK, alpha=alpha),
+    "exposure_of_method": lambda alpha: exposure_of_method("e-dcp", NETWORK, alpha=alpha),
     "online": lambda alpha: online(np.ones((4, 9)), NETWORK, alpha),
     "MeshClassifier": lambda alpha: classifier(alpha=alpha).calibrate(X[40:], Y[40:]),
     "predict_set": lambda alpha: classifier().calibrate(X[40:], Y[40:]).predict_set(X[:2], alpha=alpha),

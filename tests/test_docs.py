@@ -251,7 +251,7 @@ def test_every_public_module_is_in_the_reference():
 
 def test_every_key_is_in_the_references(tool):
     known = set(tool("references").entries((DOCS / "references.bib").read_text(encoding="utf-8")))
-    used = {method.paper for method in METHODS.values() if method.paper}
+    used = {method.description.paper for method in METHODS.values() if method.description.paper}
     for path in [*PAGES, *ROOT.glob("src/**/*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("benchmarks/*")]:
         if path.is_file() and path.suffix != ".png":
             used |= set(re.findall(r"\[([A-Z][A-Za-z]+(?:19|20)\d\d)\]", path.read_text(encoding="utf-8")))

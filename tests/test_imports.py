@@ -34,16 +34,6 @@ LAYERS = (
 )
 LAYER = {package: number for number, packages in enumerate(LAYERS) for package in packages}
 TOP_LEVEL = {"__init__.py", "__main__.py", "api.py", "guarantee.py", "methods.py", "table.py"}
-REMAINING = {  # upward imports that are still to be removed
-    ("plots/pictures.py", "lab"),
-    ("privacy/exposure.py", "methods"),
-    ("privacy/exposure.py", "results"),
-    ("results/consistency.py", "methods"),
-    ("results/quantiles.py", "pipeline"),
-    ("results/result.py", "methods"),
-    ("results/result.py", "protocols"),
-    ("table.py", "engines"),
-}
 
 
 def package_of(path):
@@ -70,9 +60,7 @@ def upward_imports(path):
     importer = package_of(path)
     for module, called in imports_of(ast.parse(path.read_text())):
         package = module.split(".")[0]
-        if package == importer or LAYER[package] < LAYER[importer] or (package == "plots" and called):
-            continue
-        if (path.relative_to(SOURCE).as_posix(), package) not in REMAINING:
+        if package != importer and LAYER[package] >= LAYER[importer] and not (package == "plots" and called):
             yield module
 
 

@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.methods import Method
+from conformesh.methods import Description, Method
 from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.consensus import largest
 from conformesh.protocols.messages import Protocol
@@ -46,15 +46,17 @@ def largest_score(
     return Answers(thresholds, certificates)
 
 
-# The line for METHODS in methods.py; there both are named by their places, at("name.largest_score") and so on:
+# The line for METHODS in methods.py:
 LINE = {
     "largest": Method(
         largest_score,
         LargestScore,
-        guarantee="counted",
-        needs="neighbours",
-        sends="1 number, and again when it rises",
-        paper="",
-        summary="the largest score",
+        Description(
+            guarantee="counted",
+            needs="neighbours",
+            sends="1 number, and again when it rises",
+            paper="",
+            summary="the largest score",
+        ),
     )
 }

@@ -2,58 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from fractions import Fraction
 from importlib import import_module
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.names import closest, unknown
 from conformesh.graph.network import Network
-from conformesh.kernels.ranks import AUTO, DEFAULT, Requirement, refuse_confidence
+from conformesh.kernels.ranks import AUTO, DEFAULT, Alpha, Requirement, check_alpha, refuse_confidence
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.privacy.exposure import Edges, Exposure, Reveals, Where, measure_exposure
+from conformesh.protocols import baselines, e_dcp, exposures, fedcp_qq, h_dcp, p_dcp, q_dcp, r_dcp, wfcp
 from conformesh.protocols.block import Answers, Block, SearchProgress
 from conformesh.protocols.faults import Faults
 from conformesh.protocols.gathering import flooded
+from conformesh.protocols.masks import Secrets
 from conformesh.protocols.messages import Gathering, Protocol
 from conformesh.protocols.options import as_option, choices_of
 from conformesh.protocols.size_agreement import joint, on_its_own
+from conformesh.results.result import Result
 from conformesh.scores.base import Score
-
-if TYPE_CHECKING:  # which a device of a mesh need not hold in memory
-    from conformesh.privacy.exposure import Reveals
-    from conformesh.protocols.masks import Secrets
 
 MethodProtocol = Callable[[Block, WeightedScores, tuple[Fraction, ...], Any], Gathering[Answers]]
 Needs = Literal["neighbours", "nothing", "server"]
 Weights = Literal["scores", "devices", "said", "none"]
 REACH: tuple[Needs, ...] = ("neighbours", "nothing", "server")  # the order of tables: first what needs no server
-
-
-class Place(str):
-    """Where a part of a method stands, "module.name" below `protocols`."""
-
-
-at: Any = Place  # stands for what is there, of whatever type that is
-
-
-PUBLISHED = Requirement("paper", "ghost")  # of the paper's methods, and of what it compares them with
-
-
+# The requirement of the paper's methods, and of the baselines that it compares them with.
+PUBLISHED = Requirement("paper", "ghost")
+# Fields of `Faults` under which messages or devices are missing for some rounds, but nobody lies.
 LOSSES = frozenset({"loss", "activation", "links"})
 
 
-def _never(options: Any) -> bool:
-    return False
+@dataclass(frozen=True)
+class Description:
+    """What tables and help texts say about a method.
+
+    Attributes
+    ----------
+    guarantee
+        What its certificate says, in a few words.
+    needs
+        Whom a device must be able to reach.
+    sends
+        What one device sends.
+    paper
+        The reference it comes from, a key of the bibliography; empty where it comes from none.
+    summary
+        One sentence.
+    """
+
+    guarantee: str
+    needs: Needs
+    sends: str
+    paper: str
+    summary: str
 
 
-def _always(options: Any) -> bool:
-    return True
+@dataclass(frozen=True)
+class Execution:
+    """How an engine, a plan and a comparison run a method.
+
+    Attributes
+    ----------
+    variants
+        The option whose choices comparisons and plans try one after the other.
+    per_alpha
+        True if each level alpha needs messages of its own; False if one run serves all levels.
+    has_independent_draws
+        Whether, with these options, draws that share a run of the simulator do not change each other's cost and
+        certificate.
+    kernels
+        Those of `kernels.compilation.LOSS` that a device with many scores runs compiled, loaded before its run.
+    """
+
+    variants: str = ""
+    per_alpha: bool = False
+    has_independent_draws: Callable[[Any], bool] = lambda options: False
+    kernels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FaultTolerance:
+    """Which faults (fields of `Faults`) a method tolerates with given options, and the options to ask for then."""
+
+    faults: Callable[[Any], frozenset[str]]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AsyncMode:
+    """How a method runs without rounds: `options` turns the options given into those that send only `Gather`.
+
+    `is_signed` says whether each device must sign its entries, because others pass them on.
+    """
+
+    options: Callable[[Any], Any]
+    is_signed: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,43 +116,21 @@ class Method:
         The generator that runs it on any engine.
     options
         The dataclass of its options; each field carries its help.
-    guarantee
-        What its certificate says, in a few words.
-    needs
-        Whom a device must be able to reach.
-    sends
-        What one device sends, in words.
-    paper
-        The reference it comes from.
-    summary
-        One sentence.
-    per_alpha
-        True if each level alpha needs messages of its own; False if one run serves all levels.
-    variants
-        The option that says how it asks or averages: comparisons and plans try each of its choices.
-    apart
-        Whether, with these options, draws that share a run of the simulator leave each other's cost and certificate as
-        they are.
-    kernels
-        Those of `kernels.compiling.LOSS` that a device with many scores runs compiled, loaded before its run.
-    promise
-        The promise that it keeps whatever is asked for: that of the paper it comes from. None: the one asked for.
+    description, execution
+        What help texts say about it, and how it is run.
+    requirement
+        The requirement of the paper that it comes from, which it keeps whatever is asked for. None: the one asked for.
     weights
         Which weights it takes with these options: of `scores`, only of `devices` (each score of a device weighs alike),
         of devices by how many scores they `said` to hold, which it then works out and certifies itself, or `none`.
-    bears
-        Which faults (fields of `Faults`) it bears with these options.
-    bearing
-        The options to ask for where faults are to be borne, besides the defaults.
-    anytime
-        The options with which it asks nothing but `Gather`, from those given, so that devices need no rounds; None
-        where it has none.
-    signed
-        Whether devices without rounds must sign what they say.
+    tolerance
+        The faults that it tolerates.
+    async_mode
+        How it runs without rounds; None where it needs rounds.
     private
         Whether nobody may see of a device what its neighbours could not compute: a view then shows no values, nobody is
         told how many scores a device holds, and on a mesh a device has secrets for each run.
-    suited
+    score_options
         The options that suit a score, where none were given.
     reveals
         What it tells whom, and what a coalition of devices learns (`privacy.exposure`). None where nobody has said.
@@ -110,37 +138,16 @@ class Method:
 
     protocol: MethodProtocol
     options: type[Any]
+    description: Description
     _: KW_ONLY
-    guarantee: str
-    needs: Needs
-    sends: str
-    paper: str
-    summary: str
-    per_alpha: bool = False
-    variants: str = ""
-    apart: Callable[[Any], bool] = _never
-    kernels: tuple[str, ...] = ()
+    execution: Execution = Execution()
     requirement: Requirement | None = None
     weights: Callable[[Any], Weights] = lambda options: "none"
-    tolerates: Callable[[Any], frozenset[str]] = lambda options: frozenset()
-    bearing: Mapping[str, Any] = field(default_factory=dict)
-    asynchronous: Callable[[Any], Any] = lambda options: None
-    signed: bool = False
+    tolerance: FaultTolerance = FaultTolerance(lambda options: frozenset())
+    async_mode: AsyncMode | None = None
     private: bool = False
-    suited: Callable[[Score], Mapping[str, Any]] = lambda score: {}
+    score_options: Callable[[Score], Mapping[str, Any]] = lambda score: {}
     reveals: Reveals | None = None
-
-    def __getattribute__(self, name: str) -> Any:
-        """Return an attribute; what is named by its place is imported now.
-
-        A device of a mesh runs one method, and the modules of the others would take a tenth of its memory.
-        """
-        value = super().__getattribute__(name)
-        if isinstance(value, Place):
-            module, part = value.split(".")
-            value = getattr(import_module(f"conformesh.protocols.{module}"), part)
-            object.__setattr__(self, name, value)
-        return value
 
     def option_names(self) -> tuple[str, ...]:
         """Return the names a user may set."""
@@ -152,6 +159,11 @@ class Method:
         return next((choices_of(f, hints[name]) for f in fields(self.options) if f.name == name), ())
 
     @property
+    def signs_entries(self) -> bool:
+        """Whether devices without rounds must sign what they say."""
+        return self.async_mode is not None and self.async_mode.is_signed
+
+    @property
     def starts_warm(self) -> bool:
         """Whether it can start from the bracket of an earlier result."""
         return "warm" in {f.name for f in fields(self.options)}
@@ -159,149 +171,172 @@ class Method:
 
 METHODS: dict[str, Method] = {
     "e-dcp": Method(
-        at("e_dcp.e_dcp"),
-        at("e_dcp.EDCP"),
-        guarantee="counted",
-        needs="neighbours",
-        sends="a sketch, then the scores of a window",
-        paper="",
-        summary="exact pooled threshold by counting: no tuning, no approximation",
-        variants="schedule",
+        e_dcp.e_dcp,
+        e_dcp.EDCP,
+        Description(
+            guarantee="counted",
+            needs="neighbours",
+            sends="a sketch, then the scores of a window",
+            paper="",
+            summary="exact pooled threshold by counting: no tuning, no approximation",
+        ),
+        execution=Execution(variants="schedule"),
+        async_mode=AsyncMode(lambda options: replace(options, entries=True)),
         weights=lambda options: "said" if options.entries else "scores",
-        asynchronous=lambda options: replace(options, entries=True),
-        reveals=at("exposures.e_dcp"),
+        reveals=exposures.e_dcp,
     ),
     "q-dcp": Method(
-        at("q_dcp.q_dcp"),
-        at("q_dcp.QDCP"),
-        guarantee="assumed, or counted",
-        needs="neighbours",
-        sends="1 number a round",
-        paper="Wen2025",
-        summary="smoothed quantile regression by ADMM; right if s0 and epsilon0 are",
-        per_alpha=True,
-        kernels=("pinball",),
+        q_dcp.q_dcp,
+        q_dcp.QDCP,
+        Description(
+            guarantee="assumed, or counted",
+            needs="neighbours",
+            sends="1 number a round",
+            paper="Wen2025",
+            summary="smoothed quantile regression by ADMM; right if s0 and epsilon0 are",
+        ),
+        execution=Execution(per_alpha=True, kernels=("pinball",)),
+        tolerance=FaultTolerance(
+            lambda options: LOSSES if options.asynchronous else frozenset(), {"asynchronous": True}
+        ),
         weights=lambda options: (
             "devices" if options.certify or options.continuation or options.asynchronous else "none"
         ),
-        tolerates=lambda options: LOSSES if options.asynchronous else frozenset(),
-        bearing={"asynchronous": True},
-        reveals=at("exposures.q_dcp"),
+        reveals=exposures.q_dcp,
     ),
     "h-dcp": Method(
-        at("h_dcp.h_dcp"),
-        at("h_dcp.HDCP"),
-        guarantee="bounded or counted",
-        needs="neighbours",
-        sends="M numbers a round",
-        paper="Wen2025",
-        summary="consensus on the histogram of quantised scores; no tuning",
-        variants="consensus",
-        apart=lambda options: (
-            options.rounds is not None and options.range is not None
-        ),  # else what is said depends on draws
+        h_dcp.h_dcp,
+        h_dcp.HDCP,
+        Description(
+            guarantee="bounded or counted",
+            needs="neighbours",
+            sends="M numbers a round",
+            paper="Wen2025",
+            summary="consensus on the histogram of quantised scores; no tuning",
+        ),
+        execution=Execution(
+            variants="consensus",
+            has_independent_draws=lambda options: options.rounds is not None and options.range is not None,
+        ),
+        tolerance=FaultTolerance(
+            lambda options: LOSSES if options.consensus == "projection" else frozenset(), {"consensus": "projection"}
+        ),
         weights=lambda options: "devices",
-        tolerates=lambda options: LOSSES if options.consensus == "projection" else frozenset(),
-        bearing={"consensus": "projection"},
-        reveals=at("exposures.h_dcp"),
+        reveals=exposures.h_dcp,
     ),
     "r-dcp": Method(
-        at("r_dcp.r_dcp"),
-        at("r_dcp.RDCP"),
-        guarantee="counted",
-        needs="neighbours",
-        sends="everybody's histogram, once",
-        paper="",
-        summary="holds whatever some devices say: histograms, trimmed",
+        r_dcp.r_dcp,
+        r_dcp.RDCP,
+        Description(
+            guarantee="counted",
+            needs="neighbours",
+            sends="everybody's histogram, once",
+            paper="",
+            summary="holds whatever some devices say: histograms, trimmed",
+        ),
+        tolerance=FaultTolerance(lambda options: frozenset({"byzantine"})),
+        async_mode=AsyncMode(r_dcp.without_agreement, is_signed=True),
         weights=lambda options: "said",
-        tolerates=lambda options: frozenset({"byzantine"}),
-        asynchronous=at("r_dcp.without_agreement"),
-        signed=True,
-        reveals=at("exposures.r_dcp"),
+        reveals=exposures.r_dcp,
     ),
     "p-dcp": Method(
-        at("p_dcp.p_dcp"),
-        at("p_dcp.PDCP"),
-        guarantee="counted, or counted with noise",
-        needs="neighbours",
-        sends="a key, then masked counts",
-        paper="",
-        summary="private: neighbours learn sums over all devices and nothing else; with epsilon differentially private",
+        p_dcp.p_dcp,
+        p_dcp.PDCP,
+        Description(
+            guarantee="counted, or counted with noise",
+            needs="neighbours",
+            sends="a key, then masked counts",
+            paper="",
+            summary=(
+                "private: neighbours learn sums over all devices and nothing else; with epsilon differentially private"
+            ),
+        ),
         weights=lambda options: "said",
         private=True,
-        suited=at("p_dcp.suited"),
-        reveals=at("exposures.p_dcp"),
+        score_options=p_dcp.suited,
+        reveals=exposures.p_dcp,
     ),
     "cp": Method(
-        at("baselines.cp"),
-        at("baselines.Pooled"),
-        guarantee="counted",
-        needs="server",
-        sends="all scores",
-        paper="Vovk2005",
-        summary="split CP on the pooled scores",
+        baselines.cp,
+        baselines.Pooled,
+        Description(
+            guarantee="counted",
+            needs="server",
+            sends="all scores",
+            paper="Vovk2005",
+            summary="split CP on the pooled scores",
+        ),
         requirement=Requirement("exchangeable"),
-        reveals=at("exposures.pooled"),
+        reveals=exposures.pooled,
     ),
     "fcp": Method(
-        at("baselines.fcp"),
-        at("baselines.Pooled"),
-        guarantee="counted",
-        needs="server",
-        sends="all scores",
-        paper="Lu2023",
-        summary="pooled scores, for a mixture of devices",
+        baselines.fcp,
+        baselines.Pooled,
+        Description(
+            guarantee="counted",
+            needs="server",
+            sends="all scores",
+            paper="Lu2023",
+            summary="pooled scores, for a mixture of devices",
+        ),
         requirement=PUBLISHED,
-        reveals=at("exposures.pooled"),
+        reveals=exposures.pooled,
     ),
     "fedcp-qq": Method(
-        at("fedcp_qq.fedcp_qq"),
-        at("fedcp_qq.FedCPQQ"),
-        guarantee="assumed",
-        needs="server",
-        sends="1 number",
-        paper="Humbert2023",
-        summary="quantile of the devices' quantiles, ranks chosen in closed form",
-        per_alpha=True,
-        apart=_always,
+        fedcp_qq.fedcp_qq,
+        fedcp_qq.FedCPQQ,
+        Description(
+            guarantee="assumed",
+            needs="server",
+            sends="1 number",
+            paper="Humbert2023",
+            summary="quantile of the devices' quantiles, ranks chosen in closed form",
+        ),
+        execution=Execution(per_alpha=True, has_independent_draws=lambda options: True),
         requirement=Requirement("exchangeable"),
-        reveals=at("exposures.fedcp_qq"),
+        reveals=exposures.fedcp_qq,
     ),
     "wfcp": Method(
-        at("wfcp.wfcp"),
-        at("wfcp.WFCP"),
-        guarantee="counted",
-        needs="server",
-        sends="M numbers",
-        paper="Zhu2024",
-        summary="histograms added up on a shared channel, with or without noise",
-        apart=lambda options: not options.noise and options.range is not None,
+        wfcp.wfcp,
+        wfcp.WFCP,
+        Description(
+            guarantee="counted",
+            needs="server",
+            sends="M numbers",
+            paper="Zhu2024",
+            summary="histograms added up on a shared channel, with or without noise",
+        ),
+        execution=Execution(has_independent_draws=lambda options: not options.noise and options.range is not None),
         requirement=PUBLISHED,
-        reveals=at("exposures.wfcp"),
+        reveals=exposures.wfcp,
     ),
     "local": Method(
-        at("baselines.local"),
-        at("baselines.LocalOptions"),
-        guarantee="counted, own data",
-        needs="nothing",
-        sends="nothing",
-        paper="Vovk2005",
-        summary="each device on its own",
-        apart=_always,
+        baselines.local,
+        baselines.LocalOptions,
+        Description(
+            guarantee="counted, own data",
+            needs="nothing",
+            sends="nothing",
+            paper="Vovk2005",
+            summary="each device on its own",
+        ),
+        execution=Execution(has_independent_draws=lambda options: True),
         requirement=Requirement("own"),
-        reveals=at("exposures.local"),
+        reveals=exposures.local,
     ),
     "average": Method(
-        at("baselines.average"),
-        at("baselines.Averaged"),
-        guarantee="none",
-        needs="neighbours",
-        sends="1 number a round",
-        paper="",
-        summary="mean of local quantiles",
-        per_alpha=True,
+        baselines.average,
+        baselines.Averaged,
+        Description(
+            guarantee="none",
+            needs="neighbours",
+            sends="1 number a round",
+            paper="",
+            summary="mean of local quantiles",
+        ),
+        execution=Execution(per_alpha=True),
         requirement=PUBLISHED,
-        reveals=at("exposures.average"),
+        reveals=exposures.average,
     ),
 }
 
@@ -318,19 +353,19 @@ class Way(NamedTuple):
     @property
     def needs(self) -> Needs:
         """Whom a device must be able to reach."""
-        return METHODS[self.method].needs
+        return METHODS[self.method].description.needs
 
     @property
     def options(self) -> dict[str, Any]:
         """The way as options of its method."""
-        return {} if self.variant is None else {METHODS[self.method].variants: self.variant}
+        return {} if self.variant is None else {METHODS[self.method].execution.variants: self.variant}
 
     @property
     def flags(self) -> str:
         """The way as one would ask for it on the command line."""
         if self.variant in (None, AUTO):
             return self.method
-        return f"{self.method} --{METHODS[self.method].variants} {self.variant}"
+        return f"{self.method} --{METHODS[self.method].execution.variants} {self.variant}"
 
 
 def ways_of(methods: Iterable[str] | None = None, options: Mapping[str, Any] | None = None) -> list[Way]:
@@ -338,12 +373,13 @@ def ways_of(methods: Iterable[str] | None = None, options: Mapping[str, Any] | N
     given, ways = options or {}, []
     for name in dict.fromkeys(METHODS if methods is None else methods):
         entry = get_method(name)
-        values = entry.choices(entry.variants)
-        if entry.variants in given:
-            values = tuple(value for value in values if value == given[entry.variants])
+        variants = entry.execution.variants
+        values = entry.choices(variants)
+        if variants in given:
+            values = tuple(value for value in values if value == given[variants])
         elif given:
             mine = {key: value for key, value in given.items() if key in entry.option_names()}
-            values = tuple(v for v in values if _goes_with(name, {**mine, entry.variants: v})) or values
+            values = tuple(v for v in values if _goes_with(name, {**mine, variants: v})) or values
         ways += [Way(name, value) for value in values] or [Way(name)]
     return ways
 
@@ -419,7 +455,7 @@ def _instead(function: str, key: str) -> str:
 
 def suited_options(name: str, given: Mapping[str, Any], score: Score | None) -> dict[str, Any]:
     """Return the options that were given and, where others suit a score better than the defaults, these."""
-    return {**(get_method(name).suited(score) if score is not None else {}), **given}
+    return {**(get_method(name).score_options(score) if score is not None else {}), **given}
 
 
 def requirement_of(name: str, asked: Requirement = DEFAULT) -> Requirement:
@@ -434,25 +470,29 @@ def requirement_of(name: str, asked: Requirement = DEFAULT) -> Requirement:
 
 
 def refuse_faults(name: str, options: Any, faults: Faults | None) -> None:
-    """Refuse faults that a method does not bear with these options, in a sentence."""
+    """Refuse faults that a method does not tolerate with these options, in a sentence."""
     entry = get_method(name)
     for fault in sorted(faults.names if faults is not None else ()):
-        if fault not in entry.tolerates(options):
-            others = [_bearing(other) for other in METHODS if fault in METHODS[other].tolerates(_borne(other))]
-            instead = f"; use {' or '.join(others)}, which bear it" if others else ""
+        if fault not in entry.tolerance.faults(options):
+            others = [
+                _tolerant_call(other)
+                for other in METHODS
+                if fault in METHODS[other].tolerance.faults(_most_tolerant(other))
+            ]
+            instead = f"; use {' or '.join(others)}, which tolerate it" if others else ""
             raise ValueError(
                 f"method {name!r} with these options needs every message, honest and in its round, and the faults have "
                 f"{fault}={getattr(faults, fault)!r}{instead}"
             )
 
 
-def _borne(name: str) -> Any:
-    """Return the options with which a method bears the most."""
-    return make_options(name, METHODS[name].bearing)
+def _most_tolerant(name: str) -> Any:
+    """Return the options with which a method tolerates the most faults."""
+    return make_options(name, METHODS[name].tolerance.options)
 
 
-def _bearing(name: str) -> str:
-    given = [f"{key}={value!r}" for key, value in METHODS[name].bearing.items()]
+def _tolerant_call(name: str) -> str:
+    given = [f"{key}={value!r}" for key, value in METHODS[name].tolerance.options.items()]
     return f"{name} with {', '.join(given)}" if given else name
 
 
@@ -504,11 +544,11 @@ def _weighted_method(name: str, block: Block, samples: WeightedScores, options: 
 
 def without_rounds(name: str, options: Any) -> Any:
     """Return the options with which a method asks nothing but `Gather`; a method that needs rounds is refused."""
-    chosen = get_method(name).asynchronous(options)
-    if chosen is None:
-        able = [other for other, entry in METHODS.items() if entry.asynchronous(make_options(other, {})) is not None]
+    mode = get_method(name).async_mode
+    if mode is None:
+        able = [other for other, entry in METHODS.items() if entry.async_mode is not None]
         raise ValueError(f"method {name!r} needs rounds; use mode rounds, or without rounds {' or '.join(able)}")
-    return chosen
+    return mode.options(options)
 
 
 def async_protocol(
@@ -557,3 +597,74 @@ def device_protocol(
     here, kept = np.array([row]), requirement_of(name, requirement)
     block = Block(network, here, nobody, kept, items, alphas, progress=shown or SearchProgress(), secrets=secrets)
     return on_its_own(block, method(block, samples))
+
+
+def exposure_of_method(
+    method: str,
+    network: Network,
+    *,
+    coalition: int | Sequence[Any] = 1,
+    scores: int = 50,
+    alpha: Alpha = 0.1,
+    masks: Edges | None = None,
+    **options: Any,
+) -> Exposure:
+    """Say who would learn what from a run of a method on a mesh.
+
+    Parameters
+    ----------
+    method, options
+        What is to run, with its own options.
+    network
+        Who may talk to whom.
+    coalition
+        Names of devices that tell each other all they hear; or how many, and then those of that number that learn most.
+    scores, alpha
+        How many scores each device has, and the level, where the method chooses by these what to send.
+    masks
+        For masked sums, which pairs of devices share a mask, as rows; by default all.
+
+    Examples
+    --------
+    >>> from conformesh import Network
+    >>> print(exposure_of_method("h-dcp", Network.cycle(20), coalition=1).summary().partition(" has ")[2])
+    19 of 19 other devices' own numbers
+    """
+    where = Where(network.devices, network, scores=scores, alpha=check_alpha(alpha), masks=masks)
+    return _exposure(method, where, options, coalition)
+
+
+def exposure_of_result(
+    result: Result,
+    network: Network | None = None,
+    *,
+    coalition: int | Sequence[Any] = 1,
+    devices: int | None = None,
+    masks: Edges | None = None,
+) -> Exposure:
+    """Say what a run has revealed; with its `network` also what a coalition of devices has learned.
+
+    `devices` says how many took part, where the result is of one of them, as on a mesh. Facts of the result whose names
+    begin with "revealed" are handed on as they are.
+    """
+    K = result.devices if devices is None else devices
+    if network is not None and network.devices != K:
+        raise ValueError(
+            f"the result is of {K} devices, and the network has {network.devices}; give the map of the run"
+        )
+    options: dict[str, Any] = {}
+    for name in get_method(result.method).option_names():
+        with suppress(ValueError):  # of what is no option: a fact that took its place, or one's own matrix by its name
+            make_options(result.method, {**options, name: result.options.get(name)})
+            options[name] = result.options.get(name)
+    where = Where(K, network, (), result.answers[0].examples // K, result.answers[0].alpha, result.options, masks)
+    found = _exposure(result.method, where, options, coalition)
+    said = {name: value for name, value in result.options.items() if name.startswith("revealed")}
+    return replace(found, network=result.network or found.network, facts=said)
+
+
+def _exposure(method: str, where: Where, given: Mapping[str, Any], coalition: int | Sequence[Any]) -> Exposure:
+    reveals = get_method(method).reveals
+    if reveals is None:
+        raise ValueError(f"nobody has said what method {method!r} reveals; add `reveals` to its line in METHODS")
+    return measure_exposure(method, reveals, where, make_options(method, given), coalition)

@@ -31,7 +31,7 @@ def test_every_method_on_both_networks(report):
     found, _ = report
     rows = {(row["network"], row["method"]): row for row in found["results"]}
     assert {*rows} == {(network, method) for network in ("torus 3x2", "chain 6") for method in METHODS}
-    needs = [METHODS[row["method"]].needs for row in found["results"][: len(METHODS)]]
+    needs = [METHODS[row["method"]].description.needs for row in found["results"][: len(METHODS)]]
     assert needs == sorted(needs, key=REACH.index)  # what needs no server comes first
     for row in found["results"]:
         assert 0.75 < row["low"] <= row["coverage"] <= row["high"] <= 1

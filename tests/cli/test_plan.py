@@ -36,7 +36,7 @@ def test_json_equals_the_ledger_of_runs(run, tmp_path):
     found = json.loads(run("plan", *asked).stdout)
     assert found["simulated"]["draws"] == 0
     for row in found["rows"]:
-        chosen = {} if row["variant"] is None else {METHODS[row["method"]].variants: row["variant"]}
+        chosen = {} if row["variant"] is None else {METHODS[row["method"]].execution.variants: row["variant"]}
         cost = calibrate(scores, Network.torus(5, 4), 0.1, row["method"], **chosen).cost
         assert (row["rounds"], row["bits_per_device"]) == (cost.rounds, cost.bits_per_device), row["method"]
         assert row["largest_bytes"] == cost.bits.max() / 8

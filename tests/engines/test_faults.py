@@ -16,7 +16,7 @@ NETWORK = Network.cycle(6)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_bears_a_fault_or_refuses_it(method, fault):
     entry, name = METHODS[method], next(iter(fault))
-    if name in entry.tolerates(make_options(method, {})):
+    if name in entry.tolerance.faults(make_options(method, {})):
         assert calibrate(SCORES, NETWORK, 0.2, method, faults=fault).certificate.kind in ("counted", "bounded")
         return
     with pytest.raises(ValueError, match=f"{name}=") as refused:
@@ -28,7 +28,7 @@ def test_a_method_bears_a_fault_or_refuses_it(method, fault):
 @pytest.mark.parametrize("method", ["h-dcp", "q-dcp"])
 def test_what_bears_faults_gives_a_valid_threshold_under_all_of_them(method):
     faults = {"loss": 0.2, "activation": 0.8, "links": 0.7, "seed": 4}
-    result = calibrate(SCORES, NETWORK, 0.2, method, faults=faults, **METHODS[method].bearing)
+    result = calibrate(SCORES, NETWORK, 0.2, method, faults=faults, **METHODS[method].tolerance.options)
     pooled = np.concatenate(SCORES)
     for threshold in result.thresholds:
         assert (pooled <= threshold).sum() >= result.certificate.required_rank
@@ -36,7 +36,7 @@ def test_what_bears_faults_gives_a_valid_threshold_under_all_of_them(method):
 
 @pytest.mark.parametrize("method", ["h-dcp", "q-dcp"])
 def test_faults_of_zero_are_no_faults_and_one_seed_is_one_result(method):
-    options = METHODS[method].bearing
+    options = METHODS[method].tolerance.options
 
     def run(faults):
         result = calibrate(SCORES, NETWORK, 0.2, method, faults=faults, **options)

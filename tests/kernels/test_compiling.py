@@ -121,7 +121,7 @@ def test_a_small_run_prepares_nothing(account):
 
 
 def test_a_method_names_kernels_that_exist():
-    assert {kernel for method in METHODS.values() for kernel in method.kernels} <= set(compiling.LOSS)
+    assert {kernel for method in METHODS.values() for kernel in method.execution.kernels} <= set(compiling.LOSS)
 
 
 def test_what_was_compiled_beforehand_serves_a_run(monkeypatch):

@@ -54,7 +54,7 @@ def test_a_method_costs_what_it_costs_in_the_simulator_and_the_table_of_sizes_is
         assert sent.rounds == device.round
         if METHODS[method].private:  # nobody is told sizes
             assert (sent.rounds, sent.numbers[0], sent.bits[0]) == (cost.rounds, cost.numbers[0], cost.bits[0])
-        elif METHODS[method].needs != "server":
+        elif METHODS[method].description.needs != "server":
             far = next(distances(network, np.array([k]))) < network.diameter
             assert sent.rounds == cost.rounds + network.diameter
             assert sent.numbers[0] == cost.numbers[0] + far.sum()

@@ -76,7 +76,7 @@ def test_the_wrong_number_of_devices_is_an_error(method):
 def test_costs_are_those_of_the_guarantee_table(method, twenty_devices):
     """Who needs no server asks only neighbours; who needs nothing sends nothing."""
     result = run(twenty_devices, Network.torus(5, 4), 0.1, method)
-    needs = METHODS[method].needs
+    needs = METHODS[method].description.needs
     assert (result.cost.rounds == 0) == (needs == "nothing")
     assert needs in ("neighbours", "server", "nothing")
-    assert result.certificate.kind in METHODS[method].guarantee
+    assert result.certificate.kind in METHODS[method].description.guarantee

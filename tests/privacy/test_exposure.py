@@ -17,7 +17,7 @@ from conformesh.kernels import replies as written
 from conformesh.kernels.keys import from_keys
 from conformesh.kernels.varints import read
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.methods import device_protocol, make_options, ways_of
+from conformesh.methods import device_protocol, exposure_of_method, exposure_of_result, make_options, ways_of
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import LinkFaults, play
@@ -25,8 +25,6 @@ from conformesh.privacy.attack import Ear, tree_rows, within_earshot
 from conformesh.privacy.exposure import (
     ALL,
     Where,
-    exposure_of,
-    exposure_of_result,
     parts_without,
     sums_in_tree,
 )
@@ -111,7 +109,7 @@ def test_parts_of_a_graph_of_masks():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_says_what_it_reveals(name):
-    found = exposure_of(name, TORUS, coalition=1)
+    found = exposure_of_method(name, TORUS, coalition=1)
     assert (exposures.SIZE in found.rows) is not METHODS[name].private
     assert all(row.to in ("neighbours", "everybody", "a server", "the coalition") for row in found.rows)
     assert all(row.numbers is None or row.numbers > 0 for row in found.rows)
@@ -131,13 +129,13 @@ def test_sizes_are_flooded_before_any_method(method, twenty_devices):
 def test_the_first_frame_of_a_maximum_has_the_ends_of_a_device(method, options, twenty_devices):
     ear = overheard(twenty_devices, TORUS, [0], method, bins=50, **options)
     words = "its smallest and its largest score, as they are"
-    found = row_of(exposure_of(method, TORUS, coalition=["0"], bins=50, **options), words, "the coalition")
+    found = row_of(exposure_of_method(method, TORUS, coalition=["0"], bins=50, **options), words, "the coalition")
     assert found.devices == tuple(TORUS.neighbours(0).tolist())
     assert found.numbers == 2
     for row in found.devices:
         first = said_by(ear, row, "max")[0].ravel()
         assert first.tolist() == [-twenty_devices[row].min(), twenty_devices[row].max()]
-    given = exposure_of(method, TORUS, coalition=["0"], bins=50, range=(0.0, 1.0), **options)
+    given = exposure_of_method(method, TORUS, coalition=["0"], bins=50, range=(0.0, 1.0), **options)
     assert not [row for row in given.rows if words in row.what]
     ear = overheard(twenty_devices, TORUS, [0], method, bins=50, range=(0.0, 1.0), **options)
     assert not said_by(ear, 1, "max")
@@ -146,7 +144,7 @@ def test_the_first_frame_of_a_maximum_has_the_ends_of_a_device(method, options, 
 def test_a_search_over_sums_sends_ends_counts_and_scores_next_to_the_answer(twenty_devices):
     """By flooding: everybody's counts are there by name; the last maximum has true scores."""
     ear = overheard(twenty_devices, TORUS, [0], "e-dcp", schedule="count", aggregate="flood")
-    found = exposure_of("e-dcp", TORUS, coalition=["0"], schedule="count", aggregate="flood")
+    found = exposure_of_method("e-dcp", TORUS, coalition=["0"], schedule="count", aggregate="flood")
     assert len(row_of(found, "counts of its scores", "everybody").devices) == 20
     near = row_of(found, "the largest of its scores up to the answer", "the coalition").devices
     owner, length, *counts = said_by(ear, near[0], "tell")[0]  # in the first round of a sum, its own counts by name
@@ -175,7 +173,7 @@ def test_a_leaf_of_the_tree_has_its_count_said_bare(twenty_devices):
 def test_a_leaf_of_the_tree_sketches_its_own_scores_alone(twenty_devices, monkeypatch):
     """Its first reply depends on nobody else's scores, and lists in the window are true scores."""
     parent, _ = weights_below(TORUS, np.ones(20, dtype=np.int64))
-    found = exposure_of("e-dcp", TORUS, coalition=["10"])
+    found = exposure_of_method("e-dcp", TORUS, coalition=["10"])
     leaf = row_of(found, "a sketch of its scores", "the coalition").devices[0]
     assert leaf not in parent
     listed = []
@@ -199,7 +197,7 @@ def test_a_leaf_of_the_tree_sketches_its_own_scores_alone(twenty_devices, monkey
 
 def test_a_flood_of_the_largest_scores_has_owners(twenty_devices):
     ear = overheard(twenty_devices, TORUS, [0], "e-dcp", prefer="rounds")
-    found = exposure_of("e-dcp", TORUS, coalition=["0"], prefer="rounds")
+    found = exposure_of_method("e-dcp", TORUS, coalition=["0"], prefer="rounds")
     assert len(found.bare) == 19
     block, heard = Block.everywhere(TORUS, np.ones((20, 1), dtype=np.int64)), set()
     for one in ear.heard:
@@ -219,7 +217,7 @@ def test_reports_and_entries_go_to_everybody(twenty_devices):
     heard = b"".join(packet for one in ear.heard for packet in one.values)
     for own in twenty_devices:
         assert reports_said([Report.of(np.sort(own), 0.0, 1.0, 64)]) in heard
-    assert len(exposure_of("r-dcp", TORUS, coalition=["0"]).bare) == 19
+    assert len(exposure_of_method("r-dcp", TORUS, coalition=["0"]).bare) == 19
     ear = overheard(twenty_devices, TORUS, [0], "r-dcp", bins=64)
     heard = b"".join(packet for one in ear.heard for packet in one.values)
     for own in twenty_devices:
@@ -251,7 +249,7 @@ def test_who_hears_a_device_and_all_its_neighbours_works_out_smoothed_counts(twe
     """From estimates alone: the optimality condition of ADMM, with duals that follow from what was said before."""
     network, knobs = Network.chain(20), {"kappa": 50.0, "mu": 1.0, "c": 3.0, "s0": 0.5, "rounds": 30}
     ear = overheard(twenty_devices, network, [1], "q-dcp", averaging=0, **knobs)
-    found = exposure_of("q-dcp", network, coalition=["1"], averaging=0, **knobs)
+    found = exposure_of_method("q-dcp", network, coalition=["1"], averaging=0, **knobs)
     assert row_of(found, "smoothed counts", "the coalition").devices == (0,)  # the end of the chain
     s = [float(value.ravel()[0]) for value in said_by(ear, 0, "sum")][:30]
     t = [float(value.ravel()[0]) for value in said_by(ear, 1, "sum")][:30]
@@ -269,7 +267,7 @@ def test_what_goes_to_a_server_is_what_is_said(twenty_devices):
     pools = []
     for method in ("cp", "fedcp-qq"):
         calibrate(twenty_devices, TORUS, 0.1, method, observer=lambda round_, message, answer: pools.append(message))
-        assert [row for row in exposure_of(method, TORUS).rows if row.to == "a server"]
+        assert [row for row in exposure_of_method(method, TORUS).rows if row.to == "a server"]
     assert len(pools[0].values) == sum(map(len, twenty_devices))
     for own, value in zip(twenty_devices, pools[1].values, strict=True):
         assert value in own
@@ -332,18 +330,18 @@ def test_with_epsilon_everybody_learns_one_noisy_histogram_and_the_account(twent
 
 def test_the_worst_coalition_of_a_size_is_found():
     star = Network.star(6)
-    found = exposure_of("h-dcp", star, coalition=1, range=(0.0, 1.0))
+    found = exposure_of_method("h-dcp", star, coalition=1, range=(0.0, 1.0))
     assert (found.coalition, len(found.bare), found.worst) == (("0",), 5, True)
-    assert len(exposure_of("h-dcp", star, coalition=["3"], range=(0.0, 1.0)).bare) == 1
-    many = exposure_of("e-dcp", TORUS, coalition=4)
+    assert len(exposure_of_method("h-dcp", star, coalition=["3"], range=(0.0, 1.0)).bare) == 1
+    many = exposure_of_method("e-dcp", TORUS, coalition=4)
     assert len(many.coalition) == 4
-    assert len(many.bare) >= len(exposure_of("e-dcp", TORUS, coalition=1).bare)
+    assert len(many.bare) >= len(exposure_of_method("e-dcp", TORUS, coalition=1).bare)
     with pytest.raises(ValueError, match="leave somebody out"):
-        exposure_of("e-dcp", star, coalition=6)
-    large = row_of(exposure_of("h-dcp", Network.star(500), coalition=1), "its exact histogram", "the coalition")
+        exposure_of_method("e-dcp", star, coalition=6)
+    large = row_of(exposure_of_method("h-dcp", Network.star(500), coalition=1), "its exact histogram", "the coalition")
     assert len(large.devices) == 499  # its neighbours; what it can work out of others is not looked at
     assert "up to 400 devices" in large.what
-    assert not [row for row in exposure_of("h-dcp", star, rounds=0).rows if "its exact histogram" in row.what]
+    assert not [row for row in exposure_of_method("h-dcp", star, rounds=0).rows if "its exact histogram" in row.what]
 
 
 def test_a_saved_result_says_what_its_run_revealed(tmp_path, twenty_devices):
@@ -381,7 +379,7 @@ def test_a_plan_says_what_the_result_of_the_run_says(method, options):
     rng = np.random.default_rng(3)
     scores = [rng.random(50) for _ in range(20)]
     options = {"bins": 20, **options} if "bins" in METHODS[method].option_names() else options  # which takes less time
-    planned = exposure_of(method, TORUS, coalition=["10"], scores=50, **options)
+    planned = exposure_of_method(method, TORUS, coalition=["10"], scores=50, **options)
     made = calibrate(scores, TORUS, 0.1, method, strict=False, **options)
     assert exposure_of_result(made, TORUS, coalition=["10"]).rows == planned.rows
     assert {row.to for row in exposure_of_result(made).rows} <= {"neighbours", "everybody", "a server"}
@@ -400,4 +398,4 @@ def test_options_of_a_result_are_read_back(weights, twenty_devices):
 def test_a_method_that_says_nothing_is_refused(monkeypatch):
     monkeypatch.setitem(METHODS, "silent", replace(METHODS["local"], reveals=None))
     with pytest.raises(ValueError, match="nobody has said what method 'silent' reveals"):
-        exposure_of("silent", TORUS)
+        exposure_of_method("silent", TORUS)

@@ -168,7 +168,7 @@ def test_too_few_heard_for_a_grid_is_infinity_and_says_so(twenty):
 
 def test_without_rounds_a_device_says_the_same_whoever_was_heard_before(twenty):
     """Two strings would prove it a Byzantine device; so its grid is its own, and there is nothing to wait for."""
-    said, options = {}, METHODS["r-dcp"].asynchronous(make_options("r-dcp", {"byzantine": 2}))
+    said, options = {}, METHODS["r-dcp"].async_mode.options(make_options("r-dcp", {"byzantine": 2}))
     assert options.grid == "own"
     for missing in ((), (4,), range(1, 20)):
 
@@ -180,7 +180,7 @@ def test_without_rounds_a_device_says_the_same_whoever_was_heard_before(twenty):
         outcome = driven(twenty, ALPHA, Hearing(says, np.zeros(20, dtype=bool)), byzantine=2, grid=options.grid)
         assert has_rank(twenty, [k for k in range(20) if k not in missing], outcome.thresholds[0, 0, 0], ALPHA)
     given = make_options("r-dcp", {"range": (0, 1)})
-    assert METHODS["r-dcp"].asynchronous(given) == given
+    assert METHODS["r-dcp"].async_mode.options(given) == given
 
 
 def test_own_grids_are_as_fine_in_one_flood(twenty):

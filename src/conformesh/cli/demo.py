@@ -96,7 +96,7 @@ def demo(
         progress.step()
         lines = []
         for network in networks:
-            for method in sorted(METHODS, key=lambda name: REACH.index(METHODS[name].needs)):
+            for method in sorted(METHODS, key=lambda name: REACH.index(METHODS[name].description.needs)):
                 progress.what = f"{method} on {network.name}"
                 batch = solve_draws(samples, network, (level,), method)
                 cost = solve_draws(first, network, (level,), method).cost  # stages of a search differ by split
@@ -152,7 +152,7 @@ def _measure(method: str, network: Network, batch: Batch, cost: Cost, digits: Di
         low=low,
         high=high,
         size=float(np.mean(sizes)),
-        needs=METHODS[method].needs,
+        needs=METHODS[method].description.needs,
         guarantee=" or ".join(dict.fromkeys(certificate.kind for certificate in certificates)),
         assumption=certificates[0].assumption,
         thresholds=(float(own.min()), float(own.max())),

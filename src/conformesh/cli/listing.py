@@ -24,11 +24,11 @@ def methods(as_json: bool) -> None:
     rows = [
         {
             "method": name,
-            "guarantee": method.guarantee,
-            "needs": method.needs,
-            "sends": method.sends,
-            "paper": method.paper,
-            "summary": method.summary,
+            "guarantee": method.description.guarantee,
+            "needs": method.description.needs,
+            "sends": method.description.sends,
+            "paper": method.description.paper,
+            "summary": method.description.summary,
             "options": _options(method.options),
         }
         for name, method in METHODS.items()

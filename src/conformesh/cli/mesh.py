@@ -180,7 +180,7 @@ def init(
     )
     if config.rule is not None:
         lines.append(("online", config.rule.words))
-    if get_method(method).needs == "server":
+    if get_method(method).description.needs == "server":
         lines.append(("note", f"{method} {FLOODS}"))
     lines.append(("next", f"read {root / 'README.md'}, then: conformesh mesh check {root}"))
     console.print_facts("conformesh mesh", lines)

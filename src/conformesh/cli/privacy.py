@@ -13,8 +13,8 @@ from conformesh.cli.private_runs import Explanation, explain_account, explain_pl
 from conformesh.cli.results import SavedRun, read_json, saved_result
 from conformesh.files.json_numbers import in_json
 from conformesh.kernels.ranks import exact_alpha
-from conformesh.methods import METHODS, get_method
-from conformesh.privacy.exposure import Exposure, exposure_of, exposure_of_result
+from conformesh.methods import METHODS, exposure_of_method, exposure_of_result, get_method
+from conformesh.privacy.exposure import Exposure
 
 COLUMNS = ("who learns", "what", "about", "numbers")
 
@@ -99,7 +99,7 @@ def privacy(
         chosen = checked_options(method, options)
         if get_method(method).private and chosen.get("epsilon") is not None:
             private = explain_plan(built, exact_alpha(level), chosen)
-        found = exposure_of(method, built, coalition=who, scores=scores_per_device, alpha=level, **chosen)
+        found = exposure_of_method(method, built, coalition=who, scores=scores_per_device, alpha=level, **chosen)
     if as_json:
         everything = {**found.to_dict(), **({} if private is None else {"private": private.to_dict()})}
         print(json.dumps(in_json(everything), allow_nan=False))

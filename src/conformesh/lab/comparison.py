@@ -306,7 +306,7 @@ def _traded(seed: int) -> list[tuple[str, str, dict[str, Any]]]:
     for schedule in SCHEDULES:
         for over in ways_for(schedule) if schedule != AUTO else ():
             found.append((f"{schedule} {over}", "e-dcp", {"schedule": schedule, "aggregate": over}))
-    for way in ways_of(name for name, entry in METHODS.items() if entry.paper == PAPER):
+    for way in ways_of(name for name, entry in METHODS.items() if entry.description.paper == PAPER):
         seeded = {"seed": seed} if "seed" in METHODS[way.method].option_names() else {}
         found.append((str(way), way.method, {**way.options, **seeded}))
     return found

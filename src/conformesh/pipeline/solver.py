@@ -645,7 +645,7 @@ def solve_draws(
         held = None if items is None else in_rows(host.blocks, host.share(rows_here(host, items)))
         block = Block(network, host.rows, sizes, kept, held, levels)
         begin(host.observer, block, method, wrong)
-        runs = 1 if joint else samples.trials * (len(levels) if entry.per_alpha else 1)
+        runs = 1 if joint else samples.trials * (len(levels) if entry.execution.per_alpha else 1)
         part, cost = host.run(run_method(method, block, mine, chosen, wrong), runs, wrong)
         outcome = Answers.joined(host.blocks, host.share(part))
     refuse_nan(outcome.thresholds, method)

@@ -271,5 +271,5 @@ def draw_methods(path: Path, measured: Sequence[Measured], alpha: float) -> None
 def hues_of_methods() -> dict[str, str]:
     """Return a colour for each method, the same in every picture; what needs a server is grey."""
     hues = itertools.cycle((MARKS[0][0], *HUES))
-    ordered = sorted(METHODS, key=lambda name: REACH.index(METHODS[name].needs))
-    return {name: MUTED if METHODS[name].needs == "server" else next(hues) for name in ordered}
+    ordered = sorted(METHODS, key=lambda name: REACH.index(METHODS[name].description.needs))
+    return {name: MUTED if METHODS[name].description.needs == "server" else next(hues) for name in ordered}

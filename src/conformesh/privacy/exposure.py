@@ -11,21 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from conformesh.common.names import listed
 from conformesh.graph.network import Network, weights_below
-from conformesh.kernels.ranks import Alpha, check_alpha
 from conformesh.privacy.attack import within_earshot
-
-if TYPE_CHECKING:
-    from conformesh.results.result import Result
 
 To = Literal["neighbours", "everybody", "a server", "the coalition"]
 Edges = Iterable[tuple[int, int]]
@@ -218,79 +213,11 @@ class Exposure:
         return f"a coalition of {who} has {len(self.bare)} of {others} other devices' own numbers"
 
 
-def exposure_of(
-    method: str,
-    network: Network,
-    *,
-    coalition: int | Sequence[Any] = 1,
-    scores: int = 50,
-    alpha: Alpha = 0.1,
-    masks: Edges | None = None,
-    **options: Any,
+def measure_exposure(
+    method: str, reveals: Reveals, where: Where, options: Any, coalition: int | Sequence[Any]
 ) -> Exposure:
-    """Say who would learn what from a run of a method on a mesh.
-
-    Parameters
-    ----------
-    method, options
-        What is to run, with its own options.
-    network
-        Who may talk to whom.
-    coalition
-        Names of devices that tell each other all they hear; or how many, and then those of that number that learn most.
-    scores, alpha
-        How many scores each device has, and the level, where the method chooses by these what to send.
-    masks
-        For masked sums, which pairs of devices share a mask, as rows; by default all.
-
-    Examples
-    --------
-    >>> from conformesh import Network
-    >>> print(exposure_of("h-dcp", Network.cycle(20), coalition=1).summary().partition(" has ")[2])
-    19 of 19 other devices' own numbers
-    """
-    where = Where(network.devices, network, scores=scores, alpha=check_alpha(alpha), masks=masks)
-    return _exposure(method, where, options, coalition)
-
-
-def exposure_of_result(
-    result: Result,
-    network: Network | None = None,
-    *,
-    coalition: int | Sequence[Any] = 1,
-    devices: int | None = None,
-    masks: Edges | None = None,
-) -> Exposure:
-    """Say what a run has revealed; with its `network` also what a coalition of devices has learned.
-
-    `devices` says how many took part, where the result is of one of them, as on a mesh. Facts of the result whose names
-    begin with "revealed" are handed on as they are.
-    """
-    from conformesh.methods import get_method, make_options
-
-    K = result.devices if devices is None else devices
-    if network is not None and network.devices != K:
-        raise ValueError(
-            f"the result is of {K} devices, and the network has {network.devices}; give the map of the run"
-        )
-    options: dict[str, Any] = {}
-    for name in get_method(result.method).option_names():
-        with suppress(ValueError):  # of what is no option: a fact that took its place, or one's own matrix by its name
-            make_options(result.method, {**options, name: result.options.get(name)})
-            options[name] = result.options.get(name)
-    where = Where(K, network, (), result.answers[0].examples // K, result.answers[0].alpha, result.options, masks)
-    found = _exposure(result.method, where, options, coalition)
-    said = {name: value for name, value in result.options.items() if name.startswith("revealed")}
-    return replace(found, network=result.network or found.network, facts=said)
-
-
-def _exposure(method: str, where: Where, given: Mapping[str, Any], coalition: int | Sequence[Any]) -> Exposure:
-    from conformesh.methods import get_method, make_options
-
-    reveals: Reveals | None = get_method(method).reveals
-    if reveals is None:
-        raise ValueError(f"nobody has said what method {method!r} reveals; add `reveals` to its line in METHODS")
-    options, network = make_options(method, given), where.network
+    """Say who learns what; `coalition` has names of devices, or a number: then those of that number that learn most."""
+    network = where.network
     if network is None:
         rows: tuple[int, ...] = ()
     elif isinstance(coalition, int):

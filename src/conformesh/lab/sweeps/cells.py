@@ -69,7 +69,7 @@ class MethodSpec:
     def rides_along(self, record: tuple[str, ...]) -> bool:
         """Whether draws and alphas may share a run without any recorded value showing it."""
         entry = get_method(self.name)
-        if entry.apart(make_options(self.name, requirement_in(dict(self.options))[1])):
+        if entry.execution.has_independent_draws(make_options(self.name, requirement_in(dict(self.options))[1])):
             return True
         drawn = "seed" in entry.option_names()  # then every draw has its own seed
         return not drawn and not OF_COMPANY & {*record}

@@ -123,7 +123,7 @@ def examine_authority(root: Path) -> list[ConfigError]:
 
 
 def _method(config: DeviceConfig) -> list[ConfigError]:
-    if get_method(config.method).needs == "server":
+    if get_method(config.method).description.needs == "server":
         return [ConfigError(config.name, FILE, "warning", f"method {config.method!r} {FLOODS}")]
     count = len(config.neighbours)
     words = f"{config.method}, {_asked(config)}, {len(config.devices)} devices, {count} of them neighbours"

@@ -144,7 +144,7 @@ class DeviceConfig:
         object.__setattr__(self, "options", {name: getattr(chosen, name) for name in self.options})
         if self.mode == "anytime":
             without_rounds(self.method, chosen)
-            if self.insecure and get_method(self.method).signed:
+            if self.insecure and get_method(self.method).signs_entries:
                 raise ValueError(
                     f"method {self.method!r} without rounds signs what devices say, with their certificates, and this "
                     "mesh is insecure; make one with certificates"

@@ -114,7 +114,7 @@ def vitals_of(now: dict[str, Any], interval: float) -> Vitals:
     }
     if found is None:
         return Vitals(**base)
-    together = get_method(found["method"]).needs != "nothing"
+    together = get_method(found["method"]).description.needs != "nothing"
     return Vitals(
         **base,
         certified=found["run"],

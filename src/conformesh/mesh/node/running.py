@@ -85,7 +85,7 @@ def make_device(
 
 def seal_of(config: DeviceConfig) -> Seal | None:
     """Return what signs the entries of a device, where its method asks for that."""
-    if not get_method(config.method).signed:
+    if not get_method(config.method).signs_entries:
         return None
     from conformesh.mesh.config.seal import CertificateSeal  # which takes cryptography into memory
 

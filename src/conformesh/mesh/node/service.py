@@ -293,7 +293,7 @@ class Node:
         # How long this takes must not tell how many scores a private device has.
         scores = 0 if self.config.is_private else len(self.scores.known)
         work = max(scores, len(self.config.devices))
-        return prepared(get_method(self.config.method).kernels, work)
+        return prepared(get_method(self.config.method).execution.kernels, work)
 
     def _serve(self, transport: Transport, once: bool) -> None:
         """Run one device after another over the same links, until the node stops or needs other links."""
