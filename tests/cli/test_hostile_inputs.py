@@ -84,7 +84,6 @@ TAMPERED_ANSWER: dict[str, dict[str, Any]] = {
 }
 TAMPERED: dict[str, dict[str, Any]] = {
     "answers": {"answers": []},
-    "method": {"method": "x"},
     "device_ids": {"device_ids": ["a", "a", "b", "c"]},
     "score": {"score": {"name": "nope"}},
     "classes": {"classes": ["cat", "cat"]},

@@ -153,8 +153,7 @@ def test_public_results_are_all_here():
 def test_names_are_shown_but_never_run(results):
     """The name of a device, a group and a class may hold anything."""
     for name in ("local", "Evaluation", "groups", "Detection", "Network"):
-        html = results[name]._repr_html_()
-        assert "&lt;script&gt;" in html, name
+        assert "&lt;script&gt;" in results[name]._repr_html_(), name
     strange = html.card(EVIL, kind="counted", claim=EVIL, rows=[(EVIL, EVIL)], parts=[html.table([EVIL], [[EVIL]])])
     assert checked(strange).find("div/b").text == EVIL
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from conformesh import Network, calibrate
+from conformesh import Network, calibrate, update
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.protocols.aggregate import AGGREGATORS, PREFERENCES, CannotAggregate, Price
 from conformesh.protocols.block import Block
@@ -63,7 +63,7 @@ def test_a_warm_start_costs_half():
     scores = [rng.random(50) for _ in range(20)]
     net = Network.complete(20)
     cold = calibrate(scores, net, 0.1, schedule="count", aggregate="flood", width=1, **PUBLISHED)
-    warm = cold.update(scores, net)
+    warm = update(cold, scores, net)
     assert warm.threshold == cold.threshold
     assert (warm.cost.rounds, cold.cost.rounds) == (4, 9)
 
