@@ -237,13 +237,13 @@ def test_a_probe_that_cannot_be_closed_is_deleted(tmp_path, monkeypatch):
 
 def test_health_is_judged_by_the_patience_that_was_reloaded(node):
     toml = node.config.folder / "device.toml"
-    before = node.config.patience
+    before = node.config.timing.patience
     toml.write_text(toml.read_text().replace(f"patience = {before}", "patience = 300.0"))
     node.reload()
     node._look_at_files(at_once=True)
     node.state.request()
-    assert node.config.patience == 300.0 != before
-    assert node.state.snapshot()["request"]["patience"] == 300.0 + node.config.settings.linger
+    assert node.config.timing.patience == 300.0 != before
+    assert node.state.snapshot()["request"]["patience"] == 300.0 + node.config.peer_settings.linger
 
 
 def test_the_interval_of_a_neighbour_is_read_from_its_heartbeat(node):

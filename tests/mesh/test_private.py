@@ -136,7 +136,7 @@ def test_a_key_that_is_not_signed_for_this_attempt_ends_it_before_any_number(tmp
         ({"insecure": True}, "by keys that devices sign with their certificates, and this mesh is insecure"),
         ({"on_lost": "continue"}, "the sum over those who are left would tell that of who is lost; use on_lost 'fail'"),
         (
-            {"online": {"step": 0.05}},
+            {"online": {"learning": 0.05, "local": 0.05, "bound": 1.0}},
             r"\[online\] tells everybody how many labels.*raises drift alarms that others hear",
         ),
         ({"mode": "anytime"}, "method 'p-dcp' needs rounds; use mode rounds"),
@@ -145,7 +145,7 @@ def test_a_key_that_is_not_signed_for_this_attempt_ends_it_before_any_number(tmp
 def test_what_would_tell_of_single_devices_is_refused_beside_a_private_method(changes, words):
     with pytest.raises(ValueError, match=words):
         config(method="p-dcp", **changes)
-    assert config(method="p-dcp", on_lost="continue", options={"epsilon": 1.0}).method == "p-dcp"
+    assert config(method="p-dcp", on_lost="continue", options={"epsilon": 1.0}).run.method == "p-dcp"
 
 
 # --- releases ---------------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_an_epoch_is_released_as_often_as_agreed(tmp_path):
 def test_an_exact_run_is_followed_by_none_with_epsilon(tmp_path):
     Mesh(tmp_path / "m").play()
     mesh = Mesh(tmp_path / "m")
-    mesh.configs = [replace(one, options=NOISY) for one in mesh.configs]
+    mesh.configs = [one.change(options=NOISY) for one in mesh.configs]
     devices = mesh.play()
     assert any("epoch 1 was counted without noise" in str(device.error) for device in devices)
     assert {device.phase for device in devices} == {"failed"}

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -267,7 +266,11 @@ def test_sighup_reads_the_files_again_and_ends_nothing():
             good = good.replace(old, new)
         toml.write_text(good)
         process.send_signal(signal.SIGHUP)
-        wait_for(lambda: logged("reloaded: device.toml, scores, certificate; alpha of device.toml count from the next"))
+        wait_for(
+            lambda: logged(
+                "reloaded: device.toml, scores, certificate; guarantee.alpha of device.toml count from the next"
+            )
+        )
         expected = simulated(folders[1], held)
         wait_for(lambda: after(clients, run)[1] == expected)
         assert process.poll() is None
@@ -476,7 +479,7 @@ def test_a_file_whose_last_record_is_incomplete_is_not_used(tmp_path, ending):
     write(whole, ["device-00"] * 7, np.arange(7.0) + 0.25)
     data = gzip.compress(whole.read_bytes()) if ending == "csv.gz" else whole.read_bytes()
     cuts = range(len(data) - 14, len(data) - 4) if ending == "csv" else range(len(data) * 4 // 5, len(data))
-    config = replace(read_device(folders[0]), scores=f"scores.{ending}")
+    config = read_device(folders[0]).change(file=f"scores.{ending}")
     for size in (*cuts, len(data)):
         config.path("scores").write_bytes(data[:size])
         watch = ScoreWatch(config)

@@ -339,7 +339,7 @@ def learning(monkeypatch):
     """Three devices, of which the first two learn; the disk is quick."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     with short_folder() as root, ExitStack() as stack:
-        found = Mesh(root / "m", stack, online={"learning": 0.05, "local": 0.05, "bound": 1.0})
+        found = Mesh(root / "m", stack, learning=0.05, local=0.05, bound=1.0)
         found.learners = []
         for folder in found.folders[:2]:
             found.services[folder.name].stop()

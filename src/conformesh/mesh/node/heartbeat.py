@@ -28,9 +28,9 @@ class Beating:
     """The pulse of one node, safe to ask from any thread."""
 
     def __init__(self, config: DeviceConfig, state: NodeState) -> None:
-        self._state, self._interval = state, config.pulse
+        self._state, self._interval = state, config.timing.heartbeat
         self._lock = threading.Lock()
-        self._pulses = Pulses(config.name, config.pulse or 1.0, int(time.time()))
+        self._pulses = Pulses(config.name, config.timing.heartbeat or 1.0, int(time.time()))
         self._complained = False
         self.under(config)
 

@@ -82,7 +82,7 @@ class OnlineLearning:
     """
 
     def __init__(self, config: DeviceConfig, state: NodeState) -> None:
-        rule = config.rule
+        rule = config.learner
         assert rule is not None  # else there is nothing to learn by
         self.rule, self.score, self._config = rule, config.chosen_score, config
         self._path, self._state = config.folder / FILE, state

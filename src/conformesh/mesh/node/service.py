@@ -78,7 +78,7 @@ class Node:
             config.name,
             [neighbour.name for neighbour in config.neighbours],
             patience=_total_patience(config),
-            heartbeat=config.pulse,
+            heartbeat=config.timing.heartbeat,
             private=config.is_private,
         )
         self.members = Membership(config)
@@ -91,7 +91,7 @@ class Node:
         self.pending = PendingRun(config.folder)
         self.shown = SearchProgress()
         self.beating = Beating(config, self.state)
-        self.online = None if config.rule is None else OnlineLearning(config, self.state)
+        self.online = None if config.learner is None else OnlineLearning(config, self.state)
         self.privacy = PrivacyWatch(config) if config.is_private else None
         self._asked = threading.Event()  # for a new run, by a local program
         self._asked_in = 0  # the run that was the last one when the device was told so
@@ -293,7 +293,7 @@ class Node:
         # How long this takes must not tell how many scores a private device has.
         scores = 0 if self.config.is_private else len(self.scores.known)
         work = max(scores, len(self.config.devices))
-        return prepared(get_method(self.config.method).kernels, work)
+        return prepared(get_method(self.config.run.method).kernels, work)
 
     def _serve(self, transport: Transport, once: bool) -> None:
         """Run one device after another over the same links, until the node stops or needs other links."""
@@ -312,7 +312,7 @@ class Node:
                 if error is not None:
                     raise error
                 return
-            if error is None or time.monotonic() - began >= self.config.patience:
+            if error is None or time.monotonic() - began >= self.config.timing.patience:
                 pause = SHORTEST  # who pauses is not heard: parts that are healed would wait for each other
             if error is not None:
                 self._pause(pause, transport)
@@ -598,4 +598,4 @@ def _in_words(result: Result) -> tuple[str, str]:
 
 def _total_patience(config: DeviceConfig) -> float:
     """Return how long a requested run may take to advance: it begins when the last result is `linger` seconds old."""
-    return config.patience + config.settings.linger
+    return config.timing.patience + config.peer_settings.linger
