@@ -50,7 +50,7 @@ def busy():
     node.refused("b", 'a "bad"\nframe\\')
     node.refused(None, "stranger")
     node.inspected(1_800_000_000.0, 2)
-    node.gathered({"heard": ["a", "b"], "of": 3, "reasons": {}, "not_agreeing": {}, "liars": []})
+    node.gathered({"heard": ["a", "b"], "of": 3, "reasons": {}, "not_agreeing": {}, "byzantine": []})
     return node
 
 

@@ -25,8 +25,8 @@ from conformesh.mesh.node import running
 from conformesh.mesh.node.heartbeat import vitals_of
 from conformesh.mesh.node.state import NodeState, Trouble
 from conformesh.mesh.node.status_updates import StatusFeed
+from conformesh.peer.json_bodies import Hello
 from conformesh.peer.loopback import LinkFaults, Pause, drawn_faults
-from conformesh.peer.words import Hello
 from conformesh.privacy.account import FILE, Account, read_account
 from conformesh.privacy.histogram import Release
 from conformesh.protocols import p_dcp
@@ -472,7 +472,7 @@ def test_two_clocks_at_the_end_of_an_epoch(tmp_path, ahead, epoch):
 
 
 def test_a_device_that_claims_two_epochs_is_found_out(tmp_path):
-    """At the end of an epoch a liar could have some devices count one epoch, and others the next: flooding notices."""
+    """At the end of an epoch a Byzantine device could tell devices different epochs: flooding notices."""
     network, table = Network.cycle(5), [np.linspace(0.1, 0.9, 60)] * 5
 
     def secrets(claimed):

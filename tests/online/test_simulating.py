@@ -12,7 +12,7 @@ from conformesh.engines.faulty import Weather
 from conformesh.graph.weights import metropolis
 from conformesh.online import ACI, LEARNERS, Decaying, QuantileTracker, Rule, online, recommended
 from conformesh.online.arrivals import Arrivals
-from conformesh.online.links import Links
+from conformesh.online.couplings import Links
 from conformesh.protocols.faults import Faults
 from tests.online import reference
 from tests.online.adversary import World
@@ -272,7 +272,7 @@ def test_labels_queue_in_the_order_of_examples():
         ({"learner": QuantileTracker(0.2)}, "alpha is 0.1, and that of the learner 0.2"),
         ({"scale": 0.0}, "without a scale a learner must be named"),
         ({"largest": 0.5}, "largest must be a bound"),
-        ({"faults": Faults(byzantine=(1,), attack="silent")}, "no liars"),
+        ({"faults": Faults(byzantine=(1,), attack="silent")}, "no Byzantine devices"),
         ({"local": -1.0}, "local must be at least 0"),
     ],
 )

@@ -1,6 +1,6 @@
 """A device without rounds: it says what it has, hears what there is, and holds a certified threshold at every moment.
 
-Entries only grow (`shelf`). A device sends a neighbour what that one is not known to have, again and again until the
+Entries only grow (`entries`). A device sends a neighbour what that one is not known to have, again and again until the
 neighbour says that it has it; every frame says what its sender has. What arrives in any order, twice or late is kept or
 known already, and a neighbour that is slow, away or gone holds nobody up.
 
@@ -14,7 +14,7 @@ Runs        numbered. A greater number ends a smaller one. Who starts with other
             for a greater one; so do two devices that have the same entries and not the same words in them, because
             somebody has lost its journal and its scores have changed
 Reasons     a device that cannot take part says why, in an entry of its own, and passes on what the others say
-Liars       with a seal, what a device has not signed is refused, and two different signed entries of one device are a
+Byzantine   with a seal, what a device has not signed is refused, and two different signed entries of one device are a
             proof that everybody gets: it counts as not heard from then on
 Memory      a device that has just started may have signed entries that its journal does not know of: the journal was
             deleted, or restored from a backup. Before it signs anything in a run that it cannot know, it asks every
@@ -32,13 +32,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.peer.entry_store import REASON, SLOTS, STAGES, key_of, keys_of
+from conformesh.peer.entries import REASON, SLOTS, STAGES, key_of, keys_of
+from conformesh.peer.entry_exchange import MOST_CLASHES, PeerSpreading
 from conformesh.peer.frames import unpack_number
-from conformesh.peer.linked import Make
+from conformesh.peer.json_bodies import in_a_line
+from conformesh.peer.links import Make
 from conformesh.peer.memory import Heading
 from conformesh.peer.settings import PeerError, failure_of
-from conformesh.peer.spreading import MOST_CLASHES, PeerSpreading
-from conformesh.peer.words import in_a_line
 from conformesh.protocols.messages import Gather, Gathered, Packets
 
 
@@ -224,7 +224,7 @@ class AsyncDevice(PeerSpreading):
         devices, strings = self.full.devices, []
         heard: NDArray[np.bool_] = np.zeros(devices, dtype=np.bool_)
         disputed: NDArray[np.bool_] = np.zeros(devices, dtype=np.bool_)
-        disputed[list(self.liars)] = True
+        disputed[list(self.byzantine)] = True
         for k in range(devices):
             key = key_of(k, stage)
             heard[k] = self._usable(key) and self._passes(key, message)

@@ -1,4 +1,4 @@
-"""Entries that are signed by the key of a device's certificate, and found out to be: what liars cannot forge.
+"""Sign entries with the key of a device's certificate and check them: Byzantine devices cannot forge them.
 
 A signature travels with the certificate that it is to be checked with, so that nobody must know certificates before.
 That one counts if this mesh's authority has signed it, it is in time, it names the owner, and the roster lets it in:
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from conformesh.mesh.config.certificate_names import not_accepted
 from conformesh.mesh.config.certificates import Identity, identity_of, load_certificate, load_key, needs_cryptography
 from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.peer.entry_store import sealed, unsealed
+from conformesh.peer.entries import sealed, unsealed
 from conformesh.peer.frames import FrameError
 
 MOST_KNOWN = 1024  # certificates that are remembered: a stranger must not fill the memory

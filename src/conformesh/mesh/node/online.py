@@ -43,7 +43,7 @@ from conformesh.mesh.node.observations import (
     encode,
 )
 from conformesh.mesh.node.state import NodeState
-from conformesh.online.accounts import DeviceAccount
+from conformesh.online.bounds import DeviceAccount
 from conformesh.online.counters import Counters
 from conformesh.peer.journal import FileJournal
 

@@ -20,7 +20,7 @@ MOST = 20  # parts that the printed table shows
 SHORT = 5  # answers with too few examples that a warning names
 FEATURES = 6  # of a centre that are shown
 # the facts of a certificate, which come first
-CERTIFIED = ("rank", "mean loss", "private", "about", "of", "liars", "weights", "epsilon", "assuming")
+CERTIFIED = ("rank", "mean loss", "private", "about", "of", "byzantine", "weights", "epsilon", "assuming")
 CERTIFIED_SIDES = ("lower side", "upper side", "both")
 Fact = tuple[str, str]
 
@@ -164,7 +164,7 @@ def _answer_facts(result: Result) -> list[Fact]:
     if result.controlled:
         lines.append(("mean loss", _losses(result, answer)))
     if {"rank", "mean loss", "private"} & {*said}:
-        lines += [(name, said[name]) for name in ("rank", "private", "about", "of", "liars") if name in said]
+        lines += [(name, said[name]) for name in ("rank", "private", "about", "of", "byzantine") if name in said]
     if result.guarantee.weighting is not None:
         bound = result.guarantee.weighting.bound
         lines.append(("weights", f"at most {bound:g}: how much likelier a new example is, up to a factor"))
@@ -196,7 +196,7 @@ def _shared_facts(result: Result) -> list[Fact]:
     lines = [(f"{result.what}s", several(len(result), "answer")), ("guarantee", claim)]
     if groups is not None and groups.rule:
         lines.append(("rule", f"{groups.rule}: {GROUP_RULES[groups.rule]}"))
-    lines += [(name, said[name]) for name in ("about", "of", "liars", "weights", "assuming") if name in said]
+    lines += [(name, said[name]) for name in ("about", "of", "byzantine", "weights", "assuming") if name in said]
     return [*lines, *_recorded(result)]
 
 
@@ -292,9 +292,9 @@ def summary(result: Result) -> str:
     return "\n".join([head, *lines, *more])
 
 
-def html(result: Result) -> str:
+def result_card(result: Result) -> str:
     """Return the HTML form: the certificate first, then the rest, then thresholds by device or by part."""
-    from conformesh.plots import html as cards
+    from conformesh.plots import html
 
     kinds = kinds_of(result)
     kind = result.certificate.kind if result.sides is not None else kinds[0] if len(kinds) == 1 else ""
@@ -306,11 +306,11 @@ def html(result: Result) -> str:
     rows += [("note", note) for note in result.notes]
     if len(result) == 1:
         pairs = zip(result.device_ids, result.thresholds.tolist(), strict=True)
-        marks = {name: cards.Mark(value, value, value) for name, value in pairs}
-        parts = [cards.marks(marks, result.what, "device")] if len({*marks.values()}) > 1 else []
+        marks = {name: html.Mark(value, value, value) for name, value in pairs}
+        parts = [html.marks(marks, result.what, "device")] if len({*marks.values()}) > 1 else []
     elif result.sides is not None:
         parts = []
     else:
         head, *lines = table(result)
-        parts = [cards.table(head, lines, right=head[1:], most=None, more=len(result.parts) - len(lines))]
-    return cards.card(title(result), kind=kind, claim=claim, rows=rows, parts=parts)
+        parts = [html.table(head, lines, right=head[1:], most=None, more=len(result.parts) - len(lines))]
+    return html.card(title(result), kind=kind, claim=claim, rows=rows, parts=parts)
