@@ -29,7 +29,6 @@ from conformesh.cli.command import (
     Whole,
 )
 from conformesh.cli.recording import DEFAULT, FLAG, Outlets
-from conformesh.protocols.options import option_from_text
 
 if TYPE_CHECKING:
     from dataclasses import Field
@@ -551,6 +550,7 @@ def read_settings(pairs: Sequence[str]) -> dict[str, Any]:
     """Read ``--set section.name=value`` words, by the name of the setting; lists are separated by commas."""
     from conformesh.cli.command import split_commas
     from conformesh.mesh.config.settings import find_setting
+    from conformesh.protocols.options import option_from_text
 
     found: dict[str, Any] = {}
     for pair in pairs:
@@ -692,6 +692,7 @@ def method_options(*methods: str, chosen: bool = False) -> OptionGroup:
 def checked_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that were given, in the types of the method and after it has accepted them."""
     from conformesh.methods import get_method, make_options
+    from conformesh.protocols.options import option_from_text
 
     get_method(method)  # an unknown name is said first
     chosen = {name: value for name, value in given.items() if value is not None}
@@ -723,6 +724,8 @@ def chosen_faults(pairs: Sequence[str]) -> Faults | None:
 
 def key_values(pairs: Sequence[str], what: str, hints: Mapping[str, Any]) -> dict[str, Any]:
     """Read ``key=value`` words; each value takes the type that `hints` gives its key (unknown keys stay text)."""
+    from conformesh.protocols.options import option_from_text
+
     found: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
