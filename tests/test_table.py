@@ -23,6 +23,7 @@ from conformesh import (
     p_values,
     quantiles,
     scores,
+    update,
 )
 from conformesh.lab.comparison import compare, ways_of
 from conformesh.scores import losses
