@@ -14,6 +14,8 @@ import pytest
 
 pytest.importorskip("cryptography", reason="certificates need the extra mesh")
 
+from msgspec import to_builtins
+
 from conformesh import Network
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.config import seal as seals
@@ -23,7 +25,8 @@ from conformesh.mesh.config.folders import init_mesh, reissue_device
 from conformesh.mesh.config.own_scores import OwnScores
 from conformesh.mesh.node import running
 from conformesh.mesh.node.heartbeat import vitals_of
-from conformesh.mesh.node.state import NodeState, Trouble
+from conformesh.mesh.node.state import NodeState
+from conformesh.mesh.node.status import Trouble
 from conformesh.mesh.node.status_updates import StatusFeed
 from conformesh.peer.loopback import LinkFaults, Pause, drawn_faults
 from conformesh.peer.words import Hello
@@ -519,7 +522,7 @@ def shown(mesh, devices, k, where):
     status, _ = seen.ask()
     return said | {
         "view": repr(fields_of(status)),
-        "pulse": repr(vitals_of(node.shared_snapshot(), 1.0)),
+        "pulse": repr(vitals_of(node.shared_status(), 1.0)),
         "words": str(result),
         "file": result.to_json(),
     }
@@ -643,8 +646,8 @@ def test_failures_look_alike_to_others():
         node.fail(f"device holds {len(code)} scores", code)
         with serving(node, "tcp") as service:
             said = {path: ask(service, "GET", path)[2] for path in ("/status", "/health", "/metrics", "/threshold")}
-        found.add(repr((said, vitals_of(node.shared_snapshot(), 1.0))))
-        own.add(repr(node.snapshot()))
+        found.add(repr((said, vitals_of(node.shared_status(), 1.0))))
+        own.add(repr(to_builtins(node.status())))
     assert len(found) == 1
     assert len(own) == 7
     assert "device holds" not in found.pop()
