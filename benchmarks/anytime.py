@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from byzantine import Draw, drawn, outputs
 from harness import Row, Series
-from liars import Draw, drawn, outputs
 from numpy.typing import NDArray
 
 from conformesh import Network

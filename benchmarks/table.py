@@ -20,7 +20,7 @@ TITLES = {
     "methods": "The paper's methods beside slow twins",
     "detection": "Detection with a false discovery rate",
     "limits": "Limits",
-    "liars": "Liars: coverage of the honest, and labels in a set",
+    "byzantine": "Byzantine devices: coverage of the honest, and labels in a set",
     "lossy": "Networks that lose messages",
     "anytime": "Networks that wait, lose and change: without rounds and in rounds",
     "view": "The view in a browser",

@@ -214,7 +214,7 @@ METHODS: dict[str, Method] = {
         paper="",
         summary="holds whatever some devices say: histograms, trimmed",
         weights=lambda options: "said",
-        tolerates=lambda options: frozenset({"liars"}),
+        tolerates=lambda options: frozenset({"byzantine"}),
         asynchronous=at("r_dcp.without_agreement"),
         signed=True,
         reveals=at("exposures.r_dcp"),
@@ -467,7 +467,7 @@ def run_method(
 
 
 def attack_of(faults: Faults | None) -> Any:
-    """Return what liars do to what they say, where there are any."""
+    """Return what Byzantine devices do to what they say, where there are any."""
     if faults is None or not faults.byzantine:
         return None
     from conformesh.protocols.attacks import make_attack  # a device of a mesh attacks nobody

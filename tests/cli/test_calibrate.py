@@ -37,7 +37,7 @@ CERTIFICATE = {
     "test",
     "losses",
     "heard",
-    "liars",
+    "byzantine",
     "noise",
 }
 COST = {"rounds", "numbers_per_device", "bits_per_device"}

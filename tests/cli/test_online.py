@@ -141,7 +141,7 @@ def test_an_interrupted_run_without_a_file_says_what_would_have_kept_it(run, str
         (("--alpha", "1.5"), "alpha"),
         (("--out", "p.txt"), "the picture must end in"),
         (("--rows", "rows.txt"), "rows.txt: the name must end in .csv or .parquet or .npz"),
-        (("--fault", "liars=1"), "liars and attack go together"),
+        (("--fault", "byzantine=1"), "Byzantine devices and attack go together"),
     ],
 )
 def test_mistakes_in_words(run, stream, words, why):

@@ -37,7 +37,7 @@ OPTIONS = {
         {"bins": 20, "consensus": "finite-time"},
         {"bins": 20, "consensus": "projection", "rounds": 20},
     ],
-    "r-dcp": [{"bins": 30}, {"grid": "own"}, {"liars": 2, "range": (-1.0, 2.0)}],
+    "r-dcp": [{"bins": 30}, {"grid": "own"}, {"byzantine": 2, "range": (-1.0, 2.0)}],
     "p-dcp": [
         {},
         {"aggregate": "flood", "grid": "linear", "range": (-2.0, 3.0)},

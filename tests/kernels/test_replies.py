@@ -279,7 +279,7 @@ def test_scores_that_are_mostly_equal_are_listed_instead_of_sketched():
         assert found[2] == (runs if listed else -1)
 
 
-# --- what a liar says -------------------------------------------------------------------------------------------------
+# --- what a Byzantine device says -------------------------------------------------------------------------------------
 
 QUESTIONS = [
     ask(),

@@ -93,7 +93,7 @@ KINDS = ("hello", "data", "ready", "finished", "failed")
 
 
 def forged(config, rounds=(9,)):
-    """What a liar says under the name of the other device, by kind of frame: each would do harm, if it were heard."""
+    """What an impostor says under the name of the other device, by kind of frame: each would do harm if accepted."""
     other = 1 - config.row
     device = make_device(config, read_own_scores(config), MemoryJournal())
     hello = Hello(device.agreement, 1, frozenset())
@@ -127,7 +127,7 @@ def recorded(configs):
     return tape[:: max(1, len(tape) // 200)]
 
 
-class Liar:
+class Impostor:
     """A zenoh session with links to both devices that publishes under their keys; made by hand, with no rules.
 
     `identity` is a folder with a certificate, or "none" for TLS without one; None speaks without TLS.
@@ -186,11 +186,11 @@ class Liar:
         self.thread.join()
 
 
-def lied_to(folders, liars):
-    """Run two devices beside liars."""
+def lied_to(folders, impostors):
+    """Run two devices beside impostors."""
     with contextlib.ExitStack() as stack:
-        for liar in liars:
-            stack.enter_context(liar)
+        for impostor in impostors:
+            stack.enter_context(impostor)
         return run_both(folders)
 
 
@@ -218,20 +218,22 @@ def test_nobody_else_is_heard_whatever_it_says(tmp_path, monkeypatch):
         "revoked": root / "revoked" / "device-02",
         "plaintext": None,
     }
-    liars = {name: Liar(folders, identity, replay=name == "off the roster") for name, identity in identities.items()}
-    found = lied_to(folders, liars.values())
+    impostors = {
+        name: Impostor(folders, identity, replay=name == "off the roster") for name, identity in identities.items()
+    }
+    found = lied_to(folders, impostors.values())
     assert [code for code, _, _ in found] == [0, 0], found
     assert [(threshold_in(result), result["run"]) for _, result, _ in found] == [(x, 1) for x in expected]
     assert not any("refused" in log for _, _, log in found)  # nothing of it came as far as the device
-    linked = {name for name, liar in liars.items() if liar.links}
+    linked = {name for name, impostor in impostors.items() if impostor.links}
     assert linked == {"off the roster", "revoked"}  # signed by the authority: a link, and no word on it
 
 
 @pytest.mark.parametrize("kind", ["hello", "failed", "data"])
-def test_without_certificates_a_liar_is_heard(tmp_path, kind):
+def test_without_certificates_an_impostor_is_heard(tmp_path, kind):
     """What the test above rests on: the same lies do harm where nobody has to show a certificate.
 
-    The second device starts when the liar has a link to the first; its lies sweep over all rounds, again and again, so
+    The second device starts when the impostor has a link to the first; its lies sweep over all rounds, repeatedly, so
     that they meet the run wherever it is. On a busy machine they may miss it: that they can do harm is the point.
     """
     assert any(harm_is_done(tmp_path / str(attempt), kind) for attempt in range(3))
@@ -241,11 +243,11 @@ def harm_is_done(folder, kind):
     folders, expected = make_mesh(
         folder, Network.chain(2), "q-dcp", options={"rounds": 400}, patience=4.0, insecure=True
     )
-    with Liar(folders, kinds=(kind,), rounds=range(400)) as liar:
+    with Impostor(folders, kinds=(kind,), rounds=range(400)) as impostor:
         first = start(folders[0])
-        wait_for(lambda: liar.links or first.poll() is not None)
+        wait_for(lambda: impostor.links or first.poll() is not None)
         both = (first, start(folders[1]))
-        with contextlib.suppress(AssertionError):  # who takes the liar for its neighbour waits as long as it speaks
+        with contextlib.suppress(AssertionError):  # who takes the impostor for its neighbour waits as long as it speaks
             wait_for(lambda: all(process.poll() is not None for process in both), 5)
     found = [finish(process, 60) for process in both]
     right = [(0, x, 1) for x in expected]

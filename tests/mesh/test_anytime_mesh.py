@@ -20,7 +20,7 @@ pytest.importorskip("cryptography", reason="a mesh needs certificates: pip insta
 
 
 @pytest.mark.parametrize(
-    ("method", "options"), [("e-dcp", {}), ("r-dcp", {"liars": 1, "grid": "own"})], ids=["e-dcp", "r-dcp"]
+    ("method", "options"), [("e-dcp", {}), ("r-dcp", {"byzantine": 1, "grid": "own"})], ids=["e-dcp", "r-dcp"]
 )
 def test_every_device_ends_with_the_simulators_threshold(tmp_path, method, options):
     """Those of r-dcp are signed with the keys of the certificates."""

@@ -475,7 +475,7 @@ def test_two_clocks_at_the_end_of_an_epoch(tmp_path, ahead, epoch):
 
 
 def test_a_device_that_claims_two_epochs_is_found_out(tmp_path):
-    """At the end of an epoch a liar could have some devices count one epoch, and others the next: flooding notices."""
+    """At the end of an epoch a Byzantine device could tell devices different epochs: flooding notices."""
     network, table = Network.cycle(5), [np.linspace(0.1, 0.9, 60)] * 5
 
     def secrets(claimed):

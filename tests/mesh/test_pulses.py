@@ -1,4 +1,4 @@
-"""Pulses: everybody hears of everybody, the newest counts, and a liar cannot speak for a neighbour."""
+"""Pulses: everybody hears of everybody, the newest counts, and a Byzantine device cannot speak for a neighbour."""
 
 import math
 
@@ -157,7 +157,7 @@ def test_the_newest_counts_in_whatever_order_and_however_often(heard, random):
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(stamps, st.integers(0, 10**6), st.booleans()), max_size=20), st.integers(0, 2**50))
-def test_a_liar_cannot_speak_for_a_neighbour(lies, far):
+def test_a_byzantine_device_cannot_speak_for_a_neighbour(lies, far):
     """b is a neighbour and says of itself that it is well; d is a neighbour too, and says anything of b and of a."""
     one = Pulses("a", 1.0, 7)
     one.under(NAMES, ["b", "d"], 1)

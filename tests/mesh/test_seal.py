@@ -152,7 +152,7 @@ def test_two_signatures_of_one_text_prove_nothing(root, how):
     assert device.counts.refused == {"a proof of two entries that are the same": 1}
     hear(device, 1, 0, [(key, first)])
     hear(device, 1, 0, [(key, second)])
-    assert device.liars == ()
+    assert device.byzantine == ()
     assert device.survivors == (0, 1)
 
 
@@ -162,12 +162,12 @@ def test_two_texts_with_real_signatures_are_a_proof_that_others_accept(root):
     other_report = reports_said([Report.of(np.zeros(20), 0.0, 1.0, 16)])
     for text in (report(), other_report):
         hear(device, 1, 0, [(key, signed_at_random(device, root, "device-01", key, text))])
-    assert device.liars == (1,)
+    assert device.byzantine == (1,)
     hear(other, 1, 0, [(key_of(1, PROOF), device._entries[key_of(1, PROOF)])])
-    assert other.liars == (1,)
+    assert other.byzantine == (1,)
 
 
-def test_signed_nonsense_counts_among_the_liars(root):
+def test_signed_nonsense_counts_among_the_byzantine_devices(root):
     """What nobody could say, with a good signature, is a proof: it is spent from f, and left out of the threshold."""
     device = device_of(root)
     key = key_of(1, 0)
@@ -182,4 +182,4 @@ def test_signed_nonsense_counts_among_the_liars(root):
         entry = signed_at_random(late, root, f"device-0{row}", key_of(row, 0), b"nonsense")
         hear(late, 1, 0, [(key_of(row, 0), entry)])
     assert late.result is None
-    assert "devices {device-01, device-02} are proven to lie and liars=1" in str(late.error)
+    assert "devices {device-01, device-02} are proven to lie and byzantine=1" in str(late.error)

@@ -272,7 +272,7 @@ def test_labels_queue_in_the_order_of_examples():
         ({"learner": QuantileTracker(0.2)}, "alpha is 0.1, and that of the learner 0.2"),
         ({"scale": 0.0}, "without a scale a learner must be named"),
         ({"largest": 0.5}, "largest must be a bound"),
-        ({"faults": Faults(byzantine=(1,), attack="silent")}, "no liars"),
+        ({"faults": Faults(byzantine=(1,), attack="silent")}, "no Byzantine devices"),
         ({"local": -1.0}, "local must be at least 0"),
     ],
 )

@@ -305,7 +305,7 @@ class Babbles(AsyncDevice):
 
 
 def test_one_that_babbles_is_left_out_by_all_and_costs_no_run():
-    """Whoever has noticed and whoever has not yet have the same entries, and do not take each other for liars."""
+    """Whoever has noticed and whoever has not yet have the same entries, and do not count each other as Byzantine."""
     network = Network.complete(4)
     scores = drawn(network, 6, low=20, high=30)
     kinds = {2: Babbles}

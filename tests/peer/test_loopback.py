@@ -95,16 +95,16 @@ def lying(protocol, rng):
 
 @pytest.mark.parametrize("options", SCHEDULES, ids=lambda options: "-".join(options.values()))
 @pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, 200), marks=pytest.mark.slow)], ids=["few", "many"])
-def test_what_a_liar_says_ends_in_words(options, seeds):
+def test_what_a_byzantine_device_says_ends_in_words(options, seeds):
     """Every device ends, with a threshold or with an error that says who cannot be understood; none hangs or breaks."""
     network, said = Network.chain(5), []
     for seed in seeds:
         rng, scores = np.random.default_rng([8, seed]), drawn_scores(network, seed)
-        liar, honest = int(rng.integers(5)), starter(network, scores, **options)
+        byzantine, honest = int(rng.integers(5)), starter(network, scores, **options)
 
-        def start(k, journal, liar=liar, honest=honest, rng=rng):
+        def start(k, journal, byzantine=byzantine, honest=honest, rng=rng):
             device = honest(k, journal)
-            if k == liar:
+            if k == byzantine:
                 make = device.make
                 device.make = lambda net, row: lying(make(net, row), rng)
             return device
@@ -169,11 +169,11 @@ def test_false_sizes_end_in_words_or_do_no_harm(options, seeds):
     for seed in seeds:
         network = [Network.chain(5), Network.cycle(6), Network.star(5), Network.complete(4), Network.chain(2)][seed % 5]
         rng, scores = np.random.default_rng([9, seed]), drawn_scores(network, seed)
-        liar, honest = int(rng.integers(network.devices)), starter(network, scores, **options)
+        byzantine, honest = int(rng.integers(network.devices)), starter(network, scores, **options)
 
-        def start(k, journal, liar=liar, honest=honest, rng=rng, devices=network.devices):
+        def start(k, journal, byzantine=byzantine, honest=honest, rng=rng, devices=network.devices):
             device = honest(k, journal)
-            if k == liar:
+            if k == byzantine:
                 make = device.make
                 device.make = lambda net, row: lying_about_sizes(make(net, row), rng, devices)
             return device
@@ -181,7 +181,7 @@ def test_false_sizes_end_in_words_or_do_no_harm(options, seeds):
         played = play(network, start, LinkFaults(), rng, limit=LIMIT)
         assert {device.phase for device in played.devices} in ({"finished"}, {"failed"})
         assert max(device._stopped_at for device in played.devices) < Settings().patience + 5
-        assert len({*thresholds([device for device in played.devices if device.row != liar])}) == 1
+        assert len({*thresholds([device for device in played.devices if device.row != byzantine])}) == 1
         said += [str(device.error) for device in played.devices if device.phase == "failed"]
     assert said
     reasons = ("trusted", "contradict", "has heard nothing of", "over flood", "says cannot be used")

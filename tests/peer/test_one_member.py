@@ -20,7 +20,7 @@ from conformesh.peer.settings import Settings
 from conformesh.peer.words import MOST_AHEAD, MOST_RUNS, Hello, News
 from conformesh.protocols.messages import Gather, Max, Packets
 from tests.peer.heard import drawn
-from tests.peer.test_anytime_liars import Secret, robust, said
+from tests.peer.test_async_byzantine import Secret, robust, said
 from tests.peer.test_device import Hand
 
 FOUR = Network.complete(4)
@@ -290,7 +290,7 @@ def test_in_rounds_a_member_can_say_that_others_are_ready_or_done():
 
 def signing_device(row=0, run=1, **options):
     network = Network.complete(3)
-    device = robust(network, drawn(network, 5, low=8), liars=0)(row, MemoryJournal())
+    device = robust(network, drawn(network, 5, low=8), byzantine=0)(row, MemoryJournal())
     device.agreement |= options
     device.number = run
     device._clear()
@@ -331,7 +331,7 @@ def forgetful(network, scores, others, old=None):
 
 @pytest.mark.parametrize("backup", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_an_honest_device_that_lost_its_journal_is_not_taken_for_a_liar(seed, backup):
+def test_an_honest_device_that_lost_its_journal_is_not_taken_for_a_byzantine_device(seed, backup):
     """It asks before it signs whether its neighbours have something of its own, and if so asks for a new run."""
     network = Network.complete(12)
     scores = drawn(network, seed, low=20, high=30)
@@ -346,13 +346,13 @@ def test_an_honest_device_that_lost_its_journal_is_not_taken_for_a_liar(seed, ba
     played = play(
         network, forgetful(network, scores, others, old), faults, np.random.default_rng(seed), 60.0, stay=True
     )
-    assert {device.liars for device in played.devices} == {()}
+    assert {device.byzantine for device in played.devices} == {()}
     assert {(device.final, len(device.survivors)) for device in played.devices} == {(True, 12)}
     held = np.sort(np.concatenate([own for k, own in enumerate(others) if k != 5]))
     assert all((held <= device.result.thresholds[0, 0, 0]).mean() >= 0.9 for device in played.devices)
 
 
-def test_without_an_answer_a_device_that_lost_its_journal_speaks_after_a_while_and_may_be_taken_for_a_liar():
+def test_without_an_answer_a_device_that_lost_its_journal_speaks_after_a_while_and_may_count_as_byzantine():
     """Known and stated: neighbours may be gone for good, so it does not wait for ever. Here they come back at 8 s."""
     network = Network.complete(12)
     scores = drawn(network, 0, low=20, high=30)
@@ -362,7 +362,7 @@ def test_without_an_answer_a_device_that_lost_its_journal_speaks_after_a_while_a
     start, rng = forgetful(network, scores, others), np.random.default_rng(0)
     assert play(network, start, faults, rng, 7.5, stay=True).devices[2].survivors == (2,)
     played = play(network, forgetful(network, scores, others), faults, rng, 30.0, stay=True)
-    assert {device.liars for device in played.devices if device.row != 2} == {(2,)}
+    assert {device.byzantine for device in played.devices if device.row != 2} == {(2,)}
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------

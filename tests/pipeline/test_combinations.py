@@ -284,7 +284,7 @@ def test_results_of_every_combination_are_saved_and_say_their_mean_loss(tmp_path
 
 OPTIONS = {  # without certify the guarantee of q-dcp is assumed; with one Byzantine device few scores are not enough
     "q-dcp": (("certify", True),),
-    "r-dcp": (("liars", 0),),
+    "r-dcp": (("byzantine", 0),),
 }
 GUARANTEED = ("h-dcp", "q-dcp", "r-dcp", "p-dcp", "cp", "fcp", "wfcp", "local")
 OTHERS = [name for name in METHODS if name != "e-dcp"]

@@ -84,8 +84,8 @@ def test_every_engine_gives_the_simulators_bits_certificates_and_ledgers(run, ne
             run(network, method, options)
         return
     expected = simulated(network, method, options)
-    if run is over_loopback:  # frames in rounds are not signed, which a promise despite liars must say
-        for certificate in (each for row in expected["certificates"] for each in row if each["liars"] is not None):
+    if run is over_loopback:  # frames in rounds are not signed, which a promise despite Byzantine devices must say
+        for certificate in (each for row in expected["certificates"] for each in row if each["byzantine"] is not None):
             certificate.update(kind="assumed", assumption=UNSIGNED)
     assert run(network, method, options) == expected
 

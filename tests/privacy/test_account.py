@@ -188,7 +188,7 @@ def test_two_clocks_at_the_end_of_an_epoch_settle_on_one_epoch(tmp_path):
 
 
 def test_by_the_clock_an_epoch_far_ahead_is_refused(tmp_path):
-    """One liar and one wrong clock must not use up all epochs until then; a clock that is one epoch behind is usual."""
+    """One Byzantine device and one wrong clock must not use up all epochs; a clock one epoch behind is usual."""
     epochs = (2**50, 2000, 5, 5)
     accounts = [Account(tmp_path / str(k), epoch=epoch, most_ahead=1) for k, epoch in enumerate(epochs)]
     claims = [one.claim() for one in accounts]
@@ -198,10 +198,10 @@ def test_by_the_clock_an_epoch_far_ahead_is_refused(tmp_path):
     assert near[2].settle([one.claim() for one in near], 1).epoch == 6
 
 
-def test_liars_neither_choose_an_epoch_nor_use_up_a_budget(tmp_path):
-    liar = Account(tmp_path / "liar", epoch=2**50)
-    attempt([liar])
-    for lie in (liar.claim(), b"", b"no claim", bytes(claim_size(1)), b"\xff" * claim_size(1)):
+def test_byzantine_devices_neither_choose_an_epoch_nor_use_up_a_budget(tmp_path):
+    byzantine = Account(tmp_path / "byzantine", epoch=2**50)
+    attempt([byzantine])
+    for lie in (byzantine.claim(), b"", b"no claim", bytes(claim_size(1)), b"\xff" * claim_size(1)):
         accounts = accounts_of(tmp_path / "m", 4, epoch=3)
         (tmp_path / "m").mkdir(exist_ok=True)
         assert {one.epoch for one in attempt(accounts, 1, lies={3: lie})} == {3}

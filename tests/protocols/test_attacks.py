@@ -15,18 +15,20 @@ RNG = np.random.default_rng(4)
 SCORES = [np.sort(RNG.normal(k, size=20 + k)) for k in range(5)]
 
 
-def words(attack, liars=(1,), seed=0, order=None):
+def words(attack, byzantine=(1,), seed=0, order=None):
     """What everybody says of its scores, by row, and who says two things."""
     here = np.arange(5) if order is None else np.array(order)
     block = Block(Network.cycle(5), here, WeightedScores.of(SCORES).sizes)
     said = [reports_said([Report.of(SCORES[row], -2.0, 7.0, 50)]) for row in here.tolist()]
-    found = make_attack(Faults(byzantine=liars, attack=attack, seed=seed))(Gather(Packets.of(said), sealed=True), block)
+    found = make_attack(Faults(byzantine=byzantine, attack=attack, seed=seed))(
+        Gather(Packets.of(said), sealed=True), block
+    )
     place = block.local(np.arange(5)).tolist()
     return [reports_read(found.packets[at], 1, 2**50)[0] for at in place], found.twice[place]
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_only_liars_lie_and_one_seed_gives_one_lie(attack):
+def test_only_byzantine_devices_lie_and_one_seed_gives_one_lie(attack):
     before = [reports_said([Report.of(own, -2.0, 7.0, 50)]) for own in SCORES]
     (first, twice), (second, _) = words(attack), words(attack, order=[3, 1, 4, 0, 2])
     for row in range(5):
@@ -35,7 +37,7 @@ def test_only_liars_lie_and_one_seed_gives_one_lie(attack):
     assert twice.tolist() == [row == 1 and attack == "two-faced" for row in range(5)]
 
 
-def test_what_liars_say():
+def test_what_byzantine_devices_say():
     low, high = words("all-low")[0][1], words("all-high")[0][1]
     assert (scores_of(low) <= -1.8).all()
     assert len(scores_of(low)) == 21
@@ -49,14 +51,14 @@ def test_what_liars_say():
 
 def test_mimicry_is_as_low_as_the_honest_and_no_lower():
     """At every edge its share is the largest of the honest, rounded down to whole scores."""
-    reports = words("mimicry", liars=(4,))[0]
+    reports = words("mimicry", byzantine=(4,))[0]
     for edge in np.linspace(-2, 7, 51)[1:]:
         shares = [(scores_of(reports[row]) <= edge).mean() for row in range(4)]
         mine = (scores_of(reports[4]) <= edge).sum()
         assert mine == int(max(shares) * 24 + 1e-9)
 
 
-def test_liars_say_that_their_scores_reach_far():
+def test_byzantine_devices_say_that_their_scores_reach_far():
     block = Block(Network.cycle(5), np.arange(5), WeightedScores.of(SCORES).sizes)
     said = Packets.of([ends_said(np.array([own[0]]), np.array([own[-1]])) for own in SCORES])
     found = make_attack(Faults(byzantine=(2,), attack="all-low"))(Gather(said), block)
@@ -64,11 +66,11 @@ def test_liars_say_that_their_scores_reach_far():
     assert found.packets[0] == said[0]
 
 
-def test_unknown_attacks_and_liars_are_refused():
+def test_unknown_attacks_and_byzantine_devices_are_refused():
     with pytest.raises(ValueError, match="unknown attack 'all-lo', did you mean 'all-low'"):
-        calibrate(SCORES, Network.cycle(5), 0.3, "r-dcp", faults={"liars": (1,), "attack": "all-lo"})
-    with pytest.raises(ValueError, match="liars are rows of the network, from 0 to 4, got 5"):
-        calibrate(SCORES, Network.cycle(5), 0.3, "r-dcp", faults={"liars": (5,), "attack": "all-low"})
+        calibrate(SCORES, Network.cycle(5), 0.3, "r-dcp", faults={"byzantine": (1,), "attack": "all-lo"})
+    with pytest.raises(ValueError, match="Byzantine devices are rows of the network, from 0 to 4, got 5"):
+        calibrate(SCORES, Network.cycle(5), 0.3, "r-dcp", faults={"byzantine": (5,), "attack": "all-low"})
 
 
 def test_every_attack_has_its_line_of_help():

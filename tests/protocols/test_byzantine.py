@@ -1,4 +1,4 @@
-"""What no liar can do: exact risks of the honest on small tables, random attacks by the thousand, and coverage."""
+"""What no Byzantine device can do: exact risks of the honest on small tables, random attacks, and coverage."""
 
 import itertools
 import math
@@ -17,7 +17,7 @@ from conformesh.protocols.attacks import ATTACKS, scores_of
 from conformesh.protocols.reports import Report, ends_said, reports_read, reports_said
 from conformesh.protocols.trimming import Trimming
 from tests.pipeline.test_enumeration import as_trials, random_table
-from tests.protocols.liars import SHARES, Hearing, driven, has_rank
+from tests.protocols.byzantine import SHARES, Hearing, driven, has_rank
 from tests.statistics import assert_coverage, power_against
 
 ALPHAS = (Fraction(1, 10), Fraction(1, 5), Fraction(1, 3), Fraction(3, 5))
@@ -27,11 +27,11 @@ GRID = {"range": (0.0, 128.0), "bins": 128}  # tables hold whole numbers: nothin
 # --- every table ------------------------------------------------------------------------------------------------------
 
 
-def honest_risks(table, liars, attack, target, rank="auto", alphas=ALPHAS, granted=None):
+def honest_risks(table, byzantine, attack, target, rank="auto", alphas=ALPHAS, granted=None):
     """The exact risk of the honest devices, all choices of their hidden items summed; the last devices lie."""
     devices = len(table)
     samples, hidden, _ = as_trials([table])
-    faults = {"liars": tuple(range(devices - liars, devices)), "attack": attack}
+    faults = {"byzantine": tuple(range(devices - byzantine, devices)), "attack": attack}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationNote)
         batch = solve_draws(
@@ -41,10 +41,10 @@ def honest_risks(table, liars, attack, target, rank="auto", alphas=ALPHAS, grant
             "r-dcp",
             requirement=make_requirement(target, rank),
             faults=faults,
-            liars=liars if granted is None else granted,
+            byzantine=byzantine if granted is None else granted,
             **GRID,
         )
-    honest = range(devices - liars)
+    honest = range(devices - byzantine)
     shares = [Fraction(SHARES[target](len(table[k]) - 1)) for k in honest]
     if not sum(shares):
         return []
@@ -58,14 +58,14 @@ def honest_risks(table, liars, attack, target, rank="auto", alphas=ALPHAS, grant
 
 
 def worst_of(tables, seed, limit, attacks, targets=("sizes", "paper", "equal"), rank="auto", **options):
-    """The largest risk / alpha of so many tables with one or two liars."""
+    """The largest risk / alpha of so many tables with one or two Byzantine devices."""
     rng, worst = np.random.default_rng(seed), Fraction(0)
     for number in range(tables):
-        liars = int(rng.integers(1, 3))
-        honest = random_table(rng, int(rng.integers(liars + 1, 5)), limit)
-        table = [*honest, *(np.array([5, 5]) for _ in range(liars))]  # what liars hold does not matter
+        byzantine = int(rng.integers(1, 3))
+        honest = random_table(rng, int(rng.integers(byzantine + 1, 5)), limit)
+        table = [*honest, *(np.array([5, 5]) for _ in range(byzantine))]  # what Byzantine devices hold does not matter
         attack, target = attacks[number % len(attacks)], targets[number % len(targets)]
-        for alpha, risk in zip(ALPHAS, honest_risks(table, liars, attack, target, rank, **options), strict=False):
+        for alpha, risk in zip(ALPHAS, honest_risks(table, byzantine, attack, target, rank, **options), strict=False):
             worst = max(worst, risk / alpha)
     return worst
 
@@ -87,8 +87,8 @@ def test_theorem_the_trimmed_certificate_covers_the_honest_on_very_many_tables()
     assert Fraction(3, 4) < worst_of(400, 5, 30, [*attacks, "size-lie"]) <= 1
 
 
-def test_one_liar_more_than_granted_is_caught():
-    """The test goes red where one liar fewer is granted than there are."""
+def test_one_byzantine_device_more_than_granted_is_caught():
+    """The test goes red where one Byzantine device fewer is granted than there are."""
     assert worst_of(6, 651978631, 12, ["size-lie"], granted=0) > 1
 
 
@@ -107,7 +107,7 @@ def all_reports(most, values):
 
 
 @pytest.mark.parametrize("target", ["sizes", "paper", "equal"])
-def test_theorem_no_word_of_a_liar_leads_below_the_honest_threshold(target):
+def test_theorem_no_word_of_a_byzantine_device_leads_below_the_honest_threshold(target):
     """Every report of up to four scores with four values: the threshold is never below that of the honest alone."""
     rng = np.random.default_rng(11)
     said = [*all_reports(4, (0, 2, 5, 9))]
@@ -140,7 +140,7 @@ def random_report(rng, most):
 
 
 def random_lie(rng, own, stage, most):
-    """What a liar says: anything that is said here, nonsense, or nothing."""
+    """What a Byzantine device says: anything that is said here, nonsense, or nothing."""
     kind = rng.integers(6)
     if kind == 0:
         return None
@@ -164,33 +164,33 @@ def attacked_once(seed):
         for _ in range(devices)
     ]
     f = int(rng.integers(0, devices))
-    liars = {*rng.permutation(devices)[: rng.integers(0, f + 1)].tolist()}
+    byzantine = {*rng.permutation(devices)[: rng.integers(0, f + 1)].tolist()}
     target = [*SHARES, {str(k): int(rng.integers(0, 5)) + (k == 0) for k in range(devices)}][rng.integers(4)]
     rank = "ghost" if target == "paper" and rng.random() < 0.5 else "auto"
     alpha = Fraction(int(rng.integers(1, 40)), 50)
     capped, missing = rng.random() < 0.5, rng.random() * 0.3 if rng.random() < 0.5 else 0.0
-    disputed = np.array([k in liars and rng.random() < 0.2 for k in range(devices)])
+    disputed = np.array([k in byzantine and rng.random() < 0.2 for k in range(devices)])
     lie = rng.choice([*ATTACKS, "anything"])
     absent = {k for k in range(devices) if rng.random() < missing}
 
     def says(stage, row, own):
         if row in absent:
             return None
-        if row not in liars:
+        if row not in byzantine:
             return own
         if lie == "anything" or (stage == 1 and not {*options} & {"range", "grid"}):
             return random_lie(rng, own, stage, 1000)
         scene = type("Scene", (), {"honest": [], "chance": rng})
         return reports_said([ATTACKS[lie](reports_read(own, 1, 2**50)[0], scene)])
 
-    options = {"liars": f, "bins": int(rng.integers(1, 300))}
+    options = {"byzantine": f, "bins": int(rng.integers(1, 300))}
     options |= {"caps": tuple(len(own) + int(rng.integers(3)) for own in scores)} if capped else {}
     options |= [{}, {"range": (-3.0, 3.0)}, {"grid": "own"}][rng.integers(3)]
     outcome = driven(scores, alpha, Hearing(says, disputed), target, rank, **options)
     tau, certificate = outcome.thresholds[0, 0, 0], outcome.certificates[0][0]
-    about = [k for k in range(devices) if k not in liars and (not certificate.heard or str(k) in certificate.heard)]
+    about = [k for k in range(devices) if k not in byzantine and (not certificate.heard or str(k) in certificate.heard)]
     true = has_rank(scores, about, tau, alpha, target, rank)
-    assert true, f"seed {seed}: {devices} devices, liars {liars} of {f}, {target}, {rank}, alpha {alpha}: {tau}"
+    assert true, f"seed {seed}: {devices} devices, Byzantine {byzantine} of {f}, {target}, {rank}, alpha {alpha}: {tau}"
     return tau < math.inf
 
 
@@ -206,19 +206,25 @@ def test_theorem_ten_thousand_random_attacks_get_no_false_certificate():
 
 # --- coverage ---------------------------------------------------------------------------------------------------------
 
-DEVICES, LIARS, EACH, ALPHA = 8, 2, 10, 0.3
+DEVICES, BYZANTINE, EACH, ALPHA = 8, 2, 10, 0.3
 
 
-def lied_to(attack, trials, seed, liars=LIARS):
+def lied_to(attack, trials, seed, byzantine=BYZANTINE):
     """How often a new example of an honest device is covered: unlike devices, the last ones lie."""
     rng = np.random.default_rng(seed)
     shift = np.arange(DEVICES)
     scores = rng.normal(size=(trials, DEVICES, EACH)) * (1 + shift[:, None] / 3) + shift[:, None]
-    device = rng.integers(DEVICES - LIARS, size=trials)
+    device = rng.integers(DEVICES - BYZANTINE, size=trials)
     test = rng.normal(size=trials) * (1 + device / 3) + device
-    faults = {"liars": tuple(range(DEVICES - LIARS, DEVICES)), "attack": attack, "seed": seed}
+    faults = {"byzantine": tuple(range(DEVICES - BYZANTINE, DEVICES)), "attack": attack, "seed": seed}
     batch = solve_draws(
-        WeightedScores.of_trials(scores), Network.cycle(DEVICES), [ALPHA], "r-dcp", faults=faults, liars=liars, bins=200
+        WeightedScores.of_trials(scores),
+        Network.cycle(DEVICES),
+        [ALPHA],
+        "r-dcp",
+        faults=faults,
+        byzantine=byzantine,
+        bins=200,
     )
     return int((test <= batch.outcome.thresholds[0, :, 0]).sum())
 
@@ -241,10 +247,10 @@ def test_the_honest_are_covered_for_long(attack):
 def test_without_trimming_the_honest_are_not_covered():
     """Two devices claim a thousand times as many scores, all low: nobody else counts, and the coverage test says so."""
     with pytest.raises(AssertionError, match="if valid"):
-        assert_coverage(lied_to("size-lie", 100, 651978631, liars=0), 100, 1 - ALPHA)
+        assert_coverage(lied_to("size-lie", 100, 651978631, byzantine=0), 100, 1 - ALPHA)
 
 
-def test_what_one_liar_does_to_a_plain_method():
+def test_what_one_byzantine_device_does_to_a_plain_method():
     """One of three devices says that all its scores are very low, and is believed: the honest are covered too seldom.
 
     Rank 109 of 120 is rank 69 of the 80 honest scores, which covers 69/81 = 0.85.

@@ -18,7 +18,7 @@ from conformesh.protocols import entries
 from conformesh.protocols.block import Block
 from conformesh.protocols.entries import by_entries
 from conformesh.protocols.messages import Gathered, Packets
-from tests.protocols.liars import has_rank
+from tests.protocols.byzantine import has_rank
 from tests.strategies import alphas, device_scores
 
 MIXTURES = ("sizes", "paper", "equal", "given")

@@ -480,9 +480,9 @@ def test_a_wrong_consensus_matrix_is_caught_not_believed(twenty_devices):
 
     net = Network.chain(20)
     honest = WEIGHTS["best-constant"](net)
-    liar = replace(honest, second=0.1, smallest=-0.1)
+    byzantine = replace(honest, second=0.1, smallest=-0.1)
     with pytest.raises(ArithmeticError, match="away from an integer"):
-        calibrate(twenty_devices, net, 0.1, "h-dcp", weights=liar)
+        calibrate(twenty_devices, net, 0.1, "h-dcp", weights=byzantine)
 
 
 def test_any_doubly_stochastic_matrix_will_do(twenty_devices):

@@ -54,7 +54,7 @@ def agreed_apart(block, run=0):
     """The masks of every device as each computes them on its own, on a mesh."""
     everybody = strings(block, b"a run", run)
     return [
-        agreed(replace(block, here=np.array([row])), secrets_of(block.network, row, run), everybody).masks
+        agreed(replace(block, rows=np.array([row])), secrets_of(block.network, row, run), everybody).masks
         for row in range(block.devices)
     ]
 
@@ -352,7 +352,7 @@ def test_a_block_of_devices_and_devices_alone_have_masks_that_cancel():
     everybody = [next(agree_on_masks(block, secrets)).packets[row] for row in range(6)]
     blocks = [
         agreed(
-            replace(block, here=np.array(rows)),
+            replace(block, rows=np.array(rows)),
             Secrets(tuple(secrets.seeds[r] for r in rows), secrets.context),
             everybody,
         )
@@ -438,7 +438,7 @@ def test_devices_that_received_different_claims_have_masks_that_do_not_cancel():
     block = site_of(4)
 
     def string(row, claim):
-        alone = replace(block, here=np.array([row]))
+        alone = replace(block, rows=np.array([row]))
         return next(agree_on_masks(alone, secrets_of(block.network, row), claim)).packets[0]
 
     same = [string(row, b"epoch 1") for row in range(3)]
@@ -446,7 +446,7 @@ def test_devices_that_received_different_claims_have_masks_that_do_not_cancel():
     floods = {0: [*same, string(3, b"epoch 2")], 1: honest, 2: honest}
     pairs = {}
     for row, everybody in floods.items():
-        alone = replace(block, here=np.array([row]))
+        alone = replace(block, rows=np.array([row]))
         masks_of = agreed(alone, secrets_of(block.network, row), everybody, b"epoch 1").masks
         others = [other for other in range(4) if other != row]
         pairs |= {(row, other): secret for other, (*_, secret) in zip(others, masks_of.pairs, strict=True)}
@@ -530,7 +530,7 @@ CLAIM = b"epoch 7, no release"
 
 def strings(block, context, run=0, claim=b""):
     """What every device sends of its key and its claim, signed."""
-    alone = [replace(block, here=np.array([row])) for row in range(block.devices)]
+    alone = [replace(block, rows=np.array([row])) for row in range(block.devices)]
     asked = [agree_on_masks(one, secrets_of(block.network, row, run, context), claim) for row, one in enumerate(alone)]
     return [next(protocol).packets[0] for protocol in asked]
 
@@ -574,14 +574,14 @@ def test_keys_and_claims_forged_replayed_or_of_another_attempt_are_refused(case)
     everybody[2] = replaced(everybody[2], block, 2)
     for row in (0, 1, 4):
         with pytest.raises(KeyRefused, match=words):
-            agreed(replace(block, here=np.array([row])), secrets_of(block.network, row), everybody, CLAIM)
+            agreed(replace(block, rows=np.array([row])), secrets_of(block.network, row), everybody, CLAIM)
 
 
 def test_claims_of_all_devices_arrive_with_their_keys():
     block = site_of(5)
     said = [strings(block, b"a run", claim=bytes([row]) * 6)[row] for row in range(5)]
     for row in (0, 3):
-        found = agreed(replace(block, here=np.array([row])), secrets_of(block.network, row), said, bytes([row]) * 6)
+        found = agreed(replace(block, rows=np.array([row])), secrets_of(block.network, row), said, bytes([row]) * 6)
         assert found.claims == tuple(bytes([k]) * 6 for k in range(5))
 
 
@@ -619,7 +619,7 @@ def test_a_point_of_low_order_is_refused(point):
     context = masks.run_context(block, b"a run")
     everybody[2] = point + signer(block.network.ids[2])(masks._signed_part(context, 2, point, b""))
     with pytest.raises(KeyRefused, match=r"the key of device 0 or 2 is invalid"):
-        agreed(replace(block, here=np.array([0])), secrets_of(block.network, 0), everybody)
+        agreed(replace(block, rows=np.array([0])), secrets_of(block.network, 0), everybody)
 
 
 def test_the_context_of_a_run_is_of_its_devices_and_its_name():

@@ -1,4 +1,4 @@
-"""R-DCP: the trimmed certificate, what is heard and what is not, and what liars can and cannot do."""
+"""R-DCP: the trimmed certificate, what is heard and what is not, and what Byzantine devices can and cannot do."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from conformesh.methods import make_options
 from conformesh.protocols.attacks import ATTACKS
 from conformesh.protocols.r_dcp import HEARD, UNSIGNED, bearable
 from conformesh.protocols.reports import Report, ends_said, reports_read, reports_said
-from tests.protocols.liars import Hearing, driven, has_rank, honestly
+from tests.protocols.byzantine import Hearing, driven, has_rank, honestly
 
 ALPHA = Fraction(1, 10)
 
@@ -37,59 +37,61 @@ def worst_by_hand(scores, alpha, f, thresholds):
 
 @pytest.mark.parametrize("f", [0, 1, 2, 5])
 def test_the_threshold_is_the_first_edge_with_the_trimmed_sum(twenty, f):
-    result = calibrate(twenty, Network.torus(5, 4), 0.1, "r-dcp", liars=f, range=(0, 1), bins=500)
+    result = calibrate(twenty, Network.torus(5, 4), 0.1, "r-dcp", byzantine=f, range=(0, 1), bins=500)
     assert result.threshold == worst_by_hand(twenty, ALPHA, f, np.arange(1, 501) / 500)
     certificate = result.certificate
     assert certificate.kind == "counted"
-    assert certificate.liars == f
+    assert certificate.byzantine == f
     assert certificate.counted_rank >= certificate.required_rank
 
 
-def test_without_liars_it_asks_for_the_rank_of_e_dcp(twenty):
+def test_without_byzantine_devices_it_asks_for_the_rank_of_e_dcp(twenty):
     net = Network.torus(5, 4)
-    robust, exact = calibrate(twenty, net, 0.1, "r-dcp", liars=0), calibrate(twenty, net, 0.1, rank_rule="swap")
+    robust, exact = calibrate(twenty, net, 0.1, "r-dcp", byzantine=0), calibrate(twenty, net, 0.1, rank_rule="swap")
     assert robust.certificate.required_rank == exact.certificate.required_rank
     assert 0 <= robust.threshold - exact.threshold <= (max(map(max, twenty)) - min(map(min, twenty))) / 4096
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("target", ["sizes", "paper", "equal"])
-def test_the_honest_have_the_rank_whatever_liars_do(twenty, attack, target):
-    """Adaptive liars, with every target: the rank of the honest is counted again from their true scores."""
-    liars, tau = (3, 11), None
+def test_the_honest_have_the_rank_whatever_byzantine_devices_do(twenty, attack, target):
+    """Adaptive Byzantine devices, with every target: the rank of the honest is counted again from their true scores."""
+    byzantine, tau = (3, 11), None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationNote)
-        faults = {"liars": liars, "attack": attack}
-        tau = calibrate(twenty, Network.cycle(20), 0.2, "r-dcp", liars=2, mixture=target, faults=faults).threshold
-    honest = [k for k in range(20) if k not in liars]
+        faults = {"byzantine": byzantine, "attack": attack}
+        tau = calibrate(twenty, Network.cycle(20), 0.2, "r-dcp", byzantine=2, mixture=target, faults=faults).threshold
+    honest = [k for k in range(20) if k not in byzantine]
     assert has_rank(twenty, honest, tau, Fraction(1, 5), target)
     assert (tau < math.inf) or attack == "size-high"
 
 
 @pytest.mark.parametrize("attack", ["all-high", "noise", "mimicry"])
-def test_liars_cannot_make_a_bearable_threshold_infinite(attack):
+def test_byzantine_devices_cannot_make_a_bearable_threshold_infinite(attack):
     """Below alpha K / (1 + alpha) of devices with equally many scores: finite whatever they say."""
     rng = np.random.default_rng(1)
     scores = [rng.random(100) for _ in range(25)]
     most = bearable(25, Fraction(1, 5))
     assert most == 4
-    faults = {"liars": tuple(range(most)), "attack": attack}
-    assert calibrate(scores, Network.cycle(25), 0.2, "r-dcp", liars=most, faults=faults).threshold <= 1
+    faults = {"byzantine": tuple(range(most)), "attack": attack}
+    assert calibrate(scores, Network.cycle(25), 0.2, "r-dcp", byzantine=most, faults=faults).threshold <= 1
 
 
-def test_more_liars_than_any_rule_bears_are_explained():
+def test_more_byzantine_devices_than_any_rule_bears_are_explained():
     scores = [np.linspace(0, 1, 100)] * 25
-    faults = {"liars": tuple(range(5)), "attack": "all-high"}
-    with pytest.warns(CalibrationNote, match="no rule that holds for all honest devices bears more than 4 liars of 25"):
-        result = calibrate(scores, Network.cycle(25), 0.2, "r-dcp", liars=5, faults=faults)
+    faults = {"byzantine": tuple(range(5)), "attack": "all-high"}
+    with pytest.warns(
+        CalibrationNote, match="no rule that holds for all honest devices bears more than 4 Byzantine devices of 25"
+    ):
+        result = calibrate(scores, Network.cycle(25), 0.2, "r-dcp", byzantine=5, faults=faults)
     assert result.threshold == math.inf
     assert result.certificate.counted_rank < result.certificate.required_rank <= result.certificate.weight
 
 
-def test_liars_cannot_stretch_the_grid(twenty):
+def test_byzantine_devices_cannot_stretch_the_grid(twenty):
     """They say that their scores reach to 1e300, and the threshold is as fine as without them."""
     plain = calibrate(twenty, Network.cycle(20), 0.1, "r-dcp")
-    faults = {"liars": (0,), "attack": "copy"}
+    faults = {"byzantine": (0,), "attack": "copy"}
     lied = calibrate(twenty, Network.cycle(20), 0.1, "r-dcp", faults=faults)
     assert abs(plain.threshold - lied.threshold) < 0.1
     edges = [calibrate(twenty, Network.cycle(20), a, "r-dcp", faults=faults).threshold for a in (0.1, 0.2, 0.3)]
@@ -98,16 +100,16 @@ def test_liars_cannot_stretch_the_grid(twenty):
 
 def test_who_says_two_things_is_left_out_and_spent(twenty):
     with pytest.warns(CalibrationNote, match=r"devices \{7\} are proven to lie"):
-        found = calibrate(twenty, Network.cycle(20), 0.1, "r-dcp", faults={"liars": (7,), "attack": "two-faced"})
+        found = calibrate(twenty, Network.cycle(20), 0.1, "r-dcp", faults={"byzantine": (7,), "attack": "two-faced"})
     without = [own for k, own in enumerate(twenty) if k != 7]
-    alone = calibrate(without, Network.cycle(19), 0.1, "r-dcp", liars=0)
+    alone = calibrate(without, Network.cycle(19), 0.1, "r-dcp", byzantine=0)
     assert found.certificate.required_rank == alone.certificate.required_rank
     assert found.certificate.counted_rank == alone.certificate.counted_rank
 
 
 def test_a_cap_catches_lies_about_sizes(twenty):
     """Without one, a device that claims very many and very high scores makes the threshold infinite."""
-    faults = {"liars": (2,), "attack": "size-high"}
+    faults = {"byzantine": (2,), "attack": "size-high"}
     with pytest.warns(CalibrationNote, match="give a cap"):
         assert calibrate(twenty, Network.cycle(20), 0.1, "r-dcp", faults=faults).threshold == math.inf
     with pytest.warns(CalibrationNote, match=r"\{2\} are proven to lie"):
@@ -119,9 +121,9 @@ def test_a_cap_catches_lies_about_sizes(twenty):
     assert by_row.threshold == capped.threshold
 
 
-def test_more_proven_liars_than_granted_is_an_error(twenty):
-    with pytest.raises(ValueError, match="are proven to lie and liars=1, so that nothing holds"):
-        calibrate(twenty, Network.cycle(20), 0.1, "r-dcp", faults={"liars": (1, 2), "attack": "two-faced"})
+def test_more_proven_byzantine_devices_than_granted_is_an_error(twenty):
+    with pytest.raises(ValueError, match="are proven to lie and byzantine=1, so that nothing holds"):
+        calibrate(twenty, Network.cycle(20), 0.1, "r-dcp", faults={"byzantine": (1, 2), "attack": "two-faced"})
 
 
 def test_signed_nonsense_stops_nobody(twenty):
@@ -165,8 +167,8 @@ def test_too_few_heard_for_a_grid_is_infinity_and_says_so(twenty):
 
 
 def test_without_rounds_a_device_says_the_same_whoever_was_heard_before(twenty):
-    """Two strings would prove it a liar; so its grid is its own, and there is nothing to wait for."""
-    said, options = {}, METHODS["r-dcp"].asynchronous(make_options("r-dcp", {"liars": 2}))
+    """Two strings would prove it a Byzantine device; so its grid is its own, and there is nothing to wait for."""
+    said, options = {}, METHODS["r-dcp"].asynchronous(make_options("r-dcp", {"byzantine": 2}))
     assert options.grid == "own"
     for missing in ((), (4,), range(1, 20)):
 
@@ -175,7 +177,7 @@ def test_without_rounds_a_device_says_the_same_whoever_was_heard_before(twenty):
             assert said.setdefault(row, own) == own
             return None if row in missing else own
 
-        outcome = driven(twenty, ALPHA, Hearing(says, np.zeros(20, dtype=bool)), liars=2, grid=options.grid)
+        outcome = driven(twenty, ALPHA, Hearing(says, np.zeros(20, dtype=bool)), byzantine=2, grid=options.grid)
         assert has_rank(twenty, [k for k in range(20) if k not in missing], outcome.thresholds[0, 0, 0], ALPHA)
     given = make_options("r-dcp", {"range": (0, 1)})
     assert METHODS["r-dcp"].asynchronous(given) == given
@@ -210,21 +212,21 @@ def test_scores_beyond_the_grid_and_infinite_ones():
     """Scores beyond a grid are said with the largest of them; infinite ones are only said to be there."""
     scores = [np.array([1.0, 2.0, 3.0, 100.0]), np.array([1.0, 2.0, 3.0, 200.0]), *[np.array([1.0, 2.0, 3.0, 4.0])] * 3]
 
-    def threshold(alpha, liars=0, held=scores):
-        return calibrate(held, Network.complete(5), alpha, "r-dcp", liars=liars, range=(0, 4), bins=4).threshold
+    def threshold(alpha, byzantine=0, held=scores):
+        return calibrate(held, Network.complete(5), alpha, "r-dcp", byzantine=byzantine, range=(0, 4), bins=4).threshold
 
     assert [threshold(alpha) for alpha in (0.5, 0.2, 0.1, 0.06)] == [3.0, 4.0, 100.0, 200.0]  # ranks 11, 17, 19, 20
     many = [np.append(own, [math.inf, -math.inf]) for own in scores]
     assert threshold(0.3, held=many) == 4.0  # ceil(.7 * 30) + 1 = 22, and 23 lie at or below 4
     with pytest.warns(TooFewScores, match="needs rank 17 but there are only scores that weigh 16"):
-        assert threshold(0.06, liars=1) == math.inf
+        assert threshold(0.06, byzantine=1) == math.inf
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"liars": 4}, "liars must be fewer than the devices, 4, got 4"),
-        ({"liars": -1}, "liars must be at least 0"),
+        ({"byzantine": 4}, "byzantine must be fewer than the devices, 4, got 4"),
+        ({"byzantine": -1}, "byzantine must be at least 0"),
         ({"bins": 70_000}, "bins must be at most 65536"),
         ({"cap": -1}, "a cap must be at least 0"),
         ({"caps": (1, 2)}, "one entry for each of 4 devices"),
@@ -238,7 +240,7 @@ def test_what_cannot_be_kept_is_refused(given, words):
 
 
 def test_the_rule_does_not_depend_on_what_is_said():
-    """`auto` may take the smaller of two ranks where sizes are known; liars would choose by theirs."""
+    """`auto` may take the smaller of two ranks where sizes are known; Byzantine devices would choose by theirs."""
     assert make_requirement("paper").device_ranks(np.array([5, 5, 5])).rule == "swap"
     assert make_requirement("paper", "ghost").device_ranks(np.array([5, 6])).slack == 0
 
@@ -255,23 +257,23 @@ def test_groups_are_covered_apart():
         calibrate(scores, Network.cycle(8), (0.3,), "r-dcp", groups=groups, mixture="equal")
 
 
-def test_other_methods_refuse_liars_and_name_r_dcp(twenty):
-    with pytest.raises(ValueError, match=r"liars=\(1,\); use r-dcp"):
-        calibrate(twenty, Network.cycle(20), faults={"liars": (1,), "attack": "all-low"})
+def test_other_methods_refuse_byzantine_devices_and_name_r_dcp(twenty):
+    with pytest.raises(ValueError, match=r"byzantine=\(1,\); use r-dcp"):
+        calibrate(twenty, Network.cycle(20), faults={"byzantine": (1,), "attack": "all-low"})
 
 
-def test_people_are_told_how_many_liars_it_bears(twenty):
-    result = calibrate(twenty, Network.cycle(20), 0.1, "r-dcp", liars=2)
-    assert ("liars", "about the others, whatever up to 2 devices may have said") in result.facts()
+def test_people_are_told_how_many_byzantine_devices_it_bears(twenty):
+    result = calibrate(twenty, Network.cycle(20), 0.1, "r-dcp", byzantine=2)
+    assert ("byzantine", "about the others, whatever up to 2 devices may have said") in result.facts()
     assert "whatever up to 2 devices may have said" in str(result.certificate)
 
 
 def test_a_saved_result_is_checked(twenty, tmp_path):
     path = tmp_path / "robust.json"
-    calibrate(twenty, Network.cycle(20), 0.1, "r-dcp", liars=2).save(path)
-    assert Result.load(path).certificate.liars == 2
+    calibrate(twenty, Network.cycle(20), 0.1, "r-dcp", byzantine=2).save(path)
+    assert Result.load(path).certificate.byzantine == 2
     changes = {
-        "liars must be fewer": {"liars": 20},
+        "byzantine must be fewer": {"byzantine": 20},
         "must say their weight": {"weight": None},
         "counted_rank must be at least": {"counted_rank": 5},
         "required_rank must be at least": {"required_rank": 5, "counted_rank": 5},
@@ -304,7 +306,7 @@ def test_huge_claims_are_added_up_without_overflow():
         assert outcome.thresholds[0, 0, 0] < 1
 
 
-def test_ends_of_liars_need_not_make_sense(twenty):
+def test_ends_of_byzantine_devices_need_not_make_sense(twenty):
     def says(stage, row, own):
         return ends_said(np.array([math.inf]), np.array([-5.0])) if row == 3 and stage == 1 else own
 

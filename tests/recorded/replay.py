@@ -52,7 +52,7 @@ CERTIFICATE = {  # fields that are recorded, by name of the field today
     "test": "test",
     "losses": "losses",
     "heard": "heard",
-    "liars": "byzantine",
+    "byzantine": "byzantine",
 }
 
 

@@ -321,7 +321,7 @@ def consensus_error_is_halved(patch):
 
 @bug("r-dcp-01", "r-dcp-03", "sides-08")
 def one_byzantine_device_less(patch):
-    changed(patch, RDCP, "liars_of", lambda f: max(f - 1, 0))
+    changed(patch, RDCP, "byzantine_of", lambda f: max(f - 1, 0))
 
 
 @bug("q-dcp-09", "h-dcp-10")

@@ -356,7 +356,7 @@ def test_a_damaged_result_of_risk_control_is_refused(path, value, words):
         (("noise", "epsilon"), 0, "noise.epsilon must be a number, more than 0"),
         (("noise", "unit"), "scores", "noise.unit must be 'score' or 'device', got 'scores'"),
         (("heard",), ["mars"], "devices that were heard must be among device_ids, got 'mars'"),
-        (("liars",), 5, "liars must be fewer than the devices, 5, got 5"),
+        (("byzantine",), 5, "byzantine must be fewer than the devices, 5, got 5"),
     ],
 )
 def test_damaged_noise_and_devices_are_refused(path, value, words):

@@ -169,7 +169,7 @@ def test_an_answer_that_nobody_understands_is_said(mesh, monkeypatch):
 
 def test_a_watch_goes_on_after_a_mistake(mesh, monkeypatch, caplog):
     broken = []
-    monkeypatch.setattr(meshes, "liars_of", lambda _: broken.append(1) or {}[0] if len(broken) < 2 else {})
+    monkeypatch.setattr(meshes, "byzantine_of", lambda _: broken.append(1) or {}[0] if len(broken) < 2 else {})
     with watching(mesh.root) as watch:
         wait_for(lambda: now(watch, "phase") == ["starting"] * 3)
     assert "the mesh cannot be watched for a moment" in caplog.text

@@ -260,8 +260,8 @@ def test_the_table_sorts_filters_and_selects_by_keyboard(show):
 
 def test_what_goes_wrong_is_said_and_drawn(show):
     page = show(traces.watched(), **STILL)
-    assert page.locator(".faults p").all_text_contents() == ["silent: pump-1", "liar: pump-2", "failed: pump-3"]
-    assert words(page, ".counts") == "1 liar 1 silent 1 failed 2 certified 1 calibrating"
+    assert page.locator(".faults p").all_text_contents() == ["silent: pump-1", "Byzantine: pump-2", "failed: pump-3"]
+    assert words(page, ".counts") == "1 Byzantine 1 silent 1 failed 2 certified 1 calibrating"
     assert words(page, ".spread") == "threshold 0.75; 1 device at +∞"
     open_tab(page, "log")
     assert page.locator(".records li").count() == 3

@@ -33,7 +33,7 @@ WAYS = [
     ("q-dcp", {"rounds": 40, "asynchronous": True}),
     ("h-dcp", {"rounds": 30}),
     ("h-dcp", {"consensus": "projection", "bins": 20}),
-    ("r-dcp", {"liars": 1}),
+    ("r-dcp", {"byzantine": 1}),
     ("p-dcp", {}),
     ("p-dcp", {"epsilon": 1.0}),
     *((name, {}) for name in ("cp", "fcp", "fedcp-qq", "wfcp", "local", "average")),
@@ -187,7 +187,7 @@ def test_estimates_of_h_dcp_are_quantiles_of_the_views():
 
 
 def test_heard_grows_to_everybody():
-    recorder, _ = recorded(Network.chain(9), "r-dcp", liars=1)
+    recorder, _ = recorded(Network.chain(9), "r-dcp", byzantine=1)
     assert recorder.recordings[0].heading.rank is None  # nobody knows it before all is heard
     known, heard = RecordedState(9), []
     for step in recorder.trace().runs[0].steps:
@@ -228,11 +228,11 @@ def test_what_was_lost_is_what_the_run_lost():
     assert Weather(network, faults).arriving(1).size == 12
 
 
-def test_liars_are_marked():
-    faults = {"liars": (2, 5), "attack": "all-low"}
-    recorder, _ = recorded(Network.complete(12), "r-dcp", faults=faults, liars=2)
+def test_byzantine_devices_are_marked():
+    faults = {"byzantine": (2, 5), "attack": "all-low"}
+    recorder, _ = recorded(Network.complete(12), "r-dcp", faults=faults, byzantine=2)
     first = recorder.trace().runs[0].steps[0]
-    assert first.devices["liar"] == Column(["all-low", "all-low"], [2, 5])
+    assert first.devices["byzantine"] == Column(["all-low", "all-low"], [2, 5])
 
 
 def test_several_results_of_one_run_show_the_first():

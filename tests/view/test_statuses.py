@@ -2,7 +2,15 @@
 
 from msgspec import to_builtins
 
-from conformesh.view.statuses import bracket_of, details_of, fields_of, hearsay_fields, is_healthy, liars_of, news_of
+from conformesh.view.statuses import (
+    bracket_of,
+    byzantine_of,
+    details_of,
+    fields_of,
+    hearsay_fields,
+    is_healthy,
+    news_of,
+)
 from tests.mesh.nodes import Clock, calibration, state
 
 ALL = ("a", "b", "c")
@@ -82,9 +90,9 @@ def test_a_node_of_another_version_may_leave_everything_out():
     assert details_of({}, {})["neighbours"] == []
 
 
-def test_liars_and_who_calls_them_so():
+def test_byzantine_devices_and_who_calls_them_so():
     told = {"a": {"gathering": {"byzantine": ["c"]}}, "b": {"gathering": {"byzantine": ["c"]}}, "c": {}}
-    assert liars_of(told) == {"c": "has contradicted itself, say {a, b}"}
+    assert byzantine_of(told) == {"c": "has contradicted itself, say {a, b}"}
 
 
 def test_the_bracket_is_that_of_who_is_furthest():

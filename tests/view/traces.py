@@ -61,7 +61,11 @@ def watched() -> Trace:
             },
         ),
         Step(at=3.0, devices={"health": Column(["silent"], [1])}, log=[(1, "error", "does not answer")]),
-        Step(at=3.5, devices={"liar": Column(["says two things"], [2])}, log=[(2, "warning", "counts as a liar")]),
+        Step(
+            at=3.5,
+            devices={"byzantine": Column(["says two things"], [2])},
+            log=[(2, "warning", "counts as a Byzantine device")],
+        ),
         Step(
             at=4.0,
             devices={"phase": Column(["failed"], [3]), "problem": Column(["no scores"], [3])},

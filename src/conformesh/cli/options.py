@@ -500,7 +500,7 @@ def fault() -> Option:
     return Option(
         "--fault KEY=VALUE",
         "A fault of the simulated network, for methods that tolerate it: loss=0.3 (of messages), activation=0.5 "
-        "(devices that send in a round), links=0.2 (links that are up in a round), liars=3;7 and attack=NAME "
+        "(devices that send in a round), links=0.2 (links that are up in a round), byzantine=3;7 and attack=NAME "
         "(Byzantine devices), seed=7; may be repeated.",
         panel=RUNNING,
     )
@@ -665,9 +665,9 @@ def chosen_faults(pairs: Sequence[str]) -> Faults | None:
     from conformesh.cli.command import whole
     from conformesh.protocols.faults import Faults, as_faults
 
-    found = key_values(pairs, "fault", {**get_type_hints(Faults), "liars": str})
-    if "liars" in found:
-        found["liars"] = tuple(whole(row, "fault liars", 0) for row in found["liars"].split(";"))
+    found = key_values(pairs, "fault", {**get_type_hints(Faults), "byzantine": str})
+    if "byzantine" in found:
+        found["byzantine"] = tuple(whole(row, "fault byzantine", 0) for row in found["byzantine"].split(";"))
     return as_faults(found)
 
 

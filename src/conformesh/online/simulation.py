@@ -135,8 +135,8 @@ class _Run:
         present: Bools | None,
         largest: float,
     ) -> None:
-        if faults is not None and faults.names & {"liars"}:
-            raise ValueError("online bears loss, activation and links that change, and no liars; leave them out")
+        if faults is not None and faults.names & {"byzantine"}:
+            raise ValueError("online supports loss, activation and links, and no Byzantine devices; leave them out")
         self.rule, self.links, self.largest = rule, Links(network), largest
         self.weather = Weather(network, faults) if faults is not None else None
         self.scores, self.arrivals, self.present = scores, arrivals, present

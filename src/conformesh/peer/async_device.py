@@ -14,7 +14,7 @@ Runs        numbered. A greater number ends a smaller one. Who starts with other
             for a greater one; so do two devices that have the same entries and not the same words in them, because
             somebody has lost its journal and its scores have changed
 Reasons     a device that cannot take part says why, in an entry of its own, and passes on what the others say
-Liars       with a seal, what a device has not signed is refused, and two different signed entries of one device are a
+Byzantine   with a seal, what a device has not signed is refused, and two different signed entries of one device are a
             proof that everybody gets: it counts as not heard from then on
 Memory      a device that has just started may have signed entries that its journal does not know of: the journal was
             deleted, or restored from a backup. Before it signs anything in a run that it cannot know, it asks every
@@ -224,7 +224,7 @@ class AsyncDevice(PeerSpreading):
         devices, strings = self.full.devices, []
         heard: NDArray[np.bool_] = np.zeros(devices, dtype=np.bool_)
         disputed: NDArray[np.bool_] = np.zeros(devices, dtype=np.bool_)
-        disputed[list(self.liars)] = True
+        disputed[list(self.byzantine)] = True
         for k in range(devices):
             key = key_of(k, stage)
             heard[k] = self._usable(key) and self._passes(key, message)

@@ -105,7 +105,7 @@ class PeerSpreading(Linked):
         return {k: in_a_line(self._text(key)) for k, key in keys.items() if key in self._entries}
 
     @property
-    def liars(self) -> tuple[int, ...]:
+    def byzantine(self) -> tuple[int, ...]:
         """Rows of devices that are proven to have signed two different strings."""
         return tuple(k for k in range(self.full.devices) if key_of(k, PROOF) in self._entries)
 

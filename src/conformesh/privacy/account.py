@@ -17,9 +17,9 @@ Claims      before a run every device tells everybody its epoch and, for that ep
             on the (t+1)-th largest epoch, t being the size of a coalition: some honest device says that it has closed.
 Rollback    a device whose file was replaced by an older one, or deleted, has too small counts. It goes by the larger of
             its own count and the (t+1)-th largest that is claimed, of which at least one is honest, and writes that
-            down. So t liars cannot use up the budget of anybody else, and a rolled-back device releases an epoch again
-            only if fewer than t + 1 devices of the run claim a release of it. Even then nothing can be read as long as
-            one honest device of the run still knows of its own charge, because that device refuses and never reveals.
+            down. So t Byzantine devices cannot use up the budget of another one, and a rolled-back device releases an
+            epoch again only if fewer than t + 1 devices of the run claim a release of it. Even then nothing can be
+            read as long as one honest device of the run still knows of its own charge: it refuses and never reveals.
 Unreadable  a device whose file cannot be read does not know what its records have lost. It takes part with no scores,
             so that they lose nothing more, and with the counts of an empty account, and only its operator is told.
 Unit        with whole devices as unit, a device has records in many epochs, and their releases add up for it: over m

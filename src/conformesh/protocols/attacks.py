@@ -1,6 +1,6 @@
 """ATTACKS: what devices that lie may say, in the simulator, one line each.
 
-Liars know everybody's words before they say theirs. An attack turns the report that a liar would make of its scores
+Byzantine devices know the reports of all others before they send theirs. An attack turns the honest report of a device
 into the one it makes (`reports`); before that, all of them say that their scores reach as far as numbers do, to spoil
 the grid. The first line of an attack's docstring is its help.
 """
@@ -21,14 +21,14 @@ from conformesh.protocols.gathering import Attack, Claims
 from conformesh.protocols.messages import Gather, Packets
 from conformesh.protocols.reports import ENDS, Report, edges_of, ends_read, ends_said, reports_read, reports_said
 
-FAR = 1e300  # as far as scores of liars reach
-TIMES = 1000  # how many times as many scores a liar claims
+FAR = 1e300  # as far as scores of Byzantine devices reach
+TIMES = 1000  # how many times as many scores a Byzantine device claims
 SPREAD = 0.5  # standard deviation of noise, as a part of the grid
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """What a liar knows when it speaks: the honest devices' reports of this trial, and its own source of chance."""
+    """What a Byzantine device knows when it sends: the honest reports of this trial, and a random generator."""
 
     honest: Sequence[Report]
     chance: np.random.Generator
@@ -45,7 +45,7 @@ def scores_of(report: Report) -> NDArray[np.float64]:
 
 
 def _saying(mine: Report, places: NDArray[np.int64], counts: NDArray[np.int64], size: int) -> Report:
-    """Return a report of these bins, on the liar's own grid."""
+    """Return a report of these bins, on the Byzantine device's own grid."""
     kept = counts > 0
     return replace(mine, size=size, places=places[kept], counts=counts[kept], above=0, top=mine.high)
 
@@ -111,7 +111,7 @@ ATTACKS: dict[str, Lie] = {
 
 
 def make_attack(faults: Faults) -> Attack:
-    """Return what the liars of these faults do."""
+    """Return what the Byzantine devices of these faults do."""
     if faults.attack not in ATTACKS:
         raise ValueError(unknown("attack", faults.attack, ATTACKS))
     lie = ATTACKS[faults.attack]
@@ -125,18 +125,20 @@ def make_attack(faults: Faults) -> Attack:
 def _attacked(message: Gather, block: Block, faults: Faults, lie: Lie) -> tuple[Packets, NDArray[np.bool_]]:
     """Return what everybody says, and who says two things."""
     if len(block.rows) < block.devices:
-        raise ValueError("liars know everybody's words, which only the simulator knows; leave engine at its default")
+        raise ValueError(
+            "Byzantine devices know all reports, which only the simulator does; leave engine at its default"
+        )
     for row in faults.byzantine:
         if not 0 <= row < block.devices:
-            raise ValueError(f"liars are rows of the network, from 0 to {block.devices - 1}, got {row}")
+            raise ValueError(f"Byzantine devices are rows of the network, from 0 to {block.devices - 1}, got {row}")
     said = [message.packets[place] for place in block.local(np.arange(block.devices)).tolist()]  # by row
-    liars = sorted({*faults.byzantine})
+    byzantine = sorted({*faults.byzantine})
     if said[0][:1] == bytes([ENDS]):
-        told = {row: _far(said[row]) if lie is not two_faced else said[row] for row in liars}
+        told = {row: _far(said[row]) if lie is not two_faced else said[row] for row in byzantine}
     else:
-        told = _lied(said, block, liars, faults.seed, lie)
+        told = _lied(said, block, byzantine, faults.seed, lie)
     mine = [told.get(row, said[row]) for row in block.rows.tolist()]
-    return Packets.of(mine), np.isin(block.rows, liars) if lie is two_faced else np.zeros(len(mine), dtype=np.bool_)
+    return Packets.of(mine), np.isin(block.rows, byzantine) if lie is two_faced else np.zeros(len(mine), dtype=np.bool_)
 
 
 def _far(said: bytes) -> bytes:
@@ -144,12 +146,12 @@ def _far(said: bytes) -> bytes:
     return ends_said(np.full_like(low, -FAR), np.full_like(high, FAR))
 
 
-def _lied(said: Sequence[bytes], block: Block, liars: Sequence[int], seed: int, lie: Lie) -> dict[int, bytes]:
-    """Return what each liar says of its scores."""
+def _lied(said: Sequence[bytes], block: Block, byzantine: Sequence[int], seed: int, lie: Lie) -> dict[int, bytes]:
+    """Return what each Byzantine device says of its scores."""
     known = [reports_read(one, block.trials, np.iinfo(np.int64).max) for one in said]
-    honest = [own for row, own in enumerate(known) if row not in liars]
+    honest = [own for row, own in enumerate(known) if row not in byzantine]
     told = {}
-    for row in liars:
+    for row in byzantine:
         scenes = [Scene([own[t] for own in honest], stream(seed, "lies", row, t)) for t in range(block.trials)]
         told[row] = reports_said([lie(known[row][t], scene) for t, scene in enumerate(scenes)])
     return told

@@ -25,7 +25,7 @@ class Faults:
         The probability that a device speaks at all in a round; who does not says nothing to anybody.
     links
         The probability that a link is up in a round, both ways: the graph that changes under the devices.
-    liars
+    byzantine
         Rows of devices that say something else than is so, in the way of `attack`.
     attack
         A name of `protocols.attacks.ATTACKS`.
@@ -48,8 +48,8 @@ class Faults:
                 raise ValueError(f"{name} must be {bounds}, got {value!r}")
         if bool(self.byzantine) != bool(self.attack):
             raise ValueError(
-                "liars and attack go together: which devices lie, and how, "
-                f"got {len(self.byzantine)} liars and attack {self.attack!r}"
+                "Byzantine devices and attack go together: which devices lie, and how, "
+                f"got {len(self.byzantine)} Byzantine devices and attack {self.attack!r}"
             )
 
     @property
@@ -79,5 +79,5 @@ def as_faults(given: Faults | Mapping[str, Any] | None) -> Faults | None:
         for name in given:
             if name not in known:
                 raise ValueError(unknown("fault", name, known))
-        made = Faults(**{**given, "liars": tuple(given.get("liars", ()))})
+        made = Faults(**{**given, "byzantine": tuple(given.get("byzantine", ()))})
     return made if made is not None and made.names else None

@@ -2,11 +2,11 @@ r"""R-DCP: a threshold that holds whatever up to f of the devices say.
 
 Every device signs and floods a histogram of its scores. The threshold is the smallest one at which the K - f devices
 that fall short the most still have the rank together: then so have the honest devices, whoever they are (`trimming`).
-Devices need not agree with each other to be right, so liars gain nothing by telling them different things.
+Devices need not agree with each other to be right, so Byzantine devices gain nothing by telling them different things.
 
 Assumes     graph connected, K known; at most f devices lie, honest ones can be heard; signatures cannot be forged
 Guarantees  the rank condition over every set of at least K - f devices, counted from what they say: so over the honest,
-            pathwise. Liars that know all scores, lie to each device differently or say nonsense change nothing in that.
+            pathwise. Byzantine devices may know all scores, send each device something else, or send nonsense.
             They can make the threshold too large, and beyond f (1 + alpha) = alpha K any valid rule's infinite
 Message     two strings of a device, each passed on once: the ends of its scores, and a histogram (`reports`)
 Departures  none
@@ -15,7 +15,8 @@ Who is proven to lie (signed two strings, or one that nobody could say, or claim
 left out and spent from f: the honest are then K - f or more of the K - p others, p of them proven, as before.
 
 Nothing heard of a device is a count of 0 of as many scores as it may hold. Where nobody knows how many that are, the
-promise is about the devices that were heard, and assumes that liars did not choose whom to keep back by the scores.
+promise is about the devices that were heard, and assumes that Byzantine devices did not choose by the scores
+which reports to withhold.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ UNSIGNED = "no device changes what it passes on for others, which nobody checked
 class RDCP:
     """Options of R-DCP."""
 
-    liars: int | None = option(None, "devices f that may say anything; by default 1, if there are others")
+    byzantine: int | None = option(None, "devices f that may say anything; by default 1, if there are others")
     bins: int = option(4096, "bins of a histogram")
     range: tuple[float, float] | None = option(None, "score range LO HI of the histograms; by default agreed on")
     grid: Literal["agreed", "own"] = option(
@@ -66,18 +67,18 @@ class RDCP:
         check_choice("grid", self.grid, ("agreed", "own"))
         if self.bins > MOST_BINS:
             raise ValueError(f"bins must be at most {MOST_BINS}, got {self.bins}")
-        if self.liars is not None and self.liars < 0:
-            raise ValueError(f"liars must be at least 0, got {self.liars}")
+        if self.byzantine is not None and self.byzantine < 0:
+            raise ValueError(f"byzantine must be at least 0, got {self.byzantine}")
         for cap in (self.cap, *(self.caps or ())):
             if cap is not None and cap < 0:
                 raise ValueError(f"a cap must be at least 0 scores, got {cap}")
 
-    def liars_of(self, devices: int) -> int:
+    def byzantine_of(self, devices: int) -> int:
         """Return f, of so many devices."""
-        f = min(1, devices - 1) if self.liars is None else self.liars
+        f = min(1, devices - 1) if self.byzantine is None else self.byzantine
         if f >= devices:
             raise ValueError(
-                f"liars must be fewer than the devices, {devices}, got {f}: if all may lie, nothing that is said helps"
+                f"byzantine must be fewer than the devices, {devices}, got {f}: if all may lie, no report helps"
             )
         return f
 
@@ -92,7 +93,7 @@ class RDCP:
 
 def r_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: RDCP) -> Gathering[Answers]:
     """Agree on a grid, hear everybody's histogram, and trim."""
-    f, caps = options.liars_of(block.devices), options.caps_of(block)
+    f, caps = options.byzantine_of(block.devices), options.caps_of(block)
     low, high = samples.extremes(finite=True)  # (devices here, trials), infinite where there are none
     if options.range is not None:
         low, high = (np.full_like(low, end) for end in options.range)
@@ -102,7 +103,7 @@ def r_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], o
         mine = [ends_said(*ends) for ends in zip(low, high, strict=True)]
         check = partial(_ends_checked, trials=block.trials)
         ends: Gathered = yield Gather(Packets.of(mine), check, sealed=True)
-        if ends.heard.sum() + ends.disputed.sum() < block.devices - f:  # liars may stay silent, so wait for no more
+        if ends.heard.sum() + ends.disputed.sum() < block.devices - f:  # f devices may stay silent: wait for no more
             return _waiting(block, alphas, f, ends)
         low, high = (np.broadcast_to(end, low.shape) for end in _grid(ends, block.trials, f))
     said = [
@@ -132,7 +133,7 @@ def r_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], o
         np.broadcast_to(thresholds, (len(block.rows), *thresholds.shape)).copy(),
         [[trial.certificate(one) for one in row] for trial, row in zip(trials, found, strict=True)],
         notes=tuple(dict.fromkeys(_notes(block, trials, found, alphas, f))),
-        facts={"liars": str(f)},
+        facts={"byzantine": str(f)},
         sizes=np.array([[0 if one is None else one[t].size for t in range(block.trials)] for one in words]),
     )
 
@@ -151,7 +152,7 @@ def _reports_checked(said: bytes, row: int, trials: int, most: int) -> None:
 
 
 def _grid(ends: Gathered, trials: int, f: int) -> tuple[Floats, Floats]:
-    """Return ends of a grid that liars cannot stretch: the (f + 1)-th smallest of the lows, and largest of the highs.
+    """Return grid ends that f devices cannot stretch: the (f + 1)-th smallest low, and the (f + 1)-th largest high.
 
     Among f + 1 devices one is honest, so that the grid ends within what honest devices hold; scores beyond it are said
     with the largest of them. Any grid would be right: it only decides how finely scores are told apart.
@@ -176,7 +177,7 @@ class _Heard:
 
     trimming: Trimming
     rows: tuple[int, ...]
-    liars: int
+    byzantine: int
     target: str
     about: tuple[str, ...] = ()
     assumption: str = ""
@@ -198,8 +199,8 @@ class _Heard:
         if proven.sum() > f:
             names = listed([ids[row] for row in np.flatnonzero(proven).tolist()])
             raise ValueError(
-                f"r-dcp: devices {names} are proven to lie and liars={f}, so that nothing holds; ask for at least "
-                f"{int(proven.sum())} liars, or leave these devices out"
+                f"r-dcp: devices {names} are proven to lie and byzantine={f}, so that nothing holds; ask for at least "
+                f"{int(proven.sum())} Byzantine devices, or leave these devices out"
             )
         by_size = requirement.mixture in ("sizes", "paper")  # else what a device weighs does not depend on its size
         unknown = ~heard.heard & ~proven & np.array([cap is None and by_size for cap in caps])
@@ -227,7 +228,7 @@ class _Heard:
     @property
     def enough(self) -> bool:
         """Whether more devices were heard than may lie."""
-        return len(self.rows) > self.trimming.liars
+        return len(self.rows) > self.trimming.byzantine
 
     def certificate(self, found: Trimmed | None) -> Certificate:
         """Say what was counted of the worst devices, which stand for the honest ones."""
@@ -241,28 +242,29 @@ class _Heard:
             rule=self.trimming.parts.rule,
             weight=weight,
             heard=self.about,
-            liars=self.liars,
+            byzantine=self.byzantine,
         )
 
 
 def _waiting(block: Block, alphas: tuple[Fraction, ...], f: int, ends: Gathered) -> Answers:
     """Return +inf, which is right whoever lies: too few were heard to say more."""
-    nothing = Certificate("counted", 1, 0, mixture=block.requirement.mixture, rule="swap", weight=0, liars=f)
+    nothing = Certificate("counted", 1, 0, mixture=block.requirement.mixture, rule="swap", weight=0, byzantine=f)
     return Answers(
         np.full((len(block.rows), block.trials, len(alphas)), math.inf),
         [[nothing] * len(alphas) for _ in range(block.trials)],
         notes=(
-            f"r-dcp: {int(ends.heard.sum())} of {block.devices} devices were heard, and with liars={f} a grid needs "
+            f"r-dcp: {int(ends.heard.sum())} of {block.devices} devices were heard; with byzantine={f} a grid needs "
             f"the words of {block.devices - f}",
         ),
-        facts={"liars": str(f)},
+        facts={"byzantine": str(f)},
     )
 
 
 def bearable(devices: int, alpha: Fraction) -> int:
-    """Return beyond how many liars every valid rule can be made infinite, of devices with equally many scores n.
+    """Return the largest number of Byzantine devices beyond which every valid rule can be made infinite.
 
-    So many are borne if they are fewer than alpha K / (1 + alpha) by a margin of 1 / n (docs/guarantees.md).
+    If all devices have n scores, so many are tolerated if they are fewer than alpha K / (1 + alpha) by a margin of
+    1 / n (docs/guarantees.md).
 
     >>> bearable(20, Fraction(1, 10)), bearable(100, Fraction(1, 10))
     (1, 9)
@@ -283,7 +285,7 @@ def _notes(
         if trial.proven:
             yield (
                 f"r-dcp: devices {listed(trial.proven)} are proven to lie, by two strings that they signed, one that "
-                "nobody could say or more scores than they may hold; they are left out, and count among the liars"
+                "nobody could say or more scores than they may hold; they are left out and count as Byzantine"
             )
         for alpha, one in zip(alphas, row, strict=True):
             if one is None or one.threshold < math.inf or one.required > one.weight:
@@ -303,7 +305,7 @@ def _bearing_words(devices: int, alpha: Fraction, f: int) -> str:
     if f > most:
         return (
             f"with alpha={float(alpha):g} no rule that holds for all honest devices bears more than "
-            f"{several(most, 'liar')} of {devices} devices if these want it infinite; use fewer liars, more devices or "
+            f"{several(most, 'Byzantine device')} of {devices} if these want it infinite; use fewer, more devices or "
             "a larger alpha, or leave out whom you do not trust"
         )
     return (

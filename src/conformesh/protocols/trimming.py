@@ -51,14 +51,14 @@ class Trimming:
         How many scores each of them says it holds, or may hold at most where nothing was heard.
     parts
         What the promise asks of each of them.
-    liars
+    byzantine
         How many of them may lie, fewer than there are.
     """
 
     reports: Sequence[Report | None]
     sizes: Ints
     parts: DeviceRanks
-    liars: int
+    byzantine: int
 
     @cached_property
     def _points(self) -> tuple[NDArray[np.float64], Ints, NDArray[np.float64]]:
@@ -79,7 +79,7 @@ class Trimming:
     def at(self, alpha: Fraction) -> Trimmed:
         """Return the smallest threshold with the certificate, +inf where there is none."""
         weights = self.parts.weights
-        margin = _margin(self.parts, alpha, sum((weights * self.sizes).tolist()), len(self.reports) - self.liars)
+        margin = _margin(self.parts, alpha, sum((weights * self.sizes).tolist()), len(self.reports) - self.byzantine)
         where = np.unique(self._points[0])
         low, high = 0, len(where)  # d_j only grows with the threshold, and so does the sum of the smallest ones
         while low < high:

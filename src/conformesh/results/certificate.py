@@ -117,7 +117,7 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
     heard
         The devices that the promise is about, where these are not all: those that were heard so far. A new example
         then comes from one of them.
-    liars
+    byzantine
         Up to how many devices may have said anything whatever: the promise is then about the others.
     noise
         Where totals had noise: how much, whom it hides, and what it costs.
@@ -138,7 +138,7 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
     test: Count | None = None
     losses: Count | None = None
     heard: tuple[str, ...] = ()
-    liars: Count | None = None
+    byzantine: Count | None = None
     noise: Noise | None = None
 
     def __post_init__(self) -> None:
@@ -181,8 +181,8 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
             lines.append(("about", f"{self._mixture_in_words}; by {RANK_RULES[self.rule]}"))
         if self.heard:
             lines.append(("of", f"the {several(len(self.heard), 'device')} heard so far: {listed(self.heard)}"))
-        if self.liars is not None:
-            lines.append(("liars", self._whatever))
+        if self.byzantine is not None:
+            lines.append(("byzantine", self._whatever))
         if self.bound is not None:
             lines.append(("weights", "for new examples that are as likely as there, times their weight"))
         if self.pac_confidence is not None:
@@ -206,7 +206,7 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def _whatever(self) -> str:
-        return f"about the others, whatever up to {several(self.liars or 0, 'device')} may have said"
+        return f"about the others, whatever up to {several(self.byzantine or 0, 'device')} may have said"
 
     def _repr_html_(self) -> str:
         from conformesh.plots import html as cards
@@ -231,7 +231,7 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
             parts.append(f"by {RANK_RULES[self.rule]}, where {self._mixture_in_words}")
         if self.heard:
             parts.append(f"about the {several(len(self.heard), 'device')} heard so far, {listed(self.heard)}")
-        if self.liars is not None:
+        if self.byzantine is not None:
             parts.append(self._whatever)
         if self.bound is not None:
             parts.append("for new examples that are as likely as there, times their weight")

@@ -188,12 +188,12 @@ def _of_whom(result: Result, certificate: Certificate) -> Iterator[str]:
     whole = result.devices > 1  # a device of a mesh keeps its own result alone
     if whole and (strange := sorted({*certificate.heard} - {*result.device_ids})):
         yield f"devices that were heard must be among device_ids, got {strange[0]!r}"
-    if certificate.liars is None:
+    if certificate.byzantine is None:
         return
-    if whole and certificate.liars >= result.devices:
-        yield f"liars must be fewer than the devices, {result.devices}, got {certificate.liars}"
+    if whole and certificate.byzantine >= result.devices:
+        yield f"byzantine must be fewer than the devices, {result.devices}, got {certificate.byzantine}"
     if certificate.weight is None or certificate.kind not in ("counted", "assumed"):
-        yield "a certificate that bears liars counts among the devices that fall short, and must say their weight"
+        yield "a certificate with byzantine counts among the devices that fall short, and must say their weight"
 
 
 def _all_devices(result: Result, answer: Answer, required: int, counted: int | None) -> Iterator[str]:

@@ -20,7 +20,7 @@ MOST = 20  # parts that the printed table shows
 SHORT = 5  # answers with too few examples that a warning names
 FEATURES = 6  # of a centre that are shown
 # the facts of a certificate, which come first
-CERTIFIED = ("rank", "mean loss", "private", "about", "of", "liars", "weights", "epsilon", "assuming")
+CERTIFIED = ("rank", "mean loss", "private", "about", "of", "byzantine", "weights", "epsilon", "assuming")
 CERTIFIED_SIDES = ("lower side", "upper side", "both")
 Fact = tuple[str, str]
 
@@ -164,7 +164,7 @@ def _answer_facts(result: Result) -> list[Fact]:
     if result.controlled:
         lines.append(("mean loss", _losses(result, answer)))
     if {"rank", "mean loss", "private"} & {*said}:
-        lines += [(name, said[name]) for name in ("rank", "private", "about", "of", "liars") if name in said]
+        lines += [(name, said[name]) for name in ("rank", "private", "about", "of", "byzantine") if name in said]
     if result.guarantee.weighting is not None:
         bound = result.guarantee.weighting.bound
         lines.append(("weights", f"at most {bound:g}: how much likelier a new example is, up to a factor"))
@@ -196,7 +196,7 @@ def _shared_facts(result: Result) -> list[Fact]:
     lines = [(f"{result.what}s", several(len(result), "answer")), ("guarantee", claim)]
     if groups is not None and groups.rule:
         lines.append(("rule", f"{groups.rule}: {GROUP_RULES[groups.rule]}"))
-    lines += [(name, said[name]) for name in ("about", "of", "liars", "weights", "assuming") if name in said]
+    lines += [(name, said[name]) for name in ("about", "of", "byzantine", "weights", "assuming") if name in said]
     return [*lines, *_recorded(result)]
 
 

@@ -21,7 +21,7 @@ from conformesh.view.events import HIDDEN
 from conformesh.view.learning import Learnt, Lessons, details_of_learning, heard_of
 from conformesh.view.maps import Map, hearsay, read_map
 from conformesh.view.recording import Recording
-from conformesh.view.statuses import CALIBRATING, Status, Words, bracket_of, details_of, liars_of, received
+from conformesh.view.statuses import CALIBRATING, Status, Words, bracket_of, byzantine_of, details_of, received
 from conformesh.view.trace import FIELDS, Everybody, Flow, Pair, Step, TracedRun, Value
 from conformesh.view.watched import WatchedDevice, details_in_words
 
@@ -231,8 +231,10 @@ class MeshWatch:
             log, self._said = self._said, []
             table = [device.fields for device in self._devices.values()]
         statuses = {name: device.status for name, device in self._devices.items() if device.status is not None}
-        liars = liars_of(statuses)
-        table = [{**fields, "liar": liars.get(name)} for name, fields in zip(self._devices, table, strict=True)]
+        byzantine = byzantine_of(statuses)
+        table = [
+            {**fields, "byzantine": byzantine.get(name)} for name, fields in zip(self._devices, table, strict=True)
+        ]
         everybody = None if self._map.private else self._learn(table)
         shown = [name for name in FIELDS if not (self._map.private and name in HIDDEN)]
         columns = {name: [fields.get(name) for fields in table] for name in shown}

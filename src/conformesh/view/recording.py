@@ -359,7 +359,7 @@ class _Converted:
         many = self.block.devices
         devices = {"phase": Column(["calibrating"] * many)}
         if self.faults is not None and self.faults.byzantine:
-            devices["liar"] = Column([self.faults.attack] * len(self.faults.byzantine), [*self.faults.byzantine])
+            devices["byzantine"] = Column([self.faults.attack] * len(self.faults.byzantine), [*self.faults.byzantine])
         return Step(at=0, devices=devices)
 
     def _step(self, noted: _Noted) -> Step:

@@ -32,7 +32,7 @@ CALIBRATING, FAILED = "calibrating", "failed"
 
 
 def fields_of(status: Status) -> dict[str, Value]:
-    """Return what a step shows of a device that has answered, but for who calls it a liar."""
+    """Return what a step shows of a device that has answered, but for who calls it a Byzantine device."""
     certified, gathering = status.get("certified") or {}, status.get("gathering") or {}
     return {
         "health": "healthy" if is_healthy(status) else "unhealthy",
@@ -113,13 +113,13 @@ def hearsay_fields(record: Status) -> dict[str, Value]:
     return {**found, "about": about if about is None or isinstance(about, str) else f"{about} devices"}
 
 
-def liars_of(statuses: Mapping[str, Status]) -> dict[str, str]:
-    """Return whom devices call liars, and who does so."""
+def byzantine_of(statuses: Mapping[str, Status]) -> dict[str, str]:
+    """Return whom devices call Byzantine devices, and who does so."""
     callers: dict[str, list[str]] = {}
     for name, status in statuses.items():
-        for liar in (status.get("gathering") or {}).get("byzantine") or ():
-            callers.setdefault(liar, []).append(name)
-    return {liar: f"has contradicted itself, say {listed(names)}" for liar, names in callers.items()}
+        for byzantine in (status.get("gathering") or {}).get("byzantine") or ():
+            callers.setdefault(byzantine, []).append(name)
+    return {byzantine: f"has contradicted itself, say {listed(names)}" for byzantine, names in callers.items()}
 
 
 def received(status: Status) -> dict[str, int]:

@@ -102,12 +102,11 @@ def test_changed_code_changes_the_key(monkeypatch):
     assert CELL.key() != before
 
 
-HAVE_NO_SAY = {  # modules that computing loads, too: packages, words, and what becomes of rows
-    *("__init__.py", "_moved.py", "_version.py", "names.py", "notes.py", "progress.py", "quantities.py"),
-    *(f"experiments/{name}.py" for name in ("__init__", "entries", "experiment", "findings", "grids", "results")),
-}
-PARTS = {"experiments/conventions.py", "experiments/settings.py"}  # the modules of this cell's solver and scores
-ROOMS_WITHOUT_SAY = ("result/",)  # results are made afterwards
+# Computing also loads modules that decide no number: packages, and what becomes of rows.
+REPRODUCTION = ("__init__", "entries", "experiment", "findings", "grids", "results")
+DECIDE_NOTHING = {"__init__.py", "lab/__init__.py", *(f"lab/reproduction/{name}.py" for name in REPRODUCTION)}
+PARTS = {"lab/reproduction/conventions.py", "lab/reproduction/settings.py"}  # this cell's solver and scores
+MADE_AFTERWARDS = ("results/",)
 
 
 def loaded_modules():
@@ -127,8 +126,8 @@ def loaded_modules():
 def test_every_module_that_computing_loads_is_in_the_digest():
     deciding = {path.relative_to(PACKAGE).as_posix() for pattern in DECIDING for path in PACKAGE.glob(pattern)}
     assert len(deciding) > 30
-    others = {name for name in loaded_modules() - deciding - PARTS if not name.startswith(ROOMS_WITHOUT_SAY)}
-    assert others <= HAVE_NO_SAY
+    others = {name for name in loaded_modules() - deciding - PARTS if not name.startswith(MADE_AFTERWARDS)}
+    assert others <= DECIDE_NOTHING
 
 
 def test_every_pattern_of_the_digest_finds_a_file():
@@ -147,10 +146,10 @@ def test_a_changed_file_changes_the_key_if_it_decides(tmp_path, monkeypatch):
     for path, matters in (
         ("kernels/ranks.py", True),
         ("protocols/q_dcp.py", True),
-        ("experiments/conventions.py", True),
-        ("experiments/settings.py", True),
-        ("experiments/figures.py", False),
-        ("experiments/entries.py", False),
+        ("lab/reproduction/conventions.py", True),
+        ("lab/reproduction/settings.py", True),
+        ("lab/reproduction/figures.py", False),
+        ("lab/reproduction/entries.py", False),
     ):
         (tmp_path / path).write_bytes((PACKAGE / path).read_bytes() + b"# changed\n")
         assert (CELL.key() != before) == matters, path

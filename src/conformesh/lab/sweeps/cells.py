@@ -28,7 +28,7 @@ from conformesh.pipeline.solver import counted_ranks, solve_draws
 from conformesh.protocols.block import Answers
 from conformesh.results.certificate import Cost
 
-DECIDING = (*NUMBERS, "scores/**/*.py", "data/*.py", "sweeping/*.py")
+DECIDING = (*NUMBERS, "lab/sweeps/*.py")
 OF_COMPANY = {"certificate", "epsilon", "rounds", "bits"}  # what shows it
 
 

@@ -11,20 +11,23 @@ from pathlib import Path
 
 import conformesh
 
-NUMBERS = (  # the files of the package on which every calibration depends
+# The files of the package on which every calibration depends. Whole packages, so that a file that is added, moved or
+# split inside one of them still counts; a comment that changes computes the rows again, which costs only time.
+NUMBERS = (
+    "common/*.py",
     "kernels/**/*.py",
-    "graph/**/*.py",
+    "files/*.py",
+    "scores/*.py",
+    "graph/*.py",
+    "privacy/*.py",
     "protocols/**/*.py",
     "engines/**/*.py",
-    "io/*.py",
-    "data/partition.py",
-    "data/synthetic.py",
-    "faults.py",
-    "result/certificate.py",
-    *(
-        f"{name}.py"
-        for name in ("centres", "guarantee", "losses", "methods", "problems", "shift", "solver", "streams", "table")
-    ),
+    "pipeline/*.py",
+    "results/certificate.py",
+    "lab/datasets/*.py",
+    "guarantee.py",
+    "methods.py",
+    "table.py",
 )
 
 

@@ -1,4 +1,4 @@
-"""Entries that are signed by the key of a device's certificate, and found out to be: what liars cannot forge.
+"""Sign entries with the key of a device's certificate and check them: Byzantine devices cannot forge them.
 
 A signature travels with the certificate that it is to be checked with, so that nobody must know certificates before.
 That one counts if this mesh's authority has signed it, it is in time, it names the owner, and the roster lets it in:

@@ -6,7 +6,7 @@ Hearsay     it passes on to its neighbours what is newer than what it has told t
 Newest      of two records of one device the one with the greater stamp counts, in whatever order they come. Only where
             what is known has gone silent does any record count that is not: a clock may have been set back
 Neighbours  what a neighbour says of itself, on its own link, counts before all that others say of it while it is heard.
-            So a liar can lie about devices far away, and about none that is a neighbour
+            So a Byzantine device can lie about devices far away, and about none that is a neighbour
 Silence     a device of which nothing new was heard for two beats is silent; what it said last stays to be seen
 
 A pulse that is malformed, too large or of a stranger is refused and counted; it changes nothing. Rows are those of the

@@ -139,5 +139,5 @@ def _gathering(device: AsyncDevice) -> Gathering:
         missing=[name for row, name in enumerate(names) if row not in device.survivors],
         reasons={names[row]: words for row, words in device.reasons.items()},
         not_agreeing={names[row]: words for row, words in device.unlike.items()},
-        byzantine=[names[row] for row in device.liars],
+        byzantine=[names[row] for row in device.byzantine],
     )

@@ -25,13 +25,13 @@ window.conformesh = window.conformesh ?? {};
     known: "scores known",
     roster: "roster",
     sent: "bytes sent",
-    liar: "liar",
+    byzantine: "Byzantine",
     problem: "problem",
   };
 
   // What a device is, in the order in which it is asked: the first that fits. Every name has a mark in marks.js.
   const STATES = [
-    { name: "liar", fits: (device) => device.liar != null },
+    { name: "byzantine", fits: (device) => device.byzantine != null },
     { name: "silent", fits: (device) => device.health === "silent" },
     { name: "failed", fits: (device) => device.phase === "failed" },
     { name: "unknown", fits: (device) => device.phase == null || device.health === "unknown" },
@@ -41,8 +41,8 @@ window.conformesh = window.conformesh ?? {};
     { name: "calibrating", fits: (device) => device.phase === "calibrating" },
     { name: "waiting", fits: () => true }, // it starts, waits for neighbours, or says a word of a later version
   ];
-  const STATE_FIELDS = ["liar", "health", "phase"];
-  const UNHEALTHY = ["silent", "failed", "unknown", "liar"];
+  const STATE_FIELDS = ["byzantine", "health", "phase"];
+  const UNHEALTHY = ["silent", "failed", "unknown", "byzantine"];
 
   /** The place in STATES of a device with these values. */
   const stateOf = (device) => STATES.findIndex((state) => state.fits(device));

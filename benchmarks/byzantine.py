@@ -1,14 +1,14 @@
-"""Liars: coverage of the honest and size of their sets, by what liars say and by the rule that hears it.
+"""Byzantine devices: coverage of the honest devices and size of their sets, by attack and by rule.
 
-python benchmarks/liars.py DATA     everything, with CIFAR-100 logits (NPZ of logits and labels) in the folder DATA;
-                                    writes liars.csv
+python benchmarks/byzantine.py DATA everything, with CIFAR-100 logits (NPZ of logits and labels) in the folder DATA;
+                                    writes byzantine.csv
 run.py takes the folder from CONFORMESH_DATA, and makes outputs of its own where there is none.
 
 A draw gives 50 calibration rows a device, on average, to devices with classes of their own; which of them lie is drawn
 anew. Coverage and labels are measured on all other rows of the honest devices. Plain is what all exact methods come to
 with what was said (e-dcp), trimmed is r-dcp; each by the swap rank (target `sizes`) and by the published one with an
 imagined score per device (target `paper`). Beside them, the quantile of quantiles (fedcp-qq), which asks for devices
-that are alike. Liars know everybody's words. A cell holds with the noise of its draws: three standard errors.
+that are alike. Byzantine devices know every report. A cell holds with the noise of its draws: three standard errors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Floats = NDArray[np.float64]
 ALPHA, EACH, BINS = 0.1, 50, 4096
 DRAWS = {20: 60, 100: 20}  # by number of devices
 NOTHING, TWICE = "no attack", "two-faced"  # two words of one device are no scores that plain rules could count
-SETTINGS = {20: (1, 2, 3, 4, 5), 100: (1, 3, 5, 8, 10)}  # liars by number of devices
+SETTINGS = {20: (1, 2, 3, 4, 5), 100: (1, 3, 5, 8, 10)}  # Byzantine devices by number of devices
 MANY = (20, 30, 40)  # of 100: what [Kang2024] tries, besides 10
 KINDS = ("all-low", "all-high", "noise")  # that it tries them with
 RANK_RULES = ("plain ghost", "plain swap", "trimmed ghost", "trimmed swap", "quantile of quantiles")
@@ -46,11 +46,11 @@ RANK_RULES = ("plain ghost", "plain swap", "trimmed ghost", "trimmed swap", "qua
 
 @dataclass(frozen=True)
 class Cell:
-    """One line of liars.csv: means over draws; labels are infinite where a threshold is, in `endless` of the draws."""
+    """Line of byzantine.csv: means of draws; labels are infinite where a threshold is, in `endless` of the draws."""
 
     data: str
     devices: int
-    liars: int
+    byzantine: int
     attack: str
     rule: str
     draws: int
@@ -97,15 +97,15 @@ def drawn(table: Floats, labels: NDArray[np.int64], devices: int, seed: int) -> 
 # --- what is said, and what rules make of it --------------------------------------------------------------------------
 
 
-def said(draw: Draw, liars: int, attack: str, seed: int) -> list[Floats]:
+def said(draw: Draw, byzantine: int, attack: str, seed: int) -> list[Floats]:
     """Return the scores that everybody says it holds; the first devices lie."""
-    if attack in (NOTHING, TWICE) or not liars:
+    if attack in (NOTHING, TWICE) or not byzantine:
         return draw.held
     pooled = np.concatenate(draw.held)
     low, high = float(pooled.min()), float(pooled.max())
     reports = [Report.of(np.sort(own), low, high, BINS) for own in draw.held]
-    scene = Scene(reports[liars:], np.random.default_rng([seed, 1]))
-    return [*(scores_of(ATTACKS[attack](own, scene)) for own in reports[:liars]), *draw.held[liars:]]
+    scene = Scene(reports[byzantine:], np.random.default_rng([seed, 1]))
+    return [*(scores_of(ATTACKS[attack](own, scene)) for own in reports[:byzantine]), *draw.held[byzantine:]]
 
 
 @cache
@@ -138,11 +138,11 @@ DEFAULT: dict[str, Callable[[Sequence[Floats]], float]] = {
 TRIMMED = {"trimmed ghost": Requirement("paper", "ghost"), "trimmed swap": Requirement("sizes", "swap")}
 
 
-def thresholds(draws: Sequence[Draw], liars: int, attack: str, rule: str) -> Floats:
+def thresholds(draws: Sequence[Draw], byzantine: int, attack: str, rule: str) -> Floats:
     """Return the threshold of every draw by a rule."""
     if rule in DEFAULT:
-        return np.array([DEFAULT[rule](said(draw, liars, attack, seed)) for seed, draw in enumerate(draws)])
-    faults = None if attack == NOTHING else {"liars": tuple(range(liars)), "attack": attack}
+        return np.array([DEFAULT[rule](said(draw, byzantine, attack, seed)) for seed, draw in enumerate(draws)])
+    faults = None if attack == NOTHING else {"byzantine": tuple(range(byzantine)), "attack": attack}
     network = Network.complete(len(draws[0].held))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -152,18 +152,18 @@ def thresholds(draws: Sequence[Draw], liars: int, attack: str, rule: str) -> Flo
             [ALPHA],
             "r-dcp",
             requirement=TRIMMED[rule],
-            liars=liars,
+            byzantine=byzantine,
             bins=BINS,
             faults=faults,
         )
     return np.asarray(batch.outcome.thresholds[0, :, 0])
 
 
-def measured(data: str, draws: Sequence[Draw], liars: int, attack: str, rule: str, labels: int) -> Cell:
+def measured(data: str, draws: Sequence[Draw], byzantine: int, attack: str, rule: str, labels: int) -> Cell:
     """Return coverage and labels of the honest, as the rule's target weighs devices."""
-    found, rows = thresholds(draws, liars, attack, rule), []
+    found, rows = thresholds(draws, byzantine, attack, rule), []
     for draw, tau in zip(draws, found.tolist(), strict=True):
-        honest = [k for k in range(liars, len(draw.held)) if len(draw.true[k])]
+        honest = [k for k in range(byzantine, len(draw.held)) if len(draw.true[k])]
         extra = 1 if rule.endswith("ghost") else 0
         shares = np.array([len(draw.held[k]) + extra for k in honest], dtype=np.float64)
         covered = np.array([(draw.true[k] <= tau).mean() for k in honest])
@@ -174,7 +174,7 @@ def measured(data: str, draws: Sequence[Draw], liars: int, attack: str, rule: st
     error = float(coverage.std(ddof=1) / math.sqrt(len(rows))) if len(rows) > 1 else 0.0
     mean = math.inf if endless == 1 else float(sizes.mean())
     figures = round(float(coverage.mean()), 4), round(error, 5), round(mean, 2), round(endless, 3)
-    return Cell(data, len(draws[0].held), liars, attack, rule, len(draws), *figures)
+    return Cell(data, len(draws[0].held), byzantine, attack, rule, len(draws), *figures)
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def shown(cells: Sequence[Cell], rule: str) -> str:
 
 
 def judged(cells: Sequence[Cell]) -> Row:
-    """Return the row of so many liars: by attack plain, trimmed and of quantiles, and whether the trimmed ones hold."""
+    """Return a row of the table: by attack plain, trimmed and of quantiles, and whether the trimmed ones hold."""
     words = []
     for attack in dict.fromkeys(cell.attack for cell in cells):
         here = [cell for cell in cells if cell.attack == attack]
@@ -206,7 +206,7 @@ def judged(cells: Sequence[Cell]) -> Row:
     error = max(cell.error for cell in trimmed)
     one = cells[0]
     return Row(
-        f"{one.data}, K={one.devices}, {one.liars} lie, {one.draws} draws",
+        f"{one.data}, K={one.devices}, {one.byzantine} lie, {one.draws} draws",
         target=f"trimmed: honest coverage at least {1 - ALPHA:g}, within 3 standard errors (at most {error:.4f} each)",
         met=all(map(holds, trimmed)),
         note="coverage/labels: " + "; ".join(words),
@@ -221,10 +221,10 @@ _SHORT = {
 }
 
 
-def by_liars(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Return the cells of each number of devices and liars."""
-    keys = dict.fromkeys((cell.data, cell.devices, cell.liars) for cell in cells)
-    return [[cell for cell in cells if (cell.data, cell.devices, cell.liars) == key] for key in keys]
+def by_byzantine(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Return the cells of each number of devices and Byzantine devices."""
+    keys = dict.fromkeys((cell.data, cell.devices, cell.byzantine) for cell in cells)
+    return [[cell for cell in cells if (cell.data, cell.devices, cell.byzantine) == key] for key in keys]
 
 
 def asks(rule: str, attack: str) -> bool:
@@ -233,17 +233,17 @@ def asks(rule: str, attack: str) -> bool:
 
 
 def cases(quick: bool) -> Iterator[tuple[int, int, str, tuple[str, ...]]]:
-    """Yield devices, liars, attack and rules."""
+    """Yield devices, Byzantine devices, attack and rules."""
     every = [NOTHING, *ATTACKS]
     if quick:
         yield from ((20, 1, attack, tuple(rule for rule in RANK_RULES if asks(rule, attack))) for attack in every)
         return
     for devices, numbers in SETTINGS.items():
-        for liars in numbers:
+        for byzantine in numbers:
             for attack in every:
-                yield devices, liars, attack, tuple(rule for rule in RANK_RULES if asks(rule, attack))
-    for liars in MANY:
-        yield from ((100, liars, attack, RANK_RULES) for attack in KINDS)
+                yield devices, byzantine, attack, tuple(rule for rule in RANK_RULES if asks(rule, attack))
+    for byzantine in MANY:
+        yield from ((100, byzantine, attack, RANK_RULES) for attack in KINDS)
 
 
 def everything(folder: Path | None, quick: bool) -> Iterator[list[Cell]]:
@@ -253,12 +253,12 @@ def everything(folder: Path | None, quick: bool) -> Iterator[list[Cell]]:
         devices: [drawn(1 - logits, labels, devices, seed) for seed in range(2 if quick else DRAWS[devices])]
         for devices in ((20,) if quick else SETTINGS)
     }
-    for devices, liars, attack, rules in cases(quick):
-        yield [measured(data, draws[devices], liars, attack, rule, logits.shape[1]) for rule in rules]
+    for devices, byzantine, attack, rules in cases(quick):
+        yield [measured(data, draws[devices], byzantine, attack, rule, logits.shape[1]) for rule in rules]
 
 
 def keep(cells: Sequence[Cell]) -> None:
-    """Write liars.csv."""
+    """Write byzantine.csv."""
     import polars as pl
 
     pl.DataFrame([asdict(cell) for cell in cells]).write_csv(Path(__file__).with_suffix(".csv"))
@@ -271,7 +271,7 @@ def bench(quick: bool = False) -> tuple[list[Row], list[Series]]:
     found = [cell for cells in everything(folder, quick) for cell in cells]
     if not quick and folder is not None:
         keep(found)
-    return [*map(judged, by_liars(found))], []
+    return [*map(judged, by_byzantine(found))], []
 
 
 def main(folder: Path) -> None:

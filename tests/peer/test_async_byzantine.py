@@ -54,9 +54,9 @@ class TwoFaced(AsyncDevice):
         return sealed(self.seal.sign(self._signed_text(key, low)), low)
 
 
-def robust(network, scores, kinds=None, liars=1):
+def robust(network, scores, kinds=None, byzantine=1):
     """Start devices of r-dcp, some of them of another kind."""
-    options = {"options": {"liars": liars}, "method": "r-dcp", "caps": True, "settings": Settings(patience=8.0)}
+    options = {"options": {"byzantine": byzantine}, "method": "r-dcp", "caps": True, "settings": Settings(patience=8.0)}
 
     def start(k, journal):
         kind = (kinds or {}).get(k, AsyncDevice)
@@ -72,14 +72,14 @@ def honest_rank(scores, honest, threshold):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_honest_devices_end_with_a_threshold_that_bears_a_liar(seed):
+def test_honest_devices_end_with_a_threshold_that_bears_a_byzantine_device(seed):
     network = Network.complete(12)
     scores = drawn(network, seed, low=20, high=30)
     played = play(network, robust(network, scores), LinkFaults(loss=0.3), np.random.default_rng(seed), limit=60.0)
     for device in played.devices:
         outcome = device.result
         assert device.final
-        assert outcome.certificates[0][0].liars == 1
+        assert outcome.certificates[0][0].byzantine == 1
         assert outcome.certificates[0][0].kind == "counted"
         for left_out in range(12):
             counted, needed = honest_rank(scores, [k for k in range(12) if k != left_out], outcome.thresholds[0, 0, 0])
@@ -97,7 +97,7 @@ def test_who_signs_two_things_is_known_to_all_and_counts_as_not_heard(seed):
     for device in played.devices:
         if device.row == 3:
             continue
-        assert device.liars == (3,)
+        assert device.byzantine == (3,)
         threshold = device.result.thresholds[0, 0, 0]
         counted, needed = honest_rank(scores, honest, threshold)
         assert counted >= needed
@@ -106,7 +106,7 @@ def test_who_signs_two_things_is_known_to_all_and_counts_as_not_heard(seed):
 
 def one(row=0, method="r-dcp", **options):
     network = Network.complete(3)
-    device = robust(network, drawn(network, 5, low=8), liars=0)(row, MemoryJournal())
+    device = robust(network, drawn(network, 5, low=8), byzantine=0)(row, MemoryJournal())
     device.start(0.0)
     device.outbox()
     return device
@@ -142,7 +142,7 @@ def test_an_entry_of_another_run_or_place_is_refused():
 def test_a_proof_that_proves_nothing_is_refused(proof):
     device = one()
     said(device, key_of(2, PROOF), proof)
-    assert device.liars == ()
+    assert device.byzantine == ()
     assert sum(device.counts.refused.values()) == 1
 
 
@@ -151,7 +151,7 @@ def test_two_times_the_same_words_prove_nothing_whatever_their_signatures():
     key, text = key_of(2, 0), b"words"
     entry = sealed(Secret(2).sign(device._signed_text(key, text)), text)
     said(device, key_of(2, PROOF), b"\0" + sealed(entry, entry))
-    assert device.liars == ()
+    assert device.byzantine == ()
     assert device.counts.refused == {"a proof of two entries that are the same": 1}
 
 
@@ -160,12 +160,12 @@ def test_nobody_can_accuse_a_device_of_what_it_did_not_sign():
     key = key_of(2, 0)
     pair = [sealed(Secret(1).sign(device._signed_text(key, text)), text) for text in (b"a", b"b")]
     said(device, key_of(2, PROOF), b"\0" + sealed(*pair))
-    assert device.liars == ()
+    assert device.byzantine == ()
 
 
 def test_without_a_seal_a_method_that_needs_signatures_says_so():
     network = Network.complete(3)
-    start = starter(network, drawn(network, 5, low=8), method="r-dcp", options={"liars": 0})
+    start = starter(network, drawn(network, 5, low=8), method="r-dcp", options={"byzantine": 0})
     device = start(0, MemoryJournal())
     device.start(0.0)
     assert "needs entries that are signed" in str(device.error)
@@ -192,11 +192,11 @@ def test_the_largest_proof_fits_a_frame_and_larger_entries_are_refused():
 
     for letter in (b"a", b"b"):
         sign(letter * (9 << 20))
-    assert (sum(device.counts.refused.values()), device.liars) == (2, ())
+    assert (sum(device.counts.refused.values()), device.byzantine) == (2, ())
     room = LONGEST_SIGNED - len(signed_by(device, key, b""))
     for letter in (b"a", b"b"):
         sign(letter * room)
-    assert device.liars == (2,)
+    assert device.byzantine == (2,)
     device.tick(5.0)
     device.outbox()
     known = device._keys & ~(1 << key_of(2, PROOF))  # what neighbour 1 has then
@@ -211,7 +211,7 @@ def test_a_proof_for_which_there_is_no_room_is_not_kept(monkeypatch):
     said(device, key, signed_by(device, key, b"a" * 100))
     monkeypatch.setattr(spreading, "MOST_KEPT", device._size + 200)
     said(device, key, signed_by(device, key, b"b" * 100))
-    assert device.liars == ()
+    assert device.byzantine == ()
     assert "no room" in next(iter(device.counts.refused))
 
 

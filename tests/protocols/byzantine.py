@@ -1,4 +1,4 @@
-"""A network of liars in a test's hands: r-dcp driven with whatever strings are to be heard, and the truth to check."""
+"""Byzantine devices under a test's control: r-dcp driven with any strings, and the truth to check."""
 
 from dataclasses import dataclass
 from fractions import Fraction
