@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -516,9 +517,7 @@ def shown(mesh, devices, k, where):
     with serving(node, where) as service:
         said = {path: ask(service, "GET", path)[2] for path in SERVED}
     seen = WatchedDevice("a", None, 1.0, private=True)
-    seen.client = node  # which is asked for its status
-    node.status = node.snapshot
-    node.online = dict
+    seen.client = SimpleNamespace(status=lambda: to_builtins(node.status()), online=dict)  # of the owner, unshared
     status, _ = seen.ask()
     return said | {
         "view": repr(fields_of(status)),
@@ -589,7 +588,7 @@ def digest_in_greeting(monkeypatch, make=running.make_device):
 
 def troubles_at_the_port(monkeypatch):
     """A planted leak: the port tells what the owner's socket does."""
-    monkeypatch.setattr(NodeState, "shared_snapshot", NodeState.snapshot)
+    monkeypatch.setattr(NodeState, "shared_status", NodeState.status)
 
 
 def size_in_the_journal(monkeypatch, make=running.make_device):
