@@ -34,7 +34,7 @@ from conformesh.methods import async_protocol, device_protocol, make_options
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
 from conformesh.peer.journal import Journal
-from conformesh.peer.linked import Linked
+from conformesh.peer.links import Linked
 from conformesh.peer.loopback import Changing, Delay, LinkFaults, Start, play
 from conformesh.peer.settings import Settings
 from conformesh.protocols.messages import Gathered, Packets

@@ -129,7 +129,7 @@ def test_what_is_pure_does_no_io(package):
     }
     allowed = {  # a journal on disk, the cores of the machine, a file to save
         "peer/journal.py": {"os", "pathlib"},
-        "peer/words.py": {"os"},  # os.strerror, which does no I/O
+        "peer/json_bodies.py": {"os"},  # os.strerror, which does no I/O
         "kernels/threads.py": {"os"},
         "privacy/account.py": {"pathlib"},  # how often epochs were released, on disk
         "pipeline": {"time"},  # a result says how long it took

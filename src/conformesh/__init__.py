@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from conformesh import scores
-    from conformesh.api import calibrate, control
+    from conformesh.api import calibrate, control, update
     from conformesh.common.notes import CalibrationNote
     from conformesh.graph.network import Network
     from conformesh.graph.topologies import TOPOLOGIES
@@ -67,6 +67,7 @@ __all__ = [
     "quantiles",
     "scores",
     "sweep",
+    "update",
 ]
 
 # Names load when first used, so that `conformesh --help` need not wait for compilers and eigenvalues.
@@ -98,6 +99,7 @@ _HOMES = {
     "plan": "lab.planning.planner",
     "quantiles": "pipeline.quantiles",
     "sweep": "lab.sweeps.sweep",
+    "update": "api",
 }
 
 _MODULES = {"losses": "scores.losses", "scores": "scores"}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +34,6 @@ from conformesh.kernels.ranks import CHOSEN_MIXTURES
 from conformesh.kernels.weighted_scores import clean_scores
 from conformesh.scores import Score
 from conformesh.scores.losses import Steps
-
-if TYPE_CHECKING:  # a device of a mesh has no engine
-    from conformesh.engines.base import Engine
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -316,13 +313,13 @@ class Table:
         chosen = self.taken(devices)
         return chosen if chosen is self else replace(chosen, in_place=True)
 
-    def on(self, engine: Engine, what: str = "scores") -> Table:
-        """Return the rows of the devices that an engine hosts here: of all of them in the order of the network.
+    def ordered(self, network: Network, local_rows: Ints, what: str = "scores") -> Table:
+        """Return the rows of this process's devices, in the order of the network.
 
-        Devices that are named are put in that order. Others must be in it already; where the network cannot tell which
-        order its user has in mind, they are refused.
+        `local_rows` are the rows of the network that an engine hosts in this process. Devices with names are put in
+        order. Devices without names must be in order already; a network whose order is ambiguous refuses them.
         """
-        network, local = engine.network, local_ids(engine)
+        local = network.local_ids(local_rows)
         if self.names is not None:
             ids = network.ids
             wanted = local if len(local) < len(ids) and {*self.names} <= {*local} else ids
@@ -332,13 +329,13 @@ class Table:
             network.check_list(what)
             chosen = self
         if chosen.devices == network.devices and len(local) < network.devices:
-            return chosen._for_one_run(engine.rows)
+            return chosen._for_one_run(local_rows)
         if chosen.devices != len(local):
-            here = "" if len(local) == network.devices else f", or for the {len(local)} of this rank"
+            of_rank = "" if len(local) == network.devices else f", or for the {len(local)} of this rank"
             turned = chosen.devices and {*chosen.sizes.tolist()} == {network.devices}
             raise ValueError(
                 f"the network {network.name!r} has {network.devices} devices but {what} came for {chosen.devices}; "
-                f"pass one array per device{here} (empty where a device has none)"
+                f"pass one array per device{of_rank} (empty where a device has none)"
                 + ("; its columns seem to be the devices: pass table.T" if turned else "")
             )
         return chosen
@@ -372,12 +369,6 @@ def _with_columns(
     if isinstance(mixture, str) and mixture not in CHOSEN_MIXTURES and reader.has_column(mixture):
         share = mixture
     return table if share is None else replace(table, shares=reader.shares(share))
-
-
-def local_ids(engine: Engine) -> Sequence[str]:
-    """Return the names of the devices that an engine hosts here; of all devices in the order of the network."""
-    ids = engine.network.ids
-    return ids if len(engine.rows) == len(ids) else [ids[row] for row in engine.rows]
 
 
 class _Reader:
@@ -918,7 +909,7 @@ class _OfItems(_OfFrame):
         return each
 
 
-def known_devices(network: Any, engine: str | Engine = "simulator") -> tuple[Any, list[Sequence[str]]]:
+def known_devices(network: Any, engine: Any = "simulator") -> tuple[Any, list[Sequence[str]]]:
     """Return the network with a NetworkX graph read, and the names that devices in an order have in errors.
 
     The data may be of all devices, or of those that an engine which exists hosts. A network that only has a name takes
@@ -928,8 +919,8 @@ def known_devices(network: Any, engine: str | Engine = "simulator") -> tuple[Any
         network = Network.from_networkx(network)
     if not isinstance(network, Network):
         return network, []
-    hosted = [] if isinstance(engine, str) or not hasattr(engine, "here") else [local_ids(engine)]
-    return network, [network.ids, *hosted]
+    local_rows = getattr(engine, "rows", None)  # an engine that is only named does not exist yet and hosts nothing
+    return network, [network.ids, *([] if local_rows is None else [network.local_ids(local_rows)])]
 
 
 def _is_networkx(network: Any) -> bool:

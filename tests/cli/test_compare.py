@@ -17,10 +17,9 @@ from conformesh.common.names import natural_order
 from conformesh.common.quantities import in_bits
 from conformesh.kernels.ranks import AUTO
 from conformesh.lab.comparison import ComparisonPoint, Front, compare, fronts, information_floor, networks_of, ways_of
-from conformesh.lab.comparison_plots import draw_front
+from conformesh.lab.comparison_plots import draw_comparison, draw_front
 from conformesh.lab.comparison_table import answer, in_ranks
 from conformesh.methods import Way
-from conformesh.plots.pictures import draw_comparison
 from conformesh.protocols.e_dcp import SCHEDULES
 from conformesh.scores import LAC
 

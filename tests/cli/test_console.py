@@ -46,7 +46,7 @@ def test_bits_for_people(bits, words):
 def test_a_bar_appears_for_slow_work_on_a_terminal_only(monkeypatch):
     def work(stream: io.StringIO, patience: float) -> str:
         monkeypatch.setattr(sys, "stderr", stream)
-        monkeypatch.setattr(progress_bars, "PATIENCE", patience)
+        monkeypatch.setattr(progress_bars, "BAR_DELAY", patience)
         with progress_bars.Progress("thinking", unit="rounds") as progress:
             for _ in range(3):
                 time.sleep(0.1)

@@ -42,7 +42,7 @@ def terminal(monkeypatch):
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setenv("COLUMNS", "150")
         monkeypatch.setattr(sys, "stderr", stream)
-        monkeypatch.setattr(bars, "PATIENCE", 0.0)
+        monkeypatch.setattr(bars, "BAR_DELAY", 0.0)
         return stream
 
     return make
@@ -113,7 +113,7 @@ def cell(monkeypatch) -> Cell:
     kernel = types.SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: kernel, display=made))
     monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(HTML=made.HTML, display=made.display))
-    monkeypatch.setattr(bars, "PATIENCE", 0.0)
+    monkeypatch.setattr(bars, "BAR_DELAY", 0.0)
     return made
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformesh import Network, TooFewScores, calibrate
+from conformesh import Network, TooFewScores, calibrate, update
 from conformesh.kernels.ranks import as_levels, conformal_rank, conformal_threshold, exact_alpha, make_requirement
 
 
@@ -214,7 +214,7 @@ def test_where_weights_are_not_taken_the_published_rule_may_do():
 def test_an_update_keeps_the_guarantee():
     for asked in ({"mixture": "paper", "rank_rule": "ghost"}, {"mixture": "equal"}, {"pac_confidence": 0.9}, {}):
         first = calibrate(HELD, CYCLE, 0.3, **asked)
-        again = first.update(HELD, CYCLE)
+        again = update(first, HELD, CYCLE)
         assert again.threshold == first.threshold
         assert again.certificate == first.certificate
 

@@ -18,8 +18,8 @@ from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, Frame
 from conformesh.peer.journal import MemoryJournal
+from conformesh.peer.json_bodies import Hello, News, pack_rows
 from conformesh.peer.loopback import LinkFaults, play
-from conformesh.peer.words import Hello, News, pack_rows
 from tests.mesh.meshes import sign_device
 from tests.mesh.nodes import threshold_in
 from tests.mesh.real import drawn_scores, finish, make_mesh, round_of, simulated, start, wait_for

@@ -19,9 +19,8 @@ from conformesh.mesh.node.heartbeat import vitals_of
 from conformesh.mesh.node.observations import Observations, encode
 from conformesh.mesh.node.online import FILE
 from conformesh.mesh.overview import FINE, _judged
-from conformesh.online.alarm import Alarm
+from conformesh.online.alarm import Alarm, FleetAlarm
 from conformesh.online.counters import Counters, CountingLearner, CoverageCounts, Life
-from conformesh.online.fleet import FleetAlarm
 from conformesh.online.integrators import QuantileTracker
 from conformesh.online.simulation import online as simulated
 from conformesh.peer.journal import FileJournal

@@ -12,7 +12,7 @@ from conformesh.mesh import link
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.peer import frames
 from conformesh.peer.frames import HELLO, LARGEST, LARGEST_WORDS, Frame, FrameError
-from conformesh.peer.words import Hello
+from conformesh.peer.json_bodies import Hello
 from tests.mesh.real import make_mesh, wait_for
 
 zenoh = pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")

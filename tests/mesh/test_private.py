@@ -29,8 +29,8 @@ from conformesh.mesh.node.heartbeat import vitals_of
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import Trouble
 from conformesh.mesh.node.status_updates import StatusFeed
+from conformesh.peer.json_bodies import Hello
 from conformesh.peer.loopback import LinkFaults, Pause, drawn_faults
-from conformesh.peer.words import Hello
 from conformesh.privacy.account import FILE, Account, read_account
 from conformesh.privacy.histogram import Release
 from conformesh.protocols import p_dcp

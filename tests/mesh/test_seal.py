@@ -21,7 +21,7 @@ from conformesh.mesh.config.seal import CertificateSeal
 from conformesh.mesh.config.signing import ORDER
 from conformesh.mesh.node.running import make_device
 from conformesh.peer import frames
-from conformesh.peer.entry_store import PROOF, key_of, pack_shelf, sealed, unsealed
+from conformesh.peer.entries import PROOF, key_of, pack_shelf, sealed, unsealed
 from conformesh.peer.frames import ENTRIES, Frame
 from conformesh.peer.journal import MemoryJournal
 from conformesh.protocols.reports import Report, reports_said

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformesh import Network
-from conformesh.online.couplings import Past
-from conformesh.online.links import Links
+from conformesh.online.couplings import Links, Past
 
 
 class AnyMixing(Links):

@@ -7,8 +7,8 @@ import pytest
 
 from conformesh import Network
 from conformesh.online import ACI, PID, SFOGD, Decaying, QuantileTracker, Rule, bounds
-from conformesh.online.links import Links
-from conformesh.online.single_stream import Descending
+from conformesh.online.couplings import Links
+from conformesh.online.learners import Descending
 from tests.online.adversary import AnyMixing, World
 
 NEARLY = 0.95

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformesh.online.accounts import DeviceAccount
-from conformesh.online.bounds import Gap
+from conformesh.online.bounds import DeviceAccount, Gap
 from conformesh.online.counters import LARGEST, LIVES, Counters, CountingLearner, CoverageCounts, Life
 
 RULE = CountingLearner(Fraction(1, 10), learning=0.5, local=0.05, bound=1.0)

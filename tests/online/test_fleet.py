@@ -6,8 +6,7 @@ from math import log
 import numpy as np
 import pytest
 
-from conformesh.online.alarm import Alarm
-from conformesh.online.fleet import FLEETS, FleetAlarm, fleet_evidence
+from conformesh.online.alarm import FLEETS, Alarm, FleetAlarm, fleet_evidence
 from tests.online.test_alarm import SHIFT, assert_same, median_delay
 from tests.statistics import assert_coverage, power_against
 

@@ -12,7 +12,7 @@ from conformesh.engines.faulty import Weather
 from conformesh.graph.weights import metropolis
 from conformesh.online import ACI, LEARNERS, Decaying, QuantileTracker, Rule, online, recommended
 from conformesh.online.arrivals import Arrivals
-from conformesh.online.links import Links
+from conformesh.online.couplings import Links
 from conformesh.protocols.faults import Faults
 from tests.online import reference
 from tests.online.adversary import World

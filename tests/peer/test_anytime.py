@@ -6,13 +6,13 @@ import pytest
 from conformesh import Network
 from conformesh.peer import frames
 from conformesh.peer.async_device import AsyncDevice
-from conformesh.peer.entry_store import REASON, key_of, pack_shelf
+from conformesh.peer.entries import REASON, key_of, pack_shelf
+from conformesh.peer.entry_exchange import AT_ONCE
 from conformesh.peer.frames import ENTRIES, HELLO, Frame
 from conformesh.peer.journal import MemoryJournal
+from conformesh.peer.json_bodies import Hello
 from conformesh.peer.loopback import Changing, Cut, LinkFaults, Pause, play
 from conformesh.peer.settings import Settings
-from conformesh.peer.spreading import AT_ONCE
-from conformesh.peer.words import Hello
 from conformesh.protocols.messages import Gather, Packets
 from tests.campaigns import campaign_seeds
 from tests.peer.devices import expected
@@ -321,7 +321,7 @@ def test_one_that_babbles_is_left_out_by_all_and_costs_no_run():
 
 
 def frames_body(device, other, entry):
-    from conformesh.peer.entry_store import key_of, pack_shelf
+    from conformesh.peer.entries import key_of, pack_shelf
 
     return pack_shelf(2, 1 << key_of(1, 0), 0, [(key_of(1, 0), entry)])
 

@@ -8,10 +8,10 @@ import pytest
 
 from conformesh import Network
 from conformesh.peer.async_device import AsyncDevice
-from conformesh.peer.entry_store import SLOTS, key_of
+from conformesh.peer.entries import SLOTS, key_of
+from conformesh.peer.json_bodies import Hello
 from conformesh.peer.loopback import Changing, LinkFaults, Pause, play
-from conformesh.peer.waiting import Waiting
-from conformesh.peer.words import Hello
+from conformesh.peer.timers import Waiting
 from conformesh.protocols import entries
 from tests.peer.heard import Judge, drawn, starter, storm
 from tests.peer.test_anytime import GRAPHS, with_other_scores

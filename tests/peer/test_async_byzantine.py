@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 
 from conformesh import Network
-from conformesh.peer import frames, spreading
+from conformesh.peer import entry_exchange as spreading
+from conformesh.peer import frames
 from conformesh.peer.async_device import AsyncDevice
-from conformesh.peer.entry_store import PROOF, SLOTS, key_of, keys_of, pack_shelf, sealed, unsealed
+from conformesh.peer.entries import PROOF, SLOTS, key_of, keys_of, pack_shelf, sealed, unsealed
+from conformesh.peer.entry_exchange import LONGEST_SIGNED, MOST_CLASHES
 from conformesh.peer.frames import ENTRIES, HELLO, Frame
 from conformesh.peer.journal import MemoryJournal
+from conformesh.peer.json_bodies import Hello
 from conformesh.peer.loopback import LinkFaults, play
 from conformesh.peer.settings import Settings
-from conformesh.peer.spreading import LONGEST_SIGNED, MOST_CLASHES
-from conformesh.peer.words import Hello
 from conformesh.protocols.reports import MOST_BINS, Report, reports_said
 from tests.peer.heard import drawn, starter
 

@@ -8,9 +8,9 @@ from conformesh.peer import frames
 from conformesh.peer.device import EVERYBODY, Device
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, SILENT, WANT, Frame
 from conformesh.peer.journal import MemoryJournal
+from conformesh.peer.json_bodies import Hello, News, pack_rows, unpack_rows
 from conformesh.peer.memory import ENDED, REPORTED, Heading, unpack_round
 from conformesh.peer.settings import Settings
-from conformesh.peer.words import Hello, News, pack_rows, unpack_rows
 from conformesh.protocols.messages import Each, Max, Packets, Tell
 
 CHAIN = Network.chain(3)

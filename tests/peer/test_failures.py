@@ -8,10 +8,10 @@ from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.frames import FINISHED, HELLO, READY, WANT, Frame
 from conformesh.peer.journal import MemoryJournal
+from conformesh.peer.json_bodies import LONGEST, Hello, News, pack_rows, unpack_rows, words_of
 from conformesh.peer.loopback import LinkFaults, Pause, play
 from conformesh.peer.memory import ENDED
 from conformesh.peer.settings import PeerError, Settings
-from conformesh.peer.words import LONGEST, Hello, News, pack_rows, unpack_rows, words_of
 from conformesh.protocols.messages import Max, Pool
 
 ODD = 2

@@ -10,7 +10,7 @@ from conformesh.peer import frames
 from conformesh.peer.device import EVERYBODY
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, SILENT, WANT, Frame, FrameError
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.words import MOST_RUNS, News, pack_rows
+from conformesh.peer.json_bodies import MOST_RUNS, News, pack_rows
 from conformesh.protocols.messages import Tell, kind_of, may_be_silent
 from tests.peer.devices import drawn_scores, expected, starter, thresholds
 

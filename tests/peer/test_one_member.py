@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 
 from conformesh import Network
-from conformesh.peer import frames, spreading
+from conformesh.peer import entry_exchange as spreading
+from conformesh.peer import frames
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
-from conformesh.peer.entry_store import REASON, key_of, pack_shelf, sealed
+from conformesh.peer.entries import REASON, key_of, pack_shelf, sealed
 from conformesh.peer.frames import DATA, ENTRIES, FAILED, HELLO, Frame
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.linked import EVERYBODY
+from conformesh.peer.json_bodies import MOST_AHEAD, MOST_RUNS, Hello, News
+from conformesh.peer.links import EVERYBODY
 from conformesh.peer.loopback import Cut, LinkFaults, Pause, play
 from conformesh.peer.memory import ENDED, Heading
 from conformesh.peer.settings import Settings
-from conformesh.peer.words import MOST_AHEAD, MOST_RUNS, Hello, News
 from conformesh.protocols.messages import Gather, Max, Packets
 from tests.peer.heard import drawn
 from tests.peer.test_async_byzantine import Secret, robust, said

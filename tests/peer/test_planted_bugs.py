@@ -12,10 +12,10 @@ from conformesh.peer.combine import answer
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, HELLO, READY, WANT, Frame
 from conformesh.peer.journal import MemoryJournal
+from conformesh.peer.json_bodies import Hello, pack_rows
 from conformesh.peer.loopback import LinkFaults, Pause, drawn_faults, play
 from conformesh.peer.memory import ENDED, SentMessages
 from conformesh.peer.settings import Settings
-from conformesh.peer.words import Hello, pack_rows
 from conformesh.protocols.messages import Max, Sum
 from tests.peer.devices import drawn_scores, expected, schedule, starter, thresholds
 

@@ -17,9 +17,9 @@ from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, FAILED, READY, WANT, Frame
 from conformesh.peer.journal import MemoryJournal
+from conformesh.peer.json_bodies import pack_rows
 from conformesh.peer.loopback import Cut, LinkFaults, Pause, _World, drawn_faults
 from conformesh.peer.settings import OwnError, Settings
-from conformesh.peer.words import pack_rows
 from conformesh.protocols.block import Block
 from conformesh.protocols.masks import Secrets
 from tests.peer.devices import LIMIT, drawn_scores, thresholds

@@ -8,8 +8,8 @@ from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.frames import HELLO
 from conformesh.peer.journal import MemoryJournal
+from conformesh.peer.json_bodies import Hello
 from conformesh.peer.loopback import Cut, LinkFaults, Pause, play
-from conformesh.peer.words import Hello
 from conformesh.protocols.messages import Max
 from tests.campaigns import campaign_seeds
 from tests.peer.test_partitions import NETWORKS, PATIENCE, OneResult, one_schedule, starter

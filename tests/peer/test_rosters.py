@@ -3,8 +3,8 @@
 import pytest
 
 from conformesh.peer.frames import DATA, HELLO, ROSTER, WANT, Frame, FrameError, pack_words, unpack_words
+from conformesh.peer.json_bodies import Hello
 from conformesh.peer.rosters import MOST, Rosters, number_in, roster_words
-from conformesh.peer.words import Hello
 
 MINE = Frame(HELLO, 0, 3, 0, 0, b"{}")
 

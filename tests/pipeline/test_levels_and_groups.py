@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from conformesh import Network, Result, TooFewScores, calibrate, scores
+from conformesh import Network, Result, TooFewScores, calibrate, scores, update
 from tests.strategies import exact_rank
 
 
@@ -112,7 +112,7 @@ def test_warm_starts_are_exact_and_cost_a_fraction(network):
         held = [rng.normal(size=50) for _ in range(20)]
         first = calibrate(held, network)
         changed = [np.append(s[rng.integers(0, 4) :], rng.normal(size=rng.integers(0, 4))) for s in held]
-        again = first.update(changed, network)
+        again = update(first, changed, network)
         anew = calibrate(changed, network)
         assert again.threshold == anew.threshold == np.sort(np.concatenate(changed))[anew.certificate.required_rank - 1]
         assert again.certificate == anew.certificate
@@ -130,7 +130,7 @@ def test_a_warm_start_far_off_still_ends_at_the_truth(change):
     held = [rng.normal(size=40) for _ in range(6)]
     first = calibrate(held, net, 0.2)
     changed = [*map(change, held[:-1]), held[-1]]
-    again = first.update(changed, net)
+    again = update(first, changed, net)
     assert again.certificate == calibrate(changed, net, 0.2).certificate
     assert again.threshold == calibrate(changed, net, 0.2).threshold
 
@@ -141,7 +141,7 @@ def test_update_survives_a_file_and_other_methods(tmp_path):
     held = [rng.normal(size=40) for _ in range(6)]
     for method in ("e-dcp", "h-dcp", "q-dcp"):
         calibrate(held, net, 0.2, method).save(tmp_path / "r.json")
-        again = Result.load(tmp_path / "r.json").update(held, net)
+        again = update(Result.load(tmp_path / "r.json"), held, net)
         assert again.threshold == calibrate(held, net, 0.2, method).threshold
 
 
@@ -149,4 +149,4 @@ def test_huge_scores_do_not_overflow_a_bracket():
     net = Network.cycle(4)
     held = [np.array([1.7e308, -1.7e308, 1.0, 2.0])] * 4
     first = calibrate(held, net, 0.3)
-    assert first.update(held, net).threshold == first.threshold
+    assert update(first, held, net).threshold == first.threshold

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from conformesh import CalibrationNote, Network, Quantiles, Table, quantiles
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.pipeline.quantiles import as_release, rank_of
+from conformesh.pipeline.quantiles import rank_of
+from conformesh.results.quantiles import as_release
 
 PARTS = st.lists(st.integers(0, 100).map(lambda percent: Fraction(percent, 100)), min_size=1, max_size=5)
 VALUES = st.one_of(st.integers(-3, 3).map(float), st.floats(allow_nan=False))  # few integers: many ties

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from conformesh import CalibrationNote, Network, Result, TooFewScores, calibrate, control, scores
+from conformesh import CalibrationNote, Network, Result, TooFewScores, calibrate, control, scores, update
 from conformesh.kernels import ranks
 from conformesh.kernels.ranks import LOSS_UNITS, Demand, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -583,7 +583,7 @@ def test_update_starts_from_the_old_lambda(target):
     steps, network = some_steps(200, 9, seed=1), Network.torus(3, 3)
     old = control(steps, network, 0.3, mixture=target)
     more = [*steps[:-1], some_steps(210, 1, seed=2)[0]]
-    new = old.update(more, network)
+    new = update(old, more, network)
     cold = control(more, network, 0.3, mixture=target)
     assert (new.threshold, new.level, new.certificate) == (cold.threshold, cold.level, cold.certificate)
     assert new.cost.rounds < cold.cost.rounds

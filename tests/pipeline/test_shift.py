@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 import conformesh.kernels.ranks
-from conformesh import Network, Result, calibrate, estimate_ratios, scores
+from conformesh import Network, Result, calibrate, estimate_ratios, scores, update
 from conformesh.kernels.ranks import make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.shift import WeightUnit
@@ -407,8 +407,8 @@ def test_a_result_knows_its_weights(tmp_path):
     again = Result.load(tmp_path / "result.json")
     assert (again.guarantee.weighting.bound, again.certificate) == (4.0, certificate)
     with pytest.raises(ValueError, match="had weights of at most 4: give weight="):
-        again.update(SCORES, NETWORK)
-    assert again.update(SCORES, NETWORK, weight=WEIGHTS, weight_bound=4).threshold == found.threshold
+        update(again, SCORES, NETWORK)
+    assert update(again, SCORES, NETWORK, weight=WEIGHTS, weight_bound=4).threshold == found.threshold
 
 
 @pytest.mark.parametrize(

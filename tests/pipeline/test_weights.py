@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from conformesh import METHODS, Centres, Network, calibrate
+from conformesh import METHODS, Centres, Network, calibrate, update
 from conformesh.kernels.ranks import Requirement, make_requirement, weighted_threshold
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import make_options, run_method
@@ -180,7 +180,7 @@ def test_a_result_with_weights_starts_the_next_one(options):
     old = calibrate(held, network, 0.1, **given, **options)
     nearly = [np.append(own[1:], rng.normal()) for own in held]
     for new in (nearly, [1e6 - own for own in held]):
-        cold, warm = calibrate(new, network, 0.1, **given, **options), old.update(new, network, **given)
+        cold, warm = calibrate(new, network, 0.1, **given, **options), update(old, new, network, **given)
         assert (warm.threshold, warm.certificate) == (cold.threshold, cold.certificate)
         assert warm.cost.rounds < cold.cost.rounds or new is not nearly
 

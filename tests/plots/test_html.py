@@ -17,7 +17,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.comparison import compare, fronts, ways_of
 from conformesh.lab.planning.planner import plan
 from conformesh.pipeline.solver import solve_draws
-from conformesh.plots import html as cards
+from conformesh.plots import html
 from conformesh.results.evaluation import Coverage, Evaluation
 from conformesh.scores.centres import Centres
 from conformesh.scores.losses import FalseNegativeRate
@@ -155,7 +155,7 @@ def test_names_are_shown_but_never_run(results):
     for name in ("local", "Evaluation", "groups", "Detection", "Network"):
         html = results[name]._repr_html_()
         assert "&lt;script&gt;" in html, name
-    strange = cards.card(EVIL, kind="counted", claim=EVIL, rows=[(EVIL, EVIL)], parts=[cards.table([EVIL], [[EVIL]])])
+    strange = html.card(EVIL, kind="counted", claim=EVIL, rows=[(EVIL, EVIL)], parts=[html.table([EVIL], [[EVIL]])])
     assert checked(strange).find("div/b").text == EVIL
 
 
@@ -192,7 +192,7 @@ def test_every_edge_is_drawn_once():
         lines = [
             tuple(tuple(round(50 * float(x)) for x in end) for end in line) for line in drawn_lines(network, where)
         ]
-        text = cards._trails(lines)
+        text = html._trails(lines)
         found, at = [], (0, 0)
         for letter, numbers in re.findall(r"([Mlhv])([-\d ]*)", text):
             step = [int(number) for number in re.findall(r"-?\d+", numbers)]
@@ -215,7 +215,7 @@ def test_a_group_without_rows_is_left_out():
 
 
 def test_no_values_no_picture():
-    assert cards.marks({"a": cards.Mark(np.inf, np.inf, np.inf)}, "threshold", "device") == ""
+    assert html.marks({"a": html.Mark(np.inf, np.inf, np.inf)}, "threshold", "device") == ""
 
 
 def test_a_node_loads_no_forms_and_no_pictures():

@@ -28,9 +28,9 @@ from conformesh.methods import device_protocol, make_options
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, HELLO, WANT
+from conformesh.peer.json_bodies import Hello
 from conformesh.peer.loopback import Cut, LinkFaults, Pause, _World
 from conformesh.peer.settings import Settings
-from conformesh.peer.words import Hello
 from conformesh.privacy.account import FILE, Account, read_account
 from conformesh.protocols import masks, p_dcp
 from conformesh.protocols.masks import KEY, MaskedSums, Secrets

@@ -7,10 +7,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from conformesh.pipeline.quantiles import largest_walk, quantiles_of
 from conformesh.privacy.histogram import HistogramPlan, Release
 from conformesh.privacy.noise import law
+from conformesh.privacy.rank_errors import largest_walk
 from conformesh.results.certificate import Noise
+from conformesh.results.quantiles import quantiles_of
 
 QUARTILES = (Fraction(1, 4), Fraction(1, 2), Fraction(3, 4))
 PLANS = {

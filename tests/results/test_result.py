@@ -1,9 +1,8 @@
 """Result: views, the one answer, thresholds of rows, sets, evaluations, words, and how it starts again."""
 
-import sys
 from fractions import Fraction
 from itertools import product
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -11,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import Centres, Network, scores
+from conformesh import Centres, Network, api, scores, update
 from conformesh.files.memberships import EVERYONE
 from conformesh.guarantee import Groups, Guarantee, LossBound, Mixture, Sides, Weighting
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.pipeline.assembly import add_answers
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.block import Answers
 from conformesh.results.certificate import Certificate, Cost, SidesCertificate
@@ -382,7 +382,7 @@ def test_risk_control_has_sets_and_losses():
 
 
 def problems(guarantee, columns):
-    """Problems in an order of their own: `Result.of` brings them into that of the guarantee."""
+    """Problems in an order of their own: `add_answers` brings them into that of the guarantee."""
     parts = [*product(*(axis.names for axis in axes_of(guarantee)))]
     found = [
         SimpleNamespace(part=part, alpha=alpha, column=t % columns, level=level, examples=40 + t)
@@ -397,8 +397,8 @@ def test_answers_come_from_the_cells_of_an_outcome():
     alphas = (Fraction(1, 10), Fraction(1, 5))
     batch = solve_draws(WeightedScores.of_trials(held), network, alphas, "e-dcp")
     guarantee = Guarantee(alphas=alphas, groups=GROUPS)
-    common = {"guarantee": guarantee, "cost": batch.cost, "method": "e-dcp", "device_ids": network.ids}
-    result = Result.of(batch.outcome, problems(guarantee, 2), **common, options=batch.options, notes=("one",))
+    common = {"guarantee": guarantee, "answers": (), "cost": batch.cost, "method": "e-dcp", "device_ids": network.ids}
+    result = add_answers(Result(**common, options=batch.options, notes=("one",)), batch.outcome, problems(guarantee, 2))
     assert [(answer.part, float(answer.alpha)) for answer in result.answers] == [
         (("F",), 0.1),
         (("F",), 0.2),
@@ -415,7 +415,7 @@ def test_answers_come_from_the_cells_of_an_outcome():
     assert result.notes == ("one",)
     strange = [SimpleNamespace(part=("F",), alpha=Fraction(1, 20), column=0, level=0, examples=1)]
     with pytest.raises(ValueError, match=r"must be a level of the guarantee, of both sides together .* got 1/20"):
-        Result.of(batch.outcome, strange, **common)
+        add_answers(Result(**common), batch.outcome, strange)
     assert {**batch.options, **batch.outcome.facts} == result.options
 
 
@@ -425,15 +425,15 @@ def test_what_noise_hides_and_what_is_no_number():
         WeightedScores.of(RNG.random((4, 300))), network, (Fraction(1, 10),), "p-dcp", epsilon=4, grid="logit"
     )
     guarantee = Guarantee(alphas=(Fraction(1, 10),))
-    common = {"guarantee": guarantee, "cost": batch.cost, "device_ids": network.ids}
-    result = Result.of(batch.outcome, problems(guarantee, 1), **common, method="p-dcp")
+    common = {"guarantee": guarantee, "answers": (), "cost": batch.cost, "device_ids": network.ids}
+    result = add_answers(Result(**common, method="p-dcp"), batch.outcome, problems(guarantee, 1))
     assert result.examples == 0
     assert dict(result.facts())["devices"] == "4; how many scores they hold is not told"
     assert {"private", "everybody knows", "privacy"} <= {*dict(result.facts())}
     assert Result.from_dict(result.to_dict()).to_dict() == result.to_dict()
     broken = Answers(np.full((4, 1, 1), np.nan), batch.outcome.certificates)
     with pytest.raises(OverflowError, match="'q-dcp' ended without a number"):
-        Result.of(broken, problems(guarantee, 1), **common, method="q-dcp")
+        add_answers(Result(**common, method="q-dcp"), broken, problems(guarantee, 1))
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
@@ -475,7 +475,8 @@ def test_infinite_lambdas_are_explained(value, words):
     outcome = Answers(np.full((4, 1, 1), value), [[Certificate("counted", 5, 5, losses=10, weight=10)]])
     guarantee = Guarantee(alphas=(Fraction(1, 10),), loss=LossBound())
     cost = Cost(0, np.zeros(4), np.zeros(4))
-    result = Result.of(outcome, problems(guarantee, 1), guarantee=guarantee, cost=cost, method="e-dcp", device_ids=IDS)
+    blank = Result(guarantee=guarantee, answers=(), cost=cost, method="e-dcp", device_ids=IDS)
+    result = add_answers(blank, outcome, problems(guarantee, 1))
     assert words in result.notes[0]
     assert words in result._repr_html_()
 
@@ -562,10 +563,8 @@ def test_a_table_has_a_row_for_each_answer_and_device():
 def called(monkeypatch):
     """What `update` asks of the entry points."""
     calls = []
-    api = ModuleType("conformesh.api")
-    api.calibrate = lambda *args, **options: calls.append(("calibrate", args, options))
-    api.control = lambda *args, **options: calls.append(("control", args, options))
-    monkeypatch.setitem(sys.modules, "conformesh.api", api)
+    monkeypatch.setattr(api, "calibrate", lambda *args, **options: calls.append(("calibrate", args, options)))
+    monkeypatch.setattr(api, "control", lambda *args, **options: calls.append(("control", args, options)))
     return calls
 
 
@@ -573,7 +572,8 @@ def test_an_update_asks_for_the_same_again(called):
     base = made(score=scores.LAC(), mixture=Mixture("given", {"a": Fraction(1, 3)}), rank_rule="swap")
     warm = Answer((), Fraction(1, 10), np.full(4, 0.5), base.certificate, bracket=(0.4, 0.6))
     fields = {name: getattr(base, name) for name in base.__struct_fields__}
-    Result(**fields | {"answers": (warm,), "options": {"width": 8, "sums_by": "tree"}}).update("data", "cycle", width=9)
+    earlier = Result(**fields | {"answers": (warm,), "options": {"width": 8, "sums_by": "tree"}})
+    update(earlier, "data", "cycle", width=9)
     assert called.pop() == (
         "calibrate",
         ("data", "cycle", 0.1, "e-dcp"),
@@ -587,7 +587,7 @@ def test_an_update_asks_for_the_same_again(called):
         },
     )
     sided = made((0.1, 0.2), sides=Sides(Fraction(1, 4)), pac_confidence=Fraction(9, 10))
-    sided.update("data", "cycle")
+    update(sided, "data", "cycle")
     name, args, options = called.pop()
     assert args[2] == [0.1, 0.2]
     assert (options["symmetric"], options["lower_share"]) == (False, Fraction(1, 4))
@@ -596,12 +596,20 @@ def test_an_update_asks_for_the_same_again(called):
     third = made(groups=GROUPS)["F"]
     fields = {name: getattr(third, name) for name in third.__struct_fields__}
     answer = Answer(("F",), Fraction(1, 3), np.zeros(4), third.certificate)
-    Result(**fields | {"answers": (answer,)}).update("data", "cycle", groups="sex")
+    update(Result(**fields | {"answers": (answer,)}), "data", "cycle", groups="sex")
     assert called.pop()[1][2] == Fraction(1, 3)
-    made(loss=LossBound(2.0, losses.FalseNegativeRate())).update("losses", "cycle")
+    update(made(loss=LossBound(2.0, losses.FalseNegativeRate())), "losses", "cycle")
     name, args, options = called.pop()
     assert (name, args) == ("control", ("losses", "cycle", 0.1, "e-dcp"))
     assert (options["bound"], options["loss"]) == (2.0, losses.FalseNegativeRate())
+
+
+def test_an_update_refuses_a_method_that_does_not_exist(called):
+    base = made()
+    fields = {name: getattr(base, name) for name in base.__struct_fields__}
+    with pytest.raises(ValueError, match=r"unknown method 'x-dcp'.*written by version"):
+        update(Result(**fields | {"method": "x-dcp"}), "data", "cycle")
+    assert not called
 
 
 @pytest.mark.parametrize(
@@ -623,7 +631,7 @@ def test_an_update_asks_for_the_same_again(called):
 )
 def test_what_belongs_to_rows_must_be_given_again(called, parts, words, enough):
     with pytest.raises(ValueError, match=words):
-        made(**parts).update("data", "cycle")
+        update(made(**parts), "data", "cycle")
     assert not called
-    made(**parts).update("data", "cycle", **enough)
+    update(made(**parts), "data", "cycle", **enough)
     assert called

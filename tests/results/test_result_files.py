@@ -48,7 +48,6 @@ TAMPERED = {
     "alpha as text": ((*ONE, "alpha"), "a tenth", r"answers\[0\].alpha must be a number or a fraction such as '1/3'"),
     "alpha of nothing": ((*ONE, "alpha"), "1/0", r"answers\[0\].alpha must be a number or a fraction"),
     "alpha without end": ((*ONE, "alpha"), "1/" + "9" * 10_000, r"answers\[0\].alpha must be a number or a fraction"),
-    "an unknown method": (("method",), "x-dcp", "unknown method 'x-dcp'.*written by version"),
     "an unknown kind": (
         (*ONE, "certificate", "kind"),
         "sworn",

@@ -9,7 +9,7 @@ import pytest
 
 from conformesh import Network
 from conformesh.online import online
-from conformesh.online.running_counts import RunningCounts
+from conformesh.online.result import RunningCounts
 from conformesh.view import online as recording
 from conformesh.view.events import visible
 from conformesh.view.learning import Lately, Lessons, heard_of

@@ -15,7 +15,6 @@ from conformesh.files.score_files import one_score
 from conformesh.files.tables import ColumnNames
 from conformesh.results.result import Result
 from conformesh.scores import Score
-from conformesh.table import local_ids
 
 
 @command(
@@ -60,7 +59,7 @@ def calibrate(
         asked = guarantee.keywords(scores, table)
         layout = replace(table, sides=guarantee.sides)
         held, host = hosts.load(scores, layout, partial(network.connect, seed=run.seed or 0))
-        data = pipeline.table_of(held, local_ids(host))
+        data = pipeline.table_of(held, host.network.local_ids(host.rows))
         with pipeline.observed(host, run.method, recorder):
             result = api.calibrate(
                 data,

@@ -23,10 +23,10 @@ from conformesh.graph.network import Network as Graph
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.lab.comparison import Comparison, ComparisonRow, fronts, networks_of, ways_of
 from conformesh.lab.comparison import compare as measure
-from conformesh.lab.comparison_plots import draw_front
+from conformesh.lab.comparison_plots import PANELS, draw_comparison, draw_front
 from conformesh.lab.comparison_table import NUMBERS, SIZE, answer, cells_of, columns_of, is_starred
 from conformesh.methods import Way
-from conformesh.plots.pictures import PANELS, draw_comparison, picture_file
+from conformesh.plots.pictures import picture_file
 from conformesh.scores import LAC, RegressionScore, Score
 
 PICTURE, FRONT = Path("conformesh-compare.png"), Path("conformesh-front.png")

@@ -19,7 +19,6 @@ from conformesh.files.score_files import column_named, columns_beside
 from conformesh.files.tables import ColumnNames, FileColumns, read_table, same_length
 from conformesh.scores.losses import LOSSES, Loss, Steps, get_loss
 from conformesh.table import Table as Rows
-from conformesh.table import local_ids
 
 METHOD = "e-dcp"  # no other adds up losses; the default of `Run`
 COLUMNS = ("item", "lambda", "loss")
@@ -67,7 +66,7 @@ def control(
         kind = _loss(loss, loss_option)
         asked = guarantee.keywords(losses, table)
         held, host = hosts.load(losses, table, partial(network.connect, seed=run.seed or 0), read_losses)
-        data = pipeline.rows_of(held.table, local_ids(host))
+        data = pipeline.rows_of(held.table, host.network.local_ids(host.rows))
         with pipeline.observed(host, METHOD):
             result = api.control(
                 data,

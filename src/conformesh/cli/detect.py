@@ -18,7 +18,6 @@ from conformesh.kernels.ranks import exact_alpha
 from conformesh.pipeline.detection import FDR_RULES, THINNED
 from conformesh.pipeline.detection import detect as find
 from conformesh.results.detection import Detection
-from conformesh.table import local_ids
 
 MOST = 20  # flagged test points that are printed
 
@@ -92,7 +91,7 @@ def detect(
         held, host = hosts.load(scores, table, connect)
         one_score([*host.share(held.made_by), judged.made_by], f"{scores} and {tests}")
         with pipeline.observed(host, "detect"):
-            own, others = (pipeline.table_of(file, local_ids(host)) for file in (held, judged))
+            own, others = (pipeline.table_of(file, host.network.local_ids(host.rows)) for file in (held, judged))
             result = find(own, host.network, others, fdr, mixture=mixture, rng=run.seed, engine=host, **asked)
         if hosts.first:
             output.show(result, _print)

@@ -16,10 +16,9 @@ from conformesh.cli.results import read_json, releases_in, saved_result
 from conformesh.files.atomic_writes import ENDINGS, check_ending
 from conformesh.files.tables import ColumnNames
 from conformesh.kernels.ranks import exact_alpha
-from conformesh.pipeline.quantiles import QUARTILES, as_parts, quantiles_of
+from conformesh.pipeline.quantiles import QUARTILES
 from conformesh.pipeline.quantiles import quantiles as find
-from conformesh.results.quantiles import FORMAT, Quantiles
-from conformesh.table import local_ids
+from conformesh.results.quantiles import FORMAT, Quantiles, as_parts, quantiles_of
 
 SCORE = "score"  # the column that is read by default
 PRIVATE = "Private quantiles"  # a panel of the help
@@ -110,7 +109,12 @@ def quantiles(
         held, host = hosts.load(data, table, partial(network.connect, seed=run.seed or 0))
         with pipeline.observed(host, "quantiles"):
             result = find(
-                pipeline.table_of(held, local_ids(host)), host.network, parts, confidence=sure, engine=host, **chosen
+                pipeline.table_of(held, host.network.local_ids(host.rows)),
+                host.network,
+                parts,
+                confidence=sure,
+                engine=host,
+                **chosen,
             )
         if hosts.first:
             output.show(structs.replace(result, column=table.score or SCORE), _print)

@@ -12,7 +12,7 @@ from conformesh.files.json_numbers import from_json
 from conformesh.results.certificate import Noise
 from conformesh.results.lookup import GROUP, axes_of
 from conformesh.results.result import Answer, Result
-from conformesh.results.words import part_name
+from conformesh.results.summaries import part_name
 from conformesh.scores import LAC, RegressionScore, Score, settle_score
 
 if TYPE_CHECKING:

@@ -217,6 +217,10 @@ class Network(metaclass=_ByTopology):
         except KeyError:
             raise ValueError(f"no device {device_name(device)!r} in {self.name}; it has {listed(self.ids)}") from None
 
+    def local_ids(self, rows: NDArray[np.int64]) -> Sequence[str]:
+        """Return the names of the devices of these rows; the names of all devices in the order of the network."""
+        return self.ids if len(rows) == len(self.ids) else [self.ids[row] for row in rows]
+
     @cached_property
     def _row_of(self) -> dict[str, int]:
         return {name: row for row, name in enumerate(self.ids)}

@@ -168,7 +168,7 @@ class Comparison:
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """Draw bits against rounds on every network, and slack; returns the figure."""
-        from conformesh.plots.pictures import draw_comparison
+        from conformesh.lab.comparison_plots import draw_comparison
 
         return draw_comparison(path, self)
 
@@ -432,7 +432,7 @@ def _setting(
     for network in networks:
         if network.ids != ids:
             raise ValueError(f"the networks must have the same devices: {networks[0].name} and {network.name} differ")
-        local = table.on(make_engine("simulator", network))  # the same for all
+        local = table.ordered(network, make_engine("simulator", network).rows)  # the same for all
     assert local.score is not None
     samples = WeightedScores.from_flat(local.score, local.sizes, names=ids)
     requirement = make_requirement(mixture if table.shares is None else table.shares, rank_rule, pac_confidence)

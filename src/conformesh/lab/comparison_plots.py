@@ -10,10 +10,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from conformesh.plots.pictures import FAINT, GROUND, INK, PANELS, STYLE, Where, _in_thousands, hues_of_methods
+import numpy as np
+
+from conformesh.lab.comparison import ways_of
+from conformesh.methods import Way
+from conformesh.plots.pictures import FAINT, GROUND, INK, STYLE, Where, hues_of_methods
 
 if TYPE_CHECKING:
-    from conformesh.lab.comparison import ComparisonPoint, Front
+    from conformesh.lab.comparison import Comparison, ComparisonPoint, ComparisonRow, Front, NetworkComparison
 
 SHAPES: dict[str, dict[str, Any]] = {  # by the kind of a certificate
     "counted": {"marker": "o", "fillstyle": "full"},
@@ -29,6 +33,9 @@ FLOOR = (
 SIZE = 7.5  # of letters, in points
 ROOM = 0.62 * SIZE, 1.25 * SIZE  # of a letter, and of a line
 Box = tuple[float, float, float, float]
+PANELS = 6  # networks that are drawn; the others stand in the table only
+WAY_SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p", "*", "<", ">", "h", "d", "8", "H")
+FILLING = {"counted": "full", "bounded": "bottom"}  # anything less is hollow
 
 
 def draw_front(path: Where, fronts: Sequence[Front]) -> Any:
@@ -193,3 +200,183 @@ def _draw_legend(figure: Any, columns: int) -> None:
         title_fontsize=8.5,
         alignment="left",
     )
+
+
+# --- what each way of calibrating costs -------------------------------------------------------------------------------
+
+
+def draw_comparison(path: Where, comparison: Comparison) -> Any:
+    """Draw bits against rounds, one panel per network, and at the right each way's name, certificate and slack.
+
+    Both axes are logarithmic; what sends nothing has no place on them. Marks that would cover each other stand side by
+    side. The dashed line is the diameter: to its left only a server can be. Returns the figure.
+    """
+    import matplotlib as mpl
+
+    from conformesh.plots.figures import Picture, kept
+
+    groups, ways = comparison.groups[:PANELS], comparison.ways()
+    marks = _marks(ways_of())  # of all there are, so that a mark means the same in every picture
+    columns = min(3, len(groups))
+    rows = -(-len(groups) // columns)
+    with mpl.rc_context(STYLE):
+        sized = any(run.size is not None for group in groups for run in group.runs)
+        widths = 2.75 * columns + 0.5, 4.8 + sized
+        height = max(2.9 * rows, 1.6 + 0.29 * len(ways)) + 0.6
+        figure = Picture(figsize=(sum(widths), height), layout="constrained")
+        sides: Any = figure.subfigures(1, 2, width_ratios=widths)
+        left, right = sides
+        panels = left.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        limits = _cost_limits([run for group in groups for run in group.runs], groups)
+        for place, axes in enumerate(panels.flat):
+            if place < len(groups):
+                _draw_costs(axes, groups[place], marks, limits)
+                axes.tick_params(labelbottom=place + columns >= len(groups))
+            else:
+                axes.axis("off")
+        left.supxlabel("rounds of communication", fontsize=10)
+        left.supylabel("bits sent by each device", fontsize=10)
+        _draw_slack(right.subplots(), comparison, ways, marks)
+        more = len(comparison.groups) - len(groups)
+        figure.suptitle(
+            f"What a threshold costs {comparison.devices:,} devices with {comparison.scores:,} scores, alpha = "
+            f"{comparison.alpha:g}" + (f"   ({more} more networks in the table)" if more else ""),
+            fontsize=12.5,
+            fontweight="bold",
+            x=0.012,
+            ha="left",
+        )
+        figure.supxlabel(
+            "filled: rank counted (* under an assumption)     half: bounded     hollow: assumed, or no guarantee"
+            + ("     " if columns > 1 else "\n")
+            + "dashed: the diameter, or slack 0     shaded: only with a server",
+            fontsize=8.5,
+            x=0.012,
+            ha="left",
+        )
+        return kept(figure, path)
+
+
+def _marks(ways: Sequence[Way]) -> dict[Way, dict[str, Any]]:
+    """Give each way a shape of its own; the ways of one method share a colour, servers are grey."""
+    hues = hues_of_methods()
+    found: dict[Way, dict[str, Any]] = {}
+    for index, way in enumerate(ways):
+        size = 6.5 if way.needs == "server" else 8.0
+        found[way] = {"marker": WAY_SHAPES[index % len(WAY_SHAPES)], "color": hues[way.method], "markersize": size}
+    return found
+
+
+def _filled(run: ComparisonRow, mark: dict[str, Any]) -> dict[str, Any]:
+    """Return the mark with the filling that the certificate earns."""
+    style = FILLING.get(run.guarantee, "none")
+    edge: dict[str, Any] = {"markeredgewidth": 1.3}
+    if style == "full":  # a white edge keeps neighbours apart, and takes some of the mark
+        edge = {"markeredgewidth": 0.7, "markeredgecolor": "white", "markersize": 1.2 * mark["markersize"]}
+    return {**mark, **edge, "fillstyle": style, "markerfacecoloralt": "white", "linestyle": "none", "clip_on": False}
+
+
+def _cost_limits(
+    runs: Sequence[ComparisonRow], groups: Sequence[NetworkComparison]
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the ends of both axes, with room for a mark at each."""
+
+    def around(values: Sequence[float]) -> tuple[float, float]:
+        shown = [value for value in values if value > 0] or [1.0]
+        low, high = min(shown), max(shown)
+        room = max(high / low, 10.0) ** 0.07
+        return low / room, high * room
+
+    return around([*(run.rounds for run in runs), *(group.diameter for group in groups)]), around(
+        [run.bits for run in runs]
+    )
+
+
+def _draw_costs(
+    axes: Any,
+    group: NetworkComparison,
+    marks: dict[Way, dict[str, Any]],
+    limits: tuple[tuple[float, float], tuple[float, float]],
+) -> None:
+    (first, last), _ = limits
+    axes.set(xscale="log", yscale="log", xlim=limits[0], ylim=limits[1])
+    axes.grid(color="#ececec", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(lambda value, _: f"{_in_thousands(value)}bit")
+    axes.xaxis.set_major_formatter(lambda value, _: _in_thousands(value).replace(" ", ""))
+    if group.diameter:
+        axes.axvspan(first, group.diameter, color=GROUND, linewidth=0, zorder=0)
+        axes.axvline(group.diameter, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    axes.set_title(textwrap.fill(f"{group.network}, diameter {group.diameter:,}", 32), fontsize=10)
+    together: dict[tuple[float, float], list[ComparisonRow]] = {}
+    for run in group.runs:
+        if run.rounds > 0 and run.bits > 0:
+            together.setdefault((run.rounds, run.bits), []).append(run)
+    step = (last / first) ** 0.055  # about the width of a mark
+    for (rounds, bits), runs in together.items():
+        for index, run in enumerate(runs):
+            at = rounds * step ** (index - (len(runs) - 1) / 2)
+            axes.plot(at, bits, zorder=3, **_filled(run, marks[run.way]))
+
+
+def _in_thousands(value: float) -> str:
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:g} {unit}"
+    return f"{value:g} "
+
+
+def _draw_slack(axes: Any, comparison: Comparison, ways: Sequence[Way], marks: dict[Way, dict[str, Any]]) -> None:
+    """Draw the slack of every way, in rows that are the legend as well, with slack and mean size in numbers beside."""
+    every = [comparison.runs_of(way) for way in ways]
+    reach = max([abs(run.slack) for runs in every for run in runs if np.isfinite(run.slack)], default=1.0)
+    for row, (way, runs) in enumerate(zip(ways, every, strict=True)):
+        slacks = [run.slack for run in runs if np.isfinite(run.slack)]
+        if way.needs == "server":
+            axes.axhspan(row - 0.5, row + 0.5, color=GROUND, linewidth=0, zorder=0)
+        if slacks:
+            axes.plot([min(slacks), max(slacks)], [row, row], color=marks[way]["color"], linewidth=2, zorder=2)
+            axes.plot(np.median(slacks), row, zorder=3, **_filled(runs[0], marks[way]))
+        else:  # at the edge, and "inf" beside it
+            axes.plot(0.96, row, transform=axes.get_yaxis_transform(), **_filled(runs[0], marks[way]))
+    axes.set_yticks(range(len(ways)), [_described(way, runs) for way, runs in zip(ways, every, strict=True)])
+    axes.set_ylim(len(ways) - 0.5, -1)
+    axes.tick_params(axis="y", length=0, labelsize=9)
+    axes.set_xscale("symlog", linthresh=1, linscale=0.5)
+    power = 10 ** int(np.log10(max(reach, 1.0)))
+    axes.set_xlim(-2 * max(reach, 1.0), 2 * max(reach, 1.0))
+    axes.set_xticks([-power, 0, power], [f"{-power:,}", "0", f"+{power:,}"])
+    axes.minorticks_off()
+    axes.axvline(0, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    axes.set_title(f"rank above the required {comparison.required_rank:,}", fontsize=10)
+    axes.set_xlabel("slack in rank")
+    _write_beside(axes, 0, ["slack", *(_span([run.slack for run in runs], "+,.0f") for runs in every)])
+    sizes = [[run.size for run in runs if run.size is not None] for runs in every]
+    if all(sizes):
+        _write_beside(axes, 68, ["mean size", *(_span(of_way, ".2f") for of_way in sizes)])
+
+
+def _described(way: Way, runs: Sequence[ComparisonRow]) -> str:
+    """Return a way's name with what its certificate says, and whether it sends anything at all."""
+    kinds = dict.fromkeys(run.guarantee + "*" * (run.guarantee == "counted" and run.assumption != "") for run in runs)
+    silent = "" if any(run.bits for run in runs) else ", sends nothing"
+    return f"{way}  ({' or '.join(kinds)}{silent})"
+
+
+def _write_beside(axes: Any, outward: float, texts: Sequence[str]) -> None:
+    """Write a column of text at the right of the rows, as the labels of an axis, for which the layout makes room."""
+    column = axes.twinx()
+    column.set_ylim(axes.get_ylim())
+    column.set_yticks([row - 1 + 0.25 * (row == 0) for row in range(len(texts))], texts)
+    column.tick_params(axis="y", length=0, labelsize=9)
+    column.spines["right"].set_position(("outward", outward))
+    for spine in column.spines.values():
+        spine.set_visible(False)
+
+
+def _span(values: Sequence[float], digits: str) -> str:
+    """Return the smallest and the largest of some numbers in words."""
+    low, high = (format(value, digits).replace("+inf", "inf") for value in (min(values), max(values)))
+    low, high = ("0" if text in ("+0", "-0") else text for text in (low, high))
+    return low if low == high else f"{low} to {high}"

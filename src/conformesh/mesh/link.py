@@ -24,7 +24,7 @@ from conformesh.mesh.config.certificate_names import accepted_names
 from conformesh.mesh.config.endpoints import parse_endpoint
 from conformesh.mesh.sockets import Sockets
 from conformesh.peer.frames import LARGEST, MOST_AROUND, can_wait
-from conformesh.peer.linked import EVERYBODY, Linked
+from conformesh.peer.links import EVERYBODY, Linked
 
 if TYPE_CHECKING:
     from conformesh.mesh.config.device_config import DeviceConfig

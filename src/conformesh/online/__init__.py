@@ -1,47 +1,18 @@
-"""Online conformal prediction: thresholds that follow their streams, device by device and for the network.
+"""Online conformal prediction: thresholds that follow streams of scores, per device and for the network.
 
-Names are loaded when they are first used: a device of a mesh needs few of them.
+`simulation.online` runs many devices; `learners` and `couplings` move the thresholds, and `bounds` says what is then
+guaranteed. `counters` and `alarm` are what a real device uses as well. Nothing here opens a socket: a node that learns
+online is in `mesh.node.online`, the recording of a run in `view.online`, its picture in `plots.online`. May import
+the layers up to `table` and `engines`, and neither `plots` nor `mesh`.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from conformesh.online.accounts import DeviceAccount
-    from conformesh.online.alarm import Alarm
-    from conformesh.online.bounds import Gap
-    from conformesh.online.couplings import COUPLINGS
-    from conformesh.online.fleet import FleetAlarm
-    from conformesh.online.integrators import ACI, Decaying, QuantileTracker
-    from conformesh.online.learners import LEARNERS
-    from conformesh.online.links import Links
-    from conformesh.online.result import OnlineResult
-    from conformesh.online.rules import Rule
-    from conformesh.online.simulation import online, recommended
-    from conformesh.online.single_stream import PID, SFOGD, DtACI, Smoothing
-
-_PLACES = {
-    "ACI": "integrators",
-    "COUPLINGS": "couplings",
-    "LEARNERS": "learners",
-    "PID": "single_stream",
-    "SFOGD": "single_stream",
-    "DeviceAccount": "accounts",
-    "Alarm": "alarm",
-    "Decaying": "integrators",
-    "DtACI": "single_stream",
-    "FleetAlarm": "fleet",
-    "Gap": "bounds",
-    "Links": "links",
-    "OnlineResult": "result",
-    "QuantileTracker": "integrators",
-    "Rule": "rules",
-    "Smoothing": "single_stream",
-    "online": "simulation",
-    "recommended": "simulation",
-}
+from conformesh.online.alarm import Alarm, FleetAlarm
+from conformesh.online.bounds import DeviceAccount, Gap
+from conformesh.online.couplings import COUPLINGS, Links, Rule
+from conformesh.online.integrators import ACI, Decaying, QuantileTracker
+from conformesh.online.learners import LEARNERS, PID, SFOGD, DtACI, Smoothing
+from conformesh.online.result import OnlineResult
+from conformesh.online.simulation import online, recommended
 
 __all__ = [
     "ACI",
@@ -63,9 +34,3 @@ __all__ = [
     "online",
     "recommended",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

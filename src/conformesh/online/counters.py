@@ -36,8 +36,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from conformesh.online.accounts import DeviceAccount
-from conformesh.online.bounds import SMALLEST, Gap
+from conformesh.online.bounds import SMALLEST, DeviceAccount, Gap
 
 VERSION: Final = 1
 LARGEST = 2**20  # bytes of encoded counters

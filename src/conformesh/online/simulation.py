@@ -23,12 +23,10 @@ from conformesh.graph.network import Network
 from conformesh.kernels.ranks import check_alpha, explain_confidence
 from conformesh.online.arrivals import Arrivals, spread
 from conformesh.online.checkpoint import Checkpoint, CheckpointState, digest
-from conformesh.online.couplings import Coupled
+from conformesh.online.couplings import Coupled, Links, Rule
 from conformesh.online.integrators import ACI, Bools, Decaying, Floats
 from conformesh.online.learners import LEARNERS, Learner
-from conformesh.online.links import Links
 from conformesh.online.result import OnlineResult, Trail
-from conformesh.online.rules import Rule
 from conformesh.protocols.faults import Faults, as_faults
 from conformesh.table import Table, as_devices, as_network, order_by_id
 
@@ -136,7 +134,9 @@ class _Run:
         largest: float,
     ) -> None:
         if faults is not None and faults.names & {"byzantine"}:
-            raise ValueError("online supports loss, activation and links, and no Byzantine devices; leave them out")
+            raise ValueError(
+                "online supports loss, activation and changing links, but no Byzantine devices; leave them out"
+            )
         self.rule, self.links, self.largest = rule, Links(network), largest
         self.weather = Weather(network, faults) if faults is not None else None
         self.scores, self.arrivals, self.present = scores, arrivals, present

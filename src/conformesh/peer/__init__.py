@@ -1,1 +1,6 @@
-"""One device without input or output: its state machine, frames and journal; `loopback` drives it on virtual time."""
+"""One device of a mesh without I/O: received frames and the time go in, frames to send come out.
+
+`Device` runs in rounds and `AsyncDevice` in asynchronous mode; `loopback` connects devices in one process for tests.
+Sockets, threads and clocks are not here but in `mesh`; the only I/O is the journal's file.
+This package imports `protocols` and what lies below it, never `mesh` or `pipeline`.
+"""

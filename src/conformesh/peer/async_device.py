@@ -1,6 +1,6 @@
 """A device without rounds: it says what it has, hears what there is, and holds a certified threshold at every moment.
 
-Entries only grow (`shelf`). A device sends a neighbour what that one is not known to have, again and again until the
+Entries only grow (`entries`). A device sends a neighbour what that one is not known to have, again and again until the
 neighbour says that it has it; every frame says what its sender has. What arrives in any order, twice or late is kept or
 known already, and a neighbour that is slow, away or gone holds nobody up.
 
@@ -32,13 +32,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.peer.entry_store import REASON, SLOTS, STAGES, key_of, keys_of
+from conformesh.peer.entries import REASON, SLOTS, STAGES, key_of, keys_of
+from conformesh.peer.entry_exchange import MOST_CLASHES, PeerSpreading
 from conformesh.peer.frames import unpack_number
-from conformesh.peer.linked import Make
+from conformesh.peer.json_bodies import in_a_line
+from conformesh.peer.links import Make
 from conformesh.peer.memory import Heading
 from conformesh.peer.settings import PeerError, failure_of
-from conformesh.peer.spreading import MOST_CLASHES, PeerSpreading
-from conformesh.peer.words import in_a_line
 from conformesh.protocols.messages import Gather, Gathered, Packets
 
 

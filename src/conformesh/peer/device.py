@@ -8,7 +8,8 @@ Greeting    hello to every neighbour, with all that must match; then a roll call
 Running     the protocol's rounds, and their memory (`rounds`)
 Finishing   another roll call: a result counts once all devices in the run have theirs
 Loss        a neighbour that was silent for `patience` is lost. Either everybody ends with an error that names it, or
-            (`on_lost="continue"`) the survivors greet each other again without it, if they are a quorum (`view`)
+            (`on_lost="continue"`) the survivors greet each other again without it, if they are a quorum
+            (`run_membership`)
 Return      a lost device that is heard again takes part in the next run, and interrupts nothing
 Failure     who fails says why to everybody, again and again for a while, and ends without a result. So does a device
             whose protocol raises. Under `continue` it counts as lost, unless the devices do not agree
@@ -22,11 +23,11 @@ from typing import Any
 
 from conformesh.peer import frames
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, WANT, Frame, FrameError
-from conformesh.peer.linked import EVERYBODY, Make, Phase
+from conformesh.peer.json_bodies import Hello, News, in_a_line
+from conformesh.peer.links import EVERYBODY, Make, Phase
 from conformesh.peer.members import Members
 from conformesh.peer.run_membership import RunMembership
 from conformesh.peer.settings import Failure, PeerError, failure_of
-from conformesh.peer.words import Hello, News, in_a_line
 
 __all__ = ["EVERYBODY", "Device", "Phase"]
 

@@ -19,8 +19,8 @@ A data body begins with the question in one byte: 1 sum, 2 max, 3 min, 4 each, 5
 says no more than that. What is told follows as it is, byte by byte; everything else is one array: its type in one byte,
 a check of its shape in two (the low half of the CRC-32 of its dimensions, 4 bytes each), and the numbers themselves in
 the type that the protocol sends: integers stay integers. A receiver sends an array of the same shape in the same round,
-so it knows the shape, and the check finds a neighbour that thinks of another. The other bodies are JSON (`words`). TLS
-protects frames in transit; the CRC finds what a disk or a bug does to them.
+so it knows the shape, and the check finds a neighbour that thinks of another. The other bodies are JSON
+(`json_bodies`). TLS protects frames in transit; the CRC finds what a disk or a bug does to them.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import numpy as np
 from conformesh.common.random_streams import stream
 from conformesh.graph.network import Network
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.linked import EVERYBODY, Linked
+from conformesh.peer.links import EVERYBODY, Linked
 
 AGAIN = 0.5  # seconds between the end of a device that failed and its next start
 Start = Callable[[int, MemoryJournal], Linked]

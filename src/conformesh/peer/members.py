@@ -1,9 +1,10 @@
 """Who is in a run: how devices greet each other, leave out, let in again, begin together and end together.
 
-A device greets its neighbours with all that must match and with its view of the run (`view`). Two roll calls go through
-the whole network: data begins when everybody is known to agree, a result counts when everybody is known to have one. A
-lost device that is heard again interrupts nothing: it takes part in the next run, for which its neighbours ask once the
-last result has stood for a while; a device that is lost again waits twice as long the next time.
+A device greets its neighbours with all that must match and with its view of the run (`run_membership`). Two roll
+calls go through the whole network: data begins when everybody is known to agree, a result counts when everybody is
+known to have one. A lost device that is heard again interrupts nothing: it takes part in the next run, for which its
+neighbours ask once the last result has stood for a while; a device that is lost again waits twice as long the
+next time.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import Any
 
 from conformesh.common.names import listed
 from conformesh.peer.frames import FINISHED, HELLO, READY, WANT, Frame, FrameError
-from conformesh.peer.linked import Make
+from conformesh.peer.json_bodies import Hello, News, differences, pack_rows, unpack_rows
+from conformesh.peer.links import Make
 from conformesh.peer.memory import ENDED, REPORTED, Heading
 from conformesh.peer.rounds import Rounds
 from conformesh.peer.run_membership import RunMembership, part_of
 from conformesh.peer.settings import Failure
-from conformesh.peer.words import Hello, News, differences, pack_rows, unpack_rows
 
 MOST_LOST = 3  # journals in a row: then it is no lost journal that puts a neighbour ahead
 MOST_WAITS = 10  # a device that is lost again and again waits at most 2 to the power of this times as long

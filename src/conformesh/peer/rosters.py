@@ -1,7 +1,8 @@
 """Under which roster a device speaks, what it does about a neighbour under another one, and how a newer one spreads.
 
-A roster is a numbered list of devices (`view` says why numbers keep two parts apart). Here it is a number, a digest and
-a document in bytes that others may have; whoever made this object knows what is in it, checks it and keeps it.
+A roster is a numbered list of devices (`run_membership` says why numbers keep two parts apart). Here it is a number,
+a digest and a document in bytes that others may have; whoever made this object knows what is in it, checks it and
+keeps it.
 
 Hello     says number and digest (in the agreement, as "3, 0f1e..."). Who hears an older number sends its document;
           who hears a newer one answers with its own hello, and is sent the document

@@ -24,7 +24,7 @@ from conformesh.graph.network import Network
 from conformesh.peer import frames
 from conformesh.peer.combine import Value, answer, question_of
 from conformesh.peer.frames import DATA, MOST_QUIET, SILENT, WANT, Frame, FrameError
-from conformesh.peer.linked import EVERYBODY, Linked
+from conformesh.peer.links import EVERYBODY, Linked
 from conformesh.peer.memory import REPORTED, Heading, SentMessages, pack_round, unpack_round
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.message_checks import Rules

@@ -4,9 +4,9 @@ A result of the view (n, L) counts at a device once every device outside L has s
 
 1. More than half of the roster is outside L (`Settings.needed`, the same at all devices by agreement), so two views of
    one number share a device.
-2. A device's number never falls, and within a number its L only grows (`View.joined`). Once it has said that it is done
-   it leaves the view for a greater number only (`Device._move`); a restart does not make it forget, because the journal
-   is on the disk before it speaks, and a journal that has ended leads to a greater number.
+2. A device's number never falls, and within a number its L only grows (`RunMembership.joined`). Once it has said
+   that it is done it leaves the view for a greater number only (`Device._move`); a restart does not make it forget,
+   because the journal is on the disk before it speaks, and a journal that has ended leads to a greater number.
 
 So if (n, L) and (n, L') both had a result, the shared device would have been done in both, and L = L'. Devices of one
 view run one protocol on the same answers: they agree on one result. Parts that do not hear each other cannot both go
@@ -50,10 +50,10 @@ class RunMembership(NamedTuple):
     def joined(self, other: RunMembership) -> RunMembership:
         """Return the view that two devices agree on: the later run, or the same one without who either has lost.
 
-        >>> View(2, frozenset({1})).joined(View(2, frozenset({0}))).lost == {0, 1}
+        >>> RunMembership(2, frozenset({1})).joined(RunMembership(2, frozenset({0}))).lost == {0, 1}
         True
-        >>> View(2, frozenset({1})).joined(View(3))
-        View(number=3, lost=frozenset())
+        >>> RunMembership(2, frozenset({1})).joined(RunMembership(3))
+        RunMembership(number=3, lost=frozenset())
         """
         if self.number != other.number:
             return max(self, other, key=lambda view: view.number)

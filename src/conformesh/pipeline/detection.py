@@ -40,7 +40,7 @@ from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.tally import CountQuestion, Flagged, RankCounts, spread, step_up, tally
 from conformesh.results.detection import Detection
-from conformesh.table import Table, as_network, known_devices, local_ids
+from conformesh.table import Table, as_network, known_devices
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -136,8 +136,9 @@ def detect(
     check_shares(asked, network.ids)
     with running(engine, network, observer) as host:
         seed = host.share(seed)[0]  # every rank has drawn its own
-        mine, tests_here = local_ids(host), tested.on(host, "test scores")
-        local = table.on(host)
+        mine = host.network.local_ids(host.rows)
+        tests_here = tested.ordered(host.network, host.rows, "test scores")
+        local = table.ordered(host.network, host.rows)
         assert local.score is not None
         assert tests_here.score is not None
         samples = samples_here(host, WeightedScores.from_flat(local.score, local.sizes, names=mine))

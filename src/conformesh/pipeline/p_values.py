@@ -31,7 +31,7 @@ from conformesh.protocols.tally import CountQuestion, RankCounts, tally
 from conformesh.results.certificate import Cost
 from conformesh.results.p_values import PValues
 from conformesh.scores import Function, Score, as_score
-from conformesh.table import ColumnNames, Table, as_network, check_range, known_devices, local_ids
+from conformesh.table import ColumnNames, Table, as_network, check_range, known_devices
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -122,7 +122,7 @@ def p_values(
     network = as_network(network, table)
     asked = Guarantee(alphas=(), mixture=Mixture(requirement.mixture), rank_rule=rank_rule, weighting=shift)
     with running(engine, network, observer) as host:
-        local, here = table.on(host), local_ids(host)
+        local, here = table.ordered(host.network, host.rows), host.network.local_ids(host.rows)
         check_range(kind, local, here)
         trials = np.zeros(scores.size, dtype=np.int64)
         known: tuple[str, ...] = ()

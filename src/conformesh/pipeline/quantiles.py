@@ -5,11 +5,7 @@ exchangeable with all of them, E-DCP requires the rank ceil((1 - alpha) (n + 1))
 r.
 
 **Private** quantiles are read from one noisy histogram of P-DCP (`privacy.histogram`), on a grid that is fixed before
-the data. Any number of them costs one epsilon. Let F(v) be the number of values at or below v, and
-:math:`B_j = F(p_j) - q n = (1 - q) n - above_j` at pivot j. The release gives :math:`B_j` with noise,
-:math:`\tilde B_j = B_j + Z_j`. The answer is the pivot next to the last crossing of 0 with the smaller
-:math:`|\tilde B|`. Where :math:`|Z_j| \le e_j` at all pivots at once, :math:`|F(p_j) - q n| \le |\tilde B_j| + e_j`:
-the *rank error*, of which the first part is the resolution of the grid and the second the noise (`noise_bound`). For
+the data (`privacy.rank_errors`). Any number of them costs one epsilon. For
 several quantiles each has an equal part of the risk (union bound), so all rank errors hold at once.
 """
 
@@ -22,7 +18,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import json, structs
+from msgspec import structs
 from numpy.typing import ArrayLike
 
 from conformesh.common.arrays import columns_of
@@ -31,22 +27,15 @@ from conformesh.common.notes import note
 from conformesh.common.progress import rounds_on_a_bar
 from conformesh.engines import Engine, fail_together
 from conformesh.engines.base import Observer
-from conformesh.files.schemas import checked
 from conformesh.graph.network import Network
-from conformesh.kernels.ranks import Alpha, Requirement, exact_alpha, exact_number
+from conformesh.kernels.ranks import Alpha, Requirement, exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords
 from conformesh.pipeline.solver import running, samples_here, solve_draws
-from conformesh.privacy.histogram import Release
-from conformesh.privacy.noise import law, rounded_p
-from conformesh.results.certificate import Noise
-from conformesh.results.quantiles import Quantiles
-from conformesh.table import ColumnNames, Table, as_frame, as_network, known_devices, local_ids
+from conformesh.results.quantiles import Quantiles, as_parts, as_release, quantiles_of, refuse_ends
+from conformesh.table import ColumnNames, Table, as_frame, as_network, known_devices
 
 QUARTILES = (0.25, 0.5, 0.75)
-SAFE = 1 + 1e-9  # above the relative round-off of sums of 10^6 positive numbers
-FOURIER = 1e-11  # absolute error of a tail of a law that was formed by the Fourier transform: 10^5 numbers of 1e-16
-PRECISION = 1e-3  # relative, of a rank error: finer would not matter to anybody
 LARGE = 0.1  # of n: a median with a larger rank error may be the .4 or the .6 quantile, which deserves a note
 
 
@@ -136,9 +125,11 @@ def quantiles(
         rounds_on_a_bar(f"quantiles on {network.name}", observer, progress) as watching,
         running(engine, network, watching) as host,
     ):
-        local = table.on(host, "values")
+        local = table.ordered(host.network, host.rows, "values")
         assert local.score is not None
-        samples = WeightedScores.from_flat(local.score, local.sizes, names=local_ids(host), copy=not local.in_place)
+        samples = WeightedScores.from_flat(
+            local.score, local.sizes, names=host.network.local_ids(host.rows), copy=not local.in_place
+        )
         if epsilon is None:
             found = _exact(host, samples, parts, options)
         else:
@@ -216,128 +207,6 @@ def _private(
     )
 
 
-def as_release(raw: Any, where: str = "release") -> Release:
-    """Return the release that a result holds as JSON; `where` names it in an error."""
-    return checked(raw, Release, where)
-
-
-def quantiles_of(release: Release, parts: Sequence[Fraction], confidence: Fraction, noise: Noise) -> Quantiles:
-    """Read quantiles from a release, at no further cost; `noise` says what the release protects."""
-    refuse_ends(parts)
-    if release.items is not None:
-        raise ValueError(
-            f"quantiles need a release that counts every value once, mixture 'sizes', got {release.mixture!r}, which "
-            "pads and copies values"
-        )
-    risk = float(1 - confidence) / len(parts)  # union bound
-    read = [_read(release, part, risk) for part in parts]
-    return Quantiles(
-        q=tuple(map(float, parts)),
-        values=np.array([value for value, _, _ in read]),
-        n=release.number,
-        rank_error=np.array([resolution + error for _, resolution, error in read]),
-        confidence=float(confidence),
-        epsilon=noise.epsilon,
-        column="",
-        devices=noise.devices,
-        privacy=_protects(noise),
-        release=json.decode(json.encode(release)),
-        options={"resolution": [resolution for _, resolution, _ in read]},
-    )
-
-
-def reread(found: Quantiles, q: Any, confidence: Alpha) -> Quantiles:
-    """Return other quantiles of the release of a result."""
-    if found.release is None or found.epsilon is None:
-        raise ValueError("these quantiles are exact and hold no release; ask for others with quantiles(data, ...)")
-    noise = Noise(found.epsilon, "score", found.devices, found.devices, found.release["cells"], 0.0, 0.0)
-    other = quantiles_of(as_release(found.release), as_parts(q), exact_alpha(confidence, "confidence"), noise)
-    return structs.replace(other, column=found.column, network=found.network, privacy=found.privacy)
-
-
-def _protects(noise: Noise) -> str:
-    """Say what a release protects."""
-    unit = "value" if noise.cap is None else f"device, of which at most {noise.cap:,} values count,"
-    who = f"{noise.honest} of {noise.devices} devices keep their noise secret"
-    words = f"epsilon {noise.epsilon:g} for each {unit} if {who}"
-    if noise.simulated:
-        return f"none: this was a simulation, and one program saw all values. A run on a mesh would have {words}"
-    return words
-
-
-def _read(release: Release, part: Fraction, risk: float) -> tuple[float, float, float]:
-    """Return the value of one quantile, and the two parts of its rank error: resolution, and noise."""
-    cells = np.array(release.totals[1:])
-    above = np.append(np.cumsum(cells[::-1])[::-1], 0).tolist()  # beyond each pivot, and beyond +infinity
-    wanted = (1 - part) * release.number
-    crossing = max((j for j, noisy in enumerate(above) if noisy > wanted), default=-1)
-    off = {j: abs(wanted - above[j]) for j in (crossing, crossing + 1) if 0 <= j < len(above)}
-    at = min(off, key=lambda j: (off[j], j))
-    error = noise_bound(release, 1 - part, len(cells) - at, risk)
-    return float(np.append(release.pivots, math.inf)[at]), float(off[at]), error
-
-
-def noise_bound(release: Release, factor: Fraction, cells: int, risk: float) -> float:
-    """Return e for a pivot with so many cells above it: P(|Z_j| > e_j for some j) <= risk.
-
-    Z_j = factor X' - X_1 - .. - X_j is a walk over the noise of the cells from the right. Its lengths are cut into
-    stretches over which its variance doubles, each of which gets an equal part of the risk: few stretches leave each a
-    large part, many fit each walk closely, and doubling is near the best.
-    """
-    cell, number = (_variance(Fraction(text or "1")) for text in (release.cell_epsilon, release.number_epsilon))
-    ends = [1]
-    while ends[-1] < release.cells - 1:
-        ends.append(min(math.floor(2 * ends[-1] + float(factor) ** 2 * number / cell), release.cells - 1))
-    return largest_walk(release, factor, min(end for end in ends if end >= cells), risk / len(ends))
-
-
-def largest_walk(release: Release, factor: Fraction, cells: int, risk: float) -> float:
-    """Return what |factor X' - X_1 - .. - X_j| exceeds for some j <= cells with a chance of at most `risk`.
-
-    The steps are independent and symmetric, so by Levy's inequality the chance is at most twice that of the whole walk,
-    |factor X' - S| > e. Let T(y) be P(S > k - 1) at whole numbers y = k >= 1 and linear between them: above P(S > y),
-    and convex, since chances fall outwards. Given X', with x = |factor X'|, the chance is at most
-    g(x) = min(1, T(e - x) + T(e + x)), and 1 for x > e - 1. T grows with the shape of the noise (the law is symmetric
-    and unimodal), g grows with x (T is convex), and |X'| grows with the shape, so left-out noise does no harm.
-    """
-    shape = Fraction(release.shape)
-    walk = law(Fraction(release.cell_epsilon), shape * cells)
-    number = law(Fraction(release.number_epsilon or 1), shape)
-    beyond = np.cumsum(walk.chances[::-1])[::-1][walk.reach + 1 :]  # P(S > k), k = 0, 1, ..
-    beyond = np.append(beyond, 0.0) * SAFE + walk.cut + FOURIER
-    whole = np.arange(1.0, len(beyond) + 1)
-    x = float(factor) * np.abs(np.arange(-number.reach, number.reach + 1))
-
-    def chance(e: float) -> float:
-        both = np.interp(e - x, whole, beyond) + np.interp(e + x, whole, beyond)
-        given = np.where(x > e - 1, 1.0, np.minimum(both, 1.0))
-        return 2 * (float(number.chances @ given) + number.cut) * SAFE
-
-    low, high = 0.0, 1.0
-    while chance(high) > risk:
-        low, high = high, 2 * high
-    while high - low > PRECISION * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if chance(middle) > risk else (low, middle)
-    return high
-
-
-def _variance(epsilon: Fraction) -> float:
-    """Return the variance of noise of shape 1."""
-    p = rounded_p(epsilon)
-    return 2 * p / (1 - p) ** 2
-
-
-def refuse_ends(parts: Sequence[Fraction]) -> None:
-    """Refuse the smallest and the largest value, which belong to one record each."""
-    for part in parts:
-        if not 0 < part < 1:
-            raise ValueError(
-                f"with epsilon q must lie strictly between 0 and 1, got {float(part):g}: the smallest and the largest "
-                "value are those of one record, which noise hides"
-            )
-
-
 def _notes(found: Quantiles) -> tuple[str, ...]:
     """Say where the answer tells little, and what to do about it."""
     n, worst = max(found.n, 1), int(found.rank_error.argmax())
@@ -362,27 +231,6 @@ def _check_column(data: Any, names: ColumnNames) -> bool:
     if columns is not None and names.score not in columns:
         raise ValueError(f"{unknown('column', names.score, columns)}; name the column of values with column=")
     return columns is not None
-
-
-def as_parts(q: Any) -> tuple[Fraction, ...]:
-    """Return the parts that a user asked for, exactly; one number or several.
-
-    >>> as_parts([0.25, "0.5"])
-    (Fraction(1, 4), Fraction(1, 2))
-    """
-    many = hasattr(q, "__iter__") and not isinstance(q, str) and not (isinstance(q, np.ndarray) and q.ndim == 0)
-    found = tuple(_part(one) for one in (q if many else [q]))
-    if not found:
-        raise ValueError("q must name at least one quantile, such as q=[0.5], got none")
-    return found
-
-
-def _part(q: Any) -> Fraction:
-    value = exact_number(q, f"q must be a number from 0 to 1, got {q!r}")
-    if not 0 <= value <= 1:
-        percent = f"; for the percentile {float(value):g} write {float(value) / 100:g}" if 1 < value <= 100 else ""
-        raise ValueError(f"q must be a number from 0 to 1, got {q}{percent}")
-    return value
 
 
 def rank_of(q: Fraction, n: int) -> int:

@@ -33,6 +33,7 @@ from conformesh.kernels.ranks import (
 )
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import get_method, make_options, refuse_faults, requirement_of, run_method, suited_options
+from conformesh.pipeline.assembly import add_answers, refuse_nan
 from conformesh.pipeline.problems import (
     Columns,
     DeviceRows,
@@ -52,9 +53,9 @@ from conformesh.protocols.faults import Faults, as_faults
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.size_agreement import everybodys_counts, on_its_own
 from conformesh.results.certificate import Cost
-from conformesh.results.result import Result, refuse_nan
+from conformesh.results.result import Result
 from conformesh.scores import Score
-from conformesh.table import Table, check_range, local_ids
+from conformesh.table import Table, check_range
 
 if TYPE_CHECKING:  # a device of a mesh has no engine, and need not hold what it does not use in memory
     from conformesh.engines import Engine
@@ -290,7 +291,9 @@ def solve(
         rounds_on_a_bar(f"{run.method} on {network.name}", run.observer, run.progress) as observer,
         running(run.engine, network, observer) as engine,
     ):
-        local, names = table.on(engine, "scores" if table.losses is None else "losses"), local_ids(engine)
+        what = "scores" if table.losses is None else "losses"
+        local = table.ordered(engine.network, engine.rows, what)
+        names = engine.network.local_ids(engine.rows)
         if score is not None:
             check_range(score, local, names)
         rows = DeviceRows(local, names)
@@ -300,10 +303,9 @@ def solve(
     refuse_nan(outcome.thresholds, run.method)
     if guarantee.weighting is not None and guarantee.weighting.assumption:
         outcome = _assuming(outcome, guarantee.weighting.assumption)
-    result = Result.of(
-        outcome,
-        columns.problems,
+    blank = Result(
         guarantee=guarantee,
+        answers=(),
         cost=cost,
         method=run.method,
         options={**named_options(run.method, chosen), **seed},
@@ -313,7 +315,7 @@ def solve(
         classes=classes,
         seconds=time.perf_counter() - started,
     )
-    return _warned(result, run.strict)
+    return _warned(add_answers(blank, outcome, columns.problems), run.strict)
 
 
 def solve_on_device(
@@ -584,13 +586,13 @@ class Batch:
         )
 
     def _repr_html_(self) -> str:
-        from conformesh.plots import html as cards
+        from conformesh.plots import html
 
         largest = self.outcome.thresholds.max(axis=0)
         levels = [f"level {a}" for a in range(largest.shape[1])]
         rows = [[str(t), *(f"{value:.6g}" for value in row)] for t, row in enumerate(largest.tolist())]
-        table = cards.table(["trial", *levels], rows, right=levels)
-        return cards.card(repr(self)[6:-1], parts=[table])
+        table = html.table(["trial", *levels], rows, right=levels)
+        return html.card(repr(self)[6:-1], parts=[table])
 
 
 def solve_draws(

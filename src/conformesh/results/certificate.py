@@ -209,9 +209,9 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
         return f"about the others, whatever up to {several(self.byzantine or 0, 'device')} may have said"
 
     def _repr_html_(self) -> str:
-        from conformesh.plots import html as cards
+        from conformesh.plots import html
 
-        return cards.card("Certificate", kind=self.kind, claim=KINDS[self.kind], rows=self.facts())
+        return html.card("Certificate", kind=self.kind, claim=KINDS[self.kind], rows=self.facts())
 
     def __repr__(self) -> str:
         return f"Certificate({self})"
@@ -279,9 +279,9 @@ class SidesCertificate:
         return [*sides, ("both", f"missed at most {self._sum:g}, by the union bound"), *both]
 
     def _repr_html_(self) -> str:
-        from conformesh.plots import html as cards
+        from conformesh.plots import html
 
-        return cards.card("Certificate of two sides", kind=self.kind, claim=KINDS[self.kind], rows=self.facts())
+        return html.card("Certificate of two sides", kind=self.kind, claim=KINDS[self.kind], rows=self.facts())
 
     def __repr__(self) -> str:
         return f"SidesCertificate({self})"
@@ -353,9 +353,9 @@ class Cost:
         return lines
 
     def _repr_html_(self) -> str:
-        from conformesh.plots import html as cards
+        from conformesh.plots import html
 
-        return cards.card("Cost", rows=self.facts())
+        return html.card("Cost", rows=self.facts())
 
     def __repr__(self) -> str:
         return f"Cost({self})"

@@ -37,10 +37,6 @@ if TYPE_CHECKING:
 
 def contradictions(result: Result) -> Iterator[str]:
     """Yield what in a result cannot be so."""
-    from conformesh.methods import METHODS
-
-    if result.method not in METHODS:
-        yield f"{unknown('method', result.method, METHODS)}; written by version {result.version}"
     if twice := [name for name, count in Counter(result.device_ids).items() if count > 1]:
         yield f"device_ids must differ, {twice[0]!r} is there more than once"
     if result.classes is not None and len({*result.classes}) < max(2, len(result.classes)):

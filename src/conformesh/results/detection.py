@@ -153,7 +153,7 @@ class Detection(SavedArray, frozen=True, eq=False, tag_field="format", tag="conf
         ]
 
     def _repr_html_(self) -> str:
-        from conformesh.plots import html as cards
+        from conformesh.plots import html
 
         head, *rows = self._lines(None)
         facts = [
@@ -161,14 +161,12 @@ class Detection(SavedArray, frozen=True, eq=False, tag_field="format", tag="conf
             ("cost", str(self.cost)),
             ("network", self.network),
         ]
-        return cards.card(
+        return html.card(
             f"{self.flags:,} of {several(self.tests, 'test point')} flagged",
             kind=self.kind,
             claim=self.certificate.removeprefix(f"{self.kind}: "),
             rows=[fact for fact in facts if fact[1]],
-            parts=[
-                cards.fold(f"by device ({len(rows):,})", cards.table(head, rows, right=head[1:]), len(rows) <= SHOWN)
-            ],
+            parts=[html.fold(f"by device ({len(rows):,})", html.table(head, rows, right=head[1:]), len(rows) <= SHOWN)],
         )
 
     def __repr__(self) -> str:

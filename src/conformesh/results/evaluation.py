@@ -248,11 +248,11 @@ class Evaluation(SavedArray, frozen=True, eq=False, tag_field="format", tag="con
         return lines
 
     def _repr_html_(self) -> str:
-        from conformesh.plots import html as cards
+        from conformesh.plots import html
 
         charts = [
-            cards.marks(
-                {name: cards.Mark(c.rate, c.low, c.high, c.misses(self.nominal)) for name, c in parts.items()},
+            html.marks(
+                {name: html.Mark(c.rate, c.low, c.high, c.misses(self.nominal)) for name, c in parts.items()},
                 "coverage",
                 what,
                 self.nominal,
@@ -260,8 +260,8 @@ class Evaluation(SavedArray, frozen=True, eq=False, tag_field="format", tag="con
             )
             for what, parts in self.parts.items()
         ]
-        sizes = [cards.bars(self.sizes, "labels in a set")] if self.sizes else []
-        return cards.card("Evaluation", rows=self.facts(), parts=[*charts, *sizes])
+        sizes = [html.bars(self.sizes, "labels in a set")] if self.sizes else []
+        return html.card("Evaluation", rows=self.facts(), parts=[*charts, *sizes])
 
     def __repr__(self) -> str:
         return f"Evaluation({self})"
@@ -433,7 +433,7 @@ class RiskEvaluation(SavedArray, frozen=True, eq=False, tag_field="format", tag=
         return _columns(self.loss, parts, ("mean", "low", "high", "rows"))
 
     def _repr_html_(self) -> str:
-        from conformesh.plots import html as cards
+        from conformesh.plots import html
 
         one = self.loss
         rows = [
@@ -442,11 +442,11 @@ class RiskEvaluation(SavedArray, frozen=True, eq=False, tag_field="format", tag=
         ]
         line = one.mean if self.nominal is None else self.nominal
         parts = [
-            cards.marks({n: cards.Mark(c.mean, c.low, c.high) for n, c in each.items()}, "mean loss", what, line)
+            html.marks({n: html.Mark(c.mean, c.low, c.high) for n, c in each.items()}, "mean loss", what, line)
             for what, each in (("device", self.per_device), ("group", self.per_group))
             if each
         ]
-        return cards.card("RiskEvaluation", rows=rows, parts=parts)
+        return html.card("RiskEvaluation", rows=rows, parts=parts)
 
     def __repr__(self) -> str:
         return f"RiskEvaluation({self})"

@@ -128,14 +128,14 @@ class PValues(SavedArray, frozen=True, eq=False, tag_field="format", tag="confor
         return f"{many} beside {self.scores:,} scores of {several(self.devices, 'device')}"
 
     def _repr_html_(self) -> str:
-        from conformesh.plots import html as cards
+        from conformesh.plots import html
 
         head, *rows = self._lines()
         right = [name for name in head if name != "predicted"]
-        parts = [cards.table(head, rows, right=right, more=len(self.values) - len(rows))]
+        parts = [html.table(head, rows, right=right, more=len(self.values) - len(rows))]
         facts = [("tests", self._what), ("cost", str(self.cost)), ("network", self.network)]
         title, _, claim = str(self).partition(": ")
-        return cards.card(title, claim=claim, rows=[fact for fact in facts if fact[1]], parts=parts)
+        return html.card(title, claim=claim, rows=[fact for fact in facts if fact[1]], parts=parts)
 
     def __repr__(self) -> str:
         """Return a table of the first rows."""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from msgspec import Meta, field
+from msgspec import Meta, field, json, structs
 from numpy.typing import NDArray
 
 from conformesh import __version__
 from conformesh.common.quantities import several
-from conformesh.results.certificate import KINDS, Devices
+from conformesh.files.schemas import checked
+from conformesh.kernels.ranks import exact_alpha, exact_number
+from conformesh.privacy.histogram import Release
+from conformesh.privacy.rank_errors import read_quantile
+from conformesh.results.certificate import KINDS, Devices, Noise
 from conformesh.results.encoding import SavedArray, SavedCost, aligned
 
 Floats = NDArray[np.float64]
@@ -96,9 +101,12 @@ class Quantiles(SavedArray, frozen=True, eq=False, tag_field="format", tag=FORMA
 
     def with_q(self, q: Any, confidence: Any = None) -> Quantiles:
         """Return other quantiles of the same release, with their own rank errors; no further epsilon is spent."""
-        from conformesh.pipeline.quantiles import reread
-
-        return reread(self, q, self.confidence if confidence is None else confidence)
+        if self.release is None or self.epsilon is None:
+            raise ValueError("these quantiles are exact and hold no release; ask for others with quantiles(data, ...)")
+        noise = Noise(self.epsilon, "score", self.devices, self.devices, self.release["cells"], 0.0, 0.0)
+        level = exact_alpha(self.confidence if confidence is None else confidence, "confidence")
+        other = quantiles_of(as_release(self.release), as_parts(q), level, noise)
+        return structs.replace(other, column=self.column, network=self.network, privacy=self.privacy)
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return a table with a row for each quantile: q, value and rank error."""
@@ -155,14 +163,85 @@ class Quantiles(SavedArray, frozen=True, eq=False, tag_field="format", tag=FORMA
         return "\n".join([head, *aligned(self.lines())])
 
     def _repr_html_(self) -> str:
-        from conformesh.plots import html as cards
+        from conformesh.plots import html
 
         head, *rows = self.lines()
         facts = [(name, words) for name, words in self.facts() if name != "guarantee"]
-        return cards.card(
+        return html.card(
             several(len(self), "quantile") + (f" of {self.column}" if self.column else ""),
             kind=self.kind,
             claim=f"{KINDS[self.kind].capitalize()}: {self.guarantee}." if self.epsilon is None else self.guarantee,
             rows=facts,
-            parts=[cards.table(head, rows, right=head)],
+            parts=[html.table(head, rows, right=head)],
         )
+
+
+def as_release(raw: Any, where: str = "release") -> Release:
+    """Return the release that a result holds as JSON; `where` names it in an error."""
+    return checked(raw, Release, where)
+
+
+def quantiles_of(release: Release, parts: Sequence[Fraction], confidence: Fraction, noise: Noise) -> Quantiles:
+    """Read quantiles from a release, at no further cost; `noise` says what the release protects."""
+    refuse_ends(parts)
+    if release.items is not None:
+        raise ValueError(
+            f"quantiles need a release that counts every value once, mixture 'sizes', got {release.mixture!r}, which "
+            "pads and copies values"
+        )
+    risk = float(1 - confidence) / len(parts)  # union bound
+    read = [read_quantile(release, part, risk) for part in parts]
+    return Quantiles(
+        q=tuple(map(float, parts)),
+        values=np.array([value for value, _, _ in read]),
+        n=release.number,
+        rank_error=np.array([resolution + error for _, resolution, error in read]),
+        confidence=float(confidence),
+        epsilon=noise.epsilon,
+        column="",
+        devices=noise.devices,
+        privacy=_protects(noise),
+        release=json.decode(json.encode(release)),
+        options={"resolution": [resolution for _, resolution, _ in read]},
+    )
+
+
+def _protects(noise: Noise) -> str:
+    """Say what a release protects."""
+    unit = "value" if noise.cap is None else f"device, of which at most {noise.cap:,} values count,"
+    who = f"{noise.honest} of {noise.devices} devices keep their noise secret"
+    words = f"epsilon {noise.epsilon:g} for each {unit} if {who}"
+    if noise.simulated:
+        return f"none: this was a simulation, and one program saw all values. A run on a mesh would have {words}"
+    return words
+
+
+def refuse_ends(parts: Sequence[Fraction]) -> None:
+    """Refuse the smallest and the largest value, which belong to one record each."""
+    for part in parts:
+        if not 0 < part < 1:
+            raise ValueError(
+                f"with epsilon q must lie strictly between 0 and 1, got {float(part):g}: the smallest and the largest "
+                "value are those of one record, which noise hides"
+            )
+
+
+def as_parts(q: Any) -> tuple[Fraction, ...]:
+    """Return the parts that a user asked for, exactly; one number or several.
+
+    >>> as_parts([0.25, "0.5"])
+    (Fraction(1, 4), Fraction(1, 2))
+    """
+    many = hasattr(q, "__iter__") and not isinstance(q, str) and not (isinstance(q, np.ndarray) and q.ndim == 0)
+    found = tuple(_part(one) for one in (q if many else [q]))
+    if not found:
+        raise ValueError("q must name at least one quantile, such as q=[0.5], got none")
+    return found
+
+
+def _part(q: Any) -> Fraction:
+    value = exact_number(q, f"q must be a number from 0 to 1, got {q!r}")
+    if not 0 <= value <= 1:
+        percent = f"; for the percentile {float(value):g} write {float(value) / 100:g}" if 1 < value <= 100 else ""
+        raise ValueError(f"q must be a number from 0 to 1, got {q}{percent}")
+    return value

@@ -8,9 +8,8 @@ the like need exactly one. `save` writes the JSON object that `conformesh calibr
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
-from importlib import import_module
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -26,8 +25,8 @@ from conformesh.files.memberships import EVERYONE, Memberships
 from conformesh.files.schemas import Number
 from conformesh.guarantee import LOWER, UPPER, Guarantee
 from conformesh.kernels.ranks import Alpha, exact_number
-from conformesh.results import consistency, words
-from conformesh.results.certificate import Amount, Certificate, Cost, Count, SidesCertificate
+from conformesh.results import consistency, summaries
+from conformesh.results.certificate import Amount, Certificate, Count, SidesCertificate
 from conformesh.results.encoding import Saved, SavedCost, SavedScore
 from conformesh.results.evaluation import (
     Evaluation,
@@ -46,7 +45,6 @@ from conformesh.scores.losses import Loss, as_loss
 
 if TYPE_CHECKING:
     from conformesh.graph.network import Network
-    from conformesh.protocols.block import Answers
 
 Floats = NDArray[np.float64]
 
@@ -74,7 +72,7 @@ class Answer(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
     estimate
         The method's estimate before its correction, where it has one.
     bracket
-        Two numbers around the threshold between which a search ended: where `Result.update` starts.
+        Two numbers around the threshold between which a search ended: where `update` starts.
     examples
         How many calibration examples of this part there were in all; 0 where noise hides it.
     facts
@@ -156,55 +154,6 @@ class Result(
     selected: tuple[str | None, ...] = ()
 
     noun: ClassVar[str] = "a result of `conformesh calibrate` or `conformesh control`"
-
-    @classmethod
-    def of(
-        cls,
-        outcome: Answers,
-        problems: Sequence[Any],
-        *,
-        guarantee: Guarantee,
-        cost: Cost,
-        method: str,
-        options: Mapping[str, Any] | None = None,
-        network: str = "",
-        device_ids: Sequence[str],
-        score: Score | None = None,
-        classes: Sequence[Any] | None = None,
-        notes: Sequence[str] = (),
-        seconds: float = 0.0,
-    ) -> Result:
-        """Return the answers to problems, in the order of the guarantee's parts and levels.
-
-        A problem has the attributes `part`, `alpha`, `column`, `level` and `examples`: the cell of the outcome that
-        answers it. `device_ids` name the devices whose thresholds the outcome has, all of a simulation or one on a
-        real device; examples are those of all devices that took part.
-        """
-        places = [{name: i for i, name in enumerate(axis.names)} for axis in axes_of(guarantee)]
-
-        def order(problem: Any) -> tuple[list[int], int]:
-            if problem.alpha not in guarantee.alphas:
-                raise ValueError(
-                    "a problem's alpha must be a level of the guarantee, of both sides together or the risk itself, "
-                    f"got {problem.alpha}"
-                )
-            part = [place[name] for place, name in zip(places, problem.part, strict=True)]
-            return part, guarantee.alphas.index(problem.alpha)
-
-        result = cls(
-            guarantee=guarantee,
-            answers=tuple(_answer(outcome, problem, method) for problem in sorted(problems, key=order)),
-            method=method,
-            options={**(options or {}), **outcome.facts},
-            network=network,
-            device_ids=tuple(device_ids),
-            cost=cost,
-            score=score,
-            classes=None if classes is None else tuple(classes),
-            notes=(*outcome.notes, *notes),
-            seconds=seconds,
-        )
-        return structs.replace(result, notes=(*result.notes, *words.lambda_notes(result)))
 
     # --- views --------------------------------------------------------------------------------------------------------
 
@@ -328,7 +277,7 @@ class Result(
         if len(self.alphas) > 1:
             choices.append(f"at(alpha=...) for the {self._level_name} {_some(self.alphas)}")
         if len(self.parts) > 1:
-            choices.append(f"result[...] for the part {_some([words.part_name(part) for part in self.parts])}")
+            choices.append(f"result[...] for the part {_some([summaries.part_name(part) for part in self.parts])}")
         raise ValueError(f"this result has {len(self.answers)} {self.what}s; choose with {' and '.join(choices)}")
 
     @property
@@ -716,72 +665,17 @@ class Result(
             )
         return as_array(outputs, "outputs")[:, [columns.index(name) for name in classes]]
 
-    # --- again --------------------------------------------------------------------------------------------------------
-
-    def update(self, data: Any, network: Network | str | Any, **options: Any) -> Result:
-        """Calibrate again after devices gained or lost examples, starting from this result.
-
-        With `e-dcp` a few counts around the old threshold usually bracket the new one at once, which costs a fraction
-        of a cold start; the result is exact either way. Other methods, and results with several answers, start anew.
-        What belongs to the rows (`groups`, `weight`, `inputs`, `labels`) must be given again.
-        """
-        from conformesh.methods import METHODS
-
-        api: Any = import_module("conformesh.api")  # which imports this module
-        self._require_rows(options)
-        entry, guarantee = METHODS[self.method], self.guarantee
-        same = {name: self.options[name] for name in entry.option_names() if name in self.options}
-        if entry.requirement is None:  # otherwise the method has a guarantee of its own, and takes no other
-            same |= {"mixture": guarantee.mixture.shares or guarantee.mixture.kind, "rank_rule": guarantee.rank_rule}
-        if guarantee.centres is not None:
-            same["centres"] = guarantee.centres
-        if entry.starts_warm and len(self.answers) == 1 and self.bracket is not None:
-            same["warm"] = self.bracket
-        each = [_written(alpha) for alpha in dict.fromkeys(answer.alpha for answer in self.answers)]
-        levels = each[0] if len(each) == 1 else each
-        if guarantee.loss is not None:
-            same |= {"loss": guarantee.loss.loss, "bound": guarantee.loss.bound}
-            again: Result = api.control(data, network, levels, self.method, **{**same, **options})
-            return again
-        if guarantee.pac_confidence is not None:
-            same["pac_confidence"] = guarantee.pac_confidence
-        if guarantee.sides is not None:
-            same |= {"symmetric": False, "lower_share": guarantee.sides.lower_share}
-        if guarantee.groups is not None and guarantee.groups.rule:
-            same["group_rule"] = guarantee.groups.rule
-        same |= {"score": self.score, "classes": self.classes}
-        again = api.calibrate(data, network, levels, self.method, **{**same, **options})
-        return again
-
-    def _require_rows(self, given: Mapping[str, Any]) -> None:
-        weighting = self.guarantee.weighting
-        needed: dict[str, str] = {}
-        if self.guarantee.groups is not None:
-            needed["groups"] = "groups"
-        if weighting is not None and weighting.class_weights:
-            needed |= {"class_weights": "weights of classes", "labels": "weights of classes"}
-        elif weighting is not None:
-            bound = f"weights of at most {weighting.bound:g}"
-            needed |= {"weight": bound, "weight_bound": bound}
-        if self.guarantee.centres is not None:
-            needed["inputs"] = "centres"
-        if missing := [
-            name for name in needed if name not in given and not (name == "weight_bound" and "weight" in given)
-        ]:
-            names = " and ".join(f"{name}=" for name in needed if needed[name] == needed[missing[0]])
-            raise ValueError(f"this calibration had {needed[missing[0]]}: give {names} again")
-
-    # --- words, tables and pictures -----------------------------------------------------------------------------------
+    # --- summaries, tables and pictures -------------------------------------------------------------------------------
 
     @property
     def shortage(self) -> str:
         """Which answers have too few examples, so that their threshold is +inf, in words; empty where none has."""
-        return words.shortage(self)
+        return summaries.shortage(self)
 
     @property
     def scores_in_words(self) -> str:
         """What to say of the examples behind a number of devices: noise is there to hide how many they are."""
-        return words.examples_in_words(self)
+        return summaries.examples_in_words(self)
 
     def contradictions(self) -> Iterator[str]:
         """Yield what in this result cannot be so; a file is refused by the first of these."""
@@ -819,17 +713,17 @@ class Result(
 
     def title(self) -> str:
         """Say in a few words what was found, for a heading."""
-        return words.title(self)
+        return summaries.title(self)
 
     def facts(self) -> list[tuple[str, str]]:
         """Return names and words of what a person wants to know first: what the command line prints."""
-        return words.facts(self)
+        return summaries.facts(self)
 
     def _repr_html_(self) -> str:
-        return words.html(self)
+        return summaries.result_card(self)
 
     def __repr__(self) -> str:
-        return words.summary(self)
+        return summaries.summary(self)
 
 
 def columns_among(classes: Sequence[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
@@ -845,49 +739,6 @@ def columns_among(classes: Sequence[Any], labels: NDArray[Any]) -> NDArray[np.in
     if -1 in found:
         raise ValueError(f"labels: {unknown('class', values[found.index(-1)], map(str, classes))}")
     return np.array(found, dtype=np.int64)
-
-
-def refuse_nan(thresholds: Floats, method: str) -> None:
-    """Refuse a threshold that is no number, whatever brought it about: compared with NaN every set is empty."""
-    if np.isnan(thresholds).any():
-        raise OverflowError(
-            f"method {method!r} ended without a number as its threshold: its arithmetic left the range of float64; "
-            "divide all scores by one number, calibrate, and multiply the threshold by it, or use e-dcp"
-        )
-
-
-def _answer(outcome: Answers, problem: Any, method: str) -> Answer:
-    """Take one (column, level) out of what a method handed back."""
-    column, level = problem.column, problem.level
-    thresholds = np.ascontiguousarray(outcome.thresholds[:, column, level])
-    refuse_nan(thresholds, method)
-    certificate = outcome.certificates[column][level]
-    return Answer(
-        part=tuple(problem.part),
-        alpha=problem.alpha,
-        thresholds=thresholds,
-        certificate=certificate,
-        estimate=None if outcome.estimates is None else float(outcome.estimates[:, column, level].max()),
-        bracket=None if outcome.brackets is None else _around(thresholds, outcome.brackets[:, column, level]),
-        examples=problem.examples if certificate.noise is None else 0,  # which noise is there to hide
-        facts=dict(outcome.trial_facts[column]) if outcome.trial_facts else {},
-    )
-
-
-def _around(thresholds: Floats, ends: Floats) -> tuple[float, float] | None:
-    """Return a bracket around the threshold, wider than what a search ended with, so that no end of it is a score."""
-    if not np.isfinite(thresholds).all():
-        return None
-    middle = float(thresholds[0])
-    with np.errstate(over="ignore"):
-        reach = 1.5 * float(np.abs(ends - middle).max())
-        around = (middle - reach, middle + reach)
-    return around if np.isfinite(around).all() else None
-
-
-def _written(alpha: Fraction) -> float | Fraction:
-    """Return a level as it was written: a decimal, or a fraction that no decimal is."""
-    return float(alpha) if Fraction(repr(float(alpha))) == alpha else alpha
 
 
 def _is_single(given: Any) -> bool:

@@ -113,9 +113,9 @@ class Slab:
         ]
 
     def _repr_html_(self) -> str:
-        from conformesh.plots import html as cards
+        from conformesh.plots import html
 
-        return cards.card("Worst slab", rows=self.facts())
+        return html.card("Worst slab", rows=self.facts())
 
     def __repr__(self) -> str:
         return f"Slab({self})"

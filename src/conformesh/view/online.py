@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
-from conformesh.online.accounts import DeviceAccount
-from conformesh.online.result import Ints, OnlineResult
-from conformesh.online.running_counts import RunningCounts
+from conformesh.online.bounds import DeviceAccount
+from conformesh.online.result import Ints, OnlineResult, RunningCounts
 from conformesh.view.recording import Recording
 from conformesh.view.trace import (
     SHARES,

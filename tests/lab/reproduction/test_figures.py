@@ -24,7 +24,7 @@ from conformesh.lab.reproduction.reproduction import _draws_in_words, reproduce
 from conformesh.lab.reproduction.rows import RowRequest
 from conformesh.lab.reproduction.settings import ScoreSource, sources_from
 from conformesh.lab.reproduction.styles import LOOKS, look_of
-from conformesh.lab.reproduction.verdicts import Match, Verdict
+from conformesh.lab.reproduction.verdicts import JudgedClaim, Match, Verdict
 from tests.lab.reproduction.handmade import curves, value
 from tests.lab.reproduction.test_verdicts import THEIRS
 
@@ -367,7 +367,7 @@ def test_the_report_says_what_is_synthetic(real, invented):
 
 def test_the_overview_has_verdicts_whatever_the_scores(tmp_path):
     (tmp_path / "p.png").write_bytes(b"picture")
-    verdict, found = Verdict((), (Verdict("a", True, "b"),)), curves({"chain": {0.9: value()}})
+    verdict, found = Verdict((), (JudgedClaim("a", True, "b"),)), curves({"chain": {0.9: value()}})
     keys = [("confidences", variant) for variant in VARIANTS]
     section = Section(
         *(get_experiment("star-table"), "data", {"confidences": tmp_path / "p.png"}),
@@ -390,7 +390,7 @@ def test_the_report_escapes_markup(tmp_path):
         get_experiment("star-table"), title=nasty, about=nasty, item=nasty, findings=(Finding(nasty, lambda _: None),)
     )
     (tmp_path / "p.png").write_bytes(b"picture")
-    verdict = Verdict((Match(THEIRS, 0.1, 0.1, False, False, 9.0, 4.0),), (Verdict(nasty, False, nasty),), nasty)
+    verdict = Verdict((Match(THEIRS, 0.1, 0.1, False, False, 9.0, 4.0),), (JudgedClaim(nasty, False, nasty),), nasty)
     found = curves({nasty: {0.9: value()}})
     keys = [("logits", variant) for variant in VARIANTS]
     section = Section(

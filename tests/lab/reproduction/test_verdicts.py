@@ -14,6 +14,7 @@ from conformesh.lab.reproduction.verdicts import (
     COVERAGE_TOLERANCE,
     JOINT_ERROR,
     SIZE_TOLERANCE,
+    JudgedClaim,
     Match,
     Verdict,
     judge,
@@ -234,7 +235,7 @@ def test_sentences_are_judged_in_every_case(experiment):
     silent = Finding("Nobody knows.", lambda _: None)
     given = replace(experiment, findings=(good, silent, poor))
     verdict = judge(given, "as-written", "confidences", curves({"chain": {0.9: value()}}), False)
-    assert verdict.judged == (Verdict("It holds.", True, "1 > 0"), Verdict("It fails.", False, "0 < 1"))
+    assert verdict.judged == (JudgedClaim("It holds.", True, "1 > 0"), JudgedClaim("It fails.", False, "0 < 1"))
     assert not verdict.agrees
     assert judge(replace(given, findings=(good, silent)), "as-written", "logits", curves({}), False).agrees
 
@@ -252,7 +253,7 @@ def test_remarks_are_looked_up_by_variant_and_scores(experiment):
 
 def test_published_points_decide_before_sentences_and_stand_ins_beside_them():
     good, poor = match(errors=1.0), match(errors=5.0)
-    holds, fails = Verdict("a", True, ""), Verdict("b", False, "")
+    holds, fails = JudgedClaim("a", True, ""), JudgedClaim("b", False, "")
     assert Verdict((good, good), (fails,)).agrees
     assert not Verdict((good, poor), (holds,)).agrees
     assert Verdict((good,), (holds,), stand_in=True).agrees
@@ -264,7 +265,7 @@ def test_published_points_decide_before_sentences_and_stand_ins_beside_them():
 
 def test_verdicts_in_words():
     inside, near, far = match(inside=True, near=True, errors=1.2), match(near=True), match(errors=7.25)
-    holds, fails = Verdict("a", True, ""), Verdict("b", False, "")
+    holds, fails = JudgedClaim("a", True, ""), JudgedClaim("b", False, "")
     assert str(Verdict((inside, near), (holds, fails), "of this")) == (
         "agrees (largest gap 1.2 standard errors, 4.0 allowed; 2 of 2 published points met, 1 of them inside a band; "
         "1 of 2 findings hold)"

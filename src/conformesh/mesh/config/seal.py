@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from conformesh.mesh.config.certificate_names import not_accepted
 from conformesh.mesh.config.certificates import Identity, identity_of, load_certificate, load_key, needs_cryptography
 from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.peer.entry_store import sealed, unsealed
+from conformesh.peer.entries import sealed, unsealed
 from conformesh.peer.frames import FrameError
 
 MOST_KNOWN = 1024  # certificates that are remembered: a stranger must not fill the memory

@@ -17,9 +17,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from conformesh.common.random_streams import stream
-from conformesh.online.alarm import Alarm, AlarmState
+from conformesh.online.alarm import Alarm, AlarmState, fleet_evidence
 from conformesh.online.counters import CountingLearner, CoverageCounts, Life
-from conformesh.online.fleet import fleet_evidence
 
 LOG = logging.getLogger("conformesh.node")
 

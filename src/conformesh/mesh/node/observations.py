@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from conformesh.common.random_streams import stream
 from conformesh.mesh.node.drift import Drift
-from conformesh.online.accounts import DeviceAccount
+from conformesh.online.bounds import DeviceAccount
 from conformesh.online.counters import Counters, CountingLearner, CoverageCounts, Life
 
 WINDOW = 4096  # predictions, from the last one back, whose labels may still come

@@ -45,7 +45,7 @@ from conformesh.mesh.node.observations import (
 )
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import AlarmEvidence, AlarmFlags, AlarmStatus
-from conformesh.online.accounts import DeviceAccount
+from conformesh.online.bounds import DeviceAccount
 from conformesh.online.counters import Counters
 from conformesh.peer.journal import FileJournal
 

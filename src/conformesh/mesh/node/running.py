@@ -18,10 +18,11 @@ from conformesh.mesh.config.own_scores import NO_SCORES, OwnScores
 from conformesh.methods import async_protocol, get_method, make_options, suited_options
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
-from conformesh.peer.entry_store import Seal
+from conformesh.peer.entries import Seal
 from conformesh.peer.journal import Journal
-from conformesh.peer.linked import Make
+from conformesh.peer.links import Make
 from conformesh.peer.rosters import Rosters
+from conformesh.pipeline.assembly import add_answers
 from conformesh.pipeline.problems import Problem
 from conformesh.pipeline.solver import MethodRun, solve_on_device
 from conformesh.protocols.block import Answers, SearchProgress
@@ -199,10 +200,9 @@ def calibration_of(
     if not problems:  # in asynchronous mode there is one column, and one level
         examples = 0 if outcome.sizes is None else int(outcome.sizes.sum())
         problems = (Problem((), guarantee.alphas[0], 0, 0, examples),)
-    return Result.of(
-        outcome,
-        problems,
+    blank = Result(
         guarantee=guarantee,
+        answers=(),
         cost=cost,
         method=config.method,
         device_ids=(config.name,),
@@ -211,3 +211,4 @@ def calibration_of(
         score=config.chosen_score,
         seconds=seconds,
     )
+    return add_answers(blank, outcome, problems)

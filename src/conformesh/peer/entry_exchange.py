@@ -1,6 +1,6 @@
 """What devices without rounds do with entries: say them, repeat them, keep them, and find out who has signed two.
 
-`Anytime` adds what follows from the entries, and the runs. Every frame says which entries its sender has; what a
+`AsyncDevice` adds what follows from the entries, and the runs. Every frame says which entries its sender has; what a
 neighbour last said counts, and a neighbour is sent what it does not have.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from conformesh.peer.entry_store import (
+from conformesh.peer.entries import (
     LONGEST,
     PROOF,
     REASON,
@@ -30,9 +30,9 @@ from conformesh.peer.entry_store import (
     unsealed,
 )
 from conformesh.peer.frames import ENTRIES, HELLO, WANT, Frame, FrameError, pack_number
-from conformesh.peer.linked import Linked
-from conformesh.peer.waiting import Waiting
-from conformesh.peer.words import Hello, differences, in_a_line
+from conformesh.peer.json_bodies import Hello, differences, in_a_line
+from conformesh.peer.links import Linked
+from conformesh.peer.timers import Waiting
 from conformesh.results.certificate import Cost
 
 MOST_CLASHES = 8  # runs that a device asks for because others have heard other words
@@ -47,7 +47,7 @@ AT_ONCE = 1 << 18  # bytes of entries in one frame: a slow link is not filled wi
 
 
 class PeerSpreading(Linked):
-    """The entries of a device and of its neighbours; the parameters are those of `Anytime`."""
+    """The entries of a device and of its neighbours; the parameters are those of `AsyncDevice`."""
 
     def __init__(self, *parts: Any, seal: Seal | None = None, **named: Any) -> None:
         super().__init__(*parts, **named)

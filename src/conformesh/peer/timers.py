@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from conformesh.peer.entry_store import in_order
+from conformesh.peer.entries import in_order
 
 STEP = 0.25  # of a new measurement in the mean
 SHORTEST = 0.02  # seconds between two attempts

@@ -292,9 +292,9 @@ def summary(result: Result) -> str:
     return "\n".join([head, *lines, *more])
 
 
-def html(result: Result) -> str:
+def result_card(result: Result) -> str:
     """Return the HTML form: the certificate first, then the rest, then thresholds by device or by part."""
-    from conformesh.plots import html as cards
+    from conformesh.plots import html
 
     kinds = kinds_of(result)
     kind = result.certificate.kind if result.sides is not None else kinds[0] if len(kinds) == 1 else ""
@@ -306,11 +306,11 @@ def html(result: Result) -> str:
     rows += [("note", note) for note in result.notes]
     if len(result) == 1:
         pairs = zip(result.device_ids, result.thresholds.tolist(), strict=True)
-        marks = {name: cards.Mark(value, value, value) for name, value in pairs}
-        parts = [cards.marks(marks, result.what, "device")] if len({*marks.values()}) > 1 else []
+        marks = {name: html.Mark(value, value, value) for name, value in pairs}
+        parts = [html.marks(marks, result.what, "device")] if len({*marks.values()}) > 1 else []
     elif result.sides is not None:
         parts = []
     else:
         head, *lines = table(result)
-        parts = [cards.table(head, lines, right=head[1:], most=None, more=len(result.parts) - len(lines))]
-    return cards.card(title(result), kind=kind, claim=claim, rows=rows, parts=parts)
+        parts = [html.table(head, lines, right=head[1:], most=None, more=len(result.parts) - len(lines))]
+    return html.card(title(result), kind=kind, claim=claim, rows=rows, parts=parts)

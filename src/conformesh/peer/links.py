@@ -16,9 +16,9 @@ from conformesh.graph.network import Network
 from conformesh.peer import frames
 from conformesh.peer.frames import HELLO, ROSTER, Frame, FrameError
 from conformesh.peer.journal import Journal
+from conformesh.peer.json_bodies import MOST_AHEAD, in_a_line, words_for_neighbours, words_of
 from conformesh.peer.rosters import FIELD, Rosters, number_in
 from conformesh.peer.settings import Counts, PeerError, Settings
-from conformesh.peer.words import MOST_AHEAD, in_a_line, words_for_neighbours, words_of
 from conformesh.protocols.ledger import Ledger
 
 Make = Callable[..., Generator[Any, Any, Any]]  # of a network and a row in it; see `private` in `Linked`
@@ -205,7 +205,7 @@ class Linked(ABC):
 
     @property
     def _may_follow(self) -> bool:
-        """Whether a neighbour's greeting may move this device to a later run now: see `words.MOST_AHEAD`.
+        """Whether a neighbour's greeting may move this device to a later run now: see `json_bodies.MOST_AHEAD`.
 
         Each move costs frames, log lines and, without rounds, a new journal; a neighbour could ask for thousands.
         """
