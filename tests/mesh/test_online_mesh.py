@@ -132,7 +132,7 @@ def assert_all_counted_once(running, counted):
     }
 
     def known(device):
-        heard = insisting(device.client.online)["heard"]
+        heard = insisting(device.client.online)["reported"]
         return {name: (one["steps"], one["misses"], one["lives"]) for name, one in heard.items()}
 
     expected = {name: (steps[name], misses[name], 1) for name in steps}
@@ -184,7 +184,7 @@ def test_who_joins_starts_from_the_network_and_who_leaves_stays_in_the_bound():
         assert clients[0].predict_next()["threshold"] == thresholds[0]
         for _ in range(30):
             clients[0].observe(1.0)
-        wait_for(lambda: clients[1].online()["heard"].get("device-00", {}).get("steps") == 30, PATIENCE)
+        wait_for(lambda: clients[1].online()["reported"].get("device-00", {}).get("steps") == 30, PATIENCE)
         fleets = [client.online()["alarm"]["evidence"]["fleet"] for client in clients]
         assert (
             fleets[0]
@@ -211,7 +211,7 @@ def test_who_joins_starts_from_the_network_and_who_leaves_stays_in_the_bound():
 
 def _steps(client, name):
     try:
-        return client.online()["heard"].get(name, {}).get("steps")
+        return client.online()["reported"].get(name, {}).get("steps")
     except NodeError:
         return None
 

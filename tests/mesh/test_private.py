@@ -8,11 +8,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 pytest.importorskip("cryptography", reason="certificates need the extra mesh")
+
+from msgspec import to_builtins
 
 from conformesh import Network
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -23,7 +26,8 @@ from conformesh.mesh.config.folders import init_mesh, reissue_device
 from conformesh.mesh.config.own_scores import OwnScores
 from conformesh.mesh.node import running
 from conformesh.mesh.node.heartbeat import vitals_of
-from conformesh.mesh.node.state import NodeState, Trouble
+from conformesh.mesh.node.state import NodeState
+from conformesh.mesh.node.status import Trouble
 from conformesh.mesh.node.status_updates import StatusFeed
 from conformesh.peer.json_bodies import Hello
 from conformesh.peer.loopback import LinkFaults, Pause, drawn_faults
@@ -513,13 +517,11 @@ def shown(mesh, devices, k, where):
     with serving(node, where) as service:
         said = {path: ask(service, "GET", path)[2] for path in SERVED}
     seen = WatchedDevice("a", None, 1.0, private=True)
-    seen.client = node  # which is asked for its status
-    node.status = node.snapshot
-    node.online = dict
+    seen.client = SimpleNamespace(status=lambda: to_builtins(node.status()), online=dict)  # of the owner, unshared
     status, _ = seen.ask()
     return said | {
         "view": repr(fields_of(status)),
-        "pulse": repr(vitals_of(node.shared_snapshot(), 1.0)),
+        "pulse": repr(vitals_of(node.shared_status(), 1.0)),
         "words": str(result),
         "file": result.to_json(),
     }
@@ -586,7 +588,7 @@ def digest_in_greeting(monkeypatch, make=running.make_device):
 
 def troubles_at_the_port(monkeypatch):
     """A planted leak: the port tells what the owner's socket does."""
-    monkeypatch.setattr(NodeState, "shared_snapshot", NodeState.snapshot)
+    monkeypatch.setattr(NodeState, "shared_status", NodeState.status)
 
 
 def size_in_the_journal(monkeypatch, make=running.make_device):
@@ -643,8 +645,8 @@ def test_failures_look_alike_to_others():
         node.fail(f"device holds {len(code)} scores", code)
         with serving(node, "tcp") as service:
             said = {path: ask(service, "GET", path)[2] for path in ("/status", "/health", "/metrics", "/threshold")}
-        found.add(repr((said, vitals_of(node.shared_snapshot(), 1.0))))
-        own.add(repr(node.snapshot()))
+        found.add(repr((said, vitals_of(node.shared_status(), 1.0))))
+        own.add(repr(to_builtins(node.status())))
     assert len(found) == 1
     assert len(own) == 7
     assert "device holds" not in found.pop()

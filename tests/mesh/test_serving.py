@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from msgspec import to_builtins
 
 from conformesh import Network
 from conformesh.cli import app
@@ -21,7 +22,7 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.file_watch import CertificateWatch, ScoreWatch
 from conformesh.mesh.node.service import Node
-from conformesh.mesh.node.state import Phase
+from conformesh.mesh.node.status import Phase
 from conformesh.mesh.node.store import ResultStore
 from conformesh.peer.frames import SIZE
 from conformesh.peer.settings import PeerError
@@ -223,7 +224,7 @@ def test_under_continue_a_threshold_names_the_survivors():
         more = {"on_lost": "continue", "patience": 1.0, "insecure": True}
         folders, _ = make_mesh(root / "m", Network.complete(3), **more)
         clients = [Client(folder) for folder in folders[:2]]
-        expected = {"about": "the survivors", "survivors": ["device-00", "device-01"], "lost": ["device-02"]}
+        expected = {"about": "survivors", "survivors": ["device-00", "device-01"], "lost": ["device-02"]}
         with ExitStack() as stack:
             for folder in folders[:2]:
                 stack.enter_context(staying_up(folder))
@@ -632,7 +633,7 @@ def test_links_are_up_while_frames_arrive_at_a_node_that_stays_out(tmp_path):
     (folders[0] / "scores.csv").write_text("no number\n")
     node._live(Talking(node, greeting.sent[:1] * 4), once=False)
     assert node.state.phase is Phase.FAILED
-    assert node.state.snapshot()["neighbours"]["device-01"]["frames_received"] > 0
+    assert to_builtins(node.state.status())["neighbours"]["device-01"]["frames_received"] > 0
 
 
 def test_a_folder_has_one_process_and_a_crash_leaves_none():

@@ -56,7 +56,7 @@ FIELDS = {
     "known": "scores known",
     "roster": "roster",
     "sent": "bytes sent",  # in all
-    "byzantine": "byzantine",  # why it counts as one
+    "byzantine": "Byzantine",  # why it counts as one
     "problem": "problem",  # what is wrong, in words
 }
 

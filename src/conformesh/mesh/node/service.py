@@ -35,7 +35,8 @@ from conformesh.mesh.node.online import OnlineLearning
 from conformesh.mesh.node.pending import PendingRun
 from conformesh.mesh.node.privacy_watch import PrivacyWatch
 from conformesh.mesh.node.running import JOURNAL, PrivatePart, calibration_of, make_device, protocol_of
-from conformesh.mesh.node.state import NodeState, Phase, Trouble, public_code
+from conformesh.mesh.node.state import NodeState
+from conformesh.mesh.node.status import Phase, Trouble, public_code
 from conformesh.mesh.node.status_updates import StatusFeed
 from conformesh.mesh.node.store import ResultStore
 from conformesh.mesh.node.telemetry import Traces
@@ -89,7 +90,7 @@ class Node:
         self.certificate = CertificateWatch(config)
         self.disk = DiskWatch(config.folder)
         self.pending = PendingRun(config.folder)
-        self.shown = SearchProgress()
+        self.search_progress = SearchProgress()
         self.beating = Beating(config, self.state)
         self.online = None if config.learner is None else OnlineLearning(config, self.state)
         self.privacy = PrivacyWatch(config) if config.is_private else None
@@ -106,7 +107,7 @@ class Node:
         self._device: Device | AsyncDevice | None = None
         self._failure: Exception | None = None  # the last error of a device that the state was told
         self._unsaved: Certified | None = None  # a threshold that could not be written yet
-        self._shown: object = None  # the last outcome of a device without rounds that was looked at
+        self._last_outcome: object = None  # the last outcome of an asynchronous device that was looked at
         self._told = ("", 0.0)  # phase and time of the last record of progress
         self.state.under(config.roster_number, self.members.rosters.floor)
 
@@ -277,7 +278,7 @@ class Node:
         asked, phase, device = self._asked.is_set(), self.state.phase, self._device
         # The phase before the number: if the device moves on in between, a later run than needed is asked for.
         greeting = device is not None and device.phase == "greeting"
-        number = self.state.snapshot()["run"] if device is None else device.number
+        number = self.state.status().run if device is None else device.number
         self.pending.ask(number if greeting else number + 1)
         self.state.request()
         self._asked.set()
@@ -362,9 +363,9 @@ class Node:
             self._new_epoch = False  # a device that starts asks for a run anyway, unless its account refuses it
             rosters, stored, private = self.members.rosters, self._stored(once), self._private_part(once)
             device = self._device = make_device(
-                self.config, self.scores.known, journal, self._log, rosters, self.shown, stored, private
+                self.config, self.scores.known, journal, self._log, rosters, self.search_progress, stored, private
             )
-            feed = StatusFeed(self.state, device, None if self.config.is_private else self.shown)
+            feed = StatusFeed(self.state, device, None if self.config.is_private else self.search_progress)
             if device.idle:
                 self.state.decline()
             if self.certificate.late:
@@ -497,7 +498,7 @@ class Node:
             log.info("the scores have changed: asking for a new run", extra={"run": device.number})
             self.state.request()
             scores = self.scores.known
-            device.recalibrate(now, protocol_of(self.config, scores, self.shown), scores.digest)
+            device.recalibrate(now, protocol_of(self.config, scores, self.search_progress), scores.digest)
         if self._new_epoch:
             self._new_epoch = False
             log.info("an epoch has closed: asking for a new run", extra={"run": device.number})
@@ -543,11 +544,11 @@ class Node:
 
     def _certify_so_far(self, device: AsyncDevice) -> None:
         """Show what is certain by now, unless there is a final result, which is the same on all devices."""
-        outcome, shown = device.result, self.state.certified
-        if outcome is None or outcome is self._shown:
+        outcome, certified = device.result, self.state.certified
+        if outcome is None or outcome is self._last_outcome:
             return
-        self._shown = outcome
-        if shown is None or not shown.final:
+        self._last_outcome = outcome
+        if certified is None or not certified.final:
             self._certify(device)
 
     def _certify(self, device: Device | AsyncDevice) -> None:

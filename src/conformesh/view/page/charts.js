@@ -17,7 +17,7 @@
     unknown: ["muted", 0.2],
     silent: ["muted", 0.85],
     failed: ["bad", 1],
-    byzantine: ["text", 1],
+    Byzantine: ["text", 1],
   };
 
   const tone = (name) => mixed(...TONES[name]);

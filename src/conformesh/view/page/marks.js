@@ -48,7 +48,7 @@
     failed: { shape: square, width: 0.2, filled: true, over: cross, large: true },
     silent: { shape: circle, width: 0.16, dashes: [0.5, 0.4], over: slash, large: true },
     unknown: { shape: circle, size: 0.8, width: 0.12, dashes: [0.12, 0.4] },
-    byzantine: { shape: triangle, width: 0.2, filled: true, over: exclaimed, large: true },
+    Byzantine: { shape: triangle, width: 0.2, filled: true, over: exclaimed, large: true },
   };
 
   function cross(pen, r, colour, width) {
@@ -163,7 +163,7 @@
     canvas.setAttribute("aria-hidden", "true");
     const pen = canvas.getContext("2d");
     pen.scale(ratio, ratio);
-    pen.translate(9, name === "byzantine" ? 10 : 9);
+    pen.translate(9, name === "Byzantine" ? 10 : 9);
     draw(pen, name, shade, 5.6, view.colours.theme);
     return canvas;
   }

@@ -31,7 +31,7 @@ window.conformesh = window.conformesh ?? {};
 
   // What a device is, in the order in which it is asked: the first that fits. Every name has a mark in marks.js.
   const STATES = [
-    { name: "byzantine", fits: (device) => device.byzantine != null },
+    { name: "Byzantine", fits: (device) => device.byzantine != null },
     { name: "silent", fits: (device) => device.health === "silent" },
     { name: "failed", fits: (device) => device.phase === "failed" },
     { name: "unknown", fits: (device) => device.phase == null || device.health === "unknown" },
@@ -42,7 +42,7 @@ window.conformesh = window.conformesh ?? {};
     { name: "waiting", fits: () => true }, // it starts, waits for neighbours, or says a word of a later version
   ];
   const STATE_FIELDS = ["byzantine", "health", "phase"];
-  const UNHEALTHY = ["silent", "failed", "unknown", "byzantine"];
+  const UNHEALTHY = ["silent", "failed", "unknown", "Byzantine"];
 
   /** The place in STATES of a device with these values. */
   const stateOf = (device) => STATES.findIndex((state) => state.fits(device));
