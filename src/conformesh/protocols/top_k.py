@@ -197,8 +197,10 @@ class _Block:
     def _read(self, packets: Packets, senders: Ints) -> list[list[ScoreReport]]:
         """Return what packets of these senders say of each list."""
         loops = compiled("replies", BYTE * len(packets.values)) if len(packets) else None
-        chosen: Any = written if loops is None else loops
-        return [_read(chosen, packets[i], row, len(self.lists), self._site) for i, row in enumerate(senders.tolist())]
+        get_items = written.get_items if loops is None else loops.get_items
+        return [
+            _read(get_items, packets[i], row, len(self.lists), self._site) for i, row in enumerate(senders.tolist())
+        ]
 
 
 def _own_runs(samples: WeightedScores, places: Ints, wanted: Wanted) -> Runs:
@@ -220,17 +222,17 @@ def _owner_bits(block: Block) -> int:
     return max(block.devices - 1, 1).bit_length()
 
 
-def _read(chosen: Any, packet: bytes, sender: int, lists: int, block: Block) -> list[ScoreReport]:
+def _read(get_items: Any, packet: bytes, sender: int, lists: int, block: Block) -> list[ScoreReport]:
     """Return what a packet says of each list: scores with owners and weights, and the largest held back."""
     data, at, found, owner_bits = np.frombuffer(packet, np.uint8), 0, [], _owner_bits(block)
     room = 8 * len(packet) // owner_bits + 1
     for _ in range(lists):
         keys, owners, times = (np.empty(room, np.int64) for _ in range(3))
-        count, at = chosen.get_items(data, at, keys, owners, times, owner_bits)
-        back, at = chosen.get(data, at, 1)
+        count, at = get_items(data, at, keys, owners, times, owner_bits)
+        back, at = written.get(data, at, 1)
         held_back = LOWEST
         if back:
-            held_back, at = chosen.get_raw(data, at)
+            held_back, at = written.get_raw(data, at)
         found.append(ScoreReport(keys[:count], owners[:count], times[:count], int(held_back)))
     if (at + 7) >> 3 != len(packet):
         raise ValueError(
