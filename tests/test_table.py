@@ -210,8 +210,8 @@ def test_networks_by_name_and_from_networkx():
     assert local(BY_NAME, "star") == LOCAL
     assert calibrate(IN_ORDER, "torus").network == "torus 2x2"
     assert calibrate(flat_table(), "torus").network == "torus 2x2"
-    chain = nx.relabel_nodes(nx.path_graph(4), dict(enumerate(NAMES)))
-    assert update(calibrate(IN_ORDER, NETWORK), BY_NAME, chain).threshold == exact
+    path = nx.relabel_nodes(nx.path_graph(4), dict(enumerate(NAMES)))
+    assert update(calibrate(IN_ORDER, NETWORK), BY_NAME, path).threshold == exact
     assert compare(BY_NAME, ["cycle"], 0.2, ways_of(["fcp"])).devices == 4
 
 

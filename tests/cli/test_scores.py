@@ -364,7 +364,7 @@ def test_a_mesh_takes_only_scores_of_its_own_kind(run, outputs):
     assert run("mesh", "init", "m", "--insecure", "--scores", "lac.csv").exit_code == 0
     folder = min(pathlib.Path("m").glob("*/device.toml")).parent
     config = read_device(folder)
-    assert config.score == "lac"
+    assert config.scores.score == "lac"
     assert len(read_own_scores(config)) == len(scores_in("lac.csv")["0"])
     with pytest.raises(ValueError, match=r"aps.csv: holds scores of APS.*but LAC\(\) was named"):
         scatter_scores("m", "aps.csv")

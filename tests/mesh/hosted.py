@@ -124,7 +124,7 @@ class Hosted:
     def gathered(self, k):
         """Return the run of a node without rounds, and how many devices it has heard in it."""
         status = Client(self.folders[k]).status()
-        return status["run"], len(status["gathering"]["heard"])
+        return status["run"], len(status["gathering"]["reported"])
 
     def twice(self):
         """Return what must not be: the numbers of rosters and runs with more than one final threshold."""

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from conformesh.files.files import PRIVATE, write_file
 from conformesh.mesh.config import certificates
-from conformesh.mesh.config.device_toml import DeviceConfig
+from conformesh.mesh.config.device_config import DeviceConfig, MeshMap
+from conformesh.mesh.config.settings import SECTIONS, OnlineSettings, change_sections
 
 NAMES = ("device-00", "device-01", "device-02")
 
@@ -15,14 +16,17 @@ NAMES = ("device-00", "device-01", "device-02")
 def config(**changes):
     """The middle of a chain of three."""
     facts = {
-        "mesh": "0123456789abcdef",
-        "name": "device-01",
-        "listen": "127.0.0.1:7601",
         "devices": NAMES,
         "edges": (("device-00", "device-01"), ("device-01", "device-02")),
         "endpoints": {name: f"127.0.0.1:{7600 + k}" for k, name in enumerate(NAMES)},
     }
-    return DeviceConfig(**{**facts, **changes})
+    facts |= {name: changes.pop(name) for name in (*facts, "revoked") if name in changes}
+    whole = {"mesh": "0123456789abcdef", "name": "device-01", "listen": "127.0.0.1:7601"}
+    whole |= {name: changes.pop(name) for name in ("mesh", "name", "listen", "folder", "online") if name in changes}
+    if isinstance(whole.get("online"), dict):
+        whole["online"] = OnlineSettings(**whole["online"])
+    defaults = {name: kind() for name, kind in SECTIONS.items() if name != "online"}
+    return DeviceConfig(map=MeshMap(**facts), **whole, **change_sections(changes, defaults))
 
 
 def sign_device(authority, folder, name, hosts, days=365, *, renew=False):

@@ -64,9 +64,9 @@ def test_a_serving_node_says_about_whom_and_goes_on_when_the_others_come(tmp_pat
     folders, expected = make_mesh(tmp_path / "mesh", Network.complete(3), mode="anytime")
     processes = [serve(folders[0])]
     try:
-        wait_for(lambda: asked(folders[0], "/threshold").get("about") == "the heard")
+        wait_for(lambda: asked(folders[0], "/threshold").get("about") == "reported")
         told = asked(folders[0], "/threshold")
-        assert (told["heard"], told["everybody"]["threshold"]) == (["device-00"], "inf")
+        assert (told["reported"], told["everybody"]["threshold"]) == (["device-00"], "inf")
         assert asked(folders[0], "/status")["gathering"]["of"] == 3
         processes += [serve(folder) for folder in folders[1:]]
         wait_for(lambda: all(asked(folder, "/threshold").get("about") == "everybody" for folder in folders))

@@ -91,7 +91,7 @@ def test_a_pulse_changes_no_run_and_none_of_its_bytes_is_counted_as_a_frame():
     results = []
     for pulse in (0.0, 0.1):
         with short_folder() as root, ExitStack() as stack:
-            folders, _ = make_mesh(root / "m", Network.chain(2), insecure=True, pulse=pulse)
+            folders, _ = make_mesh(root / "m", Network.chain(2), insecure=True, heartbeat=pulse)
             clients = [Client(folder) for folder in folders]
             for folder in folders:
                 stack.enter_context(staying_up(folder))

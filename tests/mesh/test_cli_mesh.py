@@ -155,7 +155,7 @@ def test_init_by_number_by_scores_and_by_graph(tmp_path):
     result = run("init", tmp_path / "a", "--devices", 4, "--network", "cycle", "--width", 3, "--insecure")
     assert result.exit_code == 0, result.stderr
     assert "devices: 4: device-00 to device-03, 4 edges (cycle" in result.stdout
-    assert read_device(tmp_path / "a" / "device-02").options == {"width": 3}
+    assert read_device(tmp_path / "a" / "device-02").run.options == {"width": 3}
     (tmp_path / "s.csv").write_text("device,score\nx,1\ny,2\ny,3\n")
     (tmp_path / "model").write_bytes(b"weights")
     words = ("--network", "chain", "--score", "raps", "--score-option", "k_reg=2", "--model", tmp_path / "model")
@@ -163,8 +163,8 @@ def test_init_by_number_by_scores_and_by_graph(tmp_path):
     facts = json.loads(result.stdout)
     assert (facts["devices"], facts["scores"], facts["edges"]) == (["x", "y"], 3, 1)
     config = read_device(tmp_path / "b" / "y")
-    assert config.score_options["k_reg"] == 2
-    assert len(config.model) == 64
+    assert config.scores.score_options["k_reg"] == 2
+    assert len(config.scores.model) == 64
     assert (tmp_path / "b" / "y" / "scores.csv").read_text().splitlines()[1:] == ["y,2.0", "y,3.0"]
     (tmp_path / "g.txt").write_text("u v\nv w\n")
     assert run("init", tmp_path / "c", "--network", tmp_path / "g.txt", "--insecure").exit_code == 0
@@ -281,7 +281,7 @@ def test_without_certificates_it_is_enough_that_somebody_listens(root):
 
 def test_a_host_that_nobody_knows_and_a_key_that_cannot_be_used(root):
     path = root / "device-00" / "device.toml"
-    path.write_text(path.read_text() + '[endpoints]\n"device-01" = "no-such-host.invalid:7601"\n')
+    path.write_text(path.read_text() + '[map.endpoints]\n"device-01" = "no-such-host.invalid:7601"\n')
     assert "is not known here" in reached(root)[1]
     (root / "device-00" / "device.key").write_text("x")
     assert reached(root)[1].startswith("not tried")
@@ -320,7 +320,7 @@ def test_check_finds_folders_that_were_not_copied_again(root):
     path = root / "device-01" / "device.toml"
     old = path.read_text()
     at = read_device(root / "device-01").endpoints["device-00"]
-    path.write_text(old + '[endpoints]\n"device-00" = "127.0.0.1:9"\n')
+    path.write_text(old + '[map.endpoints]\n"device-00" = "127.0.0.1:9"\n')
     result = run("check", root, "--offline", "--json")
     assert result.exit_code == 0
     warned = [(f["device"], f["text"]) for f in json.loads(result.stdout)["findings"] if f["level"] == "warning"]

@@ -44,7 +44,7 @@ def configs(draw):
         alpha=draw(st.sampled_from(["0.1", "0.10", "1e-3", "1/3"])),
         score=draw(st.sampled_from([None, "lac", "raps"])),
         model=draw(st.none() | letters),
-        scores=draw(texts),
+        file=draw(texts),
         key=draw(texts),
         patience=draw(seconds),
         retry=draw(seconds),
@@ -91,7 +91,7 @@ def test_a_device_knows_its_place():
     [
         ({"alpha": "0.10"}, set()),
         ({"options": {"prefer": "balanced"}}, set()),  # a default, written out
-        ({"name": "device-00", "listen": "0.0.0.0:1", "patience": 1.0, "scores": "x.csv"}, set()),
+        ({"name": "device-00", "listen": "0.0.0.0:1", "patience": 1.0, "file": "x.csv"}, set()),
         ({"alpha": "0.2"}, {"alpha"}),
         ({"mixture": "sizes", "rank_rule": "auto"}, set()),
         ({"mixture": "equal"}, {"requirement"}),
@@ -158,7 +158,7 @@ def test_whole_numbers_and_decimals_are_the_same_option():
         ({"quorum": 2.0}, "quorum must be a whole number of devices, got 2.0"),
         ({"quorum": True}, "quorum must be a whole number of devices, got True"),
         ({"on_lost": "ignore"}, "on_lost must be 'fail' or 'continue', got 'ignore'"),
-        ({"scores": " "}, "scores must name a file"),
+        ({"file": " "}, "scores.file must be the name of a file, got ' '"),
         ({"revoked": ("device-02",)}, "device 'device-02' is revoked and still one of the devices"),
         ({"devices": ("a", "a")}, "device names must differ"),
         ({"devices": ("a", "A"), "name": "a"}, "differ only in upper and lower case"),
@@ -185,14 +185,14 @@ def test_every_wrong_value_is_an_error_in_words(change, words):
         ("patience = 30.0", 'patience = "30"', "patience must be a number, got '30'"),
         ("patience = 30.0", "patience = true", "patience must be a number, got True"),
         ("insecure = false", "insecure = 0", "insecure must be true or false, got 0"),
-        ("patience", "patiense", "unknown key 'patiense', did you mean 'patience'?"),
+        ("patience", "patiense", "unknown key in [timing] 'patiense', did you mean 'patience'?"),
         ('mesh = "0123456789abcdef"', "", "lacks mesh"),
         ('    "device-00",', "    0,", "devices[0] must be text, got 0"),
         ('["device-00", "device-01"]', '["device-00"]', "edges[0] must be a list of 2 entries, got ['device-00']"),
         ('"device-00" = "127.0.0.1:7600"', '"device-00" = 7600', "endpoints[...] must be text, got"),
         ('alpha = "0.1"', 'alpha = "2"', "alpha must lie strictly between 0 and 1"),
         ('on_lost = "fail"', 'on_lost = "ignore"', "on_lost must be 'fail' or 'continue', got 'ignore'"),
-        ('on_lost = "fail"', 'on_lost = "fail"\nfolder = "x"', "unknown key 'folder'"),
+        ('on_lost = "fail"', 'on_lost = "fail"\nfolder = "x"', "unknown key in [run] 'folder'"),
         ("mesh =", "mesh", "not valid TOML"),
     ],
 )
@@ -219,7 +219,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="cannot write the file: No space left"):
         write_device(tmp_path, config(alpha="0.2"))
-    assert read_device(tmp_path).alpha == "0.1"
+    assert read_device(tmp_path).guarantee.alpha == "0.1"
     assert [path.name for path in tmp_path.iterdir()] == ["device.toml"]
 
 
@@ -275,9 +275,14 @@ def test_a_reload_changes_what_is_the_devices_own_and_names_the_rest(tmp_path):
     add_device(tmp_path / "m", "fourth", ["device-02"])
     path = folder / "device.toml"
     text = path.read_text().replace('alpha = "0.1"', 'alpha = "0.2"').replace("patience = 30", "patience = 7")
-    path.write_text(text + '[endpoints]\ndevice-01 = "10.0.0.1:7000"\n')
+    path.write_text(text + '[map.endpoints]\ndevice-01 = "10.0.0.1:7000"\n')
     found, later = reloaded(now, read_device(folder))
-    assert later == ["alpha"]
-    assert (found.alpha, found.patience, found.devices, found.roster) == ("0.1", 7.0, now.devices, now.roster)
+    assert later == ["guarantee.alpha"]
+    assert (found.guarantee.alpha, found.timing.patience, found.devices, found.roster) == (
+        "0.1",
+        7.0,
+        now.devices,
+        now.roster,
+    )
     assert found.endpoints == {**now.endpoints, "device-01": "10.0.0.1:7000"}
     assert reloaded(now, now) == (now, [])

@@ -14,7 +14,7 @@ from conformesh.cli.mesh_status import _line
 from conformesh.mesh.http.client import Client
 from conformesh.mesh.node import online
 from conformesh.mesh.node.drift import drawn, of_all
-from conformesh.mesh.node.health import judged
+from conformesh.mesh.node.health import judge_health
 from conformesh.mesh.node.heartbeat import vitals_of
 from conformesh.mesh.node.observations import Observations, encode
 from conformesh.mesh.node.online import FILE
@@ -377,9 +377,9 @@ def test_everybody_can_see_it_and_the_device_stays_healthy(folder, caplog):
         assert metrics[f'conformesh_online_evidence{{of="{of}"}}'] == evidence
         assert metrics[f'conformesh_online_alarm{{of="{of}"}}'] == 1
     assert caplog.text.count("drift alarm of the fleet") == 1
-    vitals = vitals_of(node.snapshot(), 1.0)
+    vitals = vitals_of(node.status(), 1.0)
     assert (vitals.healthy, vitals.codes, vitals.alarms) == (True, 0, 3)
-    assert judged(node.snapshot()).codes == []
+    assert judge_health(node.status()).codes == []
 
 
 def test_a_pulse_tells_it_from_device_to_device():

@@ -323,9 +323,7 @@ def test_other_forms_are_read_row_by_row_too(configs):
 
 
 def _as_npz(config, arrays):
-    other = type(config)(
-        **{name: getattr(config, name) for name in config.__dataclass_fields__} | {"scores": "scores.npz"}
-    )
+    other = config.change(file="scores.npz")
     np.savez(other.path("scores"), **arrays)
     return read_own_scores(other)
 

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from msgspec import to_builtins
 
 from conformesh import Network
 from conformesh.mesh.node.state import NodeState
@@ -43,7 +44,7 @@ def test_of_an_idle_device_only_counts_are_told(state):
     hear(one, 0, 2, 100)
     assert feed.look(10.0)
     assert not feed.look(10.0 + EVERY / 2)
-    shown = state.snapshot()
+    shown = to_builtins(state.status())
     assert (shown["run"], shown["phase"], shown["request"]) == (0, "starting", None)
     assert shown["neighbours"]["device-00"]["frames_received"] == 2
 
@@ -59,7 +60,7 @@ def test_differences_reach_the_state(state):
     one.counts.refused["a frame of another run"] += 1
     one.round = 9
     assert feed.look(11.0)
-    shown = state.snapshot()
+    shown = to_builtins(state.status())
     assert (shown["run"], shown["round"], shown["phase"]) == (4, 9, "calibrating")
     heard = shown["neighbours"]["device-00"]
     assert (heard["frames_received"], heard["bytes_received"], heard["round"]) == (3, 140, 8)
@@ -76,7 +77,7 @@ def test_the_counts_of_a_device_that_takes_no_part_leave_the_phase(state):
     feed.look_at_counts(10.0)
     hear(one, 0, 1, 40)
     feed.look_at_counts(10.0 + EVERY / 2)
-    shown = state.snapshot()
+    shown = to_builtins(state.status())
     assert (shown["run"], shown["phase"]) == (0, "failed")
     assert shown["neighbours"]["device-00"]["frames_received"] == 2
 
@@ -86,7 +87,7 @@ def test_another_device_adds_to_what_the_node_has_counted(state):
         one = device()
         hear(one, 2, 3, 96)
         StatusFeed(state, one).look(5.0)
-    assert state.snapshot()["neighbours"]["device-02"]["frames_received"] == 6
+    assert to_builtins(state.status())["neighbours"]["device-02"]["frames_received"] == 6
 
 
 def test_it_looks_when_time_has_passed_or_the_phase_or_the_run_has_changed(state):
@@ -95,12 +96,12 @@ def test_it_looks_when_time_has_passed_or_the_phase_or_the_run_has_changed(state
     assert feed.look(10.0)
     one.round = 7
     assert not feed.look(10.0 + EVERY / 2)
-    assert state.snapshot()["round"] == 1
+    assert to_builtins(state.status())["round"] == 1
     one.phase = "finishing"
     assert feed.look(10.0 + EVERY / 2)
     one.phase, one.number = "greeting", 5
     assert feed.look(10.0 + EVERY / 2)
-    assert state.snapshot()["phase"] == "waiting for neighbours"
+    assert to_builtins(state.status())["phase"] == "waiting for neighbours"
     assert not feed.look(10.0 + EVERY)
     assert feed.look(10.0 + 2 * EVERY)
 

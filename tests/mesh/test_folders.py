@@ -135,7 +135,7 @@ def test_a_new_device_is_known_to_everybody(root):
     new = read_device(folder)
     assert new.endpoints["late"] == "127.0.0.1:7609"
     assert [one.name for one in new.neighbours] == ["device-00", "device-04"]
-    assert (new.alpha, new.score, new.options) == ("0.05", "lac", {"width": 2})
+    assert (new.guarantee.alpha, new.scores.score, new.run.options) == ("0.05", "lac", {"width": 2})
     assert check_pair(folder / "device.pem", folder / "device.key", folder / "ca.pem", "late") == []
     folders = device_folders(root)
     assert [one.name for one in folders][-1] == "late"
@@ -267,7 +267,7 @@ def test_what_is_wrong_is_told_in_words(root):
     assert "ports above 32767 may be taken" in told(folder)["port", "warning"]
     rewrite(folder, 'listen = "127.0.0.1:40000"', 'listen = "127.0.0.1:7700"')
     assert "the ports differ" in told(folder)["port", "warning"]
-    rewrite(folder, "\n[options]", '\n[endpoints]\n"device-00" = "10.0.0.1:7700"\n\n[options]')
+    rewrite(folder, "\n[run.options]", '\n[map.endpoints]\n"device-00" = "10.0.0.1:7700"\n\n[run.options]')
     assert "is for 127.0.0.1, but neighbours reach this device at 10.0.0.1" in told(folder)["certificate", "error"]
     old = {name: (folder / name).read_bytes() for name in ("device.pem", "device.key")}
     reissue_device(root, "device-00")
@@ -277,7 +277,7 @@ def test_what_is_wrong_is_told_in_words(root):
     assert "device.pem is revoked" in words
     assert "certificates from number 2 on are let in; an older one was revoked" in words
     rewrite(folder, 'method = "e-dcp"', 'method = "cp"')
-    rewrite(folder, '[options]\n"width" = 2', "")
+    rewrite(folder, '[run.options]\n"width" = 2', "")
     assert "needs a server" in told(folder)["device.toml", "warning"]
     rewrite(folder, "patience", "patiense")
     assert [*told(folder)] == [("device.toml", "error")]
@@ -297,7 +297,7 @@ def test_folders_that_disagree_are_told_apart(root):
     rewrite(root / "device-01", '"width" = 2', '"width" = 3')
     one = read_device(root / "device-02")
     (root / "device-02" / "device.toml").write_text(
-        device_text(one).replace('method = "e-dcp"', 'method = "local"').replace('[options]\n"width" = 2', "")
+        device_text(one).replace('method = "e-dcp"', 'method = "local"').replace('[run.options]\n"width" = 2', "")
     )
     found = compare_agreements([root / f"device-0{k}" for k in range(3)])
     assert found["method"] == {"e-dcp": ["device-00", "device-01"], "local": ["device-02"]}

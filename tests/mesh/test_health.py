@@ -7,16 +7,18 @@ import time
 from dataclasses import replace
 
 import pytest
+from msgspec import to_builtins
 
 from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.node.disk import write_probe
-from conformesh.mesh.node.health import judged
+from conformesh.mesh.node.health import judge_health
 from conformesh.mesh.node.heartbeat import vitals_of
 from conformesh.mesh.node.heartbeat_table import Pulses
 from conformesh.mesh.node.pending import FILE, PendingRun
 from conformesh.mesh.node.service import Node
-from conformesh.mesh.node.state import NodeState, Phase, Trouble
+from conformesh.mesh.node.state import NodeState
+from conformesh.mesh.node.status import Gathering, Phase, Trouble
 from tests.mesh.nodes import Clock, calibration, numbers, serving
 from tests.mesh.nodes import ask as ask_service
 from tests.mesh.real import make_mesh
@@ -40,7 +42,7 @@ def made(clock, heartbeat=1.0):
 
 
 def health(node):
-    return judged(node.snapshot())
+    return judge_health(node.status())
 
 
 def test_attempts_that_fail_again_and_again_never_look_healthy(clock):
@@ -100,7 +102,7 @@ def test_a_long_run_that_advances_is_healthy_and_one_that_repeats_itself_is_not(
 def test_an_asynchronous_run_that_hears_nothing_more_is_unhealthy_and_names_who_is_missing(clock):
     node = made(clock)
     node.begin(4)
-    node.gathered({"heard": ["a", "c"], "of": 3, "missing": ["b"]})
+    node.gathered(Gathering(["a", "c"], 3, ["b"], {}, {}, []))
     node.advance(2)
     node.certify(calibration(), run=4, final=False)  # a partial threshold does not end the run
     clock.pass_by(PATIENCE)
@@ -108,7 +110,7 @@ def test_an_asynchronous_run_that_hears_nothing_more_is_unhealthy_and_names_who_
     clock.pass_by(1.0)
     found = health(node)
     assert found.codes == ["overdue"]
-    assert any("not heard in this run: {b}" in words for words in found.words)
+    assert any("no report in this run from {b}" in words for words in found.words)
     node.certify(calibration(), run=4)
     node.heartbeat("b", 1.0)
     node.heartbeat("c", 1.0)
@@ -237,20 +239,20 @@ def test_a_probe_that_cannot_be_closed_is_deleted(tmp_path, monkeypatch):
 
 def test_health_is_judged_by_the_patience_that_was_reloaded(node):
     toml = node.config.folder / "device.toml"
-    before = node.config.patience
+    before = node.config.timing.patience
     toml.write_text(toml.read_text().replace(f"patience = {before}", "patience = 300.0"))
     node.reload()
     node._look_at_files(at_once=True)
     node.state.request()
-    assert node.config.patience == 300.0 != before
-    assert node.state.snapshot()["request"]["patience"] == 300.0 + node.config.settings.linger
+    assert node.config.timing.patience == 300.0 != before
+    assert to_builtins(node.state.status())["request"]["patience"] == 300.0 + node.config.peer_settings.linger
 
 
 def test_the_interval_of_a_neighbour_is_read_from_its_heartbeat(node):
     own, other = node.config.devices
     sender = Pulses(other, 300.0, 1)
     sender.under(node.config.devices, [own], node.config.roster_number)
-    data = sender.say(vitals_of(NodeState(other).snapshot(), 300.0), 0.0)
+    data = sender.say(vitals_of(NodeState(other).status(), 300.0), 0.0)
 
     class Links:
         def asides(self, kind):
@@ -280,7 +282,7 @@ def test_a_threshold_that_cannot_be_written_is_written_later(node, monkeypatch):
     node.disk._due = 0.0
     node._look_at_files(at_once=True)
     assert node.store.path.exists()
-    assert Trouble.DISK.value not in node.state.snapshot()["troubles"]
+    assert Trouble.DISK.value not in to_builtins(node.state.status())["troubles"]
 
 
 # --- requests that outlast the process --------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import signal
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -158,9 +157,9 @@ def test_a_mistake_is_said_before_anything_starts(root, monkeypatch, words, erro
 def test_what_a_lost_neighbour_means_is_part_of_the_agreement(root):
     config = read_device(root / "device-00")
     changed = with_changes(config, "7", "continue")
-    assert (changed.patience, changed.folder) == (7.0, config.folder)
+    assert (changed.timing.patience, changed.folder) == (7.0, config.folder)
     assert changed.agreement()["on_lost"] == "continue with 2 of 2 devices"
-    assert with_changes(config, None, "continue", "2") == replace(config, on_lost="continue", quorum=2)
+    assert with_changes(config, None, "continue", "2") == config.change(on_lost="continue", quorum=2)
     assert with_changes(config, None, None) == config
 
 

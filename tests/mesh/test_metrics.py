@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from msgspec import to_builtins
 
 from conformesh.mesh.http.metrics import METRICS, Exposition
-from conformesh.mesh.node.history import BUCKETS, StatusHistory
+from conformesh.mesh.node.status import DURATION_BUCKETS, Gathering, RunCounts
 from conformesh.peer.settings import FAILURES, Failure
 
 from .nodes import Clock, ask, asked, calibration, numbers, serving, state
@@ -50,7 +51,7 @@ def busy():
     node.refused("b", 'a "bad"\nframe\\')
     node.refused(None, "stranger")
     node.inspected(1_800_000_000.0, 2)
-    node.gathered({"heard": ["a", "b"], "of": 3, "reasons": {}, "not_agreeing": {}, "byzantine": []})
+    node.gathered(Gathering(["a", "b"], 3, ["c"], {}, {}, []))
     return node
 
 
@@ -126,11 +127,11 @@ def test_metrics_that_the_docs_name_exist(text):
     assert named <= known
 
 
-def test_a_history_knows_no_reason_that_is_not_in_the_table():
-    history = StatusHistory()
-    history.fail("the moon")
-    assert history.shown()["failed"] == {reason: int(reason == "other") for reason in FAILURES}
-    assert len(history.shown()["lasted"]) == len(BUCKETS) + 1
+def test_run_counts_know_no_reason_that_is_not_in_the_table():
+    runs = RunCounts()
+    runs.count_failure("the moon")
+    assert runs.failed == {reason: int(reason == "other") for reason in FAILURES}
+    assert len(runs.durations) == len(DURATION_BUCKETS) + 1
     assert get_args(Failure) == tuple(FAILURES)
 
 
@@ -187,7 +188,8 @@ def test_without_the_library_metrics_say_how_to_get_it(monkeypatch):
 def test_two_nodes_in_a_program_have_metrics_of_their_own():
     clock = Clock()
     first, second = (
-        Exposition(lambda k=k: state(threshold=k, clock=clock).snapshot() | {"healthy": True}) for k in (1, 2)
+        Exposition(lambda k=k: to_builtins(state(threshold=k, clock=clock).status()) | {"healthy": True})
+        for k in (1, 2)
     )
     assert numbers(first.text()[0].decode())["conformesh_threshold"] == 1
     assert numbers(second.text()[0].decode())["conformesh_threshold"] == 2

@@ -292,7 +292,7 @@ def test_who_joins_starts_from_the_network(folder):
     assert node.shown()["threshold"] == 1.0  # nothing is known: all are covered
     node.hear(heard((Life("device-00", 1), CoverageCounts(100, 12)), origin=0.5).encode(RULE))
     assert node.predict().threshold == pytest.approx(0.5 + 0.1 * 2)
-    assert node.shown()["heard"]["device-00"] == {"steps": 100, "misses": 12, "lives": 1}
+    assert node.shown()["reported"]["device-00"] == {"steps": 100, "misses": 12, "lives": 1}
 
 
 def test_all_begin_with_the_certified_threshold(folder):
@@ -311,7 +311,7 @@ def test_who_is_in_no_roster_is_not_heard_of_and_who_left_stays(folder):
     node.hear(
         heard((Life("device-02", 1), CoverageCounts(50, 5)), (Life("stranger", 1), CoverageCounts(9, 9))).encode(RULE)
     )
-    assert {*node.shown()["heard"]} == {"device-02"}
+    assert {*node.shown()["reported"]} == {"device-02"}
     names = ("device-00", "device-01")
     smaller = config(
         folder=folder,
@@ -350,7 +350,7 @@ def test_a_lost_journal_is_another_life(folder):
     for _ in range(94):
         second.observe(0.5)
     shown = second.shown()
-    assert shown["heard"]["device-01"] == {"steps": 100, "misses": shown["everybody"]["misses"], "lives": 2}
+    assert shown["reported"]["device-01"] == {"steps": 100, "misses": shown["everybody"]["misses"], "lives": 2}
     assert (shown["device"]["steps"], shown["everybody"]["within"]) == (95, pytest.approx(2 * 20.9 / 100))
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import asdict
 from fractions import Fraction
 
 import msgspec
@@ -88,7 +89,7 @@ def stream(device, seed, steps, counted):
 
 def played(stack, root, devices, steps, kills, seed):
     """Programs on all devices, which are killed at random moments and started again; return who counted what."""
-    folders, _ = make_mesh(root / "m", Network.of("cycle", devices), insecure=True, online=LEARNING)
+    folders, _ = make_mesh(root / "m", Network.of("cycle", devices), insecure=True, **LEARNING)
     running = [Running(folder) for folder in folders]
     for device in running:
         stack.callback(device.end)
@@ -131,7 +132,7 @@ def assert_all_counted_once(running, counted):
     }
 
     def known(device):
-        heard = insisting(device.client.online)["heard"]
+        heard = insisting(device.client.online)["reported"]
         return {name: (one["steps"], one["misses"], one["lives"]) for name, one in heard.items()}
 
     expected = {name: (steps[name], misses[name], 1) for name in steps}
@@ -175,7 +176,7 @@ def test_eight_devices_that_are_killed_count_everything_once():
 def test_who_joins_starts_from_the_network_and_who_leaves_stays_in_the_bound():
     with short_folder() as root, ExitStack() as stack:
         folders, thresholds = make_mesh(
-            root / "m", Network.chain(2), online=LEARNING, insecure=True, scores=[[0.2, 0.4] * 10] * 2
+            root / "m", Network.chain(2), **LEARNING, insecure=True, scores=[[0.2, 0.4] * 10] * 2
         )
         nodes = [stack.enter_context(staying_up(folder)) for folder in folders]
         clients = [Client(folder) for folder in folders]
@@ -183,7 +184,7 @@ def test_who_joins_starts_from_the_network_and_who_leaves_stays_in_the_bound():
         assert clients[0].predict_next()["threshold"] == thresholds[0]
         for _ in range(30):
             clients[0].observe(1.0)
-        wait_for(lambda: clients[1].online()["heard"].get("device-00", {}).get("steps") == 30, PATIENCE)
+        wait_for(lambda: clients[1].online()["reported"].get("device-00", {}).get("steps") == 30, PATIENCE)
         fleets = [client.online()["alarm"]["evidence"]["fleet"] for client in clients]
         assert (
             fleets[0]
@@ -210,7 +211,7 @@ def test_who_joins_starts_from_the_network_and_who_leaves_stays_in_the_bound():
 
 def _steps(client, name):
     try:
-        return client.online()["heard"].get(name, {}).get("steps")
+        return client.online()["reported"].get(name, {}).get("steps")
     except NodeError:
         return None
 
@@ -218,7 +219,7 @@ def _steps(client, name):
 def test_counters_count_only_under_the_certificate_of_a_neighbour():
     """device-02 speaks on its own link, as itself and as device-00: only the first is heard."""
     with short_folder() as root, ExitStack() as stack:
-        folders, _ = make_mesh(root / "m", Network.chain(3), online=LEARNING)
+        folders, _ = make_mesh(root / "m", Network.chain(3), **LEARNING)
         config, client = read_device(folders[1]), Client(folders[1])
         stack.enter_context(staying_up(folders[1]))
         insisting(client.online)
@@ -242,16 +243,19 @@ class counting(speaking):  # noqa: N801 - reads as what it does
 
 def test_it_is_switched_on_when_a_mesh_is_made(tmp_path):
     words = ["mesh", "init", str(tmp_path / "m"), "--devices", "2", "--insecure"]
-    pairs = [word for name, value in LEARNING.items() for word in ("--online", f"{name}={value}")]
+    pairs = [word for name, value in LEARNING.items() for word in ("--set", f"online.{name}={value}")]
     found = CliRunner().invoke(app, [*words, *pairs])
     assert found.exit_code == 0, found.output
     config = read_device(tmp_path / "m" / "device-01")
-    assert config.online == LEARNING
+    assert asdict(config.online) == {"scale": 0.0, **LEARNING}
     assert config.agreement()["online"] == "alpha 1/10, learning 0.05, local 0.05, bound 1.0"  # each may have its alarm
     assert "alpha 1/10" in found.stdout
     assert "alarm 0.05" in found.stdout
-    for pairs, said in ((["learning=1"], "lacks local, bound"), (["lerning=1"], "did you mean 'learning'")):
-        more = [word for pair in pairs for word in ("--online", pair)]
+    for pairs, said in (
+        (["online.learning=1"], "lacks local, bound"),
+        (["online.lerning=1"], "did you mean 'online.learning'"),
+    ):
+        more = [word for pair in pairs for word in ("--set", pair)]
         found = CliRunner().invoke(app, [*words[:2], str(tmp_path / "n"), *words[3:], *more])
         assert found.exit_code == 2
         assert said in " ".join(found.output.split())

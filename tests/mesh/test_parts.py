@@ -110,8 +110,9 @@ def test_the_file_of_a_device_is_read_back(tmp_path):
     one = read_device(folder)
     write_device(folder, one)
     assert read_device(folder) == one
-    assert one.alphas == ("0.1", "0.2")
-    assert (one.groups, one.group_column, one.weight_bound) == (("old", "young"), "age", 2.0)
+    assert one.guarantee.alphas == ("0.1", "0.2")
+    assert (one.guarantee.groups, one.guarantee.weight_bound) == (("old", "young"), 2.0)
+    assert one.scores.group_column == "age"
     words = [problem.text for problem in examine_folder(folder) if problem.level == "fine"]
     assert any("alpha 0.1, 0.2, 2 groups, two sides, weights of at most 2" in text for text in words)
 

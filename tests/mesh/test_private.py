@@ -8,11 +8,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 pytest.importorskip("cryptography", reason="certificates need the extra mesh")
+
+from msgspec import to_builtins
 
 from conformesh import Network
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -23,7 +26,8 @@ from conformesh.mesh.config.folders import init_mesh, reissue_device
 from conformesh.mesh.config.own_scores import OwnScores
 from conformesh.mesh.node import running
 from conformesh.mesh.node.heartbeat import vitals_of
-from conformesh.mesh.node.state import NodeState, Trouble
+from conformesh.mesh.node.state import NodeState
+from conformesh.mesh.node.status import Trouble
 from conformesh.mesh.node.status_updates import StatusFeed
 from conformesh.peer.json_bodies import Hello
 from conformesh.peer.loopback import LinkFaults, Pause, drawn_faults
@@ -136,7 +140,7 @@ def test_a_key_that_is_not_signed_for_this_attempt_ends_it_before_any_number(tmp
         ({"insecure": True}, "by keys that devices sign with their certificates, and this mesh is insecure"),
         ({"on_lost": "continue"}, "the sum over those who are left would tell that of who is lost; use on_lost 'fail'"),
         (
-            {"online": {"step": 0.05}},
+            {"online": {"learning": 0.05, "local": 0.05, "bound": 1.0}},
             r"\[online\] tells everybody how many labels.*raises drift alarms that others hear",
         ),
         ({"mode": "anytime"}, "method 'p-dcp' needs rounds; use mode rounds"),
@@ -145,7 +149,7 @@ def test_a_key_that_is_not_signed_for_this_attempt_ends_it_before_any_number(tmp
 def test_what_would_tell_of_single_devices_is_refused_beside_a_private_method(changes, words):
     with pytest.raises(ValueError, match=words):
         config(method="p-dcp", **changes)
-    assert config(method="p-dcp", on_lost="continue", options={"epsilon": 1.0}).method == "p-dcp"
+    assert config(method="p-dcp", on_lost="continue", options={"epsilon": 1.0}).run.method == "p-dcp"
 
 
 # --- releases ---------------------------------------------------------------------------------------------------------
@@ -200,7 +204,7 @@ def test_an_epoch_is_released_as_often_as_agreed(tmp_path):
 def test_an_exact_run_is_followed_by_none_with_epsilon(tmp_path):
     Mesh(tmp_path / "m").play()
     mesh = Mesh(tmp_path / "m")
-    mesh.configs = [replace(one, options=NOISY) for one in mesh.configs]
+    mesh.configs = [one.change(options=NOISY) for one in mesh.configs]
     devices = mesh.play()
     assert any("epoch 1 was counted without noise" in str(device.error) for device in devices)
     assert {device.phase for device in devices} == {"failed"}
@@ -513,13 +517,11 @@ def shown(mesh, devices, k, where):
     with serving(node, where) as service:
         said = {path: ask(service, "GET", path)[2] for path in SERVED}
     seen = WatchedDevice("a", None, 1.0, private=True)
-    seen.client = node  # which is asked for its status
-    node.status = node.snapshot
-    node.online = dict
+    seen.client = SimpleNamespace(status=lambda: to_builtins(node.status()), online=dict)  # of the owner, unshared
     status, _ = seen.ask()
     return said | {
         "view": repr(fields_of(status)),
-        "pulse": repr(vitals_of(node.shared_snapshot(), 1.0)),
+        "pulse": repr(vitals_of(node.shared_status(), 1.0)),
         "words": str(result),
         "file": result.to_json(),
     }
@@ -586,7 +588,7 @@ def digest_in_greeting(monkeypatch, make=running.make_device):
 
 def troubles_at_the_port(monkeypatch):
     """A planted leak: the port tells what the owner's socket does."""
-    monkeypatch.setattr(NodeState, "shared_snapshot", NodeState.snapshot)
+    monkeypatch.setattr(NodeState, "shared_status", NodeState.status)
 
 
 def size_in_the_journal(monkeypatch, make=running.make_device):
@@ -643,8 +645,8 @@ def test_failures_look_alike_to_others():
         node.fail(f"device holds {len(code)} scores", code)
         with serving(node, "tcp") as service:
             said = {path: ask(service, "GET", path)[2] for path in ("/status", "/health", "/metrics", "/threshold")}
-        found.add(repr((said, vitals_of(node.shared_snapshot(), 1.0))))
-        own.add(repr(node.snapshot()))
+        found.add(repr((said, vitals_of(node.shared_status(), 1.0))))
+        own.add(repr(to_builtins(node.status())))
     assert len(found) == 1
     assert len(own) == 7
     assert "device holds" not in found.pop()

@@ -11,7 +11,8 @@ from conformesh import Network
 from conformesh.mesh.node.health import CODES
 from conformesh.mesh.node.heartbeat import vitals_of
 from conformesh.mesh.node.heartbeat_table import LARGEST, MOST, PHASES, HeartbeatRecord, Pulse, Pulses, Vitals
-from conformesh.mesh.node.state import NodeState, Trouble
+from conformesh.mesh.node.state import NodeState
+from conformesh.mesh.node.status import Trouble
 from conformesh.peer.settings import FAILURES
 
 from .beats import CALM, World
@@ -316,7 +317,7 @@ def test_a_neighbour_that_seems_to_start_again_and_again_gets_no_more_than_its_s
 def test_what_is_wrong_travels_as_codes_and_never_as_words():
     node = state()
     node.judge(Trouble.SCORES, "/home/somebody/scores.csv, line 3: got 'secret'")
-    vitals = vitals_of(node.snapshot(), 1.0)
+    vitals = vitals_of(node.status(), 1.0)
     data = packed(record("a", vitals=vitals))
     assert b"secret" not in data
     one = Pulses("b", 1.0, 1)
@@ -328,9 +329,9 @@ def test_what_is_wrong_travels_as_codes_and_never_as_words():
 
 def test_a_failure_and_a_missing_threshold_have_codes():
     node = state(certified=False)
-    assert vitals_of(node.snapshot(), 1.0).codes == 1 << CODES.index("uncertified")
+    assert vitals_of(node.status(), 1.0).codes == 1 << CODES.index("uncertified")
     node.fail("b is gone", "lost")
-    vitals = vitals_of(node.snapshot(), 1.0)
+    vitals = vitals_of(node.status(), 1.0)
     assert [code for bit, code in enumerate(CODES) if vitals.codes >> bit & 1] == ["lost", "uncertified"]
     assert (vitals.certified, vitals.threshold, vitals.common) == (None, None, False)
 
@@ -338,10 +339,10 @@ def test_a_failure_and_a_missing_threshold_have_codes():
 def test_a_threshold_from_own_scores_alone_is_not_told():
     node = state(certified=False)
     node.certify(calibration(method="local"))
-    vitals = vitals_of(node.snapshot(), 1.0)
+    vitals = vitals_of(node.status(), 1.0)
     assert (vitals.certified, vitals.threshold, vitals.common) == (3, None, False)
     node.certify(calibration())
-    assert vitals_of(node.snapshot(), 1.0).threshold == 0.75
+    assert vitals_of(node.status(), 1.0).threshold == 0.75
 
 
 @pytest.mark.parametrize("threshold", [math.inf, -math.inf, 0.25])
@@ -349,7 +350,7 @@ def test_infinite_thresholds_travel(threshold):
     node = NodeState("b")
     node.certify(calibration(threshold))
     one = chain()
-    one.hear("b", packed(record("b", vitals=vitals_of(node.snapshot(), 1.0))), 100.0)
+    one.hear("b", packed(record("b", vitals=vitals_of(node.status(), 1.0))), 100.0)
     assert float(row(one, "b", 100.0)["threshold"]) == threshold
 
 

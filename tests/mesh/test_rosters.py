@@ -173,7 +173,8 @@ def test_a_roster_that_could_never_outvote_an_earlier_one_is_not_made(root):
 def test_a_folder_without_a_roster_gets_one_with_the_first_change(root):
     """As an earlier version made it: the map in every device.toml."""
     for folder in device_folders(root):
-        config = replace(read_device(folder), roster=None, revoked=("gone", "abcdef"))
+        config = read_device(folder)
+        config = replace(config, roster=None, map=replace(config.map, revoked=("gone", "abcdef")))
         (folder / "device.toml").write_text(device_text(config))
         (folder / "roster.json").unlink()
     (root / "roster.json").unlink()

@@ -14,7 +14,8 @@ import pytest
 from conformesh.mesh.http.address import SOCKET_NAME, find, second_paths
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.http.server import Service
-from conformesh.mesh.node.state import NodeState, Trouble
+from conformesh.mesh.node.state import NodeState
+from conformesh.mesh.node.status import Trouble
 from conformesh.mesh.node.store import ResultStore
 
 from .disks import unwritable

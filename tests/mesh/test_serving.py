@@ -9,12 +9,12 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from msgspec import to_builtins
 
 from conformesh import Network
 from conformesh.cli import app
@@ -22,7 +22,7 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.file_watch import CertificateWatch, ScoreWatch
 from conformesh.mesh.node.service import Node
-from conformesh.mesh.node.state import Phase
+from conformesh.mesh.node.status import Phase
 from conformesh.mesh.node.store import ResultStore
 from conformesh.peer.frames import SIZE
 from conformesh.peer.settings import PeerError
@@ -224,7 +224,7 @@ def test_under_continue_a_threshold_names_the_survivors():
         more = {"on_lost": "continue", "patience": 1.0, "insecure": True}
         folders, _ = make_mesh(root / "m", Network.complete(3), **more)
         clients = [Client(folder) for folder in folders[:2]]
-        expected = {"about": "the survivors", "survivors": ["device-00", "device-01"], "lost": ["device-02"]}
+        expected = {"about": "survivors", "survivors": ["device-00", "device-01"], "lost": ["device-02"]}
         with ExitStack() as stack:
             for folder in folders[:2]:
                 stack.enter_context(staying_up(folder))
@@ -267,7 +267,11 @@ def test_sighup_reads_the_files_again_and_ends_nothing():
             good = good.replace(old, new)
         toml.write_text(good)
         process.send_signal(signal.SIGHUP)
-        wait_for(lambda: logged("reloaded: device.toml, scores, certificate; alpha of device.toml count from the next"))
+        wait_for(
+            lambda: logged(
+                "reloaded: device.toml, scores, certificate; guarantee.alpha of device.toml count from the next"
+            )
+        )
         expected = simulated(folders[1], held)
         wait_for(lambda: after(clients, run)[1] == expected)
         assert process.poll() is None
@@ -476,7 +480,7 @@ def test_a_file_whose_last_record_is_incomplete_is_not_used(tmp_path, ending):
     write(whole, ["device-00"] * 7, np.arange(7.0) + 0.25)
     data = gzip.compress(whole.read_bytes()) if ending == "csv.gz" else whole.read_bytes()
     cuts = range(len(data) - 14, len(data) - 4) if ending == "csv" else range(len(data) * 4 // 5, len(data))
-    config = replace(read_device(folders[0]), scores=f"scores.{ending}")
+    config = read_device(folders[0]).change(file=f"scores.{ending}")
     for size in (*cuts, len(data)):
         config.path("scores").write_bytes(data[:size])
         watch = ScoreWatch(config)
@@ -629,7 +633,7 @@ def test_links_are_up_while_frames_arrive_at_a_node_that_stays_out(tmp_path):
     (folders[0] / "scores.csv").write_text("no number\n")
     node._live(Talking(node, greeting.sent[:1] * 4), once=False)
     assert node.state.phase is Phase.FAILED
-    assert node.state.snapshot()["neighbours"]["device-01"]["frames_received"] > 0
+    assert to_builtins(node.state.status())["neighbours"]["device-01"]["frames_received"] > 0
 
 
 def test_a_folder_has_one_process_and_a_crash_leaves_none():

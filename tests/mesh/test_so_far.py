@@ -1,13 +1,14 @@
 """What a node without rounds shows before all was heard: not final, and never in place of what is."""
 
 import pytest
+from msgspec import to_builtins
 
 from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.own_scores import read_own_scores
 from conformesh.mesh.node.running import make_device
 from conformesh.mesh.node.service import Node
-from conformesh.mesh.node.state import Phase
+from conformesh.mesh.node.status import Phase
 from conformesh.peer.journal import MemoryJournal
 from tests.mesh.real import drawn_scores, make_mesh
 
@@ -43,7 +44,7 @@ class Pair:
 
     @property
     def shown(self):
-        return self.node.state.snapshot()["certified"]
+        return to_builtins(self.node.state.status())["certified"]
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def pair(tmp_path):
 def test_what_was_not_settled_yet_is_not_final_also_where_it_is_about_everybody(pair):
     """All have said how their scores lie, and not yet which of them lie where the threshold is."""
     pair.node._certify_so_far(pair.devices[0])
-    assert (pair.shown["about"], pair.shown["final"]) == ("the heard", False)
+    assert (pair.shown["about"], pair.shown["final"]) == ("reported", False)
     pair.carry(1)
     assert (pair.shown["about"], pair.shown["final"]) == ("everybody", False)
     assert pair.shown["threshold"] >= pair.expected

@@ -20,6 +20,8 @@ from msgspec import structs
 
 pytest.importorskip("cryptography", reason="certificates need the extra mesh")
 
+from msgspec import to_builtins
+
 from conformesh import Network
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.http.client import Client
@@ -167,7 +169,7 @@ def test_retries_and_loss(played):
         node = one.hall.node.state
         assert node.certified is not None
         assert node.certified.lost == (("device-04",) if faults.pauses else ())
-        assert node.snapshot()["sent"]["resent_frames"] > 0
+        assert to_builtins(node.status())["sent"]["resent_frames"] > 0
 
 
 def test_refusals(twins, played, monkeypatch):
@@ -258,7 +260,7 @@ def test_journal_size_times_of_files_and_account(twins):
 
 
 def test_drift_alarm_online_and_automatic_recalibration_are_off(twins):
-    for changes in ({"online": {"step": 0.05}}, {"mode": "anytime"}):
+    for changes in ({"online": {"learning": 0.05, "local": 0.02, "bound": 1.0}}, {"mode": "anytime"}):
         with pytest.raises(ValueError, match="p-dcp"):
             config(method="p-dcp", options={"epsilon": 1.0}, **changes)
     _, good, _ = twins[0]
@@ -502,7 +504,7 @@ def leak_changed_file(hall, patch):
 
 def leak_status(hall, patch):
     """A port shows what the owner sees."""
-    patch(NodeState, "shared_snapshot", NodeState.snapshot)
+    patch(NodeState, "shared_status", NodeState.status)
 
 
 def leak_result(hall, patch):

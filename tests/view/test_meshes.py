@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec import structs
 
 from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
@@ -158,8 +159,8 @@ def test_an_answer_that_nobody_understands_is_said(mesh, monkeypatch):
     mesh[0].begin(1)
     with watching(mesh.root) as watch:
         wait_for(lambda: now(watch, "phase", 0) == "calibrating")
-        snapshot = NodeState.snapshot
-        monkeypatch.setattr(NodeState, "snapshot", lambda own: {**snapshot(own), "certified": "yes"})
+        status = NodeState.status
+        monkeypatch.setattr(NodeState, "status", lambda own: structs.replace(status(own), certified="yes"))
         wait_for(lambda: now(watch, "health") == ["unknown"] * 3)
         assert now(watch, "problem", 0).startswith("what it answers is not understood")
         monkeypatch.undo()
@@ -250,8 +251,8 @@ def test_devices_of_a_mesh_that_run_on_other_machines_are_shown_by_hearsay_too(m
 
 def test_the_bracket_of_who_runs_is_noted_once(mesh, monkeypatch):
     search = {"low": 0.25, "high": "inf", "below": 3, "upto": None, "estimate": 0.5}
-    snapshot = NodeState.snapshot
-    monkeypatch.setattr(NodeState, "snapshot", lambda own: {**snapshot(own), "search": search})
+    status = NodeState.status
+    monkeypatch.setattr(NodeState, "status", lambda own: structs.replace(status(own), search=search))
     with watching(mesh.root) as watch:
         wait_for(lambda: now(watch, "phase") == ["starting"] * 3)
         mesh[1].begin(1)
@@ -339,7 +340,7 @@ def learning(monkeypatch):
     """Three devices, of which the first two learn; the disk is quick."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     with short_folder() as root, ExitStack() as stack:
-        found = Mesh(root / "m", stack, online={"learning": 0.05, "local": 0.05, "bound": 1.0})
+        found = Mesh(root / "m", stack, learning=0.05, local=0.05, bound=1.0)
         found.learners = []
         for folder in found.folders[:2]:
             found.services[folder.name].stop()

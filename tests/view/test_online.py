@@ -237,6 +237,6 @@ def test_lessons_of_a_mesh():
 
 
 def test_of_who_does_not_answer_the_most_that_was_heard_counts():
-    heard = [{"heard": {"c": {"steps": many, "misses": 1}}} for many in (5, 9, 7)]
+    heard = [{"reported": {"c": {"steps": many, "misses": 1}}} for many in (5, 9, 7)]
     assert heard_of("c", heard) == {"steps": 9, "misses": 1}
     assert heard_of("d", heard) is None

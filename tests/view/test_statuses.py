@@ -1,5 +1,7 @@
 """From what a node says of itself to what a page shows of it."""
 
+from msgspec import to_builtins
+
 from conformesh.view.statuses import (
     bracket_of,
     byzantine_of,
@@ -15,7 +17,7 @@ ALL = ("a", "b", "c")
 
 
 def test_a_certified_node():
-    fields = fields_of(state().snapshot())
+    fields = fields_of(to_builtins(state().status()))
     assert fields == {
         "health": "healthy",
         "phase": "certified",
@@ -34,20 +36,20 @@ def test_a_certified_node():
 def test_a_node_without_a_threshold_shows_none():
     node = state(certified=False)
     node.sent(size=70)
-    fields = fields_of(node.snapshot())
+    fields = fields_of(to_builtins(node.status()))
     assert (fields["health"], fields["phase"], fields["sent"]) == ("unhealthy", "calibrating", 70)
     assert [fields[name] for name in ("threshold", "kind", "about")] == [None] * 3
 
 
 def test_infinity_is_the_word_for_it():
-    assert fields_of(state(threshold=float("inf")).snapshot())["threshold"] == "inf"
+    assert fields_of(to_builtins(state(threshold=float("inf")).status()))["threshold"] == "inf"
 
 
 def test_what_is_wrong_is_said_once():
     node = state()
     node.fail("b is lost")
     node.note_error("b is lost")
-    fields = fields_of(node.snapshot())
+    fields = fields_of(to_builtins(node.status()))
     assert (fields["health"], fields["phase"], fields["problem"]) == ("unhealthy", "failed", "b is lost")
     assert fields["threshold"] == 0.75  # the last one stays
 
@@ -58,24 +60,24 @@ def test_health_is_that_of_the_node_itself():
     broken = state()
     broken.fail("b is lost")
     for node in (state(), state(certified=False), broken):
-        assert is_healthy(node.snapshot()) == (HttpReplies(node)._health(b"").status == 200)
+        assert is_healthy(to_builtins(node.status())) == (HttpReplies(node)._health(b"").status == 200)
 
 
 def test_whom_a_threshold_is_about():
     """Never everybody where it is not, nor as if it were of now where it is of before."""
-    now = state().snapshot()
-    now["certified"] |= {"about": "the heard", "heard": ["a", "b"]}
-    now["gathering"] = {"heard": ["a", "b"], "of": 20}
+    now = to_builtins(state().status())
+    now["certified"] |= {"about": "reported", "reported": ["a", "b"]}
+    now["gathering"] = {"reported": ["a", "b"], "devices": 20}
     fields = fields_of(now)
     assert (fields["about"], fields["heard"]) == ("2 of 20 heard: {a, b}", 2)
-    now["certified"]["heard"] = [f"device-{k}" for k in range(12)]
+    now["certified"]["reported"] = [f"device-{k}" for k in range(12)]
     assert fields_of(now)["about"] == (
         "12 of 20 heard: {device-0, device-1, device-2, device-3, device-4, ... device-11} (12 devices)"
     )
-    old = state().snapshot()
+    old = to_builtins(state().status())
     old["certified"]["restored"] = True
     old["roster"]["number"] = 2
-    lost = {"about": "the survivors", "survivors": ["a", "b"], "lost": ["c"]}
+    lost = {"about": "survivors", "survivors": ["a", "b"], "lost": ["c"]}
     assert fields_of({**old, "certified": {**old["certified"], **lost}})["about"].startswith("2 of 3, without {c}")
     assert fields_of(old)["about"] == "everybody, from before the last start (run 3), of roster 0"
 
@@ -107,16 +109,16 @@ def test_the_bracket_is_that_of_who_is_furthest():
 
 def test_the_log_has_what_is_new():
     node = state(certified=False)
-    first = node.snapshot()
+    first = to_builtins(node.status())
     assert news_of(None, first) == [("info", "calibrating, run 3")]
     assert news_of(first, first) == []
     node.certify(calibration())
     node.note_error("a frame was refused")
-    second = node.snapshot()
+    second = to_builtins(node.status())
     assert news_of(first, second) == [("info", "certified, run 3"), ("warning", "a frame was refused")]
     node.under(2, 1)
     node.fail("b is lost")
-    third = node.snapshot()
+    third = to_builtins(node.status())
     assert news_of(second, third) == [
         ("error", "failed, run 3"),
         ("warning", "b is lost"),
@@ -130,7 +132,7 @@ def test_details_name_rows_of_neighbours():
     node.heard("b", size=300, round=2, frames=3)
     node.refused(None, "a frame of another run", 2)
     clock.pass_by(5.0)
-    found = details_of(node.snapshot(), {"a": 0, "b": 7})
+    found = details_of(to_builtins(node.status()), {"a": 0, "b": 7})
     assert found["neighbours"][0] == {
         "row": 7,
         "name": "b",

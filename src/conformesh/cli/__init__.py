@@ -54,6 +54,7 @@ SUBCOMMANDS: dict[str, Table] = {
     },
     "mesh": {
         "init": ("mesh", "Make the folders of a new mesh, one per device."),
+        "settings": ("mesh", "List the settings of a device, with their defaults."),
         "add": ("mesh", "Add a device."),
         "revoke": ("mesh", "Take a device out, and its certificate with it."),
         "renew": ("mesh", "Make a new certificate for a device."),

@@ -76,6 +76,7 @@ class Option(click.Option):
         more.setdefault("show_default", True)
         super().__init__([*words.split(","), *([name] if name else [])], help=text, **more)
         self.panel = panel
+        self.shown_with: tuple[str, ...] = ()  # methods beside which the help shows it; none: always
 
 
 class Argument(click.Argument):
@@ -222,6 +223,10 @@ class Command(click.Command):
             except click.UsageError:
                 pass  # perhaps the option of a method
         self.declare_all()
+        method = _word_after("--method", args)
+        for option in self.params:
+            if isinstance(option, Option) and option.shown_with:
+                option.hidden = method not in option.shown_with
         return super().parse_args(ctx, args)
 
     def _run(self, **given: Any) -> None:
@@ -230,6 +235,16 @@ class Command(click.Command):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the panels."""
         write_help(self, ctx, formatter, {})
+
+
+def _word_after(option: str, words: Sequence[str]) -> str | None:
+    """Return the value of an option on a command line that is not parsed yet, as before ``--help``."""
+    for word, following in zip_longest(words, words[1:]):
+        if word == option:
+            return following
+        if word.startswith(f"{option}="):
+            return word.removeprefix(f"{option}=")
+    return None
 
 
 # --- help -------------------------------------------------------------------------------------------------------------

@@ -5,21 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 import click
 
 from conformesh.cli import SUBCOMMANDS, console, options
-from conformesh.cli.command import FILES, MESH, PATH, RUNNING, SOURCE, Argument, Number, Option, Whole, command, whole
-from conformesh.cli.options import GuaranteeOptions, NetworkOptions, RunOptions, key_values
+from conformesh.cli.command import FILES, MESH, PATH, RUNNING, SOURCE, Argument, Option, Whole, command, whole
+from conformesh.cli.options import GuaranteeOptions, NetworkOptions, RunOptions
 from conformesh.cli.results import score_in_file
 from conformesh.common.quantities import several
 from conformesh.files.score_files import read_scores
 from conformesh.files.tables import ColumnNames
 from conformesh.graph.network import Network as Graph
-from conformesh.mesh.config import MODES, ON_LOST, own_scores
+from conformesh.kernels.ranks import Requirement
+from conformesh.mesh.config import own_scores
 from conformesh.mesh.config.checks import (
     FLOODS,
     ConfigError,
@@ -43,10 +44,10 @@ from conformesh.mesh.config.folders import (
 from conformesh.mesh.config.own_scores import EMPTY
 from conformesh.mesh.config.reach import reach_neighbours
 from conformesh.mesh.config.roster import FILE as ROSTER
+from conformesh.mesh.config.settings import SETTINGS
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.membership import hand_to_folder
 from conformesh.methods import get_method
-from conformesh.online.counters import CountingLearner
 from conformesh.scores import Score
 
 ROOT = Argument("root", "ROOT", "The folder of the mesh.", type=PATH)
@@ -70,7 +71,9 @@ def mesh() -> None:
     options.devices(),
     Option("--scores SCORES", "A file with device and score, spread over the folders.", type=SOURCE),
     options.guarantee("alpha", "mixture", "rank_rule", "pac_confidence"),
-    options.run(options.method(), options.seed("Seed of the topology and of the method."), options.method_options()),
+    options.run(
+        options.method(), options.seed("Seed of the topology and of the method."), options.method_options(chosen=True)
+    ),
     options.network(),
     options.score(),
     options.as_json(),
@@ -85,30 +88,12 @@ def mesh() -> None:
     Option("--base-port <int>", "The first port.", type=Whole(1), default=7600, panel=MESH),
     DAYS,
     Option("--insecure", "No certificates: only for experiments.", panel=MESH),
-    Option("--patience <float>", "Seconds to wait for a neighbour.", type=Number(), default=30.0, panel=RUNNING),
-    Option(f"--on-lost {'|'.join(ON_LOST)}", "What a lost neighbour means.", default="fail", panel=RUNNING),
+    *(options.setting(name) for name in ("mode", "patience", "on_lost", "quorum")),
     Option(
-        "--quorum <int>",
-        "How many devices must be left to continue; more than half, by default the fewest such.",
-        type=Whole(1),
-        panel=RUNNING,
-    ),
-    Option(
-        "--pulse <float>",
-        "Seconds between two heartbeats, by which devices tell each other their status; 0 for none.",
-        type=Number(),
-        default=1.0,
-        panel=RUNNING,
-    ),
-    Option(
-        "--online KEY=VALUE",
-        "Learn from labels that come later: learning=, local= and bound=, and perhaps scale= and alarm=.",
-        panel=RUNNING,
-    ),
-    Option(
-        f"--mode {'|'.join(MODES)}",
-        "Talk in rounds, or at any time without waiting for anybody.",
-        default="rounds",
+        "--set KEY=VALUE",
+        "Any other setting, as timing.heartbeat=5 or online.learning=0.05; may be repeated. `conformesh mesh settings` "
+        "lists them.",
+        name="changes",
         panel=RUNNING,
     ),
 )
@@ -122,17 +107,14 @@ def init(
     score: Score | None,
     table: ColumnNames,
     model: Path | None,
-    mode: str,
-    on_lost: str,
-    online: tuple[str, ...],
-    insecure: bool,
+    changes: tuple[str, ...],
     as_json: bool,
-    **settings: Any,
+    **more: Any,
 ) -> None:
     """Make the folders of a new mesh: a configuration, a certificate and a place for scores for every device.
 
     The devices are counted by --devices, or named by --scores or by a file of edges. ROOT/README.md says what to copy
-    where.
+    where. The options of a method are listed by: conformesh mesh init --method NAME --help
     """
     method, options = run.method, run.checked_options()
     alpha, kind = guarantee.one_alpha, score
@@ -142,18 +124,11 @@ def init(
     folders = init_mesh(
         root,
         built,
-        mode=cast(Literal["rounds", "anytime"], mode),
+        **{**more, **_settings(guarantee.requirement(scores, table), kind, changes)},
         method=method,
-        alpha=alpha,
-        requirement=guarantee.requirement(scores, table),
         options=options,
-        score=None if kind is None else kind.name,
-        score_options={} if kind is None else {name: v for name, v in kind.options().items() if v is not None},
+        alpha=alpha,
         model=None if model is None else _digest(model),
-        on_lost=cast(Literal["fail", "continue"], on_lost),
-        online=key_values(online, "online option", {one.name: float for one in fields(CountingLearner)}),
-        insecure=insecure,
-        **settings,
     )
     held = {} if scores is None else scatter_scores(root, scores)
     config = read_device(folders[0])
@@ -165,7 +140,7 @@ def init(
         "scores": sum(held.values()),
         "method": method,
         "alpha": alpha,
-        "insecure": insecure,
+        "insecure": config.security.insecure,
     }
     if as_json:
         print(json.dumps(facts))
@@ -178,12 +153,35 @@ def init(
     lines.append(
         ("scores", f"{sum(held.values()):,} spread over the folders" if held else f"none yet: {EMPTY.strip()}")
     )
-    if config.rule is not None:
-        lines.append(("online", config.rule.words))
+    if config.learner is not None:
+        lines.append(("online", config.learner.words))
     if get_method(method).description.needs == "server":
         lines.append(("note", f"{method} {FLOODS}"))
     lines.append(("next", f"read {root / 'README.md'}, then: conformesh mesh check {root}"))
     console.print_facts("conformesh mesh", lines)
+
+
+def _settings(requirement: Requirement, score: Score | None, changes: Sequence[str]) -> dict[str, Any]:
+    """Return the settings of a guarantee and a score, and those of ``--set``."""
+    found: dict[str, Any] = {"mixture": requirement.mixture, "rank_rule": requirement.rank_rule}
+    if requirement.pac_confidence is not None:
+        found["pac_confidence"] = str(requirement.pac_confidence)
+    if requirement.shares is not None:
+        found["shares"] = {name: str(share) for name, share in requirement.shares.items()}
+    if score is not None:
+        found["score"] = score.name
+        found["score_options"] = {name: value for name, value in score.options().items() if value is not None}
+    return found | options.read_settings(changes)
+
+
+@command()
+def settings() -> None:
+    """List every setting of device.toml with its default, as `mesh init --set` takes it."""
+    rows = []
+    for one in SETTINGS.values():
+        default = "" if one.default in (None, (), {}) else str(one.default)
+        rows.append((one.path, default, one.help))
+    console.print_table(("setting", "default", "meaning"), rows)
 
 
 @command(
@@ -379,7 +377,9 @@ def epoch(folder: Path, number: str | None, as_json: bool) -> None:
     configs = [read_device(one) for one in devices_in(folder)]
     for config in configs:
         if not config.is_private:
-            raise ValueError(f"{config.folder}: method {config.method!r} has no epochs; they are for private methods")
+            raise ValueError(
+                f"{config.folder}: method {config.run.method!r} has no epochs; they are for private methods"
+            )
     if number is not None:
         wanted = whole(number, "epoch", 1)
         for config in configs:  # all are checked before the first is changed

@@ -38,7 +38,7 @@ THIS_TIME = [
         default="words",
     ),
     *THIS_TIME,
-    Option("--pulse <float>", "Seconds between two heartbeats, this time; 0 for none."),
+    Option("--heartbeat <float>", "Seconds between two heartbeats, this time; 0 for none."),
     Option("--telemetry", "Send traces to an OpenTelemetry collector; so does OTEL_EXPORTER_OTLP_ENDPOINT."),
     options.view_address(),
     options.as_json("With --once, print the result as JSON."),
@@ -52,7 +52,7 @@ def node(
     on_lost: str | None,
     quorum: str | None,
     mode: str | None,
-    pulse: str | None,
+    heartbeat: str | None,
     telemetry: bool,
     view: str | None,
     as_json: bool,
@@ -62,7 +62,7 @@ def node(
     Its file of scores stays with it. Killed and started again it goes on where it was.
     """
     start = Start(
-        str(folder), once, http, log, patience, on_lost, quorum, mode, pulse, telemetry, "--debug" in sys.argv
+        str(folder), once, http, log, patience, on_lost, quorum, mode, heartbeat, telemetry, "--debug" in sys.argv
     )
     if view is not None:
         _show(folder, http, view)
@@ -82,8 +82,8 @@ def node(
         ("devices", f"{len(certified.roster)} of {len(config.devices)}{result.scores_in_words}"),
         ("cost", console.in_cost([result.cost])),
     ]
-    if config.rule is not None:
-        facts.append(("online", config.rule.words))
+    if config.learner is not None:
+        facts.append(("online", config.learner.words))
     console.print_facts("conformesh node", facts)
 
 

@@ -11,7 +11,7 @@ import os
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from conformesh.cli import console
 from conformesh.cli.command import (
@@ -534,6 +534,42 @@ def jobs() -> Option:
     return Option("--jobs <int>", "Points that run at once.", type=Whole(1), default=os.cpu_count() or 1, panel=RUNNING)
 
 
+def setting(name: str) -> Option:
+    """Return one setting of ``device.toml`` as an option: its help, default and choices are those of `SETTINGS`."""
+    from conformesh.mesh.config.settings import SETTINGS
+
+    one = SETTINGS[name]
+    kind = _without_none(one.hint)
+    types: dict[Any, Any] = {int: Whole(1), float: Number()}
+    metavar = "|".join(one.choices) or f"<{kind.__name__}>"
+    word = f"--{name.replace('_', '-')} {metavar}"
+    return Option(word, one.help, type=types.get(kind, str), default=one.default, panel=RUNNING)
+
+
+def read_settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """Read ``--set section.name=value`` words, by the name of the setting; lists are separated by commas."""
+    from conformesh.cli.command import split_commas
+    from conformesh.mesh.config.settings import find_setting
+    from conformesh.protocols.options import option_from_text
+
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        path, equals, text = pair.partition("=")
+        one = find_setting(path.strip())
+        if not (equals and text.strip()):
+            raise ValueError(f"--set must be section.name=value, got {pair!r}")
+        if get_origin(one.hint) is dict:
+            raise ValueError(
+                f"--set {one.path}: give the method's options as --NAME, those of the score by --score-option, and "
+                "shares by --mixture FILE"
+            )
+        if get_origin(one.hint) is tuple:
+            found[one.field.name] = split_commas(text)
+        else:
+            found[one.field.name] = option_from_text(text.strip(), _without_none(one.hint), one.path)
+    return found
+
+
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
@@ -637,14 +673,26 @@ def options_of_methods(methods: Iterable[str] | None = None) -> dict[str, Method
     return found
 
 
-def method_options(*methods: str) -> OptionGroup:
-    """The options of these methods, by default of all; the command gets a dictionary of text."""
-    return OptionGroup("options", dict, lambda: [one.option for one in options_of_methods(methods or None).values()])
+def method_options(*methods: str, chosen: bool = False) -> OptionGroup:
+    """The options of these methods, by default of all; the command gets a dictionary of text.
+
+    With `chosen` the help shows only those of the method that stands beside ``--help``: a screen, not five.
+    """
+
+    def declare() -> list[Option]:
+        known = options_of_methods(methods or None)
+        found = {name: one.option for name, one in known.items()}
+        for name, option in found.items():
+            option.shown_with = tuple(known[name].fields) if chosen else ()
+        return [*found.values()]
+
+    return OptionGroup("options", dict, declare)
 
 
 def checked_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that were given, in the types of the method and after it has accepted them."""
     from conformesh.methods import get_method, make_options
+    from conformesh.protocols.options import option_from_text
 
     get_method(method)  # an unknown name is said first
     chosen = {name: value for name, value in given.items() if value is not None}
@@ -653,7 +701,7 @@ def checked_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
     known = options_of_methods([method])
     for name, value in chosen.items():
         if name in known and not isinstance(value, bool | int):
-            chosen[name] = as_type(value, known[name].hints[method], name)
+            chosen[name] = option_from_text(value, known[name].hints[method], name)
     make_options(method, chosen)
     return chosen
 
@@ -676,33 +724,16 @@ def chosen_faults(pairs: Sequence[str]) -> Faults | None:
 
 def key_values(pairs: Sequence[str], what: str, hints: Mapping[str, Any]) -> dict[str, Any]:
     """Read ``key=value`` words; each value takes the type that `hints` gives its key (unknown keys stay text)."""
+    from conformesh.protocols.options import option_from_text
+
     found: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         key = key.strip().replace("-", "_")
         if not (equals and key and text.strip()):
             raise ValueError(f"{what} must be key=value, got {pair!r}")
-        found[key] = as_type(text.strip(), _without_none(hints.get(key, str)), f"{what} {key}")
+        found[key] = option_from_text(text.strip(), _without_none(hints.get(key, str)), f"{what} {key}")
     return found
-
-
-def as_type(text: Any, kind: Any, what: str) -> Any:
-    """Turn text into what an option holds: a bool, an int, a float, one of several words, a tuple of these, or text."""
-    if get_origin(kind) is tuple:
-        return tuple(as_type(one, wanted, what) for one, wanted in zip(text, get_args(kind), strict=True))
-    if get_origin(kind) is Literal and text not in (allowed := get_args(kind)):
-        raise ValueError(f"{what} must be {' or '.join(map(str, allowed))}, got {text!r}")
-    if kind is bool:
-        if text.lower() in ("true", "yes", "1", "false", "no", "0"):
-            return text.lower() in ("true", "yes", "1")
-        raise ValueError(f"{what} must be true or false, got {text!r}")
-    if kind not in (int, float):
-        return text
-    try:
-        return kind(text)
-    except ValueError:
-        needed = "an integer" if kind is int else "a number"
-        raise ValueError(f"{what} must be {needed}, got {text!r}") from None
 
 
 def _without_none(hint: Any) -> Any:

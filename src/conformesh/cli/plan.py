@@ -10,7 +10,7 @@ from typing import Any
 
 from conformesh.cli import console, options, pipeline
 from conformesh.cli.command import FILES, PATH, RUNNING, SOURCE, Number, Option, command, whole
-from conformesh.cli.options import GuaranteeOptions, NetworkOptions, as_type, options_of_methods
+from conformesh.cli.options import GuaranteeOptions, NetworkOptions, options_of_methods
 from conformesh.files.score_files import read_scores
 from conformesh.files.tables import ColumnNames
 from conformesh.kernels.ranks import AUTO
@@ -22,6 +22,7 @@ from conformesh.lab.planning.planner import COLUMNS, KIND_ORDER, NUMBERS, SORTS,
 from conformesh.lab.planning.planner import plan as simulate
 from conformesh.methods import METHODS, get_method, make_options, ways_of
 from conformesh.plots.pictures import picture_file
+from conformesh.protocols.options import option_from_text
 
 MOST = 10**12  # devices: a larger number is a typing mistake
 
@@ -144,7 +145,7 @@ def _options(names: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
                 f"none of {', '.join(names or [])} has the option {name!r}; it belongs to "
                 f"{', '.join(flags[name].fields)}"
             )
-        chosen[name] = value if isinstance(value, bool) else as_type(value, flags[name].hints[owners[0]], name)
+        chosen[name] = value if isinstance(value, bool) else option_from_text(value, flags[name].hints[owners[0]], name)
     for method in METHODS if names is None else names:
         known = get_method(method).option_names()
         make_options(method, {name: value for name, value in chosen.items() if name in known})

@@ -304,7 +304,7 @@ def explain_account(path: Path) -> Explanation:
             "folder for each device"
         )
     if config is not None and not config.is_private and not file.exists():
-        raise ValueError(f"{folder}: method {config.method!r} is not private, so the device has no account")
+        raise ValueError(f"{folder}: method {config.run.method!r} is not private, so the device has no account")
     rules = _Rules.of(folder, config)
     try:
         fields, problem = read_account(file), ""
@@ -389,7 +389,7 @@ class _Rules:
             epoch = read_epoch(folder)
             words = f"epoch {epoch} was closed last, as far as is known: there is no device.toml with options"
             return cls(epoch, 1, 1, None, None, False, words)
-        options: Any = make_options(config.method, config.options)
+        options: Any = make_options(config.run.method, config.run.options)
         epochs = Epochs(config)
         epoch = epochs.last()
         how = "declared by the operator"

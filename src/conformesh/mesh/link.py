@@ -221,7 +221,7 @@ def _keys(config: DeviceConfig, sender: str, receiver: str) -> tuple[str, str]:
 
 def _beside(config: DeviceConfig) -> list[str]:
     """Return what a device says beside its frames."""
-    return [what for what, on in ((PULSE, config.pulse), (COUNTERS, config.rule)) if on]
+    return [what for what, on in ((PULSE, config.timing.heartbeat), (COUNTERS, config.learner)) if on]
 
 
 def _aside_key(config: DeviceConfig, sender: str, what: str) -> str:
@@ -250,7 +250,7 @@ def _needs_zenoh() -> Any:
 
 def _settings(zenoh: Any, config: DeviceConfig) -> Any:
     """Return Zenoh's configuration: links along the graph, no discovery, certificates, access by name."""
-    kind = "tcp" if config.insecure else "tls"
+    kind = "tcp" if config.security.insecure else "tls"
     settings: dict[str, Any] = {
         "mode": "peer",
         "listen/endpoints": [f"{kind}/{config.listen}"],
@@ -264,7 +264,7 @@ def _settings(zenoh: Any, config: DeviceConfig) -> Any:
         "transport/link/protocols": [kind],
         "transport/link/rx/max_message_size": LARGEST_MESSAGE,
     }
-    if not config.insecure:
+    if not config.security.insecure:
         settings["transport/link/tls"] = {
             "root_ca_certificate": str(config.path("ca").resolve()),
             "enable_mtls": True,

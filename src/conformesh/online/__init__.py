@@ -6,13 +6,42 @@ online is in `mesh.node.online`, the recording of a run in `view.online`, its pi
 the layers up to `table` and `engines`, and neither `plots` nor `mesh`.
 """
 
-from conformesh.online.alarm import Alarm, FleetAlarm
-from conformesh.online.bounds import DeviceAccount, Gap
-from conformesh.online.couplings import COUPLINGS, Links, Rule
-from conformesh.online.integrators import ACI, Decaying, QuantileTracker
-from conformesh.online.learners import LEARNERS, PID, SFOGD, DtACI, Smoothing
-from conformesh.online.result import OnlineResult
-from conformesh.online.simulation import online, recommended
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from conformesh.online.alarm import Alarm, FleetAlarm
+    from conformesh.online.bounds import DeviceAccount, Gap
+    from conformesh.online.couplings import COUPLINGS, Links, Rule
+    from conformesh.online.integrators import ACI, Decaying, QuantileTracker
+    from conformesh.online.learners import LEARNERS, PID, SFOGD, DtACI, Smoothing
+    from conformesh.online.result import OnlineResult
+    from conformesh.online.simulation import online, recommended
+
+# Loaded when first used: a node needs `counters`, `bounds` and `alarm` only, and the simulation would add the engines
+# to its start and its memory.
+_HOMES = {
+    "ACI": "integrators",
+    "COUPLINGS": "couplings",
+    "LEARNERS": "learners",
+    "PID": "learners",
+    "SFOGD": "learners",
+    "Alarm": "alarm",
+    "Decaying": "integrators",
+    "DeviceAccount": "bounds",
+    "DtACI": "learners",
+    "FleetAlarm": "alarm",
+    "Gap": "bounds",
+    "Links": "couplings",
+    "OnlineResult": "result",
+    "QuantileTracker": "integrators",
+    "Rule": "couplings",
+    "Smoothing": "learners",
+    "online": "simulation",
+    "recommended": "simulation",
+}
 
 __all__ = [
     "ACI",
@@ -34,3 +63,9 @@ __all__ = [
     "online",
     "recommended",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

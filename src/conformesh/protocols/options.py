@@ -55,6 +55,29 @@ def as_option(value: Any, hint: Any, what: str) -> Any:
         raise ValueError(f"{what} must be {needed}, got {value!r}") from None
 
 
+def option_from_text(text: Any, hint: Any, what: str) -> Any:
+    """Turn text into what an option holds: a bool, an int, a float, one of several words, a tuple of these, or text.
+
+    >>> option_from_text("10", int, "rounds")
+    10
+    """
+    if get_origin(hint) is tuple:
+        return tuple(option_from_text(one, wanted, what) for one, wanted in zip(text, get_args(hint), strict=True))
+    if get_origin(hint) is Literal and text not in (allowed := get_args(hint)):
+        raise ValueError(f"{what} must be {' or '.join(map(str, allowed))}, got {text!r}")
+    if hint is bool:
+        if text.lower() in ("true", "yes", "1", "false", "no", "0"):
+            return text.lower() in ("true", "yes", "1")
+        raise ValueError(f"{what} must be true or false, got {text!r}")
+    if hint not in (int, float):
+        return text
+    try:
+        return hint(text)
+    except ValueError:
+        needed = "an integer" if hint is int else "a number"
+        raise ValueError(f"{what} must be {needed}, got {text!r}") from None
+
+
 def _is_plain(kind: Any) -> bool:
     return kind in _WORDS or get_origin(kind) in (Literal, tuple)
 

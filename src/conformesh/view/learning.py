@@ -100,7 +100,7 @@ def check(learnt: Learnt) -> None:
         int(account["steps"]), int(account["misses"])
     if not isinstance(learnt["threshold"], float | int | str):
         raise TypeError("a threshold is a number")
-    for counts in dict(learnt.get("heard") or {}).values():
+    for counts in dict(learnt.get("reported") or {}).values():
         int(counts["steps"]), int(counts["misses"])
     dict(learnt.get("alarm") or {})
 
@@ -118,7 +118,7 @@ def alarm_of(learnt: Learnt) -> str | None:
 
 def heard_of(name: str, answers: Iterable[Learnt]) -> Learnt | None:
     """Return the labels and misses of a device that does not answer here, as who has heard most of it says."""
-    told = [answer["heard"][name] for answer in answers if name in (answer.get("heard") or {})]
+    told = [answer["reported"][name] for answer in answers if name in (answer.get("reported") or {})]
     return max(told, key=lambda counts: int(counts["steps"]), default=None)
 
 

@@ -87,16 +87,16 @@ def read_map(where: str | os.PathLike[str], http: str | None = None) -> Map:
 def _of_config(config: DeviceConfig, places: Mapping[str, str | Path], roster: Path) -> Map:
     facts = (
         ("mesh", config.mesh),
-        ("method", config.method),
-        ("alpha", config.alpha),
+        ("method", config.run.method),
+        ("alpha", config.guarantee.alpha),
     )
     return Map(
-        f"{config.method} on a mesh of {len(config.devices)}",
+        f"{config.run.method} on a mesh of {len(config.devices)}",
         config.network,
         {name: str(find(place)) for name, place in places.items()},
         config.roster_number,
         facts,
-        get_method(config.method).private,
+        get_method(config.run.method).private,
         roster,
     )
 

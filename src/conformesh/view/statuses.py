@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec import ValidationError, convert
+
 from conformesh.common.names import listed
 from conformesh.common.quantities import in_bytes, in_time, several
 from conformesh.files.json_numbers import in_json
+from conformesh.mesh.node.health import judge_health
+from conformesh.mesh.node.status import NodeStatus
 from conformesh.results.result import Result
 from conformesh.view.trace import Value
 
@@ -38,7 +42,7 @@ def fields_of(status: Status) -> dict[str, Value]:
         "about": _about(status) if certified else None,
         "run": status.get("run"),
         "round": status.get("round"),
-        "heard": len(gathering["heard"]) if "heard" in gathering else None,
+        "heard": len(gathering["reported"]) if "reported" in gathering else None,
         "roster": (status.get("roster") or {}).get("number"),
         "sent": (status.get("sent") or {}).get("bytes"),
         "problem": "; ".join(_problems(status)) or None,
@@ -61,8 +65,11 @@ def certified_fields(result: Result, survivors: Sequence[str], lost: Sequence[st
 
 
 def is_healthy(status: Status) -> bool:
-    """Say what the node's own ``/health`` would: it has a threshold, and nothing is wrong."""
-    return bool(status.get("certified")) and status.get("phase") != FAILED and not status.get("troubles")
+    """Apply the health rule of the node itself to its status."""
+    try:
+        return judge_health(convert(status, NodeStatus)).healthy
+    except ValidationError:  # another version: nothing shows that it is healthy
+        return False
 
 
 def _problems(status: Status) -> Iterable[str]:
@@ -73,9 +80,9 @@ def _about(status: Status) -> str:
     """Say whom a threshold is about, and what else to know before it is trusted."""
     certified = status["certified"]
     words = _about_survivors(certified.get("survivors") or (), certified.get("lost") or ())
-    if certified.get("about") == "the heard":
-        heard = certified.get("heard") or []
-        of = (status.get("gathering") or {}).get("of")
+    if certified.get("about") == "reported":
+        heard = certified.get("reported") or []
+        of = (status.get("gathering") or {}).get("devices")
         words = f"{len(heard)}{'' if of is None else f' of {of}'} heard: {listed(heard)}"
     if certified.get("restored"):
         words += f", from before the last start (run {certified.get('run')})"

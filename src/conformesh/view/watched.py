@@ -10,9 +10,11 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
+from msgspec import convert, to_builtins
+
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.processes import Watched as Launched
-from conformesh.mesh.node.state import shared
+from conformesh.mesh.node.status import NodeStatus, hide_private
 from conformesh.view.learning import Learnt, check
 from conformesh.view.statuses import (
     DOWN,
@@ -73,7 +75,7 @@ class WatchedDevice:
         assert self.client is not None  # else nobody can ask it
         status, now = self.client.status(), time.monotonic()
         if self._private:  # a view may be open to others than the owner
-            status = shared(status)
+            status = to_builtins(hide_private(convert(status, NodeStatus)))
         if now < self._refused + LATER:
             return status, None
         try:

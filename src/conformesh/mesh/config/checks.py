@@ -103,7 +103,9 @@ def few(names: Sequence[str]) -> str:
 def _authority_of(config: DeviceConfig) -> dict[tuple[str, Level], str]:
     try:
         return (
-            {} if config.insecure else {("authority", "error"): f"serial {read_certificate(config.path('ca')).serial}"}
+            {}
+            if config.security.insecure
+            else {("authority", "error"): f"serial {read_certificate(config.path('ca')).serial}"}
         )
     except ValueError:  # said elsewhere
         return {}
@@ -123,15 +125,15 @@ def examine_authority(root: Path) -> list[ConfigError]:
 
 
 def _method(config: DeviceConfig) -> list[ConfigError]:
-    if get_method(config.method).description.needs == "server":
-        return [ConfigError(config.name, FILE, "warning", f"method {config.method!r} {FLOODS}")]
+    if get_method(config.run.method).description.needs == "server":
+        return [ConfigError(config.name, FILE, "warning", f"method {config.run.method!r} {FLOODS}")]
     count = len(config.neighbours)
-    words = f"{config.method}, {_asked(config)}, {len(config.devices)} devices, {count} of them neighbours"
+    words = f"{config.run.method}, {_asked(config)}, {len(config.devices)} devices, {count} of them neighbours"
     return [ConfigError(config.name, FILE, "fine", words)]
 
 
 def _asked(config: DeviceConfig) -> str:
-    guarantee = config.guarantee
+    guarantee = config.chosen_guarantee
     words = [f"alpha {', '.join(f'{float(alpha):g}' for alpha in guarantee.alphas)}"]
     if guarantee.groups is not None:
         words.append(f"{len(guarantee.groups.names)} groups")
@@ -149,7 +151,7 @@ def _roster(config: DeviceConfig) -> list[ConfigError]:
         return [ConfigError(config.name, ROSTER, "warning", words)]
     roster = document.roster
     words = f"number {roster.number}, {len(roster.devices)} devices, digest {roster.digest[:16]}"
-    if config.insecure:
+    if config.security.insecure:
         return [ConfigError(config.name, ROSTER, "warning", f"{words}; not signed: anybody can hand out another")]
     try:
         verify(document, config.path("ca"))
@@ -162,9 +164,10 @@ def _certificate(config: DeviceConfig, now: datetime) -> list[ConfigError]:
     def of(level: Level, text: str) -> ConfigError:
         return ConfigError(config.name, "certificate", level, text)
 
-    if config.insecure:
+    if config.security.insecure:
         return [of("warning", "none: links are not encrypted and anybody can take part (insecure = true)")]
     cert, ca = config.path("cert"), config.path("ca")
+    file = config.security.cert
     found = [of("error", words) for words in check_pair(cert, config.path("key"), ca, now=now)]
     if (config.folder / CA_KEY).exists():
         found.append(
@@ -176,12 +179,12 @@ def _certificate(config: DeviceConfig, now: datetime) -> list[ConfigError]:
         return found
     found += [of("error", words) for words in wrong_name(cert, own.name, config.name, config.lowest(config.name))]
     if {own.serial, own.fingerprint, config.name} & {*config.revoked}:
-        found.append(of("error", f"{config.cert} is revoked (serial {own.serial}); this device is out of the mesh"))
+        found.append(of("error", f"{file} is revoked (serial {own.serial}); this device is out of the mesh"))
     host = parse_endpoint(config.endpoints[config.name]).host
     if host not in own.hosts:
         at = ", ".join(own.hosts) or "no host"
-        found.append(of("error", f"{config.cert} is for {at}, but neighbours reach this device at {host}; renew it"))
-    for identity, name in ((own, config.cert), (root, config.ca)):
+        found.append(of("error", f"{file} is for {at}, but neighbours reach this device at {host}; renew it"))
+    for identity, name in ((own, config.security.cert), (root, config.security.ca)):
         if now <= identity.not_after <= now + SOON:
             left = (identity.not_after - now).days
             found.append(of("warning", f"{name} expires on {identity.not_after:%Y-%m-%d}, in {left} days; renew it"))
@@ -212,7 +215,7 @@ def _scores(config: DeviceConfig) -> list[ConfigError]:
     if not n:
         return [
             ConfigError(
-                config.name, "scores", "warning", f"{config.scores} holds no scores; the device takes part without"
+                config.name, "scores", "warning", f"{config.scores.file} holds no scores; the device takes part without"
             )
         ]
-    return [ConfigError(config.name, "scores", "fine", f"n = {n:,} in {config.scores}")]
+    return [ConfigError(config.name, "scores", "fine", f"n = {n:,} in {config.scores.file}")]

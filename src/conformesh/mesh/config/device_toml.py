@@ -1,6 +1,7 @@
 """``device.toml``: one readable file with what is a device's own and what was agreed on; the map is in its roster.
 
-A folder without a roster, of an earlier version, has the map in ``device.toml`` too. Beside a roster, ``[endpoints]``
+A folder without a roster, of an earlier version, has the map in ``device.toml`` too. Beside a roster,
+``[map.endpoints]``
 says where this device reaches others that the roster has elsewhere, behind a router for instance.
 """
 
@@ -15,48 +16,14 @@ from typing import Any
 from conformesh.common.names import unknown
 from conformesh.files.files import write_file
 from conformesh.files.schemas import checked
-from conformesh.mesh.config.device_config import DeviceConfig, Neighbour, map_of
+from conformesh.mesh.config.device_config import DeviceConfig, MeshMap, Neighbour
 from conformesh.mesh.config.roster import FILE as ROSTER
 from conformesh.mesh.config.roster import Roster, read_roster_file
+from conformesh.mesh.config.settings import SECTIONS, SETTINGS
 
 __all__ = ["FILE", "DeviceConfig", "Neighbour", "read_device", "reloaded", "write_device"]
 
 FILE = "device.toml"
-_IN_ROSTER = ("revoked", "devices", "edges")  # not in this file where there is a roster
-_SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (  # the order and the comments of the file
-    (
-        "Who this device is and where it listens. The id is that of the mesh, the same on every device.",
-        ("mesh", "name", "listen"),
-    ),
-    (
-        "What the devices agree on: from here to on_lost and quorum, [options] and [online], the same on every device.",
-        (
-            *("mode", "method", "alpha", "alphas", "mixture", "rank_rule", "pac_confidence", "groups", "lower_share"),
-            *("weight_bound", "score", "model", "on_lost", "quorum"),
-        ),
-    ),
-    (
-        "This device's own scores, a file beside this one; the file stays here. Its columns of groups and weights.",
-        ("scores", "group_column", "weight_column"),
-    ),
-    ("Seconds to wait for a neighbour before giving up, and between two attempts.", ("patience", "retry")),
-    ("Seconds between two pulses, which tell the others how this device is; 0 for none.", ("pulse",)),
-    (
-        "Who this device is to the others. The key stays here; insecure = true does without all three.",
-        ("insecure", "ca", "cert", "key"),
-    ),
-    ("Names and serials of certificates that are no longer trusted.", ("revoked",)),
-    ("The map: every device in row order, and every edge.", ("devices", "edges")),
-    ('Shares of new examples by device, for mixture = "given".', ("shares",)),
-    ("Options of the method; what is not said has its default.", ("options",)),
-    ("Options of the score.", ("score_options",)),
-    (
-        "Learning from labels that come later: how far a miss moves all, and this device; scores are at most bound.\n"
-        "# With scale, all three are in units of its running scale. alarm bounds the chance of a false drift alarm.",
-        ("online",),
-    ),
-    ("Where each device is reached; beside a roster, those that this one reaches elsewhere.", ("endpoints",)),
-)
 
 
 def read_device(folder: str | Path) -> DeviceConfig:
@@ -78,19 +45,44 @@ def read_device(folder: str | Path) -> DeviceConfig:
         raise ValueError(f"{path}: must be UTF-8 text, byte {problem.start} is not") from problem
     except tomllib.TOMLDecodeError as problem:
         raise ValueError(f"{path}: not valid TOML: {problem}") from None
-    known = [field.name for field in fields(DeviceConfig) if field.name not in ("folder", "roster")]
-    for key in raw:
-        if key not in known:
-            raise ValueError(f"{path}: {unknown('key', key, known)}")
+    _check_keys(raw, path)
     document = read_roster_file(folder)
     if document is not None:
-        raw |= _told_by(document.roster, raw, folder)
+        raw["map"] = _map_of_roster(document.roster, raw, folder)
     found = checked(raw, DeviceConfig, str(path))
     return replace(found, folder=folder, roster=None if document is None else document.roster)
 
 
-# What a device may change alone while it runs: its own files, how it is reached and reaches others, how long it waits.
-RELOADABLE = ("listen", "scores", "patience", "retry", "ca", "cert", "key", "endpoints")
+def _check_keys(raw: dict[str, Any], path: Path) -> None:
+    """Refuse keys that nothing reads: a typing error would otherwise silently mean the default."""
+    known = [one.name for one in fields(DeviceConfig) if one.name not in ("folder", "roster")]
+    for key, value in raw.items():
+        if key not in known:
+            raise ValueError(f"{path}: {unknown('key', key, known)}")
+        kind = MeshMap if key == "map" else SECTIONS.get(key)
+        if kind is None or not isinstance(value, dict):
+            continue
+        inside = [one.name for one in fields(kind)]
+        for one in value:
+            if one not in inside:
+                raise ValueError(f"{path}: {unknown(f'key in [{key}]', one, inside)}")
+
+
+def _map_of_roster(roster: Roster, raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the map of a roster, with the endpoints of the file, which are what this device reaches elsewhere."""
+    where = folder / ROSTER
+    if raw.get("mesh") != roster.mesh:
+        raise ValueError(f"{where}: it is of mesh {roster.mesh}, and {FILE} beside it is of {raw.get('mesh')}")
+    if raw.get("name") not in roster.devices:
+        raise ValueError(f"{where}: {raw.get('name')} was removed by roster {roster.number} or an earlier one")
+    given = raw.get("map")
+    endpoints = given.get("endpoints") if isinstance(given, dict) else None
+    found = MeshMap.of_roster(roster, endpoints if isinstance(endpoints, dict) else {})
+    return {one.name: getattr(found, one.name) for one in fields(found)}
+
+
+# What a device may change alone while it runs: its own files and how long it waits; and `listen` and endpoints.
+RELOADABLE = ("file", "patience", "retry", "ca", "cert", "key")
 
 
 def reloaded(now: DeviceConfig, fresh: DeviceConfig) -> tuple[DeviceConfig, list[str]]:
@@ -98,25 +90,25 @@ def reloaded(now: DeviceConfig, fresh: DeviceConfig) -> tuple[DeviceConfig, list
 
     The roster stays the one in force: a newer one in the folder is for its signature to decide.
     """
-    told = {} if now.roster is None else now.roster.endpoints
-    own = {name: at for name, at in fresh.own_endpoints().items() if name in now.devices}
-    changes = {name: getattr(fresh, name) for name in RELOADABLE} | {"endpoints": {**told, **own}}
-    kept = ("folder", "roster", "devices", "edges", "revoked", *RELOADABLE)
-    names = [one.name for one in fields(DeviceConfig) if one.name not in kept]
-    later = [name for name in names if getattr(fresh, name) != getattr(now, name)]
-    return replace(now, **changes), later
+    others = {} if now.roster is None else now.roster.endpoints
+    local = {name: at for name, at in fresh.local_endpoints().items() if name in now.devices}
+    before, after = _values(now), _values(fresh)
+    later = [
+        SETTINGS[name].path if name in SETTINGS else name
+        for name in dict.fromkeys((*before, *after))
+        if name not in RELOADABLE and before.get(name) != after.get(name)
+    ]
+    changed = replace(now, listen=fresh.listen, map=replace(now.map, endpoints={**others, **local}))
+    return changed.change(**{name: after[name] for name in RELOADABLE}), later
 
 
-def _told_by(roster: Roster, raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return what a roster says instead of the file; endpoints of the file are those of this device's own view."""
-    where = folder / ROSTER
-    if raw.get("mesh") != roster.mesh:
-        raise ValueError(f"{where}: it is of mesh {roster.mesh}, and {FILE} beside it is of {raw.get('mesh')}")
-    if raw.get("name") not in roster.devices:
-        raise ValueError(f"{where}: {raw.get('name')} was removed by roster {roster.number} or an earlier one")
-    own = raw.get("endpoints")
-    own = {name: at for name, at in own.items() if name in roster.devices} if isinstance(own, dict) else {}
-    return {**map_of(roster), "endpoints": {**roster.endpoints, **own}}
+def _values(config: DeviceConfig) -> dict[str, Any]:
+    """Return what is fixed until a restart, and every setting by its name."""
+    found: dict[str, Any] = {"mesh": config.mesh, "name": config.name}
+    for name, one in SETTINGS.items():
+        if (section := getattr(config, one.section)) is not None:
+            found[name] = getattr(section, name)
+    return found
 
 
 def write_device(folder: str | Path, config: DeviceConfig) -> None:
@@ -125,32 +117,50 @@ def write_device(folder: str | Path, config: DeviceConfig) -> None:
 
 
 def device_text(config: DeviceConfig) -> str:
-    """Return the file as text, with comments for whoever opens it."""
-    lines = [f"# Device {config.name} of a mesh of {len(config.devices)}. `conformesh mesh check` says if it is right."]
-    for comment, names in _SECTIONS:
-        chosen = [(name, _written(config, name)) for name in names]
-        if config.roster is not None and names[0] in _IN_ROSTER:
-            continue
-        if all(value is None or value in ({}, ()) for _, value in chosen) and names != ("devices", "edges"):
-            continue
-        lines += ["", f"# {comment}"]
-        for name, value in chosen:
-            if isinstance(value, dict):
-                lines += [
-                    f"[{name}]",
-                    *(f"{_text(key)} = {_value(item)}" for key, item in value.items() if item is not None),
-                ]
-            elif name in ("devices", "edges"):
-                lines += [f"{name} = [", *(f"    {_value(item)}," for item in value), "]"]
-            elif value is not None and value != ():
-                lines.append(f"{name} = {_value(value)}")
-    return "\n".join(lines) + "\n"
+    """Return the file as text, with a comment at every value."""
+    lines = [
+        f"# Device {config.name} of a mesh of {len(config.devices)}. `conformesh mesh check` says if it is right.",
+        "# `conformesh mesh settings` lists every setting with its default.",
+        "",
+        "# The id of the mesh, the same on every device; this device, and where it listens.",
+        *(f"{name} = {_value(getattr(config, name))}" for name in ("mesh", "name", "listen")),
+    ]
+    for section, kind in SECTIONS.items():
+        if (values := getattr(config, section)) is not None:
+            lines += ["", f"# {kind.__doc__}", f"[{section}]", *_section_lines(section, values)]
+    return "\n".join([*lines, *_map_lines(config)]) + "\n"
 
 
-def _written(config: DeviceConfig, name: str) -> Any:
-    if name == "group_column" and not config.groups:
-        return None
-    return config.own_endpoints() if name == "endpoints" else getattr(config, name)
+def _section_lines(section: str, values: Any) -> list[str]:
+    """Return the values of a section, then its tables, which TOML wants last."""
+    plain, tables = [], []
+    for one in fields(values):
+        value, comment = getattr(values, one.name), f"# {SETTINGS[one.name].help}"
+        if value is None or value in ({}, ()):
+            continue
+        if isinstance(value, dict):
+            tables += ["", comment, *_table_lines(f"{section}.{one.name}", value)]
+        else:
+            plain += [comment, f"{one.name} = {_value(value)}"]
+    return [*plain, *tables]
+
+
+def _map_lines(config: DeviceConfig) -> list[str]:
+    """Return the map where there is no roster, else only what this device reaches elsewhere."""
+    lines: list[str] = []
+    if config.roster is None:
+        lines += ["", "# The map: every device in row order, every edge, certificates that are no longer trusted."]
+        lines += ["[map]", f"revoked = {_value(config.revoked)}"]
+        for name in ("devices", "edges"):
+            lines += [f"{name} = [", *(f"    {_value(item)}," for item in getattr(config, name)), "]"]
+    if local := config.local_endpoints():
+        comment = "# Where each device is reached; beside a roster, those that this device reaches elsewhere."
+        lines += ["", comment, *_table_lines("map.endpoints", local)]
+    return lines
+
+
+def _table_lines(name: str, table: dict[str, Any]) -> list[str]:
+    return [f"[{name}]", *(f"{_text(key)} = {_value(item)}" for key, item in table.items() if item is not None)]
 
 
 def _value(value: Any) -> str:

@@ -67,7 +67,7 @@ def declare_epoch(config: DeviceConfig, number: int) -> None:
 
 def epoch_seconds(config: DeviceConfig) -> float | None:
     """Return how long an epoch lasts; None where the operator closes it."""
-    seconds: float | None = getattr(make_options(config.method, config.options), "epoch_seconds", None)
+    seconds: float | None = getattr(make_options(config.run.method, config.run.options), "epoch_seconds", None)
     return seconds
 
 

@@ -16,12 +16,12 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from conformesh.common.names import unknown
 from conformesh.files.files import make_folder
 from conformesh.graph.network import DisconnectedError, Network
-from conformesh.kernels.ranks import DEFAULT, Requirement, check_alpha
+from conformesh.kernels.ranks import check_alpha
 from conformesh.mesh.config.authority import FILE as RECORD
 from conformesh.mesh.config.authority import LOCK, REVOKED, Authority, Change, interrupted, opened, read_record
 from conformesh.mesh.config.certificate_names import WINDOW, check_device_name
@@ -35,7 +35,7 @@ from conformesh.mesh.config.certificates import (
     sign_device,
 )
 from conformesh.mesh.config.checks import ConfigError, check_folder, compare_agreements
-from conformesh.mesh.config.device_config import map_of
+from conformesh.mesh.config.device_config import MeshMap
 from conformesh.mesh.config.device_toml import FILE, DeviceConfig, device_text, read_device
 from conformesh.mesh.config.endpoints import (
     BASE_PORT,
@@ -49,6 +49,7 @@ from conformesh.mesh.config.endpoints import (
 )
 from conformesh.mesh.config.own_scores import scatter_scores
 from conformesh.mesh.config.roster import Earlier, Revoked, Roster, check_size
+from conformesh.mesh.config.settings import SECTIONS, SETTINGS, OnlineSettings, change_sections
 from conformesh.mesh.config.signing import document_of
 
 __all__ = [
@@ -65,34 +66,20 @@ __all__ = [
 ]
 
 
+# Every section that has defaults; `online` has none, devices learn from labels only where that is configured.
+_DEFAULTS = {name: kind() for name, kind in SECTIONS.items() if kind is not OnlineSettings}
+
+
 def init_mesh(
     root: Path,
     network: Network,
     *,
     hosts: Path | None = None,
     base_port: int = BASE_PORT,
-    mode: Literal["rounds", "anytime"] = "rounds",
-    method: str = "e-dcp",
-    alpha: str = "0.1",
-    alphas: tuple[str, ...] = (),
-    groups: tuple[str, ...] = (),
-    group_column: str = "group",
-    lower_share: str | None = None,
-    weight_column: str | None = None,
-    weight_bound: float | None = None,
-    requirement: Requirement = DEFAULT,
-    options: dict[str, Any] | None = None,
-    score: str | None = None,
-    score_options: dict[str, Any] | None = None,
-    model: str | None = None,
-    patience: float = 30.0,
-    on_lost: Literal["fail", "continue"] = "fail",
-    quorum: int | None = None,
-    pulse: float = 1.0,
-    online: dict[str, float] | None = None,
     insecure: bool = False,
     days: int = 365,
     sizes: dict[str, int] | None = None,
+    **settings: Any,
 ) -> list[Path]:
     """Make the folders of a new mesh and return those of the devices, in row order.
 
@@ -110,57 +97,29 @@ def init_mesh(
         How long the devices' certificates are valid.
     sizes
         The most scores that devices may claim, by their ids in the network; who is not named may claim any number.
-    requirement
-        The mixture of devices and the rule for the rank, by the ids of the network.
-    mode, method, alpha, alphas, groups, group_column, lower_share, weight_column, weight_bound
-        As in `DeviceConfig`.
-    options, score, score_options, model, patience, on_lost, quorum, pulse, online
-        As in `DeviceConfig`.
+    settings
+        Settings by the names of `SETTINGS`, for instance ``method="e-dcp", alpha="0.1", patience=10.0``; shares by the
+        ids of the network.
     """
     root = Path(root)
     _check_is_new(root)
-    check_alpha(alpha)
+    check_alpha(settings.get("alpha", SETTINGS["alpha"].default))  # warns above a half
     names = roster_names(network.ids)
     for name in names:
         check_device_name(name)
     reached = local_endpoints(names, base_port) if hosts is None else read_hosts(Path(hosts), names, base_port)
     mesh = secrets.token_hex(8)
-    first = DeviceConfig(
-        mesh=mesh,
-        name=names[0],
-        listen=str(listen_at(reached[names[0]])),
-        devices=names,
-        edges=tuple(
-            (names[a], names[b]) for a, b in zip(network.receivers.tolist(), network.indices.tolist(), strict=True)
-        ),
-        endpoints={name: str(endpoint) for name, endpoint in reached.items()},
-        mode=mode,
-        method=method,
-        alpha=alpha,
-        alphas=alphas,
-        groups=groups,
-        group_column=group_column,
-        lower_share=lower_share,
-        weight_column=weight_column,
-        weight_bound=weight_bound,
-        mixture=requirement.mixture,
-        rank_rule=requirement.rank_rule,
-        pac_confidence=None if requirement.pac_confidence is None else str(requirement.pac_confidence),
-        shares={to: str(requirement.shares[name]) for name, to in zip(network.ids, names, strict=True)}
-        if requirement.shares is not None
-        else {},
-        options=options or {},
-        score=score,
-        score_options=score_options or {},
-        model=model,
-        patience=patience,
-        on_lost=on_lost,
-        quorum=quorum,
-        pulse=pulse,
-        online=online or {},
-        insecure=insecure,
-    )
     called = dict(zip(network.ids, names, strict=True))
+    if settings.get("shares"):
+        settings["shares"] = {called[name]: share for name, share in settings["shares"].items()}
+    pairs = zip(network.receivers.tolist(), network.indices.tolist(), strict=True)
+    everyone = MeshMap(
+        devices=names,
+        edges=tuple((names[a], names[b]) for a, b in pairs),
+        endpoints={name: str(endpoint) for name, endpoint in reached.items()},
+    )
+    sections = change_sections({**settings, "insecure": insecure}, _DEFAULTS)
+    first = DeviceConfig(mesh, names[0], str(listen_at(reached[names[0]])), everyone, **sections)
     limits = {called[name]: most for name, most in (sizes or {}).items()}
     roster = Roster(1, mesh, names, first.edges, first.endpoints, sizes=limits)
     first = first.under(roster)
@@ -253,10 +212,14 @@ def add_device(
         )
         for config in configs:
             config.under(roster)  # raises in words if it cannot be
-        change = _change(asked, root, roster, known.insecure)
+        change = _change(asked, root, roster, known.security.insecure)
         new = replace(
-            known, **map_of(roster), roster=roster, name=name, listen=str(listen_at(endpoint)), scores="scores.csv"
-        )
+            known,
+            name=name,
+            listen=str(listen_at(endpoint)),
+            map=MeshMap.of_roster(roster),
+            roster=roster,
+        ).change(file=SETTINGS["file"].default)
         _add_folder(change, root, new, days)
         authority.make(change)
     return root / name
@@ -283,7 +246,7 @@ def revoke_device(root: Path, name: str, *, settled: int | None = None, forget: 
         if len(known.devices) == 1:
             raise ValueError(f"device {name!r} is the only one of its mesh; delete the folder {root} instead")
         _check_can_move(root, name)
-        signed = [] if known.insecure else _issued(root, name)
+        signed = [] if known.security.insecure else _issued(root, name)
         before = _last_roster(authority, known)
         roster = _next(
             before,
@@ -305,7 +268,7 @@ def revoke_device(root: Path, name: str, *, settled: int | None = None, forget: 
                 f"without {name!r} the mesh falls into {problem.parts}; add a device between them first, "
                 f"then revoke {name!r}"
             ) from None
-        change = _change(asked, root, roster, known.insecure)
+        change = _change(asked, root, roster, known.security.insecure)
         change.removed = name
         authority.make(change)
     return signed[-1].serial if signed else ""
@@ -355,7 +318,7 @@ def _issue_again(root: Path, asked: dict[str, Any], shut_out: bool = False) -> I
             roster = _next(before, asked["settled"], revoked=_revoking(before, name, old), lowest=lowest)
         elif found.number >= config.lowest(name) + WINDOW:
             roster = _next(before, None, lowest={**before.lowest, name: found.number - WINDOW + 1})
-        change = _change(asked, root, roster, config.insecure)
+        change = _change(asked, root, roster, config.security.insecure)
         _add_certificate(change, found, name, texts)
         authority.make(change)
     return found
@@ -402,11 +365,11 @@ def _change(asked: dict[str, Any], root: Path, roster: Roster | None, insecure: 
 
 def _add_folder(change: Change, root: Path, config: DeviceConfig, days: int) -> None:
     """Add the folder of a new device to a change."""
-    if not config.insecure:
+    if not config.security.insecure:
         found, texts = sign_device(root / "ca", config.name, _hosts_of(config), days)
         _add_certificate(change, found, config.name, texts)
     change.files[f"{config.name}/{FILE}"] = device_text(config)
-    change.scores.append(f"{config.name}/{config.scores}")
+    change.scores.append(f"{config.name}/{config.scores.file}")
 
 
 def _add_certificate(change: Change, found: Identity, name: str, texts: dict[str, str]) -> None:
@@ -467,7 +430,7 @@ def _with_certificate(root: Path, configs: Sequence[DeviceConfig], name: str) ->
     config = next((one for one in configs if one.name == name), None)
     if config is None:
         raise ValueError(unknown("device", name, [one.name for one in configs]))
-    if config.insecure:
+    if config.security.insecure:
         raise ValueError(f"{root}: this mesh is insecure, its devices have no certificates to renew")
     return config
 

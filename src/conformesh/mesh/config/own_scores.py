@@ -118,8 +118,11 @@ def read_own_scores(config: DeviceConfig) -> OwnScores:
 
 def _layout(config: DeviceConfig) -> ColumnNames:
     """Return which columns of a score file are read."""
-    groups, sides = (config.group_column,) if config.groups else (), config.guarantee.sides is not None
-    return ColumnNames(groups=groups, weight=config.weight_column, sides=sides)
+    groups, sides = (
+        (config.scores.group_column,) if config.guarantee.groups else (),
+        config.chosen_guarantee.sides is not None,
+    )
+    return ColumnNames(groups=groups, weight=config.scores.weight_column, sides=sides)
 
 
 def read_row_by_row(config: DeviceConfig) -> OwnScores:
@@ -259,8 +262,8 @@ def _own_scores_in(table: FileColumns, config: DeviceConfig) -> OwnScores:
     layout = _layout(config)
     rows = len(table.column(SIDES[0] if layout.sides else column_named(table, "score")))
     if not rows:
-        nobody = Memberships((), np.zeros(0, dtype=np.int64), overlapping=False) if config.groups else None
-        weights = None if config.weight_column is None else np.empty(0)
+        nobody = Memberships((), np.zeros(0, dtype=np.int64), overlapping=False) if config.guarantee.groups else None
+        weights = None if config.scores.weight_column is None else np.empty(0)
         return OwnScores(np.empty((0, 2) if layout.sides else 0), groups=nobody, weights=weights)
     if not any(name.lower() in ("device", *ALSO_CALLED["device"]) for name in table.columns):
         table = replace(table, columns={**table.columns, "device": np.full(rows, config.name)})
@@ -281,8 +284,8 @@ def _own_scores_in(table: FileColumns, config: DeviceConfig) -> OwnScores:
         raise ValueError(f"{table.name}: rows must name their device in one way, got {listed(held.devices)}")
     groups, weights = held.rows.groups, held.rows.weight
     _check_groups(table.name, groups, config)
-    if weights is not None and config.weight_bound is not None:
-        check_bound(weights, config.weight_bound, lambda row: (table.name, row))
+    if weights is not None and config.guarantee.weight_bound is not None:
+        check_bound(weights, config.guarantee.weight_bound, lambda row: (table.name, row))
     return OwnScores(values, epochs, groups=groups, weights=weights)
 
 
@@ -291,10 +294,12 @@ def _check_groups(name: str, groups: Memberships | None, config: DeviceConfig) -
     if groups is None:
         return
     if groups.overlapping:
-        raise ValueError(f"{name}: column {config.group_column!r} must name one group in each row")
+        raise ValueError(f"{name}: column {config.scores.group_column!r} must name one group in each row")
     for (group,) in groups.atoms:
-        if group not in config.groups:
-            raise ValueError(f"{name}: column {config.group_column!r}: {unknown('group', group, config.groups)}")
+        if group not in config.guarantee.groups:
+            raise ValueError(
+                f"{name}: column {config.scores.group_column!r}: {unknown('group', group, config.guarantee.groups)}"
+            )
 
 
 def check_made_by(held: ScoreFile, config: DeviceConfig) -> None:
@@ -321,7 +326,7 @@ def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
     if not folders:
         raise ValueError(f"{root}: no folder of a device is in there; make a mesh with `conformesh mesh init {root}`")
     any_device = read_device(next(iter(folders.values())))
-    if any_device.lower_share is not None:
+    if any_device.guarantee.lower_share is not None:
         raise ValueError(
             f"{score_file}: a file with the columns lower and upper is not split by device; give each device its own "
             "with `conformesh mesh put-scores`"
@@ -360,7 +365,7 @@ def _beside(held: ScoreFile, k: int, config: DeviceConfig) -> dict[str, Any]:
     if held.rows.groups is not None:
         groups = held.rows.groups.taken(rows)
         _check_groups(held.name, groups, config)
-        found[config.group_column] = [groups.atoms[code][0] for code in groups.codes.tolist()]
-    if held.rows.weight is not None and config.weight_column is not None:
-        found[config.weight_column] = held.rows.weight[rows].tolist()
+        found[config.scores.group_column] = [groups.atoms[code][0] for code in groups.codes.tolist()]
+    if held.rows.weight is not None and config.scores.weight_column is not None:
+        found[config.scores.weight_column] = held.rows.weight[rows].tolist()
     return found

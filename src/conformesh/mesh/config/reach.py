@@ -41,7 +41,7 @@ def reach(config: DeviceConfig, other: Neighbour, timeout: float = TIMEOUT) -> C
 def _reach(config: DeviceConfig, neighbour: Neighbour, timeout: float) -> _Answer:
     host, port = parse_endpoint(neighbour.endpoint)
     try:
-        context = None if config.insecure else _context(config)
+        context = None if config.security.insecure else _context(config)
     except (OSError, ValueError):
         return _Answer("error", "not tried, since the certificate of this device cannot be used")
     try:

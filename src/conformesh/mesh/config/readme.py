@@ -12,8 +12,8 @@ def readme(config: DeviceConfig) -> str:
     places = "\n".join(f"| `{name}` | {config.endpoints[name]} |" for name in config.devices)
     return f"""# A mesh of {len(config.devices)} devices
 
-One folder per device. The devices agree on a threshold by `{config.method}` at alpha {config.alpha}, each talking only
-to its neighbours. The files of scores stay where they are; what travels are the few numbers of the method.
+One folder per device. The devices agree on a threshold by `{config.run.method}` at alpha {config.guarantee.alpha},
+each talking only to its neighbours. The files of scores stay where they are; only the few numbers of the method travel.
 
 ## What to copy where
 
@@ -26,7 +26,7 @@ Copy each folder, whole, to the machine of its device, and to no other machine:
 Put the device's own scores into its `scores.csv` (a line `device,score`, then one line per score), or spread one file
 over all folders here, before copying, with `conformesh mesh init ... --scores FILE`.
 
-{_INSECURE if config.insecure else _SECURE}
+{_INSECURE if config.security.insecure else _SECURE}
 ## How to start
 
 On each machine, in any order:
@@ -40,7 +40,7 @@ On one machine, for all folders: `conformesh mesh check .` in this folder.
 
 - A new device: `conformesh mesh add . NAME --neighbour DEVICE --host HOST:PORT`.
 - A device that is lost, stolen or retired: `conformesh mesh revoke . NAME`.
-{"" if config.insecure else _CERTIFICATES}
+{"" if config.security.insecure else _CERTIFICATES}
 After each of these hand the new `roster.json` in this folder to **any one** device that runs: `conformesh mesh hand
 roster.json device-folder` on its machine, or copy it over the `roster.json` in its folder. It passes it on to the
 others, and nobody needs to be started again. A device that was off for all that time gets it from its neighbours when

@@ -40,7 +40,7 @@ class CertificateSeal:
     """
 
     def __init__(self, config: DeviceConfig, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        if config.insecure:
+        if config.security.insecure:
             raise ValueError("entries are signed with certificates, and this mesh has none: it is insecure")
         from cryptography.hazmat.primitives.serialization import Encoding
 

@@ -10,8 +10,7 @@ from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
 from conformesh import __version__
-from conformesh.mesh.node.history import BUCKETS
-from conformesh.mesh.node.state import Phase, Trouble
+from conformesh.mesh.node.status import DURATION_BUCKETS, Phase, Trouble
 
 PREFIX = "conformesh"
 Now = Mapping[str, Any]  # a snapshot of the state, with `healthy` and perhaps `mesh`
@@ -76,7 +75,7 @@ def _runs(now: Now) -> WeightedScores:
 
 def _heard(now: Now) -> WeightedScores:
     gathering = now.get("gathering")
-    return [((), None if gathering is None else len(gathering["heard"]))]
+    return [((), None if gathering is None else len(gathering["reported"]))]
 
 
 METRICS: tuple[Metric, ...] = (
@@ -299,8 +298,8 @@ def _numbers(metric: Metric, now: Now) -> Any:
 def _durations(metric: Metric, now: Now) -> Any:
     from prometheus_client.core import HistogramMetricFamily
 
-    ends = [*map(str, BUCKETS), "+Inf"]
-    buckets = [*zip(ends, accumulate(now["runs"]["lasted"]), strict=True)]
+    ends = [*map(str, DURATION_BUCKETS), "+Inf"]
+    buckets = [*zip(ends, accumulate(now["runs"]["durations"]), strict=True)]
     return HistogramMetricFamily(f"{PREFIX}_{metric.name}", metric.words, buckets, now["runs"]["seconds"])
 
 

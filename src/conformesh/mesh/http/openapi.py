@@ -67,11 +67,11 @@ OPERATIONS: dict[str, Operation] = {
         "Whether a threshold is certified, nothing is wrong, and the latest requested run succeeded or goes on",
         {200: ("The node is healthy.", "Health"), 503: ("It is not, and says why.", "Health")},
     ),
-    STATUS: Operation("Everything the node shows of itself", {200: ("Its state at one moment.", "Status")}),
+    STATUS: Operation("Everything the node shows of itself", {200: ("Its state at one moment.", "NodeStatus")}),
     MESH: Operation(
         "What this node has heard of everybody, by their pulses",
         {
-            200: ("A row for each device of the roster, and the edges.", "Mesh"),
+            200: ("A row for each device of the roster, and the edges.", "MeshStatus"),
             501: ("This node was started alone.", "Error"),
         },
     ),
@@ -106,7 +106,7 @@ OPERATIONS: dict[str, Operation] = {
     ),
     ONLINE: Operation(
         "What was learnt online, and what is guaranteed of it",
-        {200: ("Steps, misses and bounds, and who was heard of.", "Online"), **_NOT_LEARNING},
+        {200: ("Steps, misses and bounds, and the devices that have reported.", "OnlineStatus"), **_NOT_LEARNING},
     ),
     OBSERVE: Operation(
         "Tell the label of an example, or its score, once it is known",

@@ -15,6 +15,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from msgspec import Struct, to_builtins
 
 from conformesh.common.names import unknown
 from conformesh.files.json_numbers import in_json
@@ -39,8 +40,9 @@ from conformesh.mesh.http.interface import (
 )
 from conformesh.mesh.http.observations import Learns, observed, predicted
 from conformesh.mesh.node.certified import Certified
-from conformesh.mesh.node.health import judged, nothing_yet
+from conformesh.mesh.node.health import explain_missing_threshold, judge_health
 from conformesh.mesh.node.state import NodeState
+from conformesh.mesh.node.status import NodeStatus
 from conformesh.scores import SCORES, Score, get_score
 
 if TYPE_CHECKING:
@@ -71,9 +73,11 @@ class HttpReply:
     headers: Headers = ()
 
     @classmethod
-    def of(cls, content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK, headers: Headers = ()) -> HttpReply:
+    def of(
+        cls, content: dict[str, Any] | Struct, status: HTTPStatus = HTTPStatus.OK, headers: Headers = ()
+    ) -> HttpReply:
         """Return a JSON answer."""
-        return cls(status, (json.dumps(content, allow_nan=False) + "\n").encode(), headers=headers)
+        return cls(status, (json.dumps(to_builtins(content), allow_nan=False) + "\n").encode(), headers=headers)
 
 
 Reply = Callable[[bytes], HttpReply]
@@ -121,13 +125,13 @@ class HttpReplies:
         self.state, self._shared = state, shared
         self._about_process = not (shared and state.private)  # memory and time of the process depend on its scores
         self.recalibrate, self.hand, self.beating, self.online = recalibrate, hand, beating, online
-        self._shown: Exposition | None = None  # made when it is first asked for: most nodes are never
+        self._exposition: Exposition | None = None  # made when it is first asked for: most nodes are never
         self.routes: dict[str, Reply] = {
             THRESHOLD: self._threshold,
             CERTIFICATE: self._certificate,
             CALIBRATION: self._calibration,
             HEALTH: self._health,
-            STATUS: lambda _: HttpReply.of(self._snapshot()),
+            STATUS: lambda _: HttpReply.of(self._status()),
             MESH: self._mesh,
             METRICS: partial(self._metrics, ""),
             OPENAPI: _described,
@@ -150,13 +154,13 @@ class HttpReplies:
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, words, (("Allow", verb),))
         return partial(self._metrics, accept) if path == METRICS else self.routes[path]
 
-    def _snapshot(self) -> dict[str, Any]:
-        return self.state.shared_snapshot() if self._shared else self.state.snapshot()
+    def _status(self) -> NodeStatus:
+        return self.state.shared_status() if self._shared else self.state.status()
 
     def _certified(self) -> Certified:
         found = self.state.certified
         if found is None:
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, nothing_yet(self._snapshot()))
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, explain_missing_threshold(self._status()))
         return found
 
     def _threshold(self, _: bytes) -> HttpReply:
@@ -177,31 +181,32 @@ class HttpReplies:
         return HttpReply.of({"calibration": found.calibration.to_dict()} | found.facts())
 
     def _health(self, _: bytes) -> HttpReply:
-        now = self._snapshot()
-        health = judged(now)
-        content = {"healthy": health.healthy, "phase": now["phase"], "reasons": health.words}
+        status = self._status()
+        health = judge_health(status)
+        content: dict[str, Any] = {"healthy": health.healthy, "phase": status.phase, "reasons": health.words}
         content |= {"links_down": health.links_down}
-        content |= {"alarm": now["alarm"]["raised"]} if "alarm" in now else {}
+        content |= {} if status.alarm is None else {"alarm": status.alarm.raised}
         return HttpReply.of(content, HTTPStatus.OK if health.healthy else HTTPStatus.SERVICE_UNAVAILABLE)
 
     def _metrics(self, accept: str, _: bytes) -> HttpReply:
-        if self._shown is None:
+        if self._exposition is None:
             from conformesh.mesh.http.metrics import Exposition
 
             try:
-                self._shown = Exposition(self._now, self._about_process)
+                self._exposition = Exposition(self._now, self._about_process)
             except ImportError:
                 words = "metrics need prometheus-client: pip install 'conformesh[mesh]'"
                 raise Refused(HTTPStatus.NOT_IMPLEMENTED, words) from None
-        body, content_type = self._shown.text(accept)
+        body, content_type = self._exposition.text(accept)
         return HttpReply(HTTPStatus.OK, body, content_type)
 
     def _now(self) -> dict[str, Any]:
         """Return what metrics are made of."""
-        now = self._snapshot()
+        status = self._status()
         mesh = None if self.beating is None else self.beating.measured()
         online = None if self.online is None else self.online.shown()
-        return now | {"healthy": judged(now).healthy, "mesh": mesh, "online": online}
+        about = {"healthy": judge_health(status).healthy, "mesh": mesh, "online": online}
+        return {**to_builtins(status), **about}
 
     def _mesh(self, _: bytes) -> HttpReply:
         if self.beating is None:

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from conformesh.files.json_numbers import in_json
+from conformesh.mesh.node.status import ThresholdForAll
 from conformesh.results.certificate import Certificate
 from conformesh.results.result import Result
 
@@ -56,7 +57,7 @@ class Certified:
         return not any(answer.certificate.heard for answer in self.calibration.answers)
 
     def facts(self) -> dict[str, Any]:
-        """Return what every answer about it says besides the numbers."""
+        """Return the fields of `CertifiedFacts`, which every reply about it contains besides the numbers."""
         return {
             "scores": self._scores(),
             "devices": len(self.roster),
@@ -64,8 +65,8 @@ class Certified:
             "run": self.run,
             "restored": self.restored,
             "final": self.final,
-            "about": "the heard" if not self.whole else "the survivors" if self.lost else "everybody",
-            **({} if self.whole else {"heard": list(self.roster), "everybody": self._everybody()}),
+            "about": "reported" if not self.whole else "survivors" if self.lost else "everybody",
+            **({} if self.whole else {"reported": list(self.roster), "everybody": self._everybody()}),
             "roster_number": self.roster_number,
             "survivors": list(self.roster),
             "lost": list(self.lost),
@@ -92,12 +93,11 @@ class Certified:
             return result.answers[0].examples
         return sum({answer.part[0]: answer.examples for answer in result.answers}.values())
 
-    def _everybody(self) -> dict[str, Any]:
-        """Return what is certain about everybody meanwhile: +inf where nothing is."""
+    def _everybody(self) -> ThresholdForAll:
         if self.about_all is None:
-            return {"threshold": "inf", "certificate": None}
+            return ThresholdForAll("inf", None)
         answer = self.about_all.answer
-        return {"threshold": in_json(answer.threshold), "certificate": _plain(answer.certificate)}
+        return ThresholdForAll(in_json(answer.threshold), _plain(answer.certificate))
 
 
 def _plain(certificate: Certificate) -> dict[str, Any]:

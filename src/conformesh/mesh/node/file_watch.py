@@ -226,7 +226,7 @@ def _contents(stamps: tuple[Stamp, ...]) -> list[tuple[int, ...] | None]:
 
 
 def _identity_files(config: DeviceConfig) -> tuple[Path, ...]:
-    return () if config.insecure else (config.path("cert"), config.path("key"), config.path("ca"))
+    return () if config.security.insecure else (config.path("cert"), config.path("key"), config.path("ca"))
 
 
 class CertificateWatch:

@@ -1,6 +1,7 @@
-"""Whether a node is healthy, and why not: in words for its operator, and in codes that may travel to other devices.
+"""The health rule: whether a node is healthy, and why not.
 
-This is the only place that decides. A node is healthy if
+This is the only place that decides: the node, its neighbours (by heartbeat), ``mesh status`` and the view all use it.
+A node is healthy if
 
 - it has a certified threshold,
 - nothing is wrong on the device itself (`Trouble`), and
@@ -13,20 +14,21 @@ down are named; they do not make a node unhealthy by themselves, since its thres
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from conformesh.common.names import listed
+from conformesh.mesh.node.status import CertifiedStatus, NodeStatus
 from conformesh.peer.settings import FAILURES
 
-UNCERTIFIED, OVERDUE = "uncertified", "overdue"
-# Why a device is not healthy, as others hear it. Words may quote files, and stay on the device. The order is that of
-# bits in a heartbeat: new codes go to the end.
+_UNCERTIFIED, _OVERDUE = "uncertified", "overdue"
+# Why a device is not healthy, as others are told. Texts may quote files, and stay on the device. The order is that of
+# bits in a heartbeat: a new code goes to the end, otherwise nodes of two versions would misread each other.
 _LATER = ("privacy",)
-CODES: tuple[str, ...] = (*(code for code in FAILURES if code not in _LATER), UNCERTIFIED, *_LATER, "disk", OVERDUE)
+CODES: tuple[str, ...] = (*(code for code in FAILURES if code not in _LATER), _UNCERTIFIED, *_LATER, "disk", _OVERDUE)
 
 
 class Health(NamedTuple):
-    """Whether a node is healthy; what there is to know, in words and in codes; which neighbours are not heard."""
+    """Whether a node is healthy; remarks in words; codes that say why it is not; neighbours that are silent."""
 
     healthy: bool
     words: list[str]
@@ -34,70 +36,65 @@ class Health(NamedTuple):
     links_down: list[str]
 
 
-def judged(now: dict[str, Any]) -> Health:
-    """Judge a snapshot of `NodeState`. Words may be there for a healthy node too, codes only for one that is not."""
-    found, links_down = now["certified"], down(now)
-    words = [f"{what}: {problem}" for what, problem in now["troubles"].items()]
-    if found is None:
-        words.append(nothing_yet(now))
-    elif found["restored"]:
-        words.append(f"the threshold is the one of run {found['run']}, from before the last start")
-    elif found["about"] == "the heard":
-        words.append(f"the threshold is about the {found['devices']} devices heard so far")
-    elif found["lost"]:
-        of = found["devices"] + len(found["lost"])
-        words.append(f"the threshold is about {found['devices']} of {of} devices, without {listed(found['lost'])}")
-    words += [f"drift alarm of the {whose}" for whose in alarms(now)]
-    if found is not None and found["roster_number"] < now["roster"]["number"]:
-        at, under = found["roster_number"], now["roster"]["number"]
+def judge_health(status: NodeStatus) -> Health:
+    """Apply the rule. A healthy node may have remarks too; it never has codes."""
+    certified, links_down = status.certified, status.links_down()
+    words = [f"{trouble.value}: {problem}" for trouble, problem in status.troubles.items()]
+    words.append(explain_missing_threshold(status) if certified is None else _describe_threshold(certified))
+    words += [f"drift alarm of the {scope}" for scope in status.raised_alarms()]
+    if certified is not None and certified.roster_number < status.roster.number:
+        at, under = certified.roster_number, status.roster.number
         words.append(f"the threshold is of roster {at}, and roster {under} is in force")
-    words += _about_request(now)
+    words += _describe_request(status)
     if links_down:
         words.append(f"no message from {listed(links_down)}: the device or the link to it is down")
-    codes = _codes(now)
-    return Health(not codes, words, codes, links_down)
+    codes = _list_codes(status)
+    return Health(not codes, [*filter(None, words)], codes, links_down)
 
 
-def alarms(now: dict[str, Any]) -> list[str]:
-    """Return whose drift alarm is raised: a change of the data is no fault of the device, which stays healthy."""
-    return [whose for whose, on in now.get("alarm", {}).get("raised", {}).items() if on]
+def _describe_threshold(certified: CertifiedStatus) -> str:
+    """Return what to know before the threshold is trusted; nothing if it is new and about all devices."""
+    if certified.restored:
+        return f"the threshold is the one of run {certified.run}, from before the last start"
+    if certified.about == "reported":
+        return f"the threshold is about the {certified.devices} devices that have reported so far"
+    if certified.lost:
+        devices = certified.devices + len(certified.lost)
+        return f"the threshold is about {certified.devices} of {devices} devices, without {listed(certified.lost)}"
+    return ""
 
 
-def down(now: dict[str, Any]) -> list[str]:
-    """Return the neighbours from which nothing has arrived for too long."""
-    return [name for name, one in now["neighbours"].items() if not one["up"]]
-
-
-def _codes(now: dict[str, Any]) -> list[str]:
-    """Return why the node is not healthy; nothing where it is."""
-    codes, request = [*now["troubles"]], now["request"]
-    if request is not None and request["failed"] is not None:
-        codes.append(now["failure"] or "other")
-    elif request is not None and request["overdue"]:
-        codes.append(OVERDUE)
-    if now["certified"] is None:
-        codes.append(UNCERTIFIED)
+def _list_codes(status: NodeStatus) -> list[str]:
+    """Return why the node is not healthy; nothing if it is."""
+    codes, request = [trouble.value for trouble in status.troubles], status.request
+    if request is not None and request.failed is not None:
+        codes.append(status.failure or "other")
+    elif request is not None and request.overdue:
+        codes.append(_OVERDUE)
+    if status.certified is None:
+        codes.append(_UNCERTIFIED)
     return [*dict.fromkeys(codes)]
 
 
-def _about_request(now: dict[str, Any]) -> list[str]:
-    """Say what is wrong with the requested run, or else the last thing that went wrong."""
-    request, error = now["request"], now["last_error"]
-    failed = None if request is None else request["failed"]
+def _describe_request(status: NodeStatus) -> list[str]:
+    """Return what is wrong with the requested run, or else the last error."""
+    request, error = status.request, status.last_error
+    failed = None if request is None else request.failed
     words = []
-    if failed is not None and failed not in now["troubles"].values():
+    if failed is not None and failed not in status.troubles.values():
         words.append(f"the last calibration failed: {failed or 'no reason was given'}")
-    elif failed is None and request is not None and request["overdue"]:
-        missing = now.get("gathering", {}).get("missing", [])
-        waits = f"; not heard in this run: {listed(missing)}" if missing else ""
-        ago, patience = request["seconds_ago"], request["patience"]
+    elif failed is None and request is not None and request.overdue:
+        missing = [] if status.gathering is None else status.gathering.missing
+        waits = f"; no report in this run from {listed(missing)}" if missing else ""
+        ago, patience = request.seconds_ago, request.patience
         words.append(f"a run was requested {ago:.0f} s ago and has not advanced for {patience:g} s{waits}")
     if error and error != failed:
         words.append(f"last error: {error}")
     return words
 
 
-def nothing_yet(now: dict[str, Any]) -> str:
-    """Return why there is no threshold to show."""
-    why = f": {now['last_error']}" if now["last_error"] else ""
-    return f"no threshold is certified yet ({now['phase']}, run {now['run']}, round {now['round']}){why}"
+def explain_missing_threshold(status: NodeStatus) -> str:
+    """Return why no threshold is certified yet."""
+    why = f": {status.last_error}" if status.last_error else ""
+    where = f"{status.phase.value}, run {status.run}, round {status.round}"
+    return f"no threshold is certified yet ({where}){why}"

@@ -16,9 +16,10 @@ from typing import Any
 
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.link import PULSE, Transport, beside
-from conformesh.mesh.node.health import CODES, alarms, down, judged
+from conformesh.mesh.node.health import CODES, judge_health
 from conformesh.mesh.node.heartbeat_table import ALARMS, HEALTH, PHASES, Pulses, Vitals
-from conformesh.mesh.node.state import NodeState, Phase
+from conformesh.mesh.node.state import NodeState
+from conformesh.mesh.node.status import NodeStatus
 from conformesh.methods import get_method
 
 LOG = logging.getLogger("conformesh.node")
@@ -28,9 +29,9 @@ class Beating:
     """The pulse of one node, safe to ask from any thread."""
 
     def __init__(self, config: DeviceConfig, state: NodeState) -> None:
-        self._state, self._interval = state, config.pulse
+        self._state, self._interval = state, config.timing.heartbeat
         self._lock = threading.Lock()
-        self._pulses = Pulses(config.name, config.pulse or 1.0, int(time.time()))
+        self._pulses = Pulses(config.name, config.timing.heartbeat or 1.0, int(time.time()))
         self._complained = False
         self.under(config)
 
@@ -50,7 +51,7 @@ class Beating:
             "device": self._state.device,
             "devices": rows,
             "edges": edges,
-            "links_down": down(self._state.shared_snapshot()),
+            "links_down": self._state.shared_status().links_down(),
         }
 
     def measured(self) -> dict[str, Any]:
@@ -92,33 +93,33 @@ class Beating:
             transport.send_aside(PULSE, said)
 
     def _vitals(self) -> Vitals:
-        return vitals_of(self._state.shared_snapshot(), self._interval or 1.0)
+        return vitals_of(self._state.shared_status(), self._interval or 1.0)
 
 
-def vitals_of(now: dict[str, Any], interval: float) -> Vitals:
-    """Return what others may know of a node, from a snapshot of its state.
+def vitals_of(status: NodeStatus, interval: float) -> Vitals:
+    """Return what others may know of a node, from its status.
 
     A threshold is told where devices have found it together: one that a device has from its own scores alone is its
     own affair.
     """
-    health, found = judged(now), now["certified"]
-    base = {
-        "phase": PHASES.index(Phase(now["phase"])),
+    health, certified = judge_health(status), status.certified
+    base: dict[str, Any] = {
+        "phase": PHASES.index(status.phase),
         "healthy": health.healthy,
         "codes": sum(1 << CODES.index(code) for code in health.codes),
-        "run": now["run"],
-        "round": now["round"],
-        "roster": now["roster"]["number"],
+        "run": status.run,
+        "round": status.round,
+        "roster": status.roster.number,
         "interval": max(round(interval * 10), 1),
-        "alarms": sum(1 << ALARMS.index(whose) for whose in alarms(now)),
+        "alarms": sum(1 << ALARMS.index(whose) for whose in status.raised_alarms()),
     }
-    if found is None:
+    if certified is None:
         return Vitals(**base)
-    together = get_method(found["method"]).description.needs != "nothing"
+    together = get_method(certified.method).description.needs != "nothing"
     return Vitals(
         **base,
-        certified=found["run"],
-        threshold=float(found["threshold"]) if together else None,
-        about=found["devices"],
-        common=together and found["final"] and found["kind"].startswith("counted"),  # with noise or without
+        certified=certified.run,
+        threshold=float(certified.threshold) if together else None,
+        about=certified.devices,
+        common=together and certified.final and certified.kind.startswith("counted"),  # with noise or without
     )

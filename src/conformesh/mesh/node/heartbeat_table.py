@@ -25,7 +25,7 @@ from msgspec import Meta, Struct
 
 from conformesh.files.json_numbers import in_json
 from conformesh.mesh.node.health import CODES
-from conformesh.mesh.node.state import Phase
+from conformesh.mesh.node.status import Phase
 
 VERSION: Final = 1
 LARGEST = 2**17  # bytes of a pulse; more than 1,000 devices need

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from conformesh.files.files import PRIVATE, remove_drafts, write_file
-from conformesh.mesh.config.device_config import DeviceConfig, map_of
+from conformesh.mesh.config.device_config import DeviceConfig, MeshMap
 from conformesh.mesh.config.roster import FILE, Document, read_document
 from conformesh.mesh.config.signing import verify
 from conformesh.mesh.node.file_watch import FileWatch
@@ -180,13 +180,13 @@ class Membership:
             )
         self._verify(document)
         name = self.config.name if self.config.name in roster.devices else roster.devices[0]
-        replace(self.config, **map_of(roster), name=name)  # raises in words if it is no map
+        replace(self.config, map=MeshMap.of_roster(roster), name=name)  # raises in words if it is no map
         return document
 
     def _verify(self, document: Document) -> None:
         """Refuse a document without the authority's signature; the same one is examined once, not on every offer."""
         key = document.roster.digest + document.signature
-        if self.config.insecure or key in self._checked:
+        if self.config.security.insecure or key in self._checked:
             return
         if key == self._unsigned[0]:
             raise ValueError(self._unsigned[1])

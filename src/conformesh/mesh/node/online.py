@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import to_builtins
 
 from conformesh.files.files import move_path
 from conformesh.files.json_numbers import in_json
@@ -43,6 +44,7 @@ from conformesh.mesh.node.observations import (
     encode,
 )
 from conformesh.mesh.node.state import NodeState
+from conformesh.mesh.node.status import AlarmEvidence, AlarmFlags, AlarmStatus
 from conformesh.online.bounds import DeviceAccount
 from conformesh.online.counters import Counters
 from conformesh.peer.journal import FileJournal
@@ -67,7 +69,7 @@ class _View(NamedTuple):
     pending: int
     counters: Counters
     scale: dict[str, Any] | None
-    alarm: dict[str, Any] | None
+    alarm: AlarmStatus | None
 
 
 class OnlineLearning:
@@ -82,7 +84,7 @@ class OnlineLearning:
     """
 
     def __init__(self, config: DeviceConfig, state: NodeState) -> None:
-        rule = config.rule
+        rule = config.learner
         assert rule is not None  # else there is nothing to learn by
         self.rule, self.score, self._config = rule, config.chosen_score, config
         self._path, self._state = config.folder / FILE, state
@@ -154,9 +156,9 @@ class OnlineLearning:
     def shown(self) -> dict[str, Any]:
         """Return the state as JSON."""
         view = self._view
-        heard: dict[str, dict[str, int]] = {}
+        reported: dict[str, dict[str, int]] = {}
         for life, tally in view.counters.tallies.items():
-            one = heard.setdefault(life.device, {"steps": 0, "misses": 0, "lives": 0})
+            one = reported.setdefault(life.device, {"steps": 0, "misses": 0, "lives": 0})
             for name, count in (("steps", tally.steps), ("misses", tally.misses), ("lives", 1)):
                 one[name] += count
         shown = {
@@ -171,8 +173,8 @@ class OnlineLearning:
             "everybody": _account(view.everybody),
             "late": view.late,
             "pending": view.pending,
-            "heard": heard,
-            "alarm": view.alarm,
+            "reported": reported,
+            "alarm": to_builtins(view.alarm),
             "refused": dict(self.refused),
         }
         return dict(in_json(shown))
@@ -191,21 +193,21 @@ class OnlineLearning:
             self._alarm(),
         )
 
-    def _alarm(self) -> dict[str, Any] | None:
+    def _alarm(self) -> AlarmStatus | None:
         known, drift = self._known, self._known.drift
         if drift is None:
             return None
         fleet, counted = of_all(known.tallies, self._names)
-        return {
-            "level": self.rule.alarm,
-            "evidence": {"device": _exp(drift.largest), "fleet": _exp(fleet)},
-            "raised": {"device": drift.raised_at > 0, "fleet": fleet >= -math.log(self.rule.alarm)},
-            "now": _exp(drift.now),
-            "steps": drift.steps,
-            "raised_at": drift.raised_at or None,
-            "raised_time": None if known.raised is None else in_utc(known.raised),
-            "counted": counted,
-        }
+        return AlarmStatus(
+            level=self.rule.alarm,
+            evidence=AlarmEvidence(in_json(_exp(drift.largest)), in_json(_exp(fleet))),
+            raised=AlarmFlags(drift.raised_at > 0, fleet >= -math.log(self.rule.alarm)),
+            now=in_json(_exp(drift.now)),
+            steps=drift.steps,
+            raised_at=drift.raised_at or None,
+            raised_time=None if known.raised is None else in_utc(known.raised),
+            counted=counted,
+        )
 
     def _look(self) -> None:
         """Show what is known now."""

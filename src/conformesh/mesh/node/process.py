@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import traceback
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Start:
     on_lost: str | None = None
     quorum: str | None = None
     mode: str | None = None
-    pulse: str | None = None
+    heartbeat: str | None = None
     telemetry: bool = False
     debug: bool = False
 
@@ -62,7 +62,7 @@ def run(start: Start) -> tuple[DeviceConfig, Certified | None]:
 
     def read() -> DeviceConfig:
         return with_changes(
-            read_device(start.folder), start.patience, start.on_lost, start.quorum, start.mode, start.pulse
+            read_device(start.folder), start.patience, start.on_lost, start.quorum, start.mode, start.heartbeat
         )
 
     config = read()
@@ -89,21 +89,21 @@ def with_changes(
     on_lost: str | None,
     quorum: str | None = None,
     mode: str | None = None,
-    pulse: str | None = None,
+    heartbeat: str | None = None,
 ) -> DeviceConfig:
-    """Return the configuration with what the command line says; but for patience and pulse the same on all devices."""
+    """Return the configuration with what the command line says; only patience and heartbeat may differ by device."""
     changes: dict[str, Any] = {}
     if patience is not None:
         changes["patience"] = _number(patience, float, "patience must be a number")
-    if pulse is not None:
-        changes["pulse"] = _number(pulse, float, "pulse must be a number")
+    if heartbeat is not None:
+        changes["heartbeat"] = _number(heartbeat, float, "heartbeat must be a number")
     if on_lost is not None:
         changes["on_lost"] = on_lost
     if quorum is not None:
         changes["quorum"] = _number(quorum, int, "quorum must be a whole number")
     if mode is not None:
         changes["mode"] = mode
-    return replace(config, **changes)
+    return config.change(**changes)
 
 
 def _number(text: str, kind: type[Any], needed: str) -> Any:

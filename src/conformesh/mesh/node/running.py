@@ -74,18 +74,18 @@ def make_device(
     if config.is_private:
         part = private or PrivatePart(lambda: scores, Epochs(config))
         make = private_protocol_of(config, part, log)
-        parts = config.row, config.network, config.agreement(), make, journal, config.settings
+        parts = config.row, config.network, config.agreement(), make, journal, config.peer_settings
         return Device(*parts, **own, private=True, stored_run=stored_run, idle=part.idle)
     make = protocol_of(config, scores, shown)
-    parts = config.row, config.network, config.agreement(), make, journal, config.settings
-    if config.mode == "anytime":
+    parts = config.row, config.network, config.agreement(), make, journal, config.peer_settings
+    if config.run.mode == "anytime":
         return AsyncDevice(*parts, **own, scores=scores.digest, seal=seal_of(config))
     return Device(*parts, **own, scores=scores.digest, stored_run=stored_run)
 
 
 def seal_of(config: DeviceConfig) -> Seal | None:
     """Return what signs the entries of a device, where its method asks for that."""
-    if not get_method(config.method).signs_entries:
+    if not get_method(config.run.method).signs_entries:
         return None
     from conformesh.mesh.config.seal import CertificateSeal  # which takes cryptography into memory
 
@@ -104,7 +104,7 @@ def account_of(config: DeviceConfig, epoch: int) -> Account:
     """Return the account of a private device, as it is on the disk now."""
     from conformesh.privacy.account import FILE, Account
 
-    options = make_options(config.method, config.options)
+    options = make_options(config.run.method, config.run.options)
     ahead = None if options.epoch_seconds is None else 1
     return Account(
         config.folder / FILE, epoch=epoch, window=options.window, releases=options.releases, most_ahead=ahead
@@ -118,8 +118,12 @@ def private_protocol_of(
 
     All it reads is read when an attempt begins, before anything is sent in it.
     """
-    run, guarantee, score = MethodRun(config.method, config.options), config.guarantee, config.chosen_score
-    _ = get_method(config.method).protocol  # loaded now, and not in a run
+    run, guarantee, score = (
+        MethodRun(config.run.method, config.run.options),
+        config.chosen_guarantee,
+        config.chosen_score,
+    )
+    _ = get_method(config.run.method).protocol  # loaded now, and not in a run
 
     def make(network: Network, row: int, context: bytes) -> Generator[Any, Any, Any]:
         scores, epoch = part.scores(), part.epochs.last()
@@ -158,20 +162,20 @@ def secrets_of(
 
 def protocol_of(config: DeviceConfig, scores: OwnScores, shown: SearchProgress | None = None) -> Make:
     """Return what makes this device's part of a run, for a network and a row in it."""
-    _ = get_method(config.method).protocol  # loaded now, and not in a run
-    guarantee, score = config.guarantee, config.chosen_score
-    if config.mode == "anytime":
-        chosen = make_options(config.method, suited_options(config.method, config.options, score))
+    _ = get_method(config.run.method).protocol  # loaded now, and not in a run
+    guarantee, score = config.chosen_guarantee, config.chosen_score
+    if config.run.mode == "anytime":
+        chosen = make_options(config.run.method, suited_options(config.run.method, config.run.options, score))
         samples, caps = WeightedScores.of([scores.values], (config.name,)), _caps(config)
         alphas, requirement = guarantee.alphas, config.requirement
 
         def gathering(network: Network, row: int) -> Generator[Any, Any, Any]:
             if shown is not None:
                 shown.clear()
-            return async_protocol(config.method, network, row, samples, alphas, chosen, requirement, caps)
+            return async_protocol(config.run.method, network, row, samples, alphas, chosen, requirement, caps)
 
         return gathering
-    run, table = MethodRun(config.method, config.options), table_of(config, scores)
+    run, table = MethodRun(config.run.method, config.run.options), table_of(config, scores)
 
     def make(network: Network, row: int) -> Generator[Any, Any, Any]:
         if shown is not None:
@@ -184,7 +188,7 @@ def protocol_of(config: DeviceConfig, scores: OwnScores, shown: SearchProgress |
 def table_of(config: DeviceConfig, scores: OwnScores) -> Table:
     """Return the rows of a device as calibration takes them."""
     table = Table.from_flat(scores.values, [len(scores)], names=(config.name,))
-    column = config.group_column if config.groups else ""
+    column = config.scores.group_column if config.guarantee.groups else ""
     return replace(table, groups=scores.groups, group_column=column, weight=scores.weights)
 
 
@@ -196,7 +200,7 @@ def calibration_of(
     assert outcome is not None
     sent = device.cost if isinstance(device, AsyncDevice) else device.ledger.cost()
     cost = sent if outcome.cost is None else replace(outcome.cost, sent=sent)
-    guarantee, problems = config.guarantee, outcome.problems
+    guarantee, problems = config.chosen_guarantee, outcome.problems
     if not problems:  # in asynchronous mode there is one column, and one level
         examples = 0 if outcome.sizes is None else int(outcome.sizes.sum())
         problems = (Problem((), guarantee.alphas[0], 0, 0, examples),)
@@ -204,10 +208,10 @@ def calibration_of(
         guarantee=guarantee,
         answers=(),
         cost=cost,
-        method=config.method,
+        method=config.run.method,
         device_ids=(config.name,),
         network=config.network.name,
-        options=config.options,
+        options=config.run.options,
         score=config.chosen_score,
         seconds=seconds,
     )

@@ -35,7 +35,8 @@ from conformesh.mesh.node.online import OnlineLearning
 from conformesh.mesh.node.pending import PendingRun
 from conformesh.mesh.node.privacy_watch import PrivacyWatch
 from conformesh.mesh.node.running import JOURNAL, PrivatePart, calibration_of, make_device, protocol_of
-from conformesh.mesh.node.state import NodeState, Phase, Trouble, public_code
+from conformesh.mesh.node.state import NodeState
+from conformesh.mesh.node.status import Phase, Trouble, public_code
 from conformesh.mesh.node.status_updates import StatusFeed
 from conformesh.mesh.node.store import ResultStore
 from conformesh.mesh.node.telemetry import Traces
@@ -78,7 +79,7 @@ class Node:
             config.name,
             [neighbour.name for neighbour in config.neighbours],
             patience=_total_patience(config),
-            heartbeat=config.pulse,
+            heartbeat=config.timing.heartbeat,
             private=config.is_private,
         )
         self.members = Membership(config)
@@ -89,9 +90,9 @@ class Node:
         self.certificate = CertificateWatch(config)
         self.disk = DiskWatch(config.folder)
         self.pending = PendingRun(config.folder)
-        self.shown = SearchProgress()
+        self.search_progress = SearchProgress()
         self.beating = Beating(config, self.state)
-        self.online = None if config.rule is None else OnlineLearning(config, self.state)
+        self.online = None if config.learner is None else OnlineLearning(config, self.state)
         self.privacy = PrivacyWatch(config) if config.is_private else None
         self._asked = threading.Event()  # for a new run, by a local program
         self._asked_in = 0  # the run that was the last one when the device was told so
@@ -106,7 +107,7 @@ class Node:
         self._device: Device | AsyncDevice | None = None
         self._failure: Exception | None = None  # the last error of a device that the state was told
         self._unsaved: Certified | None = None  # a threshold that could not be written yet
-        self._shown: object = None  # the last outcome of a device without rounds that was looked at
+        self._last_outcome: object = None  # the last outcome of an asynchronous device that was looked at
         self._told = ("", 0.0)  # phase and time of the last record of progress
         self.state.under(config.roster_number, self.members.rosters.floor)
 
@@ -277,7 +278,7 @@ class Node:
         asked, phase, device = self._asked.is_set(), self.state.phase, self._device
         # The phase before the number: if the device moves on in between, a later run than needed is asked for.
         greeting = device is not None and device.phase == "greeting"
-        number = self.state.snapshot()["run"] if device is None else device.number
+        number = self.state.status().run if device is None else device.number
         self.pending.ask(number if greeting else number + 1)
         self.state.request()
         self._asked.set()
@@ -293,7 +294,7 @@ class Node:
         # How long this takes must not tell how many scores a private device has.
         scores = 0 if self.config.is_private else len(self.scores.known)
         work = max(scores, len(self.config.devices))
-        return prepared(get_method(self.config.method).execution.kernels, work)
+        return prepared(get_method(self.config.run.method).execution.kernels, work)
 
     def _serve(self, transport: Transport, once: bool) -> None:
         """Run one device after another over the same links, until the node stops or needs other links."""
@@ -312,7 +313,7 @@ class Node:
                 if error is not None:
                     raise error
                 return
-            if error is None or time.monotonic() - began >= self.config.patience:
+            if error is None or time.monotonic() - began >= self.config.timing.patience:
                 pause = SHORTEST  # who pauses is not heard: parts that are healed would wait for each other
             if error is not None:
                 self._pause(pause, transport)
@@ -362,9 +363,9 @@ class Node:
             self._new_epoch = False  # a device that starts asks for a run anyway, unless its account refuses it
             rosters, stored, private = self.members.rosters, self._stored(once), self._private_part(once)
             device = self._device = make_device(
-                self.config, self.scores.known, journal, self._log, rosters, self.shown, stored, private
+                self.config, self.scores.known, journal, self._log, rosters, self.search_progress, stored, private
             )
-            feed = StatusFeed(self.state, device, None if self.config.is_private else self.shown)
+            feed = StatusFeed(self.state, device, None if self.config.is_private else self.search_progress)
             if device.idle:
                 self.state.decline()
             if self.certificate.late:
@@ -497,7 +498,7 @@ class Node:
             log.info("the scores have changed: asking for a new run", extra={"run": device.number})
             self.state.request()
             scores = self.scores.known
-            device.recalibrate(now, protocol_of(self.config, scores, self.shown), scores.digest)
+            device.recalibrate(now, protocol_of(self.config, scores, self.search_progress), scores.digest)
         if self._new_epoch:
             self._new_epoch = False
             log.info("an epoch has closed: asking for a new run", extra={"run": device.number})
@@ -543,11 +544,11 @@ class Node:
 
     def _certify_so_far(self, device: AsyncDevice) -> None:
         """Show what is certain by now, unless there is a final result, which is the same on all devices."""
-        outcome, shown = device.result, self.state.certified
-        if outcome is None or outcome is self._shown:
+        outcome, certified = device.result, self.state.certified
+        if outcome is None or outcome is self._last_outcome:
             return
-        self._shown = outcome
-        if shown is None or not shown.final:
+        self._last_outcome = outcome
+        if certified is None or not certified.final:
             self._certify(device)
 
     def _certify(self, device: Device | AsyncDevice) -> None:
@@ -598,4 +599,4 @@ def _in_words(result: Result) -> tuple[str, str]:
 
 def _total_patience(config: DeviceConfig) -> float:
     """Return how long a requested run may take to advance: it begins when the last result is `linger` seconds old."""
-    return config.patience + config.settings.linger
+    return config.timing.patience + config.peer_settings.linger

@@ -1,4 +1,4 @@
-"""What a node knows about itself: its phase, its run, its neighbours, its last certified threshold.
+"""The state of a node: phase, run, neighbours, last certified threshold.
 
 The engine's thread updates it, the service's threads read it; every method takes one short lock and none waits for
 anything else. Both clocks are arguments, so that a test moves time by hand.
@@ -12,71 +12,42 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, Final
+
+import msgspec
 
 from conformesh.files.json_numbers import in_json
 from conformesh.mesh.node.certified import Certified, in_utc, refuse_nan
-from conformesh.mesh.node.history import StatusHistory
+from conformesh.mesh.node.status import (
+    OTHER,
+    AlarmStatus,
+    CertifiedStatus,
+    Gathering,
+    NeighbourStatus,
+    NodeStatus,
+    Phase,
+    RequestStatus,
+    RosterStatus,
+    RunCounts,
+    SearchStatus,
+    SentStatus,
+    Trouble,
+    hide_private,
+)
 from conformesh.peer.settings import Failure
 from conformesh.results.result import Result
 
 LOG = logging.getLogger("conformesh.node")
-MOST_REASONS = 32  # different reasons counted apart; what comes later counts as OTHER, so that memory stays bounded
-OTHER: Final = "other"
-UNSAID = "only the operator of this device is told"
-# Failures whose cause every device can see: silence, and what devices say to each other. Others may depend on scores.
-_PUBLIC_FAILURES = ("lost", "disagreement", "refused", "roster")
-
-
-def public_code(code: Failure) -> Failure:
-    """Return the kind of a failure as others may know it of a private device: one for all local causes."""
-    return code if code in _PUBLIC_FAILURES else OTHER
-
-
-def shared(now: dict[str, Any]) -> dict[str, Any]:
-    """Return what of a private node's snapshot others than its owner may know: nothing about its own files.
-
-    Words of failures stay with the owner too: they may quote anything. The threshold is public, and so are counts of
-    frames, whose number and size do not depend on scores.
-    """
-    request = now["request"] and {**now["request"], "failed": now["request"]["failed"] and UNSAID}
-    hidden = {"last_error": None, "scores_read_failures": 0, "scores_waiting": None, "request": request}
-    troubles = {what: UNSAID for what in now["troubles"] if what != Trouble.SCORES.value}
-    failed = dict.fromkeys(now["runs"]["failed"], 0)
-    for code, count in now["runs"]["failed"].items():
-        failed[public_code(code)] += count
-    failure = now["failure"] and public_code(now["failure"])
-    return now | hidden | {"troubles": troubles, "failure": failure, "runs": now["runs"] | {"failed": failed}}
-
-
-class Phase(Enum):
-    """What the node is doing; the value is the word for it."""
-
-    STARTING = "starting"
-    WAITING = "waiting for neighbours"
-    CALIBRATING = "calibrating"
-    CERTIFIED = "certified"
-    FAILED = "failed"
-
-
-class Trouble(Enum):
-    """What may be wrong on this device itself, for as long as it is; the value is the word for it."""
-
-    SCORES = "scores"
-    CERTIFICATE = "certificate"
-    ROSTER = "roster"
-    DISK = "disk"
+MOST_REASONS = 32  # reasons counted separately; later ones count as OTHER, because strangers could fill the memory
 
 
 @dataclass
-class NeighbourStatus:
+class _Neighbour:
     """What arrived from one neighbour."""
 
     last_heard: float | None = None  # a frame, on the monotonic clock
     alive: float | None = None  # a frame or a heartbeat
     last_heartbeat: float = 0.0
-    interval: float | None = None  # seconds between two heartbeats, as it says itself; None while it sends none
+    interval: float | None = None  # seconds between two heartbeats, as the neighbour reports; None while it sends none
     round: int | None = None
     frames: int = 0
     bytes: int = 0
@@ -84,7 +55,7 @@ class NeighbourStatus:
 
 
 @dataclass
-class NodeRequest:
+class _Request:
     """A run that was requested and has not succeeded yet; attempts that fail do not begin a new one.
 
     Attributes
@@ -92,8 +63,8 @@ class NodeRequest:
     since
         When it was requested, on the monotonic clock.
     reached, advanced
-        The furthest that any attempt has come (rounds, or devices heard in asynchronous mode), and when it got there. A
-        long run that advances is not late; an attempt that only repeats what an earlier one did is no advance.
+        The furthest that any attempt has come (rounds, or devices that reported in asynchronous mode), and when it got
+        there. A long run that advances is not late; an attempt that only repeats an earlier one does not advance.
     failed
         Whether an attempt has failed.
     """
@@ -102,15 +73,6 @@ class NodeRequest:
     reached: int
     advanced: float
     failed: bool = False
-
-
-@dataclass
-class Sent:
-    """What this node sent; resent frames count in `frames` and `bytes` too."""
-
-    frames: int = 0
-    bytes: int = 0
-    resent_frames: int = 0
 
 
 class NodeState:
@@ -148,24 +110,24 @@ class NodeState:
         self.device, self.private = device, private
         self._clock, self._wall = clock, wall
         self._patience, self._heartbeat = patience, heartbeat
-        self._request: NodeRequest | None = None
+        self._request: _Request | None = None
         self._expected = clock()  # since when neighbours are expected to be heard
         self._lock = threading.Lock()
         self._phase, self._since, self._since_wall = Phase.STARTING, clock(), wall()
         self._run, self._round = 0, 0
-        self._neighbours = {name: NeighbourStatus() for name in neighbours}
+        self._neighbours = {name: _Neighbour() for name in neighbours}
         self._refused: Counter[str] = Counter()
-        self._sent = Sent()
+        self._sent = SentStatus()
         self._certified: Certified | None = None
         self._error = ""
         self._failed = ""  # why the last attempt failed, in words
         self._code: Failure | None = None  # why the last run failed, if it did
         self._roster = (0, 0)
         self._troubles: dict[Trouble, str] = {}
-        self._gathering: dict[str, Any] | None = None
-        self._search: dict[str, Any] | None = None
-        self._alarm: dict[str, Any] | None = None
-        self._history = StatusHistory()
+        self._gathering: Gathering | None = None
+        self._search: SearchStatus | None = None
+        self._alarm: AlarmStatus | None = None
+        self._runs = RunCounts()
         # When the certificate ends; how often the scores were refused; why they are not read yet.
         self._files: tuple[float | None, int, str] = (None, 0, "")
 
@@ -223,7 +185,7 @@ class NodeState:
     def expect(self, neighbours: Iterable[str]) -> None:
         """Have other neighbours; what was counted of those that stay is kept."""
         with self._lock:
-            self._neighbours = {name: self._neighbours.get(name, NeighbourStatus()) for name in neighbours}
+            self._neighbours = {name: self._neighbours.get(name, _Neighbour()) for name in neighbours}
             self._expected = self._clock()
 
     def at_round(self, number: int) -> None:
@@ -234,7 +196,7 @@ class NodeState:
     def heard(self, neighbour: str, *, size: int, round: int | None = None, frames: int = 1) -> None:
         """Count what arrived from a neighbour: `size` bytes in so many frames, the last of this round."""
         with self._lock:
-            found = self._neighbours.setdefault(neighbour, NeighbourStatus())
+            found = self._neighbours.setdefault(neighbour, _Neighbour())
             found.last_heard = found.alive = now = self._clock()
             if found.interval is not None and now - found.last_heartbeat > self._longest_silence(found.interval):
                 found.interval = None  # it is up and sends no heartbeats any more: started again without them
@@ -257,24 +219,24 @@ class NodeState:
             self._sent.bytes += size
             self._sent.resent_frames += again
 
-    def gathered(self, what: dict[str, Any]) -> None:
-        """Say what is known of the others, where devices talk without rounds."""
+    def gathered(self, gathering: Gathering) -> None:
+        """Note which devices have reported, in asynchronous mode."""
         with self._lock:
-            self._gathering = what
+            self._gathering = gathering
 
-    def searches(self, where: dict[str, Any] | None) -> None:
-        """Say where the threshold is looked for, in a run under way; None where there is nothing to say."""
+    def searches(self, search: SearchStatus | None) -> None:
+        """Note which thresholds are still possible in a run under way; None if nothing is known."""
         with self._lock:
-            self._search = where
+            self._search = search
 
-    def drifts(self, alarm: dict[str, Any] | None) -> None:
-        """Say how the drift alarm is, None where there is none; that it is raised is logged."""
+    def drifts(self, alarm: AlarmStatus | None) -> None:
+        """Note the drift alarm, None if there is none; log an alarm that was raised since the last time."""
         with self._lock:
-            before = {} if self._alarm is None else self._alarm["raised"]
+            before = [] if self._alarm is None else self._alarm.raised.raised()
             self._alarm = alarm
-        for whose, raised in ({} if alarm is None else alarm["raised"]).items():
-            if raised and not before.get(whose):
-                LOG.warning("drift alarm of the %s: scores have changed", whose)
+        for scope in [] if alarm is None else alarm.raised.raised():
+            if scope not in before:
+                LOG.warning("drift alarm of the %s: scores have changed", scope)
 
     def certify(
         self,
@@ -309,7 +271,7 @@ class NodeState:
             if final:
                 self._request = self._code = None
                 self._enter(Phase.CERTIFIED)
-                self._history.succeed(calibration.seconds or 0.0, self._round)
+                self._runs.count_success(calibration.seconds or 0.0, self._round)
             return self._certified
 
     def restore(self, certified: Certified) -> None:
@@ -349,7 +311,7 @@ class NodeState:
         """Give up this run, saying why; with the word for it, it counts as failed. The last threshold stays."""
         with self._lock:
             if code is not None:
-                self._history.fail(code)
+                self._runs.count_failure(code)
                 self._code = code
             self._error = self._failed = " ".join(words.split())
             self._requested().failed = True
@@ -375,60 +337,68 @@ class NodeState:
         with self._lock:
             return self._certified
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return everything as one JSON object, taken at one moment; infinity is the string "inf"."""
+    def status(self) -> NodeStatus:
+        """Return everything that the node reports about itself, taken at one moment."""
         with self._lock:
-            now, certified = self._clock(), self._certified
-            return {
-                "device": self.device,
-                "phase": self._phase.value,
-                "since": in_utc(self._since_wall),
-                "seconds_in_phase": now - self._since,
-                "run": self._run,
-                "round": self._round,
-                "roster": {"number": self._roster[0], "floor": self._roster[1]},
-                "request": self._shown_request(now),
-                "neighbours": {
-                    name: _shown(one, now) | {"up": self._is_up(one, now)} for name, one in self._neighbours.items()
-                },
-                "refused": dict(self._refused),
-                "sent": dict(vars(self._sent)),
-                "certified": None if certified is None else _summary(certified),
-                "troubles": {what.value: words for what, words in self._troubles.items()},
-                "last_error": self._error or None,
-                "failure": self._code if self._request is not None and self._request.failed else None,
-                "runs": self._history.shown(),
-                "certificate_expires": self._files[0],
-                "scores_read_failures": self._files[1],
-                "scores_waiting": self._files[2] or None,
-                **({} if self._gathering is None else {"gathering": self._gathering}),
-                **({} if self._search is None else {"search": in_json(self._search)}),
-                **({} if self._alarm is None else {"alarm": in_json(self._alarm)}),
-            }
+            now = self._clock()
+            return NodeStatus(
+                device=self.device,
+                phase=self._phase,
+                since=in_utc(self._since_wall),
+                seconds_in_phase=now - self._since,
+                run=self._run,
+                round=self._round,
+                roster=RosterStatus(*self._roster),
+                request=self._request_status(now),
+                neighbours={name: self._neighbour_status(one, now) for name, one in self._neighbours.items()},
+                refused=dict(self._refused),
+                sent=msgspec.structs.replace(self._sent),
+                certified=None if self._certified is None else _summarise(self._certified),
+                troubles=dict(self._troubles),
+                last_error=self._error or None,
+                failure=self._code if self._request is not None and self._request.failed else None,
+                runs=self._runs.copy(),
+                certificate_expires=self._files[0],
+                scores_read_failures=self._files[1],
+                scores_waiting=self._files[2] or None,
+                gathering=self._gathering,
+                search=self._search,
+                alarm=self._alarm,
+            )
 
-    def shared_snapshot(self) -> dict[str, Any]:
-        """Return what others than the owner may know of this node: all of it, unless it is private."""
-        now = self.snapshot()
-        return shared(now) if self.private else now
+    def shared_status(self) -> NodeStatus:
+        """Return what readers other than the owner may see: everything, unless the node is private."""
+        status = self.status()
+        return hide_private(status) if self.private else status
 
-    def _requested(self) -> NodeRequest:
+    def _requested(self) -> _Request:
         if self._request is None:
             now = self._clock()
-            self._request = NodeRequest(now, 0, now)
+            self._request = _Request(now, 0, now)
         return self._request
 
-    def _shown_request(self, now: float) -> dict[str, Any] | None:
+    def _request_status(self, now: float) -> RequestStatus | None:
         request = self._request
         if request is None:
             return None
-        return {
-            "seconds_ago": now - request.since,
-            "failed": self._failed if request.failed else None,
-            "overdue": now - request.advanced > self._patience,
-            "patience": self._patience,
-        }
+        return RequestStatus(
+            seconds_ago=now - request.since,
+            failed=self._failed if request.failed else None,
+            overdue=now - request.advanced > self._patience,
+            patience=self._patience,
+        )
 
-    def _is_up(self, neighbour: NeighbourStatus, now: float) -> bool:
+    def _neighbour_status(self, neighbour: _Neighbour, now: float) -> NeighbourStatus:
+        return NeighbourStatus(
+            last_heard_seconds_ago=None if neighbour.last_heard is None else now - neighbour.last_heard,
+            round=neighbour.round,
+            frames_received=neighbour.frames,
+            bytes_received=neighbour.bytes,
+            refused=dict(neighbour.refused),
+            up=self._is_up(neighbour, now),
+        )
+
+    def _is_up(self, neighbour: _Neighbour, now: float) -> bool:
         """Whether the link to a neighbour is up, as far as its silence tells."""
         since = max(self._expected, neighbour.alive or 0.0)
         if neighbour.interval is not None:
@@ -449,26 +419,16 @@ class NodeState:
             self._phase, self._since, self._since_wall = phase, self._clock(), self._wall()
 
 
-def _shown(neighbour: NeighbourStatus, now: float) -> dict[str, Any]:
-    return {
-        "last_heard_seconds_ago": None if neighbour.last_heard is None else now - neighbour.last_heard,
-        "round": neighbour.round,
-        "frames_received": neighbour.frames,
-        "bytes_received": neighbour.bytes,
-        "refused": dict(neighbour.refused),
-    }
-
-
-def _summary(certified: Certified) -> dict[str, Any]:
-    """Return what a status says; of several answers it shows the first, and how many there are."""
+def _summarise(certified: Certified) -> CertifiedStatus:
+    """Return the certified result as a status contains it: its first answer, and how many there are."""
     first = certified.calibration.answers[0]
-    return {
-        "threshold": in_json(first.threshold),
-        "alpha": float(first.alpha),
-        "part": list(first.part),
-        "answers": len(certified.calibration.answers),
-        "method": certified.calibration.method,
-        "kind": first.certificate.kind,
+    return CertifiedStatus(
+        threshold=in_json(first.threshold),
+        alpha=float(first.alpha),
+        part=list(first.part),
+        answers=len(certified.calibration.answers),
+        method=certified.calibration.method,
+        kind=first.certificate.kind,
+        made_seconds=certified.made,
         **certified.facts(),
-        "made_seconds": certified.made,
-    }
+    )

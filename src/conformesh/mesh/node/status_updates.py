@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
-from conformesh.mesh.node.state import NodeState, Phase
+from conformesh.files.json_numbers import in_json
+from conformesh.mesh.node.state import NodeState
+from conformesh.mesh.node.status import Gathering, Phase, SearchStatus
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
 from conformesh.peer.settings import Counts
@@ -118,25 +119,25 @@ class StatusFeed:
         )
 
 
-def _search(shown: SearchProgress, message: Message | None) -> dict[str, Any] | None:
-    """Return between which thresholds the answer is looked for, or this device's own estimate, where there is one."""
+def _search(shown: SearchProgress, message: Message | None) -> SearchStatus | None:
+    """Return the bracket that holds the threshold, or this device's estimate; None if there is neither."""
     if shown.bracket is not None:
         low, high, below, upto = shown.bracket
-        return {"low": low, "high": high, "below": below, "upto": upto}
+        return SearchStatus(low=in_json(low), high=in_json(high), below=below, upto=upto)
     if shown.estimates is None or not isinstance(message, Sum):
         return None
     estimate = float(shown.estimates(message.values)[0])
-    return None if math.isnan(estimate) else {"estimate": estimate}
+    return None if math.isnan(estimate) else SearchStatus(estimate=in_json(estimate))
 
 
-def _gathering(device: AsyncDevice) -> dict[str, Any]:
-    """Return what a device without rounds knows of the others, by name."""
+def _gathering(device: AsyncDevice) -> Gathering:
+    """Return what a device in asynchronous mode knows about the others, by name."""
     names = device.full.ids
-    return {
-        "heard": [names[row] for row in device.survivors],
-        "of": len(names),
-        "missing": [name for row, name in enumerate(names) if row not in device.survivors],
-        "reasons": {names[row]: words for row, words in device.reasons.items()},
-        "not_agreeing": {names[row]: words for row, words in device.unlike.items()},
-        "byzantine": [names[row] for row in device.byzantine],
-    }
+    return Gathering(
+        reported=[names[row] for row in device.survivors],
+        devices=len(names),
+        missing=[name for row, name in enumerate(names) if row not in device.survivors],
+        reasons={names[row]: words for row, words in device.reasons.items()},
+        not_agreeing={names[row]: words for row, words in device.unlike.items()},
+        byzantine=[names[row] for row in device.byzantine],
+    )

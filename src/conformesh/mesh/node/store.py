@@ -124,7 +124,7 @@ class ResultStore:
             yield f"its roster {', '.join(file.roster[:3])}... is not of devices of this mesh with {config.name}"
         if file.roster_number > config.roster_number:
             yield f"it is of roster {file.roster_number}, and this device is under {config.roster_number}"
-        if (calibration.method, calibration.guarantee) != (config.method, config.guarantee):
+        if (calibration.method, calibration.guarantee) != (config.run.method, config.chosen_guarantee):
             levels = ", ".join(f"{alpha:g}" for alpha in calibration.alphas)
             yield f"it was found by {calibration.method} at alpha {levels}, or for another guarantee"
         if score_in_words(calibration.score) != score_in_words(config.chosen_score):

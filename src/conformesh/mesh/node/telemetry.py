@@ -59,9 +59,9 @@ class Traces:
         self._about = {
             "conformesh.device": config.name,
             "conformesh.mesh": config.mesh,
-            "conformesh.mode": config.mode,
-            "conformesh.method": config.method,
-            "conformesh.alpha": config.alpha,
+            "conformesh.mode": config.run.mode,
+            "conformesh.method": config.run.method,
+            "conformesh.alpha": config.guarantee.alpha,
         }
         self._run: Any = None  # the span of the run under way
         self._number = 0
