@@ -121,7 +121,7 @@ def test_a_seed_gives_one_graph(name):
 
 def test_constructors_are_listed():
     assert {"torus", "erdos_renyi", "from_pairs"} <= {*dir(Network)}
-    assert all(entry.description.summary for entry in TOPOLOGIES.values())
+    assert all(entry.summary for entry in TOPOLOGIES.values())
 
 
 def test_erdos_renyi_has_the_right_number_of_edges():
