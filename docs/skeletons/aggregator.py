@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from conformesh.protocols.aggregate import Aggregator, CannotAggregate, Ints, Price, Total
+from conformesh.common.array_types import Ints
+from conformesh.protocols.aggregate import Aggregator, CannotAggregate, Price, Total
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Each, Protocol, narrow_type
 

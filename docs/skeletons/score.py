@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from conformesh.scores.base import Bools, ClassificationScore, Floats, checked_table, labels_of, per_row
+from conformesh.common.array_types import Bools, Floats
+from conformesh.scores.base import ClassificationScore, checked_table, labels_of, per_row
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.common.arrays import (
     as_array,
     as_rows,
@@ -35,8 +36,6 @@ from conformesh.kernels.weighted_scores import clean_scores
 from conformesh.scores import Score
 from conformesh.scores.losses import Steps
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 # The roles of columns in a long frame, and the names they have unless `columns` says otherwise. The command line has
 # an option for each of them, such as --device-column.
 ROLES = ("device", "score", "label", "group", "weight", "share", "id", "time")

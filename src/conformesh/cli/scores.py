@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from conformesh.cli import console, options
 from conformesh.cli.command import PATH, SOURCE, Argument, Number, Option, Whole, command
 from conformesh.cli.results import values_for
+from conformesh.common.array_types import Floats, Ints
 from conformesh.common.names import natural_order, unknown
 from conformesh.common.random_streams import recorded_seed
 from conformesh.files.atomic_writes import COLUMNS, check_ending, write_columns, write_model_outputs, write_scores
@@ -28,9 +28,6 @@ from conformesh.scores import ClassificationScore, RegressionScore, Score
 BY_FILE = "device"  # the partition that the file itself names
 KINDS = (*PARTITIONS, BY_FILE)
 DEVICES = 20
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @command(

@@ -17,13 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Bools, Ints
 from conformesh.common.random_streams import stream
 from conformesh.graph.network import Network
 from conformesh.protocols.faults import Faults
 from conformesh.protocols.messages import Deliveries, Each, Max, Message, Min, Packets, Pool, Sum, Tell, Told, kind_of
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 class Weather:

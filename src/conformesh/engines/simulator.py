@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Ints
 from conformesh.engines.base import Observer, drive, keeps
 from conformesh.engines.faulty import Lossy
 from conformesh.engines.ordering import compressed_in, memory_order
@@ -47,7 +48,6 @@ from conformesh.protocols.messages import (
 from conformesh.results.certificate import Cost
 
 T = TypeVar("T")
-Ints = NDArray[np.int64]
 __all__ = ["Observer", "Simulator"]
 
 

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats
 from conformesh.common.arrays import as_array
 
-Floats = NDArray[np.float64]
 PICKLES = (".pkl", ".pickle", ".joblib", ".pt", ".pth")
 OUT_OF_FOLD = (
     "scores of out-of-fold predictions come from several models, none of which predicts alone: the guarantee is for a "

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Ints
 from conformesh.common.names import closest
 from conformesh.files.output_files import in_arrays
 from conformesh.files.tables import ColumnNames, FileColumns, is_number, listed, read_table
 
 NEEDED = "one label per row"
 CANDIDATES = ("label", "labels", "y")  # what an NPZ may call them
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

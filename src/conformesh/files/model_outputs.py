@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.files.labels import CANDIDATES, column_labels, file_labels, label_indices
 from conformesh.files.output_files import (
     DEVICE,
@@ -33,8 +34,6 @@ NEEDED = "a row of model outputs and a label for every example"
 SYNTHETIC = "synthetic"  # an array of an NPZ that says: no real model was here
 LARGEST = 1.0 + 1e-6  # a softmax in float32 may end a few roundings above one
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Kind = Literal["logits", "probabilities"]
 Where = Callable[[int], str]
 

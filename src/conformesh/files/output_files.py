@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats
 from conformesh.files.memberships import Memberships
 from conformesh.files.tables import (
     CLASSES,
@@ -33,8 +33,6 @@ ARRAYS = ("probabilities", "logits", "outputs")  # what an NPZ may call them, be
 PREDICTED = ("predictions", "outputs", "prediction")  # and predictions of numbers
 ROLES = ("id", "label")  # columns beside the classes that need not be named
 SLACK = 1e-3  # how far a row of probabilities may sum from one
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,8 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from conformesh.common.array_types import Floats
 
 SMALL = 2_000_000  # bytes: up to here loading Polars takes longer than it saves
 WIDE = 50_000  # columns: beyond, Polars takes minutes
@@ -39,7 +40,6 @@ WITH_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?")
 BY_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}([,.][0-9]{3})+")  # 1,234 or 1.234: also 1234, for many people
 DIGIT = re.compile(r"[0-9]")
 
-Floats = NDArray[np.float64]
 
 csv.field_size_limit(2**30)  # a cell may hold the names of many thousand classes
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats
 from conformesh.graph.network import Network
 
 SPRINGS = 150  # devices for which a spring layout takes a small part of a second
-
-Floats = NDArray[np.float64]
 
 
 def drawn_places(network: Network, quick: bool = False) -> Floats:

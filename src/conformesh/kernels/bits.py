@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from conformesh.common.array_types import Ints
+
 Bits = NDArray[np.uint64]
 AT_ONCE = 2**22  # words that are combined at a time
 FEW = 32  # rows up to which unions are formed step by step for all at once

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Bools
 from conformesh.kernels.compilation import compiled
 
 Offsets = NDArray[np.int64]
 Rows = NDArray[np.int32]
-Bools = NDArray[np.bool_]
 FEW = 4  # senders that are looked up one by one
 VISITS = 10  # edges that a walk looks at for each row, about: the work of a walk is counted in these
 

@@ -19,11 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from conformesh.common.array_types import Bools, Floats, Ints
+
 TINY = 1e-9  # entries of a tableau are ratios of small determinants, or nothing
 SLACK = 0.01  # slopes are whole numbers over such determinants: less is rounding
 STEPS = 100_000  # of one batch of problems; far more than any needs

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Ints
 from conformesh.kernels.replies import HALF, LOWEST
 
-Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
 RAW = 63  # in place of the low bits of differences: keys are written as they are
 ONE = np.uint64(1)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from conformesh.common.array_types import Ints
+
 _SIGN = np.int64(-(2**63))
 
 

@@ -15,11 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Array, Bools, Floats
 from conformesh.kernels.compilation import compiled
-
-Array = NDArray[Any]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 ONE = 2**50
 UNIT = 2.0**-50

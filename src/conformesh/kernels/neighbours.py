@@ -22,10 +22,10 @@ from weakref import ref
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Array
 from conformesh.kernels.compilation import compiled
 from conformesh.kernels.threads import alone, in_blocks
 
-Array = NDArray[Any]
 Offsets = NDArray[np.int64]
 Rows = NDArray[np.int32]
 

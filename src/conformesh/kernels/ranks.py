@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Ints
 from conformesh.common.names import device_name, natural_order, unknown
 from conformesh.common.notes import note
 
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 Alpha = float | str | Decimal | Fraction
-Ints = NDArray[np.int64]
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.kernels.compilation import compiled
 from conformesh.kernels.threads import in_blocks
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 FEW = 32  # segments that are searched one by one
 
 

@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Array, Ints
 from conformesh.kernels.compilation import compiled
 from conformesh.kernels.graph import edges_of_rows
 from conformesh.kernels.neighbours import equal_is_same, unsigned
-
-Array = NDArray[Any]
-Ints = NDArray[np.int64]
 
 
 class Spreading:

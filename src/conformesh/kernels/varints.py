@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Ints
+
 Bytes = NDArray[np.uint8]
-Ints = NDArray[np.int64]
 LONGEST = 9  # bytes of an int64 that is not negative
 _LIMITS = 2 ** (7 * np.arange(1, LONGEST, dtype=np.int64))
 

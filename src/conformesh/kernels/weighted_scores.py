@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.common.arrays import as_array, note_large_integers
 from conformesh.kernels.segments import (
     count_at_most,
@@ -23,9 +24,6 @@ from conformesh.kernels.segments import (
     sort_segments,
     take_segments,
 )
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformesh.common.array_types import Floats
 from conformesh.common.progress import Progress
 from conformesh.common.quantities import in_bits, several
 from conformesh.common.random_streams import Rng, seed_of
@@ -45,7 +46,6 @@ from conformesh.results.certificate import Kind
 from conformesh.scores import Score, as_score
 from conformesh.table import Table, as_network
 
-Floats = NDArray[np.float64]
 By = Literal["bits", "rounds"]
 PAPER = "Wen2025"  # whose methods stand beside E-DCP
 

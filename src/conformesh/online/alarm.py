@@ -26,11 +26,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformesh.common.array_types import Bools, Floats, Ints
 from conformesh.common.names import unknown
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 LEAST = 2.0**-64  # no p-value counts as less: a u of 0 must not win all there is
 STAKE_STEPS = 50  # steps in which about a third of the capital is staked

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from conformesh.common.array_types import Bools, Ints
 
 
 def spread(values: NDArray[Any], shape: tuple[int, ...], what: str, one: str) -> NDArray[Any]:

@@ -17,17 +17,15 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Bools, Floats, Ints
 from conformesh.common.names import unknown
 from conformesh.graph.network import Network
 from conformesh.graph.weights import metropolis
 from conformesh.online import bounds
 from conformesh.online.bounds import SMALLEST, Gap
-from conformesh.online.integrators import Bools, Floats, QuantileTracker
+from conformesh.online.integrators import QuantileTracker
 from conformesh.online.learners import PID, SFOGD, Learner
-
-Ints = NDArray[np.int64]
 
 
 class Links:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from conformesh.common.array_types import Bools, Floats
 
 
 class History(NamedTuple):
@@ -77,9 +77,6 @@ def remembered(past: History, score: Floats, seen: NDArray[np.bool_]) -> History
     values = past.values.copy()
     values[rows, past.taken[rows] % values.shape[1]] = score[rows]
     return History(values, past.taken + seen)
-
-
-Bools = NDArray[np.bool_]
 
 
 class Levels(NamedTuple):

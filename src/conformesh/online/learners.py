@@ -14,11 +14,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Bools, Floats
 from conformesh.online.integrators import (
     ACI,
-    Bools,
     Decaying,
-    Floats,
     History,
     QuantileTracker,
     remembered,

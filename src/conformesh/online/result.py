@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Bools, Floats, Ints
 from conformesh.files.atomic_writes import write_columns
 from conformesh.online.arrivals import Arrivals
 from conformesh.online.bounds import DeviceAccount
 from conformesh.online.couplings import Coupled, Past, Rule
-from conformesh.online.integrators import Bools, Floats
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(eq=False)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh import __version__
+from conformesh.common.array_types import Bools, Floats
 from conformesh.common.names import unknown
 from conformesh.engines.faulty import Weather
 from conformesh.graph.network import Network
@@ -24,7 +25,7 @@ from conformesh.kernels.ranks import check_alpha, explain_confidence
 from conformesh.online.arrivals import Arrivals, spread
 from conformesh.online.checkpoint import Checkpoint, CheckpointState, digest
 from conformesh.online.couplings import Coupled, Links, Rule
-from conformesh.online.integrators import ACI, Bools, Decaying, Floats
+from conformesh.online.integrators import ACI, Decaying
 from conformesh.online.learners import LEARNERS, Learner
 from conformesh.online.result import OnlineResult, Trail
 from conformesh.protocols.faults import Faults, as_faults

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import structs
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats
 from conformesh.pipeline.problems import Problem
 from conformesh.protocols.block import Answers
 from conformesh.results.lookup import axes_of
 from conformesh.results.result import Answer, Result
 from conformesh.results.summaries import lambda_notes
-
-Floats = NDArray[np.float64]
 
 
 def add_answers(blank: Result, outcome: Answers, problems: Sequence[Problem]) -> Result:

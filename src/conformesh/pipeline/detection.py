@@ -23,8 +23,9 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.common.notes import note
 from conformesh.common.random_streams import Rng, digest_of, recorded_seed, stream
 from conformesh.engines import Engine, fail_together
@@ -42,8 +43,6 @@ from conformesh.protocols.tally import CountQuestion, Flagged, RankCounts, sprea
 from conformesh.results.detection import Detection
 from conformesh.table import Table, as_network, known_devices
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 THINNED, PLAIN = "thinned", "plain"
 FDR_RULES = {
     THINNED: "proven: a random part of the scores, as if drawn from all devices together",

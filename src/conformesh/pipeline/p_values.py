@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.common.arrays import as_array
 from conformesh.common.names import natural_order, unknown
 from conformesh.common.notes import note
@@ -32,9 +33,6 @@ from conformesh.results.certificate import Cost
 from conformesh.results.p_values import PValues
 from conformesh.scores import Function, Score, as_score
 from conformesh.table import ColumnNames, Table, as_network, check_range, known_devices
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @fail_together

@@ -23,6 +23,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.common.arrays import note_alike
 from conformesh.common.names import natural_order, unknown
 from conformesh.common.random_streams import digest_of, stream
@@ -40,8 +41,6 @@ if TYPE_CHECKING:  # a device of a mesh without groups needs none of these
     from conformesh.protocols.groups import Grouping
     from conformesh.table import Table
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 MOST_PROBLEMS = 10_000  # thresholds of one call: more are most likely a product of parts that nobody meant
 
 

@@ -26,14 +26,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.common.arrays import as_array, as_rows
 from conformesh.common.names import device_name, natural_order
 from conformesh.common.random_streams import Rng, seed_of
 from conformesh.guarantee import Weighting
 from conformesh.kernels.ranks import LARGEST_SUM, WEIGHT_BITS, as_levels
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Ratio = Callable[[Any], Any]
 Weigh = Callable[[Any, str], Any]
 SPARE_BITS = 12  # of a weight beyond those that the number of scores needs: rounding costs 2^-12 of one score in all

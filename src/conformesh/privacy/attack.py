@@ -20,11 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.graph.network import Network
 from conformesh.graph.weights import Weights
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 UNIT = 2.0**-53  # relative error of a number on a wire of 64 bits
 PRIME = 2**31 - 1  # products of two remainders fit into 63 bits
 CUTS = 10.0 ** -np.arange(6, 16)  # singular values below such a part of the largest are left out

@@ -15,9 +15,9 @@ import math
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from conformesh.common.array_types import Floats
+
 GridName = Literal["auto", "linear", "powers", "logit"]
 OCTAVES = 16  # of a grid without a range: from 2 to the power of -16 up to 2 to the power of 16
 TOP = 1 + 2.0**-16  # of a logit grid: sums of probabilities, rounded, are sometimes a little above 1

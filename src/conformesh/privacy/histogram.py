@@ -46,15 +46,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.kernels.ranks import exact_number
 from conformesh.privacy.grids import GridName, check_grid, grid_points
 from conformesh.privacy.inflation import Inflation, inflation, omega
 from conformesh.privacy.noise import Shares, Stream, exact_epsilon, rounded_p
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Mixture = Literal["sizes", "equal", "given"]
 Unit = Literal["score", "device"]
 

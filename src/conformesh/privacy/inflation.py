@@ -62,7 +62,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from conformesh.privacy.noise import Floats, law, negative_binomial, rounded_p
+from conformesh.common.array_types import Floats
+from conformesh.privacy.noise import law, negative_binomial, rounded_p
 
 GRAIN = 1000  # I is a multiple of 1/GRAIN scores: fine enough not to matter, coarse enough to print
 SHARP = 1.005  # the bound over [1, R] exceeds the largest omega at the ends of its pieces by at most this factor

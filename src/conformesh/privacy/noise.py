@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats
 from conformesh.kernels.ranks import exact_number
 
 Stream = Callable[[int], bytes]
-Floats = NDArray[np.float64]
 
 SMALLEST, LARGEST = Fraction(1, 1000), Fraction(50)  # epsilon of one count: tables of 70,000 numbers, and of two
 BITS = 128  # of uniform randomness for one negative binomial number

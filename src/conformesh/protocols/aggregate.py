@@ -22,8 +22,8 @@ from typing import Literal
 from typing import Protocol as TypingProtocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Ints
 from conformesh.common.names import unknown
 from conformesh.graph.network import Network
 from conformesh.kernels.graph import breadth_first
@@ -34,7 +34,6 @@ from conformesh.protocols.flood import everybody, everybodys_numbers
 from conformesh.protocols.messages import Each, Packets, Protocol, narrow_type
 from conformesh.protocols.tree import Turns, grow
 
-Ints = NDArray[np.int64]
 LARGEST_TABLE = 3000  # devices up to which a table of the numbers of all devices is of reasonable size
 # Price of flooding: the devices near each device are counted around all devices up to the first number of devices, and
 # around as many as the second number beyond. The choice of `auto` depends on these two, so all devices must agree.

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats
 from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.weights import constant_rate, constant_weights
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -20,7 +20,6 @@ from conformesh.protocols.consensus import EXACT, agreed_mean, rounds_to_shrink,
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.wire import Wire
 
-Floats = NDArray[np.float64]
 ANCHORS = ("average", "average-rank", "min")
 LARGEST = 1e300  # of a quantile that is averaged: sums over neighbours, weighted, must stay below 1.8e308
 AGREEMENT = 1e-6  # each averaging shrinks the disagreement at least this much

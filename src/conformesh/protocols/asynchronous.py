@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.kernels.compilation import expect
 from conformesh.kernels.pinball import DEGREE, admm_step
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -29,8 +29,6 @@ from conformesh.protocols.block import Block
 from conformesh.protocols.ladder import LadderCounting
 from conformesh.protocols.messages import Packets, Protocol, Tell
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 RELAXATION = 0.5  # how far a number moves towards what was heard: below 1, so that losses do no harm
 CENTRES = 5  # how often the regulariser is centred, evenly over the rounds
 LIGHT = 0.05  # of the scores of a device: what the regulariser weighs in the end, each time less by one factor

@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.graph.network import Network
 from conformesh.graph.weights import Weights
 from conformesh.protocols.block import Block
@@ -33,8 +33,6 @@ from conformesh.protocols.messages import Protocol, Sum
 from conformesh.protocols.projection import check_memory, default_rounds
 from conformesh.protocols.wire import Wire
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 LARGEST_DENSE = 1500  # devices up to which all eigenvalues are computed: K x K matrices, a few seconds
 DISTINCT = 1e-9  # eigenvalues nearer than this, relative to the largest, are one
 

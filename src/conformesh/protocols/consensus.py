@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats
 from conformesh.graph.weights import Weights
 from conformesh.kernels.compilation import expect
 from conformesh.kernels.drift import drift
@@ -27,7 +28,6 @@ from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Extreme, Max, Min, Protocol, Sum
 from conformesh.protocols.wire import Wire
 
-Floats = NDArray[np.float64]
 EXACT = Wire(64)
 
 

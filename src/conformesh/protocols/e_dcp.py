@@ -39,6 +39,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.kernels.ranks import AUTO
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -61,8 +62,6 @@ from conformesh.protocols.top_k import by_flooding, can_flood
 from conformesh.protocols.waves import Found, Pace, by_waves, searched
 from conformesh.results.certificate import Certificate, too_few
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # from which the default is chosen
 TYPICAL = math.log(1000)  # of the number of scores in the choice: it changes the choice little
 SCHEDULES = (AUTO, "top-k", "window", "count")

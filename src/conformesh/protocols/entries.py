@@ -32,6 +32,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Ints
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.kernels.ranks import Demand
 from conformesh.kernels.varints import read_at, written
@@ -40,7 +41,6 @@ from conformesh.protocols.block import Answers, Block, signed
 from conformesh.protocols.messages import Gather, Gathered, Gathering, Packets
 from conformesh.results.certificate import Certificate, too_few
 
-Ints = NDArray[np.int64]
 POINTS = 8  # order statistics of a device, for each level
 NEAR = 1.8  # most of them lie within so many standard deviations of the level, as that of independent scores varies
 FAR = 4.0  # and one so many times as far from the end as the level: devices need not be alike

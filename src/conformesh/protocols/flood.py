@@ -21,13 +21,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Ints
 from conformesh.kernels.bits import Bits, marked, marks, unions, words_for
 from conformesh.kernels.segments import take_segments
 from conformesh.kernels.varints import lengths, read, read_at, written
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Packets, Protocol, Quiet, Tell, Told
 
-Ints = NDArray[np.int64]
 SHORT = 16  # bytes up to which entries are copied by rows of a table
 
 

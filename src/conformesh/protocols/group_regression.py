@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Bools, Floats, Ints
 from conformesh.kernels.group_fit import Bends, Vertices, first_vertex, improved, leaning
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import Total
@@ -39,9 +39,6 @@ from conformesh.protocols.messages import Protocol
 from conformesh.protocols.quantiser import agree_on_ends
 from conformesh.results.certificate import Certificate
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 MANY = 50  # atoms, above which not every score is hidden in turn
 FEW = 3  # scores of a cell that are named rather than counted
 LONG = 8  # splits by value after which ends are named

@@ -27,6 +27,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.common.names import natural_order, unknown
 from conformesh.files.memberships import EVERYONE, Atom, name_of
 from conformesh.kernels.keys import from_keys
@@ -38,8 +39,6 @@ from conformesh.protocols.e_dcp import EDCP, best_width, in_rounds, search, with
 from conformesh.protocols.messages import Protocol
 from conformesh.results.certificate import Certificate
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 ENOUGH = 70  # scores of an atom, from which on its own rank is better than what it shares with others
 
 

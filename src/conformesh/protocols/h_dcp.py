@@ -24,6 +24,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.graph.weights import WEIGHTS, Weights
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.averages import WAYS, Gossip
@@ -36,8 +37,6 @@ from conformesh.protocols.spectral import check_weights, mixing_weights
 from conformesh.protocols.wire import Wire
 from conformesh.results.certificate import Certificate, too_few
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 AUTO_ROUNDS = 10_000  # beyond this the library does not go on its own accord
 
 

@@ -19,17 +19,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Bools, Floats, Ints
 from conformesh.graph.network import Network
 from conformesh.kernels.graph import breadth_first
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Packets, Protocol, Tell
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 HALVINGS = 14  # rungs on each side of the estimate, each half as far away as the one before
 RUNGS = 2 * HALVINGS + 2
 ENDS, LADDER, COUNTS, ANSWER = range(4)  # what a message is about; its first number

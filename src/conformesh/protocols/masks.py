@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Ints
 from conformesh.common.random_streams import fresh_bytes
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import Aggregator, Total
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from conformesh.privacy.account import Account
 
 Words = NDArray[np.uint32]
-Ints = NDArray[np.int64]
 LABEL = b"conformesh masks 2"  # separates these keys and signatures from all others made with the same certificates
 BITS = 32  # of a masked number
 LARGEST = 2**31 - 1  # largest sum: beyond it positive and negative numbers cannot be told apart

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Ints
 from conformesh.kernels.bits import Bits, from_column, marked, marks, moved, unions, words_for
 from conformesh.kernels.items import Lists
 from conformesh.kernels.replies import LOWEST
 
-Ints = NDArray[np.int64]
 AT_ONCE = 2**22  # scores whose weights are added up at a time
 
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Array
 from conformesh.graph.network import Network
 from conformesh.protocols.messages import (
     DIMENSIONS,
     TYPES,
-    Array,
     Each,
     Kind,
     Message,

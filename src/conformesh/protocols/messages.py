@@ -31,9 +31,9 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Array
 from conformesh.kernels.segments import take_segments
 
-Array = NDArray[Any]
 T = TypeVar("T")
 
 # What can travel, in the order of the codes in frames, and how many dimensions a device's row may have.

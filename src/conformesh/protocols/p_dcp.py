@@ -38,8 +38,8 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.common.quantities import several
 from conformesh.kernels.ranks import AUTO, GIVEN, Demand, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -53,8 +53,6 @@ from conformesh.protocols.options import check_choice, option
 from conformesh.results.certificate import Certificate, Noise
 from conformesh.scores.base import Score
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 POINTS = 2**14  # of a grid that is searched without noise
 COARSE = 0.005  # more scores than this part of all at or below the threshold, beyond those required, deserve a note
 MOST_TOLD = 64  # totals that a result lists

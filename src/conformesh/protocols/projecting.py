@@ -14,11 +14,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats
 from conformesh.protocols.bounds.tracked import added_noise
 
-Floats = NDArray[np.float64]
 RIDGES = np.array([1e-15, *(10.0**-e for e in range(13, -1, -1))])
 EXCHANGE = 15.0
 MOST = 0.1  # of a score: what round-off may not exceed

@@ -21,8 +21,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Bools, Floats, Ints
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Block
 from conformesh.protocols.bounds.tracked import Interval, combination, epsilon, whole_counts
@@ -30,9 +30,6 @@ from conformesh.protocols.messages import Packets, Tell
 from conformesh.protocols.projecting import ProjectedRows, combined
 from conformesh.protocols.quantiser import Quantiser, edges_over
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 TOGETHER = 16  # messages that are taken together
 PAST = 4  # earlier rows of its own that a device keeps: as in accelerated gossip, they show where it is heading
 COPIES = 7 + PAST  # of every row, that a round holds at a time

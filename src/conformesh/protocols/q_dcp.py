@@ -24,6 +24,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.common.quantities import several
 from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.weights import constant_weights
@@ -51,8 +52,6 @@ from conformesh.protocols.spectral import estimate_spectrum
 from conformesh.protocols.wire import Wire
 from conformesh.results.certificate import Certificate, Kind, too_few
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 MOST_FALSE_ALARMS = 0.05  # chance that a device warns of a threshold that is right, scores being alike
 FALL = 2.5  # the scale of the continuation falls this much from one run to the next
 

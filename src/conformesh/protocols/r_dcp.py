@@ -29,8 +29,8 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats
 from conformesh.common.names import listed
 from conformesh.common.quantities import several
 from conformesh.kernels.ranks import LARGEST_SUM, DeviceRanks
@@ -43,8 +43,6 @@ from conformesh.protocols.reports import MOST_BINS, Report, ends_read, ends_said
 from conformesh.protocols.trimming import Trimmed, Trimming
 from conformesh.results.certificate import Certificate
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 HEARD = "who was heard so far does not depend on the scores, which nobody checked"
 UNSIGNED = "no device changes what it passes on for others, which nobody checked"
 

@@ -16,13 +16,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.kernels.varints import read, written
 from conformesh.protocols.quantiser import edges_between
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 ENDS, REPORT = 1, 2
 MOST_BINS = 2**16
 _NUMBERS = np.dtype("<f8")

@@ -20,8 +20,8 @@ Message     three numbers per round, nine per round of a maximum; one or two int
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats
 from conformesh.common.names import unknown
 from conformesh.common.random_streams import stream
 from conformesh.graph.network import Network
@@ -30,7 +30,6 @@ from conformesh.graph.weights import WEIGHTS, Weights, best_constant, constant_w
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Max, Min, Protocol, Sum
 
-Floats = NDArray[np.float64]
 MAX_ROUNDS = 200_000
 FIRST_PHASE = 8
 LOST_DIGITS = 1e-5  # a phase that shrank v more than this is long enough: a longer one would lose precision

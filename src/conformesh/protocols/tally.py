@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.kernels.keys import from_keys
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import Total
@@ -31,8 +31,6 @@ from conformesh.protocols.flood import everybody
 from conformesh.protocols.messages import Packets, Protocol
 from conformesh.results.certificate import Cost
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 AT_ONCE = 2**22  # counts that all devices together hold at a time
 
 

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Ints
 from conformesh.kernels import replies as written
 from conformesh.kernels.compilation import compiled
 from conformesh.kernels.items import packets_of
@@ -36,7 +37,6 @@ from conformesh.protocols.block import Block
 from conformesh.protocols.merged_scores import MergedScores, Runs, ScoreReport
 from conformesh.protocols.messages import Packets, Protocol, Tell, Told
 
-Ints = NDArray[np.int64]
 LIKELY, SPARE = 3, 12  # a device says at first so many times its share of the k largest, and so many more
 LARGEST_FLOOD = 2**28  # scores that all devices together may hold at the end: each has its own list of k
 LARGEST_TABLE = 2**33  # bits that the devices of one table may take: where they are more, there are several tables

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Ints
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Each, Packets, Protocol, Quiet, narrow_type
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Ints
 from conformesh.kernels.ranks import DeviceRanks
 from conformesh.protocols.reports import Report
 
-Ints = NDArray[np.int64]
 _FITS = 2**62  # beyond which sums are formed of Python's integers
 
 

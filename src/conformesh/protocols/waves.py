@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.kernels import replies as written
 from conformesh.kernels.compilation import compiled, expect
 from conformesh.kernels.keys import from_keys, to_keys
@@ -59,8 +60,6 @@ from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Packets, Protocol, Quiet, Tell
 from conformesh.protocols.tree import Sapling, TreeLevel, Turns, explore
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 NEW, LAST_LOW, LAST_HIGH, OPEN, RAW = range(5)  # how an end of a bracket is written
 ENDS_FINE = (24, 5)  # bits of a bracket's only finite end, and from one end to the other: they are guesses
 PIECES, BIAS, BENT, MOST_BENT, TRUSTED = 0.25, 1e-4, 0.22, 0.1, 0.5  # by which a guess may be off, see `half_width`

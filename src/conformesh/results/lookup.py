@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.common.arrays import as_array
 from conformesh.common.names import natural_order
 from conformesh.files.memberships import EVERYONE, Atom, Memberships
@@ -22,8 +22,6 @@ from conformesh.scores.centres import centre_name
 if TYPE_CHECKING:
     from conformesh.results.result import Result
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 GROUP, SIDE, CENTRE, WEIGHT, CLASS = "group", "side", "centre", "weight", "class"
 
 

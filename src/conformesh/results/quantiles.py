@@ -12,6 +12,7 @@ from msgspec import Meta, field, json, structs
 from numpy.typing import NDArray
 
 from conformesh import __version__
+from conformesh.common.array_types import Floats
 from conformesh.common.quantities import several
 from conformesh.files.schemas import checked
 from conformesh.kernels.ranks import exact_alpha, exact_number
@@ -20,7 +21,6 @@ from conformesh.privacy.rank_errors import read_quantile
 from conformesh.results.certificate import KINDS, Devices, Noise
 from conformesh.results.encoding import SavedArray, SavedCost, aligned
 
-Floats = NDArray[np.float64]
 FORMAT = "conformesh-quantiles/1"
 
 

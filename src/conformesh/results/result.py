@@ -18,6 +18,7 @@ from msgspec import Meta, Struct, field, structs
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh import __version__
+from conformesh.common.array_types import Floats
 from conformesh.common.arrays import as_array, check_index, columns_of
 from conformesh.common.names import natural_order, unknown
 from conformesh.files.json_numbers import number
@@ -45,8 +46,6 @@ from conformesh.scores.losses import Loss, as_loss
 
 if TYPE_CHECKING:
     from conformesh.graph.network import Network
-
-Floats = NDArray[np.float64]
 
 
 class UnknownPart(ValueError, KeyError):  # noqa: N818 - what it is, not that it is an error

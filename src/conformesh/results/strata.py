@@ -9,12 +9,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformesh.common.array_types import Bools, Floats
 from conformesh.common.arrays import as_array
 from conformesh.results.evaluation import Coverage
 from conformesh.scores.draws import Rng, generator_of
 
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 SIZES = (1, 3, 10, 100, 1000)  # of label sets, the largest of each stratum: those of [Angelopoulos2021]
 STRATA = 5  # of numbers, with about equally many rows each
 SHOWN = 6  # parts of a direction

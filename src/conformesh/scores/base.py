@@ -14,14 +14,12 @@ from typing import Any, ClassVar, Literal, NoReturn, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformesh.common.array_types import Array, Bools, Floats
 from conformesh.common.arrays import as_array, as_numbers, check_index, columns_of
 from conformesh.common.names import unknown
 from conformesh.common.notes import note
 from conformesh.scores.draws import PREDICTION, Rng
 
-Array = NDArray[Any]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 Task = Literal["classification", "regression"]
 Reads = Literal["probabilities", "logits"]
 

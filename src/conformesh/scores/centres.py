@@ -18,14 +18,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.common.arrays import as_rows
 from conformesh.common.random_streams import seed_of
 from conformesh.scores.draws import Rng, drawn_by_key, drawn_by_rng
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 WHOLE = 2**16  # sum of the weights of an input at all centres: 16 bits leave 36 of the 52 exact ones for scores
 FAR = 1e150  # bandwidths; larger distances are cut here so that their squares stay finite
 CHUNK = 1 << 14  # rows whose weights are computed together: bounds memory, any value gives the same weights

@@ -13,14 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from conformesh.common.array_types import Array, Bools, Floats, Ints
 from conformesh.scores.base import (
     LARGEST,
-    Array,
-    Bools,
     ClassificationScore,
-    Floats,
     Reads,
     checked_table,
     per_row,
@@ -29,8 +27,6 @@ from conformesh.scores.base import (
     true_labels,
 )
 from conformesh.scores.draws import CALIBRATION, PREDICTION, Rng, drawn_by_key, drawn_by_rng, drawn_by_row
-
-Ints = NDArray[np.int64]
 
 
 class _OneMinus(ClassificationScore):

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats
 from conformesh.common.names import device_name
 from conformesh.common.random_streams import Rng as Rng  # noqa: PLC0414 - as scores take it, and found here
 from conformesh.common.random_streams import seed_of
 
-Floats = NDArray[np.float64]
 CALIBRATION, PREDICTION = "calibration", "prediction"
 
 

@@ -14,12 +14,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformesh.common.array_types import Array, Bools, Floats
 from conformesh.common.arrays import as_array
 from conformesh.scores.base import (
-    Array,
-    Bools,
     ClassificationScore,
-    Floats,
     RegressionScore,
     Score,
     labels_of,

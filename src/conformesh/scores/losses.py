@@ -19,12 +19,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformesh.common.array_types import Bools, Floats, Ints
 from conformesh.common.arrays import as_array
 from conformesh.common.names import unknown
 from conformesh.scores import LAC, as_score, get_score
-from conformesh.scores.base import Bools, ClassificationScore, Floats, Task, checked_table, labels_of, numeric, per_row
+from conformesh.scores.base import ClassificationScore, Task, checked_table, labels_of, numeric, per_row
 
-Ints = NDArray[np.int64]
 NOISE = 1e-12  # of the bound: a rise, or a step out of range, that is only round-off
 NOT_MONOTONE = (
     "risk control needs losses that never rise as lambda grows. A price for the size of the set, and an error rate "

@@ -18,9 +18,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from conformesh.common.array_types import Array, Floats
 from conformesh.common.arrays import check_index, note_large_integers
 from conformesh.common.notes import note
-from conformesh.scores.base import Array, Floats, RegressionScore, numeric, per_row, same_length
+from conformesh.scores.base import RegressionScore, numeric, per_row, same_length
 
 
 class _Band(RegressionScore):

@@ -19,6 +19,7 @@ from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.validation import check_is_fitted
 
+from conformesh.common.array_types import Floats
 from conformesh.common.names import unknown
 from conformesh.common.notes import note
 from conformesh.files.memberships import Memberships
@@ -32,7 +33,6 @@ from conformesh.scores.losses import Loss
 from conformesh.sklearn.rows import ALONE, Rows, rows_by_device, split_rows, taken
 from conformesh.table import Table, as_network
 
-Floats = NDArray[np.float64]
 AUTO = "auto"
 TRAINED = ("estimator_", "scale_estimator_", "scale_floor_", "_trained", "_training_digest")
 AGREED = ("result_", "table_", "network_", "score_", "_keywords", "_is_by_class")

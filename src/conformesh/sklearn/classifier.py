@@ -12,6 +12,7 @@ from sklearn.base import ClassifierMixin, clone
 from sklearn.utils.metaestimators import available_if
 
 from conformesh.api import calibrate, control
+from conformesh.common.array_types import Floats
 from conformesh.files.memberships import Memberships
 from conformesh.kernels.ranks import Alpha, explain_confidence
 from conformesh.results.evaluation import Evaluation, RiskEvaluation
@@ -19,7 +20,7 @@ from conformesh.results.result import Result, columns_among
 from conformesh.scores import Score
 from conformesh.scores.base import Task
 from conformesh.scores.losses import Loss, as_loss
-from conformesh.sklearn.base import AUTO, Floats, MeshEstimator, as_list
+from conformesh.sklearn.base import AUTO, MeshEstimator, as_list
 from conformesh.sklearn.rows import labels_of
 
 

@@ -14,12 +14,13 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_predict
 
 from conformesh.api import calibrate
+from conformesh.common.array_types import Floats
 from conformesh.kernels.ranks import Alpha, exact_alpha, explain_confidence
 from conformesh.pipeline.p_values import up
 from conformesh.results.result import Result
 from conformesh.scores import two_sided
 from conformesh.scores.base import Task
-from conformesh.sklearn.base import AUTO, Floats, MeshEstimator, is_fitted
+from conformesh.sklearn.base import AUTO, MeshEstimator, is_fitted
 from conformesh.sklearn.rows import labels_of, rows_in
 
 SCALED = "normalised-residual"

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import _safe_indexing, column_or_1d, indexable
 
+from conformesh.common.array_types import Floats
 from conformesh.common.arrays import as_array, as_rows, check_index, columns_of
 from conformesh.common.names import device_name, natural_order, unknown
 from conformesh.files.memberships import Memberships
@@ -21,7 +22,6 @@ from conformesh.table import Table
 
 ALONE = "0"  # the device of rows that name none
 Names = NDArray[np.str_]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

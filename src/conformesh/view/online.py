@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Ints
 from conformesh.graph.network import Network
 from conformesh.online.bounds import DeviceAccount
-from conformesh.online.result import Ints, OnlineResult, RunningCounts
+from conformesh.online.result import OnlineResult, RunningCounts
 from conformesh.view.recording import Recording
 from conformesh.view.trace import (
     SHARES,

@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Array, Ints
 from conformesh.engines.base import Observer, drive, keeps, refuse_losses
 from conformesh.engines.mpi.exchange import Exchange, stamp_of
 from conformesh.engines.mpi.halo import Halo
@@ -53,8 +53,6 @@ from conformesh.protocols.messages import (
 )
 from conformesh.results.certificate import Cost
 
-Array = NDArray[Any]
-Ints = NDArray[np.int64]
 T = TypeVar("T")
 FORGOTTEN = 64  # shapes whose tables are kept
 

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Array, Ints
 from conformesh.engines.mpi.halo import Halo
 from conformesh.protocols.messages import Packets
 
-Array = NDArray[Any]
-Ints = NDArray[np.int64]
 STAMP = 8  # bytes; a segment is a multiple of that, so every number is aligned
 KEPT = 16  # shapes whose buffers are kept
 

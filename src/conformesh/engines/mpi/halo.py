@@ -15,10 +15,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Ints
 from conformesh.graph.network import Network
 from conformesh.protocols.block import edges_of
 
-Ints = NDArray[np.int64]
 Rows = NDArray[np.int32]
 
 

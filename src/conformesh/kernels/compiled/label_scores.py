@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Array, Floats
 from conformesh.kernels.compiled import loop
 from conformesh.kernels.label_scores import LARGEST, ONE, SLACK, UNIT
-
-Array = NDArray[Any]
-Floats = NDArray[np.float64]
 
 FEW = 8  # so many labels are sorted rather than halved once more; 4 to 16 measured alike
 

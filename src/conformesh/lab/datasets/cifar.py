@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from conformesh.lab.datasets.images import ImageData, Ints, Pixels, as_labels
+from conformesh.common.array_types import Ints
+from conformesh.lab.datasets.images import ImageData, Pixels, as_labels
 from conformesh.lab.datasets.pickles import read_pickled
 
 SIDE, CHANNELS = 32, 3

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Ints
 from conformesh.common.random_streams import Rng, seed_of, stream
 
 TRAINING = 80  # images for the classifier, equally many of each digit
 LEAST = 3  # images that every device has: one to calibrate with, two to test on
 UNEVENNESS = 0.5  # concentration of the Dirichlet draws; smaller is more uneven
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Ints
+
 Pixels = NDArray[np.uint8]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

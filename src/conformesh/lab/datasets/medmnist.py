@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.lab.datasets.images import ImageData, Ints, Pixels, as_labels
+from conformesh.common.array_types import Ints
+from conformesh.lab.datasets.images import ImageData, Pixels, as_labels
 
 
 def read_medmnist(path: Path, held: str = "test") -> ImageData:

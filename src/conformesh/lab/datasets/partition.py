@@ -10,12 +10,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from conformesh.common.array_types import Ints
 from conformesh.common.names import unknown
 from conformesh.common.random_streams import Rng, seed_of, stream
-
-Ints = NDArray[np.int64]
 
 
 class Spread(NamedTuple):

@@ -18,12 +18,10 @@ import operator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats
 from conformesh.common.random_streams import Rng, seed_of, stream
 from conformesh.files.model_outputs import ModelOutputs
-
-Floats = NDArray[np.float64]
 
 MODEL = 7  # key of the classes: every seed draws its examples from the same model
 FEATURES = 24

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats
 from conformesh.common.names import unknown
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import Alpha, Requirement
@@ -26,7 +27,6 @@ from conformesh.pipeline.solver import Batch, solve_draws
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Message, Pool, Tell
 
-Floats = NDArray[np.float64]
 ANY = "any"  # nobody has said what scores look like: each draw has another shape
 # Seconds that one run may take. On a network of a thousand devices most methods take less than one; projection gossip
 # and averaging over a long chain take minutes, and their cost would not make them the method to use.

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conformesh.common.array_types import Ints
 from conformesh.common.names import unknown
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES, build
 
-Ints = NDArray[np.int64]
 # Devices. Measured on 2 cores with 50 scores on each device of a torus: on 1,000 devices all ways but one end within
 # the time limit of a run, and the whole table takes about 15 seconds; on 4,000 devices four of them are stopped.
 SIMULATED_UP_TO = 1_000

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Ints
 from conformesh.common.names import unknown
 from conformesh.common.progress import Progress
 from conformesh.common.quantities import in_bytes, in_count, in_time
@@ -29,7 +30,6 @@ from conformesh.methods import Way, get_method, ways_of
 from conformesh.protocols.block import Block
 from conformesh.results.certificate import Kind
 
-Ints = NDArray[np.int64]
 Sort = Literal["time", "bytes", "rounds"]
 SORTS: tuple[Sort, ...] = ("time", "bytes", "rounds")
 KIND_ORDER: tuple[Kind, ...] = ("counted", "counted with noise", "bounded", "assumed", "none")

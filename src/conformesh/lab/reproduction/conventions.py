@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from conformesh.common.array_types import Floats
 from conformesh.engines.simulator import Simulator
 from conformesh.graph.network import Network
 from conformesh.graph.weights import constant_weights
@@ -50,7 +51,6 @@ from conformesh.protocols.q_dcp import Knobs, admm
 from conformesh.protocols.wire import Wire
 from conformesh.results.certificate import Certificate, Cost
 
-Floats = NDArray[np.float64]
 TIE = 1e-9  # at exact ties of ranks float noise would decide; the tie counts
 
 

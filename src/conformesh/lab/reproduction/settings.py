@@ -16,14 +16,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.common.random_streams import stream
 from conformesh.files.model_outputs import ModelOutputs, read_model_outputs
 from conformesh.lab.datasets.partition import partition
 from conformesh.lab.datasets.synthetic import synthetic_outputs
 from conformesh.lab.sweeps.sources import NetworkSpec
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Pair = tuple[Floats, Floats]
 Kind = Literal["logits", "confidences"]
 Shares = Literal["equal", "random"]

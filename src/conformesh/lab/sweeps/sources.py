@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.common.names import natural_order
 from conformesh.common.random_streams import stream
 from conformesh.files.model_outputs import ModelOutputs, read_model_outputs
@@ -27,8 +28,6 @@ from conformesh.lab.datasets.partition import partition, split_rows
 from conformesh.lab.datasets.synthetic import synthetic_outputs
 from conformesh.scores import Score, get_score
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Options = tuple[tuple[str, Any], ...]  # names and values, sorted: what can be a key of a cache
 
 

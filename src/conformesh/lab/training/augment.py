@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from conformesh.common.array_types import Ints
 from conformesh.common.random_streams import stream
-from conformesh.lab.datasets.images import Ints, Pixels
+from conformesh.lab.datasets.images import Pixels
 from conformesh.lab.training.recipe import Recipe
 from conformesh.lab.training.torch_extra import needs_torch
 

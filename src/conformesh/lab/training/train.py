@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.lab.datasets.images import ImageData, Ints, Pixels
+from conformesh.common.array_types import Ints
+from conformesh.lab.datasets.images import ImageData, Pixels
 from conformesh.lab.training.augment import Batches
 from conformesh.lab.training.checkpoint import TrainingCheckpoint
 from conformesh.lab.training.recipe import Recipe, learning_rate

@@ -22,10 +22,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Floats, Ints
 from conformesh.protocols.bounds.histogram import UNIT
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Pair = tuple[Floats, Floats]
 SLACK = 1 + 1e-6  # more than float64 loses in sums of up to 1e8 terms of one sign
 TINY = 1e-250  # more than products lose below the smallest normal number
