@@ -29,14 +29,14 @@ from conformesh.protocols.size_agreement import joint, on_its_own
 from conformesh.results.result import Result
 from conformesh.scores.base import Score
 
-MethodProtocol = Callable[[Block, WeightedScores, tuple[Fraction, ...], Any], Gathering[Answers]]
-Needs = Literal["neighbours", "nothing", "server"]
-Weights = Literal["scores", "devices", "said", "none"]
-REACH: tuple[Needs, ...] = ("neighbours", "nothing", "server")  # the order of tables: first what needs no server
+_MethodProtocol = Callable[[Block, WeightedScores, tuple[Fraction, ...], Any], Gathering[Answers]]
+_Needs = Literal["neighbours", "nothing", "server"]
+_Weights = Literal["scores", "devices", "said", "none"]
+REACH: tuple[_Needs, ...] = ("neighbours", "nothing", "server")  # the order of tables: first what needs no server
 # The requirement of the paper's methods, and of the baselines that it compares them with.
 PUBLISHED = Requirement("paper", "ghost")
 # Fields of `Faults` under which messages or devices are missing for some rounds, but nobody lies.
-LOSSES = frozenset({"loss", "activation", "links"})
+_LOSSES = frozenset({"loss", "activation", "links"})
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class Description:
     """
 
     guarantee: str
-    needs: Needs
+    needs: _Needs
     sends: str
     paper: str
     summary: str
 
 
 @dataclass(frozen=True)
-class Execution:
+class _Execution:
     """How an engine, a plan and a comparison run a method.
 
     Attributes
@@ -88,7 +88,7 @@ class Execution:
 
 
 @dataclass(frozen=True)
-class FaultTolerance:
+class _FaultTolerance:
     """Which faults (fields of `Faults`) a method tolerates with given options, and the options to ask for then."""
 
     faults: Callable[[Any], frozenset[str]]
@@ -96,7 +96,7 @@ class FaultTolerance:
 
 
 @dataclass(frozen=True)
-class AsyncMode:
+class _AsyncMode:
     """How a method runs without rounds: `options` turns the options given into those that send only `Gather`.
 
     `is_signed` says whether each device must sign its entries, because others pass them on.
@@ -136,15 +136,15 @@ class Method:
         What it tells whom, and what a coalition of devices learns (`privacy.exposure`). None where nobody has said.
     """
 
-    protocol: MethodProtocol
+    protocol: _MethodProtocol
     options: type[Any]
     description: Description
     _: KW_ONLY
-    execution: Execution = Execution()
+    execution: _Execution = _Execution()
     requirement: Requirement | None = None
-    weights: Callable[[Any], Weights] = lambda options: "none"
-    tolerance: FaultTolerance = FaultTolerance(lambda options: frozenset())
-    async_mode: AsyncMode | None = None
+    weights: Callable[[Any], _Weights] = lambda options: "none"
+    tolerance: _FaultTolerance = _FaultTolerance(lambda options: frozenset())
+    async_mode: _AsyncMode | None = None
     private: bool = False
     score_options: Callable[[Score], Mapping[str, Any]] = lambda score: {}
     reveals: Reveals | None = None
@@ -180,8 +180,8 @@ METHODS: dict[str, Method] = {
             paper="",
             summary="exact pooled threshold by counting: no tuning, no approximation",
         ),
-        execution=Execution(variants="schedule"),
-        async_mode=AsyncMode(lambda options: replace(options, entries=True)),
+        execution=_Execution(variants="schedule"),
+        async_mode=_AsyncMode(lambda options: replace(options, entries=True)),
         weights=lambda options: "said" if options.entries else "scores",
         reveals=exposures.e_dcp,
     ),
@@ -195,9 +195,9 @@ METHODS: dict[str, Method] = {
             paper="Wen2025",
             summary="smoothed quantile regression by ADMM; right if s0 and epsilon0 are",
         ),
-        execution=Execution(per_alpha=True, kernels=("pinball",)),
-        tolerance=FaultTolerance(
-            lambda options: LOSSES if options.asynchronous else frozenset(), {"asynchronous": True}
+        execution=_Execution(per_alpha=True, kernels=("pinball",)),
+        tolerance=_FaultTolerance(
+            lambda options: _LOSSES if options.asynchronous else frozenset(), {"asynchronous": True}
         ),
         weights=lambda options: (
             "devices" if options.certify or options.continuation or options.asynchronous else "none"
@@ -214,12 +214,12 @@ METHODS: dict[str, Method] = {
             paper="Wen2025",
             summary="consensus on the histogram of quantised scores; no tuning",
         ),
-        execution=Execution(
+        execution=_Execution(
             variants="consensus",
             has_independent_draws=lambda options: options.rounds is not None and options.range is not None,
         ),
-        tolerance=FaultTolerance(
-            lambda options: LOSSES if options.consensus == "projection" else frozenset(), {"consensus": "projection"}
+        tolerance=_FaultTolerance(
+            lambda options: _LOSSES if options.consensus == "projection" else frozenset(), {"consensus": "projection"}
         ),
         weights=lambda options: "devices",
         reveals=exposures.h_dcp,
@@ -234,8 +234,8 @@ METHODS: dict[str, Method] = {
             paper="",
             summary="holds whatever some devices say: histograms, trimmed",
         ),
-        tolerance=FaultTolerance(lambda options: frozenset({"byzantine"})),
-        async_mode=AsyncMode(r_dcp.without_agreement, is_signed=True),
+        tolerance=_FaultTolerance(lambda options: frozenset({"byzantine"})),
+        async_mode=_AsyncMode(r_dcp.without_agreement, is_signed=True),
         weights=lambda options: "said",
         reveals=exposures.r_dcp,
     ),
@@ -292,7 +292,7 @@ METHODS: dict[str, Method] = {
             paper="Humbert2023",
             summary="quantile of the devices' quantiles, ranks chosen in closed form",
         ),
-        execution=Execution(per_alpha=True, has_independent_draws=lambda options: True),
+        execution=_Execution(per_alpha=True, has_independent_draws=lambda options: True),
         requirement=Requirement("exchangeable"),
         reveals=exposures.fedcp_qq,
     ),
@@ -306,7 +306,7 @@ METHODS: dict[str, Method] = {
             paper="Zhu2024",
             summary="histograms added up on a shared channel, with or without noise",
         ),
-        execution=Execution(has_independent_draws=lambda options: not options.noise and options.range is not None),
+        execution=_Execution(has_independent_draws=lambda options: not options.noise and options.range is not None),
         requirement=PUBLISHED,
         reveals=exposures.wfcp,
     ),
@@ -320,7 +320,7 @@ METHODS: dict[str, Method] = {
             paper="Vovk2005",
             summary="each device on its own",
         ),
-        execution=Execution(has_independent_draws=lambda options: True),
+        execution=_Execution(has_independent_draws=lambda options: True),
         requirement=Requirement("own"),
         reveals=exposures.local,
     ),
@@ -334,7 +334,7 @@ METHODS: dict[str, Method] = {
             paper="",
             summary="mean of local quantiles",
         ),
-        execution=Execution(per_alpha=True),
+        execution=_Execution(per_alpha=True),
         requirement=PUBLISHED,
         reveals=exposures.average,
     ),
@@ -351,7 +351,7 @@ class Way(NamedTuple):
         return self.method if self.variant is None else f"{self.method} {self.variant}"
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> _Needs:
         """Whom a device must be able to reach."""
         return METHODS[self.method].description.needs
 
@@ -418,8 +418,8 @@ def make_options(name: str, given: Mapping[str, Any]) -> Any:
     return method.options(**{key: as_option(value, hints[key], key) for key, value in given.items()})
 
 
-FUNCTIONS = ("calibrate", "control", "p_values", "quantiles", "detect")  # that take options of a method
-LEVELS = ("alpha", "alphas", "risk", "risks", "fdr")  # words for how often, or how much, a result may err
+_FUNCTIONS = ("calibrate", "control", "p_values", "quantiles", "detect")  # that take options of a method
+_LEVELS = ("alpha", "alphas", "risk", "risks", "fdr")  # words for how often, or how much, a result may err
 
 
 def check_keywords(function: str, method: str, given: Mapping[str, Any]) -> None:
@@ -439,15 +439,15 @@ def check_keywords(function: str, method: str, given: Mapping[str, Any]) -> None
 def _instead(function: str, key: str) -> str:
     """Return what to write instead of a keyword that a function does not have; nothing where that is not clear."""
     package = import_module("conformesh")
-    arguments = {name: [*signature(getattr(package, name)).parameters] for name in FUNCTIONS}
-    own = next((name for name in LEVELS if name in arguments[function]), None)
-    if key in LEVELS and own is not None:
+    arguments = {name: [*signature(getattr(package, name)).parameters] for name in _FUNCTIONS}
+    own = next((name for name in _LEVELS if name in arguments[function]), None)
+    if key in _LEVELS and own is not None:
         return f"it takes {own}=, one number" + ("" if own == "fdr" else f" or a list such as {own}=[0.05, 0.1]")
-    if key in LEVELS and function == "quantiles":
+    if key in _LEVELS and function == "quantiles":
         return "it takes q=, the parts of the data, such as q=[0.25, 0.5]"
     if key == "alpha":
         return "p-values belong to every alpha: p_values(...).sets(alpha) returns the prediction sets of one"
-    if owners := [name for name in FUNCTIONS if key in arguments[name]]:
+    if owners := [name for name in _FUNCTIONS if key in arguments[name]]:
         return f"use {' or '.join(f'{name}(..., {key}=...)' for name in owners)}"
     close = closest(key, [name for name in arguments[function] if name != "options"])
     return f"did you mean {close!r}?" if close else ""
@@ -503,10 +503,10 @@ def run_method(
 
     `sealed` says whether nobody can change what it passes on for others.
     """
-    return (yield from flooded(_weighted_method(name, block, samples, options), block, attack_of(faults), sealed))
+    return (yield from flooded(_weighted_method(name, block, samples, options), block, _attack_of(faults), sealed))
 
 
-def attack_of(faults: Faults | None) -> Any:
+def _attack_of(faults: Faults | None) -> Any:
     """Return what Byzantine devices do to what they say, where there are any."""
     if faults is None or not faults.byzantine:
         return None

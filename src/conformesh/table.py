@@ -38,9 +38,9 @@ from conformesh.scores.losses import Steps
 
 # The roles of columns in a long frame, and the names they have unless `columns` says otherwise. The command line has
 # an option for each of them, such as --device-column.
-ROLES = ("device", "score", "label", "group", "weight", "share", "id", "time")
+_ROLES = ("device", "score", "label", "group", "weight", "share", "id", "time")
 _FIELDS = {"weight": "weight", "label": "labels"}  # of a `Table`, by role
-ITEM, LAMBDA, LOSS = "item", "lambda", "loss"  # further columns of a long frame of losses
+_ITEM, _LAMBDA, LOSS = "item", "lambda", "loss"  # further columns of a long frame of losses
 LOWER, UPPER = "lower", "upper"  # columns of a long frame of scores with two sides
 
 
@@ -57,8 +57,8 @@ class ColumnNames:
                 f"columns must be a dict such as {{'device': 'hospital', 'score': 's'}}, got {type(given).__name__}"
             )
         for role in given or {}:
-            if role not in ROLES:
-                raise ValueError(f"columns: {unknown('role', role, ROLES)}")
+            if role not in _ROLES:
+                raise ValueError(f"columns: {unknown('role', role, _ROLES)}")
         self.given = {role: str(name) for role, name in (given or {}).items()}
         self.device = self.given.get("device", "device")
         self.score = self.given.get("score", "score")
@@ -71,7 +71,7 @@ class ColumnNames:
         return getattr(data, _FIELDS[role]) if value is None and isinstance(data, Table) else value
 
 
-class DeviceFrame:
+class _DeviceFrame:
     """A long frame, whose rows are put in the order of devices once for all columns."""
 
     def __init__(self, frame: Any, columns: ColumnNames, needed: Sequence[str]) -> None:
@@ -389,7 +389,7 @@ class _Reader:
         else:
             data = as_frame(data, columns, needed[0], what)
             framed = columns_of(data) is not None
-            reader = _OfFrame(DeviceFrame(data, columns, needed), needed) if framed else _OfDevices(data, what, ids)
+            reader = _OfFrame(_DeviceFrame(data, columns, needed), needed) if framed else _OfDevices(data, what, ids)
         reader.of_whom = ", test scores" if what == "test_scores" else ""
         return reader
 
@@ -490,7 +490,7 @@ class _Reader:
 class _OfFrame(_Reader):
     """Reads a long frame: columns are named."""
 
-    def __init__(self, frame: DeviceFrame, needed: Sequence[str]) -> None:
+    def __init__(self, frame: _DeviceFrame, needed: Sequence[str]) -> None:
         self.frame, self.needed = frame, needed
         self.names, self.sizes = frame.names, frame.sizes
 
@@ -850,7 +850,7 @@ def loss_table(
         if not steps:
             raise ValueError("calibration needs at least one device, got none")
     else:
-        frame = DeviceFrame(data, names, (ITEM, LAMBDA, LOSS))
+        frame = _DeviceFrame(data, names, (_ITEM, _LAMBDA, LOSS))
         reader, steps = _steps_of_frame(frame, bound)
     reader.sizes = np.array([len(own) for own in steps], dtype=np.int64)
     table = Table(reader.names, _offsets(reader.sizes), losses=steps)
@@ -874,9 +874,9 @@ def _as_steps(held: Any, who: str, bound: float | None) -> Steps:
     return steps.checked(who)
 
 
-def _steps_of_frame(frame: DeviceFrame, bound: float | None) -> tuple[_Reader, tuple[Steps, ...]]:
+def _steps_of_frame(frame: _DeviceFrame, bound: float | None) -> tuple[_Reader, tuple[Steps, ...]]:
     """Return the losses of a long frame, and a reader of one value for each item of its columns."""
-    items, lambdas, values = (frame.split(frame.read(name, "losses")) for name in (ITEM, LAMBDA, LOSS))
+    items, lambdas, values = (frame.split(frame.read(name, "losses")) for name in (_ITEM, _LAMBDA, LOSS))
     steps = []
     for name in frame.names:
         try:
@@ -890,7 +890,7 @@ def _steps_of_frame(frame: DeviceFrame, bound: float | None) -> tuple[_Reader, t
 class _OfItems(_OfFrame):
     """Reads columns of a long frame of losses, whose rows are items and lambdas: one value for each item."""
 
-    def __init__(self, frame: DeviceFrame, items: list[NDArray[Any]]) -> None:
+    def __init__(self, frame: _DeviceFrame, items: list[NDArray[Any]]) -> None:
         super().__init__(frame, ())
         self.items = items
 

@@ -27,12 +27,12 @@ FILES = "Files and columns"
 RUNNING = "Running"
 MESH = "Hosts and certificates"
 SHARED = "Options of several methods"  # always the last panel
-FIRST = ("Arguments", "Options")
+_FIRST = ("Arguments", "Options")
 
-Line = tuple[str, str]  # how an option is written, and what it means
+_Line = tuple[str, str]  # how an option is written, and what it means
 
 
-class File(ParamType):
+class _File(ParamType):
     """A file or folder, which shells complete; it is checked where it is read, with better errors than here."""
 
     name = "path"
@@ -53,8 +53,8 @@ class File(ParamType):
         return [CompletionItem(incomplete, type="file")]
 
 
-PATH = File(Path)
-SOURCE = File(str)  # text, since "-" is standard input
+PATH = _File(Path)
+SOURCE = _File(str)  # text, since "-" is standard input
 
 
 class Option(click.Option):
@@ -87,7 +87,7 @@ class Argument(click.Argument):
         super().__init__([name], metavar=metavar, **more)
         self.help_text = text
 
-    def get_help_record(self, ctx: click.Context) -> Line:
+    def get_help_record(self, ctx: click.Context) -> _Line:
         """Return how it is written and what it means."""
         aside = "  [required]" if self.required else f"  [default: {self.default}]" if self._has_default else ""
         return str(self.metavar), self.help_text + aside
@@ -174,17 +174,17 @@ def split_commas(*texts: str) -> tuple[str, ...]:
     return tuple(word.strip() for text in texts for word in text.split(",") if word.strip())
 
 
-def command(*parts: click.Parameter | OptionGroup) -> Callable[[Callable[..., None]], Command]:
+def command(*parts: click.Parameter | OptionGroup) -> Callable[[Callable[..., None]], _Command]:
     """Make a command of a function; an option of a group is left out where an earlier part has its name."""
 
-    def make(function: Callable[..., None]) -> Command:
+    def make(function: Callable[..., None]) -> _Command:
         name = function.__name__.rstrip("_").replace("_", "-")
-        return Command(name, parts, function)
+        return _Command(name, parts, function)
 
     return make
 
 
-class Command(click.Command):
+class _Command(click.Command):
     """A command made of arguments, options and groups of options, whose help is in panels."""
 
     def __init__(
@@ -257,25 +257,25 @@ def _gather(parts: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def panels_of(command: click.Command, ctx: click.Context) -> dict[str, list[Line]]:
+def _panels_of(command: click.Command, ctx: click.Context) -> dict[str, list[_Line]]:
     """Return the lines of every panel: those that many commands have first, the others as they come."""
-    panels: dict[str, list[Line]] = {name: [] for name in (*FIRST, GUARANTEE, FILES, RUNNING)}
+    panels: dict[str, list[_Line]] = {name: [] for name in (*_FIRST, GUARANTEE, FILES, RUNNING)}
     for parameter in command.get_params(ctx):
         line = parameter.get_help_record(ctx)
         if line is not None:
-            usual = FIRST[parameter.param_type_name == "option"]
+            usual = _FIRST[parameter.param_type_name == "option"]
             panels.setdefault(getattr(parameter, "panel", None) or usual, []).append(line)
     shared = panels.pop(SHARED, [])
     return {name: lines for name, lines in (*panels.items(), (SHARED, shared)) if lines}
 
 
 def write_help(
-    command: click.Command, ctx: click.Context, formatter: click.HelpFormatter, more: Mapping[str, Sequence[Line]]
+    command: click.Command, ctx: click.Context, formatter: click.HelpFormatter, more: Mapping[str, Sequence[_Line]]
 ) -> None:
     """Write the panels of a command, and more of them behind: boxes on a terminal, else sections of plain text."""
-    panels = {**panels_of(command, ctx), **more}
+    panels = {**_panels_of(command, ctx), **more}
     if is_terminal():
-        formatter.write(in_boxes(command.get_usage(ctx), command.help or "", panels))
+        formatter.write(_in_boxes(command.get_usage(ctx), command.help or "", panels))
         return
     command.format_usage(ctx, formatter)
     command.format_help_text(ctx, formatter)
@@ -289,7 +289,7 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def in_boxes(usage: str, text: str, panels: Mapping[str, Sequence[Line]]) -> str:
+def _in_boxes(usage: str, text: str, panels: Mapping[str, Sequence[_Line]]) -> str:
     """Return help for a terminal: usage, description, and a box for every panel."""
     import shutil
     from textwrap import TextWrapper
@@ -301,7 +301,7 @@ def in_boxes(usage: str, text: str, panels: Mapping[str, Sequence[Line]]) -> str
         rows += ["", prose.fill(" ".join(paragraph.split()))]
     rows.append("")
     longest = 25 if width < 100 else 40
-    split = {name: [(break_option(one, longest), text) for one, text in lines] for name, lines in panels.items()}
+    split = {name: [(_break_option(one, longest), text) for one, text in lines] for name, lines in panels.items()}
     left = max(len(row) for lines in split.values() for option, _ in lines for row in option)
     right = width - left - 6  # two borders, three spaces beside them and between the columns, and one after
     meaning = TextWrapper(right, break_long_words=False, break_on_hyphens=False)
@@ -319,7 +319,7 @@ def _dim(text: str) -> str:
     return click.style(text, dim=True)
 
 
-def break_option(option: str, width: int) -> list[str]:
+def _break_option(option: str, width: int) -> list[str]:
     """Return how an option is written in lines that are not longer than this, where spaces and bars allow it.
 
     >>> break_option("--bound sound|paper|cumulative|row", 25)

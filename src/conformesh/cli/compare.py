@@ -29,7 +29,7 @@ from conformesh.methods import Way
 from conformesh.plots.pictures import picture_file
 from conformesh.scores import LAC, RegressionScore, Score
 
-PICTURE, FRONT = Path("conformesh-compare.png"), Path("conformesh-front.png")
+_PICTURE, _FRONT = Path("conformesh-compare.png"), Path("conformesh-front.png")
 
 
 @command(
@@ -41,7 +41,7 @@ PICTURE, FRONT = Path("conformesh-compare.png"), Path("conformesh-front.png")
         f"Some of {', '.join(TOPOLOGIES)}, or a file of edges with two device names a line; by default all "
         "topologies that fit.",
     ),
-    options.out("The picture, as .png, .pdf or .svg; a folder gets a .png.", default=str(PICTURE)),
+    options.out("The picture, as .png, .pdf or .svg; a folder gets a .png.", default=str(_PICTURE)),
     options.picture_flag(),
     Option(
         "--front FILE",
@@ -75,8 +75,8 @@ def compare(
     of a network is the floor for rounds. The last line says which to use, by what was measured.
     """
     alpha, ways = guarantee.one_alpha, ways_of(method or None)
-    drawn = picture_file(out, PICTURE.name) if picture else None
-    traded = None if front is None else picture_file(front, FRONT.name)
+    drawn = picture_file(out, _PICTURE.name) if picture else None
+    traded = None if front is None else picture_file(front, _FRONT.name)
     held = read_scores(scores, layout=table)
     kind = score_in_file(held.made_by, score, held.name)
     sizing = _sizing(outputs, kind, score is not None, table, scores)

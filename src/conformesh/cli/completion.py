@@ -9,8 +9,8 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-NAME = "conformesh"
-SHELLS = ("bash", "zsh", "fish")
+_NAME = "conformesh"
+_SHELLS = ("bash", "zsh", "fish")
 
 
 def add_completion(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -27,26 +27,26 @@ def add_completion(ctx: click.Context, param: click.Parameter, value: bool) -> N
 
 def _shell() -> str:
     shell = Path(os.environ.get("SHELL", "")).name
-    if shell not in SHELLS:
-        raise ValueError(f"completion is for {', '.join(SHELLS)}; the variable SHELL names {shell or 'none'}")
+    if shell not in _SHELLS:
+        raise ValueError(f"completion is for {', '.join(_SHELLS)}; the variable SHELL names {shell or 'none'}")
     return shell
 
 
 def _script(command: Any, shell: str) -> str:
     complete = get_completion_class(shell)
     assert complete is not None
-    return complete(command, {}, NAME, f"_{NAME.upper()}_COMPLETE").source()
+    return complete(command, {}, _NAME, f"_{_NAME.upper()}_COMPLETE").source()
 
 
 def _install(script: str, shell: str) -> Path:
     home = Path.home()
     if shell == "fish":  # which reads this folder by itself
-        return _write(home / ".config/fish/completions" / f"{NAME}.fish", script)
+        return _write(home / ".config/fish/completions" / f"{_NAME}.fish", script)
     if shell == "bash":
-        file = _write(home / ".bash_completions" / f"{NAME}.sh", script)
+        file = _write(home / ".bash_completions" / f"{_NAME}.sh", script)
         _add_line(home / ".bashrc", f"source '{file}'")
         return file
-    file = _write(home / ".zfunc" / f"_{NAME}", script)
+    file = _write(home / ".zfunc" / f"_{_NAME}", script)
     _add_line(home / ".zshrc", "fpath+=~/.zfunc; autoload -Uz compinit; compinit")
     return file
 

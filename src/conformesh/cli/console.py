@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from conformesh.results.certificate import Cost
 
 
-BAD_INPUT = (ValueError, TypeError, OverflowError, OSError, MemoryError)  # the caller's mistake, by our convention
-LONGEST = 800  # characters of an error: a line that fills the screen hides what it says
+_BAD_INPUT = (ValueError, TypeError, OverflowError, OSError, MemoryError)  # the caller's mistake, by our convention
+_LONGEST = 800  # characters of an error: a line that fills the screen hides what it says
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def errors_in_one_line(debug: bool = False) -> Iterator[None]:
             _say(f"error: {_one_line(said)}", f"try: {where} --help")
             sys.exit(2)
         _say(f"error: {_in_words(error)}")
-        sys.exit(2 if isinstance(error, BAD_INPUT) else 1)
+        sys.exit(2 if isinstance(error, _BAD_INPUT) else 1)
 
 
 def _in_words(error: Exception) -> str:
@@ -59,7 +59,7 @@ def _in_words(error: Exception) -> str:
         )
     if isinstance(error, MemoryError):
         return _one_line(f"this needs more memory than there is: {error}; ask for less").replace(": ; ask", "; ask")
-    if isinstance(error, BAD_INPUT):
+    if isinstance(error, _BAD_INPUT):
         return _one_line(str(error)) or type(error).__name__
     engine = sys.modules.get("conformesh.peer.device")  # loaded, if it is what has raised
     if engine is not None and isinstance(error, engine.PeerError):  # a neighbour is missing or disagrees: no bug
@@ -111,8 +111,8 @@ def _say(*lines: str) -> None:
 def _one_line(text: str) -> str:
     """Return a text on one line that a terminal can show, without its middle where it is very long."""
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
-    half = LONGEST // 2 - 3
-    return line if len(line) <= LONGEST else f"{line[:half]} ... {line[-half:]}"
+    half = _LONGEST // 2 - 3
+    return line if len(line) <= _LONGEST else f"{line[:half]} ... {line[-half:]}"
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ from conformesh.files.tables import ColumnNames, FileColumns, read_table, same_l
 from conformesh.scores.losses import LOSSES, Loss, Steps, get_loss
 from conformesh.table import Table as Rows
 
-METHOD = "e-dcp"  # no other adds up losses; the default of `Run`
+_METHOD = "e-dcp"  # no other adds up losses; the default of `Run`
 COLUMNS = ("item", "lambda", "loss")
-NEEDED = "columns 'device', 'item', 'lambda' and 'loss', one row per item and lambda"
+_NEEDED = "columns 'device', 'item', 'lambda' and 'loss', one row per item and lambda"
 
 
 @command(
@@ -41,7 +41,7 @@ NEEDED = "columns 'device', 'item', 'lambda' and 'loss', one row per item and la
         "mixture", "rank_rule", "group_rule", "weight_bound", "test_weights", "centres", "bandwidth", "strict"
     ),
     options.table("device", "group", "weight", "input", "share"),
-    options.run(options.seed(), options.engine(), options.method_options(METHOD)),
+    options.run(options.seed(), options.engine(), options.method_options(_METHOD)),
 )
 def control(
     losses: str,
@@ -65,14 +65,14 @@ def control(
         chosen = run.checked_options()
         kind = _loss(loss, loss_option)
         asked = guarantee.keywords(losses, table)
-        held, host = hosts.load(losses, table, partial(network.connect, seed=run.seed or 0), read_losses)
+        held, host = hosts.load(losses, table, partial(network.connect, seed=run.seed or 0), _read_losses)
         data = pipeline.rows_of(held.table, host.network.local_ids(host.rows))
-        with pipeline.observed(host, METHOD):
+        with pipeline.observed(host, _METHOD):
             result = api.control(
                 data,
                 host.network,
                 risk,
-                METHOD,
+                _METHOD,
                 loss=kind,
                 bound=bound,
                 weight=data.weight,
@@ -98,7 +98,7 @@ def _loss(name: str | None, pairs: tuple[str, ...]) -> Loss | None:
 
 
 @dataclass(frozen=True, eq=False)
-class LossFile:
+class _LossFile:
     """The losses of every device that has some.
 
     Attributes
@@ -118,13 +118,13 @@ class LossFile:
         return self.table.names or ()
 
 
-def read_losses(source: str, stdin: BinaryIO | None = None, layout: ColumnNames | None = None) -> LossFile:
+def _read_losses(source: str, stdin: BinaryIO | None = None, layout: ColumnNames | None = None) -> _LossFile:
     """Read losses from CSV, Parquet or NPZ; "-" reads CSV from standard input. Whether they fit comes later."""
     layout = layout or ColumnNames()
-    return losses_in(read_table(source, NEEDED, stdin, layout), layout)
+    return _losses_in(read_table(source, _NEEDED, stdin, layout), layout)
 
 
-def losses_in(table: FileColumns, layout: ColumnNames) -> LossFile:
+def _losses_in(table: FileColumns, layout: ColumnNames) -> _LossFile:
     """Sort the rows of a table by device and item."""
     device = column_named(table, "device", layout.device)
     same_length(table, (device, *COLUMNS, *layout.beside))
@@ -146,7 +146,7 @@ def losses_in(table: FileColumns, layout: ColumnNames) -> LossFile:
     _check_items(table, layout, first_row)
     offsets = np.cumsum([0, *map(len, steps)])
     found = Rows(devices, offsets, losses=tuple(steps))
-    return LossFile(replace(found, **columns_beside(table, layout, np.concatenate(rows))), table.name)
+    return _LossFile(replace(found, **columns_beside(table, layout, np.concatenate(rows))), table.name)
 
 
 def _check_items(table: FileColumns, layout: ColumnNames, first_row: NDArray[np.int64]) -> None:

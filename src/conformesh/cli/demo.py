@@ -29,8 +29,8 @@ from conformesh.results.certificate import Cost
 from conformesh.results.evaluation import wilson
 from conformesh.scores import LAC
 
-NETWORKS = ("torus", "chain")
-SCORE = LAC()
+_NETWORKS = ("torus", "chain")
+_SCORE = LAC()
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def demo(
     if mesh:
         _run_mesh(out, Network.of("torus", count), guarantee.one_alpha, seed, keep, as_json)
         return
-    networks = [Network.of(name, count, seed=seed) for name in NETWORKS]
+    networks = [Network.of(name, count, seed=seed) for name in _NETWORKS]
     steps = len(METHODS) * len(networks) + 1 + 2 * picture
     with Progress("training the classifier", steps) as progress:
         digits = load_digits_at(networks[0].devices, seed)
@@ -127,11 +127,11 @@ def _run_mesh(out: Path, network: Network, alpha: str, seed: int, keep: bool, as
     with Progress("training the classifier"):
         digits = load_digits_at(network.devices, seed)
         scores = [_scores(digits, rows) for rows in split(digits, seed, 0).calibration]
-    run_mesh(out, network, scores, alpha, SCORE.name, keep=keep, as_json=as_json)
+    run_mesh(out, network, scores, alpha, _SCORE.name, keep=keep, as_json=as_json)
 
 
 def _scores(digits: Digits, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    return SCORE(digits.probabilities[rows], digits.labels[rows])
+    return _SCORE(digits.probabilities[rows], digits.labels[rows])
 
 
 def _measure(method: str, network: Network, batch: Batch, cost: Cost, digits: Digits, drawn: Sequence[Split]) -> _Line:
@@ -139,7 +139,7 @@ def _measure(method: str, network: Network, batch: Batch, cost: Cost, digits: Di
     coverage, sizes = [], []
     for trial, one in enumerate(drawn):
         threshold = batch.outcome.thresholds[one.device, trial, 0]
-        sets = SCORE.sets(digits.probabilities[one.test], threshold)
+        sets = _SCORE.sets(digits.probabilities[one.test], threshold)
         coverage.append(sets[np.arange(len(one.test)), digits.labels[one.test]].mean())
         sizes.append(sets.sum(axis=1).mean())
     low, high = _interval(np.array(coverage), len(drawn[0].test))

@@ -28,8 +28,8 @@ from conformesh.mesh.config.endpoints import HIGHEST_PORT, LOCAL
 from conformesh.mesh.config.folders import init_mesh
 from conformesh.mesh.node.processes import Watched
 
-METHOD = "e-dcp"
-LOWEST_PORT = 20000
+_METHOD = "e-dcp"
+_LOWEST_PORT = 20000
 
 
 def check_extra() -> None:
@@ -61,7 +61,7 @@ def run_mesh(
     root = Path(tempfile.mkdtemp(prefix="mesh-", dir=out))
     try:
         folders = init_mesh(
-            root, network, base_port=free_ports(network.devices), method=METHOD, alpha=alpha, score=score, days=1
+            root, network, base_port=free_ports(network.devices), method=_METHOD, alpha=alpha, score=score, days=1
         )
         for folder, own in zip(folders, scores, strict=True):
             write_scores(read_device(folder).path("scores"), [folder.name] * len(own), own, mode=PRIVATE)
@@ -81,7 +81,7 @@ def run_mesh(
             if new:
                 with suppress(OSError):
                     out.rmdir()
-    simulated = calibrate(scores, network, exact_alpha(alpha), METHOD)
+    simulated = calibrate(scores, network, exact_alpha(alpha), _METHOD)
     same = [_same(one, float(value)) for one, value in zip(watched, simulated.thresholds, strict=True)]
     if as_json:
         results = [one.result or {"device": one.name, "error": one.error} for one in watched]
@@ -102,12 +102,12 @@ def _same(one: Watched, value: float) -> bool:
 
 def free_ports(count: int) -> int:
     """Return the first of so many consecutive ports that nobody on this machine listens on now."""
-    starts = [*range(LOWEST_PORT, HIGHEST_PORT - count, count)]
+    starts = [*range(_LOWEST_PORT, HIGHEST_PORT - count, count)]
     random.shuffle(starts)  # two demos at a time should not look in the same place
     for first in starts:
         if all(map(_is_free, range(first, first + count))):
             return int(first)
-    raise ValueError(f"no {count} consecutive ports are free between {LOWEST_PORT} and {HIGHEST_PORT}")
+    raise ValueError(f"no {count} consecutive ports are free between {_LOWEST_PORT} and {HIGHEST_PORT}")
 
 
 def _is_free(port: int) -> bool:

@@ -19,7 +19,7 @@ from conformesh.pipeline.detection import FDR_RULES, THINNED
 from conformesh.pipeline.detection import detect as find
 from conformesh.results.detection import Detection
 
-MOST = 20  # flagged test points that are printed
+_MOST = 20  # flagged test points that are printed
 
 
 @command(
@@ -113,7 +113,7 @@ def _print(result: Detection) -> None:
 
 def _print_flagged(result: Detection) -> None:
     table = result.columns()
-    which = table["flagged"].nonzero()[0][:MOST].tolist()
+    which = table["flagged"].nonzero()[0][:_MOST].tolist()
     if not which:
         return
     columns = tuple(name for name in table if name != "flagged")
@@ -121,5 +121,5 @@ def _print_flagged(result: Detection) -> None:
     rows = [tuple(shown[name](table[name][i].item()) for name in columns) for i in which]
     print()
     console.print_table(columns, rows, right=("row", "score", "p"))
-    if result.flags > MOST:
-        print(f"... and {result.flags - MOST:,} more; --out keeps them all")
+    if result.flags > _MOST:
+        print(f"... and {result.flags - _MOST:,} more; --out keeps them all")

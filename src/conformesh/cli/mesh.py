@@ -50,10 +50,10 @@ from conformesh.mesh.node.membership import hand_to_folder
 from conformesh.methods import get_method
 from conformesh.scores import Score
 
-ROOT = Argument("root", "ROOT", "The folder of the mesh.", type=PATH)
-DEVICE = Argument("device", "DEVICE", "The device's name.", type=str)
-DAYS = Option("--days <int>", "How long a certificate is valid.", type=Whole(1), default=365, panel=MESH)
-SETTLED = Option(
+_ROOT = Argument("root", "ROOT", "The folder of the mesh.", type=PATH)
+_DEVICE = Argument("device", "DEVICE", "The device's name.", type=str)
+_DAYS = Option("--days <int>", "How long a certificate is valid.", type=Whole(1), default=365, panel=MESH)
+_SETTLED = Option(
     "--settled NUMBER", "A roster with a certified result: those before it are out of use.", type=Whole(1), panel=MESH
 )
 
@@ -86,7 +86,7 @@ def mesh() -> None:
     ),
     Option("--hosts FILE", "device host[:port] a line; by default all on this machine.", type=PATH, panel=MESH),
     Option("--base-port <int>", "The first port.", type=Whole(1), default=7600, panel=MESH),
-    DAYS,
+    _DAYS,
     Option("--insecure", "No certificates: only for experiments.", panel=MESH),
     *(options.setting(name) for name in ("mode", "patience", "on_lost", "quorum")),
     Option(
@@ -185,12 +185,12 @@ def settings() -> None:
 
 
 @command(
-    ROOT,
-    DEVICE,
+    _ROOT,
+    _DEVICE,
     Option("--neighbour DEVICE", "A neighbour; may be repeated.", multiple=True, required=True),
     Option("--host HOST[:PORT]", "Where it is reached.", default="127.0.0.1"),
-    DAYS,
-    SETTLED,
+    _DAYS,
+    _SETTLED,
 )
 def add(root: Path, device: str, neighbour: tuple[str, ...], host: str, days: int, settled: int | None) -> None:
     """Add a device with edges to its neighbours: a folder for it, and a new roster for everybody."""
@@ -200,11 +200,11 @@ def add(root: Path, device: str, neighbour: tuple[str, ...], host: str, days: in
 
 
 @command(
-    ROOT,
-    DEVICE,
+    _ROOT,
+    _DEVICE,
     Option("--certificate", "Only its certificates so far: it stays, and gets a new one."),
-    DAYS,
-    SETTLED,
+    _DAYS,
+    _SETTLED,
     Option("--forget", "All devices that were taken out are off for good.", panel=MESH),
 )
 def revoke(root: Path, device: str, certificate: bool, days: int, settled: int | None, forget: bool) -> None:
@@ -223,7 +223,7 @@ def revoke(root: Path, device: str, certificate: bool, days: int, settled: int |
     print(f"revoked {device}{which}; {_hand_out(root)}")
 
 
-@command(ROOT, DEVICE, DAYS)
+@command(_ROOT, _DEVICE, _DAYS)
 def renew(root: Path, device: str, days: int) -> None:
     """Make a new key and certificate for a device, before the old one expires.
 
@@ -311,7 +311,7 @@ def check(folders: tuple[Path, ...], offline: bool, running: bool, as_json: bool
 
     Warnings are shown and pass; an error ends with exit code 1. Neighbours are tried from this machine.
     """
-    chosen = [one for folder in folders for one in devices_in(folder)]
+    chosen = [one for folder in folders for one in _devices_in(folder)]
     found = [finding for folder in folders for finding in examine_authority(folder)]
     found += [finding for folder in chosen for finding in examine_folder(folder)]
     unreadable = {finding.device for finding in found if finding.code == "unreadable"}
@@ -335,7 +335,7 @@ def check(folders: tuple[Path, ...], offline: bool, running: bool, as_json: bool
         click.get_current_context().exit(1)
 
 
-def devices_in(folder: Path) -> Sequence[Path]:
+def _devices_in(folder: Path) -> Sequence[Path]:
     """A device's folder itself, or those inside the folder of a mesh."""
     if (folder / FILE).exists():
         return [folder]
@@ -374,7 +374,7 @@ def epoch(folder: Path, number: str | None, as_json: bool) -> None:
     """
     from conformesh.mesh.node.running import account_of
 
-    configs = [read_device(one) for one in devices_in(folder)]
+    configs = [read_device(one) for one in _devices_in(folder)]
     for config in configs:
         if not config.is_private:
             raise ValueError(

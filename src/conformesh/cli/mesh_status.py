@@ -15,7 +15,7 @@ from conformesh.cli.command import Argument, Option, command
 from conformesh.mesh.overview import Overview, overview
 
 COLUMNS = ("device", "health", "phase", "run", "threshold", "about", "heard", "via", "because")
-EVERY = 1.0  # seconds between two looks
+_EVERY = 1.0  # seconds between two looks
 
 
 @command(
@@ -40,7 +40,7 @@ def status(where: str, as_json: bool, watch: bool) -> None:
     _print(found, as_json)
     try:
         while watch:
-            time.sleep(EVERY)
+            time.sleep(_EVERY)
             found = overview(where)
             _separate(as_json)
             _print(found, as_json)

@@ -26,9 +26,9 @@ from conformesh.results.result import Result
 if TYPE_CHECKING:
     from conformesh.view.meshes import MeshWatch
 
-AROUND = 6  # lines of a live table that are no devices: its head, its foot and the prompt's
+_AROUND = 6  # lines of a live table that are no devices: its head, its foot and the prompt's
 COLUMNS = ("device", "round", "neighbours", "sent", "received", "state")
-RIGHT = ("round", "rounds", "neighbours", "payload", "sent", "received")
+_RIGHT = ("round", "rounds", "neighbours", "payload", "sent", "received")
 
 
 @command(
@@ -104,7 +104,7 @@ def follow(watched: Sequence[Watched]) -> None:
 
     screen = Console(stderr=True)
     with Live(console=screen, auto_refresh=False, transient=True) as live:
-        wait(watched, lambda: live.update(_live_table(watched, screen.height - AROUND), refresh=True))
+        wait(watched, lambda: live.update(_live_table(watched, screen.height - _AROUND), refresh=True))
 
 
 def _live_table(watched: Sequence[Watched], room: int) -> Any:
@@ -121,7 +121,7 @@ def _live_table(watched: Sequence[Watched], room: int) -> Any:
     foot = f"{done} of {len(watched)} devices are done" + (f", {hidden} are not shown" if hidden else "")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=foot, caption_justify="left")
     for column in COLUMNS:
-        table.add_column(column, justify="right" if column in RIGHT else "left", no_wrap=True)
+        table.add_column(column, justify="right" if column in _RIGHT else "left", no_wrap=True)
     for one in shown:
         heard = f"{one.heard}/{one.expected}" if one.expected else ""
         sent, received = in_bytes(one.sent), in_bytes(one.received)
@@ -137,7 +137,7 @@ def print_result(watched: Sequence[Watched], seconds: float) -> None:
         print()
     same = len({_thresholds(one) for one in good}) == 1
     columns = ("device", *(() if same else ("threshold",)), "rounds", "payload", "sent", "received", "state")
-    console.print_table(columns, [_line(one, same) for one in watched], right=RIGHT)
+    console.print_table(columns, [_line(one, same) for one in watched], right=_RIGHT)
 
 
 def _thresholds(one: Watched) -> tuple[float, ...]:

@@ -32,9 +32,9 @@ from conformesh.plots.pictures import picture_file
 if TYPE_CHECKING:
     from conformesh.view.online import OnlineRecorder
 
-PICTURE = Path("conformesh-online.png")
+_PICTURE = Path("conformesh-online.png")
 COLUMNS = ("rule", "coverage", "worst device", "best device", "mean threshold", "guarantee")
-RIGHT = COLUMNS[1:5]
+_RIGHT = COLUMNS[1:5]
 
 
 @command(
@@ -55,7 +55,7 @@ RIGHT = COLUMNS[1:5]
         "--alarm <float>", "Chance of a false drift alarm, at any time; 0 for no alarm.", type=Number(), default=0.05
     ),
     Option("--window <int>", "Steps over which picture and page average.", type=Whole(1), default=200),
-    options.out("The picture, as .png, .pdf or .svg; a folder gets a .png.", default=str(PICTURE)),
+    options.out("The picture, as .png, .pdf or .svg; a folder gets a .png.", default=str(_PICTURE)),
     options.picture_flag(),
     Option("--rows FILE", "Write every example with its threshold, as .parquet, .csv or .npz.", type=PATH),
     options.as_json("Print one JSON object instead of the table."),
@@ -97,7 +97,7 @@ def online(
     --checkpoint a run that was interrupted goes on when the same command is given again.
     """
     level = float(exact_alpha(guarantee.one_alpha))
-    drawn_to = picture_file(out, PICTURE.name) if picture else None
+    drawn_to = picture_file(out, _PICTURE.name) if picture else None
     if rows is not None:  # perhaps hours before it is written
         check_ending(rows)
     if checkpoint is not None:
@@ -252,7 +252,7 @@ def _report(named: str, found: OnlineResult, others: dict[str, OnlineResult], ra
     labels = several(found.account().labels, "label")
     print(f"{several(len(found.ids), 'device')}, {several(found.steps, 'step')}, {labels}\n")
     table = [_cells(named, found), *(_cells(f"{name}, alone", one) for name, one in others.items())]
-    console.print_table(COLUMNS, table, right=RIGHT)
+    console.print_table(COLUMNS, table, right=_RIGHT)
     print(f"\nmisses of all devices: {found.account()}")
     if (worst := _worst(found)) is not None:
         print(f"of {worst}, which missed most: {found.account(worst)}")

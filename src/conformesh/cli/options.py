@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from conformesh.scores import Score
     from conformesh.scores.centres import Centres
 
-VIEW = "See it"
+_VIEW = "See it"
 
 # --- table: files and columns -----------------------------------------------------------------------------------------
 
-ROLES = {
+_ROLES = {
     "device": "The column that names each row's device; by default `device`.",
     "score": "The column of scores; by default `score`.",
     "label": "The column of true labels; by default `label`.",
@@ -69,7 +69,7 @@ def table(*roles: str, outputs: bool = False, csv: bool = True) -> OptionGroup:
     found: list[Option] = []
     for role in roles:
         kind = ListOption if role in ("group", "input") else Option
-        found.append(kind(f"--{role}-column COLUMN", ROLES[role], panel=FILES))
+        found.append(kind(f"--{role}-column COLUMN", _ROLES[role], panel=FILES))
     if outputs:
         found += [
             ListOption(
@@ -508,15 +508,15 @@ def fault() -> Option:
 
 def view_address() -> Option:
     """Return the page alone."""
-    return Option(f"{FLAG} [HOST:PORT]", f"Show it in a browser meanwhile, by default at {DEFAULT}.", panel=VIEW)
+    return Option(f"{FLAG} [HOST:PORT]", f"Show it in a browser meanwhile, by default at {DEFAULT}.", panel=_VIEW)
 
 
 def recording(*, view: bool = True) -> OptionGroup:
     """Ways to see a run: a page, a trace, a report."""
     found = [
         view_address(),
-        Option("--trace FILE", "Record the run for conformesh view; .gz compresses.", type=PATH, panel=VIEW),
-        Option("--report FILE", "Write the run as one HTML page that needs no server.", type=PATH, panel=VIEW),
+        Option("--trace FILE", "Record the run for conformesh view; .gz compresses.", type=PATH, panel=_VIEW),
+        Option("--report FILE", "Write the run as one HTML page that needs no server.", type=PATH, panel=_VIEW),
     ]
     return OptionGroup("recording", Outlets, found if view else found[1:])
 
@@ -612,7 +612,7 @@ def picture_flag(text: str = "Draw the picture.") -> Option:
 # --- options of methods -----------------------------------------------------------------------------------------------
 
 
-class MethodOption(NamedTuple):
+class _MethodOption(NamedTuple):
     """One option, and what it means to each method that has it."""
 
     name: str
@@ -656,18 +656,18 @@ class MethodOption(NamedTuple):
         return Option(f"{word} {metavar}", self.help, type=str, **common)
 
 
-def options_of_methods(methods: Iterable[str] | None = None) -> dict[str, MethodOption]:
+def options_of_methods(methods: Iterable[str] | None = None) -> dict[str, _MethodOption]:
     """Return every option of these methods, by default of all, in the order of `METHODS`."""
     from dataclasses import fields
 
     from conformesh.methods import METHODS
 
-    found: dict[str, MethodOption] = {}
+    found: dict[str, _MethodOption] = {}
     for name in METHODS if methods is None else methods:
         hints = get_type_hints(METHODS[name].options)
         for field in fields(METHODS[name].options):
             if "help" in field.metadata:
-                option = found.setdefault(field.name, MethodOption(field.name, {}, {}))
+                option = found.setdefault(field.name, _MethodOption(field.name, {}, {}))
                 option.hints[name] = _without_none(hints[field.name])
                 option.fields[name] = field
     return found

@@ -25,20 +25,20 @@ from conformesh.table import Table
 if TYPE_CHECKING:
     from conformesh.files.score_folders import ScoreFolder
 
-MakeNetwork = Callable[[Sequence[str], str], Network]  # of the devices that have scores, and where these come from
-MakeEngine = Callable[..., Engine]
-Read = Callable[..., Any]  # (source, layout=) -> a ScoreFile, or a file of losses
+_MakeNetwork = Callable[[Sequence[str], str], Network]  # of the devices that have scores, and where these come from
+_MakeEngine = Callable[..., Engine]
+_Read = Callable[..., Any]  # (source, layout=) -> a ScoreFile, or a file of losses
 
 
 @dataclass(frozen=True)
-class SingleProcess:
+class _SingleProcess:
     """One process hosts every device; it is the first, which speaks for all."""
 
-    make: MakeEngine
+    make: _MakeEngine
     first: bool = True
 
     def load(
-        self, source: str, layout: ColumnNames, network: MakeNetwork, read: Read = read_scores
+        self, source: str, layout: ColumnNames, network: _MakeNetwork, read: _Read = read_scores
     ) -> tuple[Any, Engine]:
         """Read a file, by default of scores; `network` makes the network, once it is known who is there."""
         with console.warnings_in_one_line():
@@ -49,18 +49,18 @@ class SingleProcess:
 class RankOptions:
     """Each rank hosts a block of devices and reads its own part of the scores."""
 
-    def __init__(self, make: MakeEngine, comm: Any) -> None:
+    def __init__(self, make: _MakeEngine, comm: Any) -> None:
         self.make, self.comm = make, comm
         self.first = comm.rank == 0
 
     def load(
-        self, source: str, layout: ColumnNames, network: MakeNetwork, read: Read = read_scores
+        self, source: str, layout: ColumnNames, network: _MakeNetwork, read: _Read = read_scores
     ) -> tuple[Any, Engine]:
         """Read the part of the devices here; of a single file every rank reads the whole and keeps its part."""
         with console.warnings_in_one_line():
             return self._load(source, layout, network, read)
 
-    def _load(self, source: str, layout: ColumnNames, network: MakeNetwork, read: Read) -> tuple[Any, Engine]:
+    def _load(self, source: str, layout: ColumnNames, network: _MakeNetwork, read: _Read) -> tuple[Any, Engine]:
         if read is read_scores and source != STDIN and Path(source).is_dir():
             from conformesh.files.score_folders import ScoreFolder
 
@@ -72,14 +72,14 @@ class RankOptions:
         assert held is not None
         return held, self.make(network(held.devices, held.name), comm=self.comm)
 
-    def _by_device(self, folder: ScoreFolder, layout: ColumnNames, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
+    def _by_device(self, folder: ScoreFolder, layout: ColumnNames, network: _MakeNetwork) -> tuple[ScoreFile, Engine]:
         """Agree on who is there, part the devices, and read one's own."""
         roster = self.comm.bcast(folder.roster(layout) if self.first else None)
         found = network(roster.devices, str(folder.path))
         engine = self.make(found, comm=self.comm)
         return folder.read_for(roster, [found.ids[row] for row in engine.rows], layout), engine
 
-    def _by_file(self, folder: ScoreFolder, layout: ColumnNames, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
+    def _by_file(self, folder: ScoreFolder, layout: ColumnNames, network: _MakeNetwork) -> tuple[ScoreFile, Engine]:
         """Host the devices of one's own file."""
         if len(folder.files) != self.comm.size:
             raise ValueError(
@@ -101,11 +101,11 @@ class RankOptions:
 
 
 @contextmanager
-def job(name: str) -> Iterator[SingleProcess | RankOptions]:
+def job(name: str) -> Iterator[_SingleProcess | RankOptions]:
     """Have the devices hosted by the engine of that name; only the first rank prints, and a rank's error ends all."""
     driver = get_driver(name)
     if driver.job is None:
-        yield SingleProcess(driver.make)
+        yield _SingleProcess(driver.make)
         return
     with driver.job() as comm:
         ranks = RankOptions(driver.make, comm)

@@ -24,7 +24,7 @@ from conformesh.methods import METHODS, get_method, make_options, ways_of
 from conformesh.plots.pictures import picture_file
 from conformesh.protocols.options import option_from_text
 
-MOST = 10**12  # devices: a larger number is a typing mistake
+_MOST = 10**12  # devices: a larger number is a typing mistake
 
 
 @command(
@@ -188,8 +188,8 @@ def _count(text: str) -> int:
         number = float(text.replace(",", "").replace("_", ""))
     except ValueError:
         number = -1.0
-    if not 1 <= number <= MOST or not number.is_integer():
-        raise ValueError(f"devices must be a whole number of at least 1 and at most {MOST:g}, got {text!r}")
+    if not 1 <= number <= _MOST or not number.is_integer():
+        raise ValueError(f"devices must be a whole number of at least 1 and at most {_MOST:g}, got {text!r}")
     return int(number)
 
 

@@ -23,7 +23,7 @@ from conformesh.results.result import Result
 from conformesh.scores import Score
 from conformesh.scores.losses import Loss
 
-ENDINGS = (".csv", ".jsonl", ".parquet")
+_ENDINGS = (".csv", ".jsonl", ".parquet")
 RESULT = Argument("result", "RESULT", "What calibrate --out or --json wrote; - reads it from stdin.")
 DEVICE = Option("--device NAME", "Use this device's own threshold.")
 ALPHA = Option("--alpha <float>", "Which of several levels to use.")
@@ -100,7 +100,7 @@ def _ending(out: Path | None, form: str) -> str:
         return f".{form}"
     from conformesh.files.atomic_writes import check_ending
 
-    check_ending(out, ENDINGS)
+    check_ending(out, _ENDINGS)
     return out.suffix.lower()
 
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from conformesh.graph.network import Network
     from conformesh.mesh.config.device_config import DeviceConfig
 
-USUAL = (Fraction(1, 20), Fraction(1, 10), Fraction(1, 5))  # levels that are shown where none is asked for
-MOST_EPOCHS = 20  # of an account that are listed, the latest ones
+_USUAL = (Fraction(1, 20), Fraction(1, 10), Fraction(1, 5))  # levels that are shown where none is asked for
+_MOST_EPOCHS = 20  # of an account that are listed, the latest ones
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def explain_result(saved: SavedRun, alphas: Sequence[Fraction] = ()) -> Explanat
     result, first = saved.result, float(saved.result.answers[0].alpha)
     (release, noise), *_ = releases.values()
     own = {answer.alpha for answer in result.answers}
-    levels = sorted(alphas or {*own, *USUAL})
+    levels = sorted(alphas or {*own, *_USUAL})
     table = [(group, alpha, private.release.answer(alpha)) for group, private in releases.items() for alpha in levels]
     grouped = [*releases] != [None]
     rows = [
@@ -440,7 +440,7 @@ def _next(fields: AccountFields, rules: _Rules) -> str:
 
 def _epochs_to_show(fields: AccountFields, last: int) -> list[int]:
     """Return the epochs to list: those with an entry, and the last closed one."""
-    return sorted({*(one.epoch for one in fields.epochs), *([last] if last > 0 else [])})[-MOST_EPOCHS:]
+    return sorted({*(one.epoch for one in fields.epochs), *([last] if last > 0 else [])})[-_MOST_EPOCHS:]
 
 
 def _epoch_line(fields: AccountFields, epoch: int, allowed: int) -> tuple[int, int, int, int]:

@@ -20,7 +20,7 @@ from conformesh.pipeline.quantiles import QUARTILES
 from conformesh.pipeline.quantiles import quantiles as find
 from conformesh.results.quantiles import FORMAT, Quantiles, as_parts, quantiles_of
 
-SCORE = "score"  # the column that is read by default
+_SCORE = "score"  # the column that is read by default
 PRIVATE = "Private quantiles"  # a panel of the help
 
 
@@ -117,7 +117,7 @@ def quantiles(
                 **chosen,
             )
         if hosts.first:
-            output.show(structs.replace(result, column=table.score or SCORE), _print)
+            output.show(structs.replace(result, column=table.score or _SCORE), _print)
 
 
 def _with_grid(given: dict[str, Any]) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _of_result(source: str, parts: tuple[Fraction, ...], confidence: Fraction) -
         )
     (one,) = releases.values()
     found = quantiles_of(one.release, parts, confidence, one.noise)
-    return structs.replace(found, column=SCORE, network=saved.result.network)
+    return structs.replace(found, column=_SCORE, network=saved.result.network)
 
 
 def _print(result: Quantiles) -> None:

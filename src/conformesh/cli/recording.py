@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FLAG = "--view"
 DEFAULT = "127.0.0.1:8750"  # as `conformesh.view.server` has it, which loads when it is needed
-ADDRESS = re.compile(r"(\[[^\]/]*\]|[\w.-]*):\d{1,5}")
+_ADDRESS = re.compile(r"(\[[^\]/]*\]|[\w.-]*):\d{1,5}")
 MOST_RUNS = 24  # side by side
 
 
@@ -45,7 +45,7 @@ def with_default_address(words: Iterable[str]) -> list[str]:
     found, rest = [], [*words]
     for number, word in enumerate(rest):
         after = rest[number + 1] if number + 1 < len(rest) else ""
-        found.append(f"{FLAG}={DEFAULT}" if word == FLAG and not ADDRESS.fullmatch(after) else word)
+        found.append(f"{FLAG}={DEFAULT}" if word == FLAG and not _ADDRESS.fullmatch(after) else word)
     return found
 
 
@@ -131,7 +131,7 @@ def seen(
     """
     from conformesh.view.server import shown
 
-    check_files(outlets)
+    _check_files(outlets)
     with shown(recordings, outlets.view, say=console.say, details=details) as url:
         try:
             yield url
@@ -144,7 +144,7 @@ def seen(
                 over.get()
 
 
-def check_files(outlets: Outlets) -> None:
+def _check_files(outlets: Outlets) -> None:
     """Refuse names that cannot be what was meant, before any work is done."""
     _, trace, report = outlets
     if trace is not None and not trace.name.endswith((".json", ".json.gz")):

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from conformesh.scores.losses import Loss
 
 STDIN = "-"
-NODE_RESULT = "conformesh-node-result/"  # of one device of a mesh
-RANKS = ("required rank", "counted")  # columns of the table of several answers
+_NODE_RESULT = "conformesh-node-result/"  # of one device of a mesh
+_RANKS = ("required rank", "counted")  # columns of the table of several answers
 
 
 # --- what is read -----------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def _print_answers(result: Result) -> None:
     level = "risk" if result.controlled else "alpha"
     weighted = any(answer.certificate.weight is not None for answer in result.answers)
     whole = "items" if result.controlled else "of weight" if weighted else "of scores"
-    ranks = ("mean loss", "allowed") if result.controlled else RANKS
+    ranks = ("mean loss", "allowed") if result.controlled else _RANKS
     rows = [
         (
             *((part_name(one.answer.part),) if part else ()),
@@ -180,7 +180,7 @@ class Private(NamedTuple):
 def saved_result(raw: Any, name: str) -> SavedRun:
     """Return the result that a JSON object is, also one of a single device of a mesh."""
     count = None
-    if isinstance(raw, dict) and str(raw.get("format", "")).startswith(NODE_RESULT):
+    if isinstance(raw, dict) and str(raw.get("format", "")).startswith(_NODE_RESULT):
         count, raw = len(raw.get("roster", ())), raw.get("calibration")
     result = Result.from_dict(raw, name)
     return SavedRun(result, name, count or result.devices)

@@ -25,9 +25,9 @@ from conformesh.lab.datasets.partition import PARTITIONS, partition, split_rows
 from conformesh.lab.datasets.synthetic import synthetic_outputs
 from conformesh.scores import ClassificationScore, RegressionScore, Score
 
-BY_FILE = "device"  # the partition that the file itself names
-KINDS = (*PARTITIONS, BY_FILE)
-DEVICES = 20
+_BY_FILE = "device"  # the partition that the file itself names
+_KINDS = (*PARTITIONS, _BY_FILE)
+_DEVICES = 20
 
 
 @command(
@@ -40,9 +40,9 @@ DEVICES = 20
     options.out("Where the scores go: .csv, .parquet or .npz.", required=True),
     Option("--labels FILE", "True labels in a file of their own.", type=SOURCE),
     options.score("lac"),
-    options.devices(f"How many devices share the rows; by default {DEVICES}."),
+    options.devices(f"How many devices share the rows; by default {_DEVICES}."),
     Option(
-        f"--partition {'|'.join(KINDS)}",
+        f"--partition {'|'.join(_KINDS)}",
         "Who holds what: blocks of classes, uneven or equal random shares, or what the file says; by default "
         "what the file says, else class, and iid for regression, where classes are stretches of the label.",
         name="kind",
@@ -99,10 +99,10 @@ def make(
     if taken:
         raise ValueError(f"column {taken[0]!r} of {read.name} cannot pass through: the score file has its own")
     kind = _partition(read, kind, devices, table.device)
-    if kind == BY_FILE:
+    if kind == _BY_FILE:
         names, home = _named(read.devices or [])
     else:
-        count = devices or DEVICES
+        count = devices or _DEVICES
         names = tuple(map(str, range(count)))
         spread, many = read.spread(count)
         home = partition(spread, count, kind, seed=number, concentration=concentration, classes=many)
@@ -275,20 +275,20 @@ def _numbers(measure: RegressionScore, outputs: str, labels: str | None, layout:
 
 def _partition(found: _Read, kind: str | None, devices: int | None, column: str | None) -> str:
     """Choose who holds what where nobody said it, and refuse what contradicts itself."""
-    if kind is not None and kind not in KINDS:
-        raise ValueError(unknown("partition", kind, KINDS))
+    if kind is not None and kind not in _KINDS:
+        raise ValueError(unknown("partition", kind, _KINDS))
     if kind is None:
-        kind = BY_FILE if found.devices is not None and devices is None else found.usual
-        if kind == BY_FILE and column is None:
+        kind = _BY_FILE if found.devices is not None and devices is None else found.usual
+        if kind == _BY_FILE and column is None:
             console.note(f"taking the devices that {found.name} names; choose with --partition")
-    if kind == BY_FILE and found.devices is None:
+    if kind == _BY_FILE and found.devices is None:
         raise ValueError(
-            f"--partition {BY_FILE} needs a column of devices in {found.name}; name it with --device-column"
+            f"--partition {_BY_FILE} needs a column of devices in {found.name}; name it with --device-column"
         )
-    if kind == BY_FILE and devices is not None:
-        raise ValueError(f"--devices {devices} has no meaning with --partition {BY_FILE}: the file names its devices")
-    if kind != BY_FILE and column is not None:
-        raise ValueError(f"--device-column {column} goes with --partition {BY_FILE}, got --partition {kind}")
+    if kind == _BY_FILE and devices is not None:
+        raise ValueError(f"--devices {devices} has no meaning with --partition {_BY_FILE}: the file names its devices")
+    if kind != _BY_FILE and column is not None:
+        raise ValueError(f"--device-column {column} goes with --partition {_BY_FILE}, got --partition {kind}")
     return kind
 
 

@@ -19,7 +19,7 @@ from conformesh.lab.training.recipe import SCHEDULES, Recipe
 from conformesh.lab.training.torch_extra import DEVICES, needs_torch, pick_device
 from conformesh.lab.training.train import Epoch, Observer, Trained, train_model
 
-STANDARD = Recipe()
+_STANDARD = Recipe()
 
 
 @command(
@@ -28,13 +28,13 @@ STANDARD = Recipe()
     Option("--data DIR|FILE", "Where the images are or go; by default ~/.cache/conformesh.", type=PATH),
     Option("--download/--no-download", "Fetch images that are not there.", default=True),
     Option(f"--held {'|'.join(HELD)}", "Which images are held out.", default=HELD[0]),
-    Option("--epochs <int>", "Passes over the training images.", type=Whole(1), default=STANDARD.epochs),
-    Option("--batch <int>", "Images in a step.", type=Whole(2), default=STANDARD.batch),
-    Option("--lr <float>", "The largest learning rate.", type=Number(), default=STANDARD.lr),
-    Option(f"--schedule {'|'.join(SCHEDULES)}", "How the learning rate changes.", default=STANDARD.schedule),
-    Option("--weight-decay <float>", "Pull of the weights towards 0.", type=Number(), default=STANDARD.weight_decay),
-    Option("--smoothing <float>", "Label smoothing; changes the scores.", type=Number(), default=STANDARD.smoothing),
-    Option("--width <float>", "Factor of the 16, 32 and 64 channels.", type=Number(), default=STANDARD.width),
+    Option("--epochs <int>", "Passes over the training images.", type=Whole(1), default=_STANDARD.epochs),
+    Option("--batch <int>", "Images in a step.", type=Whole(2), default=_STANDARD.batch),
+    Option("--lr <float>", "The largest learning rate.", type=Number(), default=_STANDARD.lr),
+    Option(f"--schedule {'|'.join(SCHEDULES)}", "How the learning rate changes.", default=_STANDARD.schedule),
+    Option("--weight-decay <float>", "Pull of the weights towards 0.", type=Number(), default=_STANDARD.weight_decay),
+    Option("--smoothing <float>", "Label smoothing; changes the scores.", type=Number(), default=_STANDARD.smoothing),
+    Option("--width <float>", "Factor of the 16, 32 and 64 channels.", type=Number(), default=_STANDARD.width),
     Option(f"--device {'|'.join(DEVICES)}", "Where to compute.", default=DEVICES[0], panel=RUNNING),
     Option("--threads <int>", "Processor cores to use; by default all.", type=Whole(1), panel=RUNNING),
     options.seed("Seed of weights, order and shifts."),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from conformesh.view.meshes import MeshWatch
     from conformesh.view.recording import Recording
 
-ACCESS = "Beyond this machine"
+_ACCESS = "Beyond this machine"
 
 
 @command(
@@ -35,15 +35,15 @@ ACCESS = "Beyond this machine"
     Option("--port <int>", "Listen there; 0 takes a free one.", type=Whole(), default=8750),
     Option("--open", "Open the page in a browser.", name="open_"),
     Option("--http HOST:PORT", "Where the node answers that was started with --http."),
-    Option("--host NAME", "Listen there; beyond 127.0.0.1 only with a token.", default="127.0.0.1", panel=ACCESS),
+    Option("--host NAME", "Listen there; beyond 127.0.0.1 only with a token.", default="127.0.0.1", panel=_ACCESS),
     Option(
         "--token FILE",
         "Ask for the token in this file's first line; made and printed where one is needed and none given.",
         type=PATH,
-        panel=ACCESS,
+        panel=_ACCESS,
     ),
-    Option("--cert FILE", "A certificate, for TLS.", type=PATH, panel=ACCESS),
-    Option("--key FILE", "Its private key.", type=PATH, panel=ACCESS),
+    Option("--cert FILE", "A certificate, for TLS.", type=PATH, panel=_ACCESS),
+    Option("--key FILE", "Its private key.", type=PATH, panel=_ACCESS),
     options.recording(view=False),
     Option("--attached", hidden=True),
 )

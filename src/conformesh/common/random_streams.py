@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 Rng: TypeAlias = "np.random.Generator | int"  # in quotes: random numbers load when they are first drawn
 SEEDS = 2**32  # what every library takes as a seed is below
-FRESH_BITS = 53  # of a fresh seed: the most that a JSON number keeps exactly in every language
+_FRESH_BITS = 53  # of a fresh seed: the most that a JSON number keeps exactly in every language
 
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
@@ -57,7 +57,7 @@ def recorded_seed(rng: Rng | None) -> int:
 
     The caller shares it among the blocks of its engine and records it in the result.
     """
-    return secrets.randbits(FRESH_BITS) if rng is None else seed_of(rng)
+    return secrets.randbits(_FRESH_BITS) if rng is None else seed_of(rng)
 
 
 def fresh_bytes(count: int) -> bytes:

@@ -117,7 +117,7 @@ def refuse_losses(engine: str, faults: Faults | None) -> None:
         )
 
 
-def held_here(engine: Engine, devices: Iterable[T], what: str = "scores") -> Sequence[T]:
+def _held_here(engine: Engine, devices: Iterable[T], what: str = "scores") -> Sequence[T]:
     """Return `what` the devices hosted here hold, of what all devices or only those here do; of all, by row."""
     held: Any = devices if isinstance(devices, np.ndarray) else [*devices]  # a table of a million rows stays a table
     K = engine.network.devices
@@ -134,7 +134,7 @@ def held_here(engine: Engine, devices: Iterable[T], what: str = "scores") -> Seq
     return held  # type: ignore[no-any-return]
 
 
-def ids_here(engine: Engine) -> Sequence[str]:
-    """Return the names of the devices whose scores `held_here` returns, in that order."""
+def _ids_here(engine: Engine) -> Sequence[str]:
+    """Return the names of the devices whose scores `_held_here` returns, in that order."""
     ids = engine.network.ids
     return ids if len(engine.rows) == len(ids) else [ids[row] for row in engine.rows]

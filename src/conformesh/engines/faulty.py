@@ -95,12 +95,12 @@ class Lossy:
         return replace(message, packets=packets, speakers=message.speakers[kept], numbers=numbers)
 
     def _each(self, message: Each, round_: int) -> Any:
-        heard = Arrived(*self._messages(message.places, round_), message.values.take(message.places, axis=0), round_)
+        heard = _Arrived(*self._messages(message.places, round_), message.values.take(message.places, axis=0), round_)
         return Deliveries(heard.receiver, heard.sender, heard.values, round_) if self.plain else heard
 
     def _tell(self, message: Tell, round_: int) -> Any:
         said = Packets(message.packets.values.copy(), message.packets.offsets.copy())
-        told = ArrivedBytes(*self._messages(message.places, round_), said, round_)
+        told = _ArrivedBytes(*self._messages(message.places, round_), said, round_)
         return Told(told.receiver, told.sender, told.packets, round_) if self.plain else told
 
     def _messages(self, places: Ints, round_: int) -> tuple[Ints, Ints, Ints]:
@@ -112,7 +112,7 @@ class Lossy:
         return self.weather.receiver[arrives], self.weather.sender[arrives], which[arrives]
 
 
-class Arrived:
+class _Arrived:
     """A `Heard` of what was not lost; values are taken when they are asked for, by who needs them."""
 
     def __init__(self, receiver: Ints, sender: Ints, which: Ints, said: Any, round_: int) -> None:
@@ -132,7 +132,7 @@ class Arrived:
         return self._which[Deliveries(self.receiver, self.sender, self.sender, self.round).places(receivers, senders)]
 
 
-class ArrivedBytes(Arrived):
+class _ArrivedBytes(_Arrived):
     """The same for bytes: a `Told`."""
 
     @property

@@ -22,8 +22,8 @@ from conformesh.graph.network import Network
 from conformesh.kernels.graph import breadth_first, mean_span, reordered
 
 SMALL = 65_536  # devices; so many numbers fit into a core's cache
-NEAR = 1 / 32  # of the devices: neighbours this near are near enough
-GAIN = 4  # by which an order must shorten the mean distance to be worth its copy of everything
+_NEAR = 1 / 32  # of the devices: neighbours this near are near enough
+_GAIN = 4  # by which an order must shorten the mean distance to be worth its copy of everything
 
 
 def memory_order(network: Network) -> NDArray[np.int64] | None:
@@ -32,10 +32,10 @@ def memory_order(network: Network) -> NDArray[np.int64] | None:
     if K <= SMALL:
         return None
     span = mean_span(network.indptr, network.indices, np.arange(K))
-    if span <= NEAR * K:
+    if span <= _NEAR * K:
         return None
     order = near_order(network)
-    return order if GAIN * mean_span(network.indptr, network.indices, inverse(order)) <= span else None
+    return order if _GAIN * mean_span(network.indptr, network.indices, inverse(order)) <= span else None
 
 
 def near_order(network: Network) -> NDArray[np.int64]:

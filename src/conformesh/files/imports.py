@@ -18,16 +18,16 @@ import numpy as np
 from conformesh.common.array_types import Floats
 from conformesh.common.arrays import as_array
 
-PICKLES = (".pkl", ".pickle", ".joblib", ".pt", ".pth")
-OUT_OF_FOLD = (
+_PICKLES = (".pkl", ".pickle", ".joblib", ".pt", ".pth")
+_OUT_OF_FOLD = (
     "scores of out-of-fold predictions come from several models, none of which predicts alone: the guarantee is for a "
     "new score of such a model, not for one of a model fitted to everything"
 )
-DRAWN = "scores were randomised by the library's own draws, prediction draws by ours"
+_DRAWN = "scores were randomised by the library's own draws, prediction draws by ours"
 
 
 @dataclass(frozen=True, eq=False)
-class ImportedScores:
+class _ImportedScores:
     """What a calibrated object kept.
 
     Attributes
@@ -49,7 +49,7 @@ class ImportedScores:
     notes: tuple[str, ...] = ()
 
 
-def import_scores(calibrated: Any) -> ImportedScores:
+def import_scores(calibrated: Any) -> _ImportedScores:
     """Return the calibration scores that an object of MAPIE, TorchCP or crepes keeps.
 
     Parameters
@@ -74,8 +74,8 @@ def read_calibrated(path: str | os.PathLike[str], *, trust: bool = False) -> Any
     `trust` must be said: reading a pickle runs the program in it, whoever wrote it.
     """
     file = Path(path)
-    if file.suffix.lower() not in PICKLES:
-        raise ValueError(f"{file}: needed a saved object, {', '.join(PICKLES)}, got {file.suffix or 'no ending'!r}")
+    if file.suffix.lower() not in _PICKLES:
+        raise ValueError(f"{file}: needed a saved object, {', '.join(_PICKLES)}, got {file.suffix or 'no ending'!r}")
     if not trust:
         raise ValueError(
             f"{file}: reading a saved object runs whatever program is in the file; if you know who wrote it, pass "
@@ -93,11 +93,11 @@ def read_calibrated(path: str | os.PathLike[str], *, trust: bool = False) -> Any
         return pickle.load(stream)
 
 
-def _of_mapie(calibrated: Any) -> ImportedScores:
+def _of_mapie(calibrated: Any) -> _ImportedScores:
     held = _numbers(_kept(calibrated, "conformity_scores", "conformalize"), calibrated)
-    notes = (OUT_OF_FOLD,) if type(calibrated).__name__.startswith(("Cross", "Jackknife")) else ()
+    notes = (_OUT_OF_FOLD,) if type(calibrated).__name__.startswith(("Cross", "Jackknife")) else ()
     if held.ndim == 2 and held.shape[0] == 3:  # of quantile regression: below, above, and the larger
-        return ImportedScores(held[2], "cqr", sides=held[:2].T.copy(), notes=notes)
+        return _ImportedScores(held[2], "cqr", sides=held[:2].T.copy(), notes=notes)
     values = held.ravel()
     kind = _function_of_mapie(calibrated)
     if kind == "RAPSConformityScore":
@@ -106,11 +106,11 @@ def _of_mapie(calibrated: Any) -> ImportedScores:
             "scores.RAPS(penalty=..., k_reg=...) instead"
         )
     if kind == "APSConformityScore":
-        return ImportedScores(values, "aps", {"randomised": True}, notes=(*notes, DRAWN))
+        return _ImportedScores(values, "aps", {"randomised": True}, notes=(*notes, _DRAWN))
     if kind == "TopKConformityScore":
-        return ImportedScores(values + 1.0, "rank", notes=notes)  # which MAPIE counts from 0
+        return _ImportedScores(values + 1.0, "rank", notes=notes)  # which MAPIE counts from 0
     ours = {"LACConformityScore": "lac", "AbsoluteConformityScore": "absolute-residual"}.get(kind)
-    return ImportedScores(values, ours, notes=notes if ours else (*notes, _unknown(kind)))
+    return _ImportedScores(values, ours, notes=notes if ours else (*notes, _unknown(kind)))
 
 
 def _function_of_mapie(calibrated: Any) -> str:
@@ -122,7 +122,7 @@ def _function_of_mapie(calibrated: Any) -> str:
     return type(getattr(calibrated, "_conformity_score", None)).__name__.replace("NoneType", "")
 
 
-def _of_torchcp(calibrated: Any) -> ImportedScores:
+def _of_torchcp(calibrated: Any) -> _ImportedScores:
     name = "cal_scores" if hasattr(calibrated, "cal_scores") else "scores"
     values = _numbers(_kept(calibrated, name, "calibrate"), calibrated)
     if values.ndim > 1 and values.shape[1:] != (1,) * (values.ndim - 1):
@@ -136,27 +136,27 @@ def _of_torchcp(calibrated: Any) -> ImportedScores:
     function = getattr(calibrated, "score_function", None)
     kind, drawn = type(function).__name__, bool(getattr(function, "randomized", False))
     if kind in ("RAPS", "SAPS"):
-        return ImportedScores(values, None, notes=(f"give the penalty again: score=scores.{kind}(penalty=...)",))
+        return _ImportedScores(values, None, notes=(f"give the penalty again: score=scores.{kind}(penalty=...)",))
     ours = {"LAC": "lac", "Margin": "margin", "TOPK": "rank", "APS": "aps", "ABS": "absolute-residual", "CQR": "cqr"}
     drawn = drawn and kind in ("APS", "TOPK")
-    return ImportedScores(
+    return _ImportedScores(
         values,
         ours.get(kind),
         {"randomised": True} if drawn else {},
-        notes=((DRAWN,) if drawn else ()) if kind in ours else (_unknown(kind),),
+        notes=((_DRAWN,) if drawn else ()) if kind in ours else (_unknown(kind),),
     )
 
 
-def _of_crepes(calibrated: Any) -> ImportedScores:
+def _of_crepes(calibrated: Any) -> _ImportedScores:
     values = _numbers(_kept(calibrated, "alphas", "fit"), calibrated).ravel()
     if type(calibrated).__name__ != "ConformalRegressor":
-        return ImportedScores(values, None, notes=("say which score they are: hinge is 'lac', margin is 'margin'",))
-    return ImportedScores(
+        return _ImportedScores(values, None, notes=("say which score they are: hinge is 'lac', margin is 'margin'",))
+    return _ImportedScores(
         values, "normalised-residual" if getattr(calibrated, "normalized", False) else "absolute-residual"
     )
 
 
-_LIBRARIES: dict[str, Callable[[Any], ImportedScores]] = {
+_LIBRARIES: dict[str, Callable[[Any], _ImportedScores]] = {
     "mapie": _of_mapie,
     "torchcp": _of_torchcp,
     "crepes": _of_crepes,

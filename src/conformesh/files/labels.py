@@ -12,7 +12,7 @@ from conformesh.common.names import closest
 from conformesh.files.output_files import in_arrays
 from conformesh.files.tables import ColumnNames, FileColumns, is_number, listed, read_table
 
-NEEDED = "one label per row"
+_NEEDED = "one label per row"
 CANDIDATES = ("label", "labels", "y")  # what an NPZ may call them
 
 
@@ -49,7 +49,7 @@ def column_labels(table: FileColumns, column: str) -> LabelColumn:
 
 def file_labels(source: str, column: str, layout: ColumnNames) -> LabelColumn:
     """Read labels from a file of their own: NPY, NPZ, CSV or Parquet; a single column may have any name."""
-    table = read_table(source, NEEDED, layout=layout)
+    table = read_table(source, _NEEDED, layout=layout)
     return LabelColumn(table, next(iter(table.columns))) if len(table.columns) == 1 else column_labels(table, column)
 
 

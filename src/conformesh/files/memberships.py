@@ -18,7 +18,7 @@ from conformesh.common.arrays import as_array
 from conformesh.common.names import natural_order
 
 EVERYONE = "everyone"  # the group of all rows, which is always there where groups overlap
-SEPARATORS = ";|"  # between the groups of one cell of text
+_SEPARATORS = ";|"  # between the groups of one cell of text
 Atom = tuple[str, ...]
 
 
@@ -108,7 +108,7 @@ class Memberships:
             )
             for row in rows
         ]
-        several = any(mark in cell for cells in columns.values() for cell in cells for mark in SEPARATORS)
+        several = any(mark in cell for cells in columns.values() for cell in cells for mark in _SEPARATORS)
         return cls._distinct(sets, overlapping=not alone or several)
 
     @classmethod
@@ -149,9 +149,9 @@ def name_of(atom: Atom) -> str:
 
 
 def _labels_in(cell: str) -> list[str]:
-    for mark in SEPARATORS[1:]:
-        cell = cell.replace(mark, SEPARATORS[0])
-    return [label.strip() for label in cell.split(SEPARATORS[0]) if label.strip()]
+    for mark in _SEPARATORS[1:]:
+        cell = cell.replace(mark, _SEPARATORS[0])
+    return [label.strip() for label in cell.split(_SEPARATORS[0]) if label.strip()]
 
 
 def _holds_lists(rows: Any) -> bool:

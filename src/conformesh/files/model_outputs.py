@@ -30,14 +30,14 @@ from conformesh.files.output_files import (
 )
 from conformesh.files.tables import STDIN, ColumnNames, FileColumns, note_ids, read_table
 
-NEEDED = "a row of model outputs and a label for every example"
+_NEEDED = "a row of model outputs and a label for every example"
 SYNTHETIC = "synthetic"  # an array of an NPZ that says: no real model was here
 LARGEST = 1.0 + 1e-6  # a softmax in float32 may end a few roundings above one
 
 Kind = Literal["logits", "probabilities"]
-Where = Callable[[int], str]
+_Where = Callable[[int], str]
 
-KINDS: tuple[Kind, ...] = ("logits", "probabilities")  # best first: logits lose nothing
+_KINDS: tuple[Kind, ...] = ("logits", "probabilities")  # best first: logits lose nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +145,7 @@ def read_model_outputs(
         are `device` or `devices`, where there are some. Labels are numbers from 0 or the names of classes.
     """
     layout = layout or ColumnNames()
-    table = read_table(source, NEEDED, layout=layout)
+    table = read_table(source, _NEEDED, layout=layout)
     device = layout.device or next((name for name in (DEVICE, f"{DEVICE}s") if name in table.columns), DEVICE)
     if layout.device is not None:
         table.column(layout.device)
@@ -156,7 +156,7 @@ def read_model_outputs(
     kept = tuple(name for name in kept_columns(table, beside) if labels is not None or name != own.column)
     if in_arrays(table):
         array, values, classes = class_array(table, _arrays(table, kind))
-        kind = next((known for known in KINDS if known == array), kind)
+        kind = next((known for known in _KINDS if known == array), kind)
     else:
         values, classes = class_columns(table, (device, label, *kept))
     if len(own) != len(values):
@@ -181,8 +181,8 @@ def read_model_outputs(
 def _arrays(table: FileColumns, kind: Kind | None) -> tuple[str, ...]:
     """The names that outputs may have in an NPZ, best first."""
     if kind is None:
-        return (*KINDS, "outputs")
-    found = [name for name in (*KINDS, "outputs") if name in table.columns]
+        return (*_KINDS, "outputs")
+    found = [name for name in (*_KINDS, "outputs") if name in table.columns]
     if found and kind not in found and "outputs" not in found:
         raise ValueError(f"{table.name}: was asked for {kind}, but holds {found[0]!r}; leave the kind out")
     return (kind, "outputs")
@@ -199,7 +199,7 @@ def _probable(values: Floats) -> NDArray[np.bool_]:
     return probable
 
 
-def _check(values: Floats, labels: Ints, kind: Kind, name: str, where: Where) -> None:
+def _check(values: Floats, labels: Ints, kind: Kind, name: str, where: _Where) -> None:
     """Refuse what no score could use, and say where it is."""
     if values.ndim != 2 or labels.shape != values.shape[:1]:
         raise ValueError(
@@ -207,10 +207,10 @@ def _check(values: Floats, labels: Ints, kind: Kind, name: str, where: Where) ->
             f"got {values.shape} and {labels.shape}"
         )
     if not len(values):
-        raise ValueError(f"{name} has no rows; needed {NEEDED}")
+        raise ValueError(f"{name} has no rows; needed {_NEEDED}")
     if values.shape[1] < 2:
         raise ValueError(f"{name}: needs at least 2 classes, got {values.shape[1]}; one column per class")
-    if kind not in KINDS:
+    if kind not in _KINDS:
         raise ValueError(f"{name}: outputs are logits or probabilities, got {kind!r}")
     wrong = (labels < 0) | (labels >= values.shape[1])
     if wrong.any():
@@ -228,7 +228,7 @@ def _check(values: Floats, labels: Ints, kind: Kind, name: str, where: Where) ->
         _check_logits(values, where)
 
 
-def _check_probabilities(values: Floats, where: Where) -> None:
+def _check_probabilities(values: Floats, where: _Where) -> None:
     bad = ~_probable(values)
     if bad.any():
         row = int(bad.argmax())
@@ -238,7 +238,7 @@ def _check_probabilities(values: Floats, where: Where) -> None:
         )
 
 
-def _check_logits(values: Floats, where: Where) -> None:
+def _check_logits(values: Floats, where: _Where) -> None:
     highest = values.max(axis=1)
     bad = np.isinf(highest)  # +inf somewhere, or -inf everywhere: neither has a softmax
     if bad.any():

@@ -29,9 +29,9 @@ from conformesh.files.tables import (
 
 NEEDED = "one row of model outputs per example, one numeric column per class"
 DEVICE = "device"
-ARRAYS = ("probabilities", "logits", "outputs")  # what an NPZ may call them, best first
-PREDICTED = ("predictions", "outputs", "prediction")  # and predictions of numbers
-ROLES = ("id", "label")  # columns beside the classes that need not be named
+_ARRAYS = ("probabilities", "logits", "outputs")  # what an NPZ may call them, best first
+_PREDICTED = ("predictions", "outputs", "prediction")  # and predictions of numbers
+_ROLES = ("id", "label")  # columns beside the classes that need not be named
 SLACK = 1e-3  # how far a row of probabilities may sum from one
 
 
@@ -110,15 +110,15 @@ def outputs_in(
     beside = (where, *layout.groups, *layout.inputs, *(() if layout.weight is None else (layout.weight,)), *kept)
     order = None
     if columns is not None:
-        values, names = prediction_columns(table, beside, columns, layout.outputs)
+        values, names = _prediction_columns(table, beside, columns, layout.outputs)
     elif in_arrays(table):
-        _, values, names = class_array(table, ("logits", *ARRAYS) if logits else ARRAYS)
+        _, values, names = class_array(table, ("logits", *_ARRAYS) if logits else _ARRAYS)
     else:
         values, names = class_columns(table, beside, classes)
     if not len(values):
         raise ValueError(f"{table.name} has no rows; needed {NEEDED if columns is None else listed(columns)}")
     if classes is not None:
-        order, names = order_of(names, classes, table.name)
+        order, names = _order_of(names, classes, table.name)
         values = values if order is None else values[:, order]
     kept = tuple(name for name in kept if name != truth)
     passing = {name: cells_of(table, name, len(values)) for name in kept}
@@ -143,7 +143,7 @@ def kept_columns(table: FileColumns, layout: ColumnNames, classes: Sequence[str]
         table.column(name)
     if in_arrays(table):
         return tuple(dict.fromkeys(asked))
-    usual = [name for name in ROLES if name in table.columns and getattr(layout, name) is None and name not in classes]
+    usual = [name for name in _ROLES if name in table.columns and getattr(layout, name) is None and name not in classes]
     return tuple(dict.fromkeys([*usual, *asked]))
 
 
@@ -229,7 +229,7 @@ def class_array(table: FileColumns, wanted: Iterable[str]) -> tuple[str, Floats,
     return array, values, titles
 
 
-def prediction_columns(
+def _prediction_columns(
     table: FileColumns, besides: Iterable[str], wanted: Sequence[str], chosen: Sequence[str] = ()
 ) -> tuple[Floats, tuple[str, ...]]:
     """Return the columns of predictions, as many as a score wants, with their names.
@@ -238,7 +238,7 @@ def prediction_columns(
     an NPZ an array of the shape (rows, columns) will do.
     """
     taken = [*besides]
-    whole = [name for name in PREDICTED if name in table.columns]
+    whole = [name for name in _PREDICTED if name in table.columns]
     if not chosen and in_arrays(table) and whole and not {*wanted} <= {*table.columns}:
         values = table.numbers(whole[0])
         values = values[:, None] if values.ndim == 1 else values
@@ -249,7 +249,7 @@ def prediction_columns(
             )
         return values, tuple(wanted)
     left = [name for name in table.columns if name not in taken]
-    if in_arrays(table) and not chosen and (of_classes := [name for name in ARRAYS[:2] if name in left]):
+    if in_arrays(table) and not chosen and (of_classes := [name for name in _ARRAYS[:2] if name in left]):
         raise ValueError(
             f"{table.name}: holds {of_classes[0]!r}, outputs of classes, and this score is for regression: it reads "
             f"{' and '.join(wanted)}; choose another --score"
@@ -272,7 +272,7 @@ def unnamed(classes: Sequence[str]) -> bool:
     return [*classes] == [str(i) for i in range(len(classes))]
 
 
-def order_of(
+def _order_of(
     names: Sequence[str], classes: Sequence[str], where: str
 ) -> tuple[tuple[int, ...] | None, tuple[str, ...]]:
     """Return which column each class is, None where they stand in order, and their names; or say how they differ.
@@ -302,7 +302,7 @@ def devices_in(table: FileColumns, column: str, rows: int) -> list[str] | None:
     if column not in table.columns:
         return None
     if len(table.column(column)) != rows:
-        same_length(table, [column, next(name for name in (*ARRAYS, *PREDICTED) if name in table.columns)])
+        same_length(table, [column, next(name for name in (*_ARRAYS, *_PREDICTED) if name in table.columns)])
     names, index = table.names(column)
     return [names[i] for i in index]
 
@@ -311,5 +311,5 @@ def cells_of(table: FileColumns, column: str, rows: int) -> list[Any]:
     """Return the cells of a column as they are."""
     cells = table.column(column)
     if len(cells) != rows:
-        same_length(table, [column, next(name for name in (*ARRAYS, *PREDICTED) if name in table.columns)])
+        same_length(table, [column, next(name for name in (*_ARRAYS, *_PREDICTED) if name in table.columns)])
     return cells if isinstance(cells, list) else list(cells.tolist())

@@ -44,7 +44,7 @@ ALSO_CALLED = {  # what these columns are called elsewhere, in small letters
 
 SIDES = ("lower", "upper")  # the columns of scores with two sides, as a frame has them
 EPOCH = "epoch"
-MOST_EPOCHS = 2**53  # no epoch has a higher number: floats and JSON hold it exactly
+_MOST_EPOCHS = 2**53  # no epoch has a higher number: floats and JSON hold it exactly
 
 
 class RecordedScore(NamedTuple):
@@ -207,7 +207,7 @@ def _epoch(cell: Any) -> int:
         number = float(cell)
     except (TypeError, ValueError):
         return 0
-    return int(number) if 1 <= number < MOST_EPOCHS and number.is_integer() else 0
+    return int(number) if 1 <= number < _MOST_EPOCHS and number.is_integer() else 0
 
 
 def column_named(table: FileColumns, word: str, given: str | None = None) -> str:

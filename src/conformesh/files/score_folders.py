@@ -34,7 +34,7 @@ from conformesh.files.tables import CLASSES, SCORE_FUNCTION, ColumnNames, FileCo
 if TYPE_CHECKING:
     import polars as pl
 
-HIVE = "device="
+_HIVE = "device="
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,6 +212,6 @@ def _column(word: Literal["device", "score"], layout: ColumnNames | None) -> str
 def _device_of(file: Path) -> str | None:
     """Return the device that a file's folder names, as in ``device=sensor-1``."""
     for part in reversed(file.parts[:-1]):
-        if part.startswith(HIVE):
-            return unquote(part.removeprefix(HIVE)).strip()
+        if part.startswith(_HIVE):
+            return unquote(part.removeprefix(_HIVE)).strip()
     return None

@@ -17,7 +17,7 @@ from conformesh.files.score_files import column_named
 from conformesh.files.tables import ColumnNames, FileColumns, read_table, same_length
 from conformesh.files.times import TimeError, nanoseconds
 
-NEEDED = "columns 'time', 'device' and 'score', one row per example"
+_NEEDED = "columns 'time', 'device' and 'score', one row per example"
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +45,11 @@ class StreamFile:
 def read_streams(source: str, time: str = "time", layout: ColumnNames | None = None) -> StreamFile:
     """Read streams from CSV, Parquet or NPZ; "-" reads CSV from standard input. `time` names the column of times."""
     layout = layout or ColumnNames()
-    table = read_table(source, NEEDED, None, layout)
+    table = read_table(source, _NEEDED, None, layout)
     device, score = (column_named(table, word, getattr(layout, word)) for word in ("device", "score"))
     values = table.numbers(score)
     if not len(values):
-        raise ValueError(f"{table.name} has no rows; needed {NEEDED}")
+        raise ValueError(f"{table.name} has no rows; needed {_NEEDED}")
     if np.isnan(values).any():
         row = int(np.isnan(values).argmax())
         raise ValueError(f"{table.where(row)}: score must be a number, got NaN; repair or drop this row")

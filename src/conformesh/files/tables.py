@@ -23,13 +23,13 @@ from conformesh.files.memberships import Memberships
 from conformesh.files.text import SNIFFED, CellError, check_finite, numbers_in, read_columns
 
 STDIN = "-"
-DEVICES = ("device", "devices")  # what the column of devices is called
-ID = "id"  # the column that names each row, where there is one
+_DEVICES = ("device", "devices")  # what the column of devices is called
+_ID = "id"  # the column that names each row, where there is one
 CLASSES = "classes"  # the column or array in which a file names its classes
 SCORE_FUNCTION = "score_function"  # the column or array in which a file of scores names the score that made them
-GZIP, PARQUET, NPY, ZIP = b"\x1f\x8b", b"PAR1", b"\x93NUMPY", b"PK\x03\x04"
-FOREIGN = {  # first bytes of files that are often mistaken for tables, and what to do with them
-    ZIP: "a ZIP archive (an Excel workbook is one): save the sheet as CSV; arrays need the ending .npz",
+GZIP, _PARQUET, NPY, _ZIP = b"\x1f\x8b", b"PAR1", b"\x93NUMPY", b"PK\x03\x04"
+_FOREIGN = {  # first bytes of files that are often mistaken for tables, and what to do with them
+    _ZIP: "a ZIP archive (an Excel workbook is one): save the sheet as CSV; arrays need the ending .npz",
     b"\xd0\xcf\x11\xe0": "an Excel workbook: save the sheet as CSV",
     b"BZh": "compressed by bzip2: give the output of `bzcat` to standard input",
     b"\xfd7zXZ": "compressed by xz: give the output of `xzcat` to standard input",
@@ -282,10 +282,10 @@ def read_table(
         table = FileColumns(_arrays(data, name), name)
     elif suffix == ".npy" or data.startswith(NPY):
         table = FileColumns({"outputs": _array(data, name)}, name)
-    elif suffix in (".parquet", ".pq") or data.startswith(PARQUET):
+    elif suffix in (".parquet", ".pq") or data.startswith(_PARQUET):
         table = _parquet(data, name)
     else:
-        for mark, what in FOREIGN.items():
+        for mark, what in _FOREIGN.items():
             if data.startswith(mark):
                 raise ValueError(f"{name}: is {what}; needed {needed}")
         titles, columns, lines, separator = read_columns(data, name, layout.separator)
@@ -305,8 +305,8 @@ def same_length(table: FileColumns, names: Iterable[str]) -> None:
 
 def note_ids(table: FileColumns, layout: ColumnNames) -> None:
     """Say so where the column of ids, if there is one, names a row of a device twice."""
-    name = layout.id or ID
-    device = layout.device or next((each for each in DEVICES if each in table.columns), None)
+    name = layout.id or _ID
+    device = layout.device or next((each for each in _DEVICES if each in table.columns), None)
     if name in table.columns and np.ndim(table.columns[name]) == 1:
         owners = None if device is None else table.columns.get(device)
         known = owners is not None and np.ndim(owners) == 1
@@ -351,7 +351,7 @@ def _unpacked(data: bytes, name: str) -> bytes:
 def _parquet(data: bytes, name: str) -> FileColumns:
     import polars as pl
 
-    if not data.startswith(PARQUET):
+    if not data.startswith(_PARQUET):
         raise ValueError(f"{name}: cannot be read as Parquet: it does not begin as Parquet does; CSV is named .csv")
     try:
         frame = pl.read_parquet(io.BytesIO(data))
@@ -362,7 +362,7 @@ def _parquet(data: bytes, name: str) -> FileColumns:
 
 
 def _arrays(data: bytes, name: str) -> dict[str, NDArray[Any]]:
-    if not data.startswith(ZIP[:2]):
+    if not data.startswith(_ZIP[:2]):
         raise ValueError(f"{name}: cannot be read as NPZ: it does not begin as NPZ does; write it by numpy.savez")
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:

@@ -21,24 +21,24 @@ import numpy as np
 from conformesh.common.array_types import Floats
 
 SMALL = 2_000_000  # bytes: up to here loading Polars takes longer than it saves
-WIDE = 50_000  # columns: beyond, Polars takes minutes
+_WIDE = 50_000  # columns: beyond, Polars takes minutes
 
-SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|", "space": " "}
+_SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|", "space": " "}
 SNIFFED = ",;\t|"
-UNSEPARATED = "\x1f"  # a separator that no text has: every line is one field
-BYTE_ORDER_MARKS = {
+_UNSEPARATED = "\x1f"  # a separator that no text has: every line is one field
+_BYTE_ORDER_MARKS = {
     b"\xff\xfe\x00\x00": "utf-32",
     b"\x00\x00\xfe\xff": "utf-32",
     b"\xef\xbb\xbf": "utf-8-sig",
     b"\xff\xfe": "utf-16",
     b"\xfe\xff": "utf-16",
 }
-DECLARATION = re.compile(rb'"?sep=([^\w"])"?[^\S\n]*\n')
-NOT_IN_TEXT = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
+_DECLARATION = re.compile(rb'"?sep=([^\w"])"?[^\S\n]*\n')
+_NOT_IN_TEXT = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 
-WITH_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?")
-BY_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}([,.][0-9]{3})+")  # 1,234 or 1.234: also 1234, for many people
-DIGIT = re.compile(r"[0-9]")
+_WITH_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?")
+_BY_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}([,.][0-9]{3})+")  # 1,234 or 1.234: also 1234, for many people
+_DIGIT = re.compile(r"[0-9]")
 
 
 csv.field_size_limit(2**30)  # a cell may hold the names of many thousand classes
@@ -60,12 +60,12 @@ def read_columns(
 ) -> tuple[list[str], list[Any], Sequence[int], str]:
     """Return names, columns (lists of text, or Polars series where the file is large), lines of rows, and separator."""
     data, first = _as_utf8(data, name), 1
-    declared = DECLARATION.match(data)
+    declared = _DECLARATION.match(data)
     if declared:  # some spreadsheets say ``sep=;`` in a line before the table
         data, first = data[declared.end() :], 2
         separator = declared.group(1).decode() if separator is None else separator
     separator = _sniffed(data, name) if separator is None else _as_separator(separator)
-    large = len(data) > SMALL and data.count(separator.encode(), 0, data.find(b"\n")) < WIDE
+    large = len(data) > SMALL and data.count(separator.encode(), 0, data.find(b"\n")) < _WIDE
     read = _by_polars if large else _by_csv
     header, columns, lines = read(data, name, separator, first)
     header = [title.strip() for title in header]
@@ -80,15 +80,15 @@ def read_columns(
 
 def _as_separator(word: str) -> str:
     """Return the character that separates cells: itself, or its name."""
-    character = SEPARATORS.get(word.strip().lower(), "\t" if word == r"\t" else word)
+    character = _SEPARATORS.get(word.strip().lower(), "\t" if word == r"\t" else word)
     if len(character) != 1 or character.isalnum() or character in "\"\n\r.+-'":
-        raise ValueError(f"separator must be one character or one of {', '.join(SEPARATORS)}, got {word!r}")
+        raise ValueError(f"separator must be one character or one of {', '.join(_SEPARATORS)}, got {word!r}")
     return character
 
 
 def _as_utf8(data: bytes, name: str) -> bytes:
     """Return text as UTF-8 with lines that end in a newline, or say why it is no text."""
-    encoding = next((known for mark, known in BYTE_ORDER_MARKS.items() if data.startswith(mark)), None)
+    encoding = next((known for mark, known in _BYTE_ORDER_MARKS.items() if data.startswith(mark)), None)
     if encoding is None and b"\0" in data[:4]:  # the first characters are ASCII: UTF-16 shows in its zeros
         encoding = "utf-16-be" if data[:1] == b"\0" else "utf-16-le"
     if encoding is not None:
@@ -96,7 +96,7 @@ def _as_utf8(data: bytes, name: str) -> bytes:
             data = data.decode(encoding).encode()
         except UnicodeDecodeError:
             raise ValueError(f"{name}: begins as {encoding.upper()} but is not: save it as UTF-8") from None
-    strange = NOT_IN_TEXT.search(data)
+    strange = _NOT_IN_TEXT.search(data)
     if strange:
         raise ValueError(
             f"{name}: is no text file: byte 0x{strange.group()[0]:02x} in line {_line_of(data, strange.start())}; "
@@ -142,7 +142,7 @@ def _sniffed(data: bytes, name: str) -> str:
             several.append(mark)
             fits += [mark] * (len({*widths}) == 1)
     if len(several) <= 1:
-        return several[0] if several else UNSEPARATED
+        return several[0] if several else _UNSEPARATED
     if len(fits) != 1:
         shown = " or ".join(map(repr, several))
         raise ValueError(
@@ -249,7 +249,7 @@ def _unreadable(cells: Sequence[str]) -> Iterator[CellError]:
 def check_finite(values: Floats, cells: Sequence[str]) -> None:
     """Refuse numbers that became infinite because they are too large."""
     for i in np.flatnonzero(np.isinf(values)).tolist():
-        if DIGIT.search(cells[i]):
+        if _DIGIT.search(cells[i]):
             raise CellError(i, f"got {cells[i].strip()!r}, which is beyond the largest number of 64 bits")
 
 
@@ -267,8 +267,8 @@ def _unambiguous(cells: Sequence[str]) -> Sequence[str]:
         text = cell.strip()
         if "," not in text:
             continue
-        if not WITH_COMMA.fullmatch(text):
-            why = ": leave out thousands separators" if DIGIT.search(text) else ""
+        if not _WITH_COMMA.fullmatch(text):
+            why = ": leave out thousands separators" if _DIGIT.search(text) else ""
             raise CellError(i, f"got {text!r}{why}")
         if pointed is not None:
             raise CellError(i, f"got {text!r} beside {pointed!r}: one decimal sign for all, please")
@@ -278,7 +278,7 @@ def _unambiguous(cells: Sequence[str]) -> Sequence[str]:
 
 def _refuse_thousands(cells: Sequence[str], sign: str) -> None:
     marked = [i for i, cell in enumerate(cells) if sign in cell]
-    if marked and all(BY_THOUSANDS.fullmatch(cells[i].strip()) for i in marked):
+    if marked and all(_BY_THOUSANDS.fullmatch(cells[i].strip()) for i in marked):
         text = cells[marked[0]].strip()
         raise CellError(
             marked[0],

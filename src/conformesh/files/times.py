@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone
 
-UNDERSTOOD = (
+_UNDERSTOOD = (
     "numbers (0, 1, 10), 2024-01-31, 2024/01/31, 31.01.2024, 31 Jan 2024, Jan 31 2024, and 31/01/2024 or 01/31/2024 "
     "where some day above 12 shows which is the day; each with or without a time of day and a zone, as 08:00:30.5, "
     "02:30 PM, 08:00Z or 08:00+01:00"
@@ -60,7 +60,7 @@ def _split(place: int, text: str) -> tuple[re.Match[str], re.Match[str] | None]:
         clock = _CLOCK.fullmatch(text, date.end())
         if clock is not None or date.end() == len(text):
             return date, clock
-    raise TimeError(place, f"got {text!r}, which is no time that can be read; understood are {UNDERSTOOD}")
+    raise TimeError(place, f"got {text!r}, which is no time that can be read; understood are {_UNDERSTOOD}")
 
 
 def _day_first(dates: Sequence[re.Match[str]], texts: Sequence[str]) -> bool:
@@ -116,7 +116,7 @@ def _instant(place: int, text: str, calendar: tuple[int, int, int], clock: re.Ma
             hours = hours % 12 + 12 * (half.lower() == "pm")
         when = datetime(*calendar, hours, int(minute or 0), int(second or 0), tzinfo=_zone(zone))
     except ValueError as problem:
-        raise TimeError(place, f"got {text!r}, which is no date: {problem}; understood are {UNDERSTOOD}") from None
+        raise TimeError(place, f"got {text!r}, which is no date: {problem}; understood are {_UNDERSTOOD}") from None
     since = when - _EPOCH
     return (since.days * 86_400 + since.seconds) * 10**9 + int((fraction or "0").ljust(9, "0"))
 

@@ -7,7 +7,7 @@ import numpy as np
 from conformesh.common.array_types import Floats
 from conformesh.graph.network import Network
 
-SPRINGS = 150  # devices for which a spring layout takes a small part of a second
+_SPRINGS = 150  # devices for which a spring layout takes a small part of a second
 
 
 def drawn_places(network: Network, quick: bool = False) -> Floats:
@@ -15,7 +15,7 @@ def drawn_places(network: Network, quick: bool = False) -> Floats:
 
     With `quick` springs, where nobody knows coordinates, are for small networks only.
     """
-    where = np.array(network.positions(springs=SPRINGS) if quick else network.positions())
+    where = np.array(network.positions(springs=_SPRINGS) if quick else network.positions())
     if network.devices >= 6 and np.ptp(where[:, 1]) == 0:
         short = next((c for c in range(int(network.devices**0.5), 1, -1) if network.devices % c == 0), 5)
         row, column = np.divmod(np.arange(network.devices), short)

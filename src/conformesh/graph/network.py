@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from conformesh.graph.spectrum import Spectrum
 
 EXACT_DIAMETER_UP_TO = 3000  # devices; one walk from each of them takes a fraction of a second
-DRAWN = 1000  # devices that a notebook shows
+_DRAWN = 1000  # devices that a notebook shows
 SWEEPS = 4  # of larger networks, each a walk from a likely centre and one from the device farthest from it
 
 
@@ -62,7 +62,7 @@ class ClosedForms(NamedTuple):
     centre: tuple[int, int] | None = None
 
 
-NOTHING_KNOWN = ClosedForms()
+_NOTHING_KNOWN = ClosedForms()
 
 
 class _Hops(NamedTuple):
@@ -123,7 +123,7 @@ class Network(metaclass=_ByTopology):
     indices: NDArray[np.int32]
     name: str = "graph"
     coordinates: NDArray[np.float64] | None = None
-    known: ClosedForms = NOTHING_KNOWN
+    known: ClosedForms = _NOTHING_KNOWN
     node_order: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -144,7 +144,7 @@ class Network(metaclass=_ByTopology):
             ("degree", f"{low:,}" if low == high else f"{low:,} to {high:,}"),
             ("diameter", f"{exact}{self.diameter:,}"),
         ]
-        if self.devices > DRAWN or self.edges > 3 * DRAWN:
+        if self.devices > _DRAWN or self.edges > 3 * _DRAWN:
             return cards.card(f"Network {self.name}", rows=[*facts, ("picture", "too many devices or edges to draw")])
         where = drawn_places(self, quick=True)
         lines = [(tuple(a), tuple(b)) for a, b in drawn_lines(self, where)]
@@ -354,7 +354,7 @@ class Network(metaclass=_ByTopology):
         name: str = "graph",
         *,
         coordinates: NDArray[np.float64] | None = None,
-        known: ClosedForms = NOTHING_KNOWN,
+        known: ClosedForms = _NOTHING_KNOWN,
     ) -> Network:
         """Build a network from its edges.
 

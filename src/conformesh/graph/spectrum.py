@@ -4,10 +4,10 @@ The Laplacian D - A has eigenvalues 0 = l_1 < l_2 <= ... <= l_K on a connected g
 need the smallest non-zero one, the largest, and the largest of the signless Laplacian D + A ([Wen2025] Section 4.3 has
 the first and the last as squared singular values of the incidence matrices).
 
-Up to `DENSE_UP_TO` devices LAPACK gives all eigenvalues. Beyond, Lanczos gives the ends of the spectrum with a residual
-r = ||L v - l v||, and there is an eigenvalue within r of l. On narrow graphs (chains, trees, grids, geometric graphs)
-the ends crowd and plain Lanczos would need as many steps as devices; there a sparse factorisation is cheap and Lanczos
-runs on the inverse. On expanders it is the other way round. Some topologies have closed forms.
+Up to `_DENSE_UP_TO` devices LAPACK gives all eigenvalues. Beyond, Lanczos gives the ends of the spectrum with a
+residual r = ||L v - l v||, and there is an eigenvalue within r of l. On narrow graphs (chains, trees, grids, geometric
+graphs) the ends crowd and plain Lanczos would need as many steps as devices; there a sparse factorisation is cheap and
+Lanczos runs on the inverse. On expanders it is the other way round. Some topologies have closed forms.
 
 Every number errs on the safe side: `smallest` is reduced, `largest` and `signless` raised by the residual and the
 rounding error, so a bound built on them holds. What does not converge is an error, never a guess.
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
     from conformesh.graph.network import Network
 
-Vector = NDArray[np.float64]
+_Vector = NDArray[np.float64]
 
-DENSE_UP_TO = 1500  # devices; the dense solver takes about a second here
-EPS = float(np.finfo(np.float64).eps)
+_DENSE_UP_TO = 1500  # devices; the dense solver takes about a second here
+_EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,12 @@ def spectrum_of(network: Network) -> Spectrum:
     return Spectrum(ends.largest, ends.smallest, _signless(network, ends), ends.source)
 
 
-def extremes_of(network: Network, edge: Vector | None = None) -> _Extremes:
+def extremes_of(network: Network, edge: _Vector | None = None) -> _Extremes:
     """Return the ends of the spectrum of the Laplacian, leaving out the constant vector.
 
     `edge` has a weight for each directed edge, the same in both directions; without, each counts as one.
     """
-    if network.devices <= DENSE_UP_TO:
+    if network.devices <= _DENSE_UP_TO:
         return dense_extremes(_dense_laplacian(network, edge))
     return lanczos_extremes(network.laplacian(edge))
 
@@ -93,7 +93,7 @@ def dense_extremes(matrix: NDArray[np.float64]) -> _Extremes:
     rows, columns = np.nonzero(matrix)
     bound = _bound_by_entries(matrix.diagonal(), rows, columns, matrix[rows, columns])
     values = np.linalg.eigvalsh(matrix + 2 * bound / len(matrix))[:-1]
-    slack = 8 * EPS * float(np.abs(values).max())
+    slack = 8 * _EPS * float(np.abs(values).max())
     return _Extremes(float(values[0]) - slack, float(values[-1]) + slack, "dense")
 
 
@@ -109,12 +109,12 @@ def _signless(network: Network, ends: _Extremes) -> float:
         return 2.0 * int(network.degree[0])  # the eigenvector is constant
     if is_bipartite(network.indptr, network.indices):
         return ends.largest  # D + A is D - A with the signs of one side changed
-    if network.devices <= DENSE_UP_TO:
-        return float(np.linalg.eigvalsh(np.abs(_dense_laplacian(network)))[-1]) * (1 + 8 * EPS)
+    if network.devices <= _DENSE_UP_TO:
+        return float(np.linalg.eigvalsh(np.abs(_dense_laplacian(network)))[-1]) * (1 + 8 * _EPS)
     return _top(abs(network.laplacian()))
 
 
-def _dense_laplacian(network: Network, edge: Vector | None = None) -> NDArray[np.float64]:
+def _dense_laplacian(network: Network, edge: _Vector | None = None) -> NDArray[np.float64]:
     """Return `Network.laplacian` without SciPy, which a small network need not load."""
     matrix = np.diag(network.strength(edge))
     matrix[network.receivers, network.indices] = -1.0 if edge is None else -edge
@@ -134,13 +134,13 @@ def _bottom(matrix: csr_array[np.float64]) -> float:
     return _certified(matrix, vector - vector.mean(), bound, -1)
 
 
-def _inverse_iterated(matrix: csr_array[np.float64]) -> Vector:
+def _inverse_iterated(matrix: csr_array[np.float64]) -> _Vector:
     """Lanczos on the pseudo-inverse: ground one device, solve, subtract the mean."""
     from scipy.sparse import csc_array
 
     solve = _factored(csc_array(matrix)[:-1, :-1]).solve
 
-    def pseudo_inverse(b: Vector) -> Vector:
+    def pseudo_inverse(b: _Vector) -> _Vector:
         y = np.append(solve((b - b.mean())[:-1]), 0.0)
         return np.asarray(y - y.mean(), dtype=np.float64)
 
@@ -163,7 +163,7 @@ def _top(matrix: csr_array[np.float64]) -> float:
     return _certified(matrix, vector, bound, +1)
 
 
-def _closed_in_from_above(matrix: csr_array[np.float64], vector: Vector, bound: float) -> Vector:
+def _closed_in_from_above(matrix: csr_array[np.float64], vector: _Vector, bound: float) -> _Vector:
     """Lanczos on (s I - M)^-1 with shifts s that fall towards the largest eigenvalue, each proved to lie above it.
 
     Positive pivots of s I - M are the proof. A shift that fails is too low and is raised half way to the last good one.
@@ -189,15 +189,15 @@ def _closed_in_from_above(matrix: csr_array[np.float64], vector: Vector, bound: 
 # --- pieces -----------------------------------------------------------------------------------------------------------
 
 
-def _start(matrix: csr_array[np.float64]) -> Vector:
+def _start(matrix: csr_array[np.float64]) -> _Vector:
     """The same random vector every time, so that a run repeats; its mean is zero."""
     x = np.random.default_rng(0).standard_normal(matrix.shape[0])
     return np.asarray(x - x.mean(), dtype=np.float64)
 
 
 def _lanczos(
-    apply: Callable[[Vector], Vector], start: Vector, end: int, most: int = 20_000, tol: float = 1e-10
-) -> tuple[Vector, bool]:
+    apply: Callable[[_Vector], _Vector], start: _Vector, end: int, most: int = 20_000, tol: float = 1e-10
+) -> tuple[_Vector, bool]:
     """Eigenvector at the upper (`end` = +1) or lower (-1) end of the spectrum of a symmetric operator, and success.
 
     Only the three-term recurrence is kept, and run a second time to add up the vector. Lost orthogonality repeats
@@ -212,14 +212,14 @@ def _lanczos(
         scale = max(scale, abs(a) + 2 * (off[-1] if off else 0.0))
         diagonal.append(a)
         off.append(b)
-        exhausted = b <= 8 * EPS * scale  # few distinct eigenvalues, as on a star: all have been found
+        exhausted = b <= 8 * _EPS * scale  # few distinct eigenvalues, as on a star: all have been found
         if not exhausted and steps < min(check, most):
             continue
         pick = steps - 1 if end > 0 else 0
         if steps > 1:
             (value,), vectors = eigh_tridiagonal(diagonal, off[:-1], select="i", select_range=(pick, pick))
             mix = vectors[:, 0]
-            converged = b * abs(mix[-1]) <= max(tol * abs(value), EPS * scale)
+            converged = b * abs(mix[-1]) <= max(tol * abs(value), _EPS * scale)
         if converged or exhausted or steps >= most:
             break
         check = steps + max(8, steps // 8)
@@ -229,7 +229,7 @@ def _lanczos(
     return vector / np.linalg.norm(vector), bool(converged or exhausted)
 
 
-def _krylov(apply: Callable[[Vector], Vector], start: Vector) -> Iterator[tuple[Vector, float, float]]:
+def _krylov(apply: Callable[[_Vector], _Vector], start: _Vector) -> Iterator[tuple[_Vector, float, float]]:
     """Lanczos vectors q_j with the entries a_j = T_jj and b_j = T_j,j+1 of the tridiagonal matrix T."""
     before, b = np.zeros_like(start), 0.0
     q = start / np.linalg.norm(start)
@@ -249,7 +249,7 @@ def _advice(K: int) -> str:
     )
 
 
-def _rayleigh(matrix: csr_array[np.float64], vector: Vector) -> tuple[float, float]:
+def _rayleigh(matrix: csr_array[np.float64], vector: _Vector) -> tuple[float, float]:
     """Eigenvalue estimate of a vector and the distance within which an eigenvalue must lie."""
     vector = vector / np.linalg.norm(vector)
     image = matrix @ vector
@@ -257,16 +257,16 @@ def _rayleigh(matrix: csr_array[np.float64], vector: Vector) -> tuple[float, flo
     return value, float(np.linalg.norm(image - value * vector))
 
 
-def _certified(matrix: csr_array[np.float64], vector: Vector, scale: float, side: int) -> float:
+def _certified(matrix: csr_array[np.float64], vector: _Vector, scale: float, side: int) -> float:
     """The eigenvalue of `vector` moved by its residual to the safe side, or an error if that is a long way.
 
     1e-8 of the value is asked for, or what rounding leaves of a value that is tiny beside `scale`.
     """
     value, residual = _rayleigh(matrix, vector)
-    if not residual <= max(1e-8 * abs(value), min(64 * EPS * scale, 1e-2 * abs(value))):
+    if not residual <= max(1e-8 * abs(value), min(64 * _EPS * scale, 1e-2 * abs(value))):
         raise RuntimeError(f"{_advice(len(vector))} (value {value:.6e}, residual {residual:.1e})")
     size = abs(matrix) @ np.abs(vector / np.linalg.norm(vector))
-    rounding = EPS / 2 * float(np.linalg.norm(np.diff(matrix.indptr) * size))  # of a row's sum, term by term
+    rounding = _EPS / 2 * float(np.linalg.norm(np.diff(matrix.indptr) * size))  # of a row's sum, term by term
     return value + side * (residual + rounding)
 
 
@@ -281,7 +281,7 @@ def _bound(matrix: csr_array[np.float64]) -> float:
     return _bound_by_entries(matrix.diagonal(), _rows_of(matrix), matrix.indices, matrix.data)
 
 
-def _bound_by_entries(diagonal: Vector, rows: NDArray[Any], columns: NDArray[Any], entries: Vector) -> float:
+def _bound_by_entries(diagonal: _Vector, rows: NDArray[Any], columns: NDArray[Any], entries: _Vector) -> float:
     """An upper bound of the largest eigenvalue: the largest sum of two neighbours' diagonals ([AndersonMorley1985]).
 
     It holds for D - A and D + A with any non-negative weights; otherwise Gershgorin's discs bound it.
@@ -297,7 +297,7 @@ def _one_signed(matrix: csr_array[np.float64]) -> bool:
     return _same_sign(matrix.data[_rows_of(matrix) != matrix.indices])
 
 
-def _same_sign(entries: Vector) -> bool:
+def _same_sign(entries: _Vector) -> bool:
     return bool((entries <= 0).all() or (entries >= 0).all())
 
 

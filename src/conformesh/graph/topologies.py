@@ -21,11 +21,11 @@ from conformesh.common.random_streams import Rng, seed_of
 from conformesh.graph.network import ClosedForms, DisconnectedError, Network
 from conformesh.kernels.graph import attach
 
-Pairs = NDArray[np.int64]  # shape (edges, 2); repeated edges count once
+_Pairs = NDArray[np.int64]  # shape (edges, 2); repeated edges count once
 
-TRIES = 100  # draws before a random topology gives up on being connected
-MOST_EDGES = 300_000_000  # a few GB as compressed rows
-COMPARED_UP_TO = 1000  # points in the plane, each with every other; SciPy has a tree for more
+_TRIES = 100  # draws before a random topology gives up on being connected
+_MOST_EDGES = 300_000_000  # a few GB as compressed rows
+_COMPARED_UP_TO = 1000  # points in the plane, each with every other; SciPy has a tree for more
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _known(topology: str, options: Mapping[str, Any]) -> Topology:
 # --- sizes and eigenvalues --------------------------------------------------------------------------------------------
 
 
-def at_least_one(devices: int) -> int:
+def _at_least_one(devices: int) -> int:
     """Return a number of devices after checking it."""
     if isinstance(devices, bool) or not isinstance(devices, int | np.integer):
         raise TypeError(f"the number of devices must be an integer, got {devices!r}")
@@ -89,7 +89,7 @@ def sides(kind: str, size: tuple[int, ...], rows: int | None, columns: int | Non
         case () if rows is not None and columns is not None:
             r, c = rows, columns
         case (devices,):
-            r, c = _sides_of(kind, at_least_one(devices), rows, columns)
+            r, c = _sides_of(kind, _at_least_one(devices), rows, columns)
         case ():
             raise TypeError(f"{kind} needs a number of devices, or rows and columns")
         case _:
@@ -129,22 +129,22 @@ def _no_rectangle(kind: str, devices: int) -> str:
     )
 
 
-def path_ends(n: int) -> tuple[float, float]:
+def _path_ends(n: int) -> tuple[float, float]:
     """Smallest non-zero and largest Laplacian eigenvalue of a path, 4 sin^2(pi i / 2n) at i = 1 and n - 1."""
     return 4 * math.sin(math.pi / (2 * n)) ** 2, 4 * math.sin(math.pi * (n - 1) / (2 * n)) ** 2
 
 
-def cycle_ends(n: int) -> tuple[float, float]:
+def _cycle_ends(n: int) -> tuple[float, float]:
     """The same of a cycle, 4 sin^2(pi i / n) at i = 1 and n // 2; a cycle of two is a path."""
-    return (4 * math.sin(math.pi / n) ** 2, 4 * math.sin(math.pi * (n // 2) / n) ** 2) if n > 2 else path_ends(n)
+    return (4 * math.sin(math.pi / n) ** 2, 4 * math.sin(math.pi * (n // 2) / n) ** 2) if n > 2 else _path_ends(n)
 
 
-def product_ends(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+def _product_ends(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
     """The same of a Cartesian product, whose eigenvalues are all sums of one of each; of a path of one, only zero."""
-    return outwards(min(one[0], other[0]), one[1] + other[1])
+    return _outwards(min(one[0], other[0]), one[1] + other[1])
 
 
-def outwards(smallest: float, largest: float) -> tuple[float, float]:
+def _outwards(smallest: float, largest: float) -> tuple[float, float]:
     """Leave room for the rounding of a few operations, so that bounds built on the values hold."""
     slack = 8 * float(np.finfo(np.float64).eps)
     return smallest * (1 - slack), largest * (1 + slack)
@@ -155,23 +155,23 @@ def outwards(smallest: float, largest: float) -> tuple[float, float]:
 
 def chain(devices: int) -> Network:
     """Devices in a line."""
-    row = np.arange(at_least_one(devices))
+    row = np.arange(_at_least_one(devices))
     line = np.column_stack([row, np.zeros(devices)]).astype(np.float64)
     pairs = np.column_stack([row[:-1], row[1:]])
-    known = ClosedForms(devices - 1, outwards(*path_ends(devices)), ((devices - 1) // 2, devices // 2))
+    known = ClosedForms(devices - 1, _outwards(*_path_ends(devices)), ((devices - 1) // 2, devices // 2))
     return Network.from_pairs(devices, pairs, f"chain {devices}", coordinates=line, known=known)
 
 
 def cycle(devices: int) -> Network:
     """Devices around a circle; two are joined by one edge."""
-    pairs = _ring(at_least_one(devices), 1)
-    known = ClosedForms(devices // 2, outwards(*cycle_ends(devices)), (0, devices // 2))
+    pairs = _ring(_at_least_one(devices), 1)
+    known = ClosedForms(devices // 2, _outwards(*_cycle_ends(devices)), (0, devices // 2))
     return Network.from_pairs(devices, pairs, f"cycle {devices}", coordinates=_circle(devices), known=known)
 
 
 def star(devices: int) -> Network:
     """Device 0 in the middle, all others joined to it only."""
-    leaves = np.arange(1, at_least_one(devices))
+    leaves = np.arange(1, _at_least_one(devices))
     pairs = np.column_stack([np.zeros_like(leaves), leaves])
     around = np.concatenate([np.zeros((1, 2)), _circle(devices - 1)])
     ends = (1.0 if devices > 2 else float(devices), float(devices))
@@ -181,7 +181,7 @@ def star(devices: int) -> Network:
 
 def complete(devices: int) -> Network:
     """Every device joined to every other."""
-    _require_room("complete", at_least_one(devices), devices * (devices - 1) / 2)
+    _require_room("complete", _at_least_one(devices), devices * (devices - 1) / 2)
     pairs = np.column_stack(np.triu_indices(devices, 1)).astype(np.int64)
     hops = min(devices - 1, 1)
     known = ClosedForms(hops, (float(devices), float(devices)), (0, hops))
@@ -199,7 +199,7 @@ def torus(*size: int, rows: int | None = None, columns: int | None = None) -> Ne
     down, right = (row + 1) % r * c + column, row * c + (column + 1) % c
     pairs = np.concatenate([np.column_stack([device, down]), np.column_stack([device, right])])
     hops = r // 2 + c // 2
-    known = ClosedForms(hops, product_ends(cycle_ends(r), cycle_ends(c)), (0, hops))
+    known = ClosedForms(hops, _product_ends(_cycle_ends(r), _cycle_ends(c)), (0, hops))
     return Network.from_pairs(r * c, pairs, f"torus {r}x{c}", coordinates=np.column_stack([column, -row]), known=known)
 
 
@@ -213,7 +213,7 @@ def grid(*size: int, rows: int | None = None, columns: int | None = None) -> Net
         [np.column_stack([device[down], device[down] + c]), np.column_stack([device[right], device[right] + 1])]
     )
     middle = (r - 1) // 2 * c + (c - 1) // 2
-    known = ClosedForms(r + c - 2, product_ends(path_ends(r), path_ends(c)), (middle, r // 2 + c // 2))
+    known = ClosedForms(r + c - 2, _product_ends(_path_ends(r), _path_ends(c)), (middle, r // 2 + c // 2))
     return Network.from_pairs(r * c, pairs, f"grid {r}x{c}", coordinates=np.column_stack([column, -row]), known=known)
 
 
@@ -224,7 +224,7 @@ def erdos_renyi(
     devices: int, p: float | None = None, *, seed: int = 0, rng: np.random.Generator | int | None = None
 ) -> Network:
     """Every pair joined with probability `p`; by default 0.5 up to 100 devices and ``2 ln(K) / K`` beyond."""
-    K = at_least_one(devices)
+    K = _at_least_one(devices)
     if p is None:
         p = 0.5 if K <= 100 else 2 * math.log(K) / K
     if not 0 < p <= 1:
@@ -232,14 +232,14 @@ def erdos_renyi(
     _require_room("erdos-renyi", K, p * K * (K - 1) / 2)
     drawing = np.random.default_rng(seed_of(rng, seed))
 
-    def draws() -> Iterator[Pairs]:
+    def draws() -> Iterator[_Pairs]:
         while True:
             yield _pair_of(_chosen(drawing, K * (K - 1) // 2, p))
 
     return _first_connected(K, draws(), f"erdos-renyi {K} p={p:.3g}", "raise p")
 
 
-def random_regular(
+def _random_regular(
     devices: int, degree: int | None = None, *, seed: int = 0, rng: np.random.Generator | int | None = None
 ) -> Network:
     """A random graph in which every device has `degree` neighbours, by default 4 (fewer below 5 devices).
@@ -247,7 +247,7 @@ def random_regular(
     Half-edges are paired at random and loops and repeated pairs exchanged with random others until none is left
     ([McKayWormald1990]); for fixed degree the result is uniform up to a vanishing error in the number of devices.
     """
-    K = at_least_one(devices)
+    K = _at_least_one(devices)
     d = min(4, K - 1) if degree is None else degree
     if not min(1, K - 1) <= d < K or K * d % 2:
         raise ValueError(
@@ -257,7 +257,7 @@ def random_regular(
     drawing = np.random.default_rng(seed_of(rng, seed))
     sparse = d <= (K - 1) / 2  # beyond half, draw the edges that are missing
 
-    def draws() -> Iterator[Pairs]:
+    def draws() -> Iterator[_Pairs]:
         while True:
             drawn = _regular_pairs(drawing, K, d if sparse else K - 1 - d)
             yield drawn if sparse else _complement(K, drawn)
@@ -269,7 +269,7 @@ def geometric(
     devices: int, radius: float | None = None, *, seed: int = 0, rng: np.random.Generator | int | None = None
 ) -> Network:
     """Points drawn in the unit square, joined when closer than `radius`, by default ``1.5 sqrt(ln(K) / (pi K))``."""
-    K = at_least_one(devices)
+    K = _at_least_one(devices)
     r = 1.5 * math.sqrt(math.log(K) / (math.pi * K)) if radius is None else radius
     if not r >= 0:
         raise ValueError(f"geometric needs a radius of at least 0, got {radius}")
@@ -277,7 +277,7 @@ def geometric(
     drawing = np.random.default_rng(seed_of(rng, seed))
     points = np.empty((0, 2))
 
-    def draws() -> Iterator[Pairs]:
+    def draws() -> Iterator[_Pairs]:
         nonlocal points
         while True:
             points = drawing.random((K, 2))
@@ -289,9 +289,9 @@ def geometric(
     return _first_connected(K, draws(), name, "raise the radius", coordinates=lambda: points)
 
 
-def _near_pairs(points: NDArray[np.float64], r: float) -> Pairs:
+def _near_pairs(points: NDArray[np.float64], r: float) -> _Pairs:
     """Return the pairs of points at most `r` apart."""
-    if len(points) <= COMPARED_UP_TO:
+    if len(points) <= _COMPARED_UP_TO:
         near = ((points[:, None] - points) ** 2).sum(axis=2) <= r * r
         return np.argwhere(np.triu(near, 1))
     from scipy.spatial import KDTree
@@ -299,7 +299,7 @@ def _near_pairs(points: NDArray[np.float64], r: float) -> Pairs:
     return np.asarray(KDTree(points).query_pairs(r, output_type="ndarray"), dtype=np.int64)
 
 
-def small_world(
+def _small_world(
     devices: int,
     neighbours: int | None = None,
     rewire: float = 0.1,
@@ -312,7 +312,7 @@ def small_world(
     [WattsStrogatz1998]; by default 4 neighbours (2 on rings below 5 devices). A re-aimed edge keeps one end and takes a
     uniformly random other one that makes no loop and no repeated edge.
     """
-    K = at_least_one(devices)
+    K = _at_least_one(devices)
     near = (4 if K >= 5 else 2) if neighbours is None else neighbours
     if near < 2 or near % 2 or (neighbours is not None and near >= K):
         raise ValueError(f"small-world needs an even number of neighbours from 2 to devices - 1, got {near} of {K}")
@@ -320,7 +320,7 @@ def small_world(
         raise ValueError(f"small-world needs a probability rewire from 0 to 1, got {rewire}")
     drawing = np.random.default_rng(seed_of(rng, seed))
 
-    def draws() -> Iterator[Pairs]:
+    def draws() -> Iterator[_Pairs]:
         while True:
             yield _rewired(drawing, K, _ring(K, near // 2), rewire)
 
@@ -332,7 +332,7 @@ def tree(
     devices: int, branching: int | None = None, *, seed: int = 0, rng: np.random.Generator | int | None = None
 ) -> Network:
     """A tree: random recursive, each device joining an earlier one; or balanced, each with `branching` children."""
-    K = at_least_one(devices)
+    K = _at_least_one(devices)
     child = np.arange(1, K)
     if branching is None:
         parent, name = np.random.default_rng(seed_of(rng, seed)).integers(0, child), f"tree {K}"
@@ -343,7 +343,7 @@ def tree(
     return Network.from_pairs(K, np.column_stack([parent, child]), name)
 
 
-def scale_free(
+def _scale_free(
     devices: int, links: int | None = None, *, seed: int = 0, rng: np.random.Generator | int | None = None
 ) -> Network:
     """Devices come one by one, each joined to `links` earlier ones, by default 2, with chances as their degrees.
@@ -351,7 +351,7 @@ def scale_free(
     [BarabasiAlbert1999]: few devices end with very many neighbours. The first to come joins the `links` that are there;
     whoever comes later joins as many different ones, so the network is connected.
     """
-    K = at_least_one(devices)
+    K = _at_least_one(devices)
     each = min(2, K - 1) if links is None else links
     if not min(1, K - 1) <= each < K:
         raise ValueError(f"scale-free needs 1 <= links < devices, got links={each}, devices={K}")
@@ -364,7 +364,7 @@ def scale_free(
 
 
 def _require_room(topology: str, devices: int, edges: float) -> None:
-    if edges > MOST_EDGES:
+    if edges > _MOST_EDGES:
         raise ValueError(
             f"{topology} with {devices} devices would have about {edges:.1e} edges, more than fit in memory"
         )
@@ -375,7 +375,7 @@ def _circle(K: int) -> NDArray[np.float64]:
     return np.column_stack([np.cos(angle), np.sin(angle)])
 
 
-def _ring(K: int, reach: int) -> Pairs:
+def _ring(K: int, reach: int) -> _Pairs:
     """Edges between devices at most `reach` apart on a ring, each once, none from a device to itself."""
     device = np.arange(K)
     around = np.concatenate([np.column_stack([device, (device + hop) % K]) for hop in range(1, reach + 1)])
@@ -398,7 +398,7 @@ def _chosen(rng: np.random.Generator, n: int, p: float) -> NDArray[np.int64]:
     return np.concatenate(found) if found else np.empty(0, np.int64)
 
 
-def _pair_of(index: NDArray[np.int64]) -> Pairs:
+def _pair_of(index: NDArray[np.int64]) -> _Pairs:
     """Number all pairs (1,0), (2,0), (2,1), (3,0), ...: pair (i, j) has number i (i - 1) / 2 + j."""
     i = ((1 + np.sqrt(1 + 8 * index.astype(np.float64))) / 2).astype(np.int64)
     i -= i * (i - 1) // 2 > index  # the square root may be off by one for huge numbers
@@ -406,7 +406,7 @@ def _pair_of(index: NDArray[np.int64]) -> Pairs:
     return np.column_stack([i, index - i * (i - 1) // 2])
 
 
-def _regular_pairs(rng: np.random.Generator, K: int, d: int) -> Pairs:
+def _regular_pairs(rng: np.random.Generator, K: int, d: int) -> _Pairs:
     """Pair K * d half-edges; exchange ends of bad pairs (loops, repeats) with random others; start over if stuck."""
     if d == 0:
         return np.empty((0, 2), np.int64)
@@ -420,7 +420,7 @@ def _regular_pairs(rng: np.random.Generator, K: int, d: int) -> Pairs:
                 pairs[a, 1], pairs[b, 1] = pairs[b, 1], pairs[a, 1]
 
 
-def _bad_pairs(K: int, pairs: Pairs) -> NDArray[np.int64]:
+def _bad_pairs(K: int, pairs: _Pairs) -> NDArray[np.int64]:
     """Rows that are loops or repeat an earlier pair in either direction."""
     key = pairs.min(axis=1) * K + pairs.max(axis=1)
     _, first = np.unique(key, return_index=True)
@@ -429,7 +429,7 @@ def _bad_pairs(K: int, pairs: Pairs) -> NDArray[np.int64]:
     return np.flatnonzero(~good | (pairs[:, 0] == pairs[:, 1]))
 
 
-def _complement(K: int, pairs: Pairs) -> Pairs:
+def _complement(K: int, pairs: _Pairs) -> _Pairs:
     missing = np.ones((K, K), np.bool_)
     missing[pairs[:, 0], pairs[:, 1]] = missing[pairs[:, 1], pairs[:, 0]] = False
     return np.column_stack(np.nonzero(np.triu(missing, 1))).astype(np.int64)
@@ -450,7 +450,7 @@ def _by_degree(rng: np.random.Generator, K: int, links: int) -> NDArray[np.int64
     return ends.reshape(-1, 2, links).transpose(1, 0, 2).reshape(2, -1)
 
 
-def _rewired(rng: np.random.Generator, K: int, pairs: Pairs, probability: float) -> Pairs:
+def _rewired(rng: np.random.Generator, K: int, pairs: _Pairs, probability: float) -> _Pairs:
     """Re-aim chosen edges; loops and repeats draw again, and after many draws (a full ring) go back where they were."""
     chosen = rng.random(len(pairs)) < probability
     before = np.concatenate([pairs[~chosen], pairs[chosen]])  # of two equal edges the later, a re-aimed one, is bad
@@ -467,38 +467,38 @@ def _rewired(rng: np.random.Generator, K: int, pairs: Pairs, probability: float)
 
 def _first_connected(
     K: int,
-    draws: Iterator[Pairs],
+    draws: Iterator[_Pairs],
     name: str,
     advice: str,
     coordinates: Callable[[], NDArray[np.float64]] | None = None,
 ) -> Network:
-    for _ in range(TRIES):
+    for _ in range(_TRIES):
         pairs = next(draws)
         try:
             return Network.from_pairs(K, pairs, name, coordinates=None if coordinates is None else coordinates())
         except DisconnectedError:
             continue
-    raise ValueError(f"{name}: none of {TRIES} draws was connected; {advice}")
+    raise ValueError(f"{name}: none of {_TRIES} draws was connected; {advice}")
 
 
-SHAPE = {"rows": "length of one side", "columns": "length of the other side"}
+_SHAPE = {"rows": "length of one side", "columns": "length of the other side"}
 
 TOPOLOGIES: dict[str, Topology] = {
     "chain": Topology(chain, "a line"),
     "cycle": Topology(cycle, "a ring"),
     "star": Topology(star, "one device in the middle"),
-    "torus": Topology(torus, "a grid with opposite borders joined", SHAPE),
-    "grid": Topology(grid, "a rectangular grid", SHAPE),
+    "torus": Topology(torus, "a grid with opposite borders joined", _SHAPE),
+    "grid": Topology(grid, "a rectangular grid", _SHAPE),
     "complete": Topology(complete, "everyone with everyone"),
     "erdos-renyi": Topology(erdos_renyi, "every pair with probability p", {"p": "chance of an edge"}),
-    "random-regular": Topology(random_regular, "random, equal degrees", {"degree": "neighbours of every device"}),
+    "random-regular": Topology(_random_regular, "random, equal degrees", {"degree": "neighbours of every device"}),
     "geometric": Topology(
         geometric,
         "random points, joined when near",
         {"radius": "longest edge in the unit square"},
     ),
     "small-world": Topology(
-        small_world,
+        _small_world,
         "a ring with some edges re-aimed",
         {"neighbours": "nearest devices on the ring", "rewire": "chance that an edge is re-aimed"},
     ),
@@ -508,7 +508,7 @@ TOPOLOGIES: dict[str, Topology] = {
         {"branching": "children of a device; random when left out"},
     ),
     "scale-free": Topology(
-        scale_free,
+        _scale_free,
         "devices join others by their degrees",
         {"links": "edges that a new device brings"},
     ),

@@ -9,8 +9,8 @@ from conformesh.common.array_types import Ints
 
 Bits = NDArray[np.uint64]
 AT_ONCE = 2**22  # words that are combined at a time
-FEW = 32  # rows up to which unions are formed step by step for all at once
-SPARSE = 4  # marks to a word, of those that have any, up to which they are found one by one
+_FEW = 32  # rows up to which unions are formed step by step for all at once
+_SPARSE = 4  # marks to a word, of those that have any, up to which they are found one by one
 
 
 def words_for(columns: int) -> int:
@@ -21,11 +21,11 @@ def words_for(columns: int) -> int:
 def marks(rows: Ints, columns: Ints, shape: tuple[int, int]) -> Bits:
     """Return a table of so many rows and words, in which these places are marked."""
     bits = np.zeros(shape, dtype="<u8")
-    np.bitwise_or.at(bits.ravel(), rows * shape[1] + (columns >> 6), bit_of(columns))
+    np.bitwise_or.at(bits.ravel(), rows * shape[1] + (columns >> 6), _bit_of(columns))
     return bits
 
 
-def bit_of(columns: Ints) -> Bits:
+def _bit_of(columns: Ints) -> Bits:
     """Return the word in which a column is marked, of those that begin with it or before it."""
     return np.uint64(1) << (columns & 63).astype(np.uint64)
 
@@ -37,7 +37,7 @@ def marked(bits: Bits) -> Ints:
     left, base = flat[some], (some % words) << 6
     counts = np.bitwise_count(left)
     ends = np.cumsum(counts, dtype=np.int64)
-    if len(some) and ends[-1] > SPARSE * len(some):
+    if len(some) and ends[-1] > _SPARSE * len(some):
         at = np.flatnonzero(np.unpackbits(left.view(np.uint8), bitorder="little").view(np.bool_))
         return np.asarray(base[at >> 6] + (at & 63))
     out, at = np.empty(int(counts.sum(dtype=np.int64)), np.int64), ends - counts
@@ -55,7 +55,7 @@ def unions(table: Bits, rows: Ints, starts: Ints) -> Bits:
     ends = np.append(starts[1:], len(rows))
     counts = ends - starts
     out = table[rows[starts]]
-    few = np.flatnonzero(counts <= FEW)
+    few = np.flatnonzero(counts <= _FEW)
     for j in range(1, int(counts[few].max(initial=0))):  # the second row of each, then the third: whole tables at once
         some = few[counts[few] > j]
         if len(some) == len(out):
@@ -63,7 +63,7 @@ def unions(table: Bits, rows: Ints, starts: Ints) -> Bits:
         else:
             out[some] |= table[rows[starts[some] + j]]
     most = max(AT_ONCE // max(table.shape[1], 1), 1)  # rows
-    for i in np.flatnonzero(counts > FEW).tolist():
+    for i in np.flatnonzero(counts > _FEW).tolist():
         for a in range(int(starts[i]), int(ends[i]), most):
             out[i] |= np.bitwise_or.reduce(table[rows[a : min(a + most, int(ends[i]))]], axis=0)
     return out
@@ -72,7 +72,7 @@ def unions(table: Bits, rows: Ints, starts: Ints) -> Bits:
 def from_column(first: Ints, words: int) -> Bits:
     """Return rows in which every column is marked from the first one on."""
     word, whole = np.arange(words), (first >> 6)[:, None]
-    return np.where(word > whole, ~np.uint64(0), np.where(word == whole, -bit_of(first)[:, None], np.uint64(0)))
+    return np.where(word > whole, ~np.uint64(0), np.where(word == whole, -_bit_of(first)[:, None], np.uint64(0)))
 
 
 def moved(bits: Bits, to: Ints, words: int) -> Bits:

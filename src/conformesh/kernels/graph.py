@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Bools
 from conformesh.kernels.compilation import compiled
 
-Offsets = NDArray[np.int64]
-Rows = NDArray[np.int32]
-FEW = 4  # senders that are looked up one by one
-VISITS = 10  # edges that a walk looks at for each row, about: the work of a walk is counted in these
+_Offsets = NDArray[np.int64]
+_Rows = NDArray[np.int32]
+_FEW = 4  # senders that are looked up one by one
+_VISITS = 10  # edges that a walk looks at for each row, about: the work of a walk is counted in these
 
 
-def breadth_first(indptr: Offsets, indices: Rows, source: int, levels: Offsets, queue: Offsets) -> int:
+def breadth_first(indptr: _Offsets, indices: _Rows, source: int, levels: _Offsets, queue: _Offsets) -> int:
     """Fill `levels` with hops from `source` (-1: out of reach) and `queue` with rows by distance; return how many.
 
     The walk stops at the last row found: on a dense graph that is long before the last edge.
     """
-    loops = compiled("graph", VISITS * levels.size)
+    loops = compiled("graph", _VISITS * levels.size)
     if loops is not None:
         return int(loops.breadth_first(indptr, indices, source, levels, queue))
     hops = [-1] * levels.size
@@ -37,7 +37,7 @@ def breadth_first(indptr: Offsets, indices: Rows, source: int, levels: Offsets, 
     return len(order)
 
 
-def _walk(indptr: Offsets, indices: Rows, source: int, hops: list[int], step: int) -> list[int]:
+def _walk(indptr: _Offsets, indices: _Rows, source: int, hops: list[int], step: int) -> list[int]:
     """Visit what `source` reaches and has no hops yet, counting by `step`; return the rows in the order of the walk."""
     order = [source]
     left = hops.count(-1)
@@ -53,10 +53,10 @@ def _walk(indptr: Offsets, indices: Rows, source: int, hops: list[int], step: in
     return order
 
 
-def components(indptr: Offsets, indices: Rows) -> Offsets:
+def components(indptr: _Offsets, indices: _Rows) -> _Offsets:
     """Return one label per row, equal within a connected component, numbered 0, 1, ... by their lowest row."""
     K = indptr.size - 1
-    loops = compiled("graph", VISITS * K)
+    loops = compiled("graph", _VISITS * K)
     if loops is not None:
         return np.asarray(loops.components(indptr, indices))
     labels = [-1] * K
@@ -69,7 +69,7 @@ def components(indptr: Offsets, indices: Rows) -> Offsets:
     return np.array(labels, dtype=np.int64)
 
 
-def eccentricities(indptr: Offsets, indices: Rows) -> Offsets:
+def eccentricities(indptr: _Offsets, indices: _Rows) -> _Offsets:
     """Return, for every row of a connected graph, the hops to the row farthest from it; the largest is the diameter."""
     K = indptr.size - 1
     levels = np.empty(K, np.int64)
@@ -89,10 +89,10 @@ def eccentricities(indptr: Offsets, indices: Rows) -> Offsets:
     return result
 
 
-def is_bipartite(indptr: Offsets, indices: Rows) -> bool:
+def is_bipartite(indptr: _Offsets, indices: _Rows) -> bool:
     """Say whether a connected graph has two sides with every edge between them: no edge inside an even or odd level."""
     K = indptr.size - 1
-    loops = compiled("graph", VISITS * K)
+    loops = compiled("graph", _VISITS * K)
     if loops is not None:
         return bool(loops.is_bipartite(indptr, indices))
     levels = np.empty(K, np.int64)
@@ -100,13 +100,13 @@ def is_bipartite(indptr: Offsets, indices: Rows) -> bool:
     return bool(((levels[_receivers(indptr)] - levels[indices]) % 2).all())
 
 
-def without_branches(indptr: Offsets, indices: Rows) -> Bools:
+def without_branches(indptr: _Offsets, indices: _Rows) -> Bools:
     """Mark the rows that stay when leaves are cut off again and again: those on cycles and on paths between cycles.
 
     Entries of a row that point at itself (a matrix's diagonal) are passed over.
     """
     K = indptr.size - 1
-    loops = compiled("graph", VISITS * K)
+    loops = compiled("graph", _VISITS * K)
     if loops is not None:
         return np.asarray(loops.without_branches(indptr, indices))
     inside = indices != _receivers(indptr)
@@ -123,9 +123,9 @@ def without_branches(indptr: Offsets, indices: Rows) -> Bools:
     return np.array(stays)
 
 
-def spanning_tree(indptr: Offsets, indices: Rows, levels: Offsets) -> Bools:
+def spanning_tree(indptr: _Offsets, indices: _Rows, levels: _Offsets) -> Bools:
     """Mark the rows that have a child where every row takes its lowest neighbour one level up as its parent."""
-    loops = compiled("graph", VISITS * levels.size)
+    loops = compiled("graph", _VISITS * levels.size)
     if loops is not None:
         return np.asarray(loops.spanning_tree(indptr, indices, levels))
     receivers = _receivers(indptr)
@@ -136,7 +136,7 @@ def spanning_tree(indptr: Offsets, indices: Rows, levels: Offsets) -> Bools:
     return has_child
 
 
-def attach(ends: Offsets, links: int, device: int, chances: NDArray[np.float64]) -> tuple[int, int]:
+def attach(ends: _Offsets, links: int, device: int, chances: NDArray[np.float64]) -> tuple[int, int]:
     """Join `device` and all after it to `links` earlier devices each, drawn with chances as their degrees.
 
     `ends` lists the ends of all edges, 2 `links` for each device from number `links` on: those it joins, then itself as
@@ -145,7 +145,7 @@ def attach(ends: Offsets, links: int, device: int, chances: NDArray[np.float64])
     the devices before it took.
     """
     devices = ends.size // (2 * links) + links
-    loops = compiled("graph", VISITS * links * (devices - device))
+    loops = compiled("graph", _VISITS * links * (devices - device))
     if loops is not None:
         reached, used = loops.attach(ends, links, device, chances)
         return int(reached), int(used)
@@ -167,7 +167,7 @@ def attach(ends: Offsets, links: int, device: int, chances: NDArray[np.float64])
     return len(found) // (2 * links) + links, used
 
 
-def mean_span(indptr: Offsets, indices: Rows, place: Offsets) -> float:
+def mean_span(indptr: _Offsets, indices: _Rows, place: _Offsets) -> float:
     """Return how far apart in memory two neighbours lie on average, with row k at ``place[k]``."""
     loops = compiled("graph", indices.size / 10)
     if loops is not None:
@@ -175,7 +175,7 @@ def mean_span(indptr: Offsets, indices: Rows, place: Offsets) -> float:
     return float(np.abs(place[_receivers(indptr)] - place[indices]).sum()) / max(indices.size, 1)
 
 
-def reordered(indptr: Offsets, indices: Rows, order: Offsets, place: Offsets, starts: Offsets) -> Rows:
+def reordered(indptr: _Offsets, indices: _Rows, order: _Offsets, place: _Offsets, starts: _Offsets) -> _Rows:
     """Return the neighbours' places row by row in `order`, from ``starts[i]`` on; within a row the order stays."""
     loops = compiled("graph", indices.size / 10)
     if loops is not None:
@@ -189,13 +189,13 @@ def reordered(indptr: Offsets, indices: Rows, order: Offsets, place: Offsets, st
 
 
 def heard_from(
-    indptr: Offsets, indices: Rows, speakers: Offsets, speaking: Bools, near: Bools
-) -> tuple[Offsets, Offsets]:
+    indptr: _Offsets, indices: _Rows, speakers: _Offsets, speaking: Bools, near: Bools
+) -> tuple[_Offsets, _Offsets]:
     """Return (receiver, sender) of every message when `speakers` speak: by receiver, then in the receiver's order.
 
     Work follows the speakers and who hears them. `speaking` and `near` (rows,) are false before and after.
     """
-    loops = compiled("graph", VISITS * speakers.size)
+    loops = compiled("graph", _VISITS * speakers.size)
     if loops is not None:
         receiver, sender = loops.heard_from(indptr, indices, speakers, speaking, near)
         return receiver, sender
@@ -206,19 +206,19 @@ def heard_from(
 
 
 def which_speaker(
-    indptr: Offsets, indices: Rows, speakers: Offsets, receivers: Offsets, senders: Offsets, numbers: Offsets
-) -> tuple[Offsets, int]:
+    indptr: _Offsets, indices: _Rows, speakers: _Offsets, receivers: _Offsets, senders: _Offsets, numbers: _Offsets
+) -> tuple[_Offsets, int]:
     """Return the place among `speakers` of each sender, and the first sender that its receiver cannot hear.
 
     That is one that does not speak or is no neighbour; -1 if there is none. Work follows the speakers and who is asked
     for. `numbers` (rows,) is zero before and after; a row's neighbours are ascending.
     """
-    loops = compiled("graph", VISITS * senders.size)
+    loops = compiled("graph", _VISITS * senders.size)
     if loops is not None:
         which = np.empty(senders.size, np.int64)
         return which, int(loops.which_speaker(indptr, indices, speakers, receivers, senders, numbers, which))
     K = indptr.size - 1
-    if senders.size <= FEW:  # a chain has one a round: a handful of calls, not twenty
+    if senders.size <= _FEW:  # a chain has one a round: a handful of calls, not twenty
         which = np.zeros(senders.size, np.int64)
         for i, (j, k) in enumerate(zip(senders.tolist(), receivers.tolist(), strict=True)):
             at = np.flatnonzero(speakers == j)
@@ -238,7 +238,7 @@ def which_speaker(
     return which, -1 if known.all() else int(np.argmin(known))
 
 
-def edges_of_rows(indptr: Offsets, rows: NDArray[Any]) -> tuple[Offsets, Offsets]:
+def edges_of_rows(indptr: _Offsets, rows: NDArray[Any]) -> tuple[_Offsets, _Offsets]:
     """Return where the edges of these rows stand in `indices`, row by row, and how many each row has."""
     starts = indptr[rows]
     counts = indptr[rows + 1] - starts
@@ -246,5 +246,5 @@ def edges_of_rows(indptr: Offsets, rows: NDArray[Any]) -> tuple[Offsets, Offsets
     return np.asarray(np.repeat(starts, counts) + within), counts
 
 
-def _receivers(indptr: Offsets) -> Offsets:
+def _receivers(indptr: _Offsets) -> _Offsets:
     return np.repeat(np.arange(indptr.size - 1), np.diff(indptr))

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Ints
 from conformesh.kernels.replies import HALF, LOWEST
 
-Words = NDArray[np.uint64]
-RAW = 63  # in place of the low bits of differences: keys are written as they are
-ONE = np.uint64(1)
+_Words = NDArray[np.uint64]
+_RAW = 63  # in place of the low bits of differences: keys are written as they are
+_ONE = np.uint64(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class _Coded:
     """A list of every speaker as fields: whose, where it ends, counted from the begin of that list, and its value."""
 
     def __init__(self, lists: Lists, owner_bits: int) -> None:
-        self._fields: list[tuple[Any, Ints, Words]] = []
+        self._fields: list[tuple[Any, Ints, _Words]] = []
         count = np.diff(lists.cuts)
         some = np.flatnonzero(count)
         speaker = np.repeat(np.arange(len(count)), count)
@@ -95,8 +95,8 @@ class _Coded:
         """Add the first key of every speaker, and how far it is to each of the others."""
         low = short[speaker]
         raw = first
-        if (short == RAW).any():
-            as_they_are = low == RAW
+        if (short == _RAW).any():
+            as_they_are = low == _RAW
             as_they_are[first] = True
             raw = np.flatnonzero(as_they_are)
         shifted = lists.keys >> drop[speaker]
@@ -108,7 +108,7 @@ class _Coded:
         value = (gaps - (ones << low)).view(np.uint64)
         long = np.flatnonzero(width > 63)
         before = value[long]
-        value += (ONE << np.minimum(width, 63).view(np.uint64)) - (ONE << (low + 1).view(np.uint64))
+        value += (_ONE << np.minimum(width, 63).view(np.uint64)) - (_ONE << (low + 1).view(np.uint64))
         value[long] = before
         value[raw] = _raw(lists.keys[raw])
         behind = np.zeros(len(width), np.int64)  # after the first key it is said how the others are written
@@ -124,7 +124,7 @@ class _Coded:
             before = 63 * (np.arange(len(which)) - np.repeat(np.cumsum(pieces) - pieces, pieces))
             many = np.minimum(ones[which] - before, 63)
             begin = ends[which] - width[which] + before
-            self._field(speaker[which], begin + many, (ONE << many.view(np.uint64)) - ONE)
+            self._field(speaker[which], begin + many, (_ONE << many.view(np.uint64)) - _ONE)
         return np.asarray(end + np.diff(upto))
 
     def _times(self, lists: Lists, end: Ints, speaker: Ints, count: Ints) -> tuple[Ints, Any]:
@@ -145,13 +145,13 @@ class _Coded:
     def _field(self, speaker: Any, ends: Ints, values: NDArray[Any]) -> None:
         self._fields.append((speaker, ends, values.astype(np.uint64, copy=False)))
 
-    def write(self, words: Words, begin: Ints) -> None:
+    def write(self, words: _Words, begin: Ints) -> None:
         """Write all fields, of each speaker from a bit on; a word's highest bit is its first."""
         for speaker, ends, values in self._fields:
             last = begin[speaker] + ends - 1
             word, left = last >> 6, (~last & 63).view(np.uint64)
             np.add.at(words, word, values << left)  # no two fields have a bit in common, so a sum is their union
-            over = (values >> ONE) >> (left ^ np.uint64(63))
+            over = (values >> _ONE) >> (left ^ np.uint64(63))
             np.add.at(words, word - 1, over)  # 0 where the word before is none
 
 
@@ -164,7 +164,7 @@ def _steps(keys: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints]:
     low, high = keys[first], keys[last]
     wide = (high >> 1) - (low >> 1) >= HALF
     mean = np.where(wide, 0, (high >> drop) - (low >> drop)) // np.maximum(last - first, 1)
-    return drop, np.where(wide, RAW, np.maximum(_bits_in(mean) - 1, 0))
+    return drop, np.where(wide, _RAW, np.maximum(_bits_in(mean) - 1, 0))
 
 
 def _bits_in(values: Ints) -> Ints:
@@ -174,6 +174,6 @@ def _bits_in(values: Ints) -> Ints:
     return np.bitwise_count(values).astype(np.int64)
 
 
-def _raw(keys: Ints) -> Words:
+def _raw(keys: Ints) -> _Words:
     """Return keys as they are written in 64 bits: the lowest first."""
-    return keys.view(np.uint64) ^ (ONE << np.uint64(63))
+    return keys.view(np.uint64) ^ (_ONE << np.uint64(63))

@@ -26,15 +26,15 @@ from conformesh.common.array_types import Array
 from conformesh.kernels.compilation import compiled
 from conformesh.kernels.threads import alone, in_blocks
 
-Offsets = NDArray[np.int64]
-Rows = NDArray[np.int32]
+_Offsets = NDArray[np.int64]
+_Rows = NDArray[np.int32]
 
-Loop = Callable[..., None]
-LONG = 128  # numbers a message from which a table larger than the cache is combined row by row
-CACHED = 65_536  # numbers of a table that stays in a core's cache
+_Loop = Callable[..., None]
+_LONG = 128  # numbers a message from which a table larger than the cache is combined row by row
+_CACHED = 65_536  # numbers of a table that stays in a core's cache
 
 
-def neighbour_sum(indptr: Offsets, indices: Rows, x: Array, out: Array, weights: Array | None = None) -> None:
+def neighbour_sum(indptr: _Offsets, indices: _Rows, x: Array, out: Array, weights: Array | None = None) -> None:
     """Write ``sum over j in N_k of w_kj x_j`` into ``out[k]``; `x` and `out` are (rows, columns), float64 or int64.
 
     There is one float64 weight per directed edge, or none: then the sum is plain.
@@ -60,7 +60,7 @@ def neighbour_sum(indptr: Offsets, indices: Rows, x: Array, out: Array, weights:
             out[:, 0] = np.bincount(places.rows, said, len(out))  # edge after edge, from +0
 
 
-def neighbour_extreme(indptr: Offsets, indices: Rows, x: Array, out: Array, upward: bool) -> None:
+def neighbour_extreme(indptr: _Offsets, indices: _Rows, x: Array, out: Array, upward: bool) -> None:
     """Write the largest (or smallest) of row k's own value and its neighbours' into ``out[k]``.
 
     NaN wins, and of equals the first.
@@ -94,7 +94,7 @@ def _take_better(better: Callable[..., Any], said: Array, mine: Array, out: Arra
     np.copyto(out, said, where=better(said, mine) | np.isnan(said))
 
 
-def _by_rows(kernel: Loop, indptr: Offsets, indices: Rows, *rest: Array, out: Array) -> None:
+def _by_rows(kernel: _Loop, indptr: _Offsets, indices: _Rows, *rest: Array, out: Array) -> None:
     """Run `kernel` over all rows, in blocks of about equally many edges when there is enough to do."""
     starts, who = unsigned(indptr, indices)
     work = int(indptr[-1] - indptr[0]) * out.shape[1]
@@ -108,7 +108,7 @@ def _by_rows(kernel: Loop, indptr: Offsets, indices: Rows, *rest: Array, out: Ar
     in_blocks(block, len(out), work, indptr)
 
 
-def unsigned(indptr: Offsets, indices: Rows) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+def unsigned(indptr: _Offsets, indices: _Rows) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
     """View compressed rows as what they are: not negative; what has been viewed so before stays as it is."""
     if indptr.dtype == np.uint64:
         return indptr, indices  # type: ignore[return-value]
@@ -119,16 +119,16 @@ def unsigned(indptr: Offsets, indices: Rows) -> tuple[NDArray[np.uint64], NDArra
 class _Places:
     """Where NumPy finds the neighbours of all rows at once: `neighbours`, and where those of a row end."""
 
-    ends: Offsets
+    ends: _Offsets
     neighbours: NDArray[np.intp]
 
     @cached_property
-    def rows(self) -> Offsets:
+    def rows(self) -> _Offsets:
         """The row of every edge."""
         return np.repeat(np.arange(len(self.ends) - 1), np.diff(self.ends))
 
     @cached_property
-    def positions(self) -> tuple[Offsets | None, list[Offsets]]:
+    def positions(self) -> tuple[_Offsets | None, list[_Offsets]]:
         """Rows by falling degree (None: all have the same), and their edges to all first neighbours, all second, ..."""
         starts, degree = self.ends[:-1], np.diff(self.ends)
         most, least = int(degree.max(initial=0)), int(degree.min(initial=0))
@@ -143,7 +143,7 @@ _KNOWN: dict[tuple[int, int], tuple[Any, Any, _Places]] = {}
 _MOST_KNOWN = 16
 
 
-def _places(indptr: Offsets, indices: Rows) -> _Places:
+def _places(indptr: _Offsets, indices: _Rows) -> _Places:
     """Return the places of a graph; those of a graph that cannot change are remembered for as long as it lives."""
     key = id(indptr), id(indices)
     known = _KNOWN.get(key)
@@ -158,10 +158,10 @@ def _places(indptr: Offsets, indices: Rows) -> _Places:
 
 
 def _without_compiler(
-    combine: Callable[..., Any], indptr: Offsets, indices: Rows, x: Array, out: Array, weights: Array | None = None
+    combine: Callable[..., Any], indptr: _Offsets, indices: _Rows, x: Array, out: Array, weights: Array | None = None
 ) -> None:
     """Combine `out` with the first neighbours of all rows, then with the second, and so on; long rows one by one."""
-    if x.shape[1] >= LONG and x.size > CACHED:
+    if x.shape[1] >= _LONG and x.size > _CACHED:
         _by_rows(partial(_by_row, combine, weights=weights), indptr, indices, x, out=out)
         return
     places = _places(indptr, indices)
@@ -179,7 +179,7 @@ def _without_compiler(
 
 
 def _by_row(
-    combine: Callable[..., Any], indptr: Offsets, indices: Rows, x: Array, out: Array, weights: Array | None = None
+    combine: Callable[..., Any], indptr: _Offsets, indices: _Rows, x: Array, out: Array, weights: Array | None = None
 ) -> None:
     """Combine each row of `out` with one neighbour after the other: for rows so long that this is what takes time."""
     rows = [*x]
@@ -190,7 +190,7 @@ def _by_row(
 
 
 def sum_over_neighbours(
-    indptr: Offsets, indices: Rows, x: Array, weights: Array | None = None, out: Array | None = None
+    indptr: _Offsets, indices: _Rows, x: Array, weights: Array | None = None, out: Array | None = None
 ) -> Array:
     """Return ``sum over j in N_k of w_kj x_j`` for every row k.
 
@@ -228,7 +228,7 @@ def sum_over_neighbours(
     return out
 
 
-def max_over_neighbours(indptr: Offsets, indices: Rows, x: Array) -> Array:
+def max_over_neighbours(indptr: _Offsets, indices: _Rows, x: Array) -> Array:
     """Return, elementwise for every row, the largest of its own value and its neighbours', as float64 or int64."""
     values = _table(indptr, x)
     out = np.empty((len(indptr) - 1, values.shape[1]), values.dtype)
@@ -236,7 +236,7 @@ def max_over_neighbours(indptr: Offsets, indices: Rows, x: Array) -> Array:
     return out.reshape(len(out), *x.shape[1:])
 
 
-def min_over_neighbours(indptr: Offsets, indices: Rows, x: Array) -> Array:
+def min_over_neighbours(indptr: _Offsets, indices: _Rows, x: Array) -> Array:
     """Return, elementwise for every row, the smallest of its own value and its neighbours', as float64 or int64."""
     values = _table(indptr, x)
     out = np.empty((len(indptr) - 1, values.shape[1]), values.dtype)
@@ -244,7 +244,7 @@ def min_over_neighbours(indptr: Offsets, indices: Rows, x: Array) -> Array:
     return out.reshape(len(out), *x.shape[1:])
 
 
-def _table(indptr: Offsets, x: Array, real: bool = False) -> Array:
+def _table(indptr: _Offsets, x: Array, real: bool = False) -> Array:
     """View messages as a C-ordered table (devices, columns) of float64 or int64, which hold smaller types exactly."""
     if x.dtype.kind not in "fiub":
         raise TypeError(f"messages must be floats, integers or booleans, got dtype {x.dtype}")

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 Alpha = float | str | Decimal | Fraction
-Given = ParamSpec("Given")
+_Given = ParamSpec("_Given")
 Result = TypeVar("Result")
 
 AUTO = "auto"  # the word for "as the library chooses": what it then does has a name of its own
@@ -118,7 +118,7 @@ def as_levels(given: Any, what: str) -> list[Any]:
     return [*given]
 
 
-def as_alphas(given: Any) -> list[Any]:
+def _as_alphas(given: Any) -> list[Any]:
     """Return several alphas of a user as a list, each checked by `check_alpha`."""
     alphas = as_levels(given, "alphas")
     for alpha in alphas:
@@ -152,11 +152,11 @@ def refuse_confidence(given: Mapping[str, Any]) -> None:
     )
 
 
-def explain_confidence(function: Callable[Given, Result]) -> Callable[Given, Result]:
+def explain_confidence(function: Callable[_Given, Result]) -> Callable[_Given, Result]:
     """Let a function with a fixed signature explain the keyword `confidence` instead of calling it unexpected."""
 
     @wraps(function)
-    def explained(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+    def explained(*args: _Given.args, **kwargs: _Given.kwargs) -> Result:
         refuse_confidence(kwargs)
         return function(*args, **kwargs)
 
@@ -565,7 +565,7 @@ class _Smaller(Demand):
 
 
 SHARES: dict[str, Callable[[int], int]] = {"sizes": lambda n: n, "paper": lambda n: n + 1, "equal": lambda n: 1}
-Kind = tuple[int, Fraction]  # how many scores a device holds, and its share of new examples
+_Kind = tuple[int, Fraction]  # how many scores a device holds, and its share of new examples
 
 
 def make_requirement(
@@ -613,7 +613,7 @@ def check_shares(requirement: Requirement, ids: Sequence[str]) -> None:
 
 def _kinds(
     held: Ints, shares: Sequence[Fraction] | None, copies: Ints | None, mixture: str
-) -> tuple[list[Kind], Ints, list[int]]:
+) -> tuple[list[_Kind], Ints, list[int]]:
     """Return the kinds of devices, which of them each device is, and how many there are of each."""
     many = np.ones(len(held), dtype=np.int64) if copies is None else copies
     if mixture in ("exchangeable", "own"):  # as if one device held everything
@@ -632,7 +632,7 @@ def _kinds(
     return kinds, places, counts.tolist()
 
 
-def _swap(kinds: list[Kind], places: Ints, counts: list[int], most: int, up: bool) -> Demand:
+def _swap(kinds: list[_Kind], places: Ints, counts: list[int], most: int, up: bool) -> Demand:
     """Return the swap rule, in the smallest integers that say it exactly, or in fixed point."""
     base = sum((share * count for (_, share), count in zip(kinds, counts, strict=True)), Fraction(0))
     missing = sum((share * count for (n, share), count in zip(kinds, counts, strict=True) if not n), Fraction(0))
@@ -670,7 +670,7 @@ def _factor(some: list[Fraction], exact: list[Fraction], held: list[int], most: 
     return Fraction(2**bits) / max(some), True  # the largest weight is exact, the others lose less than one part
 
 
-def _ghost(kinds: list[Kind], counts: list[int]) -> Demand | None:
+def _ghost(kinds: list[_Kind], counts: list[int]) -> Demand | None:
     """Return the ghost rule where it is proven: shares proportional to n_k + 1, no score of a device without share."""
     asked = [(n, share, count) for (n, share), count in zip(kinds, counts, strict=True) if share]
     if any(n and not share for n, share in kinds) or len({share / (n + 1) for n, share, _ in asked}) != 1:
@@ -688,7 +688,7 @@ class _Binomial(Demand):
     failure: Fraction
 
     @classmethod
-    def of(cls, kinds: list[Kind], counts: list[int], failure: Fraction) -> _Binomial:
+    def of(cls, kinds: list[_Kind], counts: list[int], failure: Fraction) -> _Binomial:
         """Return the rule for devices of these kinds."""
         asked = [(n, share, count) for (n, share), count in zip(kinds, counts, strict=True)]
         base = sum((share * count for _, share, count in asked), Fraction(0))

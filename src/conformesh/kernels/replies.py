@@ -40,8 +40,8 @@ BOTH, LOW, HIGH = 0, 1, 2  # what is asked for: everything, or one side of the b
 BELOW, OUTSIDE = 1, 2  # what of the scores outside of it is counted, if anything: those below it, or also those above
 WIDEST = 0.8  # of the mass on either side of the level asked for: as far as the points of a sketch reach
 FINER = 3  # bits by which a sketch's unit is finer than the distance of its innermost points
-FINEST = 8  # bits by which it may be finer than for scores that are spread evenly
-TIED = 4  # scores to a run, at least: then as many runs as a sketch has points are listed instead
+_FINEST = 8  # bits by which it may be finer than for scores that are spread evenly
+_TIED = 4  # scores to a run, at least: then as many runs as a sketch has points are listed instead
 STEP = -1.0  # in place of the slope at a knot where a distribution function jumps
 NOWHERE = 1 << 60  # a place beyond the end of every string of bits
 MANY = 64  # sources that are mixed at once: more are mixed in groups first
@@ -309,7 +309,7 @@ def put_points(out: Any, at: int, x: Any, count: int, fine: int) -> int:
     unit = unit_of(first, last, fine)
     if finite > 2:
         middle = below + (finite - 1) // 2
-        inner, finest = x[middle + 1] / 2 - x[middle - 1] / 2, unit_of(first, last, fine + FINEST)
+        inner, finest = x[middle + 1] / 2 - x[middle - 1] / 2, unit_of(first, last, fine + _FINEST)
         while unit > finest and 0 < math.ldexp(inner, -unit) < 1 << (FINER - 1):  # skewed for sure
             unit -= 1
     at = put_gamma(out, at, 2 * unit if unit >= 0 else -2 * unit - 1)
@@ -875,7 +875,7 @@ def replies(
                 if ask[COUNTED] == OUTSIDE:
                     at = put_count(out, at, found[11], count_bits)
                     numbers[i] += 1
-            tied = count <= ask[POINTS] and count * TIED <= inside // ask[EACH]
+            tied = count <= ask[POINTS] and count * _TIED <= inside // ask[EACH]
             if count >= 0 and (ask[SIDE] or count <= ask[LIMIT] or tied):
                 a, b = 0, count
                 if ask[SIDE]:

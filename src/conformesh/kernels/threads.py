@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-GIVEN = os.environ.get("NUMBA_NUM_THREADS", "")
-USABLE = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-THREADS = int(GIVEN) if GIVEN.isdigit() and int(GIVEN) else USABLE  # that a large exchange may use
+_GIVEN = os.environ.get("NUMBA_NUM_THREADS", "")
+_USABLE = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+THREADS = int(_GIVEN) if _GIVEN.isdigit() and int(_GIVEN) else _USABLE  # that a large exchange may use
 PARALLEL_ABOVE = 400_000  # additions; handing work to a thread costs about 0.1 ms, and so do so many additions
 
 

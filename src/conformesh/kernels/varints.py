@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from conformesh.common.array_types import Ints
 
-Bytes = NDArray[np.uint8]
-LONGEST = 9  # bytes of an int64 that is not negative
-_LIMITS = 2 ** (7 * np.arange(1, LONGEST, dtype=np.int64))
+_Bytes = NDArray[np.uint8]
+_LONGEST = 9  # bytes of an int64 that is not negative
+_LIMITS = 2 ** (7 * np.arange(1, _LONGEST, dtype=np.int64))
 
 
 def lengths(numbers: Ints) -> Ints:
@@ -21,7 +21,7 @@ def lengths(numbers: Ints) -> Ints:
     return 1 + np.searchsorted(_LIMITS, numbers, side="right")
 
 
-def written(numbers: Ints) -> Bytes:
+def written(numbers: Ints) -> _Bytes:
     """Return flat numbers >= 0 as bytes, one after the other."""
     if numbers.min(initial=0) < 0:
         raise ValueError(f"numbers must not be negative to be written in few bytes, got {int(numbers.min())}")
@@ -35,25 +35,25 @@ def written(numbers: Ints) -> Bytes:
     return out
 
 
-def read(data: Bytes) -> Ints:
+def read(data: _Bytes) -> Ints:
     """Return the numbers in some bytes, which must end with the last byte of one."""
     last = np.flatnonzero(data < 128)
     if not len(data):
         return np.empty(0, dtype=np.int64)
     starts = np.concatenate([[0], last + 1])
     sizes = np.diff(starts)
-    if starts[-1] != len(data) or sizes.max(initial=0) > LONGEST:
-        raise ValueError(f"{len(data)} bytes do not hold whole numbers: one is cut off or longer than {LONGEST} bytes")
+    if starts[-1] != len(data) or sizes.max(initial=0) > _LONGEST:
+        raise ValueError(f"{len(data)} bytes do not hold whole numbers: one is cut off or longer than {_LONGEST} bytes")
     place = np.arange(len(data)) - np.repeat(starts[:-1], sizes)
     parts = (data & 127).astype(np.int64) << 7 * place
     return np.asarray(np.add.reduceat(parts, starts[:-1]))
 
 
-def read_at(data: Bytes, at: Ints, ends: Ints) -> tuple[Ints, Ints]:
+def read_at(data: _Bytes, at: Ints, ends: Ints) -> tuple[Ints, Ints]:
     """Return the numbers that begin at these places and the places behind them; each must end before `ends`."""
     numbers, at = np.zeros(len(at), dtype=np.int64), at.copy()
     going = np.arange(len(at))
-    for shift in range(0, 7 * LONGEST, 7):
+    for shift in range(0, 7 * _LONGEST, 7):
         if (at[going] >= ends[going]).any():
             break
         byte = data[at[going]]
@@ -63,5 +63,5 @@ def read_at(data: Bytes, at: Ints, ends: Ints) -> tuple[Ints, Ints]:
         if not len(going):
             return numbers, at
     if len(going):
-        raise ValueError(f"a whole number is cut off or longer than {LONGEST} bytes")
+        raise ValueError(f"a whole number is cut off or longer than {_LONGEST} bytes")
     return numbers, at

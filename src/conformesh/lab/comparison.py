@@ -47,7 +47,7 @@ from conformesh.scores import Score, as_score
 from conformesh.table import Table, as_network
 
 By = Literal["bits", "rounds"]
-PAPER = "Wen2025"  # whose methods stand beside E-DCP
+_PAPER = "Wen2025"  # whose methods stand beside E-DCP
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ def _traded(seed: int) -> list[tuple[str, str, dict[str, Any]]]:
     for schedule in SCHEDULES:
         for over in ways_for(schedule) if schedule != AUTO else ():
             found.append((f"{schedule} {over}", "e-dcp", {"schedule": schedule, "aggregate": over}))
-    for way in ways_of(name for name, entry in METHODS.items() if entry.description.paper == PAPER):
+    for way in ways_of(name for name, entry in METHODS.items() if entry.description.paper == _PAPER):
         seeded = {"seed": seed} if "seed" in METHODS[way.method].option_names() else {}
         found.append((str(way), way.method, {**way.options, **seeded}))
     return found

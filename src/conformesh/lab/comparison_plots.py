@@ -19,23 +19,23 @@ from conformesh.plots.pictures import FAINT, GROUND, INK, STYLE, Where, hues_of_
 if TYPE_CHECKING:
     from conformesh.lab.comparison import Comparison, ComparisonPoint, ComparisonRow, Front, NetworkComparison
 
-SHAPES: dict[str, dict[str, Any]] = {  # by the kind of a certificate
+_SHAPES: dict[str, dict[str, Any]] = {  # by the kind of a certificate
     "counted": {"marker": "o", "fillstyle": "full"},
     "bounded": {"marker": "s", "fillstyle": "bottom"},
     "assumed": {"marker": "^", "fillstyle": "none"},
     "none": {"marker": "x", "fillstyle": "none"},
 }
-FLOOR = (
+_FLOOR = (
     "Bits are means over the devices. The floor holds for every exact method, on some scores of these sizes, where "
     "when and how long a device speaks says nothing: log2(m + 1) bits by a device of whose scores any number up to m "
     "may lie below the answer."
 )
-SIZE = 7.5  # of letters, in points
-ROOM = 0.62 * SIZE, 1.25 * SIZE  # of a letter, and of a line
-Box = tuple[float, float, float, float]
+_SIZE = 7.5  # of letters, in points
+_ROOM = 0.62 * _SIZE, 1.25 * _SIZE  # of a letter, and of a line
+_Box = tuple[float, float, float, float]
 PANELS = 6  # networks that are drawn; the others stand in the table only
-WAY_SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p", "*", "<", ">", "h", "d", "8", "H")
-FILLING = {"counted": "full", "bounded": "bottom"}  # anything less is hollow
+_WAY_SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p", "*", "<", ">", "h", "d", "8", "H")
+_FILLING = {"counted": "full", "bounded": "bottom"}  # anything less is hollow
 
 
 def draw_front(path: Where, fronts: Sequence[Front]) -> Any:
@@ -75,7 +75,7 @@ def _draw_panel(axes: Any, front: Front) -> None:
     axes.minorticks_off()
     hues = hues_of_methods()
     for point in points:
-        mark = SHAPES[point.guarantee]
+        mark = _SHAPES[point.guarantee]
         edge = {"markeredgewidth": 1.3, "markerfacecoloralt": "white"}
         axes.plot(point.rounds, point.bits, color=hues[point.method], markersize=8, zorder=3, **mark, **edge)
     axes.yaxis.set_major_formatter(lambda value, _: f"{_in_thousands(value)}bit")
@@ -124,7 +124,7 @@ def _write_names(axes: Any, front: Front) -> None:
         names.append(point.name)
     scale = 72 / axes.figure.dpi
     places = {at: tuple(scale * axes.transData.transform(at)) for at in together}
-    taken: list[Box] = [(x - 5, y - 5, x + 5, y + 5) for x, y in places.values()]
+    taken: list[_Box] = [(x - 5, y - 5, x + 5, y + 5) for x, y in places.values()]
     if front.diameter:
         across = scale * axes.transData.transform((front.diameter, 1))[0]
         taken.append((across - 1, 0, across + 1, scale * axes.transData.transform((1, axes.get_ylim()[1]))[1]))
@@ -135,7 +135,7 @@ def _write_names(axes: Any, front: Front) -> None:
     inside = scale * frame.x0, scale * frame.y0, scale * frame.x1, scale * frame.y1
     for at, names in sorted(together.items(), key=lambda item: -item[0][1]):
         text = "\n".join(names)
-        wide, high = ROOM[0] * max(map(len, names)), ROOM[1] * len(names)
+        wide, high = _ROOM[0] * max(map(len, names)), _ROOM[1] * len(names)
         box = _free((places[at][0], places[at][1]), wide, high, taken, inside)
         taken.append(box)
         x, y = places[at]
@@ -146,7 +146,7 @@ def _write_names(axes: Any, front: Front) -> None:
             at,
             where,
             textcoords="offset points",
-            fontsize=SIZE,
+            fontsize=_SIZE,
             va="center",
             ha="left",
             linespacing=1.05,
@@ -154,7 +154,7 @@ def _write_names(axes: Any, front: Front) -> None:
         )
 
 
-def _free(at: tuple[float, float], wide: float, high: float, taken: Sequence[Box], inside: Box) -> Box:
+def _free(at: tuple[float, float], wide: float, high: float, taken: Sequence[_Box], inside: _Box) -> _Box:
     """Return the nearest place for a name of that size, to the right or left, above or below."""
     x, y = at
     boxes = []
@@ -170,7 +170,7 @@ def _free(at: tuple[float, float], wide: float, high: float, taken: Sequence[Box
     return boxes[0]
 
 
-def _meet(one: Box, other: Box) -> bool:
+def _meet(one: _Box, other: _Box) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
@@ -183,7 +183,7 @@ def _draw_legend(figure: Any, columns: int) -> None:
 
     handles = {
         kind: line(linestyle="none", markersize=7, markeredgewidth=1.3, markerfacecoloralt="white", **mark)
-        for kind, mark in SHAPES.items()
+        for kind, mark in _SHAPES.items()
     }
     handles |= {
         "front of what is counted": line(linewidth=1.4),
@@ -196,7 +196,7 @@ def _draw_legend(figure: Any, columns: int) -> None:
         loc="outside lower left",
         ncols=2 * columns,
         fontsize=8.5,
-        title=textwrap.fill(FLOOR, 70 * columns),
+        title=textwrap.fill(_FLOOR, 70 * columns),
         title_fontsize=8.5,
         alignment="left",
     )
@@ -263,13 +263,13 @@ def _marks(ways: Sequence[Way]) -> dict[Way, dict[str, Any]]:
     found: dict[Way, dict[str, Any]] = {}
     for index, way in enumerate(ways):
         size = 6.5 if way.needs == "server" else 8.0
-        found[way] = {"marker": WAY_SHAPES[index % len(WAY_SHAPES)], "color": hues[way.method], "markersize": size}
+        found[way] = {"marker": _WAY_SHAPES[index % len(_WAY_SHAPES)], "color": hues[way.method], "markersize": size}
     return found
 
 
 def _filled(run: ComparisonRow, mark: dict[str, Any]) -> dict[str, Any]:
     """Return the mark with the filling that the certificate earns."""
-    style = FILLING.get(run.guarantee, "none")
+    style = _FILLING.get(run.guarantee, "none")
     edge: dict[str, Any] = {"markeredgewidth": 1.3}
     if style == "full":  # a white edge keeps neighbours apart, and takes some of the mark
         edge = {"markeredgewidth": 0.7, "markeredgecolor": "white", "markersize": 1.2 * mark["markersize"]}

@@ -32,7 +32,7 @@ from conformesh.common.names import unknown
 LEAST = 2.0**-64  # no p-value counts as less: a u of 0 must not win all there is
 STAKE_STEPS = 50  # steps in which about a third of the capital is staked
 HEAD = struct.Struct("<4sIIII")  # mark, devices, window, accounts of capital, check sum of what follows
-MARK = b"cmA1"
+_MARK = b"cmA1"
 
 
 def _tail(p: Floats, alpha: float) -> Floats:
@@ -171,10 +171,10 @@ class Alarm:
         seen
             Which labels arrived, of the same shape, by default all; the others' scores and u are not looked at.
         """
-        values, draws, arrived = checked(state, scores, u, seen)
+        values, draws, arrived = _checked(state, scores, u, seen)
         after = state._replace(scores=state.scores.copy())  # the only array that a step writes to
         for row in range(len(values)):
-            after, _ = advance(self, after, values[row], draws[row], arrived[row])
+            after, _ = _advance(self, after, values[row], draws[row], arrived[row])
         return after
 
     def log_evidence(self, state: AlarmState) -> Floats:
@@ -200,12 +200,12 @@ class Alarm:
         parts = [state.held, state.steps, state.raised_at, state.largest, state.capital]
         parts.append(state.scores[np.arange(self.window) < state.held[:, None]])
         body = b"".join(part.astype(part.dtype.newbyteorder("<")).tobytes() for part in parts)
-        return HEAD.pack(MARK, *state.scores.shape, state.capital.shape[1], zlib.crc32(body)) + body
+        return HEAD.pack(_MARK, *state.scores.shape, state.capital.shape[1], zlib.crc32(body)) + body
 
     def from_bytes(self, data: bytes) -> AlarmState:
         """Return the state that was written; another window, or bytes that are not whole, are refused."""
-        if len(data) < HEAD.size or data[:4] != MARK:
-            raise ValueError(f"the state of an alarm begins with {MARK!r}, got {bytes(data[:4])!r}")
+        if len(data) < HEAD.size or data[:4] != _MARK:
+            raise ValueError(f"the state of an alarm begins with {_MARK!r}, got {bytes(data[:4])!r}")
         _, devices, window, accounts, check = HEAD.unpack_from(data)
         body = data[HEAD.size :]
         if zlib.crc32(body) != check:
@@ -225,7 +225,7 @@ class Alarm:
         return AlarmState(scores, held, steps, capital, largest, raised)
 
 
-def advance(alarm: Alarm, state: AlarmState, score: Floats, u: Floats, seen: Bools) -> tuple[AlarmState, Floats]:
+def _advance(alarm: Alarm, state: AlarmState, score: Floats, u: Floats, seen: Bools) -> tuple[AlarmState, Floats]:
     """Return the state after a step, made in the memory of the old one, and what each bet gained.
 
     The gains are logarithms, shape (devices, bets), and 0 where no label arrived.
@@ -235,7 +235,7 @@ def advance(alarm: Alarm, state: AlarmState, score: Floats, u: Floats, seen: Boo
     state.scores[rows, slot[rows]] = score[rows]
     held = np.minimum(state.held + seen, alarm.window)
     gains = np.where(seen[:, None], np.stack([bet(p, alarm.alpha) for bet in BETS.values()], axis=-1), 0.0)
-    capital = np.where(seen[:, None], played(state.capital, state.steps, gains), state.capital)
+    capital = np.where(seen[:, None], _played(state.capital, state.steps, gains), state.capital)
     steps, largest = state.steps + seen, np.maximum(state.largest, total(capital))
     raised = np.where((state.raised_at == 0) & (largest >= -math.log(alarm.level)), steps, state.raised_at)
     return AlarmState(state.scores, held, steps, capital, largest, raised), gains
@@ -246,7 +246,7 @@ def total(capital: Floats) -> Floats:
     return np.asarray(np.logaddexp.reduce(capital, axis=-1))
 
 
-def played(capital: Floats, steps: Ints, gains: Floats) -> Floats:
+def _played(capital: Floats, steps: Ints, gains: Floats) -> Floats:
     """Stake a part 1 / (2 (steps + patience)) of what rests, evenly on all bets, and let the bets gain.
 
     What rests falls only like the root of the steps, so that some is left for a change however late.
@@ -257,7 +257,9 @@ def played(capital: Floats, steps: Ints, gains: Floats) -> Floats:
     return np.concatenate([rest + np.log1p(-part), staked + gains], axis=-1)
 
 
-def checked(state: AlarmState, scores: ArrayLike, u: ArrayLike, seen: ArrayLike | None) -> tuple[Floats, Floats, Bools]:
+def _checked(
+    state: AlarmState, scores: ArrayLike, u: ArrayLike, seen: ArrayLike | None
+) -> tuple[Floats, Floats, Bools]:
     """Return what was observed as arrays of shape (steps, devices), 0 where no label arrived."""
     values, draws = np.asarray(scores, dtype=np.float64), np.asarray(u, dtype=np.float64)
     arrived = np.ones(values.shape, dtype=bool) if seen is None else np.asarray(seen, dtype=bool)
@@ -299,7 +301,7 @@ FLEETS = {  # how devices' evidence is put together, and what that assumes of th
 }
 
 
-class FleetState(NamedTuple):
+class _FleetState(NamedTuple):
     """What the fleet's alarm knows.
 
     Attributes
@@ -352,29 +354,29 @@ class FleetAlarm:
         if self.rule not in FLEETS:
             raise ValueError(unknown("rule of a fleet", self.rule, FLEETS))
 
-    def begin(self, devices: int, reference: list[ArrayLike] | None = None) -> FleetState:
+    def begin(self, devices: int, reference: list[ArrayLike] | None = None) -> _FleetState:
         """Return the state before the first score; see `Alarm.begin`."""
         capital = np.full(1 + len(BETS), -np.inf)
         capital[0] = 0.0
-        return FleetState(self.alarm.begin(devices, reference), 0, capital, 0.0, 0)
+        return _FleetState(self.alarm.begin(devices, reference), 0, capital, 0.0, 0)
 
-    def follow(self, state: FleetState, scores: ArrayLike, u: ArrayLike, seen: ArrayLike | None = None) -> FleetState:
+    def follow(self, state: _FleetState, scores: ArrayLike, u: ArrayLike, seen: ArrayLike | None = None) -> _FleetState:
         """Return the state after several steps; see `Alarm.follow`."""
-        values, draws, arrived = checked(state.devices, scores, u, seen)
+        values, draws, arrived = _checked(state.devices, scores, u, seen)
         after = state._replace(devices=state.devices._replace(scores=state.devices.scores.copy()))
         for row in range(len(values)):
-            devices, gains = advance(self.alarm, after.devices, values[row], draws[row], arrived[row])
+            devices, gains = _advance(self.alarm, after.devices, values[row], draws[row], arrived[row])
             after = self._after(after, devices, gains) if arrived[row].any() else after
         return after
 
-    def _after(self, state: FleetState, devices: AlarmState, gains: Floats) -> FleetState:
-        capital = played(state.capital, np.asarray(state.steps), gains.sum(axis=0))  # a change of all: staked on once
+    def _after(self, state: _FleetState, devices: AlarmState, gains: Floats) -> _FleetState:
+        capital = _played(state.capital, np.asarray(state.steps), gains.sum(axis=0))  # a change of all: staked on once
         after = state._replace(devices=devices, steps=state.steps + 1, capital=capital)
         largest = max(state.largest, self.log_evidence(after))
         raised = after.steps if state.raised_at == 0 and largest >= -math.log(self.alarm.level) else state.raised_at
         return after._replace(largest=largest, raised_at=raised)
 
-    def log_evidence(self, state: FleetState) -> float:
+    def log_evidence(self, state: _FleetState) -> float:
         """Return the logarithm of the fleet's evidence now."""
         if self.rule == "product":
             return float(total(state.capital))

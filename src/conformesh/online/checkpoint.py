@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from conformesh.files.checkpoints import require_same, unreadable
 from conformesh.files.files import write_file
 
-KIND = "conformesh online checkpoint 1"
+_KIND = "conformesh online checkpoint 1"
 SECONDS = 10.0  # between two saves, at least
 SHARE = 20  # and of so much time a save may take one part
 
@@ -61,7 +61,7 @@ class Checkpoint:
     def save(self, kept: CheckpointState) -> None:
         """Write the file so that an interruption leaves the earlier one."""
         began = time.monotonic()
-        facts = np.array(json.dumps({"kind": KIND, "done": kept.done, "settings": self.settings}))
+        facts = np.array(json.dumps({"kind": _KIND, "done": kept.done, "settings": self.settings}))
         leaves = {f"state {i}": leaf for i, leaf in enumerate(_leaves(kept.state))}
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, facts=facts, **leaves, **kept.written)
@@ -76,7 +76,7 @@ class Checkpoint:
             with np.load(io.BytesIO(data), allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
             facts = json.loads(str(arrays.pop("facts")))
-            if facts["kind"] != KIND:
+            if facts["kind"] != _KIND:
                 raise ValueError("it is of another kind")
             done, settings = int(facts["done"]), dict(facts["settings"])
         except Exception as problem:  # a damaged file can fail in any way

@@ -38,7 +38,7 @@ from msgspec import Meta, Struct
 
 from conformesh.online.bounds import SMALLEST, DeviceAccount, Gap
 
-VERSION: Final = 1
+_VERSION: Final = 1
 LARGEST = 2**20  # bytes of encoded counters
 LIVES = 16  # of one device, of which tallies are kept: those with most steps
 
@@ -138,7 +138,7 @@ class Counters:
     def encode(self, rule: CountingLearner) -> bytes:
         """Return the bytes of a message; equal states have equal bytes."""
         rows = [_Row(*life, tally) for life, tally in sorted(self.tallies.items())]
-        return _ENCODER.encode(_Message(VERSION, str(rule), None if rule.scale else self.origin, rows))
+        return _ENCODER.encode(_Message(_VERSION, str(rule), None if rule.scale else self.origin, rows))
 
     @classmethod
     def decode(cls, data: bytes, rule: CountingLearner) -> Counters:

@@ -65,8 +65,8 @@ class Links:
         return x + np.bincount(to, move, minlength=len(x))
 
 
-YOUNG = 5  # scores that what neighbours have seen is worth, beside a device's own
-OLD = 1000  # scores after which it is not asked for any more
+_YOUNG = 5  # scores that what neighbours have seen is worth, beside a device's own
+_OLD = 1000  # scores after which it is not asked for any more
 
 
 class Coupled(NamedTuple):
@@ -115,7 +115,7 @@ class Past(NamedTuple):
     clock: int
 
 
-class Uncoupled:
+class _Uncoupled:
     """Every device for itself."""
 
     def refusal(self, learner: Learner) -> str:
@@ -169,7 +169,7 @@ class Uncoupled:
         return None
 
 
-class Mixed(Uncoupled):
+class _Mixed(_Uncoupled):
     """Levels are averaged: one number a step to each neighbour."""
 
     def refusal(self, learner: Learner) -> str:
@@ -185,9 +185,9 @@ class Mixed(Uncoupled):
         """Return the state after one round of messages, of which those along `arrives` got through; None means all."""
         working = None if arrives is None else links.both(arrives)
         inner = rule.learner.moved(state.inner._replace(level=links.averaged(state.inner.level, working)))
-        if rule.scale == 0 or (state.taken > OLD).all():
+        if rule.scale == 0 or (state.taken > _OLD).all():
             return state._replace(inner=inner)
-        young = YOUNG / (YOUNG + state.taken)  # who has seen few scores leans on what neighbours have seen
+        young = _YOUNG / (_YOUNG + state.taken)  # who has seen few scores leans on what neighbours have seen
         scale = state.scale + young * (links.averaged(state.scale, working) - state.scale)
         return state._replace(inner=inner, scale=np.maximum(scale, SMALLEST))
 
@@ -201,7 +201,7 @@ class Mixed(Uncoupled):
         def mean(x: Floats) -> Floats:
             return np.where(many > 0, np.bincount(to, x[of], minlength=len(x)) / np.maximum(many, 1), x)
 
-        taken = np.where(many > 0, YOUNG, state.taken)  # a scale that neighbours gave is worth some scores
+        taken = np.where(many > 0, _YOUNG, state.taken)  # a scale that neighbours gave is worth some scores
         inner = state.inner._replace(level=mean(state.inner.level))
         return state._replace(inner=inner, scale=mean(state.scale), taken=taken)
 
@@ -215,7 +215,7 @@ class Mixed(Uncoupled):
         return None
 
 
-class Counted(Mixed):
+class _Counted(_Mixed):
     """Counts of labels and misses are spread; every level follows from all that its device has heard."""
 
     def refusal(self, learner: Learner) -> str:
@@ -269,7 +269,7 @@ class Counted(Mixed):
         return state._replace(inner=state.inner._replace(level=level, held=np.zeros(len(level))))
 
 
-COUPLINGS: dict[str, Uncoupled] = {"alone": Uncoupled(), "mixed": Mixed(), "counted": Counted()}
+COUPLINGS: dict[str, _Uncoupled] = {"alone": _Uncoupled(), "mixed": _Mixed(), "counted": _Counted()}
 
 
 def _steps(learner: Any, past: Past) -> tuple[float, float]:

@@ -79,7 +79,7 @@ def remembered(past: History, score: Floats, seen: NDArray[np.bool_]) -> History
     return History(values, past.taken + seen)
 
 
-class Levels(NamedTuple):
+class _Levels(NamedTuple):
     """Where integrators stand.
 
     Attributes
@@ -127,19 +127,19 @@ class QuantileTracker:
         if not 0 <= self.start <= self.high:
             raise ValueError(f"start must lie between 0 and high {self.high:g}, got {self.start:g}")
 
-    def begin(self, devices: int) -> Levels:
+    def begin(self, devices: int) -> _Levels:
         """Return the state of so many devices before the first example."""
-        return Levels(np.full(devices, float(self.start)), np.zeros(devices), np.zeros(devices, dtype=np.int64))
+        return _Levels(np.full(devices, float(self.start)), np.zeros(devices), np.zeros(devices, dtype=np.int64))
 
-    def threshold(self, state: Levels) -> Floats:
+    def threshold(self, state: _Levels) -> Floats:
         """Return the thresholds for the next examples, (devices,)."""
         return self.read(state, state.level)
 
-    def read(self, state: Levels, level: Floats) -> Floats:
+    def read(self, state: _Levels, level: Floats) -> Floats:
         """Return the thresholds that levels mean."""
         return np.where(level >= self.high, np.inf, level)
 
-    def observe(self, state: Levels, score: Floats, seen: Bools, miss: Bools | None = None) -> Levels:
+    def observe(self, state: _Levels, score: Floats, seen: Bools, miss: Bools | None = None) -> _Levels:
         """Return the state after labels of the devices in `seen`.
 
         Parameters
@@ -163,7 +163,7 @@ class QuantileTracker:
         """Return the step after so many times on the common clock."""
         return self.step
 
-    def moved(self, state: Levels, move: Floats | float = 0.0) -> Levels:
+    def moved(self, state: _Levels, move: Floats | float = 0.0) -> _Levels:
         """Return the state with levels moved, and what does not fit held back."""
         wanted = state.level + state.held + move
         level = np.clip(wanted, -self.alpha * self.step, self.high + (1 - self.alpha) * self.step)
@@ -226,11 +226,11 @@ class ACI(QuantileTracker):
         if self.high != 1:
             raise ValueError(f"levels of ACI are shares: high must be 1, got {self.high:g}")
 
-    def begin(self, devices: int) -> Levels:
+    def begin(self, devices: int) -> _Levels:
         """Return the state of so many devices before the first example."""
         return super().begin(devices)._replace(past=History.empty(devices, self.window))
 
-    def read(self, state: Levels, level: Floats) -> Floats:
+    def read(self, state: _Levels, level: Floats) -> Floats:
         """Return the thresholds that levels mean."""
         past: History = state.past
         n = past.sizes
@@ -238,7 +238,7 @@ class ACI(QuantileTracker):
         exact = past.smallest(np.maximum(place, 0))
         return np.where(1 - level <= 1 / (n + 1), np.inf, np.where(level < 0, -np.inf, exact))
 
-    def observe(self, state: Levels, score: Floats, seen: Bools, miss: Bools | None = None) -> Levels:
+    def observe(self, state: _Levels, score: Floats, seen: Bools, miss: Bools | None = None) -> _Levels:
         """Return the state after labels of the devices in `seen`, as in `QuantileTracker.observe`."""
         after = super().observe(state, score, seen, miss)
         return after._replace(past=remembered(state.past, score, seen))

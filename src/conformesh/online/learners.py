@@ -25,10 +25,10 @@ from conformesh.online.integrators import (
     require_positive,
 )
 
-GAMMAS = tuple(0.001 * 2**k for k in range(8))
+_GAMMAS = tuple(0.001 * 2**k for k in range(8))
 
 
-class Experts(NamedTuple):
+class _Experts(NamedTuple):
     """State of DtACI: levels of misses and logarithms of weights, (devices, experts), and past scores."""
 
     alphas: Floats
@@ -67,7 +67,7 @@ class DtACI:
     alpha: float = 0.1
     interval: int = 500
     window: int = 2000
-    gammas: tuple[float, ...] = GAMMAS
+    gammas: tuple[float, ...] = _GAMMAS
     rate: float | None = None
     clipped: bool = False
     linear: ClassVar[bool] = False
@@ -76,12 +76,12 @@ class DtACI:
         require_alpha(self.alpha)
         require_positive(self, "interval", *([] if self.rate is None else ["rate"]))
 
-    def begin(self, devices: int) -> Experts:
+    def begin(self, devices: int) -> _Experts:
         """Return the state of so many devices before the first example."""
         shape = devices, len(self.gammas)
-        return Experts(np.full(shape, self.alpha), np.zeros(shape), History.empty(devices, self.window))
+        return _Experts(np.full(shape, self.alpha), np.zeros(shape), History.empty(devices, self.window))
 
-    def threshold(self, state: Experts) -> Floats:
+    def threshold(self, state: _Experts) -> Floats:
         """Return the thresholds for the next examples, (devices,): 0 as long as there is no score."""
         alpha, n = (_shares(state.weights) * state.alphas).sum(axis=1), state.past.sizes
         if self.clipped:
@@ -91,7 +91,7 @@ class DtACI:
         found = np.where(alpha <= 0, np.inf, state.past.smallest(np.maximum(place, 0)))
         return np.where(n == 0, 0.0, np.where(alpha > 1, -np.inf, found))
 
-    def observe(self, state: Experts, score: Floats, seen: Bools, miss: Bools | None = None) -> Experts:
+    def observe(self, state: _Experts, score: Floats, seen: Bools, miss: Bools | None = None) -> _Experts:
         """Return the state after labels of the devices in `seen`, as in `QuantileTracker.observe`."""
         n = state.past.sizes
         learns = (seen & (n > np.floor(1 / self.alpha)))[:, None]
@@ -102,7 +102,7 @@ class DtACI:
         moved = state.alphas + np.array(self.gammas) * (self.alpha - (state.alphas > beta))
         if self.clipped:
             moved = np.clip(moved, 0, 1)
-        return Experts(
+        return _Experts(
             np.where(learns, moved, state.alphas),
             np.where(learns, np.log(shares), state.weights),
             remembered(state.past, score, seen),
@@ -124,7 +124,7 @@ def _shares(weights: Floats) -> Floats:
     return shares
 
 
-class Controlled(NamedTuple):
+class _Controlled(NamedTuple):
     """State of conformal PID: threshold of the tracker, excess of misses up to the last label but one and the last."""
 
     level: Floats
@@ -191,19 +191,19 @@ class PID:
         require_alpha(self.alpha)
         require_positive(self, "step", "saturation")
 
-    def begin(self, devices: int) -> Controlled:
+    def begin(self, devices: int) -> _Controlled:
         """Return the state of so many devices before the first example."""
         zero = np.zeros(devices)
         cast = None if self.scorecaster is None else self.scorecaster.begin(devices)
         count = np.zeros(devices, dtype=np.int64)
-        return Controlled(zero, zero, zero, count, History.empty(devices, self.window), cast)
+        return _Controlled(zero, zero, zero, count, History.empty(devices, self.window), cast)
 
-    def threshold(self, state: Controlled) -> Floats:
+    def threshold(self, state: _Controlled) -> Floats:
         """Return the thresholds for the next examples, (devices,)."""
         total = state.level + self._integral(state)
         return total if self.scorecaster is None else total + self.scorecaster.cast(state.cast)
 
-    def _integral(self, state: Controlled) -> Floats:
+    def _integral(self, state: _Controlled) -> Floats:
         if self.gain == 0:
             return np.zeros(len(state.level))
         t = np.maximum(state.taken - 1, 0)  # the example before the latest
@@ -212,14 +212,14 @@ class PID:
         inside = np.abs(angle) < np.pi / 2
         return np.where(inside, self.gain * np.tan(np.where(inside, angle, 0.0)), edge)
 
-    def observe(self, state: Controlled, score: Floats, seen: Bools, miss: Bools | None = None) -> Controlled:
+    def observe(self, state: _Controlled, score: Floats, seen: Bools, miss: Bools | None = None) -> _Controlled:
         """Return the state after labels of the devices in `seen`, as in `QuantileTracker.observe`."""
         if miss is None:
             miss = score > self.threshold(state)
         surprise = np.where(seen, miss - self.alpha, 0.0)
         step = self.step * np.where(state.taken > 0, state.past.spread(), 1.0)
         learn: Callable[..., Any] = (lambda *_: None) if self.scorecaster is None else self.scorecaster.learn
-        return Controlled(
+        return _Controlled(
             state.level + step * surprise,
             np.where(seen, state.excess, state.before),
             state.excess + surprise,

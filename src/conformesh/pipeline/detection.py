@@ -43,14 +43,14 @@ from conformesh.protocols.tally import CountQuestion, Flagged, RankCounts, sprea
 from conformesh.results.detection import Detection
 from conformesh.table import Table, as_network, known_devices
 
-THINNED, PLAIN = "thinned", "plain"
+THINNED, _PLAIN = "thinned", "plain"
 FDR_RULES = {
     THINNED: "proven: a random part of the scores, as if drawn from all devices together",
-    PLAIN: "assumed: all scores, though nobody has proved the rate for fixed numbers of scores per device",
+    _PLAIN: "assumed: all scores, though nobody has proved the rate for fixed numbers of scores per device",
 }
-EXACT = 5 * 10**7  # steps of arithmetic below which the chance of no redrawing is computed exactly
-SAFE = 1 - 1e-6  # of that chance, far more than its arithmetic can err
-RARE = 1e-3  # a chance below it would mean thousands of draws
+_EXACT = 5 * 10**7  # steps of arithmetic below which the chance of no redrawing is computed exactly
+_SAFE = 1 - 1e-6  # of that chance, far more than its arithmetic can err
+_RARE = 1e-3  # a chance below it would mean thousands of draws
 
 
 @fail_together
@@ -179,7 +179,7 @@ def _used(
 ) -> tuple[WeightedScores, Ints, Requirement, Fraction]:
     """Return the scores that the rule uses of the devices here, how many of all, their promise, and P(no redrawing)."""
     sizes = in_rows(host.blocks, host.share(samples.sizes))[:, 0]
-    if rule == PLAIN:
+    if rule == _PLAIN:
         if sample_size is not None:
             raise ValueError("sample_size says how many scores the thinned rule uses; rule='plain' uses all of them")
         return samples, sizes, asked, Fraction(1)
@@ -258,7 +258,7 @@ def no_redraw(sizes: Ints, shares: Sequence[Fraction], draws: int, exact: bool =
 
     Independent Poisson numbers with means :math:`n' \pi_k`, given that they add up to n', are multinomial: the chance
     is the coefficient of :math:`x^{n'}` in the product of the devices' truncated series over that of a Poisson number
-    with mean n'. All terms are positive, so that arithmetic errs by less than `SAFE` allows. Where that product is too
+    with mean n'. All terms are positive, so that arithmetic errs by less than `_SAFE` allows. Where that product is too
     long, one minus the sum of the devices' chances to be asked for too much.
     """
     from scipy.special import bdtrc, gammaln
@@ -270,9 +270,9 @@ def no_redraw(sizes: Ints, shares: Sequence[Fraction], draws: int, exact: bool =
     held = sum(n * count for (n, _), count in kinds.items())
     if held < draws:
         return 0.0
-    if not exact or held * draws > EXACT:
+    if not exact or held * draws > _EXACT:
         tails = sum(count * float(bdtrc(n, draws, float(share))) for (n, share), count in kinds.items() if n < draws)
-        return max(0.0, (1.0 - tails * (1 + 1e-6)) * SAFE)
+        return max(0.0, (1.0 - tails * (1 + 1e-6)) * _SAFE)
     series = np.ones(1)
     for (n, share), count in kinds.items():
         mean, j = draws * float(share), np.arange(min(n, draws) + 1)
@@ -280,7 +280,7 @@ def no_redraw(sizes: Ints, shares: Sequence[Fraction], draws: int, exact: bool =
         for _ in range(count):
             series = np.convolve(series, terms)[: draws + 1]
     whole = math.exp(draws * math.log(draws) - draws - float(gammaln(draws + 1))) if draws else 1.0
-    return min(1.0, float(series[draws]) / whole) * SAFE if len(series) > draws else 0.0
+    return min(1.0, float(series[draws]) / whole) * _SAFE if len(series) > draws else 0.0
 
 
 def _checked_sample_size(sample_size: int | None, sizes: Ints, shares: Sequence[Fraction]) -> int:
@@ -291,12 +291,12 @@ def _checked_sample_size(sample_size: int | None, sizes: Ints, shares: Sequence[
     if sample_size is not None and sample_size < 1:
         raise ValueError(f"sample_size must be at least 1, got {sample_size}")
     best = default_sample_size(sizes, shares)
-    if (chance := no_redraw(sizes, shares, best)) < RARE:
+    if (chance := no_redraw(sizes, shares, best)) < _RARE:
         raise ValueError(
             f"the {int(sizes.sum())} calibration scores are not where ordinary test points come from: of draws by the "
             f"mixture's shares only {chance:.1g} ask no device for more than it has; give other shares or more scores"
         )
-    if sample_size is not None and (chance := no_redraw(sizes, shares, sample_size)) < RARE:
+    if sample_size is not None and (chance := no_redraw(sizes, shares, sample_size)) < _RARE:
         raise ValueError(
             f"sample_size={sample_size} of {int(sizes.sum())} scores is too many: only {chance:.1g} of such draws ask "
             f"no device for more than it has; the default is {best}"

@@ -167,7 +167,7 @@ def p_values(
 
 
 @dataclass(frozen=True, eq=False)
-class PBatch:
+class _PBatch:
     """P-values from one run of sums, with what they were made from.
 
     Attributes
@@ -204,7 +204,7 @@ def p_values_batch(
     observer: Observer | None = None,
     engine: str | Engine = "simulator",
     **options: Any,
-) -> PBatch:
+) -> _PBatch:
     """Return the p-value of ``scores[i]`` beside the scores of trial ``trials[i]``, for all i in one run of sums.
 
     `samples`, `promise` and `items` are as in `solve_draws`.
@@ -226,7 +226,7 @@ def p_values_batch(
         exact[value] = max(p, exact.get(value, p))
     where = runs[places]
     rules = {_rule_of(demand) for demand in block.demands}
-    return PBatch(
+    return _PBatch(
         floats[where] if len(floats) else np.empty(0),
         np.array(fractions, dtype=object)[where],
         exact,

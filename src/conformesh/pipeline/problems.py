@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # a device of a mesh without groups needs none of these
     from conformesh.protocols.groups import Grouping
     from conformesh.table import Table
 
-MOST_PROBLEMS = 10_000  # thresholds of one call: more are most likely a product of parts that nobody meant
+_MOST_PROBLEMS = 10_000  # thresholds of one call: more are most likely a product of parts that nobody meant
 
 
 class Problem(NamedTuple):
@@ -66,7 +66,7 @@ class Problem(NamedTuple):
     examples: int
 
 
-class PartNames(NamedTuple):
+class _PartNames(NamedTuple):
     """What all devices must know of the parts before they can count rows.
 
     Attributes
@@ -96,7 +96,7 @@ class PublicFacts(NamedTuple):
         there are no groups.
     """
 
-    names: PartNames
+    names: _PartNames
     rows: Ints
 
     @property
@@ -162,7 +162,7 @@ def agree(engine: Engine, rows: DeviceRows, bound: float | None, named: Iterable
     """Exchange what the weights depend on: names of groups and the largest loss, then numbers of rows."""
     groups = rows.table.groups
     if groups is None and rows.table.losses is None:  # there are no names to agree on
-        return PublicFacts(PartNames(), share_counts(engine, rows.table.sizes[:, None]))
+        return PublicFacts(_PartNames(), share_counts(engine, rows.table.sizes[:, None]))
     mine = (
         set() if groups is None else {groups.atoms[code] for code in np.unique(groups.codes).tolist()},
         groups is not None and groups.overlapping,
@@ -174,7 +174,7 @@ def agree(engine: Engine, rows: DeviceRows, bound: float | None, named: Iterable
         raise ValueError("groups were asked for, but no device has a score")
     by_name |= {name_of(atom): atom for atom in named}
     note_alike((group for atom in by_name.values() for group in atom), "groups")
-    names = PartNames(
+    names = _PartNames(
         tuple(by_name[name] for name in natural_order(by_name)),
         any(overlapping for _, overlapping, _ in shared),
         _agreed_bound([bounds for _, _, bounds in shared], bound),
@@ -188,7 +188,7 @@ def share_counts(engine: Engine, counts: Ints) -> Ints:
     return in_rows(engine.blocks, engine.share(local))
 
 
-def configured(guarantee: Guarantee, table: Table, device: str) -> PartNames:
+def configured(guarantee: Guarantee, table: Table, device: str) -> _PartNames:
     """Return the names of the parts as a device of a mesh is configured with them; others do not count.
 
     A device that believed names of others would let one of them add columns to everybody's run.
@@ -201,10 +201,10 @@ def configured(guarantee: Guarantee, table: Table, device: str) -> PartNames:
         raise ValueError(f"device {device}: its losses must have the bound of the configuration, {loss.bound:g}")
     bound = 1.0 if loss is None else loss.bound
     if groups is None:
-        return PartNames(loss_bound=bound)
+        return _PartNames(loss_bound=bound)
     atoms = groups.atoms.values() if groups.rule else [(name,) for name in groups.names]
     by_name = {name_of(atom): tuple(atom) for atom in atoms}
-    return PartNames(tuple(by_name[name] for name in natural_order(by_name)), bool(groups.rule), bound)
+    return _PartNames(tuple(by_name[name] for name in natural_order(by_name)), bool(groups.rule), bound)
 
 
 def _agreed_bound(parts: Sequence[Mapping[str, float]], given: float | None) -> float:
@@ -535,10 +535,10 @@ def _problems(
 
 
 def _refuse_many(problems: Sequence[Problem]) -> None:
-    if len(problems) > MOST_PROBLEMS:
+    if len(problems) > _MOST_PROBLEMS:
         raise ValueError(
             f"groups, sides, centres, weights and levels multiply to {len(problems):,} thresholds, and at most "
-            f"{MOST_PROBLEMS:,} are computed in one call; use fewer groups, centres or levels"
+            f"{_MOST_PROBLEMS:,} are computed in one call; use fewer groups, centres or levels"
         )
 
 

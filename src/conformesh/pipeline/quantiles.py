@@ -36,7 +36,7 @@ from conformesh.results.quantiles import Quantiles, as_parts, as_release, quanti
 from conformesh.table import ColumnNames, Table, as_frame, as_network, known_devices
 
 QUARTILES = (0.25, 0.5, 0.75)
-LARGE = 0.1  # of n: a median with a larger rank error may be the .4 or the .6 quantile, which deserves a note
+_LARGE = 0.1  # of n: a median with a larger rank error may be the .4 or the .6 quantile, which deserves a note
 
 
 @fail_together
@@ -211,7 +211,7 @@ def _notes(found: Quantiles) -> tuple[str, ...]:
     """Say where the answer tells little, and what to do about it."""
     n, worst = max(found.n, 1), int(found.rank_error.argmax())
     error, coarse = found.rank_error[worst], found.options["resolution"][worst]
-    if error <= LARGE * n:
+    if error <= _LARGE * n:
         return ()
     why = f"q={found.q[worst]:g}: the rank error is {error:,.0f} of about {n:,} values"
     if coarse > error / 2:

@@ -33,9 +33,9 @@ from conformesh.common.random_streams import Rng, seed_of
 from conformesh.guarantee import Weighting
 from conformesh.kernels.ranks import LARGEST_SUM, WEIGHT_BITS, as_levels
 
-Ratio = Callable[[Any], Any]
-Weigh = Callable[[Any, str], Any]
-SPARE_BITS = 12  # of a weight beyond those that the number of scores needs: rounding costs 2^-12 of one score in all
+_Ratio = Callable[[Any], Any]
+_Weigh = Callable[[Any, str], Any]
+_SPARE_BITS = 12  # of a weight beyond those that the number of scores needs: rounding costs 2^-12 of one score in all
 
 
 class WeightUnit(NamedTuple):
@@ -59,7 +59,7 @@ class WeightUnit(NamedTuple):
                 f"{n:,} scores with weights, centres and losses together add up to more than 2^52, beyond which sums "
                 "are not exact; leave one of them out"
             )
-        bits = min(WEIGHT_BITS, room, n.bit_length() + SPARE_BITS)
+        bits = min(WEIGHT_BITS, room, n.bit_length() + _SPARE_BITS)
         exponent = bits - math.frexp(bound)[1]
         exact = (Fraction(bound) * Fraction(2) ** exponent).denominator == 1
         return cls(exponent) if exact else cls(bits, bound)
@@ -188,7 +188,7 @@ class Ratios:
         Which part of the source inputs that concerns.
     """
 
-    function: Ratio = field(repr=False)
+    function: _Ratio = field(repr=False)
     weights: Any = field(repr=False)
     bound: float
     clipped: float

@@ -106,7 +106,7 @@ class MethodRun:
     seed: int = 0
 
 
-class Refusal(NamedTuple):
+class _Refusal(NamedTuple):
     """A combination that is refused.
 
     Attributes
@@ -146,8 +146,8 @@ def _has_unequal_scores(guarantee: Guarantee, run: MethodRun) -> bool:
 
 # Every combination that is refused, with its reason: documentation and one test derive from it. What depends on the
 # options of one method alone is refused by that method.
-REFUSALS: tuple[Refusal, ...] = (
-    Refusal(
+REFUSALS: tuple[_Refusal, ...] = (
+    _Refusal(
         "pac_confidence x groups",
         lambda g, r, k: g.pac_confidence is not None and g.groups is not None and k > 1,
         "pac_confidence and groups do not go together on several devices: which part of a group's new examples comes "
@@ -155,105 +155,105 @@ REFUSALS: tuple[Refusal, ...] = (
         "leave pac_confidence out, or calibrate each group on its own, for new examples that come from devices in "
         "proportion to their scores of this group",
     ),
-    Refusal(
+    _Refusal(
         "pac_confidence x seq or regression",
         lambda g, r, k: g.pac_confidence is not None and _rule(r, "seq", "regression"),
         "group rules seq and regression are proven on average over draws of the scores, not with pac_confidence: their "
         "ranks follow from thresholds of other groups, which have no binomial tail",
         "leave pac_confidence out, or use group_rule='atoms' or 'max'",
     ),
-    Refusal(
+    _Refusal(
         "pac_confidence x weights",
         lambda g, r, k: g.pac_confidence is not None and g.weighting is not None,
         "pac_confidence (over the draw of the scores) is proven for scores that weigh alike, not with weights: the "
         "comparison with a binomial tail needs independent scores of equal weight",
         "leave pac_confidence out, or the weights",
     ),
-    Refusal(
+    _Refusal(
         "pac_confidence x centres",
         lambda g, r, k: g.pac_confidence is not None and g.centres is not None,
         "pac_confidence is proven for scores that weigh alike, and near a centre they weigh by their distance",
         "leave pac_confidence out, or the centres",
     ),
-    Refusal(
+    _Refusal(
         "pac_confidence x losses",
         lambda g, r, k: g.pac_confidence is not None and g.loss is not None,
         "pac_confidence is proven for coverage: losses between 0 and their bound have no binomial tail",
         "leave pac_confidence out",
     ),
-    Refusal(
+    _Refusal(
         "sides x losses",
         lambda g, r, k: g.sides is not None and g.loss is not None,
         "a loss has one lambda, and no interval with two sides",
         "use symmetric=True, or calibrate the two sides of scores",
     ),
-    Refusal(
+    _Refusal(
         "seq or regression x weights",
         lambda g, r, k: _rule(r, "seq", "regression") and g.weighting is not None,
         "group rules seq and regression are proven by an exchange of scores whose weight depends on their device "
         "alone, and a shift gives each score a weight",
         "use group_rule='atoms' or 'max', or leave the weights out",
     ),
-    Refusal(
+    _Refusal(
         "seq or regression x centres",
         lambda g, r, k: _rule(r, "seq", "regression") and g.centres is not None,
         "group rules seq and regression are proven by an exchange of scores whose weight depends on their device "
         "alone, and near a centre they weigh by their distance",
         "use group_rule='atoms' or 'max', or leave the centres out",
     ),
-    Refusal(
+    _Refusal(
         "seq or regression x losses",
         lambda g, r, k: _rule(r, "seq", "regression") and g.loss is not None,
         "group rules seq and regression are proven for coverage, not for losses",
         "use group_rule='atoms' or 'max'",
     ),
-    Refusal(
+    _Refusal(
         "seq or regression x methods",
         lambda g, r, k: _rule(r, "seq", "regression") and _takes(g, r) != "scores",
         "group rules seq and regression need exact counts of scores of any weight",
         "use method 'e-dcp', or group_rule='atoms' or 'max'",
     ),
-    Refusal(
+    _Refusal(
         "losses x methods",
         lambda g, r, k: g.loss is not None and _takes(g, r) != "scores",
         "this method counts scores and cannot add up losses",
         "risk control needs method 'e-dcp'",
     ),
-    Refusal(
+    _Refusal(
         "sides x epsilon",
         lambda g, r, k: g.sides is not None and _has_epsilon(r),
         "with epsilon every example is counted once, and both sides of an interval would count it twice, which costs "
         "twice the epsilon",
         "calibrate one score, or each side by itself with half of epsilon",
     ),
-    Refusal(
+    _Refusal(
         "max x epsilon",
         lambda g, r, k: _rule(r, "max") and _has_epsilon(r),
         "with epsilon every example is counted once, and group rule max counts it in each of its groups, which costs "
         "as many times the epsilon",
         "use group_rule='atoms', which counts every example once",
     ),
-    Refusal(
+    _Refusal(
         "ghost x groups",
         lambda g, r, k: g.groups is not None and g.rank_rule == "ghost" and g.mixture.kind != "paper" and k > 1,
         "rank_rule='ghost' is proven for groups with mixture 'paper' only: which part of a group's new examples comes "
         "from which device is unknown",
         "use mixture='paper', or rank_rule='swap'",
     ),
-    Refusal(
+    _Refusal(
         "ghost x weights, centres, pac_confidence or overlapping groups",
         lambda g, r, k: g.rank_rule == "ghost" and _has_unequal_scores(g, r),
         "rank_rule='ghost' counts scores that weigh alike, one imagined score per device, on average over draws of the "
         "scores",
         "with weights, or with pac_confidence, use rank_rule='auto'",
     ),
-    Refusal(
+    _Refusal(
         "weights x methods",
         lambda g, r, k: g.weighting is not None and _takes(g, r) != "scores",
         "this method counts every score of a device alike, and a shift gives each score a weight",
         "use method 'e-dcp'",
     ),
-    Refusal(
+    _Refusal(
         "centres x methods",
         lambda g, r, k: g.centres is not None and _takes(g, r) != "scores",
         "this method counts every score of a device alike, and near a centre they weigh by their distance",
@@ -308,7 +308,7 @@ def solve(
         answers=(),
         cost=cost,
         method=run.method,
-        options={**named_options(run.method, chosen), **seed},
+        options={**_named_options(run.method, chosen), **seed},
         network=network.name,
         device_ids=network.ids,
         score=score,
@@ -649,10 +649,10 @@ def solve_draws(
         part, cost = host.run(run_method(method, block, mine, chosen, wrong), runs, wrong)
         outcome = Answers.joined(host.blocks, host.share(part))
     refuse_nan(outcome.thresholds, method)
-    return Batch(outcome, cost, named_options(method, chosen), sizes, sizes if held is None else held)
+    return Batch(outcome, cost, _named_options(method, chosen), sizes, sizes if held is None else held)
 
 
-def named_options(method: str, chosen: Any) -> dict[str, Any]:
+def _named_options(method: str, chosen: Any) -> dict[str, Any]:
     """Return a method's options as they may stand in a result."""
     return {name: _plain(getattr(chosen, name)) for name in get_method(method).option_names()}
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from conformesh.plots.pictures import Where, picture_file
 
-DPI = 150
+_DPI = 150
 
 
 class Picture(Figure):
@@ -20,14 +20,14 @@ class Picture(Figure):
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
-        self.savefig(buffer, format="png", dpi=DPI)
+        self.savefig(buffer, format="png", dpi=_DPI)
         return buffer.getvalue()
 
 
 def kept(figure: Any, path: Where) -> Any:
     """Return a figure, after it was written where a path is given: .png, .pdf or .svg."""
     if path is not None:
-        figure.savefig(picture_file(path), dpi=DPI)
+        figure.savefig(picture_file(path), dpi=_DPI)
     return figure
 
 

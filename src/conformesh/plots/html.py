@@ -1,7 +1,7 @@
 """HTML forms of results, for notebooks: an object says its rows, this module draws them.
 
 Loaded when a notebook asks for HTML, and by nothing else. Text is escaped here and only here; colours are those of the
-page, so that light and dark notebooks both read well; nothing is fetched. Pictures are small SVG texts: up to `EACH`
+page, so that light and dark notebooks both read well; nothing is fetched. Pictures are small SVG texts: up to `_EACH`
 marks have one of their own, more are summed up.
 """
 
@@ -13,11 +13,11 @@ from html import escape
 from itertools import pairwise
 from typing import NamedTuple
 
-EACH = 200  # marks that are drawn one by one
-IN_ORDER = 40  # marks that stand in the order of their names; more stand in ascending order
-MOST = 20  # rows of a table that are shown
-WIDE, HIGH, LETTER = 440, 130, 6.3  # of a chart, and the width of a letter in it
-STYLE = (
+_EACH = 200  # marks that are drawn one by one
+_IN_ORDER = 40  # marks that stand in the order of their names; more stand in ascending order
+_MOST = 20  # rows of a table that are shown
+_WIDE, _HIGH, _LETTER = 440, 130, 6.3  # of a chart, and the width of a letter in it
+_STYLE = (
     ".cfm{font:13px/1.5 system-ui,sans-serif;color:inherit;border:1px solid rgba(128,128,128,.5);border-radius:6px;"
     "padding:.6em .9em;margin:.2em 0;max-width:62em;box-sizing:border-box;overflow-wrap:anywhere}"
     ".cfm .h{font-size:1.1em;margin-bottom:.15em}"
@@ -36,10 +36,10 @@ STYLE = (
     ".cfm figcaption{font-size:.85em;opacity:.8}.cfm svg{display:block;max-width:100%;height:auto}"
     ".cfm summary{cursor:pointer;opacity:.8}"
 )
-SIGNS = {"counted": "●", "bounded": "◐", "assumed": "○", "none": "✕"}  # so that kinds differ without colour
+_SIGNS = {"counted": "●", "bounded": "◐", "assumed": "○", "none": "✕"}  # so that kinds differ without colour
 
-Rows = Iterable[tuple[str, str]]
-Place = Callable[[float], float]  # from a value to where it stands in a drawing
+_Rows = Iterable[tuple[str, str]]
+_Place = Callable[[float], float]  # from a value to where it stands in a drawing
 
 
 class Mark(NamedTuple):
@@ -51,14 +51,14 @@ class Mark(NamedTuple):
     missed: bool = False
 
 
-def card(title: str, *, kind: str = "", claim: str = "", rows: Rows = (), parts: Iterable[str] = ()) -> str:
+def card(title: str, *, kind: str = "", claim: str = "", rows: _Rows = (), parts: Iterable[str] = ()) -> str:
     """Return the HTML of a result: a heading, the kind of its certificate, what it claims, rows, and finished parts."""
-    badge = f'<span class="k {escape(kind)}">{SIGNS.get(kind, "")} {escape(kind)}</span>' if kind else ""
+    badge = f'<span class="k {escape(kind)}">{_SIGNS.get(kind, "")} {escape(kind)}</span>' if kind else ""
     words = f"<p>{escape(claim)}</p>" if claim else ""
     lines = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
     facts = f"<table>{lines}</table>" if lines else ""
     head = f'<div class="h"><b>{escape(title)}</b>{badge}</div>'
-    return f'<div class="cfm"><style>{STYLE}</style>{head}{words}{facts}{"".join(parts)}</div>'
+    return f'<div class="cfm"><style>{_STYLE}</style>{head}{words}{facts}{"".join(parts)}</div>'
 
 
 def table(
@@ -66,7 +66,7 @@ def table(
     rows: Sequence[Sequence[str]],
     *,
     right: Iterable[str] = (),
-    most: int | None = MOST,
+    most: int | None = _MOST,
     more: int = 0,
 ) -> str:
     """Return a table; of many rows the first are shown, and how many more there are, `more` not counted in rows."""
@@ -94,7 +94,7 @@ def fold(summary: str, body: str, shown: bool = False) -> str:
 def marks(parts: Mapping[str, Mark], value: str, what: str, line: float | None = None, top: float | None = None) -> str:
     """Return a chart of a value with its interval by what has a name, and a dashed line; `top` ends the axis."""
     names = [*parts]
-    sorted_up = len(names) > IN_ORDER
+    sorted_up = len(names) > _IN_ORDER
     if sorted_up:
         names.sort(key=lambda name: parts[name].value)
     every = [parts[name] for name in names]
@@ -105,43 +105,43 @@ def marks(parts: Mapping[str, Mark], value: str, what: str, line: float | None =
     low, high = min(reach), max(reach) if top is None else top
     high = high if high > low else low + 1e-9
     longest = max(map(len, names))
-    step = min(max(12.0, LETTER * longest + 4 if longest <= 8 else 12.0), 44.0)
-    if step * len(names) > WIDE:
-        step = WIDE / len(names)
+    step = min(max(12.0, _LETTER * longest + 4 if longest <= 8 else 12.0), 44.0)
+    if step * len(names) > _WIDE:
+        step = _WIDE / len(names)
     wide, left = max(step * len(names), 90.0), 44
 
     def x(place: float) -> float:
         return left + (place + 0.5) * step
 
     def y(value: float) -> float:
-        return 8 + (HIGH - 16) * (high - min(max(value, low), high)) / (high - low)
+        return 8 + (_HIGH - 16) * (high - min(max(value, low), high)) / (high - low)
 
     found = [_axis(low, high, line, left, wide, y)]
-    if len(names) > EACH:
+    if len(names) > _EACH:
         found.append(_band(every, x, y))
     else:
-        label = HIGH + 6 if not sorted_up and LETTER * longest + 2 <= step else 0
+        label = _HIGH + 6 if not sorted_up and _LETTER * longest + 2 <= step else 0
         found += [
             _mark(name, parts[name], x(place), y, label, min(2.6, 0.4 * step)) for place, name in enumerate(names)
         ]
     order = f", {len(names):,} in ascending order" if sorted_up else ""
     below = sum(mark.missed for mark in every)
     missed = f"; {below:,} below the line" if below else ""
-    return _figure(found, left + wide + 6, HIGH + 12, f"{value} by {what}{order}{missed}")
+    return _figure(found, left + wide + 6, _HIGH + 12, f"{value} by {what}{order}{missed}")
 
 
-def _axis(low: float, high: float, line: float | None, left: float, wide: float, y: Place) -> str:
+def _axis(low: float, high: float, line: float | None, left: float, wide: float, y: _Place) -> str:
     ticks = {low: f"{low:.3g}", high: f"{high:.3g}"}
     if line is not None:
         ticks = {tick: text for tick, text in ticks.items() if abs(y(tick) - y(line)) > 11}
         ticks[line] = min(f"{line:.4g}", f"{line:.3g}", key=lambda text: len(text) > 6)
     texts = "".join(f'<text x="{left - 6}" y="{y(tick) + 4:.0f}">{text}</text>' for tick, text in ticks.items())
     dashed = "" if line is None else f'<path d="M{left} {y(line):.1f}h{wide:.0f}" stroke-dasharray="4 3" opacity=".8"/>'
-    frame = f'<path d="M{left} 6V{HIGH - 4}" opacity=".4"/>'
+    frame = f'<path d="M{left} 6V{_HIGH - 4}" opacity=".4"/>'
     return f'<g text-anchor="end" stroke="none" fill="currentColor">{texts}</g>{frame}{dashed}'
 
 
-def _mark(name: str, mark: Mark, x: float, y: Place, label: float, radius: float) -> str:
+def _mark(name: str, mark: Mark, x: float, y: _Place, label: float, radius: float) -> str:
     """A line with a disc on it, or with a hollow square where the whole interval is below the line."""
     if not math.isfinite(mark.value):
         return ""
@@ -161,7 +161,7 @@ def _mark(name: str, mark: Mark, x: float, y: Place, label: float, radius: float
     return f"<g><title>{escape(words)}</title>{shape}{text}</g>"
 
 
-def _band(every: Sequence[Mark], x: Place, y: Place) -> str:
+def _band(every: Sequence[Mark], x: _Place, y: _Place) -> str:
     """Many marks as a band of intervals and a line of values, each a mean over neighbours in the order."""
     bins = 100
     ends = [round(i * len(every) / bins) for i in range(bins + 1)]
@@ -190,17 +190,17 @@ def bars(counts: Mapping[int, int], what: str) -> str:
     wide, tallest = max(12.0, min(26.0, 260 / len(heights))), max(heights)
     found = []
     for place, count in enumerate(heights):
-        high = (HIGH - 22) * count / tallest
+        high = (_HIGH - 22) * count / tallest
         first, last = place * stretch, place * stretch + stretch - 1
         at = f"{first}" if stretch == 1 else f"{first} to {last}"
         size = f'width="{wide * 0.75:.1f}" height="{high:.1f}"'
-        bar = f'<rect x="{8 + place * wide:.1f}" y="{HIGH - 4 - high:.1f}" {size}/>'
+        bar = f'<rect x="{8 + place * wide:.1f}" y="{_HIGH - 4 - high:.1f}" {size}/>'
         found.append(f"<g><title>{at}: {count:,}</title>{bar}</g>")
         if len(heights) <= 12 or place % 5 == 0:
             middle = 8 + (place + 0.375) * wide
-            found.append(f'<text x="{middle:.1f}" y="{HIGH + 8}" text-anchor="middle" opacity="1">{first}</text>')
+            found.append(f'<text x="{middle:.1f}" y="{_HIGH + 8}" text-anchor="middle" opacity="1">{first}</text>')
     body = f'<g fill="currentColor" stroke="none" opacity=".75">{"".join(found)}</g>'
-    return _figure([body], 16 + wide * len(heights), HIGH + 12, what)
+    return _figure([body], 16 + wide * len(heights), _HIGH + 12, what)
 
 
 def network(
@@ -222,7 +222,7 @@ def network(
     edges = _trails([(at(a), at(b)) for a, b in lines])
     body = [f'<path d="{edges}" fill="none" opacity=".45" stroke-width="{min(1.5, radius / 2):.2g}"/>'] if edges else []
     spots = [at(point) for point in where]
-    if len(where) <= EACH:
+    if len(where) <= _EACH:
         body += [
             f'<circle cx="{x}" cy="{y}" r="{radius:.1f}" fill="currentColor" stroke="none">'
             f"<title>{escape(name)}</title></circle>"

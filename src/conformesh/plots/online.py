@@ -11,7 +11,7 @@ from conformesh.online.result import OnlineResult
 from conformesh.plots.pictures import FAINT, INK, MARKS, STYLE
 
 POINTS = 400  # at which the guarantee is drawn
-LINES = 60  # devices that have a line of their own
+_LINES = 60  # devices that have a line of their own
 
 
 def draw_online(path: str | os.PathLike[str] | None, found: OnlineResult, window: int, title: str = "") -> Any:
@@ -24,10 +24,10 @@ def draw_online(path: str | os.PathLike[str] | None, found: OnlineResult, window
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.6, 7.2), layout="constrained")
         above, middle, below = figure.subplots(3, 1, sharex=True, height_ratios=(3, 2, 3))
-        for name in found.ids[:LINES]:
+        for name in found.ids[:_LINES]:
             above.plot(steps, found.rolling(window, name), color=FAINT, linewidth=0.5, alpha=0.7)
         above.plot(
-            [], [], color=FAINT, linewidth=0.8, label="each device" if len(found.ids) <= LINES else "some devices"
+            [], [], color=FAINT, linewidth=0.8, label="each device" if len(found.ids) <= _LINES else "some devices"
         )
         above.plot(steps, found.rolling(window), color=colour, linewidth=1.5, label="all devices")
         above.axhline(target, color=INK, linewidth=0.8, linestyle="--")

@@ -20,10 +20,10 @@ from conformesh.graph.network import Network
 from conformesh.methods import METHODS, REACH
 
 Where = str | os.PathLike[str] | None  # a picture is written to, if anywhere
-PICTURES = (".png", ".pdf", ".svg")
+_PICTURES = (".png", ".pdf", ".svg")
 GROUND, MUTED = "#f3f1ec", "#8c8c8c"  # of what needs a server: behind its rows, and its marks
-HUES = ("#d9822b", "#4b8b3b", "#8b5fa8", "#a33b3b")  # of methods, after the first colour of MARKS
-NUMBERED = 40  # devices up to which a number fits into each
+_HUES = ("#d9822b", "#4b8b3b", "#8b5fa8", "#a33b3b")  # of methods, after the first colour of MARKS
+_NUMBERED = 40  # devices up to which a number fits into each
 INK, FAINT = "#222222", "#b8b8b8"
 MARKS = (  # colour, marker and filling of the first, second, ... network
     ("#1f4e79", "o", True),
@@ -55,8 +55,8 @@ def picture_file(out: str | os.PathLike[str], usual: str | None = None) -> Path:
     path = Path(out)
     if usual is not None and (path.is_dir() or not path.suffix):
         path = path / usual
-    if path.suffix.lower() not in PICTURES:
-        raise ValueError(f"{path}: the picture must end in {', '.join(PICTURES)}, got {path.suffix!r}")
+    if path.suffix.lower() not in _PICTURES:
+        raise ValueError(f"{path}: the picture must end in {', '.join(_PICTURES)}, got {path.suffix!r}")
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -189,11 +189,11 @@ def _draw_network(axes: Any, agreement: Agreement, colour: Any) -> None:
     _draw_edges(axes, network, where)
     area = _crowd(network) * (320 + 900 * sizes / sizes.max())
     axes.scatter(*where.T, s=area, c=colour.to_rgba(agreement.local), edgecolors=INK, linewidths=0.8, zorder=2)
-    if network.devices <= NUMBERED:
+    if network.devices <= _NUMBERED:
         for (x, y), size, own in zip(where, sizes, agreement.local, strict=True):
             ink = "white" if colour.norm(own) < 0.5 else INK
             axes.text(x, y, str(size), ha="center", va="center_baseline", fontsize=9, color=ink, zorder=3)
-    shown = "numbers" if network.devices <= NUMBERED else "area"
+    shown = "numbers" if network.devices <= _NUMBERED else "area"
     axes.set_title(f"{network.name}   ({shown}: scores a device holds)")
 
 
@@ -270,6 +270,6 @@ def draw_methods(path: Path, measured: Sequence[Measured], alpha: float) -> None
 
 def hues_of_methods() -> dict[str, str]:
     """Return a colour for each method, the same in every picture; what needs a server is grey."""
-    hues = itertools.cycle((MARKS[0][0], *HUES))
+    hues = itertools.cycle((MARKS[0][0], *_HUES))
     ordered = sorted(METHODS, key=lambda name: REACH.index(METHODS[name].description.needs))
     return {name: MUTED if METHODS[name].description.needs == "server" else next(hues) for name in ordered}

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from conformesh.results.quantiles import Quantiles
     from conformesh.results.result import Result
 
-NAMED = 30  # devices, groups or classes up to which each has its name at the axis
-SIZES = 25  # set sizes that have a bar of their own
-BLUE, ORANGE = MARKS[0][0], MARKS[1][0]
+_NAMED = 30  # devices, groups or classes up to which each has its name at the axis
+_SIZES = 25  # set sizes that have a bar of their own
+_BLUE, _ORANGE = MARKS[0][0], MARKS[1][0]
 
 
 def draw_evaluation(found: Evaluation, ax: Any = None, path: Where = None, by: str | None = None) -> Any:
@@ -78,29 +78,29 @@ def _headline(found: Evaluation) -> str:
 
 def _width(found: Evaluation, what: str) -> float:
     number = len(found.parts.get(what, found.sizes))
-    return 1.8 + 0.14 * min(max(number, 8), NAMED)
+    return 1.8 + 0.14 * min(max(number, 8), _NAMED)
 
 
 def _draw_panel(axes: Any, found: Evaluation, what: str) -> None:
     if what == "size":
         _draw_sizes(axes, found.sizes)
     else:
-        draw_coverages(axes, found.parts.get(what, {"all rows": found.coverage}), found.nominal, what)
+        _draw_coverages(axes, found.parts.get(what, {"all rows": found.coverage}), found.nominal, what)
 
 
-def draw_coverages(axes: Any, parts: Mapping[str, Coverage], nominal: float | None, what: str) -> None:
+def _draw_coverages(axes: Any, parts: Mapping[str, Coverage], nominal: float | None, what: str) -> None:
     """Draw rates with their intervals; many of them in ascending order and without names."""
     names = [*parts]
-    if len(names) > NAMED:
+    if len(names) > _NAMED:
         names.sort(key=lambda name: parts[name].rate)
     rates = np.array([parts[name].rate for name in names])
     ends = np.array([[parts[name].low, parts[name].high] for name in names]).reshape(-1, 2)
     places = np.arange(len(names))
     missed = np.array([parts[name].misses(nominal) for name in names], dtype=bool)
-    few = len(names) <= NAMED
+    few = len(names) <= _NAMED
     if not few:
         axes.fill_between(places, *ends.T, color=FAINT, alpha=0.5, linewidth=0, step="mid")
-    for chosen, colour, marker in ((~missed, BLUE, "o"), (missed, ORANGE, "s")):
+    for chosen, colour, marker in ((~missed, _BLUE, "o"), (missed, _ORANGE, "s")):
         look: dict[str, Any] = {"fmt": marker, "color": colour, "linestyle": "none", "elinewidth": 1}
         look |= {"markersize": 5 if few else 2, "markerfacecolor": colour if marker == "o" else "white"}
         reach = np.abs(ends[chosen].T - rates[chosen])
@@ -116,14 +116,14 @@ def draw_coverages(axes: Any, parts: Mapping[str, Coverage], nominal: float | No
 
 def _draw_sizes(axes: Any, sizes: Mapping[int, int]) -> None:
     most = max(sizes)
-    if most <= SIZES:
+    if most <= _SIZES:
         places = [*range(most + 1)]
-        axes.bar(places, [sizes.get(size, 0) for size in places], color=BLUE, width=0.7)
+        axes.bar(places, [sizes.get(size, 0) for size in places], color=_BLUE, width=0.7)
         axes.set_xticks([place for place in places if most <= 12 or place % 5 == 0])
     else:
-        ends = np.linspace(0, most + 1, SIZES + 1)
+        ends = np.linspace(0, most + 1, _SIZES + 1)
         counts, _ = np.histogram([*sizes], bins=ends, weights=[*sizes.values()])
-        axes.bar(ends[:-1], counts, width=np.diff(ends) * 0.9, align="edge", color=BLUE)
+        axes.bar(ends[:-1], counts, width=np.diff(ends) * 0.9, align="edge", color=_BLUE)
     axes.set_xlabel("labels in a set")
     axes.set_ylabel("sets")
     axes.set_title("how large sets are", fontsize=9.5)
@@ -131,7 +131,7 @@ def _draw_sizes(axes: Any, sizes: Mapping[int, int]) -> None:
 
 
 def _name_places(axes: Any, names: list[str], what: str) -> None:
-    if len(names) > NAMED:
+    if len(names) > _NAMED:
         axes.set_xticks([])
         axes.set_xlabel(f"{len(names):,} {what}{'es' if what.endswith('s') else 's'}, in ascending order")
         return
@@ -153,7 +153,7 @@ def _name_places(axes: Any, names: list[str], what: str) -> None:
 def draw_result(found: Result, network: Network | None = None, ax: Any = None, path: Where = None) -> Any:
     """Draw the threshold of every device of a single answer; of several the threshold of every part and level."""
     if len(found) == 1:
-        return draw_answer(found, network, ax, path)
+        return _draw_answer(found, network, ax, path)
     if network is not None:
         raise ValueError(
             f"a map shows the {found.what} of one answer, and this result has {len(found)}; choose a part and a level "
@@ -162,7 +162,7 @@ def draw_result(found: Result, network: Network | None = None, ax: Any = None, p
     return _draw_parts(found, ax, path)
 
 
-def draw_answer(found: Result, network: Network | None, ax: Any, path: Where) -> Any:
+def _draw_answer(found: Result, network: Network | None, ax: Any, path: Where) -> Any:
     """Draw the threshold of every device, and what each sent; on the map of a network, where it is given.
 
     Of a private result the noisy histogram instead of the thresholds, which are all the same.
@@ -208,11 +208,11 @@ def _draw_half(axes: Any, found: Result, network: Network | None) -> None:
 
 def _draw_thresholds(axes: Any, found: Result) -> None:
     values, names = found.thresholds, [*found.device_ids]
-    if len(names) > NAMED:
+    if len(names) > _NAMED:
         order = np.argsort(values, kind="stable")
         values, names = values[order], [names[k] for k in order]
     finite = np.isfinite(values)
-    axes.plot(np.flatnonzero(finite), values[finite], "o", color=BLUE, markersize=5 if len(names) <= NAMED else 2)
+    axes.plot(np.flatnonzero(finite), values[finite], "o", color=_BLUE, markersize=5 if len(names) <= _NAMED else 2)
     if finite.any():
         axes.axhline(found.threshold, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
     _name_places(axes, names, "device")
@@ -233,8 +233,8 @@ def _draw_release(axes: Any, found: Result, raw: Any) -> None:
     if len(near):
         shown = slice(max(near[0] - 2, 0), near[-1] + 3)
         pivots, above = pivots[shown], above[shown]
-    axes.plot(pivots, above, "o", color=BLUE, markersize=3)
-    axes.axhline(allowed, color=ORANGE, linewidth=1.2)
+    axes.plot(pivots, above, "o", color=_BLUE, markersize=3)
+    axes.axhline(allowed, color=_ORANGE, linewidth=1.2)
     if np.isfinite(found.threshold):
         axes.axvline(found.threshold, color=INK, linewidth=1, linestyle=(0, (4, 3)))
     axes.set_xlabel("grid point; dashed: threshold, the one after the last above the line")
@@ -250,7 +250,7 @@ def _rank_level(found: Any) -> Fraction:
 
 def _draw_sent(axes: Any, found: Result) -> None:
     bits: NDArray[np.float64] = np.sort(found.cost.bits)[::-1]
-    axes.bar(np.arange(len(bits)), bits, width=0.8 if len(bits) <= NAMED else 1.0, color=BLUE, edgecolor="none")
+    axes.bar(np.arange(len(bits)), bits, width=0.8 if len(bits) <= _NAMED else 1.0, color=_BLUE, edgecolor="none")
     axes.axhline(found.cost.bits_per_device, color=INK, linewidth=1, linestyle=(0, (1, 2)))
     axes.set_xticks([])
     axes.set_xlabel("devices, who sent most first; dotted: mean")
@@ -319,7 +319,7 @@ def draw_quantiles(found: Quantiles, ax: Any = None, path: Where = None) -> Any:
         if found.epsilon is not None:
             error = found.rank_error[finite] / max(found.n, 1)
             axes.errorbar(q, values, xerr=error, fmt="none", ecolor=FAINT, elinewidth=2, zorder=0)
-        axes.plot(q, values, "o", color=BLUE, markersize=5)
+        axes.plot(q, values, "o", color=_BLUE, markersize=5)
         axes.set_xlim(-0.03, 1.03)  # q lies from 0 to 1, however wide the bars are
         axes.set_xlabel("q, the part of the values at or below")
         axes.set_ylabel(found.column or "value")

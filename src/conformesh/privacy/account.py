@@ -53,20 +53,20 @@ from conformesh.files.schemas import checked
 from conformesh.privacy.histogram import Release
 
 FILE = "privacy.json"
-FORMAT: Final = "conformesh-privacy/2"
+_FORMAT: Final = "conformesh-privacy/2"
 EXACT = 2**16 - 1  # releases of an epoch of which an exact run was made: more than any budget, and fits into a claim
-MOST_RELEASES = EXACT - 1  # of one epoch
+_MOST_RELEASES = EXACT - 1  # of one epoch
 # Epochs of which counts are kept: 20 years of weeks, or 40 days of hours; 200 kB of JSON at most
 KEPT = 1000
 MOST_ROSTERS = 100  # different ones of exact runs: a mesh that changes more often needs epsilon
-DIGEST = 16  # bytes that name a release: nobody finds two with the same name, or another one with a given name
-_HEAD, _ENTRY = struct.Struct("<Q"), struct.Struct(f"<H{DIGEST}s")
-_NOTHING = bytes(DIGEST)  # the name of no release
+_DIGEST = 16  # bytes that name a release: nobody finds two with the same name, or another one with a given name
+_HEAD, _ENTRY = struct.Struct("<Q"), struct.Struct(f"<H{_DIGEST}s")
+_NOTHING = bytes(_DIGEST)  # the name of no release
 
-MOST_EPOCHS = 2**53  # no epoch has a higher number: JSON numbers are exact up to here
+_MOST_EPOCHS = 2**53  # no epoch has a higher number: JSON numbers are exact up to here
 
 _Count = Annotated[int, Meta(ge=0, le=EXACT)]
-_Number = Annotated[int, Meta(ge=1, lt=MOST_EPOCHS)]
+_Number = Annotated[int, Meta(ge=1, lt=_MOST_EPOCHS)]
 
 
 class PrivacyRefused(ValueError):  # noqa: N818 - reads as a sentence where it is raised
@@ -75,7 +75,7 @@ class PrivacyRefused(ValueError):  # noqa: N818 - reads as a sentence where it i
     code = "privacy"  # the kind of failure, as `peer.settings.FAILURES` names it
 
 
-class EpochRecord(Struct, forbid_unknown_fields=True):
+class _EpochRecord(Struct, forbid_unknown_fields=True):
     """What was released of one epoch.
 
     Attributes
@@ -97,7 +97,7 @@ class EpochRecord(Struct, forbid_unknown_fields=True):
     release: Release | None = None
 
 
-class ExactRun(Struct, forbid_unknown_fields=True):
+class _ExactRun(Struct, forbid_unknown_fields=True):
     """A run without noise: its devices, and a digest of this device's scores in it, which stays on this disk."""
 
     devices: list[str]
@@ -119,13 +119,13 @@ class AccountFields(Struct, forbid_unknown_fields=True):
         One for each roster.
     """
 
-    format: Literal["conformesh-privacy/2"] = FORMAT
-    epochs: list[EpochRecord] = []
+    format: Literal["conformesh-privacy/2"] = _FORMAT
+    epochs: list[_EpochRecord] = []
     used_up: Annotated[int, Meta(ge=0)] = 0
     exact_until: Annotated[int, Meta(ge=0)] = 0
-    exact_runs: list[ExactRun] = []
+    exact_runs: list[_ExactRun] = []
 
-    def record(self, epoch: int) -> EpochRecord | None:
+    def record(self, epoch: int) -> _EpochRecord | None:
         """Return what is known of an epoch."""
         return next((one for one in self.epochs if one.epoch == epoch), None)
 
@@ -137,7 +137,7 @@ class AccountFields(Struct, forbid_unknown_fields=True):
         return 0 if record is None else record.releases
 
 
-class Settled(NamedTuple):
+class _Settled(NamedTuple):
     """What all devices of a run have settled on: the epoch to release, and past releases to add up with it."""
 
     epoch: int
@@ -156,7 +156,7 @@ class _Claim(NamedTuple):
         if len(data) != claim_size(window):
             return cls(0, {})
         (epoch,) = _HEAD.unpack_from(data)
-        if epoch >= MOST_EPOCHS:
+        if epoch >= _MOST_EPOCHS:
             return cls(0, {})
         found = [*_ENTRY.iter_unpack(data[_HEAD.size :])]
         return cls(epoch, {epoch - back: entry for back, entry in enumerate(found)})
@@ -191,7 +191,7 @@ class Account:
     def __init__(
         self, path: Path, *, epoch: int = 1, window: int = 1, releases: int = 1, most_ahead: int | None = None
     ) -> None:
-        self.path, self.epoch, self.window, self.allowed = path, epoch, window, min(releases, MOST_RELEASES)
+        self.path, self.epoch, self.window, self.allowed = path, epoch, window, min(releases, _MOST_RELEASES)
         self.most_ahead = most_ahead
         self.problem = ""
         try:
@@ -208,7 +208,7 @@ class Account:
             parts.append(_ENTRY.pack(self._fields.releases(epoch), name) if epoch > 0 else bytes(_ENTRY.size))
         return b"".join(parts)
 
-    def settle(self, claims: Sequence[bytes], coalition: int) -> Settled:
+    def settle(self, claims: Sequence[bytes], coalition: int) -> _Settled:
         """Return what follows from everybody's claims, or refuse; `coalition` is t.
 
         A past release counts if every device of the run states the same one.
@@ -232,7 +232,7 @@ class Account:
                 name = _name(record.release)
                 if all(one.entries.get(earlier, (0, _NOTHING))[1] == name for one in heard):
                     past.append(record.release)
-        return Settled(epoch, tuple(past))
+        return _Settled(epoch, tuple(past))
 
     def charge(self, epoch: int, devices: Sequence[str], context: bytes) -> None:
         """Charge one release of an epoch; when this returns the charge survives a power cut.
@@ -262,7 +262,7 @@ class Account:
         """
         if self.problem:
             raise ValueError(self.problem)
-        fields, run = self._fields, ExactRun([*devices], scores)
+        fields, run = self._fields, _ExactRun([*devices], scores)
         self._refuse_differences(run, hidden)
         known = any({*one.devices} == {*devices} for one in fields.exact_runs)
         if known and fields.exact_until >= self.epoch:
@@ -301,7 +301,7 @@ class Account:
                 f"{later}"
             )
 
-    def _refuse_differences(self, run: ExactRun, hidden: int) -> None:
+    def _refuse_differences(self, run: _ExactRun, hidden: int) -> None:
         before = self._fields.exact_runs
         instead = f"use epsilon or, if what was told before was not about these scores, remove {self.path.name}"
         if any(one.scores != run.scores for one in before):
@@ -324,7 +324,7 @@ class Account:
         fields = self._fields
         record = fields.record(epoch)
         if record is None:
-            record = EpochRecord(epoch)
+            record = _EpochRecord(epoch)
             fields.epochs = sorted([*fields.epochs, record], key=lambda one: one.epoch)
         for name, value in changes.items():
             setattr(record, name, value)
@@ -364,7 +364,7 @@ def plan_digest(release: Release) -> str:
 
 
 def _name(release: Release) -> bytes:
-    return hashlib.sha256(msgspec.json.encode(release)).digest()[:DIGEST]
+    return hashlib.sha256(msgspec.json.encode(release)).digest()[:_DIGEST]
 
 
 def _largest(numbers: Iterable[int], coalition: int) -> int:

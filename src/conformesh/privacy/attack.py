@@ -24,13 +24,13 @@ from conformesh.common.array_types import Floats, Ints
 from conformesh.graph.network import Network
 from conformesh.graph.weights import Weights
 
-UNIT = 2.0**-53  # relative error of a number on a wire of 64 bits
-PRIME = 2**31 - 1  # products of two remainders fit into 63 bits
-CUTS = 10.0 ** -np.arange(6, 16)  # singular values below such a part of the largest are left out
+_UNIT = 2.0**-53  # relative error of a number on a wire of 64 bits
+_PRIME = 2**31 - 1  # products of two remainders fit into 63 bits
+_CUTS = 10.0 ** -np.arange(6, 16)  # singular values below such a part of the largest are left out
 LARGEST = 400  # devices: beyond, exact elimination takes too long
 
 
-class Overheard(NamedTuple):
+class _Overheard(NamedTuple):
     """What the neighbours of a listener said in one round: who spoke, and the values of each, or its bytes."""
 
     round: int
@@ -61,7 +61,7 @@ class Ear:
 
     def __init__(self, network: Network, rows: Sequence[int]) -> None:
         self.near = within_earshot(network, rows)
-        self.heard: list[Overheard] = []
+        self.heard: list[_Overheard] = []
 
     def __call__(self, round_: int, message: Any, answer: Any) -> None:
         """Take note of a round; what goes to a server is heard by nobody else."""
@@ -75,7 +75,7 @@ class Ear:
             said: Any = (
                 np.array(message.values[everybody[which]]) if packets is None else [packets[i] for i in which.tolist()]
             )
-            self.heard.append(Overheard(round_, kind, everybody[which], said))
+            self.heard.append(_Overheard(round_, kind, everybody[which], said))
 
 
 def within_earshot(network: Network, rows: Sequence[int]) -> Ints:
@@ -85,7 +85,7 @@ def within_earshot(network: Network, rows: Sequence[int]) -> Ints:
 
 
 @dataclass(frozen=True, eq=False)
-class Recovered:
+class _Recovered:
     """What an attack found out.
 
     Attributes
@@ -106,7 +106,7 @@ class Recovered:
         return int(self.certain.sum())
 
 
-def recover(coefficients: Floats, values: Floats, noise: ArrayLike, sizes: Ints) -> Recovered:
+def recover(coefficients: Floats, values: Floats, noise: ArrayLike, sizes: Ints) -> _Recovered:
     """Solve for the counts at ascending thresholds of all devices, from linear combinations of them.
 
     Parameters
@@ -122,11 +122,11 @@ def recover(coefficients: Floats, values: Floats, noise: ArrayLike, sizes: Ints)
         do not, the equations are not what was said: nothing is certain then.
     """
     u, s, vt = np.linalg.svd(coefficients, full_matrices=False)
-    own = 8 * UNIT * s[0] * float(np.linalg.norm(sizes))  # of the decomposition: as if coefficients were that far off
+    own = 8 * _UNIT * s[0] * float(np.linalg.norm(sizes))  # of the decomposition: as if coefficients were that far off
     noises = np.broadcast_to(np.asarray(noise, dtype=np.float64), len(coefficients)) + own
     devices = coefficients.shape[1]
     counts, errors = np.zeros((devices, values.shape[1])), np.full(devices, np.inf)
-    for cut in CUTS:  # what is left out leaks, and what is kept lets errors grow: for each device the better of these
+    for cut in _CUTS:  # what is left out leaks, and what is kept lets errors grow: for each device the better of these
         kept = s > cut * s[0]
         inverse = (vt[kept].T / s[kept]) @ u[:, kept].T
         leak = np.abs(vt[kept].T @ vt[kept] - np.eye(devices)) @ sizes
@@ -136,7 +136,7 @@ def recover(coefficients: Floats, values: Floats, noise: ArrayLike, sizes: Ints)
     whole = np.rint(counts)
     near = (np.abs(counts - whole) <= np.minimum(errors, 0.5)[:, None]).all(axis=1)
     ascending = (np.diff(whole, axis=1) >= 0).all(axis=1) & (whole[:, 0] >= 0) & (whole[:, -1] <= sizes)
-    return Recovered(whole.astype(np.int64), near & ascending & (errors < 0.5), errors)
+    return _Recovered(whole.astype(np.int64), near & ascending & (errors < 0.5), errors)
 
 
 def recover_from_gossip(
@@ -147,8 +147,8 @@ def recover_from_gossip(
     *,
     eta: float = 1.0,
     rounds: int | None = None,
-    unit: float = UNIT,
-) -> Recovered:
+    unit: float = _UNIT,
+) -> _Recovered:
     """Recover everybody's cumulative histogram from what a listener heard of H-DCP by plain gossip.
 
     Parameters
@@ -170,14 +170,14 @@ def recover_from_gossip(
     if not said:
         raise ValueError("no sum was heard: recover_from_gossip needs a run of h-dcp with consensus 'gossip'")
     values = np.concatenate(said) * (held.sum() / network.devices)  # of counts again: y is K / n times these
-    rows = np.concatenate([*gossip_rows(network, weights, ear.near, len(said), eta)])
+    rows = np.concatenate([*_gossip_rows(network, weights, ear.near, len(said), eta)])
     largest = np.abs(values).max()
     each = unit * largest * (network.largest_degree + 8)  # of one round: sums over neighbours, a product, a difference
     noise = each * np.repeat(np.arange(1, len(said) + 1), len(ear.near)) * 2  # as much again for the coefficients
     return recover(rows, values, noise, held)
 
 
-def gossip_rows(network: Network, weights: Weights, near: Ints, rounds: int, eta: float = 1.0) -> Iterator[Floats]:
+def _gossip_rows(network: Network, weights: Weights, near: Ints, rounds: int, eta: float = 1.0) -> Iterator[Floats]:
     """Yield, round by round, with which coefficients everybody's first value is in what these devices say."""
     matrix = (1 - eta) * np.eye(network.devices) + eta * weights.matrix(network).toarray()
     power = np.eye(network.devices)
@@ -214,7 +214,7 @@ def observable(
     while news and (rounds is None or used < rounds):
         added = [vector for vector in map(basis.add, news) if vector is not None]
         used += bool(added)
-        news = [(step * vector % PRIME).sum(axis=1) % PRIME for vector in added]  # a sum of products would overflow
+        news = [(step * vector % _PRIME).sum(axis=1) % _PRIME for vector in added]  # a sum of products would overflow
     return basis.units(), used
 
 
@@ -224,13 +224,13 @@ def _mixing(network: Network, weights: Weights | None) -> Ints:
         edge = np.ones(len(network.indices), dtype=np.int64)
     elif weights.name == "metropolis":
         largest = np.maximum(network.degree[network.receivers], network.degree[network.indices])
-        edge = np.array([pow(int(1 + d), -1, PRIME) for d in largest], dtype=np.int64)
+        edge = np.array([pow(int(1 + d), -1, _PRIME) for d in largest], dtype=np.int64)
     else:  # every float is a whole number over a power of two
         ratios = [float(w).as_integer_ratio() for w in weights.edge]
-        edge = np.array([a * pow(b, -1, PRIME) % PRIME for a, b in ratios], dtype=np.int64)
+        edge = np.array([a * pow(b, -1, _PRIME) % _PRIME for a, b in ratios], dtype=np.int64)
     laplacian = np.zeros((network.devices, network.devices), dtype=np.int64)
-    laplacian[network.receivers, network.indices] = (PRIME - edge) % PRIME
-    laplacian[np.diag_indices(network.devices)] = (PRIME - laplacian.sum(axis=1)) % PRIME
+    laplacian[network.receivers, network.indices] = (_PRIME - edge) % _PRIME
+    laplacian[np.diag_indices(network.devices)] = (_PRIME - laplacian.sum(axis=1)) % _PRIME
     return laplacian
 
 
@@ -242,14 +242,14 @@ class _Basis:
 
     def add(self, vector: Ints) -> Ints | None:
         """Take a vector in; return what is new in it, None if nothing is."""
-        known = (vector[self.pivots, None] * self.vectors % PRIME).sum(axis=0)  # no vector has another's pivot
-        vector = (vector - known) % PRIME
+        known = (vector[self.pivots, None] * self.vectors % _PRIME).sum(axis=0)  # no vector has another's pivot
+        vector = (vector - known) % _PRIME
         places = np.flatnonzero(vector)
         if not len(places):
             return None
         pivot = int(places[0])
-        vector = vector * pow(int(vector[pivot]), -1, PRIME) % PRIME
-        self.vectors = (self.vectors - self.vectors[:, pivot, None] * vector) % PRIME
+        vector = vector * pow(int(vector[pivot]), -1, _PRIME) % _PRIME
+        self.vectors = (self.vectors - self.vectors[:, pivot, None] * vector) % _PRIME
         self.vectors, self.pivots = np.vstack([self.vectors, vector]), np.append(self.pivots, pivot)
         return vector
 

@@ -22,11 +22,11 @@ from conformesh.common.names import listed
 from conformesh.graph.network import Network, weights_below
 from conformesh.privacy.attack import within_earshot
 
-To = Literal["neighbours", "everybody", "a server", "the coalition"]
+_To = Literal["neighbours", "everybody", "a server", "the coalition"]
 Edges = Iterable[tuple[int, int]]
 EACH, ALL = "each device", "all devices together"
-EVERY_COALITION = 200  # of one size that are tried; of more, devices are added one by one, each the worst of several
-TRIED = 2_000_000  # by the square of the number of devices, how many of them are tried: those with most neighbours
+_EVERY_COALITION = 200  # of one size that are tried; of more, devices are added one by one, each the worst of several
+_TRIED = 2_000_000  # by the square of the number of devices, how many of them are tried: those with most neighbours
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Revealed:
         Rows of the devices whose own numbers the coalition learns by this, not only in a sum with others'.
     """
 
-    to: To
+    to: _To
     what: str
     about: str = EACH
     numbers: int | None = 1
@@ -256,7 +256,7 @@ def _worst(reveals: Reveals, where: Where, options: Any, size: int) -> tuple[int
     def grown(rows: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         return (tuple(sorted((*rows, row))) for row in tried if row not in rows)
 
-    most = min(max(TRIED // where.devices**2, 8), EVERY_COALITION)
+    most = min(max(_TRIED // where.devices**2, 8), _EVERY_COALITION)
     if math.comb(where.devices, size) <= most:
         return max(combinations(where.everyone, size), key=learned)
     assert where.network is not None

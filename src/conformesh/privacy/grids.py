@@ -19,9 +19,9 @@ import numpy as np
 from conformesh.common.array_types import Floats
 
 GridName = Literal["auto", "linear", "powers", "logit"]
-OCTAVES = 16  # of a grid without a range: from 2 to the power of -16 up to 2 to the power of 16
+_OCTAVES = 16  # of a grid without a range: from 2 to the power of -16 up to 2 to the power of 16
 TOP = 1 + 2.0**-16  # of a logit grid: sums of probabilities, rounded, are sometimes a little above 1
-ODDS = 17  # of a logit grid: the smallest odds are 2 to the power of -17, the largest 2 to that of 17
+_ODDS = 17  # of a logit grid: the smallest odds are 2 to the power of -17, the largest 2 to that of 17
 
 
 def grid_points(name: GridName, count: int, ends: tuple[float, float] | None = None) -> Floats:
@@ -40,14 +40,14 @@ def grid_points(name: GridName, count: int, ends: tuple[float, float] | None = N
         u = 2.0 * (np.arange(1, count + 1) / count) - 1.0
         # Of 17 (a u + (1 - a) u^3), a = 1/2 had nearly the smallest error of coverage, 7 % below that of a = 1, on
         # CIFAR-100 at four temperatures and on eight drawn distributions, at levels .9 and .98.
-        odds = _powers_of_two(ODDS * ((u + u * u * u) / 2.0))
+        odds = _powers_of_two(_ODDS * ((u + u * u * u) / 2.0))
         points = odds / (1.0 + odds)
         points[-1] = TOP
     elif ends is not None:
         points = _powers(_octave(ends[0]), _octave(ends[1]), count)
         points[-1] = ends[1]
     else:
-        above = _powers(-OCTAVES, OCTAVES, count - count // 2)
+        above = _powers(-_OCTAVES, _OCTAVES, count - count // 2)
         points = np.concatenate([-above[::-1][: count // 2], above])
     return np.unique(points)
 

@@ -54,12 +54,12 @@ from conformesh.privacy.inflation import Inflation, inflation, omega
 from conformesh.privacy.noise import Shares, Stream, exact_epsilon, rounded_p
 
 Mixture = Literal["sizes", "equal", "given"]
-Unit = Literal["score", "device"]
+_Unit = Literal["score", "device"]
 
-NUMBER_PART = Fraction(1, 10)  # of epsilon, spent on n: it enters with the factor alpha, so it bears more noise
-FEWEST_CELLS, MOST_CELLS = 8, 4096  # that are chosen; more cost more noise than they gain in resolution
+_NUMBER_PART = Fraction(1, 10)  # of epsilon, spent on n: it enters with the factor alpha, so it bears more noise
+_FEWEST_CELLS, _MOST_CELLS = 8, 4096  # that are chosen; more cost more noise than they gain in resolution
 COPIES = {"equal": 8, "given": 32}  # of each score: fine enough for f < n_k, and for the ratios of given shares
-ROOM = 4  # with whole devices slack and inflation may take up to 1/ROOM of alpha; beyond, sets say nothing
+_ROOM = 4  # with whole devices slack and inflation may take up to 1/ROOM of alpha; beyond, sets say nothing
 ROW_LIMIT = 2**30  # sum of all devices' counts, at most: half of what 32 bits with sign hold, the rest is for noise
 
 
@@ -83,7 +83,7 @@ def chosen_cells(expected: int, epsilon: float) -> int:
     if expected < 1 or not epsilon > 0:
         raise ValueError(f"expected scores and epsilon must be positive, got {expected} and {epsilon}")
     power = round(0.71 * math.log2(expected * epsilon) - 0.42)
-    return min(max(1 << max(power, 0), FEWEST_CELLS), MOST_CELLS)
+    return min(max(1 << max(power, 0), _FEWEST_CELLS), _MOST_CELLS)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class HistogramPlan:
     devices: int
     honest: int
     range: tuple[float, float] | None = None
-    unit: Unit = "score"
+    unit: _Unit = "score"
     cap: int | None = None
     mixture: Mixture = "sizes"
     copies: tuple[int, ...] | None = None
@@ -237,7 +237,7 @@ class HistogramPlan:
         epsilon = exact_number(self.epsilon, f"epsilon must be a number, got {self.epsilon!r}") / self.change
         if self.mixture != "sizes":
             return exact_epsilon(epsilon), None
-        return exact_epsilon((1 - NUMBER_PART) * epsilon), exact_epsilon(NUMBER_PART * epsilon)
+        return exact_epsilon((1 - _NUMBER_PART) * epsilon), exact_epsilon(_NUMBER_PART * epsilon)
 
     @cached_property
     def noise(self) -> tuple[Shares, Shares | None]:
@@ -313,11 +313,11 @@ class HistogramPlan:
         return inflation(alpha, *self.epsilons, self.shape)
 
     def devices_needed(self, alpha: Fraction) -> int:
-        """Return how many devices make slack and inflation at most a quarter of what may be missed, see `ROOM`.
+        """Return how many devices make slack and inflation at most a quarter of what may be missed, see `_ROOM`.
 
         With as many devices outside `honest` as there are now; more of them mean less noise each.
         """
-        others, one = self.devices - self.honest, alpha * (self.cap or self.slack * (self.fill or 1)) / ROOM
+        others, one = self.devices - self.honest, alpha * (self.cap or self.slack * (self.fill or 1)) / _ROOM
 
         def needed_by(devices: int) -> int:
             shape = Fraction(devices, devices - others)

@@ -65,9 +65,9 @@ import numpy as np
 from conformesh.common.array_types import Floats
 from conformesh.privacy.noise import law, negative_binomial, rounded_p
 
-GRAIN = 1000  # I is a multiple of 1/GRAIN scores: fine enough not to matter, coarse enough to print
+_GRAIN = 1000  # I is a multiple of 1/GRAIN scores: fine enough not to matter, coarse enough to print
 SHARP = 1.005  # the bound over [1, R] exceeds the largest omega at the ends of its pieces by at most this factor
-SMALLEST_ALPHA = 1e-9  # tails of the noise are known to within _FOURIER
+_SMALLEST_ALPHA = 1e-9  # tails of the noise are known to within _FOURIER
 _FOURIER = 1e-11  # absolute error of a tail of a law formed by the Fourier transform: 10^5 numbers, each below 1e-16
 _SAFE = 1 + 1e-9  # above the relative round-off of sums of 10^6 positive numbers (10^6 * 2^-53 = 1.1e-10)
 
@@ -107,8 +107,8 @@ def inflation(alpha: Fraction, cell_epsilon: Fraction, number_epsilon: Fraction 
     >>> inflation(Fraction(1, 10), Fraction(9, 10), Fraction(1, 10), Fraction(1))
     Inflation(value=Fraction(843, 500), number_needed=20)
     """
-    if not SMALLEST_ALPHA <= alpha < 1:
-        raise ValueError(f"with noise alpha must be below 1 and at least {SMALLEST_ALPHA:g}, got {float(alpha):g}")
+    if not _SMALLEST_ALPHA <= alpha < 1:
+        raise ValueError(f"with noise alpha must be below 1 and at least {_SMALLEST_ALPHA:g}, got {float(alpha):g}")
     value = omega(cell_epsilon, shape)
     if number_epsilon is None:
         return Inflation(value, 0)
@@ -150,7 +150,7 @@ def omega(epsilon: Fraction, shape: Fraction) -> Fraction:
     bound = 1 / (1 - rounded_p(epsilon))
     if shape > 1:
         bound = max(bound, _largest(epsilon, Fraction(1), shape))
-    return Fraction(math.ceil(Fraction(bound * _SAFE) * GRAIN), GRAIN)
+    return Fraction(math.ceil(Fraction(bound * _SAFE) * _GRAIN), _GRAIN)
 
 
 def _largest(epsilon: Fraction, low: Fraction, high: Fraction) -> float:

@@ -26,8 +26,8 @@ from conformesh.kernels.ranks import exact_number
 
 Stream = Callable[[int], bytes]
 
-SMALLEST, LARGEST = Fraction(1, 1000), Fraction(50)  # epsilon of one count: tables of 70,000 numbers, and of two
-BITS = 128  # of uniform randomness for one negative binomial number
+_SMALLEST, LARGEST = Fraction(1, 1000), Fraction(50)  # epsilon of one count: tables of 70,000 numbers, and of two
+_BITS = 128  # of uniform randomness for one negative binomial number
 DISTANCE = 2.0**-90  # in total variation, of what is drawn from the law; proven and tested
 _CUT = Decimal(2) ** -100  # a table ends where less than this is left
 _DIGITS = 80
@@ -63,7 +63,7 @@ class Shares:
 
     def draw(self, stream: Stream, count: int) -> NDArray[np.int64]:
         """Return `count` shares, from 32 bytes of `stream` each; within 2^-90 of the law, in total variation."""
-        words = np.frombuffer(stream(2 * count * BITS // 8), dtype=">u8").reshape(2 * count, 2)
+        words = np.frombuffer(stream(2 * count * _BITS // 8), dtype=">u8").reshape(2 * count, 2)
         first = words[:, 0].astype(np.uint64)
         numbers = np.searchsorted(self._leading, first, side="right")
         for i in np.flatnonzero(numbers != np.searchsorted(self._leading, first)):  # the first 64 bits do not decide
@@ -74,9 +74,9 @@ class Shares:
 
 def exact_epsilon(epsilon: Any) -> Fraction:
     """Return the epsilon of one count as the decimal the user wrote, or raise an error that says what is allowed."""
-    needed = f"epsilon of one count must be a number between {float(SMALLEST)} and {LARGEST}"
+    needed = f"epsilon of one count must be a number between {float(_SMALLEST)} and {LARGEST}"
     value = exact_number(epsilon, f"{needed}, got {epsilon!r}")
-    if not SMALLEST <= value <= LARGEST:
+    if not _SMALLEST <= value <= LARGEST:
         raise ValueError(
             f"{needed}, got {float(value):g}; change epsilon, or what one unit may change: cap, fill, copies"
         )
@@ -98,7 +98,7 @@ def _ends(epsilon: Fraction, honest: int) -> list[int]:
         below, k, ends = chance, 0, []
         # the ratio of one chance to the last is p (k + shape)/(k + 1) <= p: what is left is less than chance p/(1 - p)
         while chance * p > _CUT * (1 - p):
-            ends.append(int(below * 2**BITS))
+            ends.append(int(below * 2**_BITS))
             chance = chance * p * (k + shape) / (k + 1)
             below, k = below + chance, k + 1
         return ends
@@ -115,7 +115,7 @@ def rounded_p(epsilon: Fraction) -> float:
         return float((-_decimal(epsilon)).exp())
 
 
-class NegativeBinomial(NamedTuple):
+class _NegativeBinomial(NamedTuple):
     """Chances of 0, 1, .. of NB(shape, p) up to a last number.
 
     Attributes
@@ -133,7 +133,7 @@ class NegativeBinomial(NamedTuple):
     spill: float
 
 
-def negative_binomial(epsilon: Fraction, shape: Fraction) -> NegativeBinomial:
+def negative_binomial(epsilon: Fraction, shape: Fraction) -> _NegativeBinomial:
     """Return the law of a sum of shares, before the difference: NB(shape, exp(-epsilon)).
 
     >>> negative_binomial(Fraction(1), Fraction(1)).chances[:3].round(4)  # geometric
@@ -153,10 +153,10 @@ def negative_binomial(epsilon: Fraction, shape: Fraction) -> NegativeBinomial:
     chances /= np.cumsum(chances)[-1]  # all there is, but for `cut`
     last = p * max(1.0, (most + r) / (most + 1))  # the largest ratio from here on
     cut = float(chances[-1] * last / (1 - last))
-    return NegativeBinomial(chances, cut, cut / (1 - last))
+    return _NegativeBinomial(chances, cut, cut / (1 - last))
 
 
-class Law(NamedTuple):
+class _Law(NamedTuple):
     """Chances of whole numbers -B..B; each, and what lies beyond, is at most `cut` larger than said."""
 
     chances: Floats
@@ -169,7 +169,7 @@ class Law(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def law(epsilon: Fraction, shape: Fraction) -> Law:
+def law(epsilon: Fraction, shape: Fraction) -> _Law:
     """Return the law of NB(shape, p) - NB(shape, p): of m shares of H devices with shape m/H, in floats.
 
     Sums of products of positive numbers, so no relative error above 1e-9, besides what `cut` says.
@@ -180,9 +180,9 @@ def law(epsilon: Fraction, shape: Fraction) -> Law:
     """
     each, cut, _ = negative_binomial(epsilon, shape)
     if len(each) <= _LONG:
-        return Law(np.correlate(each, each, mode="full"), cut)
+        return _Law(np.correlate(each, each, mode="full"), cut)
     size = 1 << (2 * len(each) - 1).bit_length()
     wave = np.fft.rfft(each, size)
     both = np.fft.irfft(wave * wave.conj(), size)
     folded = np.concatenate([both[size - len(each) + 1 :], both[: len(each)]])
-    return Law(np.maximum(folded, 0.0), cut + 1e-15)  # round-off, which is not relative here
+    return _Law(np.maximum(folded, 0.0), cut + 1e-15)  # round-off, which is not relative here

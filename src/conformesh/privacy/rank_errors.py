@@ -4,7 +4,7 @@ Let F(v) be the number of values at or below v, and :math:`B_j = F(p_j) - q n = 
 release gives :math:`B_j` with noise, :math:`\tilde B_j = B_j + Z_j`. The answer is the pivot next to the last crossing
 of 0 with the smaller :math:`|\tilde B|`. Where :math:`|Z_j| \le e_j` at all pivots at once, :math:`|F(p_j) - q n| \le
 |\tilde B_j| + e_j`: the *rank error*, of which the first part is the resolution of the grid and the second the noise
-(`noise_bound`).
+(`_noise_bound`).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def read_quantile(release: Release, part: Fraction, risk: float) -> tuple[float,
     crossing = max((j for j, noisy in enumerate(above) if noisy > wanted), default=-1)
     off = {j: abs(wanted - above[j]) for j in (crossing, crossing + 1) if 0 <= j < len(above)}
     at = min(off, key=lambda j: (off[j], j))
-    error = noise_bound(release, 1 - part, len(cells) - at, risk)
+    error = _noise_bound(release, 1 - part, len(cells) - at, risk)
     return float(np.append(release.pivots, math.inf)[at]), float(off[at]), error
 
 
-def noise_bound(release: Release, factor: Fraction, cells: int, risk: float) -> float:
+def _noise_bound(release: Release, factor: Fraction, cells: int, risk: float) -> float:
     """Return e for a pivot with so many cells above it: P(|Z_j| > e_j for some j) <= risk.
 
     Z_j = factor X' - X_1 - .. - X_j is a walk over the noise of the cells from the right. Its lengths are cut into

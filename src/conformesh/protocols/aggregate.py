@@ -37,7 +37,7 @@ from conformesh.protocols.tree import Turns, grow
 LARGEST_TABLE = 3000  # devices up to which a table of the numbers of all devices is of reasonable size
 # Price of flooding: the devices near each device are counted around all devices up to the first number of devices, and
 # around as many as the second number beyond. The choice of `auto` depends on these two, so all devices must agree.
-ALL_BALLS, SOME_BALLS = 512, 16
+_ALL_BALLS, _SOME_BALLS = 512, 16
 
 
 class Total(TypingProtocol):
@@ -95,7 +95,7 @@ class Aggregator:
 # --- tree -------------------------------------------------------------------------------------------------------------
 
 
-def tree_total(block: Block) -> Protocol[Total]:
+def _tree_total(block: Block) -> Protocol[Total]:
     """Build the tree by messages, then add up over it."""
     levels = yield from grow(block)
     turns, depth = Turns(levels, len(block.rows)), len(levels) - 1
@@ -117,7 +117,7 @@ def tree_total(block: Block) -> Protocol[Total]:
     return total
 
 
-def tree_price(block: Block) -> Price:
+def _tree_price(block: Block) -> Price:
     """Twice the depth in rounds, two numbers a device."""
     depth = block.network.centre_depth
     return Price(2 * depth, 2.0 * min(depth, 1), depth + 1)
@@ -126,7 +126,7 @@ def tree_price(block: Block) -> Price:
 # --- flood ------------------------------------------------------------------------------------------------------------
 
 
-def flood_total(block: Block) -> Protocol[Total]:
+def _flood_total(block: Block) -> Protocol[Total]:
     """Return the function that floods and adds up."""
     yield from ()
 
@@ -168,8 +168,8 @@ def flood_price(block: Block) -> Price:
 def _within(network: Network, hops: int) -> float:
     """Return how many devices are at most so many hops away from a device, itself included, on average."""
     rows = np.arange(network.devices)
-    if network.devices > ALL_BALLS:
-        rows = np.linspace(0, network.devices - 1, SOME_BALLS).astype(np.int64)
+    if network.devices > _ALL_BALLS:
+        rows = np.linspace(0, network.devices - 1, _SOME_BALLS).astype(np.int64)
     levels, queue = np.empty((2, network.devices), dtype=np.int64)
     near = []
     for row in rows.tolist():
@@ -183,15 +183,15 @@ def _within(network: Network, hops: int) -> float:
 
 AGGREGATORS: dict[str, Aggregator] = {
     "tree": Aggregator(
-        tree_total,
-        tree_price,
+        _tree_total,
+        _tree_price,
         "spanning tree, up and down: fewest numbers",
         schedules=(AUTO, "top-k", "window", "count"),
         masked=True,
         summands="below",
     ),
     "flood": Aggregator(
-        flood_total,
+        _flood_total,
         flood_price,
         "everybody's numbers to everybody: fewest rounds, most numbers",
         schedules=("top-k", "count"),

@@ -9,7 +9,7 @@ Assumes     graph connected, its map known; K and every n_k known
 Guarantees  nothing by itself: an estimate whose rank `ladder` counts
 Message     one number for each neighbour, and three besides that `ladder` needs
 Departures  - f_k is the smoothed pinball loss, and its regulariser pulls towards the device's own last estimate instead
-              of an agreed s0: re-centred `CENTRES` times, as the proximal point method does, it leaves no bias
+              of an agreed s0: re-centred `_CENTRES` times, as the proximal point method does, it leaves no bias
             - a message to each neighbour is one broadcast that holds them all: whoever hears it finds its own
 """
 
@@ -29,13 +29,13 @@ from conformesh.protocols.block import Block
 from conformesh.protocols.ladder import LadderCounting
 from conformesh.protocols.messages import Packets, Protocol, Tell
 
-RELAXATION = 0.5  # how far a number moves towards what was heard: below 1, so that losses do no harm
-CENTRES = 5  # how often the regulariser is centred, evenly over the rounds
-LIGHT = 0.05  # of the scores of a device: what the regulariser weighs in the end, each time less by one factor
+_RELAXATION = 0.5  # how far a number moves towards what was heard: below 1, so that losses do no harm
+_CENTRES = 5  # how often the regulariser is centred, evenly over the rounds
+_LIGHT = 0.05  # of the scores of a device: what the regulariser weighs in the end, each time less by one factor
 
 
 @dataclass(frozen=True, eq=False)
-class Edges:
+class _Edges:
     """The directed edges to the devices here, by device and then by neighbour.
 
     Attributes
@@ -57,7 +57,7 @@ class Edges:
     place: Ints
 
     @classmethod
-    def of(cls, block: Block) -> Edges:
+    def of(cls, block: Block) -> _Edges:
         """Read them off the map."""
         network, K = block.network, block.devices
         degree = network.degree[block.rows].astype(np.int64)
@@ -97,12 +97,12 @@ def relaxed_admm(
 
     The regulariser begins at `s0`, or at the device's own quantile; where it has none it does not pull.
     """
-    edges, steps = Edges.of(block), _Steps(block, samples, gamma, s0, kappa, mu, penalty)
-    weaker = (mu / _lightest(block, mu)) ** (1 / (CENTRES - 1))
+    edges, steps = _Edges.of(block), _Steps(block, samples, gamma, s0, kappa, mu, penalty)
+    weaker = (mu / _lightest(block, mu)) ** (1 / (_CENTRES - 1))
     many = gamma.size
     z = np.zeros((len(edges.owner), many))
     for t in range(rounds):
-        if t and t % -(-rounds // CENTRES) == 0:
+        if t and t % -(-rounds // _CENTRES) == 0:
             steps.centre(weaker)
         x = steps.solve(_sums(z, edges))
         told = yield _message(2 * steps.rho * x[edges.owner] - z, edges, counting)
@@ -110,7 +110,7 @@ def relaxed_admm(
         at = edges.of_messages(receiver, sender, block.devices)
         first = counting.width + edges.place[at] * many
         said = told.floats(first[:, None] + np.arange(many))
-        z[at] += RELAXATION * (said - z[at])
+        z[at] += _RELAXATION * (said - z[at])
         counting.hear_ends(told)
     return steps.solve(_sums(z, edges))
 
@@ -175,7 +175,7 @@ class _Steps:
 
 def _lightest(block: Block, mu: float) -> float:
     """Return the weight of the regulariser in the end: little beside the scores of a device."""
-    return min(mu, LIGHT * max(float(block.totals.max(initial=0)), 1.0) / block.devices)
+    return min(mu, _LIGHT * max(float(block.totals.max(initial=0)), 1.0) / block.devices)
 
 
 def _penalty(block: Block, mu: float) -> float:
@@ -184,13 +184,13 @@ def _penalty(block: Block, mu: float) -> float:
     return (_lightest(block, mu) + max(float(block.totals.max(initial=0)), 1.0) / block.devices) / mean
 
 
-def _sums(z: Floats, edges: Edges) -> Floats:
+def _sums(z: Floats, edges: _Edges) -> Floats:
     """Add up the numbers of each device, by ascending neighbour."""
     here = len(edges.starts) - 1
     return np.stack([np.bincount(edges.owner, column, here) for column in z.T], axis=1)
 
 
-def _message(numbers: Floats, edges: Edges, counting: LadderCounting) -> Tell:
+def _message(numbers: Floats, edges: _Edges, counting: LadderCounting) -> Tell:
     """Return what all devices here say: what the count needs, and then one number per problem for each neighbour."""
     here, many, width = len(edges.starts) - 1, numbers.shape[1], counting.width
     lengths = width + many * np.diff(edges.starts)

@@ -22,8 +22,8 @@ from conformesh.protocols.messages import Gather, Packets
 from conformesh.protocols.reports import ENDS, Report, edges_of, ends_read, ends_said, reports_read, reports_said
 
 FAR = 1e300  # as far as scores of Byzantine devices reach
-TIMES = 1000  # how many times as many scores a Byzantine device claims
-SPREAD = 0.5  # standard deviation of noise, as a part of the grid
+_TIMES = 1000  # how many times as many scores a Byzantine device claims
+_SPREAD = 0.5  # standard deviation of noise, as a part of the grid
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class Scene:
     chance: np.random.Generator
 
 
-Lie = Callable[[Report, Scene], Report]
+_Lie = Callable[[Report, Scene], Report]
 
 
 def scores_of(report: Report) -> NDArray[np.float64]:
@@ -50,17 +50,17 @@ def _saying(mine: Report, places: NDArray[np.int64], counts: NDArray[np.int64], 
     return replace(mine, size=size, places=places[kept], counts=counts[kept], above=0, top=mine.high)
 
 
-def all_low(mine: Report, scene: Scene) -> Report:
+def _all_low(mine: Report, scene: Scene) -> Report:
     """All scores are very low, so that thresholds fall and honest examples are missed."""
     return _saying(mine, np.zeros(1, np.int64), np.array([mine.size]), mine.size)
 
 
-def all_high(mine: Report, scene: Scene) -> Report:
+def _all_high(mine: Report, scene: Scene) -> Report:
     """All scores are very high, so that sets grow."""
     return _saying(mine, np.empty(0, np.int64), np.empty(0, np.int64), mine.size)
 
 
-def two_faced(mine: Report, scene: Scene) -> Report:
+def _two_faced(mine: Report, scene: Scene) -> Report:
     """One report to some devices and another to the others, which both come round."""
     return mine
 
@@ -76,20 +76,20 @@ def mimicry(mine: Report, scene: Scene) -> Report:
     return _saying(mine, np.arange(mine.bins), counts, mine.size)
 
 
-def size_lie(mine: Report, scene: Scene) -> Report:
+def _size_lie(mine: Report, scene: Scene) -> Report:
     """A thousand times as many scores, all very low, so that nobody else counts."""
-    return all_low(replace(mine, size=TIMES * mine.size), scene)
+    return _all_low(replace(mine, size=_TIMES * mine.size), scene)
 
 
-def size_high(mine: Report, scene: Scene) -> Report:
+def _size_high(mine: Report, scene: Scene) -> Report:
     """A thousand times as many scores, all very high, which without a cap makes thresholds infinite."""
-    return all_high(replace(mine, size=TIMES * mine.size), scene)
+    return _all_high(replace(mine, size=_TIMES * mine.size), scene)
 
 
 def noise(mine: Report, scene: Scene) -> Report:
     """Scores with Gaussian noise, half as wide as the grid."""
     scores = scores_of(mine)
-    shifted = scores + scene.chance.normal(scale=SPREAD * (mine.high - mine.low), size=len(scores))
+    shifted = scores + scene.chance.normal(scale=_SPREAD * (mine.high - mine.low), size=len(scores))
     return Report.of(np.sort(shifted), mine.low, mine.high, mine.bins)
 
 
@@ -98,13 +98,13 @@ def copy(mine: Report, scene: Scene) -> Report:
     return scene.honest[int(scene.chance.integers(len(scene.honest)))] if scene.honest else mine
 
 
-ATTACKS: dict[str, Lie] = {
-    "all-low": all_low,
-    "all-high": all_high,
-    "two-faced": two_faced,
+ATTACKS: dict[str, _Lie] = {
+    "all-low": _all_low,
+    "all-high": _all_high,
+    "two-faced": _two_faced,
     "mimicry": mimicry,
-    "size-lie": size_lie,
-    "size-high": size_high,
+    "size-lie": _size_lie,
+    "size-high": _size_high,
     "noise": noise,
     "copy": copy,
 }
@@ -122,7 +122,7 @@ def make_attack(faults: Faults) -> Attack:
     return attack
 
 
-def _attacked(message: Gather, block: Block, faults: Faults, lie: Lie) -> tuple[Packets, NDArray[np.bool_]]:
+def _attacked(message: Gather, block: Block, faults: Faults, lie: _Lie) -> tuple[Packets, NDArray[np.bool_]]:
     """Return what everybody says, and who says two things."""
     if len(block.rows) < block.devices:
         raise ValueError(
@@ -134,11 +134,13 @@ def _attacked(message: Gather, block: Block, faults: Faults, lie: Lie) -> tuple[
     said = [message.packets[place] for place in block.local(np.arange(block.devices)).tolist()]  # by row
     byzantine = sorted({*faults.byzantine})
     if said[0][:1] == bytes([ENDS]):
-        told = {row: _far(said[row]) if lie is not two_faced else said[row] for row in byzantine}
+        told = {row: _far(said[row]) if lie is not _two_faced else said[row] for row in byzantine}
     else:
         told = _lied(said, block, byzantine, faults.seed, lie)
     mine = [told.get(row, said[row]) for row in block.rows.tolist()]
-    return Packets.of(mine), np.isin(block.rows, byzantine) if lie is two_faced else np.zeros(len(mine), dtype=np.bool_)
+    return Packets.of(mine), np.isin(block.rows, byzantine) if lie is _two_faced else np.zeros(
+        len(mine), dtype=np.bool_
+    )
 
 
 def _far(said: bytes) -> bytes:
@@ -146,7 +148,7 @@ def _far(said: bytes) -> bytes:
     return ends_said(np.full_like(low, -FAR), np.full_like(high, FAR))
 
 
-def _lied(said: Sequence[bytes], block: Block, byzantine: Sequence[int], seed: int, lie: Lie) -> dict[int, bytes]:
+def _lied(said: Sequence[bytes], block: Block, byzantine: Sequence[int], seed: int, lie: _Lie) -> dict[int, bytes]:
     """Return what each Byzantine device says of its scores."""
     known = [reports_read(one, block.trials, np.iinfo(np.int64).max) for one in said]
     honest = [own for row, own in enumerate(known) if row not in byzantine]

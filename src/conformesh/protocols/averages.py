@@ -34,7 +34,7 @@ from conformesh.protocols.projection import check_memory, default_rounds
 from conformesh.protocols.wire import Wire
 
 LARGEST_DENSE = 1500  # devices up to which all eigenvalues are computed: K x K matrices, a few seconds
-DISTINCT = 1e-9  # eigenvalues nearer than this, relative to the largest, are one
+_DISTINCT = 1e-9  # eigenvalues nearer than this, relative to the largest, are one
 
 
 class Gossip:
@@ -101,7 +101,7 @@ class Gossip:
         return np.asarray(rest - polynomial(np.zeros(1))[0] * np.outer(constant, constant))
 
 
-class Chebyshev(Gossip):
+class _Chebyshev(Gossip):
     """Chebyshev-accelerated gossip; the same number of messages a round."""
 
     as_printed = False
@@ -128,7 +128,7 @@ class Chebyshev(Gossip):
         return consensus, 2 * (rounds + 2) * self._precision(sizes, rounds, wire)
 
 
-class FiniteTime(Gossip):
+class _FiniteTime(Gossip):
     """Averaging that ends: one round per distinct non-zero eigenvalue of the Laplacian."""
 
     as_printed = False
@@ -156,7 +156,7 @@ class FiniteTime(Gossip):
         return self.relative * float(np.linalg.norm(c)) + 8 * UNIT, 4 * UNIT * float(np.linalg.norm(c))
 
 
-class Projection(Gossip):
+class _Projection(Gossip):
     """Projection gossip (`projection`): what it needs to know of the network is how long to go on."""
 
     as_printed = False
@@ -235,7 +235,7 @@ def finite_time_plan(network: Network) -> tuple[Floats, float]:
     laplacian = np.diag(network.degree.astype(np.float64))
     laplacian[network.receivers, network.indices] = -1.0
     eigenvalues = np.linalg.eigvalsh(laplacian)[1:]
-    new = np.concatenate([[True], np.diff(eigenvalues) > DISTINCT * eigenvalues[-1]])
+    new = np.concatenate([[True], np.diff(eigenvalues) > _DISTINCT * eigenvalues[-1]])
     groups = np.split(eigenvalues, np.flatnonzero(new)[1:])
     distinct = np.array([group.mean() for group in groups])
     roots = leja(distinct)
@@ -269,7 +269,7 @@ def leja(points: Floats) -> Floats:
 
 WAYS: dict[str, type[Gossip]] = {
     "gossip": Gossip,
-    "chebyshev": Chebyshev,
-    "finite-time": FiniteTime,
-    "projection": Projection,
+    "chebyshev": _Chebyshev,
+    "finite-time": _FiniteTime,
+    "projection": _Projection,
 }

@@ -25,8 +25,8 @@ from conformesh.protocols.spectral import estimate_spectrum
 from conformesh.protocols.wire import Wire
 from conformesh.results.certificate import Certificate, too_few
 
-EXCHANGEABLE = "all scores are exchangeable with the test point, whichever device they come from"
-OWN_DATA = "each device covers test points from its own distribution only"
+_EXCHANGEABLE = "all scores are exchangeable with the test point, whichever device they come from"
+_OWN_DATA = "each device covers test points from its own distribution only"
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Pooled:
 
 def cp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: Pooled) -> Protocol[Answers]:
     """Ordinary split conformal prediction on the pooled scores ([Wen2025] Eq. (4))."""
-    return (yield from _pooled(block, samples, alphas, EXCHANGEABLE))
+    return (yield from _pooled(block, samples, alphas, _EXCHANGEABLE))
 
 
 def fcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: Pooled) -> Protocol[Answers]:
@@ -83,7 +83,9 @@ def local(
     counts = _counts_at(samples, thresholds)
     certificates = [
         [
-            Certificate("counted", tuple(ranks[:, t, a].tolist()), tuple(counts[:, t, a].tolist()), assumption=OWN_DATA)
+            Certificate(
+                "counted", tuple(ranks[:, t, a].tolist()), tuple(counts[:, t, a].tolist()), assumption=_OWN_DATA
+            )
             for a in range(len(alphas))
         ]
         for t in range(block.trials)

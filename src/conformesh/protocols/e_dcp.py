@@ -63,17 +63,17 @@ from conformesh.protocols.waves import Found, Pace, by_waves, searched
 from conformesh.results.certificate import Certificate, too_few
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # from which the default is chosen
-TYPICAL = math.log(1000)  # of the number of scores in the choice: it changes the choice little
+_TYPICAL = math.log(1000)  # of the number of scores in the choice: it changes the choice little
 SCHEDULES = (AUTO, "top-k", "window", "count")
 # By what is preferred: how many scores a device may list in a pass on average, and how wide windows are. Measured on
 # drawn scores and PathMNIST; no data decides on the result.
 PACES = {"rounds": (math.inf, 1.2), "numbers": (12.0, 0.38), "bits": (12.0, 0.38), "balanced": (12.0, 0.42)}
 NARROW = 6.0  # scores that a device may list by the schedule `count`
-POINTS, GROWTH, FEW = 7, 1, 64  # of a sketch; and beyond so many devices more of them, the larger a subtree is
-DEEPER = 2.0  # more scores that a device may list when all is balanced, for each doubling beyond that
+POINTS, _GROWTH, _FEW = 7, 1, 64  # of a sketch; and beyond so many devices more of them, the larger a subtree is
+_DEEPER = 2.0  # more scores that a device may list when all is balanced, for each doubling beyond that
 STAGES_BY_VALUE = 16  # stages by value; then by key
-KEY_BITS = 64  # no bracket holds more floats than 2 to this
-MOST_STAGES = STAGES_BY_VALUE + 2 * KEY_BITS  # half the floats are left after each of the later ones
+_KEY_BITS = 64  # no bracket holds more floats than 2 to this
+_MOST_STAGES = STAGES_BY_VALUE + 2 * _KEY_BITS  # half the floats are left after each of the later ones
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def ways_for(schedule: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class _Chosen:
     """A schedule, over what it goes, and how much it asks in one pass (over a tree)."""
 
     schedule: str
@@ -118,12 +118,12 @@ class Chosen:
     pace: Pace
 
 
-def chosen(block: Block, options: EDCP, ranks: Ints | None, n: Ints | None) -> Chosen:
+def chosen(block: Block, options: EDCP, ranks: Ints | None, n: Ints | None) -> _Chosen:
     """Return the schedule that was asked for, or the best one for `prefer` on this network."""
-    growth = GROWTH if block.devices > FEW else 0
+    growth = _GROWTH if block.devices > _FEW else 0
     fetched, slack = PACES[options.prefer]
     if options.prefer == "balanced":  # in a large tree a pass more is long, and a sketch as well
-        fetched += DEEPER * math.log2(max(block.devices / FEW, 1.0))
+        fetched += _DEEPER * math.log2(max(block.devices / _FEW, 1.0))
     schedule: str = options.schedule
     over = options.aggregate
     if schedule == AUTO and over == AUTO:
@@ -137,7 +137,7 @@ def chosen(block: Block, options: EDCP, ranks: Ints | None, n: Ints | None) -> C
     if options.schedule == AUTO and schedule == "top-k" and over == "tree" and options.aggregate == AUTO:
         schedule = "window"  # too many scores to pass on
     fetched = {"window": math.inf, "count": NARROW}.get(schedule, fetched)
-    return Chosen(schedule, over, Pace(options.width or POINTS, growth, fetched, slack))
+    return _Chosen(schedule, over, Pace(options.width or POINTS, growth, fetched, slack))
 
 
 def e_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: EDCP) -> Gathering[Answers]:
@@ -156,7 +156,7 @@ def in_rounds(block: Block, samples: WeightedScores, options: EDCP) -> Protocol[
     examples: Ints | None = None
     plan = chosen(block, options, ranks, n)
     if plan.schedule == "count" and plan.over != "tree":
-        return (yield from by_stages(block, samples, options))
+        return (yield from _by_stages(block, samples, options))
     if n is None and (block.rounds_weights or plan.over == "flood" or plan.schedule == "top-k"):
         total = yield from get_aggregator(plan.over).prepare(block)
         totals = yield from weigh_all(block, samples, total)
@@ -181,7 +181,7 @@ def in_rounds(block: Block, samples: WeightedScores, options: EDCP) -> Protocol[
     return replace(counted_outcome(block, ranks, n, brackets, examples), facts=facts)
 
 
-def by_stages(block: Block, samples: WeightedScores, options: EDCP) -> Protocol[Answers]:
+def _by_stages(block: Block, samples: WeightedScores, options: EDCP) -> Protocol[Answers]:
     """Count at a few thresholds a stage, through an aggregator."""
     width = options.width or best_width(block, options.aggregate, options.prefer)
 
@@ -196,7 +196,7 @@ def by_stages(block: Block, samples: WeightedScores, options: EDCP) -> Protocol[
     return (yield from with_exact_sums(block, options.aggregate, options.prefer, width, attempt))
 
 
-class Totals(NamedTuple):
+class _Totals(NamedTuple):
     """What all scores of each column weigh, how much more before rounding, and their examples, (columns,) each."""
 
     weights: Ints
@@ -204,19 +204,19 @@ class Totals(NamedTuple):
     examples: Ints | None = None
 
 
-def weigh_all(block: Block, samples: WeightedScores, total: Total) -> Protocol[Totals]:
+def weigh_all(block: Block, samples: WeightedScores, total: Total) -> Protocol[_Totals]:
     """Add up what all scores of each column weigh, and whatever else the required ranks need to know."""
     mine = samples.masses
     if block.knows_totals:  # everybody knows the sizes
-        return Totals(block.masses.sum(axis=0), block.totals * [demand.rounded for demand in block.demands])
+        return _Totals(block.masses.sum(axis=0), block.totals * [demand.rounded for demand in block.demands])
     if not block.rounds_weights:
-        return Totals((yield from total(mine))[0])
+        return _Totals((yield from total(mine))[0])
     lost = np.zeros_like(mine) if samples.spares is None else samples.spares.reshape(mine.shape)
     if samples.example_mass is None:
         n, spares = (yield from total(np.stack([mine, lost], axis=1)))[0]
-        return Totals(n, spares)
+        return _Totals(n, spares)
     mass = samples.example_mass.reshape(mine.shape)
-    return Totals(*(yield from total(np.stack([mine, lost, mass], axis=1)))[0])
+    return _Totals(*(yield from total(np.stack([mine, lost, mass], axis=1)))[0])
 
 
 def best_width(block: Block, aggregate: str, prefer: str) -> int:
@@ -231,7 +231,7 @@ def best_width(block: Block, aggregate: str, prefer: str) -> int:
 
     def predicted(width: int) -> float:
         price = by_price(prices, prefer, width)[0][1]
-        stages = TYPICAL / math.log(width + 1 if width > 1 else 3)
+        stages = _TYPICAL / math.log(width + 1 if width > 1 else 3)
         rounds = price.setup + (1 + stages) * price.rounds + 2 * block.network.diameter
         numbers = price.per_number * (1 + stages * width) + 3 * block.network.diameter
         return float((rounds + 1) ** rounds_count * (numbers + 1) ** numbers_count)
@@ -247,16 +247,16 @@ def way_to_add(block: Block, aggregate: str, prefer: str, width: int) -> str:
     return aggregate
 
 
-class HasFacts(TypingProtocol):
+class _HasFacts(TypingProtocol):
     """A dataclass that says what was chosen on the way."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
-    def facts(self) -> dict[str, str]: ...  # noqa: D102 - as in `Outcome`
+    def facts(self) -> dict[str, str]: ...
 
 
-F = TypeVar("F", bound=HasFacts)
+F = TypeVar("F", bound=_HasFacts)
 
 
 def with_exact_sums(
@@ -301,8 +301,8 @@ def search(
         brackets.begin((yield from agree_on_ends(block, *samples.extremes())))
         block.progress.bracket = brackets.first
     while brackets.open.any():
-        if brackets.stage.max() > MOST_STAGES:
-            raise _contradiction(f"no threshold is left after {MOST_STAGES} stages")
+        if brackets.stage.max() > _MOST_STAGES:
+            raise _contradiction(f"no threshold is left after {_MOST_STAGES} stages")
         if brackets.stuck().any():
             yield from _snap(block, samples, brackets, np.flatnonzero(brackets.stuck()))
         elif (ready := brackets.ready()).any():

@@ -42,15 +42,15 @@ from conformesh.protocols.messages import Gather, Gathered, Gathering, Packets
 from conformesh.results.certificate import Certificate, too_few
 
 POINTS = 8  # order statistics of a device, for each level
-NEAR = 1.8  # most of them lie within so many standard deviations of the level, as that of independent scores varies
-FAR = 4.0  # and one so many times as far from the end as the level: devices need not be alike
-MOST_HELD = 2**40  # scores of one device; sums over all of them stay far below 2^63
-FLOAT = struct.Struct("<d")
+_NEAR = 1.8  # most of them lie within so many standard deviations of the level, as that of independent scores varies
+_FAR = 4.0  # and one so many times as far from the end as the level: devices need not be alike
+_MOST_HELD = 2**40  # scores of one device; sums over all of them stay far below 2^63
+_FLOAT = struct.Struct("<d")
 REMEMBERED = 4096  # entries, of which a device without rounds reads the same again and again
-NOTHING = -(2**63)  # below the key of every float
+_NOTHING = -(2**63)  # below the key of every float
 
 
-class DeviceSketch(NamedTuple):
+class _DeviceSketch(NamedTuple):
     """What is known of one device's scores: keys ascending, and how many of its scores lie at or below each, surely.
 
     `most` says how many lie at or below each key at most, up to the next one that is known.
@@ -62,7 +62,7 @@ class DeviceSketch(NamedTuple):
     size: int
 
 
-Row = tuple[DeviceSketch, ...]  # of one device, by trial
+_Row = tuple[_DeviceSketch, ...]  # of one device, by trial
 
 
 def by_entries(
@@ -104,9 +104,9 @@ class _Sketch:
         chosen = {n}
         for alpha in self.alphas:
             tail = float(alpha) * n
-            spread = NEAR * math.sqrt(tail * (1 - float(alpha)))
+            spread = _NEAR * math.sqrt(tail * (1 - float(alpha)))
             near = np.linspace(tail - spread, tail + spread, max(self.points - 2, 1))
-            chosen |= {min(max(n - round(t), 1), n) for t in (*near.tolist(), FAR * tail)}
+            chosen |= {min(max(n - round(t), 1), n) for t in (*near.tolist(), _FAR * tail)}
         return np.array(sorted(chosen))
 
     def packets(self, samples: WeightedScores) -> Packets:
@@ -120,7 +120,7 @@ class _Sketch:
         return Packets.of(strings)
 
     @lru_cache(maxsize=REMEMBERED)  # noqa: B019 - sketches are small, and alike for all devices
-    def read(self, entry: bytes) -> Row:
+    def read(self, entry: bytes) -> _Row:
         """Return what an entry says of each trial; `ValueError` if nobody could say it."""
         data = np.frombuffer(entry, dtype=np.uint8)
         at, sizes = 0, []
@@ -137,23 +137,23 @@ class _Sketch:
         self.read(entry)
 
 
-def _known(values: NDArray[np.float64], ranks: Ints, size: int) -> DeviceSketch:
+def _known(values: NDArray[np.float64], ranks: Ints, size: int) -> _DeviceSketch:
     keys = to_keys(values)
     if (keys[1:] < keys[:-1]).any():  # a difference of keys may overflow
         raise ValueError("order statistics that do not ascend")
-    return DeviceSketch(keys, ranks, np.append(ranks[1:] - 1, size)[: len(ranks)], size)
+    return _DeviceSketch(keys, ranks, np.append(ranks[1:] - 1, size)[: len(ranks)], size)
 
 
 def _number(data: NDArray[np.uint8], at: int) -> tuple[int, int]:
     numbers, behind = read_at(data, np.array([at]), np.array([len(data)]))
-    if numbers[0] > MOST_HELD:
+    if numbers[0] > _MOST_HELD:
         raise ValueError(f"{numbers[0]:,} scores, which nobody holds")
     return int(numbers[0]), int(behind[0])
 
 
 def _floats(data: bytes, count: int) -> NDArray[np.float64]:
-    if len(data) != FLOAT.size * count:
-        raise ValueError(f"{count} scores take {FLOAT.size * count} bytes, got {len(data)}")
+    if len(data) != _FLOAT.size * count:
+        raise ValueError(f"{count} scores take {_FLOAT.size * count} bytes, got {len(data)}")
     values = np.frombuffer(data, dtype="<f8").astype(np.float64)
     if np.isnan(values).any():
         raise ValueError("a score that is no number")
@@ -163,7 +163,7 @@ def _floats(data: bytes, count: int) -> NDArray[np.float64]:
 # --- the second entry -------------------------------------------------------------------------------------------------
 
 
-class Window(NamedTuple):
+class _Window(NamedTuple):
     """Between which keys the answer of a problem lies, (low, high], and of which trial it is."""
 
     trial: int
@@ -174,12 +174,12 @@ class Window(NamedTuple):
 class _Inside(NamedTuple):
     """A device's scores in a window: how many lie at or below its lower end, and the others as keys."""
 
-    window: Window
+    window: _Window
     below: int
     keys: Ints
 
 
-def _window_packets(samples: WeightedScores, windows: Sequence[Window]) -> Packets:
+def _window_packets(samples: WeightedScores, windows: Sequence[_Window]) -> Packets:
     """Return what the devices here say second: for each window, how many scores lie below it, and those inside."""
     strings = []
     for device in range(samples.devices):
@@ -194,7 +194,7 @@ def _window_packets(samples: WeightedScores, windows: Sequence[Window]) -> Packe
     return Packets.of(strings)
 
 
-def _read_window(entry: bytes, windows: Sequence[Window], trials: int) -> list[list[_Inside]]:
+def _read_window(entry: bytes, windows: Sequence[_Window], trials: int) -> list[list[_Inside]]:
     """Return what a second entry says, by trial; `ValueError` if nobody could say it."""
     data = np.frombuffer(entry, dtype=np.uint8)
     at, numbers = 0, []
@@ -212,13 +212,13 @@ def _read_window(entry: bytes, windows: Sequence[Window], trials: int) -> list[l
     return found
 
 
-def _row_refined(entry: bytes, owner: int, known: Sequence[Row | None], windows: Sequence[Window]) -> Row:
+def _row_refined(entry: bytes, owner: int, known: Sequence[_Row | None], windows: Sequence[_Window]) -> _Row:
     """Return what is known of a device with its second entry; `ValueError` if it could not say that after its first."""
     first = known[owner] or ()
     return tuple(map(_refined, first, _read_window(entry, windows, len(first))))
 
 
-def _refined(known: DeviceSketch, finer: Sequence[_Inside]) -> DeviceSketch:
+def _refined(known: _DeviceSketch, finer: Sequence[_Inside]) -> _DeviceSketch:
     """Return what is known of a device with its scores inside the windows."""
     keys, least = [known.keys], [known.least]
     for window, below, inside in finer:
@@ -229,21 +229,21 @@ def _refined(known: DeviceSketch, finer: Sequence[_Inside]) -> DeviceSketch:
     at, order = np.concatenate(keys), np.concatenate(least)
     sorting = np.lexsort((order, at))
     at, order = at[sorting], np.maximum.accumulate(order[sorting])
-    return DeviceSketch(
+    return _DeviceSketch(
         at, order, np.full(len(at), known.size), known.size
     )  # what lies below at most is no longer asked
 
 
 def _with_own(
-    block: Block, samples: WeightedScores, known: Sequence[Row | None]
-) -> list[tuple[DeviceSketch, ...] | None]:
+    block: Block, samples: WeightedScores, known: Sequence[_Row | None]
+) -> list[tuple[_DeviceSketch, ...] | None]:
     """Return what a device knows that is alone here: all its own scores, and what it has heard of others."""
     found = [*known]
     if len(block.rows) == 1:
         own = []
         for t in range(block.trials):
             keys = to_keys(samples.segment(0, t))
-            own.append(DeviceSketch(keys, 1 + np.arange(len(keys)), np.full(len(keys), len(keys)), len(keys)))
+            own.append(_DeviceSketch(keys, 1 + np.arange(len(keys)), np.full(len(keys), len(keys)), len(keys)))
         found[int(block.rows[0])] = tuple(own)
     return found
 
@@ -254,7 +254,7 @@ def _with_own(
 class _Table:
     """What is known of some devices, and what the promise asks of these: `known[row]` by trial, None if unheard."""
 
-    def __init__(self, block: Block, alphas: tuple[Fraction, ...], known: Sequence[Row | None]) -> None:
+    def __init__(self, block: Block, alphas: tuple[Fraction, ...], known: Sequence[_Row | None]) -> None:
         self.block, self.alphas = block, alphas
         self.rows = [row for row, one in enumerate(known) if one is not None]
         self.known = [one for one in known if one is not None]
@@ -295,7 +295,7 @@ class _Table:
         )
         return more + int(weights @ first)  # below the first key of a device lie fewer scores than its rank
 
-    def windows(self) -> list[Window]:
+    def windows(self) -> list[_Window]:
         """Return where the answers must lie, of all problems that have one."""
         found = []
         for t in range(self.block.trials):
@@ -307,7 +307,7 @@ class _Table:
                     continue
                 high = int(keys[np.searchsorted(least, rank)])
                 below = int(np.searchsorted(most, rank)) - 1  # the last key that surely has too little below it
-                found.append(Window(t, int(keys[below]) if below >= 0 else NOTHING, high))
+                found.append(_Window(t, int(keys[below]) if below >= 0 else _NOTHING, high))
         return found
 
     def outcome(self, here: int, heard: tuple[str, ...] = (), exact: bool = False) -> Answers:
@@ -355,7 +355,7 @@ def _summed(keys: Sequence[Ints], counts: Sequence[Ints], weights: Ints) -> tupl
 
 
 def _as_heard(
-    block: Block, alphas: tuple[Fraction, ...], known: Sequence[Row | None], heard: NDArray[np.bool_]
+    block: Block, alphas: tuple[Fraction, ...], known: Sequence[_Row | None], heard: NDArray[np.bool_]
 ) -> Answers:
     """Return what is certain before the first entries are complete: about the heard, and about everybody."""
     table = _Table(block, alphas, known)
@@ -364,7 +364,7 @@ def _as_heard(
 
 
 def _about_all(
-    block: Block, alphas: tuple[Fraction, ...], known: Sequence[Row | None], heard: NDArray[np.bool_]
+    block: Block, alphas: tuple[Fraction, ...], known: Sequence[_Row | None], heard: NDArray[np.bool_]
 ) -> Answers | None:
     """Return what is certain about everybody though some were not heard, where it is known how much they may hold.
 
@@ -375,7 +375,7 @@ def _about_all(
         return None
     nobody = np.empty(0, np.int64)
     filled = [
-        (DeviceSketch(nobody, nobody, nobody, int(block.caps[row])),) * block.trials if one is None else one
+        (_DeviceSketch(nobody, nobody, nobody, int(block.caps[row])),) * block.trials if one is None else one
         for row, one in enumerate(known)
     ]
     strict = replace(block, requirement=replace(block.requirement, rank_rule="swap"))

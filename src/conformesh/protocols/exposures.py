@@ -31,13 +31,13 @@ from conformesh.protocols.spectral import known_weights
 from conformesh.protocols.wfcp import WFCP
 
 SIZE = Revealed("everybody", "its number of scores")
-ENDS = "its smallest and its largest score, as they are"
-BELOW = "merged with all below it in the spanning tree: bare, if it is a leaf"
-QUANTILE = "the quantile of its own scores"
-A_SCORE = Revealed("everybody", "the threshold: a true score of somebody", ALL)
-NO_SCORE = Revealed("everybody", "the threshold: no true score", ALL)
-A_BIN = Revealed("everybody", "the threshold: the upper end of a bin", ALL)
-SERVER = " (on a mesh, which has no server, everybody learns it)"
+_ENDS = "its smallest and its largest score, as they are"
+_BELOW = "merged with all below it in the spanning tree: bare, if it is a leaf"
+_QUANTILE = "the quantile of its own scores"
+_A_SCORE = Revealed("everybody", "the threshold: a true score of somebody", ALL)
+_NO_SCORE = Revealed("everybody", "the threshold: no true score", ALL)
+_A_BIN = Revealed("everybody", "the threshold: the upper end of a bin", ALL)
+_SERVER = " (on a mesh, which has no server, everybody learns it)"
 
 
 # --- how numbers travel -----------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def _said(where: Where, what: str, numbers: int | None, more: str = "") -> list[
 
 def _leaves(where: Where, what: str, numbers: int | None) -> list[Revealed]:
     """What is merged over a spanning tree and cannot be taken apart again: of a leaf its own."""
-    rows = [Revealed("neighbours", f"{what}, {BELOW}", numbers=numbers)]
+    rows = [Revealed("neighbours", f"{what}, {_BELOW}", numbers=numbers)]
     if where.network is None:
         return rows
     parents = {*weights_below(where.network, np.ones(where.devices, dtype=np.int64))[0].tolist()}
@@ -60,7 +60,7 @@ def _leaves(where: Where, what: str, numbers: int | None) -> list[Revealed]:
 
 def _below(where: Where, what: str, numbers: int | None, total: bool) -> list[Revealed]:
     """What is added up, or listed, over a spanning tree: who hears a device and all its children knows its own."""
-    rows = [Revealed("neighbours", f"{what}, {BELOW}", numbers=numbers)]
+    rows = [Revealed("neighbours", f"{what}, {_BELOW}", numbers=numbers)]
     if where.network is None:
         return rows
     alone = [part[0] for part in sums_in_tree(where.network, where.coalition, total) if len(part) == 1]
@@ -99,7 +99,7 @@ def _known(where: Where, what: str, numbers: int | None, rows: Any) -> list[Reve
 def _ends(where: Where) -> list[Revealed]:
     """The agreement on a range: a maximum that spreads."""
     whole = Revealed("everybody", "the smallest and the largest of all scores: true scores of somebody", ALL, 2)
-    return [*_said(where, ENDS, 2, ", in its first frame"), whole]
+    return [*_said(where, _ENDS, 2, ", in its first frame"), whole]
 
 
 def _summed(where: Where, what: str, numbers: int | None, by: str) -> list[Revealed]:
@@ -120,23 +120,23 @@ def e_dcp(where: Where, options: EDCP) -> list[Revealed]:
     if schedule == "entries":
         points, near = options.width or TOLD, "its scores in a window around the threshold, as they are"
         order = "some of its scores with their ranks, as they are"
-        return [SIZE, *_everybody(where, order, points), *_everybody(where, near, None), A_SCORE]
+        return [SIZE, *_everybody(where, order, points), *_everybody(where, near, None), _A_SCORE]
     if schedule == "count" and over != "tree":
-        return [SIZE, *_stages(where, options.warm is None, over), A_SCORE]
+        return [SIZE, *_stages(where, options.warm is None, over), _A_SCORE]
     if over == "flood":
         likely = "those of its scores that may be among the k largest (or smallest) of all, as they are"
         top = "which of its scores are among the k largest (or smallest) of all, as they are, with its name"
-        return [SIZE, *_said(where, likely, None), *_everybody(where, top, None), A_SCORE]
+        return [SIZE, *_said(where, likely, None), *_everybody(where, top, None), _A_SCORE]
     if schedule == "top-k":
         top = "those of its scores that may be among the k largest (or smallest) of all, as they are"
-        return [SIZE, *_below(where, top, None, total=False), A_SCORE]
+        return [SIZE, *_below(where, top, None, total=False), _A_SCORE]
     window = "counts of its scores at asked thresholds, and its scores in a window, as they are"
     return [
         SIZE,
         *_leaves(where, "a sketch of its scores (rounded quantiles)", options.width or POINTS),
         *_below(where, window, None, total=False),
         Revealed("everybody", "the brackets that are asked about, and the rank of the threshold", ALL, None),
-        A_SCORE,
+        _A_SCORE,
     ]
 
 
@@ -184,26 +184,26 @@ def h_dcp(where: Where, options: HDCP) -> list[Revealed]:
     else:
         weights = known_weights(where.network, options.weights, None)
         rows += _mixed(where, histogram, options.bins, options.rounds, weights)
-    return [*rows, Revealed("everybody", "the histogram of all scores", ALL, options.bins), A_BIN]
+    return [*rows, Revealed("everybody", "the histogram of all scores", ALL, options.bins), _A_BIN]
 
 
 def q_dcp(where: Where, options: QDCP) -> list[Revealed]:
     """Say what Q-DCP reveals: quantiles, then an estimate in every round, and counts where it certifies."""
     rows = [SIZE]
     if options.asynchronous:
-        rows += _leaves(where, f"{QUANTILE}, and its largest score", 2)
+        rows += _leaves(where, f"{_QUANTILE}, and its largest score", 2)
         rows += _estimates(where, options.rounds)
         counts = f"counts of its scores at {RUNGS} thresholds around the estimate"
-        return [*rows, *_below(where, counts, RUNGS, total=False), NO_SCORE]
+        return [*rows, *_below(where, counts, RUNGS, total=False), _NO_SCORE]
     if str(options.s0) == "min":
-        rows += _said(where, QUANTILE, 1, ", in its first frame")
+        rows += _said(where, _QUANTILE, 1, ", in its first frame")
     elif str(options.s0) in ANCHORS:
-        rows += _mixed(where, QUANTILE, 1, options.averaging)
+        rows += _mixed(where, _QUANTILE, 1, options.averaging)
     if options.continuation:
-        rows += _said(where, QUANTILE, 1, ", in a maximum that spreads")
+        rows += _said(where, _QUANTILE, 1, ", in a maximum that spreads")
     rows += _estimates(where, options.rounds)
     if not (options.certify or options.continuation):
-        return [*rows, NO_SCORE]
+        return [*rows, _NO_SCORE]
     searched = Revealed("everybody", "the threshold: the estimate, or where its rank fell short a true score", ALL)
     by = str(where.facts.get("sums_by", "")) or _sums_by(where, options.aggregate)
     return [*rows, *_stages(where, True, by), searched]
@@ -231,12 +231,12 @@ def r_dcp(where: Where, options: RDCP) -> list[Revealed]:
     ends = options.range is None and options.grid == "agreed"
     rows = _everybody(where, "its smallest and its largest finite score, as they are, signed", 2) if ends else []
     histogram = "its exact histogram and its largest finite score, signed"
-    return [SIZE, *rows, *_everybody(where, histogram, options.bins + 1), A_BIN]
+    return [SIZE, *rows, *_everybody(where, histogram, options.bins + 1), _A_BIN]
 
 
 def average(where: Where, options: Any) -> list[Revealed]:
     """Say what averaging quantiles reveals."""
-    return [SIZE, *_mixed(where, QUANTILE, 1, options.averaging), NO_SCORE]
+    return [SIZE, *_mixed(where, _QUANTILE, 1, options.averaging), _NO_SCORE]
 
 
 # --- with a server, and alone -----------------------------------------------------------------------------------------
@@ -244,13 +244,13 @@ def average(where: Where, options: Any) -> list[Revealed]:
 
 def pooled(where: Where, options: Any) -> list[Revealed]:
     """Say what pooling reveals: everything."""
-    return [SIZE, _uploaded(where, "all its scores, as they are", None), A_SCORE]
+    return [SIZE, _uploaded(where, "all its scores, as they are", None), _A_SCORE]
 
 
 def fedcp_qq(where: Where, options: FedCPQQ) -> list[Revealed]:
     """Say what FedCP-QQ reveals."""
     rounded = "" if options.wire == 64 else f", rounded up to {options.wire} bits"
-    return [SIZE, _uploaded(where, f"one of its scores, of a rank that all know{rounded}", 1), A_SCORE]
+    return [SIZE, _uploaded(where, f"one of its scores, of a rank that all know{rounded}", 1), _A_SCORE]
 
 
 def wfcp(where: Where, options: WFCP) -> list[Revealed]:
@@ -259,12 +259,12 @@ def wfcp(where: Where, options: WFCP) -> list[Revealed]:
     return [
         *rows,
         _uploaded(where, "its exact histogram; on the air, only its sum with all others'", options.bins),
-        A_BIN,
+        _A_BIN,
     ]
 
 
 def _uploaded(where: Where, what: str, numbers: int | None) -> Revealed:
-    return Revealed("a server", what + SERVER, numbers=numbers, devices=where.everyone)
+    return Revealed("a server", what + _SERVER, numbers=numbers, devices=where.everyone)
 
 
 def local(where: Where, options: Any) -> list[Revealed]:

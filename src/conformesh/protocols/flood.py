@@ -28,7 +28,7 @@ from conformesh.kernels.varints import lengths, read, read_at, written
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Packets, Protocol, Quiet, Tell, Told
 
-SHORT = 16  # bytes up to which entries are copied by rows of a table
+_SHORT = 16  # bytes up to which entries are copied by rows of a table
 
 
 def everybody(block: Block, mine: Packets, numbers: Ints | None = None) -> Protocol[Packets]:
@@ -157,7 +157,7 @@ class _Entries:
         places, sizes = self.place[owners], np.diff(self.offsets)
         taken = np.concatenate([[0], np.cumsum(sizes[places])[ends - 1]])
         longest = int(sizes.max())
-        if longest > SHORT:
+        if longest > _SHORT:
             return Packets(take_segments(self.values, self.offsets, places)[0], taken)
         table = np.zeros((len(sizes), longest), dtype=np.uint8)  # short ones: whole rows, then what of them is filled
         filled = np.arange(longest) < sizes[:, None]

@@ -40,12 +40,12 @@ from conformesh.protocols.quantiser import agree_on_ends
 from conformesh.results.certificate import Certificate
 
 MANY = 50  # atoms, above which not every score is hidden in turn
-FEW = 3  # scores of a cell that are named rather than counted
-LONG = 8  # splits by value after which ends are named
-SPREAD = 4  # values that stand for the scores of a cell
+_FEW = 3  # scores of a cell that are named rather than counted
+_LONG = 8  # splits by value after which ends are named
+_SPREAD = 4  # values that stand for the scores of a cell
 CHUNK = 2_000_000  # entries of all tableaus at once
-GOLDEN = 0.6180339887498949
-FINEST = 1e13  # of slopes: whole numbers over small determinants are told apart in float64
+_GOLDEN = 0.6180339887498949
+_FINEST = 1e13  # of slopes: whole numbers over small determinants are told apart in float64
 
 
 @dataclass(eq=False)
@@ -66,12 +66,12 @@ class ScoreInterval:
     @property
     def wants_names(self) -> bool:
         """Whether its smallest and largest score should be named rather than its scores be counted."""
-        return not self.tight and (self.scores <= FEW or self.splits > LONG)
+        return not self.tight and (self.scores <= _FEW or self.splits > _LONG)
 
     def cuts(self) -> list[float]:
         """Return thresholds inside the cell, ascending, none of them its upper end: counts there split it."""
         inner = [self.low + (self.high - self.low) * part for part in (0.25, 0.5, 0.75)]
-        if self.tight and (self.scores <= 2 * FEW or self.splits > LONG):  # the ends are scores, and leave
+        if self.tight and (self.scores <= 2 * _FEW or self.splits > _LONG):  # the ends are scores, and leave
             inner = [self.low, inner[1], float(np.nextafter(self.high, -np.inf))]
         return sorted({min(max(cut, self.low), float(np.nextafter(self.high, -np.inf))) for cut in inner})
 
@@ -156,7 +156,7 @@ def _spots(cells: list[ScoreInterval], atom: int) -> tuple[list[float], list[int
             where.append(cell.high)
             scores.append(cell.scores)
             continue
-        many = min(cell.scores, SPREAD)
+        many = min(cell.scores, _SPREAD)
         shares = np.diff(np.arange(many + 1) * cell.scores // many).tolist()
         noise = (zlib.crc32(repr((atom, cell.low, cell.high)).encode()) / 2**32 - 0.5) * 0.6
         spots = [cell.low + (cell.high - cell.low) * (i + 0.5 + noise) / many for i in range(many)]
@@ -176,7 +176,7 @@ def _apart(at: Floats) -> Floats:
     room = np.full(at.shape, 1e-10 * span)
     both = finite[:, :-1] & finite[:, 1:]
     room[:, :-1][both] = np.minimum(room[:, :-1][both], (at[:, 1:][both] - at[:, :-1][both]) / 2)
-    noise = np.modf(np.arange(1, at.size + 1) * GOLDEN)[0].reshape(at.shape)  # no two sums of few of them agree
+    noise = np.modf(np.arange(1, at.size + 1) * _GOLDEN)[0].reshape(at.shape)  # no two sums of few of them agree
     return np.where(finite, at + noise * room, at)
 
 
@@ -191,7 +191,7 @@ class PinballLevel:
     def of(cls, alpha: Fraction, n: int) -> PinballLevel:
         """Return the level just below 1 - alpha at which no group of n scores or fewer has too many above its fit."""
         steep = alpha.denominator * (n + 1)
-        if float(steep) * n > FINEST:
+        if float(steep) * n > _FINEST:
             raise ValueError(
                 f"group_rule='regression' takes fewer scores: {n:,} at alpha {alpha} are too many to be told apart in "
                 "float64; use 'seq' or 'atoms'"
@@ -200,21 +200,21 @@ class PinballLevel:
 
 
 @dataclass(frozen=True, eq=False)
-class Hidden:
+class _Hidden:
     """Atoms in which a score is hidden, and the smallest and largest of these scores as far as known, (2, atoms)."""
 
     atoms: Ints
     ends: Floats
 
     @classmethod
-    def anywhere(cls, book: Book) -> Hidden:
+    def anywhere(cls, book: Book) -> _Hidden:
         """Hide every score in turn; a cell that is open is on one side of every fit, or it will be split."""
         ends = [(own[0].high, own[-1].low) if own else (np.inf, -np.inf) for own in book.cells]
         return cls(np.array([atom for atom, own in enumerate(book.cells) if own], dtype=np.int64), np.array(ends).T)
 
 
-def fits_for(
-    book: Book, members: Bools, level: PinballLevel, hidden: Hidden | None
+def _fits_for(
+    book: Book, members: Bools, level: PinballLevel, hidden: _Hidden | None
 ) -> Iterator[tuple[Floats, Floats, Ints]]:
     """Fit all problems, some at a time: their values (problems, atoms), the value for the new point, and its atom.
 
@@ -328,7 +328,7 @@ def regressed(
     levels = [PinballLevel.of(alpha, int(counts.sum())) for alpha in block.alphas]
     _, reach = yield from run.settle(levels, None)  # most is settled by the few fits without a hidden score
     if hidden is None or (counts > 0).sum() <= MANY:
-        inner, _ = yield from run.settle(levels, lambda level: Hidden.anywhere(run.book))
+        inner, _ = yield from run.settle(levels, lambda level: _Hidden.anywhere(run.book))
     else:
         drawn = yield from _drawn(block, hidden[:, fitted], reach, total)
         inner, _ = yield from run.settle(levels, lambda level: drawn[level])
@@ -341,7 +341,7 @@ def regressed(
     return Answers(everywhere, certificates, facts={"exchanges": str(run.exchanges)})
 
 
-def _drawn(block: Block, hidden: Floats, reach: Floats, total: Total) -> Protocol[list[Hidden]]:
+def _drawn(block: Block, hidden: Floats, reach: Floats, total: Total) -> Protocol[list[_Hidden]]:
     """Learn in which atoms drawn scores lie, and whether all of an atom lie below all fits, or above them.
 
     `reach` (levels, 2, atoms) are the smallest and the largest fit without a hidden score.
@@ -354,7 +354,7 @@ def _drawn(block: Block, hidden: Floats, reach: Floats, total: Total) -> Protoco
     sums = np.asarray((yield from total(table, block.devices))[0], dtype=np.int64)
     every, low, high = sums[0], *np.split(sums[1:], 2)
     return [
-        Hidden(
+        _Hidden(
             np.flatnonzero(every),
             np.stack([np.where(high[a] == every, ceiling[a], -np.inf), np.where(low[a] == every, floor[a], np.inf)]),
         )
@@ -374,7 +374,7 @@ class _Run:
     exchanges: int = 0
 
     def settle(
-        self, levels: list[PinballLevel], hidden: Callable[[int], Hidden] | None
+        self, levels: list[PinballLevel], hidden: Callable[[int], _Hidden] | None
     ) -> Protocol[tuple[Floats, Floats]]:
         """Make all fits and split the cells they hit, until they hit none.
 
@@ -386,7 +386,9 @@ class _Run:
             thresholds, reach = np.full((atoms, len(levels)), -np.inf), np.empty((len(levels), 2, atoms))
             reach[:, 0], reach[:, 1] = np.inf, -np.inf
             for a, level in enumerate(levels):
-                for values, own, new in fits_for(self.book, self.members, level, None if hidden is None else hidden(a)):
+                for values, own, new in _fits_for(
+                    self.book, self.members, level, None if hidden is None else hidden(a)
+                ):
                     np.maximum.at(thresholds[:, a], new, own)
                     reach[a, 0] = np.minimum(reach[a, 0], values.min(axis=0, initial=np.inf))
                     reach[a, 1] = np.maximum(reach[a, 1], values.max(axis=0, initial=-np.inf))

@@ -39,7 +39,7 @@ from conformesh.protocols.e_dcp import EDCP, best_width, in_rounds, search, with
 from conformesh.protocols.messages import Protocol
 from conformesh.results.certificate import Certificate
 
-ENOUGH = 70  # scores of an atom, from which on its own rank is better than what it shares with others
+_ENOUGH = 70  # scores of an atom, from which on its own rank is better than what it shares with others
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class Grouping:
         """Check the rule and the order against the groups that occur, and choose what was left open.
 
         The choice depends on nothing but what is known before the scores: `auto` is `atoms` where every atom was named
-        beforehand and `ENOUGH` scores are expected of each; else `seq`, which is never above `max` and needs no scale
+        beforehand and `_ENOUGH` scores are expected of each; else `seq`, which is never above `max` and needs no scale
         on which scores add up, as `regression` does.
         """
         if rule not in (AUTO, *GROUP_RULES):
@@ -89,7 +89,7 @@ class Grouping:
         if len({*wanted}) < len(wanted):
             raise ValueError(f"group_order must name every group once, got {', '.join(wanted)}")
         if rule == AUTO:
-            large = bool(expected) and all((expected or {}).get(atom, 0) >= ENOUGH for atom in atoms)
+            large = bool(expected) and all((expected or {}).get(atom, 0) >= _ENOUGH for atom in atoms)
             rule = "atoms" if large else "seq"
         return cls(tuple(atoms), rule, (*(name for name in wanted if name in names), EVERYONE))
 
@@ -251,10 +251,10 @@ def _merged(samples: WeightedScores, trials: Sequence[Ints]) -> WeightedScores:
     return _beside([_above(samples, atoms, None) for atoms in trials])
 
 
-Piece = tuple[list[Floats], list[Ints] | None, Ints | None]
+_Piece = tuple[list[Floats], list[Ints] | None, Ints | None]
 
 
-def _above(samples: WeightedScores, atoms: Ints, floor: Floats | None) -> Piece:
+def _above(samples: WeightedScores, atoms: Ints, floor: Floats | None) -> _Piece:
     """Return each device's scores of some atoms, those above the floor of their atom alone, with their weights."""
     values, weights = [], []
     for device in range(samples.devices):
@@ -274,7 +274,7 @@ def _above(samples: WeightedScores, atoms: Ints, floor: Floats | None) -> Piece:
     return values, None if samples.weights is None else weights, spares
 
 
-def _beside(pieces: Sequence[Piece]) -> WeightedScores:
+def _beside(pieces: Sequence[_Piece]) -> WeightedScores:
     """Return samples with these trials."""
     values = [values for values, _, _ in pieces]
     weights = [weights for _, weights, _ in pieces if weights is not None]

@@ -27,9 +27,9 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Packets, Protocol, Tell
 
-HALVINGS = 14  # rungs on each side of the estimate, each half as far away as the one before
-RUNGS = 2 * HALVINGS + 2
-ENDS, LADDER, COUNTS, ANSWER = range(4)  # what a message is about; its first number
+_HALVINGS = 14  # rungs on each side of the estimate, each half as far away as the one before
+RUNGS = 2 * _HALVINGS + 2
+_ENDS, _LADDER, _COUNTS, ANSWER = range(4)  # what a message is about; its first number
 
 
 def default_rounds(network: Network) -> int:
@@ -200,8 +200,8 @@ class LadderCounting:
         """Return what each device says: the latest that it knows, and what those before it in turn may miss."""
         counted = self.knows & self.counts.complete if self.counts is not None else self.knows
         ends = self.ends.complete & ~self.knows
-        kinds = np.select([self.answered, counted, self.knows, ends], [ANSWER, COUNTS, LADDER, ENDS], -1)
-        size = {ENDS: self.width, LADDER: self.width, COUNTS: self.width + RUNGS * self.many, ANSWER: 2 * self.many}
+        kinds = np.select([self.answered, counted, self.knows, ends], [ANSWER, _COUNTS, _LADDER, _ENDS], -1)
+        size = {_ENDS: self.width, _LADDER: self.width, _COUNTS: self.width + RUNGS * self.many, ANSWER: 2 * self.many}
         speakers = np.flatnonzero(kinds >= 0)
         lengths = 1 + np.array([size[kind] for kind in range(4)])[kinds[speakers]]
         flat, starts = np.empty(int(lengths.sum())), np.cumsum(lengths) - lengths
@@ -215,11 +215,11 @@ class LadderCounting:
 
     def _said(self, kind: int, places: Ints) -> Any:
         """Return the numbers of such messages of these devices."""
-        if kind == ENDS:
+        if kind == _ENDS:
             return self.ends.values[places]
         if kind == ANSWER:
             return self.answer
-        if kind == LADDER:
+        if kind == _LADDER:
             return self.ladder
         assert self.counts is not None
         return np.concatenate([np.tile(self._known, (len(places), 1)), self.counts.values[places]], axis=1)
@@ -228,14 +228,14 @@ class LadderCounting:
         receiver, sender = np.asarray(told.receiver), np.asarray(told.sender)
         kinds = told.floats(np.zeros(len(receiver), dtype=np.int64)).astype(np.int64)
         local = self.block.local(receiver)
-        self.hear_ends(told, kinds == ENDS, 1)
-        about = ((kinds == LADDER) | (kinds == COUNTS)) & ~self.knows[local]
+        self.hear_ends(told, kinds == _ENDS, 1)
+        about = ((kinds == _LADDER) | (kinds == _COUNTS)) & ~self.knows[local]
         if about.any():
             said = _numbers(told, _first(about), 1 + np.arange(self.width))[0]
             self._learn(np.unique(local[about]), said)
         which = self.tree.which(receiver, sender, self.block.devices)
         if self.counts is not None:
-            fresh = (kinds == COUNTS) & self.counts.news(which)
+            fresh = (kinds == _COUNTS) & self.counts.news(which)
             if fresh.any():
                 values = _numbers(told, fresh, 1 + self.width + np.arange(RUNGS * self.many))
                 self.counts.take(which[fresh], values)
@@ -247,7 +247,7 @@ class LadderCounting:
 def rungs(ladder: Floats) -> Floats:
     """Return the thresholds that are counted, (problems, RUNGS), ascending: around a centre, and the largest score."""
     centre, reach, top = ladder.reshape(3, -1, 1)
-    steps = reach * 0.5 ** np.arange(HALVINGS)
+    steps = reach * 0.5 ** np.arange(_HALVINGS)
     inner = np.concatenate([centre - steps, centre, centre + steps[:, ::-1]], axis=1)
     return np.sort(np.concatenate([np.minimum(inner, top), top], axis=1), axis=1)
 

@@ -45,9 +45,9 @@ from conformesh.protocols.messages import Each, Gather, Gathered, Gathering, Pac
 if TYPE_CHECKING:
     from conformesh.privacy.account import Account
 
-Words = NDArray[np.uint32]
-LABEL = b"conformesh masks 2"  # separates these keys and signatures from all others made with the same certificates
-BITS = 32  # of a masked number
+_Words = NDArray[np.uint32]
+_LABEL = b"conformesh masks 2"  # separates these keys and signatures from all others made with the same certificates
+_BITS = 32  # of a masked number
 LARGEST = 2**31 - 1  # largest sum: beyond it positive and negative numbers cannot be told apart
 KEY = 32  # bytes of a public key, of a secret, and of a seed
 # Devices. Each exchanges a secret with each: at 2,000 a device computes 2,000 X25519 exchanges (25 us each, measured)
@@ -115,9 +115,9 @@ class Keystream:
         """Return the next bytes."""
         return bytes(self._cipher.update(bytes(size)))
 
-    def words(self, count: int) -> Words:
+    def words(self, count: int) -> _Words:
         """Return the next bytes as numbers of 32 bits."""
-        return np.frombuffer(self(count * BITS // 8), dtype="<u4")
+        return np.frombuffer(self(count * _BITS // 8), dtype="<u4")
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +142,7 @@ class Masks:
     selves: tuple[bytes, ...] = ()
     local: bytes | None = None
 
-    def at(self, stage: int, numbers: int, heard: bytes = b"") -> Words:
+    def at(self, stage: int, numbers: int, heard: bytes = b"") -> _Words:
         """Return what each local device adds to its numbers in a stage, (devices, numbers).
 
         `heard` is a digest of all totals so far: devices that were told different totals have different masks.
@@ -163,12 +163,12 @@ class Masks:
                 masks[place + 1 :] -= drawn
         return masks
 
-    def self_masks(self, numbers: int) -> Words:
+    def self_masks(self, numbers: int) -> _Words:
         """Return the self-mask b_i of each local device, (devices, numbers)."""
         return np.array([Keystream(secret, 0).words(numbers) for secret in self.selves], dtype=np.uint32)
 
 
-class AgreedMasks(NamedTuple):
+class _AgreedMasks(NamedTuple):
     """What the devices of an attempt agree on: their masks, and the account claim of every device, by row."""
 
     masks: Masks
@@ -180,7 +180,7 @@ class _Pair(NamedTuple):
     private: Any
 
 
-def agree_on_masks(block: Block, secrets: Secrets, claim: bytes = b"") -> Gathering[AgreedMasks]:
+def agree_on_masks(block: Block, secrets: Secrets, claim: bytes = b"") -> Gathering[_AgreedMasks]:
     """Flood the public keys and the account claims, verify both, and compute the secrets shared with all others.
 
     Parameters
@@ -215,7 +215,7 @@ def agree_on_masks(block: Block, secrets: Secrets, claim: bytes = b"") -> Gather
                 i, j = min(row, other), max(row, other)
                 shared = _pair_secret(own[place].private, keys[other], flooded, i, j)
                 pairs.append((place, -1, shared) if row == i else (-1, place, shared))
-    return AgreedMasks(
+    return _AgreedMasks(
         Masks(
             len(here),
             tuple(pairs),
@@ -232,7 +232,7 @@ def _local_secret(seeds: tuple[bytes, ...], context: bytes) -> bytes | None:
     In a simulation one process hosts both ends of a pair and knows both seeds. A key exchange between them would
     compute what a hash of the seeds gives at once: for 1,000 devices it would be 500,000 exchanges.
     """
-    return None if len(seeds) < 2 else hashlib.sha256(_joined([LABEL, b"local", context, *seeds])).digest()
+    return None if len(seeds) < 2 else hashlib.sha256(_joined([_LABEL, b"local", context, *seeds])).digest()
 
 
 def refuse_many(devices: int) -> None:
@@ -247,7 +247,7 @@ def refuse_many(devices: int) -> None:
 
 def run_context(block: Block, context: bytes) -> bytes:
     """Return what keys, masks and signatures are bound to: the attempt, and the devices that take part in it."""
-    return hashlib.sha256(_joined([LABEL, context, *(name.encode() for name in block.network.ids)])).digest()
+    return hashlib.sha256(_joined([_LABEL, context, *(name.encode() for name in block.network.ids)])).digest()
 
 
 def _joined(parts: list[bytes]) -> bytes:
@@ -256,7 +256,7 @@ def _joined(parts: list[bytes]) -> bytes:
 
 
 def _signed_part(context: bytes, row: int, public: bytes, claim: bytes) -> bytes:
-    return _joined([LABEL, b"key", context, row.to_bytes(8, "little"), public, claim])
+    return _joined([_LABEL, b"key", context, row.to_bytes(8, "little"), public, claim])
 
 
 def _key_pair(seed: bytes, context: bytes) -> _Pair:
@@ -271,7 +271,7 @@ def derived(secret: bytes, context: bytes, purpose: bytes) -> bytes:
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    return bytes(HKDF(SHA256(), KEY, salt=context, info=_joined([LABEL, purpose])).derive(secret))
+    return bytes(HKDF(SHA256(), KEY, salt=context, info=_joined([_LABEL, purpose])).derive(secret))
 
 
 def _verified(
@@ -344,11 +344,11 @@ class MaskedSums:
         revealed = yield from self._sum(selves)
         return self._check_totals(hidden - revealed)
 
-    def _sum(self, words: Words) -> Protocol[Words]:
+    def _sum(self, words: _Words) -> Protocol[_Words]:
         sums = yield from self._total(words, LARGEST)  # type: ignore[arg-type]
         return np.asarray(sums).astype(np.int64).astype(np.uint32)
 
-    def _check_totals(self, sums: Words) -> Ints:
+    def _check_totals(self, sums: _Words) -> Ints:
         """Return the totals, if the masks have cancelled and all local devices have received the same."""
         totals = sums.view(np.int32)
         if (totals[:, 0] != self.block.devices).any():
@@ -383,7 +383,7 @@ class MaskedSums:
         )
 
 
-def _with_ones(values: Ints) -> Words:
+def _with_ones(values: Ints) -> _Words:
     """Return numbers modulo 2^32 behind a one: the ones add up to the number of devices if masks have cancelled."""
     ones = np.ones((len(values), 1), dtype=np.int64)
     return np.concatenate([ones, values], axis=1).astype(np.uint32)

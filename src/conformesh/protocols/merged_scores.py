@@ -40,7 +40,7 @@ class ScoreReport(NamedTuple):
     held_back: int
 
 
-class Top(NamedTuple):
+class _Top(NamedTuple):
     """The k largest scores that one device knows, ascending, with ties of the last one; or all, if they are fewer."""
 
     keys: Ints
@@ -142,11 +142,11 @@ class MergedScores:
         self._say_own(rest)
 
     @property
-    def of_first(self) -> Top:
+    def of_first(self) -> _Top:
         """What the first device here knows: in the end all know the same."""
         columns = marked(self._known[:1])
         columns = columns[columns >= self._starts[0]]
-        return Top(self.keys[columns], self.times[columns])
+        return _Top(self.keys[columns], self.times[columns])
 
     @property
     def answered(self) -> bool:

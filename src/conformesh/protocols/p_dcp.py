@@ -54,14 +54,14 @@ from conformesh.results.certificate import Certificate, Noise
 from conformesh.scores.base import Score
 
 POINTS = 2**14  # of a grid that is searched without noise
-COARSE = 0.005  # more scores than this part of all at or below the threshold, beyond those required, deserve a note
-MOST_TOLD = 64  # totals that a result lists
-WIDE = (
+_COARSE = 0.005  # more scores than this part of all at or below the threshold, beyond those required, deserve a note
+_MOST_TOLD = 64  # totals that a result lists
+_WIDE = (
     0.1  # a part of the noisy scores in the threshold's own cell that deserves a note: coverage may be as much higher
 )
-DEAR = 2  # noise that takes more than 1/DEAR of what may be missed deserves a note
-SIMULATED = "none: one program simulated all devices and saw every score; only a run on a mesh protects anything"
-ABOUT_NOISE = ("honest", "cells", "cap", "fill", "epoch_seconds")  # options that mean nothing without epsilon
+_DEAR = 2  # noise that takes more than 1/DEAR of what may be missed deserves a note
+_SIMULATED = "none: one program simulated all devices and saw every score; only a run on a mesh protects anything"
+_ABOUT_NOISE = ("honest", "cells", "cap", "fill", "epoch_seconds")  # options that mean nothing without epsilon
 
 
 def _ways() -> tuple[str, ...]:
@@ -95,13 +95,13 @@ class PDCP:
         check_choice("aggregate", self.aggregate, _ways())
         check_choice("unit", self.unit, ("score", "device"))
         check_grid(self.grid, self.range)
-        for name in ("expected_scores", "width", "window", "releases", *ABOUT_NOISE):
+        for name in ("expected_scores", "width", "window", "releases", *_ABOUT_NOISE):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.coalition < 0:
             raise ValueError(f"coalition must be at least 0 devices, got {self.coalition}")
         if self.epsilon is None:
-            given = [name for name in ABOUT_NOISE if getattr(self, name) is not None]
+            given = [name for name in _ABOUT_NOISE if getattr(self, name) is not None]
             given += [name for name in ("unit", "window", "releases") if getattr(self, name) not in ("score", 1)]
             if given:
                 raise ValueError(f"{' and '.join(given)} is about noise: give epsilon too")
@@ -191,7 +191,7 @@ def p_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], o
         outcome = yield from _search_exactly(block, samples, alphas, options, secrets)
     else:
         outcome = yield from _release_histogram(block, samples, alphas, options, secrets)
-    return outcome if block.secrets is not None else replace(outcome, facts={**outcome.facts, "privacy": SIMULATED})
+    return outcome if block.secrets is not None else replace(outcome, facts={**outcome.facts, "privacy": _SIMULATED})
 
 
 def _refuse_number(devices: int, options: PDCP) -> None:
@@ -379,7 +379,7 @@ def _notes(windows: list[Release], answers: list[list[NoisyCount]], alphas: tupl
         return ()
     release, answer = windows[0], answers[0][hardest]
     cost, missed = release.slack + answer.inflation.value, alphas[hardest] * release.number
-    if DEAR * cost <= missed:
+    if _DEAR * cost <= missed:
         return _wide_cell(release, answer)
     return (
         f"p-dcp: noise costs {float(cost / release.slack):.3g} scores where {float(missed / release.slack):.3g} of "
@@ -392,7 +392,7 @@ def _wide_cell(release: Release, answer: NoisyCount) -> tuple[str, ...]:
     """Say where the grid is too coarse for the scores, by the release alone."""
     below = int(np.searchsorted(release.pivots, answer.threshold))  # pivots below the threshold
     held = release.totals[1 - release.cells :][below - 1] if below else 0
-    if held <= WIDE * release.number:
+    if held <= _WIDE * release.number:
         return ()
     return (
         f"p-dcp: about {held / release.number:.0%} of the scores lie between the threshold {answer.threshold:.6g} and "
@@ -460,7 +460,7 @@ def _exact(
         )
         for at, rank in enumerate(ranks.ravel().tolist())
     ]
-    coarse = (search.counted - ranks.ravel() > np.maximum(COARSE * search.n, 1)) & np.isfinite(search.thresholds)
+    coarse = (search.counted - ranks.ravel() > np.maximum(_COARSE * search.n, 1)) & np.isfinite(search.thresholds)
     return Answers(
         _everywhere(block, search.thresholds.reshape(ranks.shape)),
         _rows(certificates, len(alphas)),
@@ -525,7 +525,7 @@ class _Search:
 
     def revealed(self) -> dict[str, str]:
         """Return what everybody has learnt, for the record; of several problems only how much."""
-        if len(self.n) > 1 or len(self.told) > MOST_TOLD:
+        if len(self.n) > 1 or len(self.told) > _MOST_TOLD:
             return {"revealed": "how many scores there are in all and at or below asked thresholds, and thresholds"}
         totals = ", ".join(f"{self.grid[place - 1]:.6g}: {count}" for place, count in sorted(self.told.items()))
         words = f"{self.n[0]:,} scores in all, totals at {several(len(self.told), 'threshold')}, and the threshold"

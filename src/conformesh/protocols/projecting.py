@@ -5,7 +5,7 @@ before and its own unit vector (what it knows of itself, without error) it takes
 (1, ..., 1), in the norm in which device j counts n_j times: a small least squares problem.
 
 Extrapolation costs digits: coefficients of opposite signs add up what round-off left in each row. So a ridge is put on
-the coefficients, and of several the one is taken that brings most for its price: a factor of `EXCHANGE` powers of ten
+the coefficients, and of several the one is taken that brings most for its price: a factor of `_EXCHANGE` powers of ten
 in round-off is worth one power of ten in distance.
 """
 
@@ -18,11 +18,11 @@ import numpy as np
 from conformesh.common.array_types import Floats
 from conformesh.protocols.bounds.tracked import added_noise
 
-RIDGES = np.array([1e-15, *(10.0**-e for e in range(13, -1, -1))])
-EXCHANGE = 15.0
-MOST = 0.1  # of a score: what round-off may not exceed
-STEEPNESS = 6.0  # round-off below MOST times this power of the distance is free
-NEARER = 1 - 1e-9  # a step must bring at least this factor
+_RIDGES = np.array([1e-15, *(10.0**-e for e in range(13, -1, -1))])
+_EXCHANGE = 15.0
+_MOST = 0.1  # of a score: what round-off may not exceed
+_STEEPNESS = 6.0  # round-off below MOST times this power of the distance is free
+_NEARER = 1 - 1e-9  # a step must bring at least this factor
 
 
 class ProjectedRows(NamedTuple):
@@ -57,7 +57,7 @@ def combined(rows: ProjectedRows) -> tuple[Floats, Floats]:
     noises = added_noise(tried, masses[:, None], rows.noises[:, None])
     now = ((1 - rows.weights[:, :1]) ** 2 * rows.sizes[:, None]).sum(axis=2)
     prices = _price(distances, noises, total)
-    worth = (noises <= MOST) & (distances < now * NEARER) & (prices < _price(now, rows.noises[:, :1], total))
+    worth = (noises <= _MOST) & (distances < now * _NEARER) & (prices < _price(now, rows.noises[:, :1], total))
     best = np.where(worth, prices, np.inf).argmin(axis=1)
     each = np.arange(len(best))
     moved, stay = worth[each, best], np.zeros_like(aims)
@@ -69,8 +69,8 @@ def combined(rows: ProjectedRows) -> tuple[Floats, Floats]:
 def _price(distances: Floats, noises: Floats, total: Floats) -> Floats:
     """Return what is left to do, on a scale on which distance and round-off can be exchanged."""
     off = np.sqrt(np.maximum(distances, 1e-20) * total)  # by which a count can be off at most (Cauchy and Schwarz)
-    free = MOST * np.minimum(1, 0.5 / off) ** STEEPNESS
-    return np.asarray(np.log(off) + np.log(np.maximum(noises, free)) / EXCHANGE)
+    free = _MOST * np.minimum(1, 0.5 / off) ** _STEEPNESS
+    return np.asarray(np.log(off) + np.log(np.maximum(noises, free)) / _EXCHANGE)
 
 
 def _gram(rows: ProjectedRows) -> tuple[Floats, Floats]:
@@ -85,9 +85,9 @@ def _solutions(gram: Floats, aims: Floats) -> Floats:
     ridge = diagonal.copy()
     ridge[:, -1] = 0  # what a device knows of itself has no error
     missing = diagonal <= 0
-    systems = np.repeat(gram[:, None], len(RIDGES), axis=1)
+    systems = np.repeat(gram[:, None], len(_RIDGES), axis=1)
     at = np.arange(gram.shape[1])
-    systems[:, :, at, at] += RIDGES[:, None] * ridge[:, None] + missing[:, None]
+    systems[:, :, at, at] += _RIDGES[:, None] * ridge[:, None] + missing[:, None]
     sought = np.broadcast_to(aims[:, None], systems.shape[:3])
     try:
         return np.asarray(np.linalg.solve(systems, sought[..., None])[..., 0])

@@ -10,7 +10,7 @@ Guarantees  at every device at least r of all scores lie at or below its thresho
 Message     weights, histogram and the range, two float64 each, and an error bound: 2 (K + M) + 1 numbers, and 4 more
             where the range is to be agreed on; who does not know the range yet says what it knows of it
 Departures  not in the paper. Numbers are pairs of float64, because extrapolation costs digits; messages of one round
-            are taken together, up to `TOGETHER` at a time, by ascending sender
+            are taken together, up to `_TOGETHER` at a time, by ascending sender
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from conformesh.protocols.messages import Packets, Tell
 from conformesh.protocols.projecting import ProjectedRows, combined
 from conformesh.protocols.quantiser import Quantiser, edges_over
 
-TOGETHER = 16  # messages that are taken together
+_TOGETHER = 16  # messages that are taken together
 PAST = 4  # earlier rows of its own that a device keeps: as in accelerated gossip, they show where it is heading
-COPIES = 7 + PAST  # of every row, that a round holds at a time
+_COPIES = 7 + PAST  # of every row, that a round holds at a time
 MOST_BYTES = 4 * 10**9
 AT_ONCE = 2**23  # numbers of messages that are looked at together
 
@@ -44,7 +44,7 @@ def default_rounds(block: Block) -> int:
 
 def check_memory(devices: int, here: int, bins: int, trials: int) -> None:
     """Refuse what does not fit into memory: every device here keeps a number for every device."""
-    needed = 16 * COPIES * here * trials * (devices + bins)
+    needed = 16 * _COPIES * here * trials * (devices + bins)
     if needed > MOST_BYTES:
         raise ValueError(
             f"consensus='projection' keeps {devices:,} weights and {bins:,} bins for each of {here:,} devices, which "
@@ -53,13 +53,13 @@ def check_memory(devices: int, here: int, bins: int, trials: int) -> None:
         )
 
 
-def message_numbers(devices: int, bins: int, trials: int, agreed: bool) -> tuple[int, int]:
+def _message_numbers(devices: int, bins: int, trials: int, agreed: bool) -> tuple[int, int]:
     """Return how many numbers a device says that does not know the range yet, which is to be agreed on, and later."""
     ends = 4 * trials if agreed else 0
     return ends + -(-devices // 64), ends + trials * (1 + 2 * (devices + bins))
 
 
-class Ends(NamedTuple):
+class _Ends(NamedTuple):
     """What each device here knows of the range: ends of all and of finite scores, (devices, 4, trials), and of whom."""
 
     values: Floats
@@ -72,7 +72,7 @@ class Ends(NamedTuple):
 
 
 @dataclass(eq=False)
-class ProjectionState:
+class _ProjectionState:
     """What each device here has: rows of weights and numbers as pairs, (devices, trials, K + M), and error bounds."""
 
     high: Floats
@@ -85,7 +85,7 @@ class ProjectionState:
         return self.high, self.low, self.noises
 
     @classmethod
-    def own(cls, block: Block, samples: WeightedScores, edges: Floats) -> ProjectionState:
+    def own(cls, block: Block, samples: WeightedScores, edges: Floats) -> _ProjectionState:
         """Return what devices know of themselves: weight one, and their own counts."""
         here, K = len(block.rows), block.devices
         high = np.zeros((here, block.trials, K + edges.shape[1]))
@@ -99,7 +99,7 @@ class ProjectionState:
         return np.concatenate([self.noises, self.high.reshape(here, -1), self.low.reshape(here, -1)], axis=1)
 
     @classmethod
-    def heard(cls, rows: Floats, trials: int) -> ProjectionState:
+    def heard(cls, rows: Floats, trials: int) -> _ProjectionState:
         """Return what such rows of numbers say."""
         noises, rest = rows[:, :trials], rows[:, trials:].reshape(len(rows), 2, trials, -1)
         return cls(rest[:, 0], rest[:, 1], noises)
@@ -112,9 +112,9 @@ class Projecting:
         self.block, self.samples, self.bins = block, samples, bins
         self.sizes = block.masses.T.astype(np.float64)  # (trials, K); exact: promises keep sums below 2^52
         self.agreed = range_ is None
-        self.view: ProjectionState | None = None  # what the devices here have, and what they know of themselves
-        self.own: ProjectionState | None = None
-        self.past: ProjectionState | None = None
+        self.view: _ProjectionState | None = None  # what the devices here have, and what they know of themselves
+        self.own: _ProjectionState | None = None
+        self.past: _ProjectionState | None = None
         self._turn = np.zeros(len(block.rows), dtype=np.int64)
         self.quantiser: Quantiser | None = None
         known = (
@@ -122,7 +122,7 @@ class Projecting:
         )
         ends = [-samples.extremes()[0], samples.extremes()[1]]
         ends += [-samples.extremes(finite=True)[0], samples.extremes(finite=True)[1]]
-        self.ends = Ends(np.stack(ends, axis=1), known)
+        self.ends = _Ends(np.stack(ends, axis=1), known)
         if range_ is not None:
             given = np.tile(np.array([[-range_[0]], [range_[1]]]), (1, block.trials))
             self._begin(edges_over(given, given, bins, complete=False))
@@ -134,7 +134,7 @@ class Projecting:
     @property
     def _lengths(self) -> tuple[int, int]:
         """How many numbers who is not ready says, and who is."""
-        return message_numbers(self.block.devices, self.bins, self.block.trials, self.agreed)
+        return _message_numbers(self.block.devices, self.bins, self.block.trials, self.agreed)
 
     def message(self) -> Tell:
         """Return what the devices here say."""
@@ -168,8 +168,8 @@ class Projecting:
             self._learn()
         if self.view is None:
             return
-        for first in range(0, int(place.max(initial=-1)) + 1, TOGETHER):
-            some = np.flatnonzero((place >= first) & (place < first + TOGETHER))
+        for first in range(0, int(place.max(initial=-1)) + 1, _TOGETHER):
+            some = np.flatnonzero((place >= first) & (place < first + _TOGETHER))
             for part in self._parts(receiver[some]):
                 at = some[part]
                 said = told.said_by(receiver[at], sender[at])
@@ -208,9 +208,9 @@ class Projecting:
 
     def _begin(self, quantiser: Quantiser) -> None:
         self.quantiser = quantiser
-        self.own = ProjectionState.own(self.block, self.samples, quantiser.edges)
-        self.view = ProjectionState(*(part.copy() for part in self.own.parts))
-        self.past = ProjectionState(*(np.zeros((len(part), PAST, *part.shape[1:])) for part in self.own.parts))
+        self.own = _ProjectionState.own(self.block, self.samples, quantiser.edges)
+        self.view = _ProjectionState(*(part.copy() for part in self.own.parts))
+        self.past = _ProjectionState(*(np.zeros((len(part), PAST, *part.shape[1:])) for part in self.own.parts))
 
     def _combine(self, receiver: Ints, place: Ints, said: Packets) -> None:
         """Replace the rows of those who heard some by the best combination of these, their own, and themselves."""
@@ -220,11 +220,11 @@ class Projecting:
             return
         trials, K = self.block.trials, self.block.devices
         numbers = said.values.view(np.float64).reshape(len(receiver), -1)
-        heard = ProjectionState.heard(numbers[:, 4 * trials :] if self.agreed else numbers, trials)
+        heard = _ProjectionState.heard(numbers[:, 4 * trials :] if self.agreed else numbers, trials)
         who, at = np.unique(receiver, return_inverse=True)
         # as many rows for all, with zeros in place of what was not heard: then every engine rounds alike
-        many = min(TOGETHER, self.block.network.largest_degree) + PAST + 2
-        stacked = ProjectionState(*(np.zeros((len(who), many, *part.shape[1:])) for part in self.view.parts))
+        many = min(_TOGETHER, self.block.network.largest_degree) + PAST + 2
+        stacked = _ProjectionState(*(np.zeros((len(who), many, *part.shape[1:])) for part in self.view.parts))
         for rows, *sources in zip(
             stacked.parts, self.view.parts, heard.parts, self.past.parts, self.own.parts, strict=True
         ):

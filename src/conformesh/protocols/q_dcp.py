@@ -52,8 +52,8 @@ from conformesh.protocols.spectral import estimate_spectrum
 from conformesh.protocols.wire import Wire
 from conformesh.results.certificate import Certificate, Kind, too_few
 
-MOST_FALSE_ALARMS = 0.05  # chance that a device warns of a threshold that is right, scores being alike
-FALL = 2.5  # the scale of the continuation falls this much from one run to the next
+_MOST_FALSE_ALARMS = 0.05  # chance that a device warns of a threshold that is right, scores being alike
+_FALL = 2.5  # the scale of the continuation falls this much from one run to the next
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ def _continued(
     rounds = averaging_rounds(block, spectrum, options.averaging)
     degree = max(float(block.network.degree.mean()), 1.0)
     for stage in range(options.continuation):
-        w = np.maximum(spread / FALL**stage, floor)
+        w = np.maximum(spread / _FALL**stage, floor)
         curvature = (np.maximum(block.totals, 1) / block.devices)[:, None] * np.maximum(1 - gamma, 1e-3) / w
         knobs = Knobs(curvature / degree, 4 / w, 0.1 * curvature / block.devices)
         s = yield from admm(block, samples, gamma, s0, s0, knobs, rounds_of_a_run(options), wire)
@@ -291,7 +291,7 @@ def _vacuous(
     scores = [samples.segment(k, trial) for k in range(samples.devices)]
     pooled = np.sort(np.concatenate(scores))
     n = len(pooled)
-    if not n or gamma**n > MOST_FALSE_ALARMS:
+    if not n or gamma**n > _MOST_FALSE_ALARMS:
         return set()
     above = sum(int((own > threshold).sum()) for own, threshold in zip(scores, thresholds.tolist(), strict=True))
     quantile = pooled[min(math.ceil(gamma * n), n) - 1]

@@ -21,7 +21,7 @@ from conformesh.common.array_types import Floats, Ints
 from conformesh.kernels.varints import read, written
 from conformesh.protocols.quantiser import edges_between
 
-ENDS, REPORT = 1, 2
+ENDS, _REPORT = 1, 2
 MOST_BINS = 2**16
 _NUMBERS = np.dtype("<f8")
 _HEADS = 4  # whole numbers of a trial before its bins
@@ -116,13 +116,13 @@ def reports_said(reports: Sequence[Report]) -> bytes:
             one.counts,
         )
     ]
-    return bytes([REPORT]) + floats.tobytes() + written(np.concatenate(whole).astype(np.int64)).tobytes()
+    return bytes([_REPORT]) + floats.tobytes() + written(np.concatenate(whole).astype(np.int64)).tobytes()
 
 
 def reports_read(said: bytes, trials: int, most: int) -> list[Report]:
     """Return the reports that a device says, or say what is wrong with them; `most` is the largest size."""
     start = 1 + 24 * trials
-    if len(said) < start or said[0] != REPORT:
+    if len(said) < start or said[0] != _REPORT:
         raise ValueError(f"{len(said)} bytes are no reports of {trials} trials")
     floats = np.frombuffer(said[1:start], _NUMBERS).reshape(trials, 3).tolist()
     numbers, at, found = read(np.frombuffer(said, np.uint8, offset=start)), 0, []

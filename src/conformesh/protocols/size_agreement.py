@@ -28,7 +28,7 @@ from conformesh.protocols.gathering import answering
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Packets, Pool, Protocol
 
-MOST_HELD = 2**40  # scores or examples of one device; sums over all of them stay far below 2^63
+_MOST_HELD = 2**40  # scores or examples of one device; sums over all of them stay far below 2^63
 Method = Callable[[Block, WeightedScores], Protocol[Answers]]
 
 
@@ -60,7 +60,7 @@ def joint(
 def everybodys_counts(block: Block, mine: NDArray[np.int64]) -> Protocol[NDArray[np.int64]]:
     """Return how many scores or examples everybody has, by row; refuse a number that no device can have."""
     table = yield from everybodys_numbers(block, mine)
-    if table.max(initial=0) > MOST_HELD:
+    if table.max(initial=0) > _MOST_HELD:
         raise ValueError(
             f"device {block.network.ids[int(np.argmax(table.reshape(len(table), -1).max(axis=1)))]} says that it holds "
             f"{table.max():,} scores, which nobody does; look whether it can be trusted"
@@ -71,11 +71,11 @@ def everybodys_counts(block: Block, mine: NDArray[np.int64]) -> Protocol[NDArray
 def on_its_own(block: Block, method: Protocol[Answers]) -> Protocol[Answers]:
     """Run a method on one device, and say what it cost."""
     ledger = Ledger(len(block.rows))
-    outcome = yield from without_server(method, block, ledger)
+    outcome = yield from _without_server(method, block, ledger)
     return replace(outcome, cost=ledger.cost())
 
 
-def without_server(protocol: Protocol[Answers], block: Block, ledger: Ledger) -> Protocol[Answers]:
+def _without_server(protocol: Protocol[Answers], block: Block, ledger: Ledger) -> Protocol[Answers]:
     """Drive a protocol, charge what it asks, and answer what it asks of a server by flooding."""
 
     def own(message: Any) -> Protocol[Pool] | None:

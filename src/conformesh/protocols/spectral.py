@@ -30,10 +30,10 @@ from conformesh.graph.weights import WEIGHTS, Weights, best_constant, constant_w
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Max, Min, Protocol, Sum
 
-MAX_ROUNDS = 200_000
-FIRST_PHASE = 8
-LOST_DIGITS = 1e-5  # a phase that shrank v more than this is long enough: a longer one would lose precision
-TINY = 1e-300
+_MAX_ROUNDS = 200_000
+_FIRST_PHASE = 8
+_LOST_DIGITS = 1e-5  # a phase that shrank v more than this is long enough: a longer one would lose precision
+_TINY = 1e-300
 
 
 def mixing_weights(block: Block, name: str | Weights | Floats, source: str) -> Protocol[Weights]:
@@ -76,9 +76,9 @@ def estimate_spectrum(block: Block, tolerance: float = 1e-3, seed: int = 0) -> P
     x = np.concatenate([noise, np.ones((len(block.rows), 1))], axis=1)  # columns v, u, q
     scale = np.array([2.0 * top, 2.0 * top, 2.0 * top])  # of B, then of L and D+A: their last estimates
 
-    rounds, phase = 0, FIRST_PHASE
+    rounds, phase = 0, _FIRST_PHASE
     previous = np.zeros(3)
-    while rounds < MAX_ROUNDS:
+    while rounds < _MAX_ROUNDS:
         x, facts = yield from _phase(x, block, phase, scale)
         for _ in range(reach):
             facts = yield Max(facts, shared=True)
@@ -92,11 +92,11 @@ def estimate_spectrum(block: Block, tolerance: float = 1e-3, seed: int = 0) -> P
             return Spectrum(largest=max(low, high), smallest=low, signless=float(signless), source="estimated")
         previous = estimates
         scale[1:] = estimates[1:]
-        x[:, 0] = (x[:, 0] - (v_top - minus_v_bottom) / 2) / max((v_top + minus_v_bottom) / 2, TINY)
+        x[:, 0] = (x[:, 0] - (v_top - minus_v_bottom) / 2) / max((v_top + minus_v_bottom) / 2, _TINY)
         x[:, 1:] /= np.array([u_top, q_top])
-        if shrink**phase > LOST_DIGITS:
+        if shrink**phase > _LOST_DIGITS:
             phase *= 2
-    raise RuntimeError(f"the spectral gap did not settle within {MAX_ROUNDS:,} rounds; use the map (spectrum='map')")
+    raise RuntimeError(f"the spectral gap did not settle within {_MAX_ROUNDS:,} rounds; use the map (spectrum='map')")
 
 
 def _phase(x: Floats, block: Block, rounds: int, scale: Floats) -> Protocol[tuple[Floats, Floats]]:

@@ -38,10 +38,10 @@ from conformesh.protocols.merged_scores import MergedScores, Runs, ScoreReport
 from conformesh.protocols.messages import Packets, Protocol, Tell, Told
 
 LIKELY, SPARE = 3, 12  # a device says at first so many times its share of the k largest, and so many more
-LARGEST_FLOOD = 2**28  # scores that all devices together may hold at the end: each has its own list of k
+_LARGEST_FLOOD = 2**28  # scores that all devices together may hold at the end: each has its own list of k
 LARGEST_TABLE = 2**33  # bits that the devices of one table may take: where they are more, there are several tables
 AT_ONCE = 2**18  # scores that are written at a time
-BYTE = 0.13  # of the work that `compiling` counts for these loops, to read a byte
+_BYTE = 0.13  # of the work that `compiling` counts for these loops, to read a byte
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ def wanted_lists(ranks: Ints, n: Ints) -> tuple[list[Wanted], dict[int, int]]:
 
 def can_flood(block: Block, ranks: Ints, n: Ints) -> bool:
     """Say whether every device can know what it would have to know."""
-    return block.devices * _at_most(block, wanted_lists(ranks, n)[0]) <= LARGEST_FLOOD
+    return block.devices * _at_most(block, wanted_lists(ranks, n)[0]) <= _LARGEST_FLOOD
 
 
 def _at_most(block: Block, lists: list[Wanted]) -> int:
@@ -196,7 +196,7 @@ class _Block:
 
     def _read(self, packets: Packets, senders: Ints) -> list[list[ScoreReport]]:
         """Return what packets of these senders say of each list."""
-        loops = compiled("replies", BYTE * len(packets.values)) if len(packets) else None
+        loops = compiled("replies", _BYTE * len(packets.values)) if len(packets) else None
         get_items = written.get_items if loops is None else loops.get_items
         return [
             _read(get_items, packets[i], row, len(self.lists), self._site) for i, row in enumerate(senders.tolist())

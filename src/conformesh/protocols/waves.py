@@ -60,15 +60,15 @@ from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Packets, Protocol, Quiet, Tell
 from conformesh.protocols.tree import Sapling, TreeLevel, Turns, explore
 
-NEW, LAST_LOW, LAST_HIGH, OPEN, RAW = range(5)  # how an end of a bracket is written
-ENDS_FINE = (24, 5)  # bits of a bracket's only finite end, and from one end to the other: they are guesses
-PIECES, BIAS, BENT, MOST_BENT, TRUSTED = 0.25, 1e-4, 0.22, 0.1, 0.5  # by which a guess may be off, see `half_width`
-ALIKE = 2.0**-40  # relative distance below which the ends of a guess are taken for ties
-NEXT = 1.3  # times the ranks by which a window missed: how many the next one should hold
+_NEW, _LAST_LOW, _LAST_HIGH, _OPEN, _RAW = range(5)  # how an end of a bracket is written
+_ENDS_FINE = (24, 5)  # bits of a bracket's only finite end, and from one end to the other: they are guesses
+PIECES, BIAS, _BENT, _MOST_BENT, TRUSTED = 0.25, 1e-4, 0.22, 0.1, 0.5  # by which a guess may be off, see `half_width`
+_ALIKE = 2.0**-40  # relative distance below which the ends of a guess are taken for ties
+_NEXT = 1.3  # times the ranks by which a window missed: how many the next one should hold
 PASSES_BEFORE_LISTING = 12  # passes; then one side is listed, which always ends
-FEWEST = 4.0  # scores that are always listed
+_FEWEST = 4.0  # scores that are always listed
 MOST_LISTED = 8  # times as many scores as were expected: beyond, a subtree sketches what it should list
-REPLY = "reply to what was asked"
+_REPLY = "reply to what was asked"
 NOTHING = Packets(np.empty(0, np.uint8), np.zeros(1, np.int64))
 
 
@@ -267,7 +267,7 @@ class Waves:
         parts.sort(key=lambda part: part[0])
         ends, numbers = [np.zeros(1, np.int64)], []
         for _, _data, cuts, many, wrong in parts:
-            self._check(np.arange(len(senders)) != wrong, senders, arrived, REPLY)
+            self._check(np.arange(len(senders)) != wrong, senders, arrived, _REPLY)
             ends.append(cuts[1:] + ends[-1][-1])
             numbers.append(many)
         return Packets(np.concatenate([part[1] for part in parts]), np.concatenate(ends)), np.concatenate(numbers)
@@ -285,7 +285,7 @@ class Waves:
             found.append(
                 chosen.heard(ask, self._bits, self._weights, first, last, arrived.values, places, room, self.count_bits)
             )
-        self._check((places + 7) >> 3 == arrived.offsets[1:], senders, arrived, REPLY)
+        self._check((places + 7) >> 3 == arrived.offsets[1:], senders, arrived, _REPLY)
         return found
 
     def curve(self, heard: Any) -> tuple[Floats, Floats, Floats, int]:
@@ -374,7 +374,7 @@ class TreeRoot:
             elif side == BOTH or 2 * half * self.share < near:
                 low, high = self._window(problem, half)
                 side, listed = BOTH, 2 * half <= most
-        elif problem.missed == 1 and NEXT * near <= most and problem.guess is not None and len(problem.guess[0]):
+        elif problem.missed == 1 and _NEXT * near <= most and problem.guess is not None and len(problem.guess[0]):
             low, high = self._beside(problem, near)
             side, listed = BOTH, True
         elif side == BOTH:
@@ -408,14 +408,14 @@ class TreeRoot:
     @property
     def listed(self) -> float:
         """How many scores may be in a bracket for all of them to be listed."""
-        return max(self.pace.fetched / self.share, FEWEST)
+        return max(self.pace.fetched / self.share, _FEWEST)
 
     def half_width(self, problem: RankSearch, reply: Any) -> float:
         """Return by how many ranks a guess may be off, see the function of this name."""
         held = problem.upto - problem.below
         knots, left, right, bottom = problem.guess
         level = (problem.rank - problem.below) / max(held, 1)
-        noise = noise_of(level, held / problem.each, self.depth)
+        noise = _noise_of(level, held / problem.each, self.depth)
         x, c, ends, masses = reply[5], reply[6], reply[8], reply[9]
         at = written.value_at(problem.rank - problem.below - 0.5 - bottom, knots, left, right, len(knots))
         pieces = 0.0
@@ -427,7 +427,7 @@ class TreeRoot:
         return each * half_width(self.pace.slack, noise, pieces / each, held / each, self._bent(problem) / each)
 
     def _bent(self, problem: RankSearch) -> float:
-        """Return by how many ranks, or how much weight, a guess from everybody's sketches is too high: `bent_by`."""
+        """Return by how many ranks, or how much weight, a guess from everybody's sketches is too high: `_bent_by`."""
         knots, left, right, bottom = problem.guess
         held, each = problem.upto - problem.below, problem.each
         if problem.low != LOWEST or problem.high != HIGHEST or not len(knots):
@@ -437,7 +437,7 @@ class TreeRoot:
         three = [written.value_at(aim + i * step, knots, left, right, len(knots)) for i in (-1, 0, 1)]
         if step <= 0 or not (np.isfinite(three).all() and three[0] < three[2]):
             return 0.0
-        return each * bent_by(three, step / each, held / each, self.waves.block.devices)
+        return each * _bent_by(three, step / each, held / each, self.waves.block.devices)
 
     @staticmethod
     def _flat(problem: RankSearch, half: float) -> bool:
@@ -445,7 +445,7 @@ class TreeRoot:
         knots, left, right, bottom = problem.guess
         target = problem.rank - problem.below - 0.5 - bottom
         ends = [written.value_at(max(target + far, 0.0), knots, left, right, len(knots)) for far in (-half, half)]
-        return bool(ends[1] - ends[0] <= ALIKE * abs(ends[1])) if math.isfinite(ends[1]) else ends[0] == ends[1]
+        return bool(ends[1] - ends[0] <= _ALIKE * abs(ends[1])) if math.isfinite(ends[1]) else ends[0] == ends[1]
 
     def _window(self, problem: RankSearch, half: float) -> tuple[int, int]:
         """Return the keys between which the rank should be, give or take `half`, inside the bracket."""
@@ -466,7 +466,7 @@ class TreeRoot:
         upward = problem.rank - problem.below == near
         edge = from_keys(problem.low if upward else problem.high)
         there = float(np.interp(edge, knots, right))
-        far = NEXT * near + 4 * problem.each
+        far = _NEXT * near + 4 * problem.each
         aim = there + far if upward else there - far
         key = int(to_keys([written.value_at(aim, knots, left, right, len(knots))])[0]) if aim > 0 else LOWEST
         if upward:
@@ -485,7 +485,7 @@ def half_width(slack: float, noise: float, pieces: float, held: float, bent: flo
     return float(max(3.0, slack * (noise + PIECES * pieces) + BIAS * held + TRUSTED * abs(bent)))
 
 
-def bent_by(three: Sequence[float] | Floats, step: float, scores: float, devices: int) -> float:
+def _bent_by(three: Sequence[float] | Floats, step: float, scores: float, devices: int) -> float:
     """Return by how many ranks a guess from everybody's sketches is too high, by quantiles a step of ranks apart.
 
     Between two of its scores a device's distribution function is taken for straight. Where scores get rarer, a
@@ -495,11 +495,11 @@ def bent_by(three: Sequence[float] | Floats, step: float, scores: float, devices
     few scores that is no longer true: nowhere was it more than about a tenth of a score for each device.
     """
     twice, bend = three[2] - three[0], three[2] - 2 * three[1] + three[0]  # the smallest floats have no half
-    each = BENT * (devices / scores) * (2 * (bend / twice)) * (scores / step)
-    return float(devices * each / (1 + abs(each) / MOST_BENT))
+    each = _BENT * (devices / scores) * (2 * (bend / twice)) * (scores / step)
+    return float(devices * each / (1 + abs(each) / _MOST_BENT))
 
 
-def noise_of(level: float, held: float, depth: float) -> float:
+def _noise_of(level: float, held: float, depth: float) -> float:
     """Return how far off independent errors make a guess, of `held` scores in a tree of that mean depth."""
     return math.sqrt(level * (1 - level) * held) * (1 + math.log2(depth + 1) / 4)
 
@@ -543,31 +543,31 @@ def _put_ends(out: Any, at: int, ends: tuple[int, int], ask: Ints, bracket: tupl
     """Write the ends of the next question's bracket: new guesses rounded, and those known to everybody by name."""
     kinds = []
     for key, infinite in zip(ends, (LOWEST, HIGHEST), strict=True):
-        known = {int(ask[BEGIN]): LAST_LOW, int(ask[END]): LAST_HIGH, infinite: OPEN}
-        kinds.append(known.get(key, RAW if key in bracket else NEW))
-    if NEW in kinds and not _fits(ends, kinds):  # too close together to be rounded
-        kinds = [RAW if kind == NEW else kind for kind in kinds]
+        known = {int(ask[BEGIN]): _LAST_LOW, int(ask[END]): _LAST_HIGH, infinite: _OPEN}
+        kinds.append(known.get(key, _RAW if key in bracket else _NEW))
+    if _NEW in kinds and not _fits(ends, kinds):  # too close together to be rounded
+        kinds = [_RAW if kind == _NEW else kind for kind in kinds]
     for key, kind in zip(ends, kinds, strict=True):
         at = written.put_gamma(out, at, kind)
-        if kind == RAW:
+        if kind == _RAW:
             at = written.put_raw(out, at, key)
-    if NEW in kinds:
-        finite = [key for key, kind in zip(ends, kinds, strict=True) if kind != OPEN]
-        at = written.put_points(out, at, from_keys(finite), len(finite), ENDS_FINE[len(finite) - 1])
-    return at, sum(kind in (NEW, RAW) for kind in kinds)
+    if _NEW in kinds:
+        finite = [key for key, kind in zip(ends, kinds, strict=True) if kind != _OPEN]
+        at = written.put_points(out, at, from_keys(finite), len(finite), _ENDS_FINE[len(finite) - 1])
+    return at, sum(kind in (_NEW, _RAW) for kind in kinds)
 
 
 def _fits(ends: tuple[int, int], kinds: list[int]) -> bool:
     """Return whether the bracket is still one, and holds its old ends, when its new ends are rounded."""
-    finite = [i for i in range(2) if kinds[i] != OPEN]
+    finite = [i for i in range(2) if kinds[i] != _OPEN]
     buffer = np.zeros(64, np.uint8)
     points = [0.0] * len(finite)
-    fine = ENDS_FINE[len(finite) - 1]
+    fine = _ENDS_FINE[len(finite) - 1]
     written.put_points(buffer, 0, from_keys([ends[i] for i in finite]), len(finite), fine)
     written.get_points(buffer, 0, len(finite), fine, points)
     rounded = [*ends]
     for i, key in zip(finite, to_keys(points).tolist(), strict=True):
-        rounded[i] = key if kinds[i] == NEW else ends[i]
+        rounded[i] = key if kinds[i] == _NEW else ends[i]
     return rounded[0] < rounded[1]
 
 
@@ -576,21 +576,21 @@ def _get_ends(data: Any, at: int, ask: Ints) -> tuple[list[int], int, int]:
     ends, kinds = [LOWEST, HIGHEST], []
     for i in range(2):
         kind, at = written.get_gamma(data, at)
-        if kind > RAW:
+        if kind > _RAW:
             return ends, 0, written.NOWHERE
         kinds.append(kind)
-        if kind == RAW:
+        if kind == _RAW:
             ends[i], at = written.get_raw(data, at)
-        elif kind in (LAST_LOW, LAST_HIGH):
-            ends[i] = int(ask[BEGIN if kind == LAST_LOW else END])
-    if NEW in kinds:
-        finite = [i for i in range(2) if kinds[i] != OPEN]
+        elif kind in (_LAST_LOW, _LAST_HIGH):
+            ends[i] = int(ask[BEGIN if kind == _LAST_LOW else END])
+    if _NEW in kinds:
+        finite = [i for i in range(2) if kinds[i] != _OPEN]
         points = [0.0] * len(finite)
-        at = written.get_points(data, at, len(finite), ENDS_FINE[len(finite) - 1], points)
+        at = written.get_points(data, at, len(finite), _ENDS_FINE[len(finite) - 1], points)
         for i, key in zip(finite, to_keys(points).tolist(), strict=True):
-            ends[i] = key if kinds[i] == NEW else ends[i]
+            ends[i] = key if kinds[i] == _NEW else ends[i]
     in_order = LOWEST <= ends[0] <= ends[1] <= HIGHEST
-    return ends, sum(kind in (NEW, RAW) for kind in kinds), at if in_order else written.NOWHERE
+    return ends, sum(kind in (_NEW, _RAW) for kind in kinds), at if in_order else written.NOWHERE
 
 
 def _from_list(problem: RankSearch, reply: Any) -> tuple[int, int]:
@@ -693,7 +693,7 @@ def by_waves(
     is not known, for what lies on either side of them.
     """
     depth = mean_depth(block)
-    limit = int(min(max(pace.fetched * block.devices / (depth + 1), FEWEST), 2**40))
+    limit = int(min(max(pace.fetched * block.devices / (depth + 1), _FEWEST), 2**40))
     asked = _first(block, pace, limit, n, ranks, one_side, warm)
     if not asked.which:
         assert n is not None

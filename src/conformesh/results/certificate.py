@@ -19,7 +19,7 @@ from conformesh.kernels.ranks import MIXTURES, RANK_RULES
 
 Kind = Literal["counted", "counted with noise", "bounded", "assumed", "none"]
 Count = Annotated[int, Meta(ge=0)]
-Positive = Annotated[int, Meta(ge=1)]
+_Positive = Annotated[int, Meta(ge=1)]
 Amount = Annotated[float, Meta(ge=0)]
 Devices = Annotated[int, Meta(ge=1, le=10**9)]  # of a file, whose word for it nothing else bounds
 
@@ -61,13 +61,13 @@ class Noise(Struct, frozen=True, forbid_unknown_fields=True):
 
     epsilon: Annotated[float, Meta(gt=0)]
     unit: Literal["score", "device"]
-    honest: Positive
-    devices: Positive
+    honest: _Positive
+    devices: _Positive
     cells: Annotated[int, Meta(ge=2)]
     inflation: Amount
     spread: Amount
-    epochs: Annotated[tuple[Positive, ...], Meta(min_length=1)] = (1,)
-    cap: Positive | None = None
+    epochs: Annotated[tuple[_Positive, ...], Meta(min_length=1)] = (1,)
+    cap: _Positive | None = None
     simulated: bool = False
 
     def __str__(self) -> str:
@@ -134,7 +134,7 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
     rule: str = ""
     weight: Count | None = None
     pac_confidence: Annotated[float, Meta(gt=0, lt=1)] | None = None
-    bound: Positive | None = None
+    bound: _Positive | None = None
     test: Count | None = None
     losses: Count | None = None
     heard: tuple[str, ...] = ()

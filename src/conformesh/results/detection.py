@@ -19,7 +19,7 @@ from conformesh.kernels.ranks import MIXTURES
 from conformesh.results.certificate import Amount, Count
 from conformesh.results.encoding import SavedArray, SavedCost, aligned
 
-SHOWN = 10  # devices that are printed
+_SHOWN = 10  # devices that are printed
 
 
 class Detection(SavedArray, frozen=True, eq=False, tag_field="format", tag="conformesh-detection/1"):
@@ -166,11 +166,13 @@ class Detection(SavedArray, frozen=True, eq=False, tag_field="format", tag="conf
             kind=self.kind,
             claim=self.certificate.removeprefix(f"{self.kind}: "),
             rows=[fact for fact in facts if fact[1]],
-            parts=[html.fold(f"by device ({len(rows):,})", html.table(head, rows, right=head[1:]), len(rows) <= SHOWN)],
+            parts=[
+                html.fold(f"by device ({len(rows):,})", html.table(head, rows, right=head[1:]), len(rows) <= _SHOWN)
+            ],
         )
 
     def __repr__(self) -> str:
         """Return how many are flagged on each device."""
         head = f"Detection({self.flags:,} of {several(self.tests, 'test point')} flagged, {self.kind}; {self.cost})"
-        more = [f"... and {len(self.scores) - SHOWN:,} more devices"] if len(self.scores) > SHOWN else []
-        return "\n".join([head, *aligned(self._lines(SHOWN), left=1), *more])
+        more = [f"... and {len(self.scores) - _SHOWN:,} more devices"] if len(self.scores) > _SHOWN else []
+        return "\n".join([head, *aligned(self._lines(_SHOWN), left=1), *more])

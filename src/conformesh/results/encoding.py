@@ -29,16 +29,16 @@ from conformesh.results.certificate import Amount, Cost, Count
 from conformesh.scores import Score, saved_score
 from conformesh.scores.losses import Loss, get_loss
 
-DIGITS = 400  # of a numerator or a denominator in a file: more cannot come from a level, and would take long to read
+_DIGITS = 400  # of a numerator or a denominator in a file: more cannot come from a level, and would take long to read
 
 
-class CostFields(Struct, frozen=True, forbid_unknown_fields=True):
+class _CostFields(Struct, frozen=True, forbid_unknown_fields=True):
     """A `Cost` in a file: means over the devices; of a mesh also of everything sent."""
 
     rounds: Count
     numbers_per_device: Amount
     bits_per_device: Amount
-    sent: CostFields | None = None
+    sent: _CostFields | None = None
 
     def over(self, devices: int) -> Cost:
         """Return the cost in which every device has the mean."""
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     SavedCost = Cost
     SavedScore = Score
 else:
-    SavedCost = CostFields
+    SavedCost = _CostFields
     SavedScore = dict[str, Any]
 
 
@@ -217,7 +217,7 @@ def _decode(kind: Any, value: Any) -> Any:
 
 def _fraction(value: Any) -> Fraction:
     words = f"must be a number or a fraction such as '1/3', got {value!r:.60}"
-    if isinstance(value, str) and re.fullmatch(rf"[0-9]{{1,{DIGITS}}}(/[0-9]{{1,{DIGITS}}})?", value):
+    if isinstance(value, str) and re.fullmatch(rf"[0-9]{{1,{_DIGITS}}}(/[0-9]{{1,{_DIGITS}}})?", value):
         top, _, bottom = value.partition("/")
         if int(bottom or 1):
             return Fraction(int(top), int(bottom or 1))
@@ -259,7 +259,7 @@ def _revive(found: Any) -> None:
     """Turn names and means of a file back into scores, losses and costs, and words into infinities."""
     for name in found.__struct_fields__:
         value = getattr(found, name)
-        if isinstance(value, CostFields):
+        if isinstance(value, _CostFields):
             force_setattr(found, name, value.over(found.devices))
         elif name == "score" and isinstance(value, dict):
             force_setattr(found, name, _named(value, "score", lambda name, options: saved_score(str(name), options)))

@@ -271,7 +271,7 @@ class Evaluation(SavedArray, frozen=True, eq=False, tag_field="format", tag="con
         return f"coverage {self.coverage}, mean size {self.mean_size:.4g}, empty {self.empty:.1%}{one}"
 
 
-def evaluate_sets(
+def _evaluate_sets(
     score: Score,
     outputs: NDArray[Any],
     labels: NDArray[Any],
@@ -310,7 +310,7 @@ def evaluation_of(
     )
 
 
-def evaluate_intervals(
+def _evaluate_intervals(
     score: Score,
     outputs: NDArray[Any],
     labels: NDArray[Any],
@@ -367,7 +367,7 @@ def _same_length(outputs: NDArray[Any], labels: NDArray[Any], devices: ArrayLike
         raise ValueError("evaluate needs one label (and device) per row, got " + str(rows))
 
 
-class MeanLoss(Struct, frozen=True):
+class _MeanLoss(Struct, frozen=True):
     """The mean of some losses, with a 95 % interval.
 
     The interval is that of a normal mean, for which an imagined loss of 0 and one of the bound widen the spread: so
@@ -380,7 +380,7 @@ class MeanLoss(Struct, frozen=True):
     high: float
 
     @classmethod
-    def of(cls, losses: NDArray[np.float64], bound: float) -> MeanLoss:
+    def of(cls, losses: NDArray[np.float64], bound: float) -> _MeanLoss:
         """Return the mean of losses between 0 and `bound`."""
         n = len(losses)
         if not n:
@@ -412,11 +412,11 @@ class RiskEvaluation(SavedArray, frozen=True, eq=False, tag_field="format", tag=
         The loss of every row: what the evaluation is as an array.
     """
 
-    loss: MeanLoss
+    loss: _MeanLoss
     mean_size: float
     empty: float
-    per_device: dict[str, MeanLoss] = field(default_factory=dict)
-    per_group: dict[str, MeanLoss] = field(default_factory=dict)
+    per_device: dict[str, _MeanLoss] = field(default_factory=dict)
+    per_group: dict[str, _MeanLoss] = field(default_factory=dict)
     nominal: float | None = None
     row_losses: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
@@ -471,11 +471,11 @@ def risk_evaluation(
     sizes = sets.reshape(len(sets), -1).sum(axis=1)
     within = {} if devices is None else {name: devices == name for name in dict.fromkeys(devices.tolist())}
     return RiskEvaluation(
-        MeanLoss.of(losses, bound),
+        _MeanLoss.of(losses, bound),
         _mean(sizes),
         _mean(sizes == 0),
-        {name: MeanLoss.of(losses[rows], bound) for name, rows in within.items()},
-        {name: MeanLoss.of(losses[rows], bound) for name, rows in (groups or {}).items()},
+        {name: _MeanLoss.of(losses[rows], bound) for name, rows in within.items()},
+        {name: _MeanLoss.of(losses[rows], bound) for name, rows in (groups or {}).items()},
         nominal,
         losses,
     )

@@ -22,27 +22,29 @@ from conformesh.scores.centres import centre_name
 if TYPE_CHECKING:
     from conformesh.results.result import Result
 
-GROUP, SIDE, CENTRE, WEIGHT, CLASS = "group", "side", "centre", "weight", "class"
+GROUP, SIDE, CENTRE, _WEIGHT, _CLASS = "group", "side", "centre", "weight", "class"
 
 
-class LookupAxis(NamedTuple):
+class _LookupAxis(NamedTuple):
     """One kind of part: its name, and what has a threshold of its own."""
 
     kind: str
     names: tuple[str, ...]
 
 
-def axes_of(guarantee: Guarantee) -> tuple[LookupAxis, ...]:
+def axes_of(guarantee: Guarantee) -> tuple[_LookupAxis, ...]:
     """Return the kinds of parts in the order of a part's components."""
     axes = []
     if guarantee.groups is not None:
-        axes.append(LookupAxis(GROUP, guarantee.groups.part_names))
+        axes.append(_LookupAxis(GROUP, guarantee.groups.part_names))
     if guarantee.sides is not None:
-        axes.append(LookupAxis(SIDE, (LOWER, UPPER)))
+        axes.append(_LookupAxis(SIDE, (LOWER, UPPER)))
     if guarantee.centres is not None:
-        axes.append(LookupAxis(CENTRE, tuple(map(centre_name, range(len(guarantee.centres))))))
+        axes.append(_LookupAxis(CENTRE, tuple(map(centre_name, range(len(guarantee.centres))))))
     if guarantee.weighting is not None and guarantee.weighting.names:
-        axes.append(LookupAxis(CLASS if guarantee.weighting.class_weights else WEIGHT, (*guarantee.weighting.names,)))
+        axes.append(
+            _LookupAxis(_CLASS if guarantee.weighting.class_weights else _WEIGHT, (*guarantee.weighting.names,))
+        )
     return tuple(axes)
 
 
@@ -103,7 +105,7 @@ def limits_of(result: Result, rows: LookupRows) -> PredictionLimits:
             index.append(np.array([[0, 1]]))
         elif axis.kind == CENTRE:
             index.append(_per_row(_draws(guarantee, rows), rows.total, "inputs"))
-        elif axis.kind == WEIGHT:
+        elif axis.kind == _WEIGHT:
             index.append(_per_row(_by_weight(guarantee, rows), rows.total, "weight"))
         else:
             groups = guarantee.groups if axis.kind == GROUP else Groups(axis.names)
@@ -120,13 +122,13 @@ def limits_of(result: Result, rows: LookupRows) -> PredictionLimits:
     return PredictionLimits(values if values.ndim == 2 else values.reshape(1, 1), labelled, sided)
 
 
-def _refuse_unused(result: Result, rows: LookupRows, axes: Sequence[LookupAxis]) -> None:
+def _refuse_unused(result: Result, rows: LookupRows, axes: Sequence[_LookupAxis]) -> None:
     """Refuse what the thresholds do not depend on: who gives it expects that they do."""
-    member = CLASS if result.guarantee.groups is None else GROUP
+    member = _CLASS if result.guarantee.groups is None else GROUP
     settled = {axis.kind: result.is_settled(i) for i, axis in enumerate(axes)}
     who = "control" if result.controlled else "calibrate"
     for name, value, kind, maker in (
-        ("weight", rows.weight, WEIGHT, "test_weights"),
+        ("weight", rows.weight, _WEIGHT, "test_weights"),
         ("groups", rows.groups, member, "groups"),
         ("inputs", rows.inputs, CENTRE, "centres"),
     ):
@@ -134,7 +136,7 @@ def _refuse_unused(result: Result, rows: LookupRows, axes: Sequence[LookupAxis])
             continue
         if kind in settled:
             raise ValueError(f"this is a view of one {kind}, whose {result.what} serves all rows; leave {name}= out")
-        what = {WEIGHT: "test weight", CENTRE: "centre"}.get(kind, "group")
+        what = {_WEIGHT: "test weight", CENTRE: "centre"}.get(kind, "group")
         raise ValueError(f"{name}= is for thresholds by {what}, which {who}({maker}=...) finds")
 
 

@@ -16,8 +16,8 @@ from conformesh.scores.draws import Rng, generator_of
 
 SIZES = (1, 3, 10, 100, 1000)  # of label sets, the largest of each stratum: those of [Angelopoulos2021]
 STRATA = 5  # of numbers, with about equally many rows each
-SHOWN = 6  # parts of a direction
-FEW = 20  # different numbers that are strata of their own
+_SHOWN = 6  # parts of a direction
+_FEW = 20  # different numbers that are strata of their own
 CHUNK = 2**21  # numbers that are held at a time
 
 
@@ -35,7 +35,7 @@ def by_strata(
     array = as_array(values, what)
     if array.shape != hits.shape:
         raise ValueError(f"{what} must be one for each of {len(hits)} rows, got shape {array.shape}")
-    if bins is None and (array.dtype.kind not in "fiu" or len(np.unique(array)) <= FEW):
+    if bins is None and (array.dtype.kind not in "fiu" or len(np.unique(array)) <= _FEW):
         named = array.tolist()
         if gaps := [i for i, value in enumerate(named) if value is None or value != value]:  # noqa: PLR0124 - NaN
             raise ValueError(f"{what}: row {gaps[0]} has no value; leave these rows out or name them")
@@ -102,8 +102,8 @@ class Slab:
 
     def facts(self) -> list[tuple[str, str]]:
         """Return names and words of what a person wants to know first."""
-        more = f", ... ({len(self.direction):,} features)" if len(self.direction) > SHOWN else ""
-        v = ", ".join(f"{part:.3g}" for part in self.direction[:SHOWN])
+        more = f", ... ({len(self.direction):,} features)" if len(self.direction) > _SHOWN else ""
+        v = ", ".join(f"{part:.3g}" for part in self.direction[:_SHOWN])
         return [
             ("coverage", f"{self.coverage}, which had no part in finding it"),
             ("mass", f"{self.mass:.1%} of these rows"),

@@ -16,13 +16,13 @@ from conformesh.results.lookup import CENTRE, axes_of
 if TYPE_CHECKING:
     from conformesh.results.result import Answer, Result
 
-MOST = 20  # parts that the printed table shows
-SHORT = 5  # answers with too few examples that a warning names
-FEATURES = 6  # of a centre that are shown
+_MOST = 20  # parts that the printed table shows
+_SHORT = 5  # answers with too few examples that a warning names
+_FEATURES = 6  # of a centre that are shown
 # the facts of a certificate, which come first
 CERTIFIED = ("rank", "mean loss", "private", "about", "of", "byzantine", "weights", "epsilon", "assuming")
-CERTIFIED_SIDES = ("lower side", "upper side", "both")
-Fact = tuple[str, str]
+_CERTIFIED_SIDES = ("lower side", "upper side", "both")
+_Fact = tuple[str, str]
 
 
 def part_name(part: Sequence[str]) -> str:
@@ -43,7 +43,7 @@ def shortage(result: Result) -> str:
     if not short:
         return ""
     if result.guarantee.loss is not None and len(result.answers) == len(result.alphas):
-        return "; ".join(_short_risk(result, answer) for answer in short[:SHORT])
+        return "; ".join(_short_risk(result, answer) for answer in short[:_SHORT])
     if len(result.answers) == 1 and not short[0].part and isinstance(short[0].certificate.required_rank, int):
         (one,), certificate = short, short[0].certificate
         have = f"{one.examples} scores" if certificate.weight is None else f"scores that weigh {certificate.weight}"
@@ -51,8 +51,8 @@ def shortage(result: Result) -> str:
             f"alpha={float(one.alpha):g} needs rank {certificate.required_rank} but there are only {have}: the "
             "threshold is +inf and every prediction set holds all labels; use more scores or a larger alpha"
         )
-    named = [_short_name(result, answer) for answer in short[:SHORT]]
-    return f"too few scores, so that the {result.what} is +inf: {'; '.join(named)}{', ...' if short[SHORT:] else ''}"
+    named = [_short_name(result, answer) for answer in short[:_SHORT]]
+    return f"too few scores, so that the {result.what} is +inf: {'; '.join(named)}{', ...' if short[_SHORT:] else ''}"
 
 
 def _short_name(result: Result, answer: Answer) -> str:
@@ -105,12 +105,12 @@ def examples_in_words(result: Result) -> str:
     return f" with {many} {what}{'s' * (counts != {1})} {each}"
 
 
-def kinds_of(result: Result) -> list[str]:
+def _kinds_of(result: Result) -> list[str]:
     """Return the kinds of the answers' certificates, the strongest first."""
     return sorted({answer.certificate.kind for answer in result.answers}, key=[*KINDS].index)
 
 
-def facts(result: Result) -> list[Fact]:
+def facts(result: Result) -> list[_Fact]:
     """Return names and words of what a person wants to know first."""
     cost, method = result.cost, f"{result.method}, {_asked(result)}"
     sent = f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"
@@ -152,7 +152,7 @@ def _levels(result: Result) -> str:
     return ", ".join(f"{alpha:g}" for alpha in result.alphas)
 
 
-def _answer_facts(result: Result) -> list[Fact]:
+def _answer_facts(result: Result) -> list[_Fact]:
     """Return what is known of a single answer."""
     answer, certificate = result.answer, result.answer.certificate
     low, high = float(answer.thresholds.min()), answer.threshold
@@ -175,7 +175,7 @@ def _answer_facts(result: Result) -> list[Fact]:
     return [*lines, *_recorded(result)]
 
 
-def _recorded(result: Result) -> list[Fact]:
+def _recorded(result: Result) -> list[_Fact]:
     """Return what the method records and people want to know."""
     options, lines = result.recorded, []
     if "sums_by" in options:
@@ -188,10 +188,10 @@ def _recorded(result: Result) -> list[Fact]:
     return lines
 
 
-def _shared_facts(result: Result) -> list[Fact]:
+def _shared_facts(result: Result) -> list[_Fact]:
     """Return what several answers have in common."""
     groups, said = result.guarantee.groups, dict(result.answers[0].certificate.facts())
-    kinds = kinds_of(result)
+    kinds = _kinds_of(result)
     claim = f"{kinds[0]}: {KINDS[kinds[0]]}" if len(kinds) == 1 else f"{' or '.join(kinds)}, each answer says why"
     lines = [(f"{result.what}s", several(len(result), "answer")), ("guarantee", claim)]
     if groups is not None and groups.rule:
@@ -246,7 +246,7 @@ def _loss_name(result: Result) -> str:
     return "loss" if loss is None or loss.loss is None else str(loss.loss.name)
 
 
-def table(result: Result, most: int = MOST) -> list[list[str]]:
+def table(result: Result, most: int = _MOST) -> list[list[str]]:
     """Return thresholds in words: a line for each of the first parts, a column for each level, and a heading."""
     word, groups, axes = "risk" if result.controlled else "alpha", result.guarantee.groups, axes_of(result.guarantee)
     what = "part" if len(axes) != 1 else axes[0].kind
@@ -265,8 +265,8 @@ def table(result: Result, most: int = MOST) -> list[list[str]]:
 
 def _place(point: Sequence[float]) -> str:
     """Return where a centre is, in words; of many features the first."""
-    few = ", ".join(f"{x:.6g}" for x in point[:FEATURES])
-    return f"({few}{', ...' if len(point) > FEATURES else ''})"
+    few = ", ".join(f"{x:.6g}" for x in point[:_FEATURES])
+    return f"({few}{', ...' if len(point) > _FEATURES else ''})"
 
 
 def summary(result: Result) -> str:
@@ -285,7 +285,7 @@ def summary(result: Result) -> str:
         found = f"{result.what} {result.threshold:.6g} {where}, {result.answer.certificate.kind}"
         return f"Result({result.method}, {asked}{_chosen(result)}: {found}; {result.cost})"
     lines = aligned(table(result), left=1)
-    more = [f"... and {len(result.parts) - MOST:,} more"] if len(result.parts) > MOST else []
+    more = [f"... and {len(result.parts) - _MOST:,} more"] if len(result.parts) > _MOST else []
     groups = result.guarantee.groups
     rule = f", {groups.rule}: {GROUP_RULES[groups.rule]}" if groups is not None and groups.rule else ""
     head = f"Result({result.method} {where}{_chosen(result)}{rule}; {result.cost})"
@@ -296,11 +296,11 @@ def result_card(result: Result) -> str:
     """Return the HTML form: the certificate first, then the rest, then thresholds by device or by part."""
     from conformesh.plots import html
 
-    kinds = kinds_of(result)
+    kinds = _kinds_of(result)
     kind = result.certificate.kind if result.sides is not None else kinds[0] if len(kinds) == 1 else ""
     claim = KINDS[kind] if kind else f"certificates are {' or '.join(kinds)}, each says why"
     rows = [(name, text) for name, text in facts(result) if text and name not in ("guarantee", f"{result.what}s")]
-    rows.sort(key=lambda row: row[0] not in (*CERTIFIED, *CERTIFIED_SIDES))  # the rest stays as it is
+    rows.sort(key=lambda row: row[0] not in (*CERTIFIED, *_CERTIFIED_SIDES))  # the rest stays as it is
     if result.score is not None:
         rows.insert(-1, ("score", repr(result.score)))
     rows += [("note", note) for note in result.notes]

@@ -24,8 +24,8 @@ Task = Literal["classification", "regression"]
 Reads = Literal["probabilities", "logits"]
 
 LARGEST = 1.0 + 1e-6  # what counts as a probability: a softmax in float32 may end a few roundings above one
-SLACK = 1e-3  # how far probabilities may sum from one, and so their scores may exceed their bounds
-HINT = "use score 'logit' or apply softmax"
+_SLACK = 1e-3  # how far probabilities may sum from one, and so their scores may exceed their bounds
+_HINT = "use score 'logit' or apply softmax"
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Score(ABC):
         """Mark the numbers that this score cannot give."""
         low, high = self.bounds
         # Only probabilities may be off by a rounding; a residual below 0 is a signed one, however small.
-        slack = SLACK if self.task == "classification" else 0.0
+        slack = _SLACK if self.task == "classification" else 0.0
         return (scores < low - slack) | (scores > high + slack)
 
     def check_range(self, scores: Floats, who: str) -> None:
@@ -309,9 +309,9 @@ def refuse_row(who: str, table: Array, i: int) -> NoReturn:
     if outside.size:
         raise ValueError(
             f"score '{who}' needs probabilities between 0 and 1, got {outside[0]:.6g} in row {i} of outputs; "
-            f"these look like logits: {HINT}"
+            f"these look like logits: {_HINT}"
         )
     raise ValueError(
         f"score '{who}' needs probabilities that sum to 1 (within 0.001), row {i} of outputs sums to {row.sum():.6g}; "
-        f"these look like logits or unnormalised weights: {HINT}"
+        f"these look like logits or unnormalised weights: {_HINT}"
     )

@@ -26,9 +26,9 @@ from conformesh.common.random_streams import seed_of
 from conformesh.scores.draws import Rng, drawn_by_key, drawn_by_rng
 
 WHOLE = 2**16  # sum of the weights of an input at all centres: 16 bits leave 36 of the 52 exact ones for scores
-FAR = 1e150  # bandwidths; larger distances are cut here so that their squares stay finite
+_FAR = 1e150  # bandwidths; larger distances are cut here so that their squares stay finite
 CHUNK = 1 << 14  # rows whose weights are computed together: bounds memory, any value gives the same weights
-CENTRE = "centre"  # prefix of the part names, and the purpose of the draws of centres
+_CENTRE = "centre"  # prefix of the part names, and the purpose of the draws of centres
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +99,7 @@ class Centres:
         rows = self._rows(inputs)
         if keys is not None and rng is not None:
             raise ValueError("give rng or keys, not both: either says how centres are drawn")
-        uniforms = drawn_by_rng(rng, CENTRE, rows) if keys is None else drawn_by_key(0, CENTRE, keys, len(rows))
+        uniforms = drawn_by_rng(rng, _CENTRE, rows) if keys is None else drawn_by_key(0, _CENTRE, keys, len(rows))
         ends = np.cumsum(self.weights(rows), axis=1)
         below = ends <= np.floor(uniforms * WHOLE)[:, None]  # a whole number below 2^16
         return np.asarray(below.sum(axis=1))
@@ -114,7 +114,7 @@ class Centres:
         """Return squared distances in bandwidths, (rows, centres)."""
         with np.errstate(over="ignore"):
             apart = (rows[:, None, :] - self.points[None]) / (self.scales * self.bandwidth)
-        return np.asarray((np.clip(apart, -FAR, FAR) ** 2).sum(axis=2))
+        return np.asarray((np.clip(apart, -_FAR, _FAR) ** 2).sum(axis=2))
 
     def _weights(self, rows: Floats) -> Ints:
         distances = self._distances(rows)
@@ -193,4 +193,4 @@ def choose_centres(
 
 def centre_name(centre: int) -> str:
     """Return the name of the part of one centre."""
-    return f"{CENTRE} {centre}"
+    return f"{_CENTRE} {centre}"

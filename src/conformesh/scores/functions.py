@@ -28,8 +28,8 @@ from conformesh.scores.base import (
 )
 
 Function = Callable[[Any, Any], Any]
-CHECKED = 3  # rows of a call that are asked about again, alone
-ENDS = 4  # roundings by which ends of intervals move outwards
+_CHECKED = 3  # rows of a call that are asked about again, alone
+_ENDS = 4  # roundings by which ends of intervals move outwards
 
 
 def of_function(function: Function, *, intervals: Function | None = None, name: str | None = None) -> Score:
@@ -165,7 +165,7 @@ class IntervalFunctionScore(RegressionScore):
             )
         room = np.zeros(len(ends))
         known = np.isfinite(ends).all(axis=1)
-        room[known] = ENDS * np.spacing(np.abs(ends[known]).max(axis=1))
+        room[known] = _ENDS * np.spacing(np.abs(ends[known]).max(axis=1))
         return ends + np.stack([-room, room], axis=1)
 
     def options(self) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def _asked(called: str, function: Function | None, table: Array, labels: NDArray
     if not len(table):
         return np.empty(0)
     scores = _answer(called, function, table, labels)
-    for i in sorted({0, len(table) // 2, len(table) - 1})[:CHECKED]:
+    for i in sorted({0, len(table) // 2, len(table) - 1})[:_CHECKED]:
         alone = _answer(called, function, table[i : i + 1], labels[i : i + 1])[0]
         if alone == scores[i]:
             continue

@@ -25,8 +25,8 @@ from conformesh.common.names import unknown
 from conformesh.scores import LAC, as_score, get_score
 from conformesh.scores.base import ClassificationScore, Task, checked_table, labels_of, numeric, per_row
 
-NOISE = 1e-12  # of the bound: a rise, or a step out of range, that is only round-off
-NOT_MONOTONE = (
+_NOISE = 1e-12  # of the bound: a rise, or a step out of range, that is only round-off
+_NOT_MONOTONE = (
     "risk control needs losses that never rise as lambda grows. A price for the size of the set, and an error rate "
     "among answered examples only, do rise: control the loss without the price, or 'wrong and answered' instead"
 )
@@ -171,10 +171,10 @@ class Steps:
         starts, values = self._in_range(who)
         before = self._before(starts, values)
         rises = np.flatnonzero(values > before)
-        for at in rises[values[rises] > before[rises] + NOISE * self.bound].tolist():
+        for at in rises[values[rises] > before[rises] + _NOISE * self.bound].tolist():
             raise ValueError(
                 f"{who}, item {self.name(owner[at])}: the loss rises from {before[at]:g} to {values[at]:g} "
-                f"at lambda {self.lambdas[at]:g}; {NOT_MONOTONE}"
+                f"at lambda {self.lambdas[at]:g}; {_NOT_MONOTONE}"
             )
         for item in {*owner[rises].tolist()}:  # seldom: round-off
             own = slice(self.offsets[item], self.offsets[item + 1])
@@ -189,7 +189,7 @@ class Steps:
         low = np.zeros(len(self), dtype=bool)
         low[some] = np.isneginf(self.lambdas[first[some]])
         starts[low] = self.values[first[low]]
-        every, slack = np.concatenate([starts, self.values]), NOISE * self.bound
+        every, slack = np.concatenate([starts, self.values]), _NOISE * self.bound
         outside = np.flatnonzero(~((every >= -slack) & (every <= self.bound + slack)))
         if len(outside):
             item = int(np.concatenate([np.arange(len(self)), self._owner])[outside[0]])

@@ -46,7 +46,7 @@ class _Band(RegressionScore):
         empty = np.isneginf(below) | np.isneginf(above)
         if unit is not None:
             below, above = _scaled(below, unit), _scaled(above, unit)
-        return around(low, high, below, above, empty)
+        return _around(low, high, below, above, empty)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class AbsoluteResidual(_Band):
         """Return prediction -/+ threshold."""
         prediction = _predictions_of(self.name, outputs)
         t = per_row(self.name, "threshold", threshold, len(prediction))
-        return around(prediction, prediction, t, t, empty=t < 0.0)
+        return _around(prediction, prediction, t, t, empty=t < 0.0)
 
     def _band(self, outputs: ArrayLike) -> tuple[Floats, Floats, None]:
         prediction = _predictions_of(self.name, outputs)
@@ -138,7 +138,7 @@ class NormalisedResidual(_Band):
         prediction, scale = self._columns(outputs)
         t = per_row(self.name, "threshold", threshold, len(prediction))
         distance = _scaled(t, scale)
-        return around(prediction, prediction, distance, distance, empty=t < 0.0)
+        return _around(prediction, prediction, distance, distance, empty=t < 0.0)
 
     def _band(self, outputs: ArrayLike) -> tuple[Floats, Floats, Floats]:
         prediction, scale = self._columns(outputs)
@@ -194,7 +194,7 @@ class CQR(_Band):
         """Return lower quantile - threshold, upper quantile + threshold."""
         lower, upper, _ = self._band(outputs)
         t = per_row(self.name, "threshold", threshold, len(lower))
-        return around(lower, upper, t, t, empty=np.isneginf(t))
+        return _around(lower, upper, t, t, empty=np.isneginf(t))
 
     def _band(self, outputs: ArrayLike) -> tuple[Floats, Floats, None]:
         lower, upper = _pairs_of(self.name, outputs, "lower and upper quantile")
@@ -207,7 +207,7 @@ class CQR(_Band):
         return lower, upper, None
 
 
-def around(lower: Floats, upper: Floats, below: Floats, above: Floats, empty: Array) -> Floats:
+def _around(lower: Floats, upper: Floats, below: Floats, above: Floats, empty: Array) -> Floats:
     """Return the interval of every float y with computed ``lower - y <= below`` and ``y - upper <= above``.
 
     By the module's lemma the float after a distance moves its end outwards far enough.

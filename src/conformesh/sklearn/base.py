@@ -34,11 +34,18 @@ from conformesh.sklearn.rows import ALONE, Rows, rows_by_device, split_rows, tak
 from conformesh.table import Table, as_network
 
 AUTO = "auto"
-TRAINED = ("estimator_", "scale_estimator_", "scale_floor_", "_trained", "_training_digest")
-AGREED = ("result_", "table_", "network_", "score_", "_keywords", "_is_by_class")
-ROW_ARGUMENTS = ("groups", "inputs", "centres", "weight_bound", "test_weights", "columns")  # no options of an estimator
+_TRAINED = ("estimator_", "scale_estimator_", "scale_floor_", "_trained", "_training_digest")
+_AGREED = ("result_", "table_", "network_", "score_", "_keywords", "_is_by_class")
+_ROW_ARGUMENTS = (
+    "groups",
+    "inputs",
+    "centres",
+    "weight_bound",
+    "test_weights",
+    "columns",
+)  # no options of an estimator
 # Arguments of `conformesh.calibrate` that have another name here, because scikit-learn has a word for them.
-RENAMED = {"score": "nonconformity", "weight": "sample_weight", "labels": "y", "classes": "estimator"}
+_RENAMED = {"score": "nonconformity", "weight": "sample_weight", "labels": "y", "classes": "estimator"}
 
 
 class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
@@ -88,7 +95,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         """
         who = f"{type(self).__name__}.fit"
         self._check_estimator()
-        self._forget(*TRAINED, *AGREED)  # a threshold of the old model says nothing about the new one
+        self._forget(*_TRAINED, *_AGREED)  # a threshold of the old model says nothing about the new one
         if self._keeps_model():
             return self.calibrate(X, y, devices=devices, groups=groups)
         if rows_by_device(who, X, y, self.loss is not None) is not None:
@@ -168,7 +175,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         """
         who = f"{type(self).__name__}.calibrate"
         self._check_estimator()
-        self._forget(*AGREED)
+        self._forget(*_AGREED)
         if not getattr(self, "_trained", False):
             self.estimator_ = self._given(who)
         if sample_weight is None and not (weight_bound is None and test_weights is None):
@@ -220,14 +227,14 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
             raise TypeError(f"{name}: options must be a dict, got {type(self.options).__name__} {self.options!r:.40}")
         asked = {**(self.options or {}), **options}
         for key, value in asked.items():  # otherwise there would be two values for one thing
-            own = RENAMED.get(key, key)
+            own = _RENAMED.get(key, key)
             if own == key and key in self.get_params(deep=False):
                 raise TypeError(
                     f"{name}: options: {key!r} is a parameter of {name}; write {name}(..., {own}={value!r})"
                 )
             if own != key:
                 raise TypeError(f"{name}: options: {key!r} follows from {own!r}; leave it out")
-            if key in ROW_ARGUMENTS:
+            if key in _ROW_ARGUMENTS:
                 raise TypeError(f"{name}: options: {key!r} belongs to rows; give it to calibrate(X, y, ...)")
         # All of it is kept, so that another level is found in the same way even if parameters have changed since.
         asked |= {"method": self.method, "mixture": self.mixture, "rank_rule": self.rank_rule}

@@ -23,10 +23,10 @@ from conformesh.scores.base import Task
 from conformesh.sklearn.base import AUTO, MeshEstimator, is_fitted
 from conformesh.sklearn.rows import labels_of, rows_in
 
-SCALED = "normalised-residual"
-BANDED = ("cqr",)  # scores of a lower and an upper quantile
-FOLDS = 5  # in which residuals are predicted, by models that have not seen them, for the model of their scale
-FLOOR = 0.01  # of the mean residual: the least scale that a model trained here may predict
+_SCALED = "normalised-residual"
+_BANDED = ("cqr",)  # scores of a lower and an upper quantile
+_FOLDS = 5  # in which residuals are predicted, by models that have not seen them, for the model of their scale
+_FLOOR = 0.01  # of the mean residual: the least scale that a model trained here may predict
 
 
 class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scikit-learn has no types
@@ -121,7 +121,7 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
             return np.asarray(np.mean(each, axis=0))
         predicted = np.asarray(model.predict(X))
         if predicted.ndim == 2 and predicted.shape[1] == 2:
-            return np.asarray(predicted[:, 0] if self._score("predict").name == SCALED else predicted.mean(axis=1))
+            return np.asarray(predicted[:, 0] if self._score("predict").name == _SCALED else predicted.mean(axis=1))
         return predicted
 
     @explain_confidence
@@ -185,7 +185,7 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
 
     def _train(self, X: Any, y: Any, fit_params: Mapping[str, Any]) -> None:
         score, models = self._score("MeshRegressor.fit"), self._all()
-        banded = score.name in BANDED
+        banded = score.name in _BANDED
         if len(models) > 1 and not banded:
             raise ValueError(
                 f"MeshRegressor.fit: {len(models)} estimators are quantile models, for nonconformity='cqr', got "
@@ -194,12 +194,12 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         if banded and len(models) == 1:
             models = _at_quantiles(self.estimator, self._quantiles())
         fitted = tuple(clone(model).fit(X, y, **fit_params) for model in models)
-        if score.name == SCALED and self.scale_estimator is not None:
-            folds = max(2, min(FOLDS, rows_in(X)))
+        if score.name == _SCALED and self.scale_estimator is not None:
+            folds = max(2, min(_FOLDS, rows_in(X)))
             expected = cross_val_predict(clone(self.estimator), X, y, cv=folds, params=dict(fit_params))
             distances = np.abs(labels_of("MeshRegressor.fit", y, rows_in(X)) - expected)
             self.scale_estimator_ = clone(self.scale_estimator).fit(X, distances)
-            self.scale_floor_ = max(FLOOR * float(distances.mean()), float(np.finfo(np.float64).tiny))
+            self.scale_floor_ = max(_FLOOR * float(distances.mean()), float(np.finfo(np.float64).tiny))
         self.estimator_ = fitted if len(fitted) > 1 else fitted[0]
 
     def _quantiles(self) -> tuple[float, float]:
@@ -221,16 +221,16 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         """Return what the score reads: predictions, or pairs of them."""
         model = self._model(who)
         if isinstance(model, list | tuple):
-            if score.name not in BANDED or len(model) not in (2, 3):
+            if score.name not in _BANDED or len(model) not in (2, 3):
                 raise ValueError(
                     f"{len(model)} models are quantiles, lower and upper and perhaps a middle one, for "
                     f"nonconformity='cqr', got '{score.name}'"
                 )
             return np.stack([np.asarray(one.predict(X)) for one in model[:2]], axis=1)
-        if score.name == SCALED:
+        if score.name == _SCALED:
             return self._scaled(model, X, who)
         predicted = np.asarray(model.predict(X))
-        if score.name in BANDED and (predicted.ndim != 2 or predicted.shape[1] != 2):
+        if score.name in _BANDED and (predicted.ndim != 2 or predicted.shape[1] != 2):
             raise ValueError(
                 f"score '{score.name}' needs a lower and an upper quantile for each row, but {type(model).__name__} "
                 f"predicts shape {predicted.shape}; give a pair of fitted quantile models, or let fit train one such "
@@ -254,8 +254,8 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
             if predicted.ndim == 2 and predicted.shape[1] == 2:
                 return predicted
             raise ValueError(
-                f"score '{SCALED}' needs a scale for each prediction, but {type(model).__name__} predicts none; give a "
-                "second model as scale_estimator="
+                f"score '{_SCALED}' needs a scale for each prediction, but {type(model).__name__} predicts none; give "
+                "a second model as scale_estimator="
             )
         return np.stack([np.asarray(model.predict(X)), scale], axis=1)
 

@@ -21,7 +21,7 @@ from conformesh.files.memberships import Memberships
 from conformesh.table import Table
 
 ALONE = "0"  # the device of rows that name none
-Names = NDArray[np.str_]
+_Names = NDArray[np.str_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class Rows:
     """
 
     tables: list[Any]
-    owners: Names | None
+    owners: _Names | None
     names: tuple[str, ...]
     labels: NDArray[Any] | None = None
     groups: Memberships | None = None
@@ -170,7 +170,7 @@ def _column_names(who: str, X: Any, given: Any, what: str) -> list[str]:
     return []
 
 
-def _read_devices(who: str, X: Any, given: Any, count: int) -> Names:
+def _read_devices(who: str, X: Any, given: Any, count: int) -> _Names:
     check_index(X, given, "devices", "X")
     owners = as_array(given, f"{who}: devices")
     if owners.shape != (count,):
@@ -255,7 +255,7 @@ def rows_in(X: Any) -> int:
     return int(shape[0])
 
 
-def split_rows(owners: Names, share: Any, rng: np.random.RandomState) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def split_rows(owners: _Names, share: Any, rng: np.random.RandomState) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the rows that train and those that calibrate: of every device the same share, drawn, in their order.
 
     >>> owners = np.array(["a"] * 4 + ["b"] * 8)

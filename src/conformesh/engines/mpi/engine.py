@@ -54,7 +54,7 @@ from conformesh.protocols.messages import (
 from conformesh.results.certificate import Cost
 
 T = TypeVar("T")
-FORGOTTEN = 64  # shapes whose tables are kept
+_FORGOTTEN = 64  # shapes whose tables are kept
 
 
 class Mpi:
@@ -248,7 +248,7 @@ class Mpi:
         """Return the table of what the border hears, and one for what it answers; the same for every round."""
         key = (kind.str, columns)
         if key not in self._tables:
-            if len(self._tables) >= FORGOTTEN:
+            if len(self._tables) >= _FORGOTTEN:
                 self._tables.pop(next(iter(self._tables)))
             near = np.empty((len(self.halo.near) + len(self.halo.ghosts), columns), dtype=kind)
             self._tables[key] = (near, np.empty((len(self.halo.border), columns), dtype=kind))

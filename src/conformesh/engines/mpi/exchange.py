@@ -17,8 +17,8 @@ from conformesh.common.array_types import Array, Ints
 from conformesh.engines.mpi.halo import Halo
 from conformesh.protocols.messages import Packets
 
-STAMP = 8  # bytes; a segment is a multiple of that, so every number is aligned
-KEPT = 16  # shapes whose buffers are kept
+_STAMP = 8  # bytes; a segment is a multiple of that, so every number is aligned
+_KEPT = 16  # shapes whose buffers are kept
 
 
 class DifferentQuestions(RuntimeError):  # noqa: N818 - reads as a sentence where it is raised
@@ -132,7 +132,7 @@ class Exchange:
         """Return the buffers for rows of this shape; they are made once and used again."""
         key = (dtype.str, columns)
         if key not in self._buffers:
-            if len(self._buffers) >= KEPT:
+            if len(self._buffers) >= _KEPT:
                 self._buffers.pop(next(iter(self._buffers)))
             self._buffers[key] = self._both(dtype, columns, self._sent, self._heard)
         return self._buffers[key]
@@ -144,11 +144,11 @@ class Exchange:
 
     def _made(self, dtype: np.dtype[Any], columns: int, rows: list[int]) -> tuple[list[Any], list[Array], list[Array]]:
         width = columns * dtype.itemsize
-        sizes = [STAMP + _padded(count * width) for count in rows]
+        sizes = [_STAMP + _padded(count * width) for count in rows]
         room = np.zeros(sum(sizes), dtype=np.uint8)
         stamps, tables = [], []
         for start, count in zip(_starts(sizes), rows, strict=True):
-            begin = start + STAMP
+            begin = start + _STAMP
             stamps.append(room[start:begin].view(np.int64))
             tables.append(room[begin : begin + count * width].view(dtype).reshape(count, columns))
         return self._spec(room, sizes), stamps, tables
@@ -194,7 +194,7 @@ def _bytes(values: Array) -> NDArray[np.uint8]:
 
 
 def _padded(size: int) -> int:
-    return -(-size // STAMP) * STAMP
+    return -(-size // _STAMP) * _STAMP
 
 
 def _padding(size: int) -> NDArray[np.uint8]:

@@ -19,15 +19,15 @@ from conformesh.common.array_types import Ints
 from conformesh.graph.network import Network
 from conformesh.protocols.block import edges_of
 
-Rows = NDArray[np.int32]
+_Rows = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
-class HaloSlice:
+class _HaloSlice:
     """Some rows of a block, in compressed rows, and which of the block's directed edges are theirs."""
 
     indptr: Ints
-    indices: Rows
+    indices: _Rows
     edges: Ints
 
 
@@ -60,11 +60,11 @@ class Halo:
     sends: list[Ints]
     ghosts: Ints
     cuts: Ints
-    inner: HaloSlice
+    inner: _HaloSlice
     border: Ints
-    outer: HaloSlice
+    outer: _HaloSlice
     near: Ints
-    hearers: HaloSlice
+    hearers: _HaloSlice
 
     @classmethod
     def of(cls, network: Network, owners: Ints, rank: int) -> Halo:
@@ -92,7 +92,7 @@ class Halo:
         at_border = np.zeros(len(here), dtype=bool)
         at_border[border] = True
         left_out = at_border[receiver]
-        inner = HaloSlice(
+        inner = _HaloSlice(
             _starts(np.where(at_border, 0, degree)), _compact(columns[~left_out]), np.flatnonzero(~left_out)
         )
 
@@ -101,11 +101,11 @@ class Halo:
         place = np.full(len(here) + len(ghosts), -1, dtype=np.int64)
         place[near] = np.arange(len(near))
         place[len(here) :] = len(near) + np.arange(len(ghosts))
-        outer = HaloSlice(_starts(degree[border]), _compact(place[columns[left_out]]), np.flatnonzero(left_out))
+        outer = _HaloSlice(_starts(degree[border]), _compact(place[columns[left_out]]), np.flatnonzero(left_out))
 
         by_column = np.argsort(columns, kind="stable")  # stable: receivers stay ascending
         heard = np.bincount(columns, minlength=len(here) + len(ghosts))
-        hearers = HaloSlice(_starts(heard), _compact(receiver[by_column]), by_column)
+        hearers = _HaloSlice(_starts(heard), _compact(receiver[by_column]), by_column)
         return cls(here, peers.tolist(), sends, ghosts, cuts, inner, border, outer, near, hearers)
 
     @cached_property
@@ -137,5 +137,5 @@ def _starts(counts: Ints) -> Ints:
     return indptr
 
 
-def _compact(columns: Ints) -> Rows:
+def _compact(columns: Ints) -> _Rows:
     return np.ascontiguousarray(columns, dtype=np.int32)

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from conformesh.common.names import unknown
 from conformesh.graph.network import Network
 
-Owners = NDArray[np.int64]
+_Owners = NDArray[np.int64]
 
 
-def partition(network: Network, ranks: int, by: str = "auto") -> Owners:
+def partition(network: Network, ranks: int, by: str = "auto") -> _Owners:
     """Return the rank of every device, (devices,); every rank has at least one.
 
     `by` is a name of `PARTITIONS`, or "auto": METIS where it is installed, else RCM.
@@ -39,7 +39,7 @@ def partition(network: Network, ranks: int, by: str = "auto") -> Owners:
     return owners
 
 
-def _by_metis(network: Network, ranks: int) -> Owners:
+def _by_metis(network: Network, ranks: int) -> _Owners:
     """Cut few edges, by METIS: parts of about equally many devices and edges together."""
     pymetis = _pymetis()
     if pymetis is None:
@@ -50,7 +50,7 @@ def _by_metis(network: Network, ranks: int) -> Owners:
     return np.asarray(parts, dtype=np.int64)
 
 
-def _by_rcm(network: Network, ranks: int) -> Owners:
+def _by_rcm(network: Network, ranks: int) -> _Owners:
     """Number the devices so that neighbours are near (reverse Cuthill-McKee), and cut the row into equal parts."""
     from scipy.sparse.csgraph import reverse_cuthill_mckee
 
@@ -65,10 +65,10 @@ def _by_rcm(network: Network, ranks: int) -> Owners:
     return owners
 
 
-PARTITIONS: dict[str, Callable[[Network, int], Owners]] = {"metis": _by_metis, "rcm": _by_rcm}
+PARTITIONS: dict[str, Callable[[Network, int], _Owners]] = {"metis": _by_metis, "rcm": _by_rcm}
 
 
-def completed(owners: Owners, network: Network) -> Owners:
+def completed(owners: _Owners, network: Network) -> _Owners:
     """Give devices that nobody hosts (rank -1: no file has their scores) to the ranks that host the fewest."""
     owners = owners.copy()
     for device in np.flatnonzero(owners < 0):

@@ -15,11 +15,11 @@ from conformesh.common.array_types import Ints
 from conformesh.lab.datasets.images import ImageData, Pixels, as_labels
 from conformesh.lab.datasets.pickles import read_pickled
 
-SIDE, CHANNELS = 32, 3
+_SIDE, _CHANNELS = 32, 3
 
 
 @dataclass(frozen=True)
-class ArchiveLayout:
+class _ArchiveLayout:
     """The files of one kind of CIFAR, and what the labels are called in them."""
 
     train: tuple[str, ...]
@@ -28,15 +28,15 @@ class ArchiveLayout:
     classes: int
 
 
-LAYOUTS = {
-    "cifar100": ArchiveLayout(("train",), "test", "fine_labels", 100),
-    "cifar10": ArchiveLayout(tuple(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "labels", 10),
+_LAYOUTS = {
+    "cifar100": _ArchiveLayout(("train",), "test", "fine_labels", 100),
+    "cifar10": _ArchiveLayout(tuple(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "labels", 10),
 }
 
 
 def read_cifar(path: Path, kind: str) -> ImageData:
     """Read CIFAR of that kind, `cifar100` or `cifar10`, from its folder or its archive; the test set is held out."""
-    layout = LAYOUTS[kind]
+    layout = _LAYOUTS[kind]
     names = (*layout.train, layout.test)
     files = _from_folder(path, names) if path.is_dir() else _from_archive(path, names)
     parts = [_part(files[name], layout, f"{path}, {name}") for name in names]
@@ -51,7 +51,7 @@ def read_cifar(path: Path, kind: str) -> ImageData:
     )
 
 
-def _part(data: bytes, layout: ArchiveLayout, name: str) -> tuple[Pixels, Ints]:
+def _part(data: bytes, layout: _ArchiveLayout, name: str) -> tuple[Pixels, Ints]:
     found = read_pickled(data, name)
     for key in ("data", layout.labels):
         if key not in found:
@@ -61,11 +61,11 @@ def _part(data: bytes, layout: ArchiveLayout, name: str) -> tuple[Pixels, Ints]:
 
 def _images(rows: Any, name: str) -> Pixels:
     """From rows with first all red, then all green, then all blue values to (images, height, width, channels)."""
-    width = CHANNELS * SIDE * SIDE
+    width = _CHANNELS * _SIDE * _SIDE
     if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != width:
         got = f"{rows.dtype} of shape {rows.shape}" if isinstance(rows, np.ndarray) else type(rows).__name__
         raise ValueError(f"{name}: 'data' must be uint8 of shape (images, {width}), got {got}")
-    return np.ascontiguousarray(rows.reshape(-1, CHANNELS, SIDE, SIDE).transpose(0, 2, 3, 1))
+    return np.ascontiguousarray(rows.reshape(-1, _CHANNELS, _SIDE, _SIDE).transpose(0, 2, 3, 1))
 
 
 def _from_folder(folder: Path, names: Sequence[str]) -> dict[str, bytes]:

@@ -50,15 +50,15 @@ def _cifar(kind: str) -> Callable[[Path, str], ImageData]:
     return read
 
 
-CIFAR = "https://www.cs.toronto.edu/~kriz"
+_CIFAR = "https://www.cs.toronto.edu/~kriz"
 DATASETS: dict[str, _Dataset] = {
     "cifar100": _Dataset(
-        Source("cifar-100-python.tar.gz", f"{CIFAR}/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),
+        Source("cifar-100-python.tar.gz", f"{_CIFAR}/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),
         _cifar("cifar100"),
         "cifar-100-python",
     ),
     "cifar10": _Dataset(
-        Source("cifar-10-python.tar.gz", f"{CIFAR}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),
+        Source("cifar-10-python.tar.gz", f"{_CIFAR}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),
         _cifar("cifar10"),
         "cifar-10-batches-py",
     ),

@@ -16,7 +16,7 @@ from conformesh.common.random_streams import Rng, seed_of, stream
 
 TRAINING = 80  # images for the classifier, equally many of each digit
 LEAST = 3  # images that every device has: one to calibrate with, two to test on
-UNEVENNESS = 0.5  # concentration of the Dirichlet draws; smaller is more uneven
+_UNEVENNESS = 0.5  # concentration of the Dirichlet draws; smaller is more uneven
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,7 @@ def _spread(labels: Ints, devices: int, seed: int) -> tuple[Ints, ...]:
     home = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
         of_label = np.flatnonzero(labels == label)
-        home[of_label] = rng.choice(devices, size=len(of_label), p=rng.dirichlet(np.full(devices, UNEVENNESS)))
+        home[of_label] = rng.choice(devices, size=len(of_label), p=rng.dirichlet(np.full(devices, _UNEVENNESS)))
     sizes = np.bincount(home, minlength=devices)
     while sizes.min() < LEAST:
         giver, taker = int(sizes.argmax()), int(sizes.argmin())

@@ -17,7 +17,7 @@ from conformesh import __version__
 Observer = Callable[[int, int | None], None]  # bytes so far, bytes in all where the server says
 
 CHUNK = 1 << 20
-TIMEOUT = 30.0  # seconds without a byte
+_TIMEOUT = 30.0  # seconds without a byte
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def _receive(url: str, out: BinaryIO, observer: Observer | None) -> str:
     digest, done = hashlib.md5(usedforsecurity=False), 0
     request = urllib.request.Request(url, headers={"User-Agent": f"conformesh/{__version__}"})
     answer: Any
-    with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+    with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
         length = answer.headers.get("Content-Length")
         total = int(length) if length else None
         while chunk := answer.read(CHUNK):

@@ -1,6 +1,6 @@
 """Who holds which row: the ways to spread labelled examples over devices.
 
-A way is a function from a `Spread` to the device of each row, and a line in `PARTITIONS`.
+A way is a function from a `_Spread` to the device of each row, and a line in `PARTITIONS`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from conformesh.common.names import unknown
 from conformesh.common.random_streams import Rng, seed_of, stream
 
 
-class Spread(NamedTuple):
+class _Spread(NamedTuple):
     """What a partition starts from."""
 
     labels: Ints
@@ -30,7 +30,7 @@ class Spread(NamedTuple):
 class _Partition(NamedTuple):
     """A way to spread rows: the function, and one line for help pages."""
 
-    spread: Callable[[Spread], Ints]
+    spread: Callable[[_Spread], Ints]
     summary: str
 
 
@@ -77,7 +77,7 @@ def partition(
     if not 0.0 < concentration < np.inf:
         raise ValueError(f"concentration must be a positive finite number, got {concentration}")
     drawing = stream(seed_of(rng, seed), f"partition {kind}")
-    return PARTITIONS[kind].spread(Spread(own, number, known, concentration, drawing))
+    return PARTITIONS[kind].spread(_Spread(own, number, known, concentration, drawing))
 
 
 def split_rows(home: Ints, rows: int, *, seed: int = 0, rng: Rng | None = None) -> tuple[Ints, Ints]:
@@ -123,7 +123,7 @@ def _at_least(what: str, number: int, least: int) -> int:
     return whole
 
 
-def _by_class(given: Spread) -> Ints:
+def _by_class(given: _Spread) -> Ints:
     """Give every device a block of consecutive classes; where blocks differ in size, the last devices have more."""
     if given.devices > given.classes:
         raise ValueError(
@@ -137,7 +137,7 @@ def _by_class(given: Spread) -> Ints:
     return home
 
 
-def _dirichlet(given: Spread) -> Ints:
+def _dirichlet(given: _Spread) -> Ints:
     """Deal out every class by shares of its own, drawn from a symmetric Dirichlet distribution."""
     shares = given.rng.dirichlet(np.full(given.devices, given.concentration), size=given.classes)
     home = np.empty(len(given.labels), np.int64)
@@ -147,7 +147,7 @@ def _dirichlet(given: Spread) -> Ints:
     return home
 
 
-def _iid(given: Spread) -> Ints:
+def _iid(given: _Spread) -> Ints:
     """Deal out shuffled rows in turn, so that sizes differ by at most one."""
     rows = len(given.labels)
     if given.devices > rows:

@@ -1,6 +1,6 @@
 """Pickles that can only hold data: numbers, text, containers and arrays of numbers.
 
-A pickle is a program, and loading one usually runs it. Here every name it asks for is looked up in `KNOWN`, whose
+A pickle is a program, and loading one usually runs it. Here every name it asks for is looked up in `_KNOWN`, whose
 entries only note what they are given; arrays are then built from their bytes. Anything else is refused by name.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-NUMBER = re.compile(r"b1|[iu][1248]|f[248]")
+_NUMBER = re.compile(r"b1|[iu][1248]|f[248]")
 
 
 class _Dtype:
@@ -27,7 +27,7 @@ class _Dtype:
         self.order = _text(state[1])
 
     def get(self) -> np.dtype[Any]:
-        if not NUMBER.fullmatch(self.code) or self.order not in ("=", "|", "<", ">"):
+        if not _NUMBER.fullmatch(self.code) or self.order not in ("=", "|", "<", ">"):
             raise pickle.UnpicklingError(f"an array must hold numbers, got dtype {self.code!r}")
         return np.dtype(self.order + self.code)
 
@@ -66,7 +66,7 @@ def _text(value: Any) -> str:
     return value.decode("latin1") if isinstance(value, bytes) else str(value)
 
 
-KNOWN: dict[tuple[str, str], Any] = {
+_KNOWN: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
     ("_codecs", "encode"): _bytes,
@@ -86,9 +86,9 @@ class _RefusedError(Exception):
 
 class _DataOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str, /) -> Any:
-        if (module, name) not in KNOWN:
+        if (module, name) not in _KNOWN:
             raise _RefusedError(f"{module}.{name}")
-        return KNOWN[module, name]
+        return _KNOWN[module, name]
 
 
 def read_pickled(data: bytes, name: str) -> dict[str, Any]:

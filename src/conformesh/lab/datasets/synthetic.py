@@ -23,10 +23,10 @@ from conformesh.common.array_types import Floats
 from conformesh.common.random_streams import Rng, seed_of, stream
 from conformesh.files.model_outputs import ModelOutputs
 
-MODEL = 7  # key of the classes: every seed draws its examples from the same model
-FEATURES = 24
-GROUP = 5  # classes that are alike
-GRID = 2.0**20  # logits are multiples of its inverse, about float32: rounding hides by how little machines differ
+_MODEL = 7  # key of the classes: every seed draws its examples from the same model
+_FEATURES = 24
+_GROUP = 5  # classes that are alike
+_GRID = 2.0**20  # logits are multiples of its inverse, about float32: rounding hides by how little machines differ
 
 
 class _Difficulty(NamedTuple):
@@ -69,7 +69,7 @@ def difficulty_of(classes: int) -> _Difficulty:
 
 
 def _drawn(rows: int, classes: int, seed: int, hard: _Difficulty) -> ModelOutputs:
-    model = stream(MODEL, "synthetic model", classes)
+    model = stream(_MODEL, "synthetic model", classes)
     vectors = _class_vectors(model, classes, hard.similarity)
     pull = 1.0 + hard.class_spread * model.standard_normal(classes)
     bias = hard.bias_spread * model.standard_normal(classes)
@@ -77,16 +77,16 @@ def _drawn(rows: int, classes: int, seed: int, hard: _Difficulty) -> ModelOutput
     labels = draw.permutation(np.arange(rows) % classes)
     closeness = np.maximum(0.0, pull[labels] + hard.example_spread * draw.standard_normal(rows))
     certainty = np.exp(hard.certainty_spread * draw.uniform(-1.0, 1.0, rows))
-    features = closeness[:, None] * vectors[labels] + hard.noise * draw.standard_normal((rows, FEATURES))
+    features = closeness[:, None] * vectors[labels] + hard.noise * draw.standard_normal((rows, _FEATURES))
     logits = hard.scale * certainty[:, None] * (features @ vectors.T) + bias
     names = tuple(map(str, range(classes)))
-    values = np.rint(logits * GRID) / GRID
+    values = np.rint(logits * _GRID) / _GRID
     return ModelOutputs(values, labels, "logits", f"synthetic ({classes} classes)", names, synthetic=True)
 
 
 def _class_vectors(rng: np.random.Generator, classes: int, similarity: float) -> Floats:
-    groups = -(-classes // GROUP)
-    common = rng.standard_normal((groups, FEATURES))[np.arange(classes) % groups]
-    vectors = np.sqrt(similarity) * common + np.sqrt(1.0 - similarity) * rng.standard_normal((classes, FEATURES))
+    groups = -(-classes // _GROUP)
+    common = rng.standard_normal((groups, _FEATURES))[np.arange(classes) % groups]
+    vectors = np.sqrt(similarity) * common + np.sqrt(1.0 - similarity) * rng.standard_normal((classes, _FEATURES))
     unit: Floats = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return unit

@@ -6,12 +6,12 @@ import math
 import re
 from dataclasses import dataclass
 
-TIMES = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
-RATES = {  # bits a second; a byte has eight
+_TIMES = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+_RATES = {  # bits a second; a byte has eight
     **{f"{prefix}bit": size for prefix, size in (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9))},
     **{f"{prefix}B": 8 * size for prefix, size in (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9))},
 }
-WORD = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]+)(?:/s|ps)?\s*")
+_WORD = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]+)(?:/s|ps)?\s*")
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Link:
         latency = bandwidth = None
         for word in words:
             number, unit = _split(word, text)
-            if unit in TIMES:
-                latency = number * TIMES[unit]
+            if unit in _TIMES:
+                latency = number * _TIMES[unit]
             else:
-                bandwidth = number * RATES[unit]
+                bandwidth = number * _RATES[unit]
         if latency is None or bandwidth is None:
             missing = "latency" if latency is None else "bandwidth"
             raise ValueError(f"a link needs a latency and a bandwidth, as in 100ms,1Mbit, got no {missing} in {text!r}")
@@ -51,26 +51,26 @@ class Link:
 
     def __str__(self) -> str:
         for unit in ("us", "ms", "s"):
-            if self.latency < 1000 * TIMES[unit] or unit == "s":
-                latency = f"{self.latency / TIMES[unit]:g}{unit}"
+            if self.latency < 1000 * _TIMES[unit] or unit == "s":
+                latency = f"{self.latency / _TIMES[unit]:g}{unit}"
                 break
         for unit in ("Gbit", "Mbit", "kbit", "bit"):
-            if self.bandwidth >= RATES[unit] or unit == "bit":
-                return f"{latency},{self.bandwidth / RATES[unit]:g}{unit}"
+            if self.bandwidth >= _RATES[unit] or unit == "bit":
+                return f"{latency},{self.bandwidth / _RATES[unit]:g}{unit}"
         raise AssertionError("unreachable")
 
 
 def _split(word: str, text: str) -> tuple[float, str]:
-    found = WORD.fullmatch(word)
+    found = _WORD.fullmatch(word)
     if found is None:
         raise ValueError(f"a link is LATENCY,BANDWIDTH, as in 100ms,1Mbit, got {word.strip()!r} in {text!r}")
     unit = found[2]
     for suffix in ("", "ps"):  # the pattern may have taken the s of Mbps for a part of the unit
-        if (plain := unit.removesuffix(suffix)) in TIMES or plain in RATES:
+        if (plain := unit.removesuffix(suffix)) in _TIMES or plain in _RATES:
             return _number(found[1], text), plain
-    close = next((known for known in (*TIMES, *RATES) if known.lower() == unit.lower()), None)
+    close = next((known for known in (*_TIMES, *_RATES) if known.lower() == unit.lower()), None)
     meant = f", did you mean {close!r}?" if close else ";"
-    raise ValueError(f"unknown unit {unit!r} in the link {text!r}{meant} known: {', '.join((*TIMES, *RATES))}")
+    raise ValueError(f"unknown unit {unit!r} in the link {text!r}{meant} known: {', '.join((*_TIMES, *_RATES))}")
 
 
 def _number(digits: str, text: str) -> float:

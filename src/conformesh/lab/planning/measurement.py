@@ -35,7 +35,7 @@ DRAWS = 4  # runs of a way on drawn scores, one for each shape; their mean is th
 FEW_SCORES = (
     20_000  # scores up to which there are so many draws; of more, runs differ by a few percent, and one is made
 )
-MOST_SCORES = 5_000_000  # scores that a plan draws: 40 MB, sorted in about half a second
+_MOST_SCORES = 5_000_000  # scores that a plan draws: 40 MB, sorted in about half a second
 
 
 def _normal(u: Floats) -> Floats:
@@ -57,9 +57,9 @@ def draw_scores(sizes: NDArray[np.int64], shape: str = ANY, seed: int = 0) -> li
     if shape != ANY and shape not in SHAPES:
         raise ValueError(unknown("shape", shape, (ANY, *SHAPES)))
     many = int(sizes.sum())
-    if many > MOST_SCORES:
+    if many > _MOST_SCORES:
         raise ValueError(
-            f"a plan draws at most {MOST_SCORES:,} scores, got {many:,} on {len(sizes):,} devices; give fewer scores "
+            f"a plan draws at most {_MOST_SCORES:,} scores, got {many:,} on {len(sizes):,} devices; give fewer scores "
             "per device, or simulate fewer devices"
         )
     rng, names = np.random.default_rng(seed), [*SHAPES] if shape == ANY else [shape]

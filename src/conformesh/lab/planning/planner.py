@@ -30,8 +30,8 @@ from conformesh.methods import Way, get_method, ways_of
 from conformesh.protocols.block import Block
 from conformesh.results.certificate import Kind
 
-Sort = Literal["time", "bytes", "rounds"]
-SORTS: tuple[Sort, ...] = ("time", "bytes", "rounds")
+_Sort = Literal["time", "bytes", "rounds"]
+SORTS: tuple[_Sort, ...] = ("time", "bytes", "rounds")
 KIND_ORDER: tuple[Kind, ...] = ("counted", "counted with noise", "bounded", "assumed", "none")
 
 COLUMNS = ("method", "guarantee", "server", "rounds", "numbers", "bytes", "largest", "time")  # of the table
@@ -102,7 +102,7 @@ class Row:
             in_time(self.seconds),
         ]
 
-    def price(self, sort: Sort) -> float:
+    def price(self, sort: _Sort) -> float:
         """Return what rows are sorted by."""
         return {"time": self.seconds, "bytes": self.cost.bits, "rounds": self.cost.rounds}[sort]
 
@@ -153,7 +153,7 @@ class Plan:
     draws: int
     alpha: float
     link: Link
-    sort: Sort
+    sort: _Sort
     required_rank: int
     rows: tuple[Row, ...]
     refused: dict[Way, str]
@@ -292,7 +292,7 @@ def plan(
     pac_confidence: Alpha | None = None,
     methods: Iterable[str] | None = None,
     options: Mapping[str, Any] | None = None,
-    sort: Sort = "time",
+    sort: _Sort = "time",
     guarantee: Kind = "none",
     shape: str = ANY,
     time_limit: float = TIME_LIMIT,

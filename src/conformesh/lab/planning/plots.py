@@ -24,12 +24,12 @@ class _Vertex(NamedTuple):
     sound: bool
 
 
-Lines = dict[Way, list[_Vertex]]
-LATENCIES = np.geomspace(1e-5, 10, 241)
-SIDES = (4, 6, 10, 16, 24)  # of networks of side^2 devices that are simulated, besides the one of the plan
-POINT_LIMIT = 2.0  # seconds that one run for a point of a line may take, so that a picture takes less than a minute
-DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 3)))
-TICKS: dict[str, tuple[list[float], list[str]]] = {
+_Lines = dict[Way, list[_Vertex]]
+_LATENCIES = np.geomspace(1e-5, 10, 241)
+_SIDES = (4, 6, 10, 16, 24)  # of networks of side^2 devices that are simulated, besides the one of the plan
+_POINT_LIMIT = 2.0  # seconds that one run for a point of a line may take, so that a picture takes less than a minute
+_DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 3)))
+_TICKS: dict[str, tuple[list[float], list[str]]] = {
     "latency of a link": ([1e-5, 1e-3, 1e-1, 10], ["10 us", "1 ms", "100 ms", "10 s"]),
     "devices": ([10, 30, 100, 300, 1000], ["10", "30", "100", "300", "1,000"]),
     "time": ([1e-3, 1, 60, 3600, 86_400, 31_557_600], ["1 ms", "1 s", "1 min", "1 h", "1 day", "1 year"]),
@@ -58,10 +58,12 @@ def draw_plan(path: Where, found: Plan, topology: str | None, options: Mapping[s
             here = found.where.network.devices if what == "devices" else found.link.latency
             if here > 0:
                 axes.axvline(here, color="#e4e4e4", linewidth=5, zorder=0)
-            axes.set_xticks(*TICKS[what])
+            axes.set_xticks(*_TICKS[what])
         longest = max((p.seconds for lines, _, _ in panels for points in lines.values() for p in points), default=1.0)
-        below = sum(at <= max(longest, 1.0) for at in TICKS["time"][0])  # a tick above all lines would stretch the axis
-        every[0].set_yticks(*(marks[:below] for marks in TICKS["time"]))
+        below = sum(
+            at <= max(longest, 1.0) for at in _TICKS["time"][0]
+        )  # a tick above all lines would stretch the axis
+        every[0].set_yticks(*(marks[:below] for marks in _TICKS["time"]))
         every[0].set_ylabel("time until every device has its threshold")
         handles = [mpl.lines.Line2D([], [], **style) for style in styles.values()]
         words = (
@@ -89,8 +91,8 @@ def _scores_each(found: Plan) -> int:
     return max(found.scores // found.where.network.devices, 1)
 
 
-def _by_latency(found: Plan) -> Lines:
-    at = [Link(float(latency), found.link.bandwidth) for latency in LATENCIES]
+def _by_latency(found: Plan) -> _Lines:
+    at = [Link(float(latency), found.link.bandwidth) for latency in _LATENCIES]
     return {
         row.way: [_Vertex(link.latency, row.cost.seconds(link), row.tier == 0) for link in at]
         for row in found.rows
@@ -98,11 +100,11 @@ def _by_latency(found: Plan) -> Lines:
     }
 
 
-def _by_devices(found: Plan, topology: str, options: Mapping[str, Any]) -> Lines:
+def _by_devices(found: Plan, topology: str, options: Mapping[str, Any]) -> _Lines:
     """Simulate networks of several sizes; the one of the plan is among them."""
     methods = [*dict.fromkeys(way.method for way in (*(row.way for row in found.rows), *found.refused))]
     plans = {found.where.network.devices: found}
-    for side in SIDES:
+    for side in _SIDES:
         if side * side not in plans:
             plans[side * side] = plan(
                 network_of_topology(topology, side * side),
@@ -111,9 +113,9 @@ def _by_devices(found: Plan, topology: str, options: Mapping[str, Any]) -> Lines
                 found.link,
                 methods=methods,
                 options=options,
-                time_limit=POINT_LIMIT,
+                time_limit=_POINT_LIMIT,
             )
-    lines: Lines = {}
+    lines: _Lines = {}
     for devices in sorted(plans):
         for row in plans[devices].rows:
             if _is_drawn(row):
@@ -130,13 +132,13 @@ def _styles(ways: Sequence[Way]) -> dict[Way, dict[str, Any]]:
         nth, grey = alike.index(way) if way in alike else 0, hues[way.method] == MUTED
         found[way] = {
             "color": hues[way.method],
-            "linestyle": DASHES[nth % len(DASHES)],
+            "linestyle": _DASHES[nth % len(_DASHES)],
             "linewidth": 1.0 if grey else 1.8,
         }
     return found
 
 
-def _draw_lines(axes: Any, lines: Lines, styles: Mapping[Way, dict[str, Any]]) -> None:
+def _draw_lines(axes: Any, lines: _Lines, styles: Mapping[Way, dict[str, Any]]) -> None:
     for way, points in lines.items():
         axes.plot([p.x for p in points], [p.seconds for p in points], **styles[way])
     for nth, (x, seconds, winner) in enumerate(_leaders(lines)):
@@ -152,7 +154,7 @@ def _draw_lines(axes: Any, lines: Lines, styles: Mapping[Way, dict[str, Any]]) -
     axes.set_axisbelow(True)
 
 
-def _leaders(lines: Lines) -> list[tuple[float, float, Way]]:
+def _leaders(lines: _Lines) -> list[tuple[float, float, Way]]:
     """Return the fastest of the sound ways, first and wherever it changes: x, seconds and who."""
     best: dict[float, tuple[float, Way]] = {}
     for way, points in lines.items():

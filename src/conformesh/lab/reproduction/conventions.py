@@ -51,11 +51,11 @@ from conformesh.protocols.q_dcp import Knobs, admm
 from conformesh.protocols.wire import Wire
 from conformesh.results.certificate import Certificate, Cost
 
-TIE = 1e-9  # at exact ties of ranks float noise would decide; the tie counts
+_TIE = 1e-9  # at exact ties of ranks float noise would decide; the tie counts
 
 
 @dataclass(frozen=True, eq=False)
-class Printed:
+class _Printed:
     """Thresholds (devices, draws, alphas) and the error term that went into them, (draws, alphas), if there is one."""
 
     thresholds: Floats
@@ -95,7 +95,7 @@ def q_dcp_released(
     s0: float | str = "average",
     epsilon0: float = 0.1,
     wire: int = 64,
-) -> Protocol[Printed]:
+) -> Protocol[_Printed]:
     """Run Q-DCP with self-loops, half the best c, and epsilon^(T) from the last iterate."""
     levels = given.released_levels(block)
     gamma = np.minimum(levels, 1.0)
@@ -122,7 +122,7 @@ def q_dcp_released(
         decay = math.exp(-0.5 * (rounds - 2) * math.log1p(rates[trial][1]))
         epsilon[trial, a] = math.sqrt(distance / (block.devices * mu)) * decay + bias_epsilon(n, mu, kappa, epsilon0)
     thresholds = np.broadcast_to(s.mean(axis=0) + epsilon, own.shape)
-    return Printed(np.where(levels > 1, np.inf, thresholds), epsilon)
+    return _Printed(np.where(levels > 1, np.inf, thresholds), epsilon)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +168,7 @@ def h_dcp_printed(
     bins: int = 1000,
     over: str = "outputs",
     wire: int = 64,
-) -> Protocol[Printed]:
+) -> Protocol[_Printed]:
     """Run H-DCP by the printed rule alone: its bound, nothing for rounding, full sets where no bin reaches the level.
 
     The levels span the range of the calibration `outputs`, as released (then the share asked for is that of a whole
@@ -189,13 +189,13 @@ def h_dcp_printed(
     levels = given.released_levels(block) if over == "outputs" else given.levels(block)
     thresholds = np.full((block.devices, block.trials, levels.shape[1]), np.inf)
     for trial, a in np.ndindex(levels.shape):
-        enough = cumulative[:, :, trial] >= levels[trial, a] + epsilon[trial] - TIE
+        enough = cumulative[:, :, trial] >= levels[trial, a] + epsilon[trial] - _TIE
         found = enough.any(axis=1)
         at = edges[trial, enough.argmax(axis=1)]
         if over == "outputs":
             at = _outputs_rounded_up(at, float(low[trial, 0]), float(width[trial, 0]))
         thresholds[found, trial, a] = at[found]
-    return Printed(thresholds, np.repeat(epsilon[:, None], levels.shape[1], axis=1))
+    return _Printed(thresholds, np.repeat(epsilon[:, None], levels.shape[1], axis=1))
 
 
 def _range(samples: WeightedScores, given: Conditions, over: str) -> Floats:
@@ -213,11 +213,11 @@ def _outputs_rounded_up(thresholds: Floats, low: float, width: float) -> Floats:
     With f rounded up to low + j width, 1 - f <= t holds from the first whole j >= (1 - t - low) / width on, that is
     for all f above the level before it.
     """
-    first = np.ceil((1 - thresholds - low) / width - TIE)
+    first = np.ceil((1 - thresholds - low) / width - _TIE)
     return np.nextafter(1 - (low + width * (first - 1)), -np.inf)
 
 
-def cp_released(block: Block, samples: WeightedScores, given: Conditions) -> Printed:
+def cp_released(block: Block, samples: WeightedScores, given: Conditions) -> _Printed:
     """Take the order statistic after the one of split conformal prediction."""
     ranks = _ranks(block, given.alphas, 1) + 1
     thresholds = np.full(ranks.shape, np.inf)
@@ -227,21 +227,21 @@ def cp_released(block: Block, samples: WeightedScores, given: Conditions) -> Pri
     return _everywhere(block, thresholds)
 
 
-def fcp_released(block: Block, samples: WeightedScores, given: Conditions) -> Printed:
+def fcp_released(block: Block, samples: WeightedScores, given: Conditions) -> _Printed:
     """Interpolate the pooled scores at a level rounded to a whole percent, as a t-digest's percentiles do."""
     levels = np.minimum(np.round(given.levels(block), 2), 1.0)
     found = [[np.quantile(samples.pooled(t), level) for level in row] for t, row in enumerate(levels)]
     return _everywhere(block, np.array(found))
 
 
-def fedcp_qq_published(block: Block, samples: WeightedScores, given: Conditions, *, server: int = 17) -> Printed:
+def fedcp_qq_published(block: Block, samples: WeightedScores, given: Conditions, *, server: int = 17) -> _Printed:
     """Take the 17th smallest of the devices' largest scores: the ranks that give the published row."""
     tops = np.sort(samples.extremes()[1], axis=0)[server - 1]
     return _everywhere(block, np.repeat(tops[:, None], len(given.alphas), axis=1))
 
 
-def _everywhere(block: Block, thresholds: Floats) -> Printed:
-    return Printed(np.broadcast_to(thresholds, (block.devices, *thresholds.shape)))
+def _everywhere(block: Block, thresholds: Floats) -> _Printed:
+    return _Printed(np.broadcast_to(thresholds, (block.devices, *thresholds.shape)))
 
 
 @dataclass(frozen=True)

@@ -36,33 +36,33 @@ from conformesh.lab.reproduction.grids import (
     over_values,
 )
 
-STEPS = tuple(float(step * decade) for decade in (10, 100, 1000, 10_000) for step in (1, 2, 5))  # of kappa and mu
-BINS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+_STEPS = tuple(float(step * decade) for decade in (10, 100, 1000, 10_000) for step in (1, 2, 5))  # of kappa and mu
+_BINS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 # --- why a case differs from what was published, where several experiments share the reason ---------------------------
 
-WRITTEN_Q = (
+_WRITTEN_Q = (
     "the published curves come from other conventions than the text's: self-loops in the graph, half the best c, an "
     "error term from the last iterate; the text's own converge sooner"
 )
-WRITTEN_H = (
+_WRITTEN_H = (
     "the error term grows with the largest n_k: with the text's n_k = 50 it is smaller than in the code, where n_k "
     "varies, and on the cycle that decides"
 )
-ANCHORED = (
+_ANCHORED = (
     "the regulariser holds the estimate at s₀, the average of the local quantiles, which is not within ε₀ of the "
     "pooled quantile: Assumption 4.1 is false on this data"
 )
-WIDE = f"{ANCHORED}; and the set size depends less on the graph, which has converged, than on K/n in the level"
-NARROW = f"{ANCHORED}. Coverage comes close to 0.9 without crossing it, because the K/n in the level grows with K"
-FULL_SETS = (
+_WIDE = f"{_ANCHORED}; and the set size depends less on the graph, which has converged, than on K/n in the level"
+_NARROW = f"{_ANCHORED}. Coverage comes close to 0.9 without crossing it, because the K/n in the level grows with K"
+_FULL_SETS = (
     "confidences crowd at 1: the required quantile lies within 0.003 of the largest score, less than the error terms "
     "of Q-DCP, so that its sets hold every label"
 )
-COARSE = "confidences crowd at 1, where the levels of a uniform quantiser are coarse"
+_COARSE = "confidences crowd at 1, where the levels of a uniform quantiser are coarse"
 
 
-def for_confidences(why: str) -> dict[str, str]:
+def _for_confidences(why: str) -> dict[str, str]:
     """Return the same remark for both variants with confidences."""
     return {"as-written, confidences": why, "as-released, confidences": why}
 
@@ -70,7 +70,7 @@ def for_confidences(why: str) -> dict[str, str]:
 # --- grids of one experiment ------------------------------------------------------------------------------------------
 
 
-def far_from_s0(case: Case) -> list[Point]:
+def _far_from_s0(case: Case) -> list[Point]:
     """Lay out a run per topology and level: each level has its own s0, a logit, with confidences (1 - alpha) / 2."""
     alphas = alphas_of(case)
     points = []
@@ -82,26 +82,26 @@ def far_from_s0(case: Case) -> list[Point]:
     return points + case.references(20, alphas)
 
 
-LOADS = tuple(4_000 * 2**i for i in range(12))  # bits: 4 kbit ... 8.2 Mbit
-WIDTHS = (16, 32, 64)  # bits of a number on the wire
-LEVELS_OF_LOADS = 1000  # M of H-DCP
-MOST_ROUNDS = 32_000  # long after Q-DCP has converged
+_LOADS = tuple(4_000 * 2**i for i in range(12))  # bits: 4 kbit ... 8.2 Mbit
+_WIDTHS = (16, 32, 64)  # bits of a number on the wire
+_LEVELS_OF_LOADS = 1000  # M of H-DCP
+_MOST_ROUNDS = 32_000  # long after Q-DCP has converged
 
 
-def over_loads(case: Case) -> list[Point]:
+def _over_loads(case: Case) -> list[Point]:
     """Lay out a run per method, width and load that makes at least one round; E-DCP stands at what it sent."""
     far_off = -10.0 if case.scores == "logits" else 0.45
     ways: dict[str, tuple[str, dict[str, Any], int]] = {  # line -> method, options, numbers in a message
         "Q-DCP 1": ("q-dcp", {"epsilon0": 0.1}, 1),
         "Q-DCP 2": ("q-dcp", {"epsilon0": 1e-4, "s0": far_off}, 1),
-        "H-DCP": ("h-dcp", {"bins": LEVELS_OF_LOADS}, LEVELS_OF_LOADS),
+        "H-DCP": ("h-dcp", {"bins": _LEVELS_OF_LOADS}, _LEVELS_OF_LOADS),
     }
     points = []
     for name, (method, options, numbers) in ways.items():
-        for width in case.thinned(WIDTHS):
-            for load in case.thinned(LOADS, keep=6):
+        for width in case.thinned(_WIDTHS):
+            for load in case.thinned(_LOADS, keep=6):
                 rounds = load // (numbers * width)
-                if 1 <= rounds <= (MOST_ROUNDS // 10 if case.quick else MOST_ROUNDS):
+                if 1 <= rounds <= (_MOST_ROUNDS // 10 if case.quick else _MOST_ROUNDS):
                     run = ExperimentRun(method, {**options, "rounds": rounds, "wire": width})
                     points.append(case.point(f"{name}, f = {width}", run, load))
     points += [point for point in case.references(20, (0.1,)) if point.line != "E-DCP"]
@@ -121,7 +121,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {  # line of the table -> metho
 }
 
 
-def every_method(case: Case) -> list[Point]:
+def _every_method(case: Case) -> list[Point]:
     """Lay out one run per method, on a star."""
     return [
         case.point(line, ExperimentRun(method, options, topology="star")) for line, (method, options) in METHODS.items()
@@ -149,7 +149,7 @@ _ENTRIES = (
                 "Assumption 4.1 is satisfied, so that no threshold falls below the required rank.", ranks_suffice()
             ),
         ),
-        remarks={"as-written": WRITTEN_Q, **for_confidences(FULL_SETS)},
+        remarks={"as-written": _WRITTEN_Q, **_for_confidences(_FULL_SETS)},
     ),
     # [Wen2025] Section 6.2, Figure 3. Assumption 4.1 is false; coverage falls below the level on star, torus and
     # complete graph, for the larger levels. That s0 is a logit: with confidences (1 - alpha) / 2 plays its part. 6 s.
@@ -158,7 +158,7 @@ _ENTRIES = (
         item="Figure 3",
         title="Q-DCP against the coverage level, Assumption 4.1 not satisfied",
         about="Q-DCP, T = 1500, κ = μ = 2000, ε₀ = 0.0001, s₀ = -8 - 20α (with confidences (1 - α)/2); K = 20.",
-        grid=far_from_s0,
+        grid=_far_from_s0,
         findings=(
             Finding(
                 "Q-DCP can fail to reach 1 - α, in particular on graphs with stronger connectivity.",
@@ -167,7 +167,7 @@ _ENTRIES = (
             Finding("The chain, which converges least, still covers.", covers("chain")),
         ),
         remarks={
-            "as-written": WRITTEN_Q,
+            "as-written": _WRITTEN_Q,
             "as-written, confidences": "scores in [0, 1] leave even the chain little way to go: it settles near s₀ too",
         },
     ),
@@ -184,7 +184,7 @@ _ENTRIES = (
             Finding("No threshold falls below the required rank.", ranks_suffice()),
             Finding("Sets are more conservative over graphs with lower connectivity.", denser_graphs_are_smaller()),
         ),
-        remarks={"as-written": WRITTEN_H, **for_confidences(COARSE)},
+        remarks={"as-written": _WRITTEN_H, **_for_confidences(_COARSE)},
     ),
     # [Wen2025] Section 6.4, Figure 5: f = 16, 32 and 64 bits a number; the load is T C with C = f for Q-DCP and M f for
     # H-DCP. Q-DCP setting 1 is efficient from some 10^4 bits on, setting 2 stays below 0.9; H-DCP covers at every load
@@ -196,7 +196,7 @@ _ENTRIES = (
         title="Coverage and set size against the communication load",
         about="Torus, α = 0.1; Q-DCP 1: ε₀ = 0.1, s₀ the average; Q-DCP 2: ε₀ = 0.0001, s₀ = -10 (with confidences "
         "0.45); H-DCP: M = 1000. Load = rounds x bits a device sends in a round.",
-        grid=over_loads,
+        grid=_over_loads,
         axis=Axis("bits sent by each device, T·C", log=True),
         findings=(
             Finding("With well-chosen hyper-parameters Q-DCP meets 0.9.", covers("Q-DCP 1, f = 32", "Q-DCP 1, f = 64")),
@@ -204,7 +204,7 @@ _ENTRIES = (
             Finding("With poorly chosen ones it misses 0.9, even at high precision.", misses("Q-DCP 2, f = 64")),
             Finding("H-DCP covers at every load.", covers("H-DCP, f = 16", "H-DCP, f = 32", "H-DCP, f = 64")),
         ),
-        remarks={"as-written": WRITTEN_Q, **for_confidences(FULL_SETS)},
+        remarks={"as-written": _WRITTEN_Q, **_for_confidences(_FULL_SETS)},
     ),
     # [Wen2025] Appendix B.1, Table 1. Published: Q-DCP .913 / 11.35, H-DCP .92 / 12.16, FCP .918 / 11.98, FedCP-QQ
     # .996 / 45.32. FedCP-QQ with its own best ranks gives .90 / 10.3: the published row is what the devices' largest
@@ -214,7 +214,7 @@ _ENTRIES = (
         item="Table 1",
         title="Every method on a star",
         about="Star, α = 0.1; Q-DCP: T = 1500, ε₀ = 0.1; H-DCP: T = 150, M = 1000; K = 20.",
-        grid=every_method,
+        grid=_every_method,
         axis=None,
         findings=(
             Finding(
@@ -224,7 +224,7 @@ _ENTRIES = (
             Finding("Every method covers 0.9.", covers("Q-DCP", "H-DCP", "FCP", "FedCP-QQ")),
         ),
         remarks={
-            **for_confidences(f"{COARSE} and H-DCP gives larger sets than FCP; {FULL_SETS}"),
+            **_for_confidences(f"{_COARSE} and H-DCP gives larger sets than FCP; {_FULL_SETS}"),
             "as-written": "FedCP-QQ chooses the best pair of ranks for its own guarantee, which assumes one "
             "distribution for all devices; its sets are then among the smallest. The published 45.32 labels are what "
             "the devices' largest scores and rank 17 of 20 give (the as-released row).",
@@ -247,7 +247,7 @@ _ENTRIES = (
             Finding("Graphs with weaker connectivity need more rounds.", converges_sooner()),
             Finding("Q-DCP is comparable to CP at convergence.", is_close_to("complete", "CP", 0.1)),
         ),
-        remarks={"as-written": WRITTEN_Q, **for_confidences(FULL_SETS)},
+        remarks={"as-written": _WRITTEN_Q, **_for_confidences(_FULL_SETS)},
     ),
     # [Wen2025] Appendix B.2, Figure 7, over the range of the published axis. Full sets until the bound falls below
     # alpha: a few rounds on the complete graph, hundreds on the chain. 5 s a case.
@@ -263,7 +263,7 @@ _ENTRIES = (
             Finding("Graphs with weaker connectivity need more rounds.", converges_sooner()),
             Finding("H-DCP ends close to the exact FCP.", is_close_to("complete", "FCP", 0.1)),
         ),
-        remarks={"as-written": WRITTEN_H, **for_confidences(COARSE)},
+        remarks={"as-written": _WRITTEN_H, **_for_confidences(_COARSE)},
     ),
     # [Wen2025] Appendix B.3, Figure 8. Near CP on the well-connected graphs; full sets on the chain. n_k is 10 on
     # average, so that K/n = 0.1. 60 s a case.
@@ -280,7 +280,7 @@ _ENTRIES = (
                 "Assumption 4.1 is satisfied, so that no threshold falls below the required rank.", ranks_suffice()
             ),
         ),
-        remarks={"as-written": ANCHORED, "as-released": ANCHORED, **for_confidences(FULL_SETS)},
+        remarks={"as-written": _ANCHORED, "as-released": _ANCHORED, **_for_confidences(_FULL_SETS)},
     ),
     # [Wen2025] Appendix B.3, Figure 9. The exact FCP sets, but on the chain, where 3000 rounds are not enough. 60 s.
     Experiment(
@@ -295,8 +295,8 @@ _ENTRIES = (
             Finding("On the complete graph the sets are those of the exact FCP.", is_close_to("complete", "FCP", 0.1)),
         ),
         remarks={
-            "as-written": WRITTEN_H,
-            **for_confidences(f"{COARSE}, and with K/n = 0.1 the required level is 0.99"),
+            "as-written": _WRITTEN_H,
+            **_for_confidences(f"{_COARSE}, and with K/n = 0.1 the required level is 0.99"),
         },
     ),
     # [Wen2025] Appendix B.3, Figure 10. Coverage at least 0.9 for every K; the mean spectral gap rises from 0.44 to
@@ -314,7 +314,7 @@ _ENTRIES = (
             Finding("With ε₀ = 1 coverage is at least 0.9 for every K.", covers("Q-DCP")),
             Finding("With ε₀ = 1 Assumption 4.1 is satisfied for every K.", ranks_suffice("Q-DCP")),
         ),
-        remarks={"as-written": WIDE, "as-released": WIDE, **for_confidences(FULL_SETS)},
+        remarks={"as-written": _WIDE, "as-released": _WIDE, **_for_confidences(_FULL_SETS)},
     ),
     # [Wen2025] Appendix B.3, Figure 11. As Figure 10, but coverage falls below 0.9 as K grows. 10 s a case.
     Experiment(
@@ -330,7 +330,7 @@ _ENTRIES = (
             Finding("With ε₀ = 0.1 coverage misses 0.9 as K grows.", misses("Q-DCP")),
             Finding("With ε₀ = 0.1 Assumption 4.1 is violated as K grows larger.", ranks_fall_short("Q-DCP")),
         ),
-        remarks={"as-written": NARROW, "as-released": NARROW, **for_confidences(FULL_SETS)},
+        remarks={"as-written": _NARROW, "as-released": _NARROW, **_for_confidences(_FULL_SETS)},
     ),
     # [Wen2025] Appendix B.4, Figure 12. Larger sets for small kappa (a blurred loss) and for large kappa (slow
     # convergence). 2 s a case.
@@ -339,10 +339,10 @@ _ENTRIES = (
         item="Figure 12",
         title="Q-DCP against its smoothness κ",
         about="Torus, α = 0.1, T = 1000, μ = 2000, ε₀ = 0.1, s₀ the average of the local quantiles.",
-        grid=over_values("q-dcp", {"rounds": 1000, "epsilon0": 0.1}, "kappa", (1.0, 2.0, 5.0, *STEPS), ("torus",)),
+        grid=over_values("q-dcp", {"rounds": 1000, "epsilon0": 0.1}, "kappa", (1.0, 2.0, 5.0, *_STEPS), ("torus",)),
         axis=Axis("smoothness κ", log=True),
         findings=(Finding("Small κ and large κ both lead to inefficient sets.", is_u_shaped("torus")),),
-        remarks={"as-written": WRITTEN_Q, **for_confidences(FULL_SETS)},
+        remarks={"as-written": _WRITTEN_Q, **_for_confidences(_FULL_SETS)},
     ),
     # [Wen2025] Appendix B.4, Figure 13. Larger sets for small mu, for which T = 1000 is too few. 2 s a case.
     Experiment(
@@ -350,10 +350,10 @@ _ENTRIES = (
         item="Figure 13",
         title="Q-DCP against its regulariser μ",
         about="Torus, α = 0.1, T = 1000, κ = 2000, ε₀ = 0.1, s₀ the average of the local quantiles.",
-        grid=over_values("q-dcp", {"rounds": 1000, "epsilon0": 0.1}, "mu", STEPS, ("torus",)),
+        grid=over_values("q-dcp", {"rounds": 1000, "epsilon0": 0.1}, "mu", _STEPS, ("torus",)),
         axis=Axis("regulariser μ", log=True),
         findings=(Finding("A small μ converges slowly, which makes the sets conservative.", size_falls("torus")),),
-        remarks={"as-written": WRITTEN_Q, **for_confidences(FULL_SETS)},
+        remarks={"as-written": _WRITTEN_Q, **_for_confidences(_FULL_SETS)},
     ),
     # [Wen2025] Appendix B.4, Figure 14. Coverage holds for small mu and is lost for large mu, where the estimate hardly
     # leaves s0. 2 s a case.
@@ -362,7 +362,7 @@ _ENTRIES = (
         item="Figure 14",
         title="Q-DCP against its regulariser μ, poor s₀ and ε₀",
         about="Torus, α = 0.1, T = 1000, κ = 2000, ε₀ = 0.0001, s₀ the least of the local quantiles.",
-        grid=over_values("q-dcp", {"rounds": 1000, "epsilon0": 1e-4, "s0": "min"}, "mu", STEPS, ("torus",)),
+        grid=over_values("q-dcp", {"rounds": 1000, "epsilon0": 1e-4, "s0": "min"}, "mu", _STEPS, ("torus",)),
         axis=Axis("regulariser μ", log=True),
         findings=(
             Finding("Small μ covers, large μ keeps the solution at s₀ and does not.", covers_at_first_only("torus")),
@@ -375,7 +375,7 @@ _ENTRIES = (
         item="Figure 15",
         title="H-DCP against its quantisation levels M",
         about="α = 0.1, T = 150, η = 1; K = 20.",
-        grid=over_values("h-dcp", {"rounds": 150}, "bins", BINS),
+        grid=over_values("h-dcp", {"rounds": 150}, "bins", _BINS),
         axis=Axis("quantisation levels M", log=True),
         findings=(
             Finding("H-DCP covers for every M.", covers()),
@@ -384,7 +384,7 @@ _ENTRIES = (
                 finer_helps_where_connected(),
             ),
         ),
-        remarks={"as-written": WRITTEN_H, **for_confidences(COARSE)},
+        remarks={"as-written": _WRITTEN_H, **_for_confidences(_COARSE)},
     ),
     # [Wen2025] Appendix B.6, Figure 16: classes 0 to 6 on a device each, 7 and 8 together; a tenth of the rows
     # calibrates. Coverage is **below** 1 - alpha, .858 at 0.9: s0, the average of the local quantiles, is far below the
@@ -402,7 +402,7 @@ _ENTRIES = (
                 "Assumption 4.1 is satisfied, so that no threshold falls below the required rank.", ranks_suffice()
             ),
         ),
-        remarks={"as-written": ANCHORED, "as-released": ANCHORED},
+        remarks={"as-written": _ANCHORED, "as-released": _ANCHORED},
     ),
     # [Wen2025] Appendix B.6, Figure 17, with the devices of Figure 16. Coverage at least 1 - alpha, about .914 at 0.9
     # on the well-connected graphs. 2 s a case.

@@ -13,8 +13,8 @@ from conformesh.lab.sweeps.cells import MethodSpec, Solver, SweepCell
 from conformesh.lab.sweeps.sources import NetworkSpec, Options
 from conformesh.methods import PUBLISHED, get_method
 
-Variant = Literal["as-written", "as-released"]
-VARIANTS: tuple[Variant, ...] = ("as-written", "as-released")
+_Variant = Literal["as-written", "as-released"]
+VARIANTS: tuple[_Variant, ...] = ("as-written", "as-released")
 KINDS: tuple[Kind, ...] = ("logits", "confidences")
 ALPHA = 0.1
 QUICK_DRAWS = 2
@@ -38,7 +38,7 @@ class Case:
     """Which version of an experiment to lay out: whose conventions, which scores, how many draws, how fine a grid."""
 
     experiment: str
-    variant: Variant
+    variant: _Variant
     scores: Kind
     source: ScoreSource
     draws: int = 10
@@ -108,7 +108,7 @@ class Point:
 
 
 def in_convention(
-    variant: Variant, scores: Kind, method: str, options: Mapping[str, Any]
+    variant: _Variant, scores: Kind, method: str, options: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
     """Return the method and options that a method of the paper becomes in the text's or the code's conventions."""
     if variant == "as-released":

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SCORES_IN_WORDS = {"logits": "scores 1 - logit", "confidences": "scores 1 - softmax confidence"}
-TITLES = {"coverage": "coverage", "excess": "coverage minus level", "size": "set size"}
-NEAR = 0.1  # how much of the coverage above and below its level the close-up shows
-CLOSE_TO_ZERO = 0.1  # labels: below this the size axis is linear, so that empty sets have a place
+_SCORES_IN_WORDS = {"logits": "scores 1 - logit", "confidences": "scores 1 - softmax confidence"}
+_TITLES = {"coverage": "coverage", "excess": "coverage minus level", "size": "set size"}
+_NEAR = 0.1  # how much of the coverage above and below its level the close-up shows
+_CLOSE_TO_ZERO = 0.1  # labels: below this the size axis is linear, so that empty sets have a place
 
 
 def draw(experiment: Experiment, scores: str, cases: dict[str, Curves], data: str, synthetic: bool, stem: Path) -> Path:
@@ -43,10 +43,10 @@ def draw(experiment: Experiment, scores: str, cases: dict[str, Curves], data: st
             for axis, measure in zip(row, measures, strict=True):
                 painter = _table if experiment.axis is None else _curves
                 painter(axis, experiment, curves, measure, theirs)
-                axis.set_title(f"{variant.replace('-', ' ')}: {TITLES[measure]}")
+                axis.set_title(f"{variant.replace('-', ' ')}: {_TITLES[measure]}")
         _legend(figure, axes[0, 0], bool(theirs))
         words = f"{experiment.item}. {experiment.title}"
-        figure.suptitle(f"{words}\n{data}, {SCORES_IN_WORDS[scores]}", x=0.01, ha="left", fontsize=10.5)
+        figure.suptitle(f"{words}\n{data}, {_SCORES_IN_WORDS[scores]}", x=0.01, ha="left", fontsize=10.5)
         if synthetic:
             _stamp(figure)
         # no date inside: the same numbers give the same file
@@ -144,7 +144,7 @@ def _scales(axis: Axes, experiment: Experiment, curves: Curves, measure: str) ->
         axis.set_ylabel("coverage - (1 - α)")
         axis.axhline(0, color=FAINT, linewidth=1, zorder=1)
         axis.set_xlim(0.05, 0.95)
-        axis.set_ylim(-NEAR, NEAR)
+        axis.set_ylim(-_NEAR, _NEAR)
         return
     if measure == "coverage":
         axis.set_ylabel("coverage on test rows")
@@ -178,7 +178,7 @@ def _size_scale(axis: Axes, curves: Curves, upright: bool = True) -> None:
         limits(low * 0.9, classes * 1.25)  # first: the limits found so far may be out of a logarithm's reach
         scale("log")
     else:
-        scale("symlog", linthresh=CLOSE_TO_ZERO, linscale=0.3)
+        scale("symlog", linthresh=_CLOSE_TO_ZERO, linscale=0.3)
         limits(-0.02, classes * 1.25)
     set_ticks(ticks, [f"{tick:g}" for tick in ticks])
     set_ticks([], [], minor=True)

@@ -12,7 +12,7 @@ from conformesh.lab.reproduction.experiment import ALPHA, Case, ExperimentRun, G
 
 TOPOLOGIES = ("chain", "cycle", "star", "torus", "complete")
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-SIZES = (20, 30, 40, 50, 60, 70, 80)  # devices of the random graphs
+_SIZES = (20, 30, 40, 50, 60, 70, 80)  # devices of the random graphs
 
 
 def alphas_of(case: Case) -> tuple[float, ...]:
@@ -62,7 +62,7 @@ def over_random_graphs(options: Mapping[str, Any]) -> Grid:
 
     def grid(case: Case) -> list[Point]:
         shortened, points = _shortened(case, options), []
-        for devices in case.thinned(SIZES):
+        for devices in case.thinned(_SIZES):
             for draw in range(case.draws):
                 run = ExperimentRun("q-dcp", shortened, devices, "erdos-renyi", draw=draw)
                 points.append(case.point("Q-DCP", run, devices))

@@ -14,7 +14,7 @@ from importlib.resources import files
 
 from conformesh.lab.reproduction.results import BAND
 
-DRAWS = 10
+_DRAWS = 10
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Published:
     coverage_std: float
     size: float
     size_std: float
-    draws: int = DRAWS
+    draws: int = _DRAWS
 
     @property
     def coverage_half(self) -> float:

@@ -13,7 +13,7 @@ from conformesh.lab.reproduction.experiment import Experiment
 from conformesh.lab.reproduction.results import Curves
 from conformesh.lab.reproduction.verdicts import JOINT_ERROR, Verdict
 
-CSS = """
+_CSS = """
 :root { color-scheme: light dark; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
 h1, h2 { line-height: 1.2; } h2 { margin-top: 3rem; border-top: 1px solid #8886; padding-top: 1.2rem; }
@@ -60,7 +60,7 @@ def write_report(path: Path, sections: Sequence[Section], provenance: Provenance
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width'><title>conformesh: the paper, reproduced</title>",
-        f"<style>{CSS}</style></head><body>",
+        f"<style>{_CSS}</style></head><body>",
         "<h1>Q-DCP and H-DCP: the published results, reproduced</h1>",
         _about(provenance),
         _overview(sections),

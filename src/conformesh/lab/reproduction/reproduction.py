@@ -25,7 +25,7 @@ from conformesh.lab.sweeps.provenance import machine
 if TYPE_CHECKING:
     import polars as pl
 
-DIGITS = 6  # of the committed tables
+_DIGITS = 6  # of the committed tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +122,7 @@ def _section(
 
     outputs = source.load()
     mine = summary.filter(pl.col("experiment") == experiment.name)
-    mine.with_columns(cs.float().round_sig_figs(DIGITS)).write_csv(folder / f"{experiment.name}.csv")
+    mine.with_columns(cs.float().round_sig_figs(_DIGITS)).write_csv(folder / f"{experiment.name}.csv")
     pictures: dict[str, Path] = {scores: folder / f"{experiment.name}-{scores}.png" for scores in request.scores}
     curves: dict[tuple[str, str], Curves] = {}
     verdicts: dict[tuple[str, str], Verdict] = {}

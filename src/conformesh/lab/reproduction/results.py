@@ -70,7 +70,7 @@ class Curves:
             yield line, x, self.at(line, x)
 
 
-CASE = ("experiment", "variant", "scores")
+_CASE = ("experiment", "variant", "scores")
 
 
 def summarise(rows: pl.DataFrame) -> pl.DataFrame:
@@ -80,7 +80,7 @@ def summarise(rows: pl.DataFrame) -> pl.DataFrame:
     def spread(column: str) -> pl.Expr:
         return pl.col(column).std(ddof=0).fill_null(0.0).alias(f"{column}_std")
 
-    return rows.group_by([*CASE, "line", "x"], maintain_order=True).agg(
+    return rows.group_by([*_CASE, "line", "x"], maintain_order=True).agg(
         pl.col("coverage").mean(),
         spread("coverage"),
         pl.col("size").mean(),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FULL_DRAWS = 10  # as in the paper
 COMPARED_DRAWS = 40  # where points are published: enough that the verdict on them does not hang on the seed
 SEED = 0  # unchosen
-DECIMALS = 1  # the code behind the figures rounds the mean set size of a draw to a tenth of a label
+_DECIMALS = 1  # the code behind the figures rounds the mean set size of a draw to a tenth of a label
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def rows_of(point: Point, found: pl.DataFrame) -> pl.DataFrame:
     case, cell, outputs = point.case, point.cell, point.case.source.load()
     size = found["size"].to_numpy()
     if case.variant == "as-released" and cell.method.name in CONVENTIONS:
-        size = np.round(size, DECIMALS)
+        size = np.round(size, _DECIMALS)
     each = zip(found["scores"], found["alpha"], found["devices"], strict=True)
     required = pl.Series([conformal_rank(n, alpha, devices) for n, alpha, devices in each], dtype=pl.Int64)
     return found.select(

@@ -23,10 +23,10 @@ from conformesh.lab.datasets.partition import partition
 from conformesh.lab.datasets.synthetic import synthetic_outputs
 from conformesh.lab.sweeps.sources import NetworkSpec
 
-Pair = tuple[Floats, Floats]
+_Pair = tuple[Floats, Floats]
 Kind = Literal["logits", "confidences"]
-Shares = Literal["equal", "random"]
-CALIBRATION = 0.1  # the share of all rows that calibrates, as in the paper
+_Shares = Literal["equal", "random"]
+_CALIBRATION = 0.1  # the share of all rows that calibrates, as in the paper
 
 DATA = {"cifar100": (10_000, 100), "pathmnist": (8_180, 9)}  # name -> rows and classes of its stand-in
 
@@ -98,7 +98,7 @@ class PaperScores:
 
     source: ScoreSource
     kind: Kind
-    shares: Shares
+    shares: _Shares
 
     def identity(self) -> dict[str, Any]:
         """Return all that decides the scores, with the content of the outputs instead of their place."""
@@ -129,10 +129,10 @@ class PaperDraw:
         How many labels there are.
     """
 
-    everything: Sequence[Pair]
-    taken: Sequence[Pair]
+    everything: Sequence[_Pair]
+    taken: Sequence[_Pair]
     output_range: tuple[float, float]
-    shares: Shares
+    shares: _Shares
     classes: int
 
     @property
@@ -199,7 +199,7 @@ class DeviceRows:
     def _choose(self, seed: int, number: int) -> Ints:
         """Return the rows that calibrate."""
         order = stream(seed, "calibration rows", number).permutation(self.rows)
-        n = round(CALIBRATION * self.rows)
+        n = round(_CALIBRATION * self.rows)
         if self.shares == "random":
             return order[:n]
         shares = np.full(self.devices, n // self.devices) + (np.arange(self.devices) < n % self.devices)
@@ -211,7 +211,7 @@ class DeviceRows:
                 )
         return np.concatenate(mine)
 
-    def _sorted(self, rows: NDArray[Any]) -> Pair:
+    def _sorted(self, rows: NDArray[Any]) -> _Pair:
         """Return the scores of all labels of some rows, and those of their true labels, both ascending."""
         return np.sort(self.table[rows], axis=None), np.sort(self.true[rows])
 

@@ -22,10 +22,10 @@ from conformesh.lab.reproduction.styles import REFERENCES
 
 JOINT_ERROR = 0.01  # how often chance alone may call any of all comparisons a difference
 COVERAGE_TOLERANCE, SIZE_TOLERANCE = 0.015, 0.12  # a point is called met within these, too; that decides nothing
-SLACK = 1e-9
-COVERAGE_GRAIN, SIZE_GRAIN = 5e-6, 5e-5  # half the last digit of what was read off the figures
-ROUNDED = 0.1 / math.sqrt(12)  # labels: the spread of rounding to a tenth, below which a spread of sizes says nothing
-MANY = 99.0  # standard errors; the words say "over" beyond
+_SLACK = 1e-9
+_COVERAGE_GRAIN, _SIZE_GRAIN = 5e-6, 5e-5  # half the last digit of what was read off the figures
+_ROUNDED = 0.1 / math.sqrt(12)  # labels: the spread of rounding to a tenth, below which a spread of sizes says nothing
+_MANY = 99.0  # standard errors; the words say "over" beyond
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Verdict:
 
     def _largest_gap(self) -> str:
         worst = max(self.matches, key=lambda match: match.errors - match.allowed)
-        errors = f"over {MANY:.0f}" if worst.errors > MANY else f"{worst.errors:.1f}"
+        errors = f"over {_MANY:.0f}" if worst.errors > _MANY else f"{worst.errors:.1f}"
         whose = " from as released" if self.stand_in else ""
         return f"largest gap{whose} {errors} standard errors, {worst.allowed:.1f} allowed"
 
@@ -181,16 +181,16 @@ def _matches(curves: Curves, points: list[Published], comparisons: int) -> list[
 def _match(theirs: Published, ours: Value, classes: int, comparisons: int) -> Match:
     size, size_half, size_std = (value / classes for value in (ours.size, ours.size_half, ours.size_std))
     coverage_gap, size_gap = abs(ours.coverage - theirs.coverage), abs(size - theirs.size)
-    inside = coverage_gap <= max(ours.coverage_half, theirs.coverage_half) + SLACK and (
-        size_gap <= max(size_half, theirs.size_half) + SLACK
+    inside = coverage_gap <= max(ours.coverage_half, theirs.coverage_half) + _SLACK and (
+        size_gap <= max(size_half, theirs.size_half) + _SLACK
     )
     near = coverage_gap <= COVERAGE_TOLERANCE and (
-        size_gap <= max(SIZE_TOLERANCE * theirs.size, theirs.size_half) + SLACK
+        size_gap <= max(SIZE_TOLERANCE * theirs.size, theirs.size_half) + _SLACK
     )
     draws = (ours.draws, theirs.draws)
     errors = max(
-        _errors(coverage_gap - COVERAGE_GRAIN, (ours.coverage_std, theirs.coverage_std), draws),
-        _errors(size_gap - SIZE_GRAIN, (size_std, theirs.size_std), draws, least=ROUNDED / classes),
+        _errors(coverage_gap - _COVERAGE_GRAIN, (ours.coverage_std, theirs.coverage_std), draws),
+        _errors(size_gap - _SIZE_GRAIN, (size_std, theirs.size_std), draws, least=_ROUNDED / classes),
     )
     allowed = -float(stdtrit(sum(draws) - 2, JOINT_ERROR / comparisons / 2))
     return Match(theirs, ours.coverage, size, inside, near, errors, allowed)

@@ -29,7 +29,7 @@ from conformesh.protocols.block import Answers
 from conformesh.results.certificate import Cost
 
 DECIDING = (*NUMBERS, "lab/sweeps/*.py")
-OF_COMPANY = {"certificate", "epsilon", "rounds", "bits"}  # what shows it
+_OF_COMPANY = {"certificate", "epsilon", "rounds", "bits"}  # what shows it
 
 
 class Solver(Protocol):
@@ -72,7 +72,7 @@ class MethodSpec:
         if entry.execution.has_independent_draws(make_options(self.name, requirement_in(dict(self.options))[1])):
             return True
         drawn = "seed" in entry.option_names()  # then every draw has its own seed
-        return not drawn and not OF_COMPANY & {*record}
+        return not drawn and not _OF_COMPANY & {*record}
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ RECORDS = {
     "gap": "the network's spectral gap with the best constant weights, which needs eigenvalues; only on request",
 }
 ON_REQUEST = ("count", "epsilon", "gap")  # not recorded where `record` is left out
-ROWS, CLASSES = 10_000, 100  # of the synthetic model
+_ROWS, _CLASSES = 10_000, 100  # of the synthetic model
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _scores(entry: FileScores | SyntheticScores | OutputScores, where: str, fold
             settings[name] = _existing(settings[name], f"{where}.{name}", folder)
     if isinstance(entry, OutputScores):
         _check_outputs(entry, where)
-        settings |= {"rows": entry.rows or ROWS, "classes": entry.classes or CLASSES}
+        settings |= {"rows": entry.rows or _ROWS, "classes": entry.classes or _CLASSES}
         settings["score_options"] = _sorted(settings["score_options"])
     return ScoreSpec(str(entry.__struct_config__.tag), _sorted(settings))
 

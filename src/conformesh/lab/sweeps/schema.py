@@ -6,27 +6,27 @@ from typing import Annotated, Any, get_args
 
 from msgspec import Meta, Struct, field, structs
 
-Whole = Annotated[int, Meta(ge=1)]
-Seed = Annotated[int, Meta(ge=0)]
-Share = Annotated[float, Meta(gt=0, le=1)]
-Text = Annotated[str, Meta(min_length=1)]
-Grid = dict[str, Annotated[list[Any], Meta(min_length=1)]]
+_Whole = Annotated[int, Meta(ge=1)]
+_Seed = Annotated[int, Meta(ge=0)]
+_Share = Annotated[float, Meta(gt=0, le=1)]
+_Text = Annotated[str, Meta(min_length=1)]
+_Grid = dict[str, Annotated[list[Any], Meta(min_length=1)]]
 
 
 class FileScores(Struct, tag_field="source", tag="file", forbid_unknown_fields=True, kw_only=True):
     """Scores from a file."""
 
-    file: Annotated[Text, Meta(description="a score file: CSV, Parquet or NPZ with device and score")]
+    file: Annotated[_Text, Meta(description="a score file: CSV, Parquet or NPZ with device and score")]
     calibration: Annotated[
-        Share, Meta(description="the share of its rows that each draw calibrates with; the others test")
+        _Share, Meta(description="the share of its rows that each draw calibrates with; the others test")
     ] = 1.0
 
 
 class SyntheticScores(Struct, tag_field="source", tag="synthetic", forbid_unknown_fields=True, kw_only=True):
     """Normal scores."""
 
-    per_device: Annotated[Seed, Meta(description="calibration scores of each device")] = 50
-    test_per_device: Annotated[Seed, Meta(description="test scores of each device")] = 0
+    per_device: Annotated[_Seed, Meta(description="calibration scores of each device")] = 50
+    test_per_device: Annotated[_Seed, Meta(description="test scores of each device")] = 0
     spread: Annotated[Annotated[float, Meta(ge=0)], Meta(description="standard deviation of the devices' means")] = 0.0
 
 
@@ -34,51 +34,51 @@ class OutputScores(Struct, tag_field="source", tag="outputs", forbid_unknown_fie
     """Scores of a model's outputs."""
 
     file: Annotated[
-        Text | None,
+        _Text | None,
         Meta(description="model outputs with labels (NPZ, CSV, Parquet); without, those of a synthetic model"),
     ] = None
-    labels: Annotated[Text | None, Meta(description="a file of labels, where they are not beside the outputs")] = None
-    rows: Annotated[Whole | None, Meta(description="examples of the synthetic model; 10,000 unless said otherwise")] = (
-        None
-    )
+    labels: Annotated[_Text | None, Meta(description="a file of labels, where they are not beside the outputs")] = None
+    rows: Annotated[
+        _Whole | None, Meta(description="examples of the synthetic model; 10,000 unless said otherwise")
+    ] = None
     classes: Annotated[
         Annotated[int, Meta(ge=2)] | None, Meta(description="its classes; 100 unless said otherwise")
     ] = None
-    score: Annotated[Text, Meta(description="a classification score")] = "lac"
+    score: Annotated[_Text, Meta(description="a classification score")] = "lac"
     score_options: Annotated[dict[str, Any], Meta(description="its options")] = {}
     partition: Annotated[
-        Text, Meta(description="who holds which rows, a name of PARTITIONS; device: what the file says")
+        _Text, Meta(description="who holds which rows, a name of PARTITIONS; device: what the file says")
     ] = "class"
     concentration: Annotated[Annotated[float, Meta(gt=0)], Meta(description="of the partition dirichlet")] = 0.5
     calibration: Annotated[
-        Share, Meta(description="the share of rows that each draw calibrates with; the others test")
+        _Share, Meta(description="the share of rows that each draw calibrates with; the others test")
     ] = 0.1
 
 
 class NetworkTable(Struct, forbid_unknown_fields=True, kw_only=True):
     """One kind of network, or several that differ in a list or a grid."""
 
-    topology: Annotated[Text | None, Meta(description="a name of TOPOLOGIES")] = None
-    graph: Annotated[Text | None, Meta(description="instead: a file with two device names a line")] = None
+    topology: Annotated[_Text | None, Meta(description="a name of TOPOLOGIES")] = None
+    graph: Annotated[_Text | None, Meta(description="instead: a file with two device names a line")] = None
     devices: Annotated[
-        Whole | list[Whole] | None,
+        _Whole | list[_Whole] | None,
         Meta(description="how many devices; a list is a network for each; by default those of the score file"),
     ] = None
     seeds: Annotated[
-        Seed | list[Seed] | None,
+        _Seed | list[_Seed] | None,
         Meta(description="seeds of a random topology; a list is a network for each; by default the sweep's seed"),
     ] = None
     redraw: Annotated[bool, Meta(description="a new random graph for every draw, of seed + d")] = False
     options: Annotated[dict[str, Any], Meta(description="options of the topology")] = {}
-    grid: Annotated[Grid, Meta(description="options with a list of values each: a network for every combination")] = {}
+    grid: Annotated[_Grid, Meta(description="options with a list of values each: a network for every combination")] = {}
 
 
 class MethodTable(Struct, forbid_unknown_fields=True, kw_only=True):
     """One method, or several that differ in a grid."""
 
-    name: Annotated[Text, Meta(description="a name of METHODS")]
+    name: Annotated[_Text, Meta(description="a name of METHODS")]
     options: Annotated[dict[str, Any], Meta(description="its options, and its mixture and rank_rule")] = {}
-    grid: Annotated[Grid, Meta(description="options with a list of values each: a method for every combination")] = {}
+    grid: Annotated[_Grid, Meta(description="options with a list of values each: a method for every combination")] = {}
 
 
 class SweepFile(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -98,12 +98,12 @@ class SweepFile(Struct, forbid_unknown_fields=True, kw_only=True):
     alphas: Annotated[Annotated[list[float | str], Meta(min_length=1)], Meta(description="the levels")] = field(
         default_factory=lambda: [0.1]
     )
-    draws: Annotated[Whole, Meta(description="how many draws of calibration scores")] = 1
-    seed: Annotated[Seed, Meta(description="draw d uses seed + d for all that is random in it")] = 0
+    draws: Annotated[_Whole, Meta(description="how many draws of calibration scores")] = 1
+    seed: Annotated[_Seed, Meta(description="draw d uses seed + d for all that is random in it")] = 0
     record: Annotated[
         list[str] | None, Meta(description="what to record; by default everything but count, epsilon and gap")
     ] = None
-    batch: Annotated[Whole, Meta(description="the most draws that ride along in one run of the simulator")] = 32
+    batch: Annotated[_Whole, Meta(description="the most draws that ride along in one run of the simulator")] = 32
 
 
 SOURCES = {str(kind.__struct_config__.tag): kind for kind in (FileScores, SyntheticScores, OutputScores)}

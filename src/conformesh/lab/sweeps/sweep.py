@@ -26,8 +26,8 @@ from conformesh.lab.sweeps.sources import digest_of_file, network_of
 if TYPE_CHECKING:
     import polars as pl
 
-GRID = ("network", "devices", "graph_seed", "redraw", "topology_options", "method", "options", "alpha")
-DIGITS = 6  # of the summary
+_GRID = ("network", "devices", "graph_seed", "redraw", "topology_options", "method", "options", "alpha")
+_DIGITS = 6  # of the summary
 
 
 def sweep(
@@ -134,7 +134,7 @@ def summary(rows: pl.DataFrame) -> pl.DataFrame:
 
     graph = pl.when(~pl.col("redraw")).then("graph_seed")  # none, where every draw had its own
     slack = (pl.col("counted_rank") - pl.col("required_rank")).alias("slack")
-    grouped = rows.with_columns(slack, graph.alias("graph_seed")).group_by(GRID, maintain_order=True)
+    grouped = rows.with_columns(slack, graph.alias("graph_seed")).group_by(_GRID, maintain_order=True)
     found = grouped.agg(
         pl.len().alias("draws"),
         pl.col("refused").is_not_null().sum().alias("refused"),
@@ -143,7 +143,7 @@ def summary(rows: pl.DataFrame) -> pl.DataFrame:
         *(pl.col(column).mean() for column in ("rounds", "bits", "seconds")),
         pl.col("certificate").unique().drop_nulls().sort().str.join(" or ").alias("certificate"),
     )
-    return found.with_columns(cs.float().round_sig_figs(DIGITS))
+    return found.with_columns(cs.float().round_sig_figs(_DIGITS))
 
 
 def _write_provenance(folder: Path, config: Config, cells: int, computed: int, facts: Mapping[str, str]) -> None:

@@ -11,7 +11,7 @@ from conformesh.files.checkpoints import require_same, unreadable
 from conformesh.files.files import write_file
 from conformesh.lab.training.torch_extra import needs_torch
 
-KIND = "conformesh checkpoint 1"
+_KIND = "conformesh checkpoint 1"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class TrainingCheckpoint:
     def save(self, path: Path) -> None:
         """Write the file so that an interruption leaves the earlier one."""
         buffer = io.BytesIO()
-        needs_torch().save({"kind": KIND, **vars(self)}, buffer)
+        needs_torch().save({"kind": _KIND, **vars(self)}, buffer)
         write_file(path, buffer.getbuffer())
 
     @classmethod
@@ -48,7 +48,7 @@ class TrainingCheckpoint:
         data = io.BytesIO(path.read_bytes())
         try:
             found = needs_torch().load(data, map_location=device, weights_only=True)
-            if not isinstance(found, dict) or found.pop("kind", None) != KIND:
+            if not isinstance(found, dict) or found.pop("kind", None) != _KIND:
                 raise ValueError("it is not one of conformesh")
             checkpoint = cls(**found)
         except Exception as problem:  # a damaged file can fail in any way

@@ -15,8 +15,8 @@ from conformesh.lab.training.torch_extra import needs_torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-WIDTHS = (16, 32, 64)  # channels of the stages
-BLOCKS = 2  # in each stage
+_WIDTHS = (16, 32, 64)  # channels of the stages
+_BLOCKS = 2  # in each stage
 
 
 class ResNet14:
@@ -41,12 +41,12 @@ class ResNet14:
     def __init__(self, classes: int, channels: int = 3, width: float = 1.0, seed: int = 0) -> None:
         torch = needs_torch()
         nn = torch.nn
-        widths = [max(1, round(width * channels)) for channels in WIDTHS]
+        widths = [max(1, round(width * channels)) for channels in _WIDTHS]
         with torch.random.fork_rng(devices=[]):  # leaves the caller's random numbers alone
             torch.default_generator.manual_seed(int(stream(seed, "weights").integers(2**63)))
             blocks, last = [], widths[0]
             for stage, many in enumerate(widths):
-                for block in range(BLOCKS):
+                for block in range(_BLOCKS):
                     stride = 2 if stage and not block else 1
                     blocks.append(
                         nn.Sequential(*_conv(nn, last, many, stride), nn.ReLU(inplace=True), *_conv(nn, many, many))

@@ -20,19 +20,19 @@ from numpy.typing import NDArray
 from conformesh.kernels.compilation import expect
 from conformesh.kernels.poisson_binomial import fewer_than
 
-NODES = 96  # Gauss-Legendre nodes on the stretch where the integrand moves
-MAX_LEVELS = 512  # local levels tried, those nearest to the target; all of them where there are no more
-WORK = 4e9  # multiplications spent on the choice: with many devices fewer levels are tried, and fewer are needed
+_NODES = 96  # Gauss-Legendre nodes on the stretch where the integrand moves
+_MAX_LEVELS = 512  # local levels tried, those nearest to the target; all of them where there are no more
+_WORK = 4e9  # multiplications spent on the choice: with many devices fewer levels are tried, and fewer are needed
 
 
 @cache
 def _nodes() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return Gauss-Legendre nodes and weights; when first needed, since they take a library to find."""
-    return np.polynomial.legendre.leggauss(NODES)
+    return np.polynomial.legendre.leggauss(_NODES)
 
 
 @dataclass(frozen=True)
-class Ranks:
+class _Ranks:
     """The choice: every device sends its own `local`-th smallest score, the server takes the `server`-th smallest."""
 
     local: tuple[int, ...]
@@ -57,7 +57,7 @@ def expected_coverage(local: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDA
     return np.asarray(low + fewer_than(chance) @ w * 0.5 * (high - low))
 
 
-def best_ranks(sizes: NDArray[np.int64], coverage: float) -> Ranks | None:
+def best_ranks(sizes: NDArray[np.int64], coverage: float) -> _Ranks | None:
     """Return the ranks whose expected coverage is the smallest at or above `coverage`, or None if there are none.
 
     One level serves all devices: a device with n_k scores sends its ``ceil(level (n_k + 1))``-th, at most its largest.
@@ -66,14 +66,14 @@ def best_ranks(sizes: NDArray[np.int64], coverage: float) -> Ranks | None:
     if not len(sizes):
         return None
     levels = np.unique(np.concatenate([np.arange(1, n + 1) / (n + 1) for n in np.unique(sizes)]))
-    most = min(MAX_LEVELS, max(4, int(WORK / (NODES * len(sizes) ** 2))))
+    most = min(_MAX_LEVELS, max(4, int(_WORK / (_NODES * len(sizes) ** 2))))
     levels = np.sort(levels[np.argsort(np.abs(levels - coverage), kind="stable")[:most]])
-    expect("poisson_binomial", float(len(levels)) * NODES * len(sizes) ** 2)
-    best: Ranks | None = None
+    expect("poisson_binomial", float(len(levels)) * _NODES * len(sizes) ** 2)
+    best: _Ranks | None = None
     for level in levels:
         local = np.clip(np.ceil(np.round(level * (sizes + 1), 9)).astype(np.int64), 1, sizes)
         covered = expected_coverage(local, sizes)
         server = int(np.searchsorted(covered, coverage))  # M grows with the server's rank
         if server < len(covered) and (best is None or covered[server] < best.coverage):
-            best = Ranks(tuple(local.tolist()), server + 1, float(covered[server]))
+            best = _Ranks(tuple(local.tolist()), server + 1, float(covered[server]))
     return best

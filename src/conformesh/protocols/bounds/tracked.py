@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Floats, Ints
 from conformesh.protocols.bounds.histogram import UNIT
 
-Pair = tuple[Floats, Floats]
-SLACK = 1 + 1e-6  # more than float64 loses in sums of up to 1e8 terms of one sign
-TINY = 1e-250  # more than products lose below the smallest normal number
-ROWS = 24  # that are combined at a time, at most
-SCALES = 64  # values of lambda that are tried; any of them gives a bound
-STEEPEST = 1e9  # the largest of them
-FAR = 2.0**60  # beyond any count, and still an int64
+_Pair = tuple[Floats, Floats]
+_SLACK = 1 + 1e-6  # more than float64 loses in sums of up to 1e8 terms of one sign
+_TINY = 1e-250  # more than products lose below the smallest normal number
+_ROWS = 24  # that are combined at a time, at most
+_SCALES = 64  # values of lambda that are tried; any of them gives a bound
+_STEEPEST = 1e9  # the largest of them
+_FAR = 2.0**60  # beyond any count, and still an int64
 
 
 class Interval(NamedTuple):
@@ -56,19 +56,19 @@ def added_noise(coefficients: Floats, masses: Floats, noises: Floats) -> Floats:
     new weight, which counts at most n_j times. m is the most that rows can be, so that it is the same for all.
     """
     size = np.abs(coefficients)
-    unit = 4 * ROWS * (ROWS + 3) * UNIT**2
-    return np.asarray(SLACK * (size * (noises + unit * (2 * masses + noises))).sum(axis=-1) + TINY)
+    unit = 4 * _ROWS * (_ROWS + 3) * UNIT**2
+    return np.asarray(_SLACK * (size * (noises + unit * (2 * masses + noises))).sum(axis=-1) + _TINY)
 
 
-def combination(coefficients: Floats, high: Floats, low: Floats) -> Pair:
+def combination(coefficients: Floats, high: Floats, low: Floats) -> _Pair:
     r"""Return sum_i c_i (high_i + low_i) as a pair, for coefficients (problems, m) and rows (problems, m, ...).
 
     Products and sums of the high parts are split into a rounded number and its exact rest (Dekker, Knuth); what is
     rounded are the rests alone, 3 m terms of at most (m + 2) u sum |c_i high_i| together, in float64: an error of at
     most 3 m (m + 3) u^2 sum |c_i high_i|.
     """
-    if high.shape[1] > ROWS:
-        raise ValueError(f"at most {ROWS} rows can be combined with the error that is claimed, got {high.shape[1]}")
+    if high.shape[1] > _ROWS:
+        raise ValueError(f"at most {_ROWS} rows can be combined with the error that is claimed, got {high.shape[1]}")
     total, rest = np.zeros_like(high[:, 0]), np.zeros_like(high[:, 0])
     for i in range(high.shape[1]):
         c = coefficients[:, i].reshape(-1, *[1] * (high.ndim - 2))
@@ -78,40 +78,40 @@ def combination(coefficients: Floats, high: Floats, low: Floats) -> Pair:
     return _sum(total, rest)
 
 
-def _sum(a: Floats, b: Floats) -> Pair:
+def _sum(a: Floats, b: Floats) -> _Pair:
     """Return a + b, rounded, and exactly what is left of it."""
     s = a + b
     back = s - a
     return s, (a - (s - back)) + (b - back)
 
 
-def _product(a: Floats, b: Floats) -> Pair:
+def _product(a: Floats, b: Floats) -> _Pair:
     """Return a b, rounded, and exactly what is left of it."""
     product = a * b
     (a1, a2), (b1, b2) = _halves(a), _halves(b)
     return product, a2 * b2 - (((product - a1 * b1) - a2 * b1) - a1 * b2)
 
 
-def _halves(a: Floats) -> Pair:
+def _halves(a: Floats) -> _Pair:
     """Return a as a sum of two numbers of 26 bits."""
     scaled = 134217729.0 * a  # 2^27 + 1
     high = scaled - (scaled - a)
     return high, a - high
 
 
-def sides(deviations: Floats, sizes: Floats) -> Pair:
+def sides(deviations: Floats, sizes: Floats) -> _Pair:
     """Return sum [d_j]_+ n_j and sum [-d_j]_+ n_j over the last axis, rounded up, of deviations d_j = a_j - 1."""
     over, under = ((np.maximum(side, 0) * sizes).sum(axis=-1) for side in (deviations, -deviations))
-    return SLACK * over, SLACK * under
+    return _SLACK * over, _SLACK * under
 
 
 def epsilon(high: Floats, low: Floats, noises: Floats, sizes: Floats) -> Floats:
     """Return the largest error of x / n on either side, with what round-off adds, of rows of weights."""
     worst = np.maximum(*sides((high - 1) + low, sizes))
-    return np.asarray(SLACK * (worst + noises) / sizes.sum(axis=-1))
+    return np.asarray(_SLACK * (worst + noises) / sizes.sum(axis=-1))
 
 
-def bracket(x: Pair, weights: Pair, noise: float, sizes: Floats) -> Pair:
+def bracket(x: _Pair, weights: _Pair, noise: float, sizes: Floats) -> _Pair:
     """Return bounds of the counts at one device's edges, from its (edges,) numbers and (devices,) weights.
 
     Counts do not fall from edge to edge, so that a lower bound holds at all later edges, and an upper one at all
@@ -124,20 +124,20 @@ def bracket(x: Pair, weights: Pair, noise: float, sizes: Floats) -> Pair:
     scales = np.append(scales, [[1.0]], axis=0)
     over, under = np.append(over, near[0])[:, None], np.append(under, near[1])[:, None]
     middle = scales * x[0] + scales * x[1]
-    rest = SLACK * scales * noise + 8 * UNIT * (scales * np.abs(x[0]) + over + under)
+    rest = _SLACK * scales * noise + 8 * UNIT * (scales * np.abs(x[0]) + over + under)
     low, high = (middle - over - rest).max(axis=0), (middle + under + rest).min(axis=0)
     return np.maximum.accumulate(low), np.minimum.accumulate(high[::-1])[::-1]
 
 
 def _scales(weights: Floats) -> Floats:
     """Return values of lambda worth trying besides 1: where the bound as a function of lambda bends."""
-    positive = np.sort(weights[weights > 1 / STEEPEST])
-    if len(positive) > SCALES:
-        positive = positive[np.linspace(0, len(positive) - 1, SCALES).astype(np.int64)]
+    positive = np.sort(weights[weights > 1 / _STEEPEST])
+    if len(positive) > _SCALES:
+        positive = positive[np.linspace(0, len(positive) - 1, _SCALES).astype(np.int64)]
     return 1 / positive
 
 
-def whole_counts(x: Pair, weights: Pair, noises: Floats, sizes: Floats) -> Interval:
+def whole_counts(x: _Pair, weights: _Pair, noises: Floats, sizes: Floats) -> Interval:
     """Return between which whole numbers the counts lie, at every device (rows) and edge.
 
     Bounds that exclude each other are an error, never a count: somebody said something that is not so.
@@ -146,7 +146,7 @@ def whole_counts(x: Pair, weights: Pair, noises: Floats, sizes: Floats) -> Inter
     total = int(sizes.sum())
     for k in range(len(noises)):
         below, above = bracket((x[0][k], x[1][k]), (weights[0][k], weights[1][k]), float(noises[k]), sizes)
-        low[k] = np.ceil(np.clip(below, 0, FAR))
+        low[k] = np.ceil(np.clip(below, 0, _FAR))
         high[k] = np.floor(np.clip(above, -1, total))
     if (low > high).any():
         k, m = (int(at) for at in np.argwhere(low > high)[0])
