@@ -75,7 +75,7 @@ for name, each in (
 from dataclasses import dataclass
 
 from conformesh import METHODS
-from conformesh.methods import Method
+from conformesh.methods import Description, Method
 from conformesh.protocols.block import Answers
 from conformesh.protocols.consensus import largest
 from conformesh.results.certificate import Certificate
@@ -103,11 +103,13 @@ def largest_score(site, samples, alphas, options):
 METHODS["largest"] = Method(
     largest_score,
     NoOptions,
-    guarantee="counted",
-    needs="neighbours",
-    sends="1 number",
-    paper="",
-    summary="the largest score",
+    Description(
+        guarantee="counted",
+        needs="neighbours",
+        sends="1 number",
+        paper="",
+        summary="the largest score",
+    ),
 )
 ours = calibrate(held, graph, alpha=0.1, method="largest")
 print(ours.certificate)

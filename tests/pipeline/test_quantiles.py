@@ -155,8 +155,9 @@ def test_what_makes_a_quantile_useless_is_noted(ages):
 
 
 def test_whole_devices_are_protected_if_asked_for(ages):
+    """The noise has no seed: with epsilon 20 the note was missing in 2 of 150 runs, with 10 and 5 in none."""
     with pytest.warns(CalibrationNote, match="because of the noise"):
-        found = quantiles(ages, Network.torus(5, 4), 0.5, epsilon=20, range=(0, 120), unit="device", cap=50)
+        found = quantiles(ages, Network.torus(5, 4), 0.5, epsilon=5, range=(0, 120), unit="device", cap=50)
     assert "for each device, of which at most 50 values count, if 19 of 20" in found.privacy
 
 

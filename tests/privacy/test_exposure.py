@@ -202,7 +202,7 @@ def test_a_flood_of_the_largest_scores_has_owners(twenty_devices):
     block, heard = Block.everywhere(TORUS, np.ones((20, 1), dtype=np.int64)), set()
     for one in ear.heard:
         for sender, packet in zip(one.senders.tolist(), one.values, strict=True):
-            (said,) = top_k._read(written, packet, sender, 1, block)
+            (said,) = top_k._read(written.get_items, packet, sender, 1, block)
             for owner, key in zip(said.owners.tolist(), said.keys.tolist(), strict=True):
                 heard.add((owner, float(from_keys(np.array([key]))[0])))
     result = calibrate(twenty_devices, TORUS, 0.1, "e-dcp", prefer="rounds")

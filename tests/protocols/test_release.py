@@ -507,11 +507,12 @@ def test_noise_does_not_cost_coverage(target):
 def test_with_a_cap_the_certificate_is_about_the_scores_that_count():
     """One device holds most scores, and of these few count: new examples from it are seldom covered.
 
-    So the guarantee must not be about devices in proportion to all their scores: .9 of these are not covered.
+    So the guarantee must not be about devices in proportion to all their scores: .9 of these are not covered. The noise
+    has no seed: it made the threshold too large in 5 of 150 runs with epsilon 1, in none of 150 with epsilon 2.
     """
     rng = np.random.default_rng(0)
     held = [rng.uniform(0.5, 1, 20_000)] + [rng.uniform(0, 0.4, 100) for _ in range(59)]
-    options = {"epsilon": 1.0, "unit": "device", "cap": 100, "grid": "linear", "range": (0.0, 1.0)}
+    options = {"epsilon": 4.0, "unit": "device", "cap": 100, "grid": "linear", "range": (0.0, 1.0)}
     result = calibrate(held, Network.complete(60), 0.1, "p-dcp", **options)
     assert (np.concatenate(held) <= result.threshold).mean() < 0.9
     assert "in proportion to its scores, of which at most 100 count" in str(result.certificate)

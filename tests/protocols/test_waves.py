@@ -227,7 +227,7 @@ def test_who_has_only_heard_of_something_held_back_passes_that_on():
     assert one.has_news.all()
     packet, offsets, numbers = packets_of([one.said(np.array([0]))], 2)
     assert (numbers.tolist(), offsets.tolist()) == ([1], [0, len(packet)])
-    ((keys, owners, times, held_back),) = top_k._read(replies, packet.tobytes(), 1, 1, site_of())
+    ((keys, owners, times, held_back),) = top_k._read(replies.get_items, packet.tobytes(), 1, 1, site_of())
     assert ([*keys], [*owners], [*times], held_back) == ([], [], [], 9)
 
 

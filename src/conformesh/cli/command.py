@@ -322,7 +322,7 @@ def _dim(text: str) -> str:
 def _break_option(option: str, width: int) -> list[str]:
     """Return how an option is written in lines that are not longer than this, where spaces and bars allow it.
 
-    >>> break_option("--bound sound|paper|cumulative|row", 25)
+    >>> _break_option("--bound sound|paper|cumulative|row", 25)
     ['--bound sound|paper|', '  cumulative|row']
     """
     words = option.replace("|", "|\0").replace(" ", " \0").split("\0")
