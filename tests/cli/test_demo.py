@@ -9,7 +9,7 @@ import pytest
 from matplotlib.image import imread
 
 from conformesh import METHODS
-from conformesh.cli.demo import REACH, _interval
+from conformesh.cli.demo import CONNECTIONS, _interval
 
 pytestmark = pytest.mark.xdist_group("demo")  # they share what is computed
 
@@ -32,7 +32,7 @@ def test_every_method_on_both_networks(report):
     rows = {(row["network"], row["method"]): row for row in found["results"]}
     assert {*rows} == {(network, method) for network in ("torus 3x2", "chain 6") for method in METHODS}
     needs = [METHODS[row["method"]].description.needs for row in found["results"][: len(METHODS)]]
-    assert needs == sorted(needs, key=REACH.index)  # what needs no server comes first
+    assert needs == sorted(needs, key=CONNECTIONS.index)  # what needs no server comes first
     for row in found["results"]:
         assert 0.75 < row["low"] <= row["coverage"] <= row["high"] <= 1
         assert 0.5 < row["size"] <= 10

@@ -23,7 +23,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import waves
 from conformesh.protocols.masks import Secrets
-from conformesh.protocols.messages import KINDS, Each, Extreme, Max, Min, Packets, Pool, Sum, Tell
+from conformesh.protocols.messages import MESSAGE_KINDS, Each, Extreme, Max, Min, Packets, Pool, Sum, Tell
 from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, NETWORKS, losses_of, name_of, record, scores_of
 from tests.engines.strictness import BAD, MORE, NETWORK, POOLS, STRANGE, childless_tree, rows_said, saying
 from tests.protocols.alone import repeatable_secrets
@@ -216,7 +216,7 @@ def strict():
         "messages": refused,
         "said": said,
         "planted": [words for each in COMM.allgather(planted) for words in each],
-        "kinds": sorted(KINDS[kind].name for kind in engine._answers),
+        "kinds": sorted(MESSAGE_KINDS[kind].name for kind in engine._answers),
     }
 
 

@@ -3,7 +3,7 @@ import pytest
 
 from conformesh import Network
 from conformesh.engines import Simulator
-from conformesh.protocols.messages import Deliveries, Each, Max, Min, Packets, Pool, Sum, Tell, Told
+from conformesh.protocols.messages import Deliveries, Each, Max, Min, PacketDeliveries, Packets, Pool, Sum, Tell
 
 
 def once(message):
@@ -79,7 +79,7 @@ def test_observers_see_what_was_told():
     seen = []
     message = Tell(Packets.of([b"hub", b""]), np.array([0, 2]), np.array([5, 1]))
     told, _ = Simulator(Network.star(4), lambda *event: seen.append(event)).run(once(message))
-    assert [(round_, type(answer)) for round_, _, answer in seen] == [(1, Told)]
+    assert [(round_, type(answer)) for round_, _, answer in seen] == [(1, PacketDeliveries)]
     assert seen[0][2] is told
     assert [told.packets[i] for i in range(4)] == [b"", b"hub", b"hub", b"hub"]
     assert told.said_by(np.array([3, 0]), np.array([0, 2]))[0] == b"hub"

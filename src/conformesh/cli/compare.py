@@ -25,7 +25,7 @@ from conformesh.lab.comparison import Comparison, ComparisonRow, fronts, network
 from conformesh.lab.comparison import compare as measure
 from conformesh.lab.comparison_plots import PANELS, draw_comparison, draw_front
 from conformesh.lab.comparison_table import NUMBERS, SIZE, answer, cells_of, columns_of, is_starred
-from conformesh.methods import Way
+from conformesh.methods import MethodVariant
 from conformesh.plots.pictures import picture_file
 from conformesh.scores import LAC, RegressionScore, Score
 
@@ -199,7 +199,7 @@ def _object(found: Comparison, seed: int, target: Path | None, traded: Path | No
     }
 
 
-def _way(way: Way | None) -> dict[str, Any]:
+def _way(way: MethodVariant | None) -> dict[str, Any]:
     return {"method": None, "variant": None} if way is None else {"method": way.method, "variant": way.variant}
 
 

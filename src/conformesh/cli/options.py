@@ -550,7 +550,7 @@ def read_settings(pairs: Sequence[str]) -> dict[str, Any]:
     """Read ``--set section.name=value`` words, by the name of the setting; lists are separated by commas."""
     from conformesh.cli.command import split_commas
     from conformesh.mesh.config.settings import find_setting
-    from conformesh.protocols.options import option_from_text
+    from conformesh.protocols.options import parse_option
 
     found: dict[str, Any] = {}
     for pair in pairs:
@@ -566,7 +566,7 @@ def read_settings(pairs: Sequence[str]) -> dict[str, Any]:
         if get_origin(one.hint) is tuple:
             found[one.field.name] = split_commas(text)
         else:
-            found[one.field.name] = option_from_text(text.strip(), _without_none(one.hint), one.path)
+            found[one.field.name] = parse_option(text.strip(), _without_none(one.hint), one.path)
     return found
 
 
@@ -692,7 +692,7 @@ def method_options(*methods: str, chosen: bool = False) -> OptionGroup:
 def checked_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that were given, in the types of the method and after it has accepted them."""
     from conformesh.methods import get_method, make_options
-    from conformesh.protocols.options import option_from_text
+    from conformesh.protocols.options import parse_option
 
     get_method(method)  # an unknown name is said first
     chosen = {name: value for name, value in given.items() if value is not None}
@@ -701,7 +701,7 @@ def checked_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
     known = options_of_methods([method])
     for name, value in chosen.items():
         if name in known and not isinstance(value, bool | int):
-            chosen[name] = option_from_text(value, known[name].hints[method], name)
+            chosen[name] = parse_option(value, known[name].hints[method], name)
     make_options(method, chosen)
     return chosen
 
@@ -711,12 +711,12 @@ def chosen_faults(pairs: Sequence[str]) -> Faults | None:
     if not pairs:
         return None
     from conformesh.cli.command import whole
-    from conformesh.protocols.faults import Faults, as_faults
+    from conformesh.protocols.faults import Faults, make_faults
 
     found = key_values(pairs, "fault", {**get_type_hints(Faults), "byzantine": str})
     if "byzantine" in found:
         found["byzantine"] = tuple(whole(row, "fault byzantine", 0) for row in found["byzantine"].split(";"))
-    return as_faults(found)
+    return make_faults(found)
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -724,7 +724,7 @@ def chosen_faults(pairs: Sequence[str]) -> Faults | None:
 
 def key_values(pairs: Sequence[str], what: str, hints: Mapping[str, Any]) -> dict[str, Any]:
     """Read ``key=value`` words; each value takes the type that `hints` gives its key (unknown keys stay text)."""
-    from conformesh.protocols.options import option_from_text
+    from conformesh.protocols.options import parse_option
 
     found: dict[str, Any] = {}
     for pair in pairs:
@@ -732,7 +732,7 @@ def key_values(pairs: Sequence[str], what: str, hints: Mapping[str, Any]) -> dic
         key = key.strip().replace("-", "_")
         if not (equals and key and text.strip()):
             raise ValueError(f"{what} must be key=value, got {pair!r}")
-        found[key] = option_from_text(text.strip(), _without_none(hints.get(key, str)), f"{what} {key}")
+        found[key] = parse_option(text.strip(), _without_none(hints.get(key, str)), f"{what} {key}")
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from conformesh.common.quantities import in_bits, in_count, several
 from conformesh.lab.comparison import By, Comparison, ComparisonRow, NetworkComparison
-from conformesh.methods import Way
+from conformesh.methods import MethodVariant
 
 COLUMNS = ("method", "server", "guarantee", "slack", "threshold", "mean size", "rounds", "numbers", "bits", "fewest")
 NUMBERS = ("slack", "threshold", "mean size", "rounds", "numbers", "bits")  # columns that end at the right
@@ -82,7 +82,7 @@ def _nothing(found: Comparison) -> str:
     )
 
 
-def _praise(found: Comparison, way: Way, won: int) -> str:
+def _praise(found: Comparison, way: MethodVariant, won: int) -> str:
     runs = _sound(found, way)
     sound = {run.way for group in found.groups for run in group.runs if run.is_sound}
     why = f"of {len(sound)} here that count their rank and need no server it sends the fewest bits on"
@@ -92,7 +92,7 @@ def _praise(found: Comparison, way: Way, won: int) -> str:
     return f"Use {way.flags}: {why} {_of_all(won, found)} ({cost})"
 
 
-def _sound(found: Comparison, way: Way) -> list[ComparisonRow]:
+def _sound(found: Comparison, way: MethodVariant) -> list[ComparisonRow]:
     return [run for run in found.runs_of(way) if run.is_sound]
 
 

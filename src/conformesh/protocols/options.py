@@ -31,12 +31,12 @@ def check_choice(name: str, value: str, known: Iterable[str]) -> None:
         raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")
 
 
-def as_option(value: Any, hint: Any, what: str) -> Any:
+def convert_option(value: Any, hint: Any, what: str) -> Any:
     """Return a value in the type of an option, or say what is needed; 10 may stand for 10.0 and the other way round.
 
-    >>> as_option(10, float, "kappa")
+    >>> convert_option(10, float, "kappa")
     10.0
-    >>> as_option("10", int, "rounds")
+    >>> convert_option("10", int, "rounds")
     Traceback (most recent call last):
     ValueError: rounds must be a whole number, got '10'
     """
@@ -55,14 +55,14 @@ def as_option(value: Any, hint: Any, what: str) -> Any:
         raise ValueError(f"{what} must be {needed}, got {value!r}") from None
 
 
-def option_from_text(text: Any, hint: Any, what: str) -> Any:
+def parse_option(text: Any, hint: Any, what: str) -> Any:
     """Turn text into what an option holds: a bool, an int, a float, one of several words, a tuple of these, or text.
 
-    >>> option_from_text("10", int, "rounds")
+    >>> parse_option("10", int, "rounds")
     10
     """
     if get_origin(hint) is tuple:
-        return tuple(option_from_text(one, wanted, what) for one, wanted in zip(text, get_args(hint), strict=True))
+        return tuple(parse_option(one, wanted, what) for one, wanted in zip(text, get_args(hint), strict=True))
     if get_origin(hint) is Literal and text not in (allowed := get_args(hint)):
         raise ValueError(f"{what} must be {' or '.join(map(str, allowed))}, got {text!r}")
     if hint is bool:

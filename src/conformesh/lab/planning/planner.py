@@ -26,7 +26,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.planning.link import Link
 from conformesh.lab.planning.measurement import ANY, TIME_LIMIT, RunCost, draw_scores, run_way
 from conformesh.lab.planning.networks import SIMULATED_UP_TO, SimulatedNetwork, network_itself
-from conformesh.methods import Way, get_method, ways_of
+from conformesh.methods import MethodVariant, get_method, method_variants
 from conformesh.protocols.block import Block
 from conformesh.results.certificate import Kind
 
@@ -62,7 +62,7 @@ class Row:
         What the method has to say about its result, and what it chose on the way.
     """
 
-    way: Way
+    way: MethodVariant
     guarantee: Kind
     assumption: str
     cost: RunCost
@@ -156,7 +156,7 @@ class Plan:
     sort: _Sort
     required_rank: int
     rows: tuple[Row, ...]
-    refused: dict[Way, str]
+    refused: dict[MethodVariant, str]
 
     @property
     def scores(self) -> int:
@@ -349,7 +349,7 @@ def plan(
     check_shares(requirement, place.network.ids)
     block = replace(Block.everywhere(place.network, samples[0].sizes), requirement=requirement, alphas=(level,))
     given, rows, refused = dict(options or {}), [], {}
-    ways = ways_of(methods, given)
+    ways = method_variants(methods, given)
     with Progress("planning", len(ways), shown=progress) as bar:
         for way in ways:
             bar.step(str(way))
@@ -384,7 +384,7 @@ def _check_plan(where: Any, link: Any, methods: Any, options: Any) -> None:
         raise TypeError(
             f"options must be a dict of options of the methods, got {type(options).__name__} {options!r:.40}"
         )
-    known = {name for way in ways_of(methods) for name in get_method(way.method).option_names()}
+    known = {name for way in method_variants(methods) for name in get_method(way.method).option_names()}
     if strange := next((name for name in options or () if name not in known), None):
         raise ValueError(
             f"options: none of the methods has {strange!r}; they have {', '.join(sorted(known)) or 'none'}"
@@ -432,7 +432,12 @@ def _required_rank(block: Block) -> int:
 
 
 def _row(
-    way: Way, block: Block, samples: Sequence[WeightedScores], link: Link, options: Mapping[str, Any], time_limit: float
+    way: MethodVariant,
+    block: Block,
+    samples: Sequence[WeightedScores],
+    link: Link,
+    options: Mapping[str, Any],
+    time_limit: float,
 ) -> Row:
     runs = [
         run_way(way, block.network, drawn, block.alphas[0], block.requirement, options, time_limit) for drawn in samples

@@ -11,7 +11,7 @@ from conformesh.lab.reproduction.results import Curves
 from conformesh.lab.reproduction.settings import Kind, PaperScores, ScoreSource
 from conformesh.lab.sweeps.cells import MethodSpec, Solver, SweepCell
 from conformesh.lab.sweeps.sources import NetworkSpec, Options
-from conformesh.methods import PUBLISHED, get_method
+from conformesh.methods import PAPER_REQUIREMENT, get_method
 
 _Variant = Literal["as-written", "as-released"]
 VARIANTS: tuple[_Variant, ...] = ("as-written", "as-released")
@@ -125,7 +125,7 @@ def _solver(method: str, options: Mapping[str, Any]) -> Solver:
     if method in CONVENTIONS:
         return ConventionSpec(method, _sorted(options))
     if get_method(method).requirement is None:  # it would keep another promise than the paper's methods
-        options = {"mixture": PUBLISHED.mixture, "rank_rule": PUBLISHED.rank_rule, **options}
+        options = {"mixture": PAPER_REQUIREMENT.mixture, "rank_rule": PAPER_REQUIREMENT.rank_rule, **options}
     return MethodSpec(method, _sorted(options))
 
 
