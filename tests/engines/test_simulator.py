@@ -147,7 +147,7 @@ def test_what_a_sender_said_is_the_same_worked_out_or_looked_up():
 
 def test_observers_may_keep_what_they_see(monkeypatch):
     """Brief answers share memory from round to round, but not under somebody's eyes."""
-    monkeypatch.setattr("conformesh.engines.simulator.REMEMBERED", 0)
+    monkeypatch.setattr("conformesh.engines.simulator.MOST_REMEMBERED_DEVICES", 0)
     seen = []
 
     def protocol():
@@ -163,7 +163,7 @@ def test_observers_may_keep_what_they_see(monkeypatch):
 
 
 def test_a_brief_sum_never_writes_where_it_reads(monkeypatch):
-    monkeypatch.setattr("conformesh.engines.simulator.REMEMBERED", 0)
+    monkeypatch.setattr("conformesh.engines.simulator.MOST_REMEMBERED_DEVICES", 0)
 
     def again():
         x = np.array([1.0, 10.0, 100.0])

@@ -57,7 +57,7 @@ def on_ranks(name):
 def make(request, monkeypatch):
     """Make a simulator: one that remembers, one that does not, and one that hosts devices in another order."""
     if request.param == "large":
-        monkeypatch.setattr(simulator, "REMEMBERED", 0)
+        monkeypatch.setattr(simulator, "MOST_REMEMBERED_DEVICES", 0)
     return lambda network: Simulator(network, order=near_order(network) if request.param == "reordered" else None)
 
 
@@ -237,7 +237,7 @@ def test_a_parent_that_stays_silent_is_found_out_on_every_engine(engine, monkeyp
     if engine == "mpi":
         assert re.search(words, " ".join(on_ranks("planted")))
         return
-    monkeypatch.setattr(waves, "explore", childless_tree())
+    monkeypatch.setattr(waves, "explore_tree", childless_tree())
     if engine == "simulator":
         with pytest.raises(ValueError, match=words):
             calibrate(scores, NETWORK, 0.3, aggregate="tree")

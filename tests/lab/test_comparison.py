@@ -104,7 +104,7 @@ def test_who_refuses_is_listed_with_the_reason(held, monkeypatch):
     def refuse(block, *given):
         raise ValueError(f"not on {block.network.name}")
 
-    monkeypatch.setattr("conformesh.protocols.e_dcp.by_flooding", refuse)
+    monkeypatch.setattr("conformesh.protocols.e_dcp.search_by_flooding", refuse)
     found = compare(held, [Network.chain(7)], ALPHA, ways_of(["e-dcp"]))
     assert found.groups[0].refused == {MethodVariant("e-dcp", "top-k"): "not on chain 7"}
     assert MethodVariant("e-dcp", "top-k") not in found.ways()

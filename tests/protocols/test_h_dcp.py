@@ -392,7 +392,7 @@ def decided(monkeypatch, y, epsilon, alphas=("0.3",), complete=False, crowds=Non
         asked.append(given)
         return None if crowds is None else crowds[len(asked) - 1]
 
-    monkeypatch.setattr("conformesh.protocols.h_dcp.crowding", crowding)
+    monkeypatch.setattr("conformesh.protocols.h_dcp.crowding_note", crowding)
     y = np.array(y)[:, :, None]
     bins = y.shape[1]
     quantiser = Quantiser(np.arange(1.0, bins + 1)[None, :], np.array([complete]))

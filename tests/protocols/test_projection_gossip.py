@@ -168,7 +168,7 @@ def test_weights_and_numbers_that_part_ways_are_caught(monkeypatch, mistake):
         new[..., part], rest[..., part] = high[:, 0, part], low[:, 0, part]
         return new, rest
 
-    monkeypatch.setattr(projection_gossip, "combination", half)
+    monkeypatch.setattr(projection_gossip, "combine_rows", half)
     caught = 0
     for seed in range(10):
         scores, network, bins, _ = drawn(seed)
@@ -272,7 +272,7 @@ def test_without_oneself_the_fixed_point_is_not_the_mean(monkeypatch):
         )
         return best_combination(rows._replace(weights=others))
 
-    monkeypatch.setattr(projection_gossip, "combined", without)
+    monkeypatch.setattr(projection_gossip, "best_combination", without)
     scores = [np.random.default_rng(k).random(5) for k in range(6)]
     devices = followed(scores, Network.chain(6), 10, Faults(loss=0.4), 80, lambda devices: None)
     assert devices.epsilons(0).max() > 0.01

@@ -334,9 +334,9 @@ def faults_follow_another_seed(patch):
 
 @bug("loopback-02", "loopback-04")
 def guarantee_is_lost_on_a_device(patch):
-    right = methods.joint
+    right = methods.run_with_shared_sizes
     patch.setattr(
-        methods, "joint", lambda net, row, own, run, requirement, *more: right(net, row, own, run, ranks.DEFAULT, *more)
+        methods, "run_with_shared_sizes", lambda net, row, own, run, requirement, *more: right(net, row, own, run, ranks.DEFAULT, *more)
     )
 
 
