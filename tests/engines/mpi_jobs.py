@@ -204,14 +204,14 @@ def strict():
     engine = Mpi(NETWORK, owners=np.array([0, 0, 0, 1, 1, 1]))
     refused = {name: refusal(engine, once(make(engine.rows))) for name, (make, *_) in {**BAD, **MORE, **POOLS}.items()}
     said = {question: {name: not_said(engine, question, name) for name in STRANGE} for question in ("each", "tell")}
-    waves.explore, sound = childless_tree(), waves.explore
+    waves.explore_tree, sound = childless_tree(), waves.explore
     scores = [[0.1 * k, 0.5] for k in range(6)]
     planted = []
     try:
         calibrate(scores, NETWORK, 0.3, engine=engine, aggregate="tree")
     except ValueError as error:
         planted.append(str(error))
-    waves.explore = sound
+    waves.explore_tree = sound
     return {
         "messages": refused,
         "said": said,
