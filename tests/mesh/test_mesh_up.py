@@ -159,7 +159,7 @@ def test_what_a_lost_neighbour_means_is_part_of_the_agreement(root):
     changed = with_changes(config, "7", "continue")
     assert (changed.timing.patience, changed.folder) == (7.0, config.folder)
     assert changed.agreement()["on_lost"] == "continue with 2 of 2 devices"
-    assert with_changes(config, None, "continue", "2") == config.change(on_lost="continue", quorum=2)
+    assert with_changes(config, None, "continue", "2") == config.with_settings(on_lost="continue", quorum=2)
     assert with_changes(config, None, None) == config
 
 

@@ -15,7 +15,7 @@ from conformesh.cli.options import GuaranteeOptions, NetworkOptions, RunOptions
 from conformesh.cli.recording import recorded, watching
 from conformesh.cli.results import score_in_file, values_for
 from conformesh.common.progress import Progress
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.files.output_files import read_outputs
 from conformesh.files.score_files import read_scores
 from conformesh.files.tables import ColumnNames
@@ -139,7 +139,7 @@ def _networks(
 
 def _report(found: Comparison, target: Path | None, traded: Path | None) -> None:
     print(
-        f"{several(found.scores, 'score')} on {several(found.devices, 'device')}; alpha {found.alpha:g} requires a "
+        f"{pluralize(found.scores, 'score')} on {pluralize(found.devices, 'device')}; alpha {found.alpha:g} requires a "
         f"threshold of rank {found.required_rank:,} or more.\n"
         "slack: rank of the threshold (of the smallest, where devices differ) minus the required rank; below 0\n"
         "is too low. numbers, bits: what each device sent. fewest: the least bits or rounds among those that\n"

@@ -24,7 +24,7 @@ from conformesh.files.files import PRIVATE
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.mesh.config.device_toml import read_device
-from conformesh.mesh.config.endpoints import HIGHEST_PORT, LOCAL
+from conformesh.mesh.config.endpoints import HIGHEST_PORT, LOCALHOST
 from conformesh.mesh.config.folders import init_mesh
 from conformesh.mesh.node.processes import Watched
 
@@ -72,7 +72,7 @@ def run_mesh(
                 "to nobody else.\n"
             )
         started = time.perf_counter()
-        watched = launch_once(folders, http=f"{LOCAL}:0")  # a socket's path may be too long
+        watched = launch_once(folders, http=f"{LOCALHOST}:0")  # a socket's path may be too long
         follow(watched)
         seconds = time.perf_counter() - started
     finally:
@@ -113,7 +113,7 @@ def free_ports(count: int) -> int:
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         try:
-            probe.bind((LOCAL, port))
+            probe.bind((LOCALHOST, port))
         except OSError:
             return False
     return True

@@ -9,7 +9,7 @@ from conformesh.cli import console, options, pipeline
 from conformesh.cli.command import GUARANTEE, Argument, Option, Whole, command
 from conformesh.cli.options import GuaranteeOptions, NetworkOptions, Output, RunOptions
 from conformesh.common.names import natural_order
-from conformesh.common.quantities import in_bits, in_count, several
+from conformesh.common.quantities import in_bits, in_count, pluralize
 from conformesh.files.atomic_writes import ENDINGS, check_ending
 from conformesh.files.score_files import one_score, read_scores
 from conformesh.files.tables import STDIN, ColumnNames
@@ -100,7 +100,7 @@ def detect(
 def _print(result: Detection) -> None:
     sent = f"{in_count(result.cost.numbers_per_device)} numbers, {in_bits(result.cost.bits_per_device)}"
     facts = [
-        ("flagged", f"{result.flags:,} of {several(result.tests, 'test point')}"),
+        ("flagged", f"{result.flags:,} of {pluralize(result.tests, 'test point')}"),
         ("above", f"{result.threshold:.6g}"),
         ("guarantee", result.certificate),
         ("cost", f"{result.cost.rounds:,} rounds, each device sent {sent}"),

@@ -15,23 +15,23 @@ from conformesh.cli import SUBCOMMANDS, console, options
 from conformesh.cli.command import FILES, MESH, PATH, RUNNING, SOURCE, Argument, Option, Whole, command, whole
 from conformesh.cli.options import GuaranteeOptions, NetworkOptions, RunOptions
 from conformesh.cli.results import score_in_file
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.files.score_files import read_scores
 from conformesh.files.tables import ColumnNames
 from conformesh.graph.network import Network as Graph
 from conformesh.kernels.ranks import Requirement
-from conformesh.mesh.config import own_scores
+from conformesh.mesh.config import local_scores
 from conformesh.mesh.config.checks import (
-    FLOODS,
+    SERVER_WARNING,
     ConfigError,
     compare_agreements,
     compare_maps,
     examine_authority,
     examine_folder,
-    few,
+    first_names,
 )
-from conformesh.mesh.config.device_toml import FILE, read_device
-from conformesh.mesh.config.epochs import FIRST, Epochs, declare_epoch, epoch_seconds, read_epoch
+from conformesh.mesh.config.device_toml import DEVICE_FILE, read_device
+from conformesh.mesh.config.epochs import FIRST_EPOCH, EpochClock, declare_epoch, epoch_seconds, read_epoch
 from conformesh.mesh.config.folders import (
     add_device,
     current_roster,
@@ -41,9 +41,9 @@ from conformesh.mesh.config.folders import (
     revoke_device,
     scatter_scores,
 )
-from conformesh.mesh.config.own_scores import EMPTY
+from conformesh.mesh.config.local_scores import EMPTY_SCORE_FILE
 from conformesh.mesh.config.reach import reach_neighbours
-from conformesh.mesh.config.roster import FILE as ROSTER
+from conformesh.mesh.config.roster import ROSTER_FILE
 from conformesh.mesh.config.settings import SETTINGS
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.membership import hand_to_folder
@@ -151,12 +151,15 @@ def init(
         ("method", f"{method}, alpha {alpha}"),
     ]
     lines.append(
-        ("scores", f"{sum(held.values()):,} spread over the folders" if held else f"none yet: {EMPTY.strip()}")
+        (
+            "scores",
+            f"{sum(held.values()):,} spread over the folders" if held else f"none yet: {EMPTY_SCORE_FILE.strip()}",
+        )
     )
     if config.learner is not None:
         lines.append(("online", config.learner.words))
     if get_method(method).description.needs == "server":
-        lines.append(("note", f"{method} {FLOODS}"))
+        lines.append(("note", f"{method} {SERVER_WARNING}"))
     lines.append(("next", f"read {root / 'README.md'}, then: conformesh mesh check {root}"))
     console.print_facts("conformesh mesh", lines)
 
@@ -253,7 +256,7 @@ def hand(roster: Path, to: str) -> None:
     try:
         print(Client(to).hand(body))
     except NodeError as problem:
-        if problem.status is not None or not (folder / FILE).is_file():
+        if problem.status is not None or not (folder / DEVICE_FILE).is_file():
             raise
         print(hand_to_folder(body, folder, read_device(folder)))
 
@@ -271,11 +274,16 @@ def put_scores(scores: str, folder: Path, as_json: bool) -> None:
     run on.
     """
     config = read_device(folder)
-    found = own_scores.put_scores(config, scores)
-    if config.is_private and len(found) and found.epochs is None and (last := Epochs(config).last()) > FIRST:
+    found = local_scores.replace_scores(config, scores)
+    if (
+        config.is_private
+        and len(found)
+        and found.epochs is None
+        and (last := EpochClock(config).last_closed()) > FIRST_EPOCH
+    ):
         console.note(
-            f"{scores} has no column 'epoch', so that all its scores are of epoch {FIRST}. Epoch {last} has closed, "
-            "and no later run counts them; add the epoch of each score"
+            f"{scores} has no column 'epoch', so that all its scores are of epoch {FIRST_EPOCH}. Epoch {last} has "
+            "closed, and no later run counts them; add the epoch of each score"
         )
     if found.problem:
         console.note(found.problem)
@@ -297,7 +305,9 @@ def put_scores(scores: str, folder: Path, as_json: bool) -> None:
 
 def _hand_out(root: Path) -> str:
     """What to do with a new roster."""
-    return f"hand roster {current_roster(root)} to any device that runs: conformesh mesh hand {root / ROSTER} FOLDER"
+    return (
+        f"hand roster {current_roster(root)} to any device that runs: conformesh mesh hand {root / ROSTER_FILE} FOLDER"
+    )
 
 
 @command(
@@ -318,7 +328,7 @@ def check(folders: tuple[Path, ...], offline: bool, running: bool, as_json: bool
     readable = [folder for folder in chosen if folder.name not in unreadable]
     differing = compare_agreements(readable)
     found += [
-        ConfigError(few(names), f"agree on {field}", "error", value)
+        ConfigError(first_names(names), f"agree on {field}", "error", value)
         for field, values in differing.items()
         for value, names in values.items()
     ] + compare_maps(readable)
@@ -337,9 +347,9 @@ def check(folders: tuple[Path, ...], offline: bool, running: bool, as_json: bool
 
 def _devices_in(folder: Path) -> Sequence[Path]:
     """A device's folder itself, or those inside the folder of a mesh."""
-    if (folder / FILE).exists():
+    if (folder / DEVICE_FILE).exists():
         return [folder]
-    return sorted(path.parent for path in folder.glob(f"*/{FILE}")) or [folder]
+    return sorted(path.parent for path in folder.glob(f"*/{DEVICE_FILE}")) or [folder]
 
 
 def _network(devices: int | None, scores: str | None, network: NetworkOptions, seed: int) -> Graph:
@@ -389,8 +399,8 @@ def epoch(folder: Path, number: str | None, as_json: bool) -> None:
             declare_epoch(config, wanted)
     rows = []
     for config in configs:
-        epochs = Epochs(config)
-        last = epochs.last()
+        epochs = EpochClock(config)
+        last = epochs.last_closed()
         account = account_of(config, last)
         problem = account.problem or epochs.problem
         rows.append((config.name, last, account.released(last), problem or account.refusal()))
@@ -399,7 +409,7 @@ def epoch(folder: Path, number: str | None, as_json: bool) -> None:
         print(json.dumps({"devices": [dict(zip(keys, row, strict=True)) for row in rows]}))
         return
     shown = [
-        (name, str(last), "exact" if count is None else several(count, "time"), words or "a run may release it")
+        (name, str(last), "exact" if count is None else pluralize(count, "time"), words or "a run may release it")
         for name, last, count, words in rows
     ]
     console.print_table(("device", "last closed epoch", "released", "now"), shown)

@@ -15,7 +15,7 @@ from conformesh.cli.command import PATH, Argument, Number, Option, Whole, comman
 from conformesh.cli.options import GuaranteeOptions, NetworkOptions, RunOptions, chosen_faults
 from conformesh.cli.recording import followed
 from conformesh.common.progress import Progress
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.common.random_streams import digest_of
 from conformesh.common.random_streams import stream as drawn
 from conformesh.files.atomic_writes import check_ending
@@ -249,8 +249,8 @@ def _cells(name: str, found: OnlineResult) -> tuple[str, ...]:
 
 
 def _report(named: str, found: OnlineResult, others: dict[str, OnlineResult], raised: dict[str, int] | None) -> None:
-    labels = several(found.account().labels, "label")
-    print(f"{several(len(found.ids), 'device')}, {several(found.steps, 'step')}, {labels}\n")
+    labels = pluralize(found.account().labels, "label")
+    print(f"{pluralize(len(found.ids), 'device')}, {pluralize(found.steps, 'step')}, {labels}\n")
     table = [_cells(named, found), *(_cells(f"{name}, alone", one) for name, one in others.items())]
     console.print_table(COLUMNS, table, right=_RIGHT)
     print(f"\nmisses of all devices: {found.account()}")
@@ -262,7 +262,7 @@ def _report(named: str, found: OnlineResult, others: dict[str, OnlineResult], ra
 
 def _drifted(found: OnlineResult, raised: dict[str, int]) -> str:
     first = [f"{name} at its label {at:,}" for name, at in [*raised.items()][:5]]
-    return ", ".join([f"{several(len(raised), 'device')} of {len(found.ids)}", *first])
+    return ", ".join([f"{pluralize(len(raised), 'device')} of {len(found.ids)}", *first])
 
 
 def _facts(found: OnlineResult, raised: dict[str, int] | None) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from conformesh.cli import console
-from conformesh.common.quantities import in_bits, in_count, several
+from conformesh.common.quantities import in_bits, in_count, pluralize
 from conformesh.files.json_numbers import from_json
 from conformesh.results.certificate import Noise
 from conformesh.results.lookup import GROUP, axes_of
@@ -137,7 +137,7 @@ def _print_answers(result: Result) -> None:
     print("".join(f"\n{facts[name]}" for name in ("rule",) if name in facts))
     cost = result.cost
     print(
-        f"one run for all: {several(cost.rounds, 'round')}, each device sent "
+        f"one run for all: {pluralize(cost.rounds, 'round')}, each device sent "
         f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"
     )
 

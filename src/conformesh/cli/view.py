@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from conformesh.cli import console, options
 from conformesh.cli.command import PATH, Argument, Option, Whole, command
 from conformesh.cli.recording import Outlets, interruptible, write
-from conformesh.mesh.config.device_toml import FILE
+from conformesh.mesh.config.device_toml import DEVICE_FILE
 from conformesh.mesh.http.address import SOCKET_NAME, VARIABLE
 from conformesh.view.trace import Trace, TracedRun
 
@@ -136,7 +136,7 @@ def _here() -> str:
     """Return the node that the environment names, or this folder, if it is a device's or a mesh's."""
     if os.environ.get(VARIABLE):
         return os.environ[VARIABLE]
-    if Path(FILE).is_file() or Path(SOCKET_NAME).exists() or any(Path().glob(f"*/{FILE}")):
+    if Path(DEVICE_FILE).is_file() or Path(SOCKET_NAME).exists() or any(Path().glob(f"*/{DEVICE_FILE}")):
         return "."
     raise ValueError(
         "say what to look at: trace files (written with --trace), the folder of a mesh or of a device, or where a node "
