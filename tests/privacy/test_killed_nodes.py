@@ -22,8 +22,8 @@ from conformesh import Network
 from conformesh.mesh.config.epochs import FILE as EPOCH
 from conformesh.mesh.config.epochs import SETTLING
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node.running import JOURNAL
-from conformesh.mesh.node.store import NAME as RESULT
+from conformesh.mesh.node.calibration_run import JOURNAL
+from conformesh.mesh.node.result_store import NAME as RESULT
 from conformesh.peer.journal import whole_records
 from conformesh.privacy.account import FILE, read_account
 from tests.campaigns import LONG, SEED

@@ -33,7 +33,7 @@ from conformesh.mesh.config.own_scores import EMPTY
 from conformesh.mesh.config.readme import readme
 from conformesh.mesh.config.roster import FILE as ROSTER
 from conformesh.mesh.config.roster import Roster, read_document
-from conformesh.mesh.node.lock import sole_process
+from conformesh.mesh.node.folder_lock import sole_process
 
 FILE = "authority.json"
 LOCK = "authority.lock"
