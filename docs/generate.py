@@ -34,7 +34,7 @@ from conformesh.graph.weights import WEIGHTS
 from conformesh.lab.datasets.partition import PARTITIONS, partition
 from conformesh.methods import exposure_of_method
 from conformesh.pipeline.solver import REFUSALS
-from conformesh.privacy.attack import observable
+from conformesh.privacy.gossip_attack import observable
 from conformesh.protocols.aggregate import AGGREGATORS, CannotAggregate
 from conformesh.scores import SCORES
 from conformesh.scores.losses import LOSSES, Steps

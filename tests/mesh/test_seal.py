@@ -24,7 +24,7 @@ from conformesh.peer import frames
 from conformesh.peer.entries import PROOF, key_of, pack_shelf, sealed, unsealed
 from conformesh.peer.frames import ENTRIES, Frame
 from conformesh.peer.journal import MemoryJournal
-from conformesh.protocols.reports import Report, reports_said
+from conformesh.protocols.histogram_reports import Report, reports_said
 
 TEXT = b"what a device says"
 

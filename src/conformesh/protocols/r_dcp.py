@@ -8,7 +8,7 @@ Assumes     graph connected, K known; at most f devices lie, honest ones can be 
 Guarantees  the rank condition over every set of at least K - f devices, counted from what they say: so over the honest,
             pathwise. Byzantine devices may know all scores, send each device something else, or send nonsense.
             They can make the threshold too large, and beyond f (1 + alpha) = alpha K any valid rule's infinite
-Message     two strings of a device, each passed on once: the ends of its scores, and a histogram (`reports`)
+Message     two strings of a device, each passed on once: the ends of its scores, and a histogram (`histogram_reports`)
 Departures  none
 
 Who is proven to lie (signed two strings, or one that nobody could say, or claims more scores than the roster grants) is
@@ -36,10 +36,10 @@ from conformesh.common.quantities import several
 from conformesh.kernels.ranks import LARGEST_SUM, DeviceRanks
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Answers, Block
+from conformesh.protocols.histogram_reports import MOST_BINS, Report, ends_read, ends_said, reports_read, reports_said
 from conformesh.protocols.messages import Gather, Gathered, Gathering, Packets
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.quantiser import check_quantiser
-from conformesh.protocols.reports import MOST_BINS, Report, ends_read, ends_said, reports_read, reports_said
 from conformesh.protocols.trimming import Trimmed, Trimming
 from conformesh.results.certificate import Certificate
 

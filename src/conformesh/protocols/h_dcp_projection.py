@@ -1,8 +1,8 @@
 """H-DCP by projection: gossip for some rounds, then a threshold from what each device knows for sure.
 
-Assumes     as `projection`
-Guarantees  as `projection`: each device's own threshold, with the error bound of the worst of them
-Message     that of `projection`
+Assumes     as `projection_gossip`
+Guarantees  as `projection_gossip`: each device's own threshold, with the error bound of the worst of them
+Message     that of `projection_gossip`
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from conformesh.common.quantities import several
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Answers, Block
-from conformesh.protocols.bounds.tracked import Interval
+from conformesh.protocols.bounds.tracked_weights import Interval
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.projection import Projecting, check_memory, default_rounds
+from conformesh.protocols.projection_gossip import Projecting, check_memory, default_rounds
 from conformesh.protocols.quantiser import crowding
 from conformesh.results.certificate import Certificate, too_few
 
