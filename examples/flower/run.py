@@ -86,7 +86,7 @@ def meshed(folders: list[Path]) -> list[Result]:
     """Agree as a mesh: one process per client, which reads the file that its client wrote, on encrypted links."""
     from conformesh.cli.mesh_up import follow, launch_once
     from conformesh.mesh.config.device_toml import read_device
-    from conformesh.mesh.node.store import ResultStore
+    from conformesh.mesh.node.result_store import ResultStore
 
     watched = launch_once(folders, http="127.0.0.1:0")
     follow(watched)

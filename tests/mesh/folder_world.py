@@ -11,10 +11,10 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import add_device, init_mesh, revoke_device
 from conformesh.mesh.config.local_scores import LocalScores
 from conformesh.mesh.config.roster import read_document
-from conformesh.mesh.node.certified import Certified
+from conformesh.mesh.node.calibration_run import JOURNAL, calibration_of, make_device
+from conformesh.mesh.node.certified_result import Certified
 from conformesh.mesh.node.membership import Membership, hand_to_folder
-from conformesh.mesh.node.running import JOURNAL, calibration_of, make_device
-from conformesh.mesh.node.store import ResultStore
+from conformesh.mesh.node.result_store import ResultStore
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.journal import FileJournal
 from conformesh.peer.loopback import LinkFaults

@@ -12,7 +12,7 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.epochs import EpochClock
 from conformesh.mesh.config.folders import init_mesh
 from conformesh.mesh.config.local_scores import LocalScores
-from conformesh.mesh.node import running
+from conformesh.mesh.node import calibration_run
 from conformesh.peer import frames
 from conformesh.peer.loopback import LinkFaults, Pause, _World
 from conformesh.privacy.account import FILE, Account, read_account
@@ -62,8 +62,8 @@ class Mesh(_World):
     def start(self, k, journal):
         config = self.configs[k]
         wall = lambda: self.start_at + self.now + self.clocks[k]  # noqa: E731
-        part = running.PrivatePart(lambda: self.scores[k], EpochClock(config, wall))
-        return running.make_device(config, self.scores[k], journal, self.log[config.name].append, private=part)
+        part = calibration_run.PrivatePart(lambda: self.scores[k], EpochClock(config, wall))
+        return calibration_run.make_device(config, self.scores[k], journal, self.log[config.name].append, private=part)
 
     def _deliver(self, sender, to, data, now):
         self.now = now
@@ -145,5 +145,7 @@ def known_secrets(monkeypatch):
     """Have devices draw secrets that are the same in every call: two runs then have the same masks and noise."""
     numbers = count()
     with monkeypatch.context() as patch:
-        patch.setattr(running, "token_bytes", lambda size: hashlib.sha256(b"%d" % next(numbers)).digest()[:size])
+        patch.setattr(
+            calibration_run, "token_bytes", lambda size: hashlib.sha256(b"%d" % next(numbers)).digest()[:size]
+        )
         yield

@@ -13,7 +13,7 @@ from conformesh.mesh.config import certificates
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import revoke_device
 from conformesh.mesh.config.local_scores import read_local_scores
-from conformesh.mesh.node.running import make_device
+from conformesh.mesh.node.calibration_run import make_device
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, Frame

@@ -16,9 +16,9 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.epochs import EPOCH_FILE, EpochClock, declare_epoch, read_epoch
 from conformesh.mesh.config.folders import init_mesh, scatter_scores
 from conformesh.mesh.config.local_scores import read_local_scores
+from conformesh.mesh.node.calibration_run import account_of
 from conformesh.mesh.node.file_watch import ScoreWatch
 from conformesh.mesh.node.privacy_watch import PrivacyWatch
-from conformesh.mesh.node.running import account_of
 from conformesh.privacy.account import FILE as ACCOUNT
 
 NOISY = {"epsilon": 1.0, "cells": 8}

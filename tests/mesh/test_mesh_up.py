@@ -14,8 +14,8 @@ from conformesh import Certificate, Network
 from conformesh.cli import app, mesh_up
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh
-from conformesh.mesh.node.process import with_changes
-from conformesh.mesh.node.processes import Watched, _read_log
+from conformesh.mesh.node.main import with_changes
+from conformesh.mesh.processes import Watched, _read_log
 from conformesh.results.certificate import Noise
 from tests.mesh.nodes import calibration, short_folder
 from tests.mesh.real import drawn_scores, make_mesh

@@ -12,10 +12,10 @@ from conformesh.mesh.config.device_toml import read_device, write_device
 from conformesh.mesh.config.folders import init_mesh, scatter_scores
 from conformesh.mesh.config.local_scores import LocalScores, read_local_scores, replace_scores
 from conformesh.mesh.http.client import Client
-from conformesh.mesh.node.certified import Certified
-from conformesh.mesh.node.running import calibration_of, make_device
+from conformesh.mesh.node.calibration_run import calibration_of, make_device
+from conformesh.mesh.node.certified_result import Certified
+from conformesh.mesh.node.result_store import ResultStore
 from conformesh.mesh.node.state import NodeState
-from conformesh.mesh.node.store import ResultStore
 from conformesh.peer.journal import MemoryJournal
 from conformesh.scores import AbsoluteResidual
 from tests.mesh.meshes import config

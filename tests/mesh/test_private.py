@@ -24,7 +24,7 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.epochs import declare_epoch
 from conformesh.mesh.config.folders import init_mesh, reissue_device
 from conformesh.mesh.config.local_scores import LocalScores
-from conformesh.mesh.node import running
+from conformesh.mesh.node import calibration_run
 from conformesh.mesh.node.heartbeat import vitals_of
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import Trouble
@@ -86,7 +86,7 @@ def of_another(mesh, root, real, monkeypatch):
 
 def of_an_earlier_attempt(mesh, root, real, monkeypatch):
     """A proof that the device itself has given, for its key of another attempt."""
-    earlier = running.secrets_of(mesh.configs[1], mesh.scores[1], 1, bytes(32), lambda words: None)
+    earlier = calibration_run.secrets_of(mesh.configs[1], mesh.scores[1], 1, bytes(32), lambda words: None)
     proof = earlier.prove(b"its key of that attempt")
     return lambda message: proof
 
@@ -113,7 +113,7 @@ def expired(mesh, root, real, monkeypatch):
 
 @pytest.mark.parametrize("wrong", [forged, of_another, of_an_earlier_attempt, of_another_row, revoked, expired])
 def test_a_key_that_is_not_signed_for_this_attempt_ends_it_before_any_number(tmp_path, monkeypatch, wrong):
-    mesh, honest = Mesh(tmp_path / "m", options=NOISY), running.secrets_of
+    mesh, honest = Mesh(tmp_path / "m", options=NOISY), calibration_run.secrets_of
     prove = wrong(mesh, tmp_path, seals.CertificateSeal(mesh.configs[1]).sign, monkeypatch)
 
     def secrets_of(config, *parts):
@@ -122,7 +122,7 @@ def test_a_key_that_is_not_signed_for_this_attempt_ends_it_before_any_number(tmp
             return found
         return type(found)(found.seeds, found.context, prove, found.genuine, found.account, found.scores_of)
 
-    monkeypatch.setattr(running, "secrets_of", secrets_of)
+    monkeypatch.setattr(calibration_run, "secrets_of", secrets_of)
     devices = mesh.play()
     assert {device.phase for device in devices} == {"failed"}
     named = "device-00" if wrong is expired else AT
@@ -509,7 +509,7 @@ def shown(mesh, devices, k, where):
     node.begin(1)
     feed = StatusFeed(node, devices[k])
     feed.look(devices[k].now)
-    result = running.calibration_of(mesh.configs[k], devices[k], 1.0)
+    result = calibration_run.calibration_of(mesh.configs[k], devices[k], 1.0)
     node.certify(result, roster=mesh.configs[k].devices, run=devices[k].number, roster_number=1)
     node.judge(Trouble.SCORES, mesh.scores[k].problem)
     node.inspected(None, len(mesh.scores[k]), f"{len(mesh.scores[k])} scores")
@@ -574,7 +574,7 @@ def test_what_others_observe_does_not_depend_on_who_holds_which_scores(tmp_path,
     assert "search" not in status
 
 
-def digest_in_greeting(monkeypatch, make=running.make_device):
+def digest_in_greeting(monkeypatch, make=calibration_run.make_device):
     """A planted leak: the agreement holds a digest of the scores, as a hello would tell everybody."""
 
     def leaking(config, scores, *parts, **named):
@@ -582,7 +582,7 @@ def digest_in_greeting(monkeypatch, make=running.make_device):
         device.digest = scores.digest
         return device
 
-    monkeypatch.setattr(running, "make_device", leaking)
+    monkeypatch.setattr(calibration_run, "make_device", leaking)
     monkeypatch.setattr(Mesh, "agreement_of", lambda mesh, device: {**device.agreement, "scores": device.digest})
 
 
@@ -591,7 +591,7 @@ def troubles_at_the_port(monkeypatch):
     monkeypatch.setattr(NodeState, "shared_status", NodeState.status)
 
 
-def size_in_the_journal(monkeypatch, make=running.make_device):
+def size_in_the_journal(monkeypatch, make=calibration_run.make_device):
     """A planted leak: a record whose length depends on the number of scores."""
 
     def leaking(config, scores, journal, *parts, **named):
@@ -600,10 +600,10 @@ def size_in_the_journal(monkeypatch, make=running.make_device):
         device._remember = lambda: (remember(), journal.append(bytes(len(scores))))
         return device
 
-    monkeypatch.setattr(running, "make_device", leaking)
+    monkeypatch.setattr(calibration_run, "make_device", leaking)
 
 
-def slow_with_many_scores(monkeypatch, make=running.make_device):
+def slow_with_many_scores(monkeypatch, make=calibration_run.make_device):
     """A planted leak: the frames of a device with many scores come later."""
     delay = Mesh._delay
     monkeypatch.setattr(Mesh, "_delay", lambda mesh, k, to: delay(mesh, k, to) + len(mesh.scores[k]) * 1e-6)

@@ -19,7 +19,7 @@ from conformesh.mesh.config.folders import init_mesh, reissue_device, renew_devi
 from conformesh.mesh.config.local_scores import LocalScores
 from conformesh.mesh.config.seal import CertificateSeal
 from conformesh.mesh.config.signing import CURVE_ORDER
-from conformesh.mesh.node.running import make_device
+from conformesh.mesh.node.calibration_run import make_device
 from conformesh.peer import frames
 from conformesh.peer.entries import PROOF, key_of, pack_shelf, sealed, unsealed
 from conformesh.peer.frames import ENTRIES, Frame

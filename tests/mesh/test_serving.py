@@ -21,9 +21,9 @@ from conformesh.cli import app
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.file_watch import CertificateWatch, ScoreWatch
-from conformesh.mesh.node.service import Node
+from conformesh.mesh.node.node import Node
+from conformesh.mesh.node.result_store import ResultStore
 from conformesh.mesh.node.status import Phase
-from conformesh.mesh.node.store import ResultStore
 from conformesh.peer.frames import SIZE
 from conformesh.peer.settings import PeerError
 from tests.mesh.nodes import numbers, short_folder, threshold_in

@@ -6,8 +6,8 @@ from msgspec import to_builtins
 from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.local_scores import read_local_scores
-from conformesh.mesh.node.running import make_device
-from conformesh.mesh.node.service import Node
+from conformesh.mesh.node.calibration_run import make_device
+from conformesh.mesh.node.node import Node
 from conformesh.mesh.node.status import Phase
 from conformesh.peer.journal import MemoryJournal
 from tests.mesh.real import drawn_scores, make_mesh

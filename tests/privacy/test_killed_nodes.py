@@ -21,8 +21,8 @@ pytest.importorskip("cryptography", reason="a mesh needs certificates: pip insta
 from conformesh import Network
 from conformesh.mesh.config.epochs import EPOCH_FILE, SETTLING_SECONDS
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node.running import JOURNAL
-from conformesh.mesh.node.store import NAME as RESULT
+from conformesh.mesh.node.calibration_run import JOURNAL
+from conformesh.mesh.node.result_store import NAME as RESULT
 from conformesh.peer.journal import whole_records
 from conformesh.privacy.account import FILE, read_account
 from tests.campaigns import LONG, SEED

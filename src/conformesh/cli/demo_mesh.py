@@ -26,7 +26,7 @@ from conformesh.kernels.ranks import exact_alpha
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.endpoints import HIGHEST_PORT, LOCALHOST
 from conformesh.mesh.config.folders import init_mesh
-from conformesh.mesh.node.processes import Watched
+from conformesh.mesh.processes import Watched
 
 _METHOD = "e-dcp"
 _LOWEST_PORT = 20000

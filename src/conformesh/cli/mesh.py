@@ -382,7 +382,7 @@ def epoch(folder: Path, number: str | None, as_json: bool) -> None:
     releases says. Devices that run ask for a run when an epoch closes. Numbers never fall. With the option
     epoch_seconds the clock closes epochs.
     """
-    from conformesh.mesh.node.running import account_of
+    from conformesh.mesh.node.calibration_run import account_of
 
     configs = [read_device(one) for one in _devices_in(folder)]
     for config in configs:

@@ -19,8 +19,8 @@ from conformesh.cli.recording import Outlets, seen
 from conformesh.common.quantities import in_bits, in_bytes
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import device_folders, scatter_scores
-from conformesh.mesh.node.process import Start, with_changes
-from conformesh.mesh.node.processes import Watched, launch, wait
+from conformesh.mesh.node.main import Start, with_changes
+from conformesh.mesh.processes import Watched, launch, wait
 from conformesh.results.result import Result
 
 if TYPE_CHECKING:

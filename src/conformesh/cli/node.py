@@ -13,7 +13,7 @@ import conformesh.cli
 from conformesh.cli import console, options
 from conformesh.cli.command import PATH, Argument, Option, command
 from conformesh.mesh.config import MODES, ON_LOST
-from conformesh.mesh.node.process import Start, in_json, run
+from conformesh.mesh.node.main import Start, in_json, run
 
 # For this start only, instead of what device.toml says. Text: `with_changes` checks it together with device.toml.
 THIS_TIME = [

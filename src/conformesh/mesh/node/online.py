@@ -30,9 +30,9 @@ from conformesh.files.json_numbers import in_json
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.local_scores import read_local_scores
 from conformesh.mesh.link import COUNTERS, Transport, beside
-from conformesh.mesh.node.certified import in_utc
-from conformesh.mesh.node.drift import of_all
-from conformesh.mesh.node.observations import (
+from conformesh.mesh.node.certified_result import in_utc
+from conformesh.mesh.node.drift_alarm import of_all
+from conformesh.mesh.node.online_records import (
     Example,
     JudgedObservation,
     Observations,

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.epochs import EpochClock
+from conformesh.mesh.node.calibration_run import account_of
 from conformesh.mesh.node.file_watch import Stamp, stamp_of
-from conformesh.mesh.node.running import account_of
 
 
 class PrivacyWatch:
