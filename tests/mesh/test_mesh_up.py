@@ -29,7 +29,7 @@ def ended(name, threshold=0.75, error="", **progress):
 
 
 def printed(capsys, *watched):
-    mesh_up.print_result(watched, 1.5)
+    mesh_up.print_agreement(watched, 1.5)
     return capsys.readouterr().out
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conformesh.cli import console
-from conformesh.cli.results import Private, SavedRun, releases_in
+from conformesh.cli.results import PrivateRelease, SavedRun, releases_by_group
 from conformesh.common.quantities import in_bits, in_count, pluralize
 from conformesh.files.json_numbers import in_json
 from conformesh.kernels.ranks import DEFAULT
@@ -64,7 +64,7 @@ class Explanation:
 
 def explain_result(saved: SavedRun, alphas: Sequence[Fraction] = ()) -> Explanation | None:
     """Say what a private run has protected, what it cost, and thresholds at other levels; None without epsilon."""
-    releases = releases_in(saved)
+    releases = releases_by_group(saved)
     if not releases:
         if alphas:
             raise ValueError(
@@ -144,7 +144,7 @@ def _survivors(noise: Noise, roster: int) -> str:
     return f"{noise.devices} of {roster} took part; the others were lost before the release, and are not counted"
 
 
-def _release_in_words(releases: dict[str | None, Private]) -> str:
+def _release_in_words(releases: dict[str | None, PrivateRelease]) -> str:
     (release, noise), *_ = releases.values()
     what = f"counts with noise in {release.cells:,} cells of the public grid {release.grid!r}"
     number = f"a number with noise (about {max(release.number, 0):,} scores) and " if release.items is None else ""
