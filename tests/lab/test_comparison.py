@@ -18,7 +18,7 @@ from conformesh.lab.comparison import (
     compared_ways,
 )
 from conformesh.methods import Way
-from conformesh.protocols.averages import WAYS
+from conformesh.protocols.averaging_schemes import WAYS
 from conformesh.scores import LAC, AbsoluteResidual
 from tests.strategies import exact_rank, promised_rank
 

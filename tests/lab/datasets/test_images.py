@@ -248,7 +248,7 @@ def md5(data: bytes) -> str:
 
 @pytest.mark.parametrize("requirement", [True, False])
 def test_a_file_arrives_and_is_told_about(tmp_path, monkeypatch, requirement):
-    monkeypatch.setattr("conformesh.lab.datasets.downloads._CHUNK", 1000)
+    monkeypatch.setattr("conformesh.lab.datasets.downloads.DOWNLOAD_CHUNK", 1000)
     content, seen = bytes(range(250)) * 10, []
     with served(content, len(content) if requirement else None) as url:
         path = download_file(

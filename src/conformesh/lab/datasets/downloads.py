@@ -16,7 +16,7 @@ from conformesh import __version__
 
 DownloadObserver = Callable[[int, int | None], None]  # bytes so far, bytes in all where the server says
 
-_CHUNK = 1 << 20  # bytes read at a time, and between two reports of progress
+DOWNLOAD_CHUNK = 1 << 20  # bytes read at a time, and between two reports of progress
 _TIMEOUT = 30.0  # seconds without a byte, after which the download fails
 
 
@@ -64,7 +64,7 @@ def _receive(url: str, out: BinaryIO, observer: DownloadObserver | None) -> str:
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
         length = answer.headers.get("Content-Length")
         total = int(length) if length else None
-        while chunk := answer.read(_CHUNK):
+        while chunk := answer.read(DOWNLOAD_CHUNK):
             out.write(chunk)
             digest.update(chunk)
             done += len(chunk)
