@@ -569,8 +569,8 @@ def failures() -> str:
 
 def routes() -> str:
     """What a node answers."""
-    from conformesh.mesh.http.interface import VERBS
     from conformesh.mesh.http.openapi import OPERATIONS
+    from conformesh.mesh.http.paths import VERBS
 
     rows = [
         (code(f"{verb} {path}"), OPERATIONS[path].summary, ", ".join(map(str, OPERATIONS[path].answers)))
