@@ -336,7 +336,9 @@ def faults_follow_another_seed(patch):
 def guarantee_is_lost_on_a_device(patch):
     right = methods.run_with_shared_sizes
     patch.setattr(
-        methods, "run_with_shared_sizes", lambda net, row, own, run, requirement, *more: right(net, row, own, run, ranks.DEFAULT, *more)
+        methods,
+        "run_with_shared_sizes",
+        lambda net, row, own, run, requirement, *more: right(net, row, own, run, ranks.DEFAULT, *more),
     )
 
 
