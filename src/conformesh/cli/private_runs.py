@@ -272,11 +272,11 @@ def _sent(network: Network, alpha: Fraction, given: dict[str, Any]) -> tuple[flo
 
     A release sends the same whatever the scores are, so one score on each device will do.
     """
-    from conformesh.lab.planning.measurement import RunTooLong, draw_scores, run_way
+    from conformesh.lab.planning.measurement import RunTooLong, draw_scores, measure_way
 
     scores = draw_scores(np.ones(network.devices, dtype=np.int64), "uniform")[0]
     try:
-        cost = run_way(Way("p-dcp"), network, scores, alpha, DEFAULT, given)[1]
+        cost = measure_way(Way("p-dcp"), network, scores, alpha, DEFAULT, given)[1]
     except RunTooLong:
         return None, None
     return cost.rounds, cost.bits
