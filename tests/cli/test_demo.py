@@ -74,7 +74,7 @@ def test_the_same_seed_tells_the_same_story(run, report):
     [
         ("--devices 7", "torus needs a number of devices that is rows x columns"),
         ("--devices 900", "the demo needs 1 to 572 devices"),
-        ("--devices x", "devices must be an integer, got 'x'"),
+        ("--devices x", "devices must be a whole number, got 'x'"),
         ("--splits 0", "splits must be at least 1, got 0"),
         ("--alpha 2", "alpha must lie strictly between 0 and 1, got 2"),
     ],

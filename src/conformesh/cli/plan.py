@@ -36,7 +36,7 @@ from conformesh.lab.planning.planner import GUARANTEE_ORDER, PLAN_COLUMNS, RIGHT
 from conformesh.lab.planning.planner import plan as simulate
 from conformesh.methods import METHODS, get_method, make_options, method_variants
 from conformesh.plots.pictures import picture_file
-from conformesh.protocols.options import parse_option
+from conformesh.protocols.options import convert_option
 
 _MOST = 10**12  # devices: a larger number is a typing mistake
 
@@ -159,7 +159,7 @@ def _options(names: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
                 f"none of {', '.join(names or [])} has the option {name!r}; it belongs to "
                 f"{', '.join(flags[name].fields)}"
             )
-        chosen[name] = value if isinstance(value, bool) else parse_option(value, flags[name].hints[owners[0]], name)
+        chosen[name] = convert_option(value, flags[name].hints[owners[0]], name, is_text=True)
     for method in METHODS if names is None else names:
         known = get_method(method).option_names()
         make_options(method, {name: value for name, value in chosen.items() if name in known})

@@ -399,7 +399,9 @@ def compare(
     measure(np.full(len(ids), np.inf))  # report outputs that do not fit the score before the runs, not after them
     if strange := next((way for way in ways or () if not isinstance(way, MethodVariant)), None):
         names = f"[{ways!r}]" if isinstance(ways, str) else f"[{strange!r}]"
-        raise TypeError(f"ways must be a list of Way, which compared_ways({names}) makes of names, got {strange!r}")
+        raise TypeError(
+            f"ways must be a list of MethodVariant, which compared_ways({names}) makes of names, got {strange!r}"
+        )
     chosen = [*(compared_ways() if ways is None else ways)]
     with Progress("comparing", len(networks) * len(chosen), shown=progress) as bar:
 
