@@ -13,12 +13,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import add_device, init_mesh
 from conformesh.mesh.http.client import Client
+from conformesh.mesh.http.replies import NodeInterface
 from conformesh.mesh.http.server import Service
 from conformesh.mesh.node.main import Start
 from conformesh.mesh.node.online import OnlineLearning
@@ -51,9 +52,9 @@ class Mesh:
     def start(self, folder):
         config = read_device(folder)
         state = NodeState(config.name, [one.name for one in config.neighbours])
-        state.under(config.roster_number, 1)
+        state.set_roster(config.roster_number, 1)
         self.states[folder.name] = state
-        self.services[folder.name] = self.stack.enter_context(Service(state, folder))
+        self.services[folder.name] = self.stack.enter_context(Service(NodeInterface(state), folder))
 
     def __getitem__(self, row):
         return self.states[self.names[row]]
@@ -348,7 +349,7 @@ def learning(monkeypatch):
             learner.open()
             stack.callback(learner.close)
             found.services[folder.name] = stack.enter_context(
-                Service(found.states[folder.name], folder, online=learner)
+                Service(NodeInterface(found.states[folder.name], online=learner), folder)
             )
             found.learners.append(learner)
         yield found
@@ -363,7 +364,7 @@ def test_what_nodes_learn_is_shown(learning):
         two.hear(one._known.counters.encode(one.rule))
         assert not judged.repeated
         wait_for(lambda: now(watch, "labels") == [300, 0, None])
-        told = one.shown()
+        told = to_builtins(one.status())
         assert now(watch, "misses", 0) == told["device"]["misses"]
         assert now(watch, "threshold", 0) == told["threshold"] != now(watch, "certified", 0)
         assert now(watch, "certified", 0) == 0.75

@@ -35,7 +35,7 @@ def test_a_certified_node():
 
 def test_a_node_without_a_threshold_shows_none():
     node = state(certified=False)
-    node.sent(size=70)
+    node.count_sent(size=70)
     fields = fields_of(to_builtins(node.status()))
     assert (fields["health"], fields["phase"], fields["sent"]) == ("unhealthy", "calibrating", 70)
     assert [fields[name] for name in ("threshold", "kind", "about")] == [None] * 3
@@ -55,12 +55,12 @@ def test_what_is_wrong_is_said_once():
 
 
 def test_health_is_that_of_the_node_itself():
-    from conformesh.mesh.http.replies import HttpReplies
+    from conformesh.mesh.http.replies import HttpReplies, NodeInterface
 
     broken = state()
     broken.fail("b is lost")
     for node in (state(), state(certified=False), broken):
-        assert is_healthy(to_builtins(node.status())) == (HttpReplies(node)._health(b"").status == 200)
+        assert is_healthy(to_builtins(node.status())) == (HttpReplies(NodeInterface(node))._health(b"").status == 200)
 
 
 def test_whom_a_threshold_is_about():
@@ -116,7 +116,7 @@ def test_the_log_has_what_is_new():
     node.note_error("a frame was refused")
     second = to_builtins(node.status())
     assert news_of(first, second) == [("info", "certified, run 3"), ("warning", "a frame was refused")]
-    node.under(2, 1)
+    node.set_roster(2, 1)
     node.fail("b is lost")
     third = to_builtins(node.status())
     assert news_of(second, third) == [
@@ -129,8 +129,8 @@ def test_the_log_has_what_is_new():
 def test_details_name_rows_of_neighbours():
     clock = Clock()
     node = state(clock=clock)
-    node.heard("b", size=300, round=2, frames=3)
-    node.refused(None, "a frame of another run", 2)
+    node.count_received("b", size=300, round=2, frames=3)
+    node.count_refused(None, "a frame of another run", 2)
     clock.pass_by(5.0)
     found = details_of(to_builtins(node.status()), {"a": 0, "b": 7})
     assert found["neighbours"][0] == {
