@@ -522,19 +522,19 @@ def sweep_keys() -> str:
     """Every key of a sweep's configuration, table by table."""
     from msgspec import NODEFAULT
 
-    from conformesh.lab.sweeps.config import RECORDS
-    from conformesh.lab.sweeps.schema import SOURCES, MethodTable, NetworkTable, SweepFile, keys_of
+    from conformesh.lab.sweeps.config import RECORDABLE
+    from conformesh.lab.sweeps.schema import SCORE_SOURCES, MethodTable, NetworkTable, SweepFile, describe_keys
 
     tables = {"The whole": SweepFile, "`[[networks]]`": NetworkTable, "`[[methods]]`": MethodTable}
-    tables |= {f'`[scores]`, source = "{name}"': keys for name, keys in SOURCES.items()}
+    tables |= {f'`[scores]`, source = "{name}"': keys for name, keys in SCORE_SOURCES.items()}
     parts = []
     for title, keys in tables.items():
         rows = [
             (code(name), meaning, "needed" if default is NODEFAULT else _left_out(default))
-            for name, meaning, default in keys_of(keys)
+            for name, meaning, default in describe_keys(keys)
         ]
         parts.append(f"### {title}\n\n" + table(("key", "what it says", "by default"), rows))
-    recorded = [(code(name), meaning) for name, meaning in RECORDS.items()]
+    recorded = [(code(name), meaning) for name, meaning in RECORDABLE.items()]
     return "\n\n".join([*parts, "### `record`\n\n" + table(("word", "what is recorded"), recorded)])
 
 

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from conformesh import METHODS, TOPOLOGIES, Network, calibrate
-from conformesh.lab.comparison import Comparison, ComparisonRow, NetworkComparison, compare, networks_of, ways_of
+from conformesh.lab.comparison import (
+    Comparison,
+    ComparisonRow,
+    NetworkComparison,
+    build_networks,
+    compare,
+    compared_ways,
+)
 from conformesh.methods import Way
 from conformesh.protocols.averaging_schemes import WAYS
 from conformesh.scores import LAC, AbsoluteResidual
@@ -32,7 +39,7 @@ def found(held):
 
 
 def test_every_way_on_every_network(found):
-    ways = ways_of()
+    ways = compared_ways()
     assert {way.method for way in ways} == {*METHODS}
     assert [way.variant for way in ways if way.method == "e-dcp"] == ["top-k", "window", "count"]
     assert [way.variant for way in ways if way.method == "h-dcp"] == [*WAYS]
@@ -87,7 +94,9 @@ def test_sizes_are_those_of_the_library(held, rows):
     probabilities = rng.dirichlet(np.ones(8), size=60)
     at = rng.choice(NAMES, size=60).tolist() if rows == "named" else None
     network = Network.cycle(len(NAMES)).relabelled(NAMES)
-    found = compare(held, [network], ALPHA, ways_of(["local", "fcp"]), score=LAC(), outputs=probabilities, rows_at=at)
+    found = compare(
+        held, [network], ALPHA, compared_ways(["local", "fcp"]), score=LAC(), outputs=probabilities, rows_at=at
+    )
     for run in found.groups[0].runs:
         result = calibrate(held, network, ALPHA, run.way.method, score=LAC())
         assert run.size == result.predict(probabilities, device=at).sum(axis=1).mean()
@@ -105,14 +114,14 @@ def test_who_refuses_is_listed_with_the_reason(held, monkeypatch):
         raise ValueError(f"not on {block.network.name}")
 
     monkeypatch.setattr("conformesh.protocols.e_dcp.by_flooding", refuse)
-    found = compare(held, [Network.chain(7)], ALPHA, ways_of(["e-dcp"]))
+    found = compare(held, [Network.chain(7)], ALPHA, compared_ways(["e-dcp"]))
     assert found.groups[0].refused == {Way("e-dcp", "top-k"): "not on chain 7"}
     assert Way("e-dcp", "top-k") not in found.ways()
 
 
 def test_scores_that_a_method_cannot_use(held):
     spoilt = [np.full(3, np.inf), *held[1:]]
-    found = compare(spoilt, [Network.chain(7)], ALPHA, ways_of(["e-dcp", "average"]))
+    found = compare(spoilt, [Network.chain(7)], ALPHA, compared_ways(["e-dcp", "average"]))
     assert "infinite" in found.groups[0].refused[Way("average")]
     assert all(run.way.method == "e-dcp" for run in found.groups[0].runs)
 
@@ -126,13 +135,13 @@ def test_too_few_scores_are_inf_and_nobody_wins():
 
 
 def test_topologies_that_do_not_fit_are_named():
-    built, skipped = networks_of(TOPOLOGIES, NAMES)
+    built, skipped = build_networks(TOPOLOGIES, NAMES)
     assert {*skipped} == {"torus", "grid"}
     assert "rows x columns" in skipped["torus"]
     assert [network.name.split()[0] for network in built] == [name for name in TOPOLOGIES if name not in skipped]
     assert all(network.ids == NAMES for network in built)
     with pytest.raises(ValueError, match="unknown topology 'rign'"):
-        networks_of(["chain", "rign"], NAMES)
+        build_networks(["chain", "rign"], NAMES)
 
 
 # --- who wins ---------------------------------------------------------------------------------------------------------
@@ -201,7 +210,7 @@ def test_bad_questions(held):
     with pytest.raises(ValueError, match="unknown device 'z'"):
         compare(held, [chain], score=LAC(), outputs=np.eye(2), rows_at=["a", "z"])
     with pytest.raises(ValueError, match="unknown method 'edcp'"):
-        ways_of(["edcp"])
+        compared_ways(["edcp"])
 
 
 def test_outputs_that_do_not_fit_are_refused_before_the_work(held):

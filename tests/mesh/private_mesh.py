@@ -9,9 +9,9 @@ import numpy as np
 
 from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
-from conformesh.mesh.config.epochs import Epochs
+from conformesh.mesh.config.epochs import EpochClock
 from conformesh.mesh.config.folders import init_mesh
-from conformesh.mesh.config.own_scores import OwnScores
+from conformesh.mesh.config.local_scores import LocalScores
 from conformesh.mesh.node import calibration_run
 from conformesh.peer import frames
 from conformesh.peer.loopback import LinkFaults, Pause, _World
@@ -48,7 +48,7 @@ class Mesh(_World):
             init_mesh(root, network, method="p-dcp", **more)
         self.configs = [read_device(folder) for folder in self.folders]
         drawn = np.random.default_rng(11)
-        self.scores = [*map(OwnScores, scores or [drawn.random(60 + 10 * k) for k in range(network.devices)])]
+        self.scores = [*map(LocalScores, scores or [drawn.random(60 + 10 * k) for k in range(network.devices)])]
         super().__init__(self.configs[0].network, self.start, faults or LinkFaults(), np.random.default_rng(seed), stay)
         if after is not None:  # the same devices, started again
             self.journals = after.journals
@@ -62,7 +62,7 @@ class Mesh(_World):
     def start(self, k, journal):
         config = self.configs[k]
         wall = lambda: self.start_at + self.now + self.clocks[k]  # noqa: E731
-        part = calibration_run.PrivatePart(lambda: self.scores[k], Epochs(config, wall))
+        part = calibration_run.PrivatePart(lambda: self.scores[k], EpochClock(config, wall))
         return calibration_run.make_device(config, self.scores[k], journal, self.log[config.name].append, private=part)
 
     def _deliver(self, sender, to, data, now):

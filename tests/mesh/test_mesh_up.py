@@ -29,7 +29,7 @@ def ended(name, threshold=0.75, error="", **progress):
 
 
 def printed(capsys, *watched):
-    mesh_up.print_result(watched, 1.5)
+    mesh_up.print_agreement(watched, 1.5)
     return capsys.readouterr().out
 
 
@@ -159,7 +159,7 @@ def test_what_a_lost_neighbour_means_is_part_of_the_agreement(root):
     changed = with_changes(config, "7", "continue")
     assert (changed.timing.patience, changed.folder) == (7.0, config.folder)
     assert changed.agreement()["on_lost"] == "continue with 2 of 2 devices"
-    assert with_changes(config, None, "continue", "2") == config.change(on_lost="continue", quorum=2)
+    assert with_changes(config, None, "continue", "2") == config.with_settings(on_lost="continue", quorum=2)
     assert with_changes(config, None, None) == config
 
 

@@ -23,7 +23,7 @@ from conformesh.mesh.config import seal as seals
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.epochs import declare_epoch
 from conformesh.mesh.config.folders import init_mesh, reissue_device
-from conformesh.mesh.config.own_scores import OwnScores
+from conformesh.mesh.config.local_scores import LocalScores
 from conformesh.mesh.node import calibration_run
 from conformesh.mesh.node.heartbeat import share_status
 from conformesh.mesh.node.state import NodeState
@@ -168,7 +168,7 @@ def test_epochs_of_a_window_are_added_up(tmp_path):
     """Each run releases its own epoch; the threshold is of the sum of the releases of the window."""
     root, options = tmp_path / "m", {**NOISY, "window": 2}
     rng = np.random.default_rng(5)
-    scores = [OwnScores(rng.random(120), np.repeat([1, 2, 3], 40)) for _ in range(5)]
+    scores = [LocalScores(rng.random(120), np.repeat([1, 2, 3], 40)) for _ in range(5)]
     for epoch in (1, 2, 3):
         mesh = Mesh(root, options=options)
         mesh.scores = scores
@@ -182,7 +182,7 @@ def test_epochs_of_a_window_are_added_up(tmp_path):
     mesh.account(4).record(3)
     (mesh.folders[4] / FILE).unlink()  # a device without the past releases: nobody uses them
     declare(mesh, 4)
-    mesh.scores = [OwnScores(own.values, own.epochs + 1) for own in scores]
+    mesh.scores = [LocalScores(own.values, own.epochs + 1) for own in scores]
     assert thresholds(mesh.play()) == answers(mesh, [4])
 
 
@@ -204,7 +204,7 @@ def test_an_epoch_is_released_as_often_as_agreed(tmp_path):
 def test_an_exact_run_is_followed_by_none_with_epsilon(tmp_path):
     Mesh(tmp_path / "m").play()
     mesh = Mesh(tmp_path / "m")
-    mesh.configs = [one.change(options=NOISY) for one in mesh.configs]
+    mesh.configs = [one.with_settings(options=NOISY) for one in mesh.configs]
     devices = mesh.play()
     assert any("epoch 1 was counted without noise" in str(device.error) for device in devices)
     assert {device.phase for device in devices} == {"failed"}
@@ -213,7 +213,7 @@ def test_an_exact_run_is_followed_by_none_with_epsilon(tmp_path):
 def test_changed_scores_are_refused_in_exact_runs(tmp_path):
     Mesh(tmp_path / "m").play()
     mesh = Mesh(tmp_path / "m")
-    mesh.scores[1] = OwnScores(mesh.scores[1].values / 2)
+    mesh.scores[1] = LocalScores(mesh.scores[1].values / 2)
     devices = mesh.play()
     assert devices[1].error.code == "privacy"
     assert "the scores of this device have changed since an exact private run" in str(devices[1].error)
@@ -467,7 +467,7 @@ def test_two_clocks_at_the_end_of_an_epoch(tmp_path, ahead, epoch):
     """One clock that is early does not decide, two do (t + 1): all devices release the same epoch."""
     rng = np.random.default_rng(5)
     mesh = Mesh(tmp_path / "m", options={**NOISY, "epoch_seconds": 100}, start_at=690.0)
-    mesh.scores = [OwnScores(rng.random(200), np.repeat([5, 6], 100)) for _ in range(5)]
+    mesh.scores = [LocalScores(rng.random(200), np.repeat([5, 6], 100)) for _ in range(5)]
     for k in ahead:
         mesh.clocks[k] = 15.0
     assert thresholds(mesh.play()) == answers(mesh, [epoch])
@@ -542,8 +542,8 @@ def observed(mesh, where="tcp"):
 
 
 def unusable(problem):
-    """Scores as `read_row_by_row` returns them for a file that its operator should look at."""
-    return OwnScores(np.empty(0), np.empty(0, dtype=np.int64), problem)
+    """Scores as `_read_row_by_row` returns them for a file that its operator should look at."""
+    return LocalScores(np.empty(0), np.empty(0, dtype=np.int64), problem)
 
 
 def spread_twice(root, monkeypatch):

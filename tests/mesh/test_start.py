@@ -24,12 +24,12 @@ ALONE = """
 import sys, time
 from conformesh.peer.journal import MemoryJournal
 from conformesh.mesh.config.device_toml import read_device
-from conformesh.mesh.config.own_scores import read_own_scores
+from conformesh.mesh.config.local_scores import read_local_scores
 from conformesh.mesh.node.calibration_run import calibration_of, make_device
 import conformesh.mesh.node.main
 import conformesh.mesh.node.node
 config = [read_device(folder) for folder in sys.argv[1:]]
-devices = [make_device(one, read_own_scores(one), MemoryJournal()) for one in config]
+devices = [make_device(one, read_local_scores(one), MemoryJournal()) for one in config]
 now = 0.0
 for one in devices:
     one.start(now)

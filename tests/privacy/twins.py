@@ -28,10 +28,9 @@ import numpy as np
 from conformesh import Network
 from conformesh.mesh import link
 from conformesh.mesh.config.device_toml import read_device
-from conformesh.mesh.config.epochs import FILE as EPOCH
-from conformesh.mesh.config.epochs import Epochs
+from conformesh.mesh.config.epochs import EPOCH_FILE, EpochClock
 from conformesh.mesh.config.folders import init_mesh
-from conformesh.mesh.config.own_scores import OwnScores
+from conformesh.mesh.config.local_scores import LocalScores
 from conformesh.mesh.http.replies import HttpReplies, NodeInterface, Refused
 from conformesh.mesh.node import calibration_run
 from conformesh.mesh.node import file_watch as watching
@@ -187,7 +186,7 @@ class Hall(_World):
         self.root, self.folder, self.limit = root, root / NAME, START + limit
         self.configs = [read_device(root / f"device-{k:02}") for k in range(NETWORK.devices)]
         rng = np.random.default_rng(5)
-        self.scores = [OwnScores(rng.random(40 + 5 * k)) for k in range(NETWORK.devices)]
+        self.scores = [LocalScores(rng.random(40 + 5 * k)) for k in range(NETWORK.devices)]
         super().__init__(
             self.configs[0].network, self._start, faults or LinkFaults(), np.random.default_rng(3), stay=True
         )
@@ -208,7 +207,7 @@ class Hall(_World):
     def declare(self, number):
         """Close an epoch on every device."""
         for config in self.configs:
-            (config.folder / EPOCH).write_text(f"{number}\n")
+            (config.folder / EPOCH_FILE).write_text(f"{number}\n")
 
     def ask(self, k):
         """Have the operator of a device ask for a run."""
@@ -226,7 +225,7 @@ class Hall(_World):
 
     def _start(self, k, journal):
         config = self.configs[k]
-        epochs = Epochs(config, lambda: WALL + self.now - START)
+        epochs = EpochClock(config, lambda: WALL + self.now - START)
         part = calibration_run.PrivatePart(lambda: self.scores[k], epochs)
         return calibration_run.make_device(config, self.scores[k], journal, private=part)
 
@@ -362,7 +361,7 @@ class Hall(_World):
 
     def _patch_work(self, patch):
         """Let work on scores take time."""
-        read, in_epoch, samples_of = watching.read_own_scores, OwnScores.in_epoch, calibration_run.WeightedScores.of
+        read, in_epoch, samples_of = watching.read_local_scores, LocalScores.in_epoch, calibration_run.WeightedScores.of
 
         def reading(config):
             path = config.path("scores")
@@ -382,8 +381,8 @@ class Hall(_World):
                     self.work(A_SCORE * sum(map(len, devices)))
                 return samples_of(devices, names)
 
-        patch(watching, "read_own_scores", reading)
-        patch(OwnScores, "in_epoch", sorting)
+        patch(watching, "read_local_scores", reading)
+        patch(LocalScores, "in_epoch", sorting)
         patch(calibration_run, "WeightedScores", Counted)
 
     def is_own(self, scores):

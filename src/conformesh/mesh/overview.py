@@ -16,8 +16,8 @@ from msgspec import ValidationError, convert, to_builtins
 
 from conformesh.common.names import listed
 from conformesh.mesh.config.device_config import DeviceConfig, Neighbour
-from conformesh.mesh.config.device_toml import FILE, read_device
-from conformesh.mesh.config.reach import reach
+from conformesh.mesh.config.device_toml import DEVICE_FILE, read_device
+from conformesh.mesh.config.reach import reach_device
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.status import DeviceStatus, MeshStatus
 
@@ -83,9 +83,9 @@ def ask_mesh(where: str | os.PathLike[str]) -> Overview:
 
 def _device_folders(where: Path) -> list[Path]:
     """Return a device's folder itself, or those inside the folder of a mesh; none for an address."""
-    if (where / FILE).exists():
+    if (where / DEVICE_FILE).exists():
         return [where]
-    return sorted(path.parent for path in where.glob(f"*/{FILE}")) if where.is_dir() else []
+    return sorted(path.parent for path in where.glob(f"*/{DEVICE_FILE}")) if where.is_dir() else []
 
 
 def _read_config(folder: Path) -> DeviceConfig | None:
@@ -146,7 +146,7 @@ def _probe(devices: Iterable[DeviceStatus], configs: Sequence[DeviceConfig]) -> 
         if others:
             near = [config for config in others if name in (neighbour.name for neighbour in config.neighbours)]
             config = (near or others)[0]
-            device.probe = reach(config, Neighbour(name, config.endpoints[name])).text
+            device.probe = reach_device(config, Neighbour(name, config.endpoints[name])).text
 
     if quiet and configs:
         with ThreadPoolExecutor(min(_ASK_AT_ONCE, len(quiet))) as pool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.bounds.tracked_weights import Interval
@@ -85,6 +85,6 @@ def _counted(counts: Interval, rank: int) -> int | None:
 
 def _unheard(short: int, here: int, worst: float) -> str:
     return (
-        f"h-dcp: {short} of {several(here, 'device')} here know too little of the others to say more than +inf after "
+        f"h-dcp: {short} of {pluralize(here, 'device')} here know too little of the others to say more than +inf after "
         f"these rounds (the largest error bound is {worst:.3g}); set more rounds"
     )

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats, Ints
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.weights import constant_weights
 from conformesh.kernels.compilation import expect
@@ -185,7 +185,7 @@ def _heard_outcome(
     notes: tuple[str, ...] = ()
     if not heard.all():
         notes = (
-            f"q-dcp: {several(int((~heard).sum()), 'device')} of {len(heard):,} here did not hear the count within "
+            f"q-dcp: {pluralize(int((~heard).sum()), 'device')} of {len(heard):,} here did not hear the count within "
             f"{rounds:,} rounds and hold +inf; set more rounds with counting",
         )
     return Answers(thresholds, certificates, estimates, notes)

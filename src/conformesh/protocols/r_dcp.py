@@ -32,7 +32,7 @@ import numpy as np
 
 from conformesh.common.array_types import Floats
 from conformesh.common.names import listed
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.kernels.ranks import LARGEST_SUM, DeviceRanks
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Answers, Block
@@ -293,8 +293,8 @@ def _notes(
             names = listed([ids[trial.rows[k]] for k in few])
             yield (
                 f"r-dcp: no finite threshold is right for every {block.devices - f} of {block.devices} devices, since "
-                f"{several(len(few), 'device')} {names} say that too few of their scores are finite, or were not heard "
-                f"of, and may be honest; {_bearing_words(block.devices, alpha, f)}"
+                f"{pluralize(len(few), 'device')} {names} say that too few of their scores are finite, or were not "
+                f"heard of, and may be honest; {_bearing_words(block.devices, alpha, f)}"
             )
 
 
@@ -303,7 +303,7 @@ def _bearing_words(devices: int, alpha: Fraction, f: int) -> str:
     if f > most:
         return (
             f"with alpha={float(alpha):g} no rule that holds for all honest devices bears more than "
-            f"{several(most, 'Byzantine device')} of {devices} if these want it infinite; use fewer, more devices or "
+            f"{pluralize(most, 'Byzantine device')} of {devices} if these want it infinite; use fewer, more devices or "
             "a larger alpha, or leave out whom you do not trust"
         )
     return (

@@ -103,7 +103,7 @@ def with_changes(
         changes["quorum"] = _number(quorum, int, "quorum must be a whole number")
     if mode is not None:
         changes["mode"] = mode
-    return config.change(**changes)
+    return config.with_settings(**changes)
 
 
 def _number(text: str, kind: type[Any], needed: str) -> Any:

@@ -22,7 +22,7 @@ from pathlib import Path
 from conformesh.files.files import remove_drafts
 from conformesh.kernels.compilation import prepared
 from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.mesh.config.device_toml import read_device, reloaded
+from conformesh.mesh.config.device_toml import read_device, reload_config
 from conformesh.mesh.http.replies import NodeInterface
 from conformesh.mesh.http.server import Service
 from conformesh.mesh.link import Transport, drive_device, open_links
@@ -188,7 +188,7 @@ class Node:
         """
         self._reloading.clear()
         try:
-            config, later = reloaded(self.config, self._read_again())
+            config, later = reload_config(self.config, self._read_again())
         except ValueError as problem:
             self.state.note_error(f"not reloaded: {problem}")
             log.warning("not reloaded: %s", problem)
