@@ -25,7 +25,7 @@ from conformesh.kernels.compilation import expect
 from conformesh.kernels.pinball import DEGREE, admm_step
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Block
-from conformesh.protocols.loss_tolerant_count import LadderCounting
+from conformesh.protocols.loss_tolerant_count import LossTolerantCount
 from conformesh.protocols.messages import Packets, Protocol, Tell
 from conformesh.protocols.quantile_average import local_quantiles
 
@@ -91,7 +91,7 @@ def relaxed_admm(
     mu: float,
     penalty: float | None,
     rounds: int,
-    counting: LadderCounting,
+    counting: LossTolerantCount,
 ) -> Protocol[Floats]:
     """Return each device's estimate, (devices here, problems), for levels gamma (trials, alphas).
 
@@ -190,7 +190,7 @@ def _sums(z: Floats, edges: _Edges) -> Floats:
     return np.stack([np.bincount(edges.owner, column, here) for column in z.T], axis=1)
 
 
-def _message(numbers: Floats, edges: _Edges, counting: LadderCounting) -> Tell:
+def _message(numbers: Floats, edges: _Edges, counting: LossTolerantCount) -> Tell:
     """Return what all devices here say: what the count needs, and then one number per problem for each neighbour."""
     here, many, width = len(edges.starts) - 1, numbers.shape[1], counting.width
     lengths = width + many * np.diff(edges.starts)
