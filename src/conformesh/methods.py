@@ -17,24 +17,24 @@ from conformesh.common.names import closest, unknown
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import AUTO, DEFAULT, Alpha, Requirement, check_alpha, refuse_confidence
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.privacy.exposure import Edges, Exposure, Reveals, Where, measure_exposure
-from conformesh.protocols import baselines, e_dcp, exposures, fedcp_qq, h_dcp, p_dcp, q_dcp, r_dcp, wfcp
+from conformesh.privacy.exposure import Edges, Exposure, ExposureContext, Reveals, measure_exposure
+from conformesh.protocols import baselines, e_dcp, fedcp_qq, h_dcp, method_exposure, p_dcp, q_dcp, r_dcp, wfcp
 from conformesh.protocols.block import Answers, Block, SearchProgress
 from conformesh.protocols.faults import Faults
-from conformesh.protocols.gathering import flooded
+from conformesh.protocols.gather import gather_by_flooding
 from conformesh.protocols.masks import Secrets
-from conformesh.protocols.messages import Gathering, Protocol
-from conformesh.protocols.options import as_option, choices_of
-from conformesh.protocols.size_agreement import joint, on_its_own
+from conformesh.protocols.messages import GatheringProtocol, Protocol
+from conformesh.protocols.options import choices_of, convert_option
+from conformesh.protocols.size_agreement import run_with_shared_sizes, run_without_server
 from conformesh.results.result import Result
 from conformesh.scores.base import Score
 
-_MethodProtocol = Callable[[Block, WeightedScores, tuple[Fraction, ...], Any], Gathering[Answers]]
+_MethodProtocol = Callable[[Block, WeightedScores, tuple[Fraction, ...], Any], GatheringProtocol[Answers]]
 _Needs = Literal["neighbours", "nothing", "server"]
 _Weights = Literal["scores", "devices", "said", "none"]
-REACH: tuple[_Needs, ...] = ("neighbours", "nothing", "server")  # the order of tables: first what needs no server
+CONNECTIONS: tuple[_Needs, ...] = ("neighbours", "nothing", "server")  # the order of tables: first what needs no server
 # The requirement of the paper's methods, and of the baselines that it compares them with.
-PUBLISHED = Requirement("paper", "ghost")
+PAPER_REQUIREMENT = Requirement("paper", "ghost")
 # Fields of `Faults` under which messages or devices are missing for some rounds, but nobody lies.
 _LOSSES = frozenset({"loss", "activation", "links"})
 
@@ -183,7 +183,7 @@ METHODS: dict[str, Method] = {
         execution=_Execution(variants="schedule"),
         async_mode=_AsyncMode(lambda options: replace(options, entries=True)),
         weights=lambda options: "said" if options.entries else "scores",
-        reveals=exposures.e_dcp,
+        reveals=method_exposure.exposure_of_e_dcp,
     ),
     "q-dcp": Method(
         q_dcp.q_dcp,
@@ -202,7 +202,7 @@ METHODS: dict[str, Method] = {
         weights=lambda options: (
             "devices" if options.certify or options.continuation or options.asynchronous else "none"
         ),
-        reveals=exposures.q_dcp,
+        reveals=method_exposure.exposure_of_q_dcp,
     ),
     "h-dcp": Method(
         h_dcp.h_dcp,
@@ -222,7 +222,7 @@ METHODS: dict[str, Method] = {
             lambda options: _LOSSES if options.consensus == "projection" else frozenset(), {"consensus": "projection"}
         ),
         weights=lambda options: "devices",
-        reveals=exposures.h_dcp,
+        reveals=method_exposure.exposure_of_h_dcp,
     ),
     "r-dcp": Method(
         r_dcp.r_dcp,
@@ -235,9 +235,9 @@ METHODS: dict[str, Method] = {
             summary="holds whatever some devices say: histograms, trimmed",
         ),
         tolerance=_FaultTolerance(lambda options: frozenset({"byzantine"})),
-        async_mode=_AsyncMode(r_dcp.without_agreement, is_signed=True),
+        async_mode=_AsyncMode(r_dcp.without_agreed_grid, is_signed=True),
         weights=lambda options: "said",
-        reveals=exposures.r_dcp,
+        reveals=method_exposure.exposure_of_r_dcp,
     ),
     "p-dcp": Method(
         p_dcp.p_dcp,
@@ -253,8 +253,8 @@ METHODS: dict[str, Method] = {
         ),
         weights=lambda options: "said",
         private=True,
-        score_options=p_dcp.suited,
-        reveals=exposures.p_dcp,
+        score_options=p_dcp.p_dcp_options_for,
+        reveals=method_exposure.exposure_of_p_dcp,
     ),
     "cp": Method(
         baselines.cp,
@@ -267,7 +267,7 @@ METHODS: dict[str, Method] = {
             summary="split CP on the pooled scores",
         ),
         requirement=Requirement("exchangeable"),
-        reveals=exposures.pooled,
+        reveals=method_exposure.exposure_of_pooled,
     ),
     "fcp": Method(
         baselines.fcp,
@@ -279,8 +279,8 @@ METHODS: dict[str, Method] = {
             paper="Lu2023",
             summary="pooled scores, for a mixture of devices",
         ),
-        requirement=PUBLISHED,
-        reveals=exposures.pooled,
+        requirement=PAPER_REQUIREMENT,
+        reveals=method_exposure.exposure_of_pooled,
     ),
     "fedcp-qq": Method(
         fedcp_qq.fedcp_qq,
@@ -294,7 +294,7 @@ METHODS: dict[str, Method] = {
         ),
         execution=_Execution(per_alpha=True, has_independent_draws=lambda options: True),
         requirement=Requirement("exchangeable"),
-        reveals=exposures.fedcp_qq,
+        reveals=method_exposure.exposure_of_fedcp_qq,
     ),
     "wfcp": Method(
         wfcp.wfcp,
@@ -307,8 +307,8 @@ METHODS: dict[str, Method] = {
             summary="histograms added up on a shared channel, with or without noise",
         ),
         execution=_Execution(has_independent_draws=lambda options: not options.noise and options.range is not None),
-        requirement=PUBLISHED,
-        reveals=exposures.wfcp,
+        requirement=PAPER_REQUIREMENT,
+        reveals=method_exposure.exposure_of_wfcp,
     ),
     "local": Method(
         baselines.local,
@@ -322,7 +322,7 @@ METHODS: dict[str, Method] = {
         ),
         execution=_Execution(has_independent_draws=lambda options: True),
         requirement=Requirement("own"),
-        reveals=exposures.local,
+        reveals=method_exposure.exposure_of_local,
     ),
     "average": Method(
         baselines.average,
@@ -335,13 +335,13 @@ METHODS: dict[str, Method] = {
             summary="mean of local quantiles",
         ),
         execution=_Execution(per_alpha=True),
-        requirement=PUBLISHED,
-        reveals=exposures.average,
+        requirement=PAPER_REQUIREMENT,
+        reveals=method_exposure.exposure_of_average,
     ),
 }
 
 
-class Way(NamedTuple):
+class MethodVariant(NamedTuple):
     """A method and, where it has `variants`, which of them: what a row of a comparison or of a plan is about."""
 
     method: str
@@ -368,7 +368,9 @@ class Way(NamedTuple):
         return f"{self.method} --{METHODS[self.method].execution.variants} {self.variant}"
 
 
-def ways_of(methods: Iterable[str] | None = None, options: Mapping[str, Any] | None = None) -> list[Way]:
+def method_variants(
+    methods: Iterable[str] | None = None, options: Mapping[str, Any] | None = None
+) -> list[MethodVariant]:
     """Return every way to run these methods, by default all; options that were given leave only what goes with them."""
     given, ways = options or {}, []
     for name in dict.fromkeys(METHODS if methods is None else methods):
@@ -380,7 +382,7 @@ def ways_of(methods: Iterable[str] | None = None, options: Mapping[str, Any] | N
         elif given:
             mine = {key: value for key, value in given.items() if key in entry.option_names()}
             values = tuple(v for v in values if _goes_with(name, {**mine, variants: v})) or values
-        ways += [Way(name, value) for value in values] or [Way(name)]
+        ways += [MethodVariant(name, value) for value in values] or [MethodVariant(name)]
     return ways
 
 
@@ -415,7 +417,7 @@ def make_options(name: str, given: Mapping[str, Any]) -> Any:
             mine = ", ".join(method.option_names()) or "none"
             raise ValueError(f"method {name!r} has no option {key!r}: {belongs}; options of {name}: {mine}")
     hints = get_type_hints(method.options)
-    return method.options(**{key: as_option(value, hints[key], key) for key, value in given.items()})
+    return method.options(**{key: convert_option(value, hints[key], key) for key, value in given.items()})
 
 
 _FUNCTIONS = ("calibrate", "control", "p_values", "quantiles", "detect")  # that take options of a method
@@ -453,7 +455,7 @@ def _instead(function: str, key: str) -> str:
     return f"did you mean {close!r}?" if close else ""
 
 
-def suited_options(name: str, given: Mapping[str, Any], score: Score | None) -> dict[str, Any]:
+def options_for_score(name: str, given: Mapping[str, Any], score: Score | None) -> dict[str, Any]:
     """Return the options that were given and, where others suit a score better than the defaults, these."""
     return {**(get_method(name).score_options(score) if score is not None else {}), **given}
 
@@ -503,7 +505,11 @@ def run_method(
 
     `sealed` says whether nobody can change what it passes on for others.
     """
-    return (yield from flooded(_weighted_method(name, block, samples, options), block, _attack_of(faults), sealed))
+    return (
+        yield from gather_by_flooding(
+            _weighted_method(name, block, samples, options), block, _attack_of(faults), sealed
+        )
+    )
 
 
 def _attack_of(faults: Faults | None) -> Any:
@@ -515,7 +521,7 @@ def _attack_of(faults: Faults | None) -> Any:
     return make_attack(faults)
 
 
-def _weighted_method(name: str, block: Block, samples: WeightedScores, options: Any) -> Gathering[Answers]:
+def _weighted_method(name: str, block: Block, samples: WeightedScores, options: Any) -> GatheringProtocol[Answers]:
     entry = get_method(name)
     takes = entry.weights(options)
     if takes == "none" and block.requirement.rank_rule == AUTO and any(d.weights is not None for d in block.demands):
@@ -542,7 +548,7 @@ def _weighted_method(name: str, block: Block, samples: WeightedScores, options: 
     )
 
 
-def without_rounds(name: str, options: Any) -> Any:
+def async_options(name: str, options: Any) -> Any:
     """Return the options with which a method asks nothing but `Gather`; a method that needs rounds is refused."""
     mode = get_method(name).async_mode
     if mode is None:
@@ -560,12 +566,12 @@ def async_protocol(
     options: Any,
     requirement: Requirement = DEFAULT,
     caps: NDArray[np.int64] | None = None,
-) -> Gathering[Answers]:
+) -> GatheringProtocol[Answers]:
     """Run a method on one device that has no rounds: it asks nothing but `Gather`, and knows nothing but the map.
 
     `caps` says how many scores each device may hold at most, where that is known.
     """
-    chosen = without_rounds(name, options)
+    chosen = async_options(name, options)
     nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
     block = Block(network, np.array([row]), nobody, requirement_of(name, requirement), None, alphas, caps)
     return _weighted_method(name, block, samples, chosen)
@@ -592,11 +598,13 @@ def device_protocol(
         return run_method(name, block, mine, options, sealed=False)  # frames in rounds are not signed
 
     if not get_method(name).private:
-        return joint(network, row, samples, method, requirement_of(name, requirement), alphas, items, shown)
+        return run_with_shared_sizes(
+            network, row, samples, method, requirement_of(name, requirement), alphas, items, shown
+        )
     nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
     here, kept = np.array([row]), requirement_of(name, requirement)
     block = Block(network, here, nobody, kept, items, alphas, progress=shown or SearchProgress(), secrets=secrets)
-    return on_its_own(block, method(block, samples))
+    return run_without_server(block, method(block, samples))
 
 
 def exposure_of_method(
@@ -630,7 +638,7 @@ def exposure_of_method(
     >>> print(exposure_of_method("h-dcp", Network.cycle(20), coalition=1).summary().partition(" has ")[2])
     19 of 19 other devices' own numbers
     """
-    where = Where(network.devices, network, scores=scores, alpha=check_alpha(alpha), masks=masks)
+    where = ExposureContext(network.devices, network, scores=scores, alpha=check_alpha(alpha), masks=masks)
     return _exposure(method, where, options, coalition)
 
 
@@ -657,13 +665,17 @@ def exposure_of_result(
         with suppress(ValueError):  # of what is no option: a fact that took its place, or one's own matrix by its name
             make_options(result.method, {**options, name: result.options.get(name)})
             options[name] = result.options.get(name)
-    where = Where(K, network, (), result.answers[0].examples // K, result.answers[0].alpha, result.options, masks)
+    where = ExposureContext(
+        K, network, (), result.answers[0].examples // K, result.answers[0].alpha, result.options, masks
+    )
     found = _exposure(result.method, where, options, coalition)
     said = {name: value for name, value in result.options.items() if name.startswith("revealed")}
     return replace(found, network=result.network or found.network, facts=said)
 
 
-def _exposure(method: str, where: Where, given: Mapping[str, Any], coalition: int | Sequence[Any]) -> Exposure:
+def _exposure(
+    method: str, where: ExposureContext, given: Mapping[str, Any], coalition: int | Sequence[Any]
+) -> Exposure:
     reveals = get_method(method).reveals
     if reveals is None:
         raise ValueError(f"nobody has said what method {method!r} reveals; add `reveals` to its line in METHODS")

@@ -14,7 +14,7 @@ from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import LinkFaults, Pause, play
 from conformesh.peer.run_membership import part_of
 from conformesh.peer.settings import Settings
-from conformesh.protocols.messages import KINDS, Each, Max, Min, Packets, Sum, Tell
+from conformesh.protocols.messages import MESSAGE_KINDS, Each, Max, Min, Packets, Sum, Tell
 from tests.campaigns import campaign_seeds
 from tests.kernels.test_replies import hostile
 from tests.peer.devices import (
@@ -188,7 +188,7 @@ def test_false_sizes_end_in_words_or_do_no_harm(options, seeds):
     assert all(any(reason in words for reason in reasons) for words in said)
 
 
-ASKED = sorted(kind.name for kind in KINDS.values() if kind.code is not None)
+ASKED = sorted(kind.name for kind in MESSAGE_KINDS.values() if kind.code is not None)
 conversations = st.lists(
     st.tuples(st.sampled_from(ASKED), st.sampled_from([0.0, 0.3, 1.0]), st.integers(0, 3), st.integers(0, 2**32 - 1)),
     min_size=1,

@@ -26,14 +26,14 @@ from conformesh import Network
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.http.client import Client
 from conformesh.mesh.node import file_watch as watching
-from conformesh.mesh.node import service as serving
-from conformesh.mesh.node.service import Node
+from conformesh.mesh.node import node as node_module
+from conformesh.mesh.node.node import Node
 from conformesh.mesh.node.state import NodeState
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import LinkFaults, Pause
 from conformesh.pipeline.solver import solve_draws
 from conformesh.privacy import histogram
-from conformesh.privacy.account import FILE, Account, PrivacyRefused, read_account
+from conformesh.privacy.account import ACCOUNT_FILE, Account, PrivacyRefused, read_account
 from conformesh.protocols import p_dcp
 from tests.engines.mpi import start
 from tests.mesh.meshes import config
@@ -179,7 +179,7 @@ def test_refusals(twins, played, monkeypatch):
     refused = [at for at, _, _ in sent_by(good, kinds=("failed",))]
     assert refused
     assert min(refused) > START + ASK
-    monkeypatch.setattr(histogram, "ROW_LIMIT", 40)  # 8 scores a device: all but the empty ones have more
+    monkeypatch.setattr(histogram, "LARGEST_ROW_SUM", 40)  # 8 scores a device: all but the empty ones have more
     for name in ("a heading alone", "many scores"):
         assert played(script=SCRIPT).differences(played(FILES[name], script=SCRIPT)) == {}, name
 
@@ -352,7 +352,7 @@ def shown_by(folders, ports):
         mesh = [(row["name"], row["health"], row.get("phase")) for row in client.mesh()["devices"]]
         kept = {key: status[key] for key in ("phase", "run", "request", "troubles", "last_error", "failure")}
         found.append((kept, sorted(status), health["healthy"], health["reasons"], metrics, mesh))
-    accounts = [read_account(folder / FILE) for folder in folders]
+    accounts = [read_account(folder / ACCOUNT_FILE) for folder in folders]
     return found, [[(record.epoch, record.releases, record.devices) for record in one.epochs] for one in accounts]
 
 
@@ -465,7 +465,7 @@ def leak_counting_time(hall, patch):
 
 def leak_reading_time(hall, patch):
     """A changed file is read in the thread that answers neighbours."""
-    patch(serving, "ScoreWatch", lambda config, beside=False: watching.ScoreWatch(config))
+    patch(node_module, "ScoreWatch", lambda config, beside=False: watching.ScoreWatch(config))
 
 
 def leak_failure(hall, patch):
@@ -509,18 +509,18 @@ def leak_status(hall, patch):
 
 def leak_result(hall, patch):
     """The result says how many scores the device has."""
-    made = serving.calibration_of
+    made = node_module.calibration_of
 
     def telling(*parts, **named):
         found = made(*parts, **named)
         return structs.replace(found, answers=(structs.replace(found.answer, examples=scores_in(hall)),))
 
-    patch(serving, "calibration_of", telling)
+    patch(node_module, "calibration_of", telling)
 
 
 def leak_compiling(hall, patch):
     """More loops are compiled for more scores."""
-    patch(Node, "_compiled", lambda self: serving.prepared((), len(self.scores.known)))
+    patch(Node, "_compiled", lambda self: node_module.prepared((), len(self.scores.known)))
 
 
 def leak_journal(hall, patch):

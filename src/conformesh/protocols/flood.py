@@ -26,12 +26,12 @@ from conformesh.kernels.bits import Bits, bits_of, marked_columns, row_unions, w
 from conformesh.kernels.segments import take_segments
 from conformesh.kernels.varints import decode_varints, decode_varints_at, encode_varints, varint_lengths
 from conformesh.protocols.block import Block
-from conformesh.protocols.messages import Packets, Protocol, Quiet, Tell, Told
+from conformesh.protocols.messages import PacketDeliveries, Packets, Protocol, Silence, Tell
 
 _SHORT = 16  # bytes up to which entries are copied by rows of a table
 
 
-def everybody(block: Block, mine: Packets, numbers: Ints | None = None) -> Protocol[Packets]:
+def flood_strings(block: Block, mine: Packets, numbers: Ints | None = None) -> Protocol[Packets]:
     """Tell everybody everybody's string.
 
     Parameters
@@ -57,19 +57,19 @@ def everybody(block: Block, mine: Packets, numbers: Ints | None = None) -> Proto
         ends = np.cumsum(each[speakers])
         held += each
         complete = speakers[held[speakers] == block.devices]  # after this nothing is news to them
-        quiet = Quiet(complete, np.full(len(complete), left))
+        quiet = Silence(complete, np.full(len(complete), left))
         many = _sums(entries.words if numbers is None else numbers, owners, ends)
-        told: Told = yield Tell(entries.told(owners, ends), speakers, many, check, quiet)
+        told: PacketDeliveries = yield Tell(entries.told(owners, ends), speakers, many, check, quiet)
         news = ears.heard(news, entries.from_elsewhere(told, ears, block)) & ~known
         known |= news
     return entries.all_of(block, known)
 
 
-def everybodys_numbers(block: Block, mine: NDArray[np.integer]) -> Protocol[Ints]:
+def flood_numbers(block: Block, mine: NDArray[np.integer]) -> Protocol[Ints]:
     """Tell everybody everybody's row of whole numbers >= 0, (devices here, ...); return those of all, by row."""
     each = int(np.prod(mine.shape[1:], dtype=np.int64))
     strings = _strings(mine.reshape(len(mine), each).astype(np.int64))
-    found = yield from everybody(block, strings, np.full(block.devices, each))
+    found = yield from flood_strings(block, strings, np.full(block.devices, each))
     counted = np.diff(np.append(0, np.cumsum(found.values < 128))[found.offsets])  # a number ends in such a byte
     if (counted != each).any():
         owner = int(np.argmax(counted != each))
@@ -164,7 +164,7 @@ class _Entries:
         table[filled] = self.values
         return Packets(table[places][filled[places]], taken)
 
-    def from_elsewhere(self, told: Told, ears: _Ears, block: Block) -> Bits:
+    def from_elsewhere(self, told: PacketDeliveries, ears: _Ears, block: Block) -> Bits:
         """Keep what is new of what ghosts said; return who said what. What devices here say is known here."""
         shape = len(ears.ghosts), words_for(len(self.place))
         if not len(ears.ghosts):
@@ -208,8 +208,8 @@ class _Entries:
 
     def all_of(self, block: Block, known: Bits) -> Packets:
         """Return everybody's string, by row; every device here must have heard of everybody."""
-        everybody = np.arange(block.devices)
-        missing = bits_of(0 * everybody, everybody, (1, known.shape[1])) & ~known
+        everyone = np.arange(block.devices)
+        missing = bits_of(0 * everyone, everyone, (1, known.shape[1])) & ~known
         if missing.any():
             k = int(np.argmax(missing.any(axis=1)))
             owner = int(marked_columns(missing[k : k + 1])[0])

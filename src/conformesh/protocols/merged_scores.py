@@ -20,10 +20,10 @@ from conformesh.kernels.bits import Bits, bits_of, marked_columns, move_columns,
 from conformesh.kernels.items import Lists
 from conformesh.kernels.replies import LOWEST
 
-AT_ONCE = 2**22  # scores whose weights are added up at a time
+WEIGHTS_AT_ONCE = 2**22  # scores whose weights are added up at a time
 
 
-class Runs(NamedTuple):
+class ScoreRuns(NamedTuple):
     """The devices' own scores: whose, by its place here; as keys, of each device ascending; and how often it has it."""
 
     places: Ints
@@ -75,7 +75,7 @@ class MergedScores:
         What each says of them at first, (devices,).
     """
 
-    def __init__(self, k: int, counts_ties: bool, rows: Ints, runs: Runs, likely: Ints) -> None:
+    def __init__(self, k: int, counts_ties: bool, rows: Ints, runs: ScoreRuns, likely: Ints) -> None:
         self.k, self.counts_ties = k, counts_ties
         self._rows, self._runs = rows, runs
         nobody = np.empty(0, np.int64)
@@ -207,7 +207,7 @@ class MergedScores:
         if (self.times == 1).all():
             return np.bitwise_count(bits).astype(np.int64)
         out, each = np.empty(bits.shape, np.int64), self._by_words()
-        most = max(AT_ONCE // (64 * bits.shape[1]), 1)
+        most = max(WEIGHTS_AT_ONCE // (64 * bits.shape[1]), 1)
         for a in range(0, len(bits), most):
             some = np.ascontiguousarray(bits[a : a + most])
             inside = np.unpackbits(some.view(np.uint8), axis=1, bitorder="little").reshape(*some.shape, 64)
@@ -262,7 +262,7 @@ def _joined(said: list[ScoreReport]) -> tuple[Ints, Ints, Ints]:
     return keys, owners, times
 
 
-def _weights_above(runs: Runs) -> Ints:
+def _weights_above(runs: ScoreRuns) -> Ints:
     """Return what the scores of the same device weigh that are larger."""
     ends = np.flatnonzero(np.diff(runs.places, append=-1))
     upto = np.cumsum(runs.times)
