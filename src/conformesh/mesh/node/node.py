@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from conformesh.files.files import remove_drafts
-from conformesh.kernels.compilation import prepared
+from conformesh.kernels.compilation import compiled_beforehand
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.device_toml import read_device, reload_config
 from conformesh.mesh.http.replies import NodeInterface
@@ -294,7 +294,7 @@ class Node:
         # How long this takes must not tell how many scores a private device has.
         scores = 0 if self.config.is_private else len(self.scores.known)
         work = max(scores, len(self.config.devices))
-        return prepared(get_method(self.config.run.method).execution.kernels, work)
+        return compiled_beforehand(get_method(self.config.run.method).execution.kernels, work)
 
     def _serve(self, transport: Transport, once: bool) -> None:
         """Run one device after another over the same links, until the node stops or needs other links."""
