@@ -15,7 +15,7 @@ from conformesh.engines.simulator import Simulator
 from conformesh.graph.network import weights_below
 from conformesh.kernels import replies as written
 from conformesh.kernels.keys import from_keys
-from conformesh.kernels.varints import read
+from conformesh.kernels.varints import decode_varints
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import device_protocol, exposure_of_method, exposure_of_result, make_options, method_variants
 from conformesh.peer import frames
@@ -121,7 +121,7 @@ def test_sizes_are_flooded_before_any_method(method, twenty_devices):
     own = np.sort(twenty_devices[4])
     samples, options = WeightedScores.of([own], ["4"]), make_options(method, {})
     first = next(device_protocol(method, TORUS, 4, samples, (Fraction(1, 10),), options))
-    assert read(first.packets.values).tolist() == [4, 1, len(own)]  # whose, how many bytes, and these
+    assert decode_varints(first.packets.values).tolist() == [4, 1, len(own)]  # whose, how many bytes, and these
 
 
 @pytest.mark.parametrize(("method", "options"), [("h-dcp", {"rounds": 2}), ("wfcp", {})])

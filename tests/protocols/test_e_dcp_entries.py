@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from conformesh import Network
 from conformesh.kernels.keys import to_keys
 from conformesh.kernels.ranks import exact_alpha, make_requirement
-from conformesh.kernels.varints import written
+from conformesh.kernels.varints import encode_varints
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import e_dcp_entries
@@ -249,7 +249,7 @@ def floats(*values):
 
 
 def numbers(*values):
-    return written(np.array(values, dtype=np.int64)).tobytes()
+    return encode_varints(np.array(values, dtype=np.int64)).tobytes()
 
 
 @pytest.fixture

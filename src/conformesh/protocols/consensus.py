@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats
 from conformesh.graph.weights import Weights
-from conformesh.kernels.compilation import expect
-from conformesh.kernels.drift import drift
+from conformesh.kernels.compilation import expect_work
+from conformesh.kernels.gossip import gossip_step
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Extreme, Max, Min, Protocol, Sum
 from conformesh.protocols.wire_format import WireFormat
@@ -41,12 +41,12 @@ def gossip(
     else:
         edge, strength, step = weights.edge[block.edge_rows], weights.strength[block.rows], eta
     numbers = float(rounds) * x[0].size
-    expect("neighbours", numbers * float(block.degree.sum()))
-    expect("drift", numbers * len(x))
+    expect_work("neighbours", numbers * float(block.degree.sum()))
+    expect_work("gossip", numbers * len(x))
     for _ in range(rounds):
         sent = wire(x)
         neighbours = yield Sum(sent, edge, brief=True)  # sum over j in N_k of W_kj x_j(t)
-        drift(x, neighbours, sent, strength, step)  # x_k += eta sum_j W_kj (x_j - x_k)
+        gossip_step(x, neighbours, sent, strength, step)  # x_k += eta sum_j W_kj (x_j - x_k)
     return x
 
 

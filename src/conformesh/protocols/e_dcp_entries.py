@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Ints
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.kernels.ranks import Demand
-from conformesh.kernels.varints import read_at, written
+from conformesh.kernels.varints import decode_varints_at, encode_varints
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Answers, Block, with_guarantee
 from conformesh.protocols.messages import Gather, GatheredStrings, GatheringProtocol, Packets
@@ -114,7 +114,7 @@ class _Sketch:
         strings = []
         for device in range(samples.devices):
             own = [samples.segment(device, t) for t in range(self.trials)]
-            head = written(np.array([len(values) for values in own])).tobytes()
+            head = encode_varints(np.array([len(values) for values in own])).tobytes()
             told = [values[self.ranks(len(values)) - 1].astype("<f8").tobytes() for values in own]
             strings.append(head + b"".join(told))
         return Packets.of(strings)
@@ -145,7 +145,7 @@ def _known(values: NDArray[np.float64], ranks: Ints, size: int) -> _DeviceSketch
 
 
 def _number(data: NDArray[np.uint8], at: int) -> tuple[int, int]:
-    numbers, behind = read_at(data, np.array([at]), np.array([len(data)]))
+    numbers, behind = decode_varints_at(data, np.array([at]), np.array([len(data)]))
     if numbers[0] > _MOST_HELD:
         raise ValueError(f"{numbers[0]:,} scores, which nobody holds")
     return int(numbers[0]), int(behind[0])
@@ -190,7 +190,7 @@ def _window_packets(samples: WeightedScores, windows: Sequence[_Window]) -> Pack
             below, upto = np.searchsorted(keys, [window.low, window.high], side="right").tolist()
             numbers += [below, upto - below]
             told.append(values[below:upto].astype("<f8").tobytes())
-        strings.append(written(np.array(numbers, dtype=np.int64)).tobytes() + b"".join(told))
+        strings.append(encode_varints(np.array(numbers, dtype=np.int64)).tobytes() + b"".join(told))
     return Packets.of(strings)
 
 

@@ -28,8 +28,8 @@ from conformesh.common.array_types import Floats, Ints
 from conformesh.common.quantities import pluralize
 from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.weights import constant_weights
-from conformesh.kernels.compilation import expect
-from conformesh.kernels.pinball import DEGREE, admm_step, minimise
+from conformesh.kernels.compilation import expect_work
+from conformesh.kernels.pinball import RootFinder, minimise_pinball
 from conformesh.kernels.ranks import AUTO
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import NetworkSum, aggregate_choices, get_aggregator
@@ -359,27 +359,13 @@ def admm(
         pull = refuse_overflow(mu * s0.reshape(-1))
     fixed = (gamma * samples.sizes[:, :, None]).reshape(-1) + pull
     s, duals = start.ravel().copy(), np.zeros(problems)
-    centres, coefficients = np.full((problems, 1), np.nan), np.zeros((problems, DEGREE + 2))
-    expect("pinball", float(rounds) * problems)
+    finder = RootFinder(samples.values, samples.offsets, shape[2], kappa, s)
+    expect_work("pinball", float(rounds) * problems)
     own, neighbours = s.copy(), degree * s  # everyone starts at the same number: nothing to send yet
     for _ in range(rounds):
         with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused when all is done
-            admm_step(
-                samples.values,
-                samples.offsets,
-                shape[2],
-                kappa,
-                slope,
-                half_c,
-                degree,
-                fixed,
-                own,
-                neighbours,
-                duals,
-                s,
-                centres,
-                coefficients,
-            )
+            duals += half_c * (degree * own - neighbours)
+            finder.solve(slope, fixed - duals + half_c * (degree * own + neighbours))
         sent = wire(s.reshape(shape))
         own = sent.astype(np.float64).reshape(-1)  # a copy: s changes in place
         neighbours = (yield Sum(sent, brief=True)).reshape(-1)
@@ -429,7 +415,7 @@ def _oracle(
         scores = np.sort(pooled.pooled(trial))
         for a in range(gamma.shape[1]):
             g, anchor_, rate = float(gamma[trial, a]), float(s0[trial, a]), rates[trial]
-            s_hat = minimise(scores, options.kappa, g * len(scores), block.devices * options.mu, anchor_)
+            s_hat = minimise_pinball(scores, options.kappa, g * len(scores), block.devices * options.mu, anchor_)
             if block.devices == 1:
                 continue
             gradient = np.array(

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from conformesh.common.array_types import Ints
 from conformesh.kernels import replies as written
-from conformesh.kernels.compilation import compiled
+from conformesh.kernels.compilation import compiled_loops
 from conformesh.kernels.items import packets_of
 from conformesh.kernels.keys import to_keys
 from conformesh.kernels.replies import LOWEST
@@ -200,7 +200,7 @@ class _Block:
 
     def _read(self, packets: Packets, senders: Ints) -> list[list[ScoreReport]]:
         """Return what packets of these senders say of each list."""
-        loops = compiled("replies", _BYTE * len(packets.values)) if len(packets) else None
+        loops = compiled_loops("replies", _BYTE * len(packets.values)) if len(packets) else None
         get_items = written.get_items if loops is None else loops.get_items
         return [
             _read(get_items, packets[i], row, len(self.lists), self._site) for i, row in enumerate(senders.tolist())

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats, Ints
 from conformesh.kernels import replies as written
-from conformesh.kernels.compilation import compiled, expect
+from conformesh.kernels.compilation import compiled_loops, expect_work
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.kernels.replies import (
     BEGIN,
@@ -54,7 +54,7 @@ from conformesh.kernels.replies import (
     TRIAL,
     USUAL,
 )
-from conformesh.kernels.threads import in_blocks
+from conformesh.kernels.threads import run_in_blocks
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Packets, Protocol, Silence, Tell
@@ -240,8 +240,8 @@ class Waves:
             arrived, owners, senders = arrived.taken(order), owners[order], senders[order]
         child_cuts = np.searchsorted(owners, np.append(members, np.iinfo(np.int64).max))
         scores = float(len(self.samples.values)) / max(self.samples.devices, 1)
-        loops = compiled("replies", len(members) * len(asks) * (20 + scores) + 8.0 * len(arrived.values))
-        chosen = written if loops is None else loops
+        work = len(members) * len(asks) * (20 + scores) + 8.0 * len(arrived.values)
+        chosen = compiled_loops("replies", work) or written
         parts: list[Any] = []
 
         def chunk(a: int, b: int) -> None:
@@ -259,11 +259,10 @@ class Waves:
             )
             parts.append((a, *made))
 
-        work = int(len(members) * len(asks) * 2000)
-        if loops is None:
+        if chosen is written:
             chunk(0, len(members))
         else:
-            in_blocks(chunk, len(members), work)
+            run_in_blocks(chunk, len(members), len(members) * len(asks) * 2000)
         parts.sort(key=lambda part: part[0])
         ends, numbers = [np.zeros(1, np.int64)], []
         for _, _data, cuts, many, wrong in parts:
@@ -274,8 +273,8 @@ class Waves:
 
     def heard(self, asks: Ints, arrived: Packets, senders: Ints) -> list[Any]:
         """Return what the root knows about each question, see `kernels.replies.heard`."""
-        loops = compiled("replies", 8.0 * len(arrived.values) + len(self.samples.values) / self.samples.devices)
-        chosen = written if loops is None else loops
+        work = 8.0 * len(arrived.values) + len(self.samples.values) / self.samples.devices
+        chosen = compiled_loops("replies", work) or written
         places = 8 * arrived.offsets[:-1]
         found = []
         for ask in asks:
@@ -290,8 +289,8 @@ class Waves:
 
     def curve(self, heard: Any) -> tuple[Floats, Floats, Floats, int]:
         """Return the distribution function of a sketch: knots, values just below and at them, and the mass at -inf."""
-        loops = compiled("replies", 20.0 * len(heard[5]))
-        return *(written if loops is None else loops).curve(*heard[5:10]), heard[10]
+        chosen = compiled_loops("replies", 20.0 * len(heard[5])) or written
+        return *chosen.curve(*heard[5:10]), heard[10]
 
 
 def _without_head(packets: Packets, size: int) -> Packets:
@@ -702,7 +701,7 @@ def search_by_waves(
     waves = Waves(block, samples, 0 if n is None else int(n.max()).bit_length())
     if ranks is not None:
         _show(block, asked, ranks, None)
-    expect("replies", 3.0 * len(asked.which) * (20 * len(block.rows) + len(samples.values) / samples.trials))
+    expect_work("replies", 3.0 * len(asked.which) * (20 * len(block.rows) + len(samples.values) / samples.trials))
     yield from waves.explore()
     root: TreeRoot | None = None
     while asked.which:

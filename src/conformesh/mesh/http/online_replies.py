@@ -7,7 +7,7 @@ the threshold of the moment.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,29 +15,16 @@ from numpy.typing import NDArray
 from conformesh.common.names import unknown
 from conformesh.files.json_numbers import in_json, number
 from conformesh.mesh.http.request_bodies import parsed, table_of
-from conformesh.mesh.node.online_records import Example, JudgedObservation
 from conformesh.scores import Score
+
+if TYPE_CHECKING:
+    from conformesh.mesh.node.online import OnlineLearning
 
 _OBSERVE = ("score", "outputs", "label", "example", "next")
 _NEXT = ("outputs",)
 
 
-class Learns(Protocol):
-    """What learns from labels."""
-
-    score: Score | None
-
-    def predict(self) -> Example:
-        """Give the next example an id and a threshold."""
-
-    def observe(self, score: float, id: str | None = None) -> JudgedObservation:
-        """Count a label."""
-
-    def shown(self) -> dict[str, Any]:
-        """Return the state as JSON."""
-
-
-def observed(online: Learns, body: bytes) -> dict[str, Any]:
+def observe(online: OnlineLearning, body: bytes) -> dict[str, Any]:
     """Count the label in a body; say what became of it and, where asked, what is predicted next."""
     request = parsed(body)
     _check(request, _OBSERVE)
@@ -47,26 +34,26 @@ def observed(online: Learns, body: bytes) -> dict[str, Any]:
     score, asked = _score_in(online, request), request.get("next")
     table = None if asked is None else _next_table(online, asked)  # what is wrong with it is said before all is counted
     judged = online.observe(score, example)
-    now = online.shown()
+    now = online.status()
     return {
         "example": judged.id,
         "score": judged.score,
         "threshold": in_json(judged.threshold),
         "missed": judged.missed,
         "repeated": judged.repeated,
-        "device": now["device"],
-        "everybody": now["everybody"],
-        "threshold_now": now["threshold"],
+        "device": now.device,
+        "everybody": now.everybody,
+        "threshold_now": now.threshold,
         **({} if asked is None else {"next": _predicted(online, table)}),
     }
 
 
-def predicted(online: Learns, body: bytes) -> dict[str, Any]:
+def predict_next(online: OnlineLearning, body: bytes) -> dict[str, Any]:
     """Give the next example an id and a threshold, and a set or an interval where its outputs are in the body."""
     return _predicted(online, _next_table(online, parsed(body)))
 
 
-def _predicted(online: Learns, table: NDArray[Any] | None) -> dict[str, Any]:
+def _predicted(online: OnlineLearning, table: NDArray[Any] | None) -> dict[str, Any]:
     example = online.predict()
     about = {"example": example.id, "threshold": in_json(example.threshold)}
     if table is None:
@@ -81,7 +68,7 @@ def _region(score: Score, table: NDArray[Any], threshold: float) -> dict[str, An
     return {"set": members, "size": len(members)}
 
 
-def _next_table(online: Learns, request: Any) -> NDArray[Any] | None:
+def _next_table(online: OnlineLearning, request: Any) -> NDArray[Any] | None:
     """Return the outputs of the next example, after trying them; None where there are none."""
     if not isinstance(request, dict):
         raise ValueError(f"'next' must be an object, which may have 'outputs', got {type(request).__name__}")
@@ -94,7 +81,7 @@ def _next_table(online: Learns, request: Any) -> NDArray[Any] | None:
     return table
 
 
-def _score_in(online: Learns, request: dict[str, Any]) -> float:
+def _score_in(online: OnlineLearning, request: dict[str, Any]) -> float:
     """Return the score that a request tells, or that of its label."""
     labelled = "outputs" in request or "label" in request
     if ("score" in request) == labelled or ("outputs" in request) != ("label" in request):
@@ -119,7 +106,7 @@ def _row(score: Score, outputs: Any) -> NDArray[Any]:
     return table[:, 0] if score.task == "regression" and table.shape[1] == 1 else table
 
 
-def _score_of(online: Learns) -> Score:
+def _score_of(online: OnlineLearning) -> Score:
     score = online.score
     if score is None:
         raise ValueError("device.toml names no score: send 'score', the score itself, in place of outputs and label")

@@ -69,7 +69,7 @@ OPERATIONS: dict[str, Operation] = {
     ),
     STATUS: Operation("Everything the node shows of itself", {200: ("Its state at one moment.", "NodeStatus")}),
     MESH: Operation(
-        "What this node has heard of everybody, by their pulses",
+        "What this node knows about all devices, from their heartbeats",
         {
             200: ("A row for each device of the roster, and the edges.", "MeshStatus"),
             501: ("This node was started alone.", "Error"),

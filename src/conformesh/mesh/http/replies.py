@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct, to_builtins
 
 from conformesh.common.names import unknown
 from conformesh.files.json_numbers import in_json
-from conformesh.mesh.http.online_replies import Learns, observed, predicted
+from conformesh.mesh.http.online_replies import observe, predict_next
 from conformesh.mesh.http.paths import (
     CALIBRATION,
     CERTIFICATE,
@@ -46,7 +46,9 @@ from conformesh.mesh.node.status import NodeStatus
 from conformesh.scores import SCORES, Score, get_score
 
 if TYPE_CHECKING:
-    from conformesh.mesh.http.metrics import Exposition
+    from conformesh.mesh.http.metrics import Exposition, Snapshot
+    from conformesh.mesh.node.heartbeat import Heartbeat
+    from conformesh.mesh.node.online import OnlineLearning
 
 LOG = logging.getLogger("conformesh.node")
 Headers = tuple[tuple[str, str], ...]
@@ -83,14 +85,30 @@ class HttpReply:
 Reply = Callable[[bytes], HttpReply]
 
 
-class ReceivedBody(Protocol):
-    """What knows of everybody."""
+@dataclass(frozen=True, eq=False)
+class NodeInterface:
+    """The parts of a node that local programs can reach; what needs a missing part is answered with 501.
 
-    def mesh(self) -> dict[str, Any]:
-        """Return what was heard of everybody, as JSON."""
+    Attributes
+    ----------
+    state
+        What the node reports about itself.
+    recalibrate
+        Requests a new run, returns when the request is on the disk, and says what becomes of it. Its RuntimeError is
+        answered with 409, its OSError with 503.
+    accept_roster
+        Takes a newer roster and says what becomes of it; its ValueError is answered with 409.
+    heartbeat
+        Knows the status of all devices.
+    online
+        Learns from labels.
+    """
 
-    def measured(self) -> dict[str, Any]:
-        """Return the same as numbers, for metrics."""
+    state: NodeState
+    recalibrate: Callable[[], str | None] | None = None
+    accept_roster: Callable[[bytes], str] | None = None
+    heartbeat: Heartbeat | None = None
+    online: OnlineLearning | None = None
 
 
 class HttpReplies:
@@ -98,34 +116,18 @@ class HttpReplies:
 
     Parameters
     ----------
-    state
-        What the engine's thread updates.
-    recalibrate
-        Asks the engine for a new run, returns when the request is on the disk, and says what became of it. A
-        RuntimeError of it is answered with 409 and its words, an OSError with 503.
-    hand
-        Takes a roster, and says what becomes of it; a ValueError of it is answered with 409 and its words.
-    beating
-        Knows what was heard of everybody; without it ``/mesh`` answers 501.
-    online
-        Learns from labels; without it what belongs to that answers 501.
+    node
+        The node that answers.
     shared
-        Whether others than the owner may ask, as at a port: of a private node they learn nothing about its scores.
+        Whether others than the owner may ask, as at a port: about a private node they learn nothing that depends on its
+        scores.
     """
 
-    def __init__(
-        self,
-        state: NodeState,
-        recalibrate: Callable[[], str | None] | None = None,
-        hand: Callable[[bytes], str] | None = None,
-        beating: ReceivedBody | None = None,
-        online: Learns | None = None,
-        shared: bool = False,
-    ) -> None:
-        self.state, self._shared = state, shared
-        self._about_process = not (shared and state.private)  # memory and time of the process depend on its scores
-        self.recalibrate, self.hand, self.beating, self.online = recalibrate, hand, beating, online
-        self._exposition: Exposition | None = None  # made when it is first asked for: most nodes are never
+    def __init__(self, node: NodeInterface, *, shared: bool = False) -> None:
+        self.node, self._shared = node, shared
+        # Memory and time of a process depend on its scores.
+        self._about_process = not (shared and node.state.private)
+        self._exposition: Exposition | None = None  # made for the first request: most nodes are never asked
         self.routes: dict[str, Reply] = {
             THRESHOLD: self._threshold,
             CERTIFICATE: self._certificate,
@@ -138,9 +140,9 @@ class HttpReplies:
             PREDICT: self._predict,
             RECALIBRATE: self._recalibrate,
             ROSTER: self._roster,
-            ONLINE: lambda _: HttpReply.of(self._learning().shown()),
-            OBSERVE: partial(self._learns, observed),
-            PREDICT_NEXT: partial(self._learns, predicted),
+            ONLINE: lambda _: HttpReply.of(self._learning().status()),
+            OBSERVE: partial(self._learn, observe),
+            PREDICT_NEXT: partial(self._learn, predict_next),
         }
 
     def route(self, method: str, path: str, accept: str = "") -> Reply:
@@ -155,10 +157,11 @@ class HttpReplies:
         return partial(self._metrics, accept) if path == METRICS else self.routes[path]
 
     def _status(self) -> NodeStatus:
-        return self.state.shared_status() if self._shared else self.state.status()
+        state = self.node.state
+        return state.shared_status() if self._shared else state.status()
 
     def _certified(self) -> Certified:
-        found = self.state.certified
+        found = self.node.state.certified
         if found is None:
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, explain_missing_threshold(self._status()))
         return found
@@ -193,31 +196,36 @@ class HttpReplies:
             from conformesh.mesh.http.metrics import Exposition
 
             try:
-                self._exposition = Exposition(self._now, self._about_process)
+                self._exposition = Exposition(self._snapshot, self._about_process)
             except ImportError:
                 words = "metrics need prometheus-client: pip install 'conformesh[mesh]'"
                 raise Refused(HTTPStatus.NOT_IMPLEMENTED, words) from None
         body, content_type = self._exposition.text(accept)
         return HttpReply(HTTPStatus.OK, body, content_type)
 
-    def _now(self) -> dict[str, Any]:
+    def _snapshot(self) -> Snapshot:
         """Return what metrics are made of."""
-        status = self._status()
-        mesh = None if self.beating is None else self.beating.measured()
-        online = None if self.online is None else self.online.shown()
-        about = {"healthy": judge_health(status).healthy, "mesh": mesh, "online": online}
-        return {**to_builtins(status), **about}
+        from conformesh.mesh.http.metrics import Snapshot
+
+        status, heartbeat, online = self._status(), self.node.heartbeat, self.node.online
+        return Snapshot(
+            status,
+            judge_health(status).healthy,
+            None if heartbeat is None else heartbeat.mesh_status(),
+            None if heartbeat is None else heartbeat.counts(),
+            None if online is None else online.status(),
+        )
 
     def _mesh(self, _: bytes) -> HttpReply:
-        if self.beating is None:
+        if self.node.heartbeat is None:
             raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node was started alone, and hears of nobody")
-        return HttpReply.of(self.beating.mesh())
+        return HttpReply.of(self.node.heartbeat.mesh_status())
 
     def _recalibrate(self, _: bytes) -> HttpReply:
-        if self.recalibrate is None:
+        if self.node.recalibrate is None:
             raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node was started without a way to calibrate again")
         try:
-            became = self.recalibrate()
+            became = self.node.recalibrate()
         except RuntimeError as error:
             raise Refused(HTTPStatus.CONFLICT, f"no new run: {error}") from None
         except OSError as error:  # only a request that is on the disk is acknowledged
@@ -226,12 +234,12 @@ class HttpReplies:
         return HttpReply.of({"accepted": True} | ({} if became is None else {"run": became}), HTTPStatus.ACCEPTED)
 
     def _roster(self, body: bytes) -> HttpReply:
-        if self.hand is None:
+        if self.node.accept_roster is None:
             raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node was started without a way to take rosters")
         try:
-            became = self.hand(body)
+            became = self.node.accept_roster(body)
         except ValueError as error:
-            self.state.refused(None, "a roster that is refused")
+            self.node.state.count_refused(None, "a roster that is refused")
             raise Refused(HTTPStatus.CONFLICT, f"refused: {error}") from None
         LOG.info("a local program handed over a roster: %s", became)
         return HttpReply.of({"accepted": True, "roster": became}, HTTPStatus.ACCEPTED)
@@ -243,12 +251,12 @@ class HttpReplies:
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
 
-    def _learning(self) -> Learns:
-        if self.online is None:
+    def _learning(self) -> OnlineLearning:
+        if self.node.online is None:
             raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node does not learn online: device.toml has no [online]")
-        return self.online
+        return self.node.online
 
-    def _learns(self, reply: Callable[[Learns, bytes], dict[str, Any]], body: bytes) -> HttpReply:
+    def _learn(self, reply: Callable[[OnlineLearning, bytes], dict[str, Any]], body: bytes) -> HttpReply:
         online = self._learning()
         try:
             return HttpReply.of(reply(online, body))
