@@ -4,8 +4,8 @@ On a mesh a device sends every message to all its neighbours, also where only on
 every message of the devices next to it. What it knows of the others follows from the map: sums over parts of a spanning
 tree, linear combinations in gossip, everything in a flood.
 
-`privacy.exposure` turns these lists into a report. Where a protocol changes what it sends, its function here must follow;
-`tests/privacy/test_exposure.py` compares the two.
+`privacy.exposure` turns these lists into a report. Where a protocol changes what it sends, its function here must
+follow; `tests/privacy/test_exposure.py` compares the two.
 """
 
 from __future__ import annotations
