@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import ArrayLike
 
-from conformesh.common.names import natural_order, unknown
+from conformesh.common.names import natural_order, unknown_name
 from conformesh.common.random_streams import Rng, recorded_seed
 from conformesh.engines import Engine, fail_together
 from conformesh.engines.base import Observer
@@ -262,7 +262,7 @@ def control(
     Parameters
     ----------
     losses
-        What every device holds, in the order of ``network.ids`` or as a dict by device name: `Steps`, which a loss
+        What every device holds, in the order of ``network.ids`` or as a dict by device name: `StepLosses`, which a loss
         makes from outputs and labels, or (breakpoints, values) for each item. Or a frame with the columns `device`,
         `item`, `lambda` and `loss`, a row for each item and lambda.
     risk
@@ -336,7 +336,7 @@ def update(result: Result, data: Any, network: Network | str | Any, **options: A
     earlier result.
     """
     if result.method not in METHODS:  # a file is read without knowing which methods there are
-        raise ValueError(f"{unknown('method', result.method, METHODS)}; written by version {result.version}")
+        raise ValueError(f"{unknown_name('method', result.method, METHODS)}; written by version {result.version}")
     _require_rows(result.guarantee, options)
     entry, guarantee = METHODS[result.method], result.guarantee
     same = {name: result.options[name] for name in entry.option_names() if name in result.options}

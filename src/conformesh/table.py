@@ -19,22 +19,22 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Floats, Ints
 from conformesh.common.arrays import (
     as_array,
-    as_rows,
+    as_input_rows,
     check_index,
-    columns_of,
-    note_alike,
+    frame_columns,
     note_duplicates,
     note_large_integers,
+    note_similar_names,
 )
-from conformesh.common.names import device_name, natural_order, unknown
-from conformesh.common.notes import note
+from conformesh.common.names import device_name, natural_order, unknown_name
+from conformesh.common.notes import emit_note
 from conformesh.files.memberships import Memberships
 from conformesh.graph.network import Network
-from conformesh.graph.topologies import divisor
+from conformesh.graph.topologies import shorter_side
 from conformesh.kernels.ranks import CHOSEN_MIXTURES
 from conformesh.kernels.weighted_scores import clean_scores
 from conformesh.scores import Score
-from conformesh.scores.losses import Steps
+from conformesh.scores.losses import StepLosses
 
 # The roles of columns in a long frame, and the names they have unless `columns` says otherwise. The command line has
 # an option for each of them, such as --device-column.
@@ -58,7 +58,7 @@ class ColumnNames:
             )
         for role in given or {}:
             if role not in _ROLES:
-                raise ValueError(f"columns: {unknown('role', role, _ROLES)}")
+                raise ValueError(f"columns: {unknown_name('role', role, _ROLES)}")
         self.given = {role: str(name) for role, name in (given or {}).items()}
         self.device = self.given.get("device", "device")
         self.score = self.given.get("score", "score")
@@ -75,7 +75,7 @@ class _DeviceFrame:
     """A long frame, whose rows are put in the order of devices once for all columns."""
 
     def __init__(self, frame: Any, columns: ColumnNames, needed: Sequence[str]) -> None:
-        self.frame, self.columns = frame, columns_of(frame) or []
+        self.frame, self.columns = frame, frame_columns(frame) or []
         wanted = [columns.device, *needed]
         if missing := [name for name in wanted if name not in self.columns]:
             role = {columns.device: "device", columns.score: "score"}.get(missing[0])
@@ -96,14 +96,14 @@ class _DeviceFrame:
         each, starts = np.unique(names[self.order], return_index=True)
         self.names = tuple(each.tolist())
         self.sizes = np.diff(np.append(starts, len(names)))
-        note_alike(self.names, "devices")
+        note_similar_names(self.names, "devices")
         if columns.id in self.columns:
             note_duplicates(as_array(frame[columns.id], f"column {columns.id!r}").tolist(), "the frame", names.tolist())
 
     def read(self, name: str, what: str) -> NDArray[Any]:
         """Return a column in the order of devices."""
         if name not in self.columns:
-            raise ValueError(f"{what}: {unknown('column', name, self.columns)}")
+            raise ValueError(f"{what}: {unknown_name('column', name, self.columns)}")
         values = as_array(self.frame[name], f"column {name!r}")
         if len(values) != len(self.order):
             raise ValueError(
@@ -137,7 +137,7 @@ class Table:
     labels
         The class of each row, as text.
     losses
-        The losses of each device's rows (items), one `Steps` per device.
+        The losses of each device's rows (items), one `StepLosses` per device.
     shares
         How likely a new example comes from each device, where a column of the frame says so.
     in_place
@@ -154,7 +154,7 @@ class Table:
     weight: Floats | None = None
     inputs: Floats | None = None
     labels: NDArray[Any] | None = None
-    losses: tuple[Steps, ...] | None = None
+    losses: tuple[StepLosses, ...] | None = None
     shares: dict[str, Any] | None = None
     in_place: bool = False
     is_wide: bool = False
@@ -184,7 +184,7 @@ class Table:
         given = None if names is None else tuple(map(device_name, names))
         if given is not None and len({*given}) != len(counts):
             raise ValueError(f"names must be {len(counts)} different names, one for each device, got {given!r:.60}")
-        note_alike(given or (), "devices")
+        note_similar_names(given or (), "devices")
         return cls(given, _offsets(counts), scores, in_place=not copy)
 
     @classmethod
@@ -194,7 +194,7 @@ class Table:
         *,
         names: Iterable[str] = (),
         score: Any = None,
-        losses: Steps | None = None,
+        losses: StepLosses | None = None,
         groups: Memberships | None = None,
         group_column: str = "",
         weight: Floats | None = None,
@@ -209,7 +209,7 @@ class Table:
         """
         each, codes = np.unique(np.asarray(devices, dtype=str), return_inverse=True)
         known = natural_order({*each.tolist(), *names})
-        note_alike(known, "devices")
+        note_similar_names(known, "devices")
         place = {name: k for k, name in enumerate(known)}
         owners = np.array([place[name] for name in each.tolist()], dtype=np.int64)[codes]
         rows = np.argsort(owners, kind="stable")
@@ -388,7 +388,7 @@ class _Reader:
             reader = _OfTable(data, ids)
         else:
             data = as_frame(data, columns, needed[0], what)
-            framed = columns_of(data) is not None
+            framed = frame_columns(data) is not None
             reader = _OfFrame(_DeviceFrame(data, columns, needed), needed) if framed else _OfDevices(data, what, ids)
         reader.of_whom = ", test scores" if what == "test_scores" else ""
         return reader
@@ -443,7 +443,7 @@ class _Reader:
 
     def inputs(self, given: Any) -> Floats:
         """Return the features of every row."""
-        each = [as_rows(own, f"{self.who(k)}: inputs") for k, own in enumerate(self.column(given, "inputs"))]
+        each = [as_input_rows(own, f"{self.who(k)}: inputs") for k, own in enumerate(self.column(given, "inputs"))]
         for k, own in enumerate(each):
             self._check_length(k, len(own), "inputs")
         some = [own for own in each if len(own)]
@@ -522,8 +522,8 @@ class _OfFrame(_Reader):
     def _several(self, given: Sequence[str], what: str) -> list[Any]:
         if strange := next((name for name in given if name not in self.frame.columns), None):
             raise ValueError(
-                f"{what}: {unknown('column', strange, self.frame.columns)}; where scores are a frame, {what} are names "
-                "of columns"
+                f"{what}: {unknown_name('column', strange, self.frame.columns)}; where scores are a frame, {what} are "
+                "names of columns"
             )
         columns = {name: self.frame.split(self.frame.read(name, what)) for name in given}
         if what == "inputs":
@@ -689,7 +689,7 @@ def as_devices(data: Any, what: str) -> NDArray[Any] | list[Any] | dict[str, Any
         named = {device_name(name): own for name, own in data.items()}
         if len(named) < len(data):
             raise ValueError("two devices of the dict have the same name once written as text; rename one of them")
-        note_alike(named, "devices")
+        note_similar_names(named, "devices")
         return named
     if isinstance(data, str | bytes) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
         raise TypeError(f"{_allowed(what)}, got {type(data).__name__} {str(data)[:40]!r}")
@@ -715,7 +715,7 @@ def as_frame(data: Any, columns: ColumnNames, column: str, what: str) -> Any:
     if hasattr(data, "collect") and hasattr(data, "explain"):
         raise TypeError(f"{what} is a lazy frame, which holds no scores yet; pass frame.collect()")
     if hasattr(data, "ngroups"):  # a pandas frame or column, grouped
-        return {name: part if columns_of(part) is None else part[column] for name, part in data}
+        return {name: part if frame_columns(part) is None else part[column] for name, part in data}
     if hasattr(data, "nnz") and hasattr(data, "toarray"):
         raise TypeError(
             f"{what} is a sparse matrix, which does not say which of its zeros are scores; pass matrix.toarray(), a "
@@ -727,7 +727,7 @@ def as_frame(data: Any, columns: ColumnNames, column: str, what: str) -> Any:
         names = getattr(data.coords.get(data.dims[0]), "values", None) if data.dims else None
         rows = as_array(data, what)
         return rows if names is None else dict(zip(np.asarray(names).tolist(), rows, strict=True))
-    if hasattr(data, "index") and hasattr(data, "groupby") and columns_of(data) is None:  # a pandas column
+    if hasattr(data, "index") and hasattr(data, "groupby") and frame_columns(data) is None:  # a pandas column
         return _of_column(data, columns, what)
     return data
 
@@ -809,7 +809,7 @@ def as_classes(classes: Any) -> tuple[str | bool | int | float, ...] | None:
     """
     if classes is None:
         return None
-    columns = columns_of(classes)
+    columns = frame_columns(classes)
     if isinstance(classes, str | bytes) or (columns is None and not hasattr(classes, "__iter__")):
         raise TypeError(
             f"classes must be the names of the columns of outputs, got {type(classes).__name__} {classes!r:.40}"
@@ -828,23 +828,25 @@ def loss_table(
     ids: Sequence[Sequence[str]] = (),
     **given: Any,
 ) -> Table:
-    """Read losses: `Steps` of each device, (breakpoints, values) of each item, or a long frame.
+    """Read losses: `StepLosses` of each device, (breakpoints, values) of each item, or a long frame.
 
     `given` are the further columns of `Table.of`, with one entry for each item. In a long frame they are names of
     columns, which must say the same in all rows of an item. `ids` is as in `Table.of`.
     """
-    if isinstance(losses, Steps):
-        raise TypeError("losses are the Steps of one device; give a list with those of each device, or a dict by name")
+    if isinstance(losses, StepLosses):
+        raise TypeError(
+            "losses are the StepLosses of one device; give a list with those of each device, or a dict by name"
+        )
     names = columns if isinstance(columns, ColumnNames) else ColumnNames(columns)
     data = losses if isinstance(losses, Table) else as_frame(losses, names, LOSS, "losses")
     reader: _Reader
     if isinstance(data, Table):
         if data.losses is None:
-            raise TypeError("losses must be Steps of each device, or a frame of losses, got a Table of scores")
+            raise TypeError("losses must be StepLosses of each device, or a frame of losses, got a Table of scores")
         reader = _OfTable(data)
         steps = tuple(_as_steps(own, reader.who(k), bound) for k, own in enumerate(data.losses))
         return _with_columns(replace(data, losses=steps), reader, names, **given)
-    if columns_of(data) is None:
+    if frame_columns(data) is None:
         reader = by_device = _OfDevices(data, "losses", ids)
         steps = tuple(_as_steps(own, reader.who(k), bound) for k, own in enumerate(by_device.held))
         if not steps:
@@ -857,30 +859,30 @@ def loss_table(
     return _with_columns(table, reader, names, **given)
 
 
-def _as_steps(held: Any, who: str, bound: float | None) -> Steps:
+def _as_steps(held: Any, who: str, bound: float | None) -> StepLosses:
     """Return a device's losses as steps that may be controlled, or say what is wrong with them."""
-    if isinstance(held, Steps):
+    if isinstance(held, StepLosses):
         return (held if bound is None else replace(held, bound=bound)).checked(who)
     try:
-        steps = Steps.of(held, 1.0 if bound is None else bound)
+        steps = StepLosses.of(held, 1.0 if bound is None else bound)
     except (TypeError, ValueError) as problem:
         shape = getattr(held, "shape", None)
         given = f"{type(held).__name__}: {problem}" if shape is None else f"an array of shape {tuple(shape)}"
         raise ValueError(
-            f"{who}: losses must be Steps, or (breakpoints, values) for each item, got {given}; a loss makes Steps "
-            "of outputs and labels, such as losses.FalseNegativeRate()(outputs, labels), and "
-            "losses.Steps.on_grid(lambdas, table) of a table of losses, items x lambdas"
+            f"{who}: losses must be StepLosses, or (breakpoints, values) for each item, got {given}; a loss makes "
+            "StepLosses of outputs and labels, such as losses.FalseNegativeRate()(outputs, labels), and "
+            "losses.StepLosses.on_grid(lambdas, table) of a table of losses, items x lambdas"
         ) from None
     return steps.checked(who)
 
 
-def _steps_of_frame(frame: _DeviceFrame, bound: float | None) -> tuple[_Reader, tuple[Steps, ...]]:
+def _steps_of_frame(frame: _DeviceFrame, bound: float | None) -> tuple[_Reader, tuple[StepLosses, ...]]:
     """Return the losses of a long frame, and a reader of one value for each item of its columns."""
     items, lambdas, values = (frame.split(frame.read(name, "losses")) for name in (_ITEM, _LAMBDA, LOSS))
     steps = []
     for name in frame.names:
         try:
-            made = Steps.of_table(items[name], lambdas[name], values[name], 1.0 if bound is None else bound)
+            made = StepLosses.of_table(items[name], lambdas[name], values[name], 1.0 if bound is None else bound)
         except ValueError as problem:
             raise ValueError(f"device {name}, {problem}") from None
         steps.append(made.checked(f"device {name}"))
@@ -935,15 +937,15 @@ def as_network(network: Any, table: Table) -> Network:
     if isinstance(network, Network):
         return network
     if network is None:
-        network = "cycle" if divisor(table.devices) is None else "torus"
+        network = "cycle" if shorter_side(table.devices) is None else "torus"
     if isinstance(network, str):
         from conformesh.graph.topologies import TOPOLOGIES
 
         if network not in TOPOLOGIES:
-            raise ValueError(unknown("topology", network, TOPOLOGIES))
+            raise ValueError(unknown_name("topology", network, TOPOLOGIES))
         if table.is_wide and table.devices > len(table) / table.devices:
             each = len(table) // table.devices
-            note(
+            emit_note(
                 f"a table of shape {(table.devices, each)} is read as {table.devices} devices with {each} scores each, "
                 "a row per device; pass table.T if its columns are the devices"
             )
@@ -978,7 +980,7 @@ def _of_matrix(matrix: Any, table: Table) -> Network:
     if len(dense) != table.devices:
         raise ValueError(f"the adjacency matrix has {len(dense)} rows but scores came for {table.devices} devices")
     if table.names is not None and table.names != natural_order(table.names):
-        note(
+        emit_note(
             "an adjacency matrix does not name its devices: its rows are read in the order of their names, "
             f"{', '.join(natural_order(table.names)[:5])}, ...; give pairs of devices if another order is meant"
         )

@@ -125,7 +125,7 @@ def wait_for(cell: Cell, pattern: str) -> None:
 
 
 def test_a_notebook_has_a_bar_that_goes_when_the_work_is_done(cell):
-    assert bars.place() == "notebook"
+    assert bars.progress_output() == "notebook"
     with bars.Progress("thinking <hard>", total=8, unit="steps") as progress:
         progress.step()
         wait_for(
@@ -150,8 +150,8 @@ def test_python_callers_ask_for_a_bar(cell):
 
 
 def test_in_a_pipe_nobody_counts(capsys):
-    assert bars.place() is None
-    with bars.rounds_on_a_bar("thinking") as observer:
+    assert bars.progress_output() is None
+    with bars.round_progress("thinking") as observer:
         assert observer is None
     with bars.Progress("thinking") as progress:
         progress.on_point(0, 5, "")

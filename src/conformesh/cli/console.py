@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from conformesh.common.notes import CalibrationNote
-from conformesh.common.quantities import in_bits
+from conformesh.common.quantities import format_bits
 
 if TYPE_CHECKING:
     from conformesh.results.certificate import Cost
@@ -232,7 +232,9 @@ def mesh_cost_in_words(costs: Sequence[Cost], where: str = "") -> str:
     """
 
     def words(costs: Sequence[Cost]) -> str:
-        return f"{max(cost.rounds for cost in costs):,} rounds, {in_bits(sum(cost.bits_per_device for cost in costs))}"
+        return (
+            f"{max(cost.rounds for cost in costs):,} rounds, {format_bits(sum(cost.bits_per_device for cost in costs))}"
+        )
 
     mesh = [cost.sent for cost in costs if cost.sent is not None]
     return f"{words(costs)} sent{where}" + (f"; {words(mesh)} with what only a mesh must send" if mesh else "")

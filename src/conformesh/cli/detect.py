@@ -9,10 +9,10 @@ from conformesh.cli import console, hosts, options
 from conformesh.cli.command import GUARANTEE_PANEL, Argument, Option, WholeNumber, command
 from conformesh.cli.options import GuaranteeOptions, NetworkOptions, OutputOptions, RunOptions
 from conformesh.common.names import natural_order
-from conformesh.common.quantities import in_bits, in_count, pluralize
-from conformesh.files.atomic_writes import ENDINGS, check_ending
-from conformesh.files.score_files import one_score, read_scores
-from conformesh.files.tables import STDIN, ColumnNames
+from conformesh.common.quantities import format_bits, format_count, pluralize
+from conformesh.files.atomic_writes import TABLE_ENDINGS, check_ending
+from conformesh.files.score_files import common_score, read_scores
+from conformesh.files.tables import STDIN, FileLayout
 from conformesh.graph.network import Network as Graph
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.pipeline.detection import FDR_RULES, THINNED
@@ -66,7 +66,7 @@ def detect(
     fdr: str,
     network: NetworkOptions,
     guarantee: GuaranteeOptions,
-    table: ColumnNames,
+    table: FileLayout,
     run: RunOptions,
     output: OutputOptions,
     **asked: Any,
@@ -80,7 +80,7 @@ def detect(
     if STDIN == scores == tests:
         raise ValueError("only one of SCORES and TESTS can come from standard input, got - for both")
     if output.out is not None:
-        check_ending(output.out, (".json", *ENDINGS))
+        check_ending(output.out, (".json", *TABLE_ENDINGS))
     with hosts.start_job(run.engine) as job:
         mixture = guarantee.shares(scores, table)
         with console.warnings_in_one_line():
@@ -91,7 +91,7 @@ def detect(
             return network.connect(natural_order({*devices, *judged.devices}), where, run.seed or 0)
 
         held, host = job.load(scores, table, connect)
-        one_score([*host.share(held.made_by), judged.made_by], f"{scores} and {tests}")
+        common_score([*host.share(held.made_by), judged.made_by], f"{scores} and {tests}")
         with hosts.show_progress(host, "detect"):
             own, others = (hosts.table_of_devices(file, host.network.local_ids(host.rows)) for file in (held, judged))
             result = find(own, host.network, others, fdr, mixture=mixture, rng=run.seed, engine=host, **asked)
@@ -100,7 +100,7 @@ def detect(
 
 
 def _print(result: Detection) -> None:
-    sent = f"{in_count(result.cost.numbers_per_device)} numbers, {in_bits(result.cost.bits_per_device)}"
+    sent = f"{format_count(result.cost.numbers_per_device)} numbers, {format_bits(result.cost.bits_per_device)}"
     facts = [
         ("flagged", f"{result.flags:,} of {pluralize(result.tests, 'test point')}"),
         ("above", f"{result.threshold:.6g}"),

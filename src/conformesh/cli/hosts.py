@@ -14,12 +14,12 @@ import numpy as np
 
 from conformesh.cli import console
 from conformesh.common.names import natural_order
-from conformesh.common.progress import rounds_on_a_bar
+from conformesh.common.progress import round_progress
 from conformesh.engines import Engine, get_driver
 from conformesh.files.score_files import ScoreFile, read_scores
-from conformesh.files.tables import STDIN, ColumnNames
+from conformesh.files.tables import STDIN, FileLayout
 from conformesh.graph.network import Network
-from conformesh.scores.losses import Steps
+from conformesh.scores.losses import StepLosses
 from conformesh.table import Table
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class _SingleProcess:
     first: bool = True
 
     def load(
-        self, source: str, layout: ColumnNames, network: _MakeNetwork, read: _Read = read_scores
+        self, source: str, layout: FileLayout, network: _MakeNetwork, read: _Read = read_scores
     ) -> tuple[Any, Engine]:
         """Read a file, by default of scores; `network` makes the network, once it is known who is there."""
         with console.warnings_in_one_line():
@@ -54,13 +54,13 @@ class _Ranks:
         self.first = comm.rank == 0
 
     def load(
-        self, source: str, layout: ColumnNames, network: _MakeNetwork, read: _Read = read_scores
+        self, source: str, layout: FileLayout, network: _MakeNetwork, read: _Read = read_scores
     ) -> tuple[Any, Engine]:
         """Read the part of the devices here; of a single file every rank reads the whole and keeps its part."""
         with console.warnings_in_one_line():
             return self._load(source, layout, network, read)
 
-    def _load(self, source: str, layout: ColumnNames, network: _MakeNetwork, read: _Read) -> tuple[Any, Engine]:
+    def _load(self, source: str, layout: FileLayout, network: _MakeNetwork, read: _Read) -> tuple[Any, Engine]:
         if read is read_scores and source != STDIN and Path(source).is_dir():
             from conformesh.files.score_folders import ScoreFolder
 
@@ -72,14 +72,14 @@ class _Ranks:
         assert held is not None
         return held, self.make(network(held.devices, held.name), comm=self.comm)
 
-    def _by_device(self, folder: ScoreFolder, layout: ColumnNames, network: _MakeNetwork) -> tuple[ScoreFile, Engine]:
+    def _by_device(self, folder: ScoreFolder, layout: FileLayout, network: _MakeNetwork) -> tuple[ScoreFile, Engine]:
         """Agree on who is there, part the devices, and read one's own."""
         roster = self.comm.bcast(folder.roster(layout) if self.first else None)
         found = network(roster.devices, str(folder.path))
         engine = self.make(found, comm=self.comm)
         return folder.read_for(roster, [found.ids[row] for row in engine.rows], layout), engine
 
-    def _by_file(self, folder: ScoreFolder, layout: ColumnNames, network: _MakeNetwork) -> tuple[ScoreFile, Engine]:
+    def _by_file(self, folder: ScoreFolder, layout: FileLayout, network: _MakeNetwork) -> tuple[ScoreFile, Engine]:
         """Host the devices of one's own file."""
         if len(folder.files) != self.comm.size:
             raise ValueError(
@@ -131,7 +131,7 @@ def select_devices(table: Table, ids: Sequence[str]) -> Table:
     more = [name for name in ids if name not in place]
     place |= {name: len(names) + k for k, name in enumerate(more)}
     ends = np.append(table.offsets, np.full(len(more), table.offsets[-1]))
-    losses = None if table.losses is None else (*table.losses, *(Steps.none() for _ in more))
+    losses = None if table.losses is None else (*table.losses, *(StepLosses.none() for _ in more))
     whole = replace(table, names=(*names, *more), offsets=ends, losses=losses)
     return whole.taken([place[name] for name in ids])
 
@@ -139,6 +139,6 @@ def select_devices(table: Table, ids: Sequence[str]) -> Table:
 @contextmanager
 def show_progress(engine: Engine, what: str, recorder: Any = None) -> Iterator[None]:
     """Show how far the run inside the block is, and its warnings after it."""
-    with rounds_on_a_bar(f"{what} on {engine.network.name}", recorder) as observer, console.warnings_in_one_line():
+    with round_progress(f"{what} on {engine.network.name}", recorder) as observer, console.warnings_in_one_line():
         engine.observer = observer
         yield

@@ -11,7 +11,7 @@ from conformesh.cli.command import PATH_TYPE, Argument, ListOption, Option, comm
 from conformesh.cli.options import NetworkOptions, read_method_options
 from conformesh.cli.private_runs import Explanation, explain_account, explain_plan, explain_result
 from conformesh.cli.results import SavedRun, parse_saved_run, read_json
-from conformesh.files.json_numbers import in_json
+from conformesh.files.json_numbers import as_json_value
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.methods import METHODS, exposure_of_method, exposure_of_result, get_method
 from conformesh.privacy.exposure import Exposure
@@ -102,7 +102,7 @@ def privacy(
         found = exposure_of_method(method, built, coalition=who, scores=scores_per_device, alpha=level, **chosen)
     if as_json:
         everything = {**found.to_dict(), **({} if private is None else {"private": private.to_dict()})}
-        print(json.dumps(in_json(everything), allow_nan=False))
+        print(json.dumps(as_json_value(everything), allow_nan=False))
         return
     if private is not None:
         private.show()

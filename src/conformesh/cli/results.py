@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from conformesh.cli import console
-from conformesh.common.quantities import in_bits, in_count, pluralize
-from conformesh.files.json_numbers import from_json
+from conformesh.common.quantities import format_bits, format_count, pluralize
+from conformesh.files.json_numbers import parse_json
 from conformesh.results.certificate import Noise
 from conformesh.results.lookup import GROUP, axes_of
 from conformesh.results.result import Answer, Result
 from conformesh.results.summaries import part_name
-from conformesh.scores import LAC, RegressionScore, Score, settle_score
+from conformesh.scores import LAC, RegressionScore, Score, reconcile_score
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +34,7 @@ _RANKS = ("required rank", "counted")  # columns of the table of several answers
 
 def settle_recorded_score(made_by: RecordedScore | None, named: Score | None, where: str) -> Score | None:
     """Return the score that a file records, or the one that was named where it records none; they must not differ."""
-    return named if made_by is None else settle_score(*made_by, named, where)
+    return named if made_by is None else reconcile_score(*made_by, named, where)
 
 
 def load_result(source: str) -> Result:
@@ -45,7 +45,7 @@ def load_result(source: str) -> Result:
 def read_json(source: str) -> tuple[Any, str]:
     """Read a JSON file, or standard input; return what it holds, and what to call it."""
     where = "standard input" if source == STDIN else source
-    return from_json(sys.stdin.read() if source == STDIN else Path(source).read_bytes(), where), where
+    return parse_json(sys.stdin.read() if source == STDIN else Path(source).read_bytes(), where), where
 
 
 def score_of_result(result: Result, named: Score | None, seed: int) -> Score:
@@ -138,7 +138,7 @@ def _print_answers(result: Result) -> None:
     cost = result.cost
     print(
         f"one run for all: {pluralize(cost.rounds, 'round')}, each device sent "
-        f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"
+        f"{format_count(cost.numbers_per_device)} numbers, {format_bits(cost.bits_per_device)}"
     )
 
 
@@ -191,7 +191,7 @@ def releases_by_group(saved: SavedRun) -> dict[str | None, PrivateRelease]:
 
     All levels of a group are read from the same release.
     """
-    from conformesh.files.schemas import checked
+    from conformesh.files.schemas import validate
     from conformesh.privacy.histogram import Release
 
     found: dict[str | None, PrivateRelease] = {}
@@ -199,7 +199,7 @@ def releases_by_group(saved: SavedRun) -> dict[str | None, PrivateRelease]:
     for answer in saved.result.answers:
         told = {**saved.result.options, **answer.facts}.get("release")
         if answer.certificate.noise is not None and told is not None:
-            release = checked(told, Release, f"{saved.name}: release")
+            release = validate(told, Release, f"{saved.name}: release")
             # the noise of the first level
             found.setdefault(answer.part[0] if grouped else None, PrivateRelease(release, answer.certificate.noise))
     return found

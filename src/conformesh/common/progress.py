@@ -20,7 +20,7 @@ BAR_DELAY = 1.0  # seconds before a bar appears
 Observer = Callable[..., None]
 
 
-def place() -> Literal["terminal", "notebook"] | None:
+def progress_output() -> Literal["terminal", "notebook"] | None:
     """Return where a bar can be seen; None in a pipe, a file or a log."""
     shell = sys.modules.get("IPython")
     running = shell.get_ipython() if shell is not None else None
@@ -44,7 +44,7 @@ class Progress:
         self._start = time.monotonic()
         self._from = (0, self._start)  # steps and time where the pace is measured from
         self._done = threading.Event()
-        where = place() if shown else None
+        where = progress_output() if shown else None
         draw = {"terminal": self._draw, "notebook": self._draw_in_notebook}
         self._thread = None if where is None else threading.Thread(target=draw[where], daemon=True)
 
@@ -121,12 +121,12 @@ class Progress:
 
 
 @contextmanager
-def rounds_on_a_bar(what: str, observer: Observer | None = None, shown: bool = True) -> Iterator[Observer | None]:
+def round_progress(what: str, observer: Observer | None = None, shown: bool = True) -> Iterator[Observer | None]:
     """Return an engine's observer that shows its rounds, beside the one given, which may be all where nobody looks.
 
     A simulator that nobody watches may use the same memory in every round.
     """
-    if not shown or place() is None:
+    if not shown or progress_output() is None:
         yield observer
         return
     with Progress(what, unit="rounds") as progress:

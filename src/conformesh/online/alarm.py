@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh.common.array_types import Bools, Floats, Ints
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 
 LEAST = 2.0**-64  # no p-value counts as less: a u of 0 must not win all there is
 STAKE_STEPS = 50  # steps in which about a third of the capital is staked
@@ -352,7 +352,7 @@ class FleetAlarm:
 
     def __post_init__(self) -> None:
         if self.rule not in FLEETS:
-            raise ValueError(unknown("rule of a fleet", self.rule, FLEETS))
+            raise ValueError(unknown_name("rule of a fleet", self.rule, FLEETS))
 
     def begin(self, devices: int, reference: list[ArrayLike] | None = None) -> _FleetState:
         """Return the state before the first score; see `Alarm.begin`."""

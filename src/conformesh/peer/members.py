@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from conformesh.common.names import listed
+from conformesh.common.names import list_names
 from conformesh.peer.frames import FINISHED, HELLO, READY, WANT, Frame, FrameError
 from conformesh.peer.json_bodies import Hello, News, differences, pack_rows, unpack_rows
 from conformesh.peer.links import Make
@@ -96,7 +96,7 @@ class Members(Rounds):
         if self.number > mine.number:
             self._followed_at = self.now
         if told := sorted((self.lost & theirs.lost) - mine.lost):  # so that it can be found out who chose who counts
-            self.log(f"{self._name(frame.sender)} says that it has lost {listed([self._name(k) for k in told])}")
+            self.log(f"{self._name(frame.sender)} says that it has lost {list_names([self._name(k) for k in told])}")
         same = (theirs.run, theirs.lost) == (self.number, self.lost)  # not `view`, which may be bounded
         if self.phase != "failed" and (frame.wants or not (same or frame.sender in self.lost)):
             self._send(frame.sender, self._hello())
@@ -306,6 +306,6 @@ class Members(Rounds):
         absent = [self._name(k) for k in range(self.full.devices) if k not in part]
         left = f"{len(part)} of {self.full.devices} devices {'is' if len(part) == 1 else 'are'} left"
         return (
-            f"{why or 'the devices fall into parts'}; without {listed(absent)} {left}, and {self.needed} are needed "
-            "to go on; start again what has stopped or check the links"
+            f"{why or 'the devices fall into parts'}; without {list_names(absent)} {left}, and {self.needed} are "
+            "needed to go on; start again what has stopped or check the links"
         )

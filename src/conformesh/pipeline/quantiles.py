@@ -21,10 +21,10 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import ArrayLike
 
-from conformesh.common.arrays import columns_of
-from conformesh.common.names import unknown
-from conformesh.common.notes import note
-from conformesh.common.progress import rounds_on_a_bar
+from conformesh.common.arrays import frame_columns
+from conformesh.common.names import unknown_name
+from conformesh.common.notes import emit_note
+from conformesh.common.progress import round_progress
 from conformesh.engines import Engine, fail_together
 from conformesh.engines.base import Observer
 from conformesh.graph.network import Network
@@ -122,7 +122,7 @@ def quantiles(
     table = Table.of(data, columns=names, what="values", ids=ids, once=True)
     network = as_network(network, table)
     with (
-        rounds_on_a_bar(f"quantiles on {network.name}", observer, progress) as watching,
+        round_progress(f"quantiles on {network.name}", observer, progress) as watching,
         running(engine, network, watching) as host,
     ):
         local = table.ordered(host.network, host.rows, "values")
@@ -135,7 +135,7 @@ def quantiles(
         else:
             found = _private(host, samples, parts, sure, options)
     for text in found.notes:
-        note(text)
+        emit_note(text)
     return structs.replace(
         found.quantiles,
         column=column if named else "",
@@ -225,11 +225,11 @@ def _notes(found: Quantiles) -> tuple[str, ...]:
 def _check_column(data: Any, names: ColumnNames) -> bool:
     """Return whether the data are a frame; refuse one without the column of values."""
     frame = data if isinstance(data, Table) else as_frame(data, names, names.score, "data")
-    columns = columns_of(frame)
+    columns = frame_columns(frame)
     if columns is None and isinstance(data, Mapping) and names.device in data:
         columns = [*map(str, data)]  # a dict of columns: without the one asked for it would pass as a dict by device
     if columns is not None and names.score not in columns:
-        raise ValueError(f"{unknown('column', names.score, columns)}; name the column of values with column=")
+        raise ValueError(f"{unknown_name('column', names.score, columns)}; name the column of values with column=")
     return columns is not None
 
 

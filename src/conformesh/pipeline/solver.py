@@ -17,17 +17,17 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.common.notes import note
+from conformesh.common.notes import emit_note
 from conformesh.common.quantities import pluralize
 from conformesh.files.memberships import Atom
 from conformesh.graph.network import Network
 from conformesh.guarantee import Guarantee
 from conformesh.kernels.ranks import (
     AUTO,
-    DEFAULT,
+    DEFAULT_REQUIREMENT,
     Alpha,
     Requirement,
-    as_levels,
+    as_level_list,
     check_shares,
     exact_alpha,
 )
@@ -280,7 +280,7 @@ def solve(
     bound: float | None = None,
 ) -> Result:
     """Solve all problems of a guarantee in one run, and return them as one result."""
-    from conformesh.common.progress import rounds_on_a_bar
+    from conformesh.common.progress import round_progress
 
     started = time.perf_counter()
     chosen, faults = _method_options(run, score), make_faults(run.faults)
@@ -288,7 +288,7 @@ def solve(
     refuse(guarantee, run, network.devices)
     asked, kept = _requirements(guarantee, run.method, network)
     with (
-        rounds_on_a_bar(f"{run.method} on {network.name}", run.observer, run.progress) as observer,
+        round_progress(f"{run.method} on {network.name}", run.observer, run.progress) as observer,
         running(run.engine, network, observer) as engine,
     ):
         what = "scores" if table.losses is None else "losses"
@@ -529,10 +529,10 @@ def _warned(result: Result, strict: bool) -> Result:
     if words := result.shortage:
         if strict:
             raise TooFewScores(words)
-        note(words, TooFewScores)
+        emit_note(words, TooFewScores)
     for text in result.notes:
         if text not in words:  # said already
-            note(text)
+            emit_note(text)
     return result
 
 
@@ -601,7 +601,7 @@ def solve_draws(
     alphas: Sequence[Alpha],
     method: str,
     *,
-    requirement: Requirement = DEFAULT,
+    requirement: Requirement = DEFAULT_REQUIREMENT,
     items: NDArray[np.int64] | None = None,
     observer: Observer | None = None,
     joint: bool = False,
@@ -629,7 +629,7 @@ def solve_draws(
             "topologies and NetworkX graphs too"
         )
     # A risk (losses) may well be above 1/2 of the largest loss.
-    levels = tuple(exact_alpha(alpha) for alpha in as_levels(alphas, "alphas"))
+    levels = tuple(exact_alpha(alpha) for alpha in as_level_list(alphas, "alphas"))
     if not levels:
         raise ValueError("calibration needs at least one alpha, got none")
     entry, chosen = get_method(method), make_options(method, options)

@@ -201,7 +201,7 @@ class _Block:
     def _read(self, packets: Packets, senders: Ints) -> list[list[ScoreReport]]:
         """Return what packets of these senders say of each list."""
         loops = compiled_loops("replies", _BYTE * len(packets.values)) if len(packets) else None
-        get_items = written.get_items if loops is None else loops.get_items
+        get_items = written.get_entries if loops is None else loops.get_items
         return [
             _read(get_items, packets[i], row, len(self.lists), self._site) for i, row in enumerate(senders.tolist())
         ]
@@ -233,7 +233,7 @@ def _read(get_items: Any, packet: bytes, sender: int, lists: int, block: Block) 
     for _ in range(lists):
         keys, owners, times = (np.empty(room, np.int64) for _ in range(3))
         count, at = get_items(data, at, keys, owners, times, owner_bits)
-        back, at = written.get(data, at, 1)
+        back, at = written.get_bits(data, at, 1)
         held_back = LOWEST
         if back:
             held_back, at = written.get_raw(data, at)

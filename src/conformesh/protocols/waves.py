@@ -346,7 +346,7 @@ class TreeRoot:
         return self._ask(out, at, ask, problem, reply if held and not exact else None, late)
 
     def _answer(self, out: Any, at: int, ask: Ints, problem: RankSearch, key: int, counted: int) -> tuple[int, int]:
-        at = written.put(out, at, 1, 1)
+        at = written.put_bits(out, at, 1, 1)
         at = written.put_keys(out, at, [key], 1, int(ask[BEGIN]), int(ask[END]), 1)
         at = written.put_gamma(out, at, counted - problem.rank)
         return at, 1 + (counted > problem.rank)
@@ -383,15 +383,15 @@ class TreeRoot:
         if held > few and side == BOTH and (late or nothing_new):
             side = LOW if problem.rank - problem.below == near else HIGH  # whatever it costs, this ends the search
             low, high = problem.low, problem.high
-        at = written.put(out, at, 0, 1)
+        at = written.put_bits(out, at, 0, 1)
         at, numbers = _put_ends(out, at, (low, high), ask, (problem.low, problem.high))
-        at = written.put(out, at, side, 2)
+        at = written.put_bits(out, at, side, 2)
         if side != BOTH:
             return written.put_gamma(out, at, near), numbers + 1
-        at = written.put(out, at, 1 if listed else 0, 1)
+        at = written.put_bits(out, at, 1 if listed else 0, 1)
         if not listed:
-            at = written.put(out, at, 1 if level else 0, 1)
-            at = written.put(out, at, level, 16 if level else 0)
+            at = written.put_bits(out, at, 1 if level else 0, 1)
+            at = written.put_bits(out, at, level, 16 if level else 0)
         return at, numbers + (level > 0)
 
     @staticmethod
@@ -416,7 +416,7 @@ class TreeRoot:
         level = (problem.rank - problem.below) / max(held, 1)
         noise = _noise_of(level, held / problem.each, self.depth)
         x, c, ends, masses = reply[5], reply[6], reply[8], reply[9]
-        at = written.value_at(problem.rank - problem.below - 0.5 - bottom, knots, left, right, len(knots))
+        at = written.quantile_at(problem.rank - problem.below - 0.5 - bottom, knots, left, right, len(knots))
         pieces = 0.0
         for s in range(len(masses)):
             own, upto = x[ends[s] : ends[s + 1]], c[ends[s] : ends[s + 1]]
@@ -433,7 +433,7 @@ class TreeRoot:
             return 0.0
         aim = problem.rank - problem.below - 0.5 - bottom
         step = min(0.02 * held, aim / 2, (held - aim) / 2)
-        three = [written.value_at(aim + i * step, knots, left, right, len(knots)) for i in (-1, 0, 1)]
+        three = [written.quantile_at(aim + i * step, knots, left, right, len(knots)) for i in (-1, 0, 1)]
         if step <= 0 or not (np.isfinite(three).all() and three[0] < three[2]):
             return 0.0
         return each * _bent_by(three, step / each, held / each, self.waves.block.devices)
@@ -443,7 +443,7 @@ class TreeRoot:
         """Return whether everything around the rank looks alike."""
         knots, left, right, bottom = problem.guess
         target = problem.rank - problem.below - 0.5 - bottom
-        ends = [written.value_at(max(target + far, 0.0), knots, left, right, len(knots)) for far in (-half, half)]
+        ends = [written.quantile_at(max(target + far, 0.0), knots, left, right, len(knots)) for far in (-half, half)]
         return bool(ends[1] - ends[0] <= _ALIKE * abs(ends[1])) if math.isfinite(ends[1]) else ends[0] == ends[1]
 
     def _window(self, problem: RankSearch, half: float) -> tuple[int, int]:
@@ -451,8 +451,8 @@ class TreeRoot:
         knots, left, right, bottom = problem.guess
         target = problem.rank - problem.below - 0.5 - bottom - self._bent(problem)
         ends = [
-            written.value_at(max(target - half, 0.0), knots, left, right, len(knots)),
-            written.value_at(target + half, knots, left, right, len(knots)),
+            written.quantile_at(max(target - half, 0.0), knots, left, right, len(knots)),
+            written.quantile_at(target + half, knots, left, right, len(knots)),
         ]
         low, high = (int(key) for key in to_keys(ends))
         low = problem.low if target - half <= 0 or low <= problem.low or low >= problem.high else low
@@ -467,7 +467,7 @@ class TreeRoot:
         there = float(np.interp(edge, knots, right))
         far = _NEXT * near + 4 * problem.each
         aim = there + far if upward else there - far
-        key = int(to_keys([written.value_at(aim, knots, left, right, len(knots))])[0]) if aim > 0 else LOWEST
+        key = int(to_keys([written.quantile_at(aim, knots, left, right, len(knots))])[0]) if aim > 0 else LOWEST
         if upward:
             return problem.low, key if problem.low < key < problem.high else problem.high
         return (key if problem.low < key < problem.high else problem.low), problem.high
@@ -624,7 +624,7 @@ def read_instruction(data: NDArray[np.uint8], at: int, asked: WaveQuestion, limi
     """
     rows, which, numbers = [], [], 0
     for ask, problem in zip(asked.asks, asked.which, strict=True):
-        done, at = written.get(data, at, 1)
+        done, at = written.get_bits(data, at, 1)
         if done:
             key = [0]
             _, at = written.get_keys(data, at, int(ask[BEGIN]), int(ask[END]), key, 1)
@@ -634,7 +634,7 @@ def read_instruction(data: NDArray[np.uint8], at: int, asked: WaveQuestion, limi
             continue
         ends, new, at = _get_ends(data, at, ask)
         numbers += new
-        side, at = written.get(data, at, 2)
+        side, at = written.get_bits(data, at, 2)
         if side not in (BOTH, LOW, HIGH):
             at = written.NOWHERE
         row = ask.copy()
@@ -644,11 +644,11 @@ def read_instruction(data: NDArray[np.uint8], at: int, asked: WaveQuestion, limi
             row[LIMIT], at = written.get_gamma(data, at)
             numbers += 1
         else:
-            listed, at = written.get(data, at, 1)
+            listed, at = written.get_bits(data, at, 1)
             row[LIMIT] = MOST_LISTED * limit if listed else 0
             if not listed:
-                focused, at = written.get(data, at, 1)
-                level, at = written.get(data, at, 16 if focused else 0)
+                focused, at = written.get_bits(data, at, 1)
+                level, at = written.get_bits(data, at, 16 if focused else 0)
                 numbers += focused
                 row[EVEN], row[LEVEL] = not focused, level if focused else row[LEVEL]
         rows.append(row)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.common.names import unknown
-from conformesh.files.json_numbers import in_json, number
+from conformesh.common.names import unknown_name
+from conformesh.files.json_numbers import as_json_value, as_number
 from conformesh.mesh.http.request_bodies import parsed, table_of
 from conformesh.scores import Score
 
@@ -38,7 +38,7 @@ def observe(online: OnlineLearning, body: bytes) -> dict[str, Any]:
     return {
         "example": judged.id,
         "score": judged.score,
-        "threshold": in_json(judged.threshold),
+        "threshold": as_json_value(judged.threshold),
         "missed": judged.missed,
         "repeated": judged.repeated,
         "device": now.device,
@@ -55,7 +55,7 @@ def predict_next(online: OnlineLearning, body: bytes) -> dict[str, Any]:
 
 def _predicted(online: OnlineLearning, table: NDArray[Any] | None) -> dict[str, Any]:
     example = online.predict()
-    about = {"example": example.id, "threshold": in_json(example.threshold)}
+    about = {"example": example.id, "threshold": as_json_value(example.threshold)}
     if table is None:
         return about
     return {**about, **_region(_score_of(online), table, example.threshold)}
@@ -63,7 +63,7 @@ def _predicted(online: OnlineLearning, table: NDArray[Any] | None) -> dict[str, 
 
 def _region(score: Score, table: NDArray[Any], threshold: float) -> dict[str, Any]:
     if score.task == "regression":
-        return {"interval": in_json(score.intervals(table, threshold)[0].tolist())}
+        return {"interval": as_json_value(score.intervals(table, threshold)[0].tolist())}
     members = np.flatnonzero(score.sets(table, threshold)[0]).tolist()
     return {"set": members, "size": len(members)}
 
@@ -88,9 +88,9 @@ def _score_in(online: OnlineLearning, request: dict[str, Any]) -> float:
         got = ", ".join(name for name in _OBSERVE[:3] if name in request) or "none"
         raise ValueError(f"needed 'score', or 'outputs' with their 'label', got {got}")
     if not labelled:
-        return number(request["score"], "'score'")
+        return as_number(request["score"], "'score'")
     score = _score_of(online)
-    label = number(request["label"], "'label'")
+    label = as_number(request["label"], "'label'")
     if score.task == "classification":
         if not label.is_integer():
             raise ValueError(f"'label' must be the number of a class, got {request['label']!r}")
@@ -118,4 +118,4 @@ def _score_of(online: OnlineLearning) -> Score:
 def _check(request: dict[str, Any], known: tuple[str, ...]) -> None:
     for name in request:
         if name not in known:
-            raise ValueError(unknown("field", name, known))
+            raise ValueError(unknown_name("field", name, known))

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct, to_builtins
 
-from conformesh.common.names import unknown
-from conformesh.files.json_numbers import in_json
+from conformesh.common.names import unknown_name
+from conformesh.files.json_numbers import as_json_value
 from conformesh.mesh.http.online_replies import observe, predict_next
 from conformesh.mesh.http.paths import (
     CALIBRATION,
@@ -289,7 +289,7 @@ def _prediction(found: Certified, body: bytes) -> dict[str, Any]:
         raise ValueError(f"needed one of 'probabilities' and 'outputs', got {', '.join(names) or 'neither'}")
     for name in request:
         if name not in (*TABLES, "score", *OF_ROWS):
-            raise ValueError(unknown("field", name, (*TABLES, "score", *OF_ROWS)))
+            raise ValueError(unknown_name("field", name, (*TABLES, "score", *OF_ROWS)))
     score = _score(found.calibration.score, request.get("score"))
     table = table_of(names[0], request[names[0]])
     if score.task == "regression" and table.ndim == 2 and table.shape[1] == 1:
@@ -299,9 +299,9 @@ def _prediction(found: Certified, body: bytes) -> dict[str, Any]:
     predicted = result.predict(table, score=score, **rows)
     about: dict[str, Any] = {"run": found.run}
     if len(result) == 1:
-        about = {"threshold": in_json(result.threshold), **about}
+        about = {"threshold": as_json_value(result.threshold), **about}
     if score.task == "regression":
-        return {"intervals": in_json(predicted.tolist()), **about}
+        return {"intervals": as_json_value(predicted.tolist()), **about}
     sets = [np.flatnonzero(row).tolist() for row in predicted]
     return {"sets": sets, "sizes": [len(members) for members in sets], **about}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from conformesh.files.json_numbers import in_json
+from conformesh.files.json_numbers import as_json_value
 from conformesh.mesh.node.status import ThresholdForAll
 from conformesh.results.certificate import Certificate
 from conformesh.results.result import Result
@@ -78,7 +78,7 @@ class Certified:
             {
                 "part": list(answer.part),
                 "alpha": float(answer.alpha),
-                "threshold": in_json(answer.threshold),
+                "threshold": as_json_value(answer.threshold),
                 "certificate": _plain(answer.certificate),
             }
             for answer in self.calibration.answers
@@ -97,11 +97,11 @@ class Certified:
         if self.about_all is None:
             return ThresholdForAll("inf", None)
         answer = self.about_all.answer
-        return ThresholdForAll(in_json(answer.threshold), _plain(answer.certificate))
+        return ThresholdForAll(as_json_value(answer.threshold), _plain(answer.certificate))
 
 
 def _plain(certificate: Certificate) -> dict[str, Any]:
-    made: dict[str, Any] = in_json(to_builtins(certificate))
+    made: dict[str, Any] = as_json_value(to_builtins(certificate))
     return made
 
 
