@@ -144,7 +144,7 @@ def calibrate(
         columns `lower` and `upper`. Each side may miss half of alpha, or the lower one the part `lower_share` of it.
     score
         The nonconformity score the numbers come from, its name, or a function of outputs and labels
-        (`scores.of_function`), so that the result can build prediction sets by itself.
+        (`scores.score_from_function`), so that the result can build prediction sets by itself.
     classes
         The classes, names or numbers, in the order of the columns of outputs, or a frame of outputs whose columns they
         are. The result then takes labels as classes, and puts the columns of other frames into this order.

@@ -73,7 +73,7 @@ def replied(asks, devices, children=(), loops=replies, weights=None, count_bits=
     strings = [string for each in children for string in each]
     cuts = np.cumsum([0, *map(len, strings)])
     child_cuts = np.cumsum([0, *map(len, children)]) if children else np.zeros(len(devices) + 1, np.int64)
-    data, ends, numbers, wrong = loops.replies(
+    data, ends, numbers, wrong = loops.encode_replies(
         np.array(asks),
         bits,
         np.empty(0, np.int64) if weights is None else weights,
@@ -95,7 +95,7 @@ def root_hears(one, own, strings, loops=replies, count_bits=0):
     cuts = np.cumsum([0, *map(len, strings)])
     data, places = np.frombuffer(bytearray().join(strings), np.uint8), 8 * cuts[:-1]
     nothing = np.empty(0, np.int64)
-    found = loops.heard(one, bits, nothing, 0, len(own), data, places, len(own) + 8 * len(data), count_bits)
+    found = loops.combine_reports(one, bits, nothing, 0, len(own), data, places, len(own) + 8 * len(data), count_bits)
     return found, places, cuts
 
 
@@ -399,7 +399,7 @@ def test_written_and_compiled_say_the_same(trees, broken_ones):
         assert (*found[0][:3], found[0][11]) == (*found[1][:3], found[1][11])
         assert_same([part[:count] for part in found[0][3:5]], [part[:count] for part in found[1][3:5]])
         if found[0][2] < 0:
-            assert_same(replies.distribution_function(*found[0][5:10]), compiled.curve(*found[1][5:10]))
+            assert_same(replies.distribution_function(*found[0][5:10]), compiled.distribution_function(*found[1][5:10]))
     for one, own, _, strings in hostile_strings(1, broken_ones):
         count_bits = 9 * bool(one[COUNTED])
         broken = [

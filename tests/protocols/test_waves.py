@@ -34,7 +34,7 @@ def ask(low=LOWEST, high=HIGHEST, counted=0, trial=0):
 
 
 def listed(values, below=0, above=0):
-    """An exact reply, as `replies.heard` has it."""
+    """An exact reply, as `replies.combine_reports` has it."""
     keys, times = np.unique(to_keys(np.array(values, float)), return_counts=True)
     nothing = np.empty(0)
     return below, len(values), len(keys), keys, times, *[nothing] * 3, np.zeros(1, np.int64), nothing, 0, above

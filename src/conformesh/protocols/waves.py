@@ -245,7 +245,7 @@ class Waves:
         parts: list[Any] = []
 
         def chunk(a: int, b: int) -> None:
-            made = chosen.replies(
+            made = chosen.encode_replies(
                 asks,
                 self._bits,
                 self._weights,
@@ -272,7 +272,7 @@ class Waves:
         return Packets(np.concatenate([part[1] for part in parts]), np.concatenate(ends)), np.concatenate(numbers)
 
     def heard(self, asks: Ints, arrived: Packets, senders: Ints) -> list[Any]:
-        """Return what the root knows about each question, see `kernels.replies.heard`."""
+        """Return what the root knows about each question, see `kernels.replies.combine_reports`."""
         work = 8.0 * len(arrived.values) + len(self.samples.values) / self.samples.devices
         chosen = compiled_loops("replies", work) or written
         places = 8 * arrived.offsets[:-1]
@@ -282,7 +282,9 @@ class Waves:
             first, last = self.samples.offsets[segment : segment + 2].tolist()
             room = last - first + 8 * len(arrived.values)
             found.append(
-                chosen.heard(ask, self._bits, self._weights, first, last, arrived.values, places, room, self.count_bits)
+                chosen.combine_reports(
+                    ask, self._bits, self._weights, first, last, arrived.values, places, room, self.count_bits
+                )
             )
         self._check((places + 7) >> 3 == arrived.offsets[1:], senders, arrived, _REPLY)
         return found
@@ -290,7 +292,7 @@ class Waves:
     def curve(self, heard: Any) -> tuple[Floats, Floats, Floats, int]:
         """Return the distribution function of a sketch: knots, values just below and at them, and the mass at -inf."""
         chosen = compiled_loops("replies", 20.0 * len(heard[5])) or written
-        return *chosen.curve(*heard[5:10]), heard[10]
+        return *chosen.distribution_function(*heard[5:10]), heard[10]
 
 
 def _without_head(packets: Packets, size: int) -> Packets:

@@ -40,7 +40,7 @@ __all__ = [
     "Score",
     "as_score",
     "get_score",
-    "of_function",
+    "score_from_function",
 ]
 
 SCORES: dict[str, type[Score]] = {

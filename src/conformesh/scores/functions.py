@@ -51,7 +51,7 @@ def score_from_function(function: Function, *, intervals: Function | None = None
     >>> import numpy as np
     >>> def surprise(p, y):
     ...     return -np.log(p[np.arange(len(y)), y])
-    >>> score = of_function(surprise)
+    >>> score = score_from_function(surprise)
     >>> score([[0.5, 0.5], [0.2, 0.8]], [0, 1]).round(3)
     array([0.693, 0.223])
     >>> score.sets([[0.5, 0.5], [0.2, 0.8]], threshold=0.7)
@@ -60,7 +60,9 @@ def score_from_function(function: Function, *, intervals: Function | None = None
     """
     for what, given in (("function", function), ("intervals", intervals)):
         if not callable(given) and not (given is None and what == "intervals"):
-            raise TypeError(f"of_function: {what} must be a function of outputs and labels, got {type(given).__name__}")
+            raise TypeError(
+                f"score_from_function: {what} must be a function of outputs and labels, got {type(given).__name__}"
+            )
     called = name or _name_of(function)
     if intervals is None:
         return FunctionScore(called, function)
@@ -113,7 +115,7 @@ class FunctionScore(ClassificationScore):
             raise ValueError(
                 f"score '{self.called}' is a function of labels and needs outputs of shape (rows, classes), got shape "
                 f"{array.shape}; for regression say what lies within a threshold: "
-                "scores.of_function(function, intervals=...)"
+                "scores.score_from_function(function, intervals=...)"
             )
         return as_output_table(self.called, array)
 

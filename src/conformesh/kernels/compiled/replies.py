@@ -67,10 +67,10 @@ for _function in _SHARED:
     register_jitable(_function)
 
 # The entry points: what protocols call.
-replies = loop(written.encode_replies)
-heard = loop(written.combine_reports)
-curve = loop(written.distribution_function)
-get_items = loop(written.get_entries)
+encode_replies = loop(written.encode_replies)
+combine_reports = loop(written.combine_reports)
+distribution_function = loop(written.distribution_function)
+get_entries = loop(written.get_entries)
 
 
 @overload(written.add_sources)
