@@ -397,5 +397,5 @@ def test_options_of_a_result_are_read_back(weights, twenty_devices):
 
 def test_a_method_that_says_nothing_is_refused(monkeypatch):
     monkeypatch.setitem(METHODS, "silent", replace(METHODS["local"], reveals=None))
-    with pytest.raises(ValueError, match="nobody has said what method 'silent' reveals"):
+    with pytest.raises(ValueError, match="what method 'silent' reveals is not known"):
         exposure_of_method("silent", TORUS)

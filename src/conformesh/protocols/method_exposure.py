@@ -1,8 +1,11 @@
-"""What every method reveals to whom: the functions behind `Method.reveals`, each beside what its protocol sends.
+"""What every method reveals to whom: one function for each entry of `METHODS`, used as its field `reveals`.
 
-A device on a mesh says everything to all its neighbours alike, whomever it is meant for. So of a device next to a
-coalition these know every frame. What they know of the others follows from the map: sums over parts of a spanning tree,
-linear combinations in gossip, everything in a flood.
+On a mesh a device sends every message to all its neighbours, also where only one of them needs it. So a coalition knows
+every message of the devices next to it. What it knows of the others follows from the map: sums over parts of a spanning
+tree, linear combinations in gossip, everything in a flood.
+
+`privacy.exposure` turns these lists into a report. Where a protocol changes what it sends, its function here must
+follow; `tests/privacy/test_exposure.py` compares the two.
 """
 
 from __future__ import annotations
