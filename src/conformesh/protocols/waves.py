@@ -538,8 +538,8 @@ def _sketch_bias(three: Sequence[float] | Floats, step: float, scores: float, de
     A sketch interpolates linearly between two scores of a device. Where scores get rarer, a given threshold lies nearer
     to the lower of the two, by a part of their distance that grows with f' / f^2: a few hundredths of a score per
     device, but in the same direction on all. With the quantile function Q, f' / f^2 = -Q'' / Q'. The factor was
-    measured on normal and lognormal scores; uniform ones have no such bias. With very few scores per device the rule breaks
-    down, but nowhere was the bias more than about a tenth of a score per device.
+    measured on normal and lognormal scores; uniform ones have no such bias. With very few scores per device the rule
+    breaks down, but nowhere was the bias more than about a tenth of a score per device.
     """
     # Twice the first difference: halves of the smallest floats would underflow.
     twice, bend = three[2] - three[0], three[2] - 2 * three[1] + three[0]
