@@ -1,7 +1,7 @@
 """Q-DCP: devices solve one smoothed quantile regression together, by ADMM ([Wen2025] Algorithm 1).
 
 Every device minimises its own smoothed pinball loss and is pulled towards the estimates of its neighbours.
-The steps of `q_dcp`: agree on a starting point s0; run ADMM (`admm`); agree on the average of the estimates; then either
+The steps of `q_dcp`: agree on a start s0; run ADMM (`admm`); agree on the average of the estimates; then either
 add error terms (`_with_error_terms`), or count the rank of the estimate and search upward from it (E-DCP).
 
 Assumes     graph connected; K and every n_k known; |s0 - s*| <= epsilon0 ([Wen2025] Assumption 4.1), which no device
