@@ -35,7 +35,7 @@ from conformesh.kernels.ranks import (
 from conformesh.methods import METHODS, check_keywords
 from conformesh.pipeline.shift import weighting_of
 from conformesh.pipeline.solver import MethodRun, solve
-from conformesh.protocols.faults import Faults
+from conformesh.protocols.faults import Faults, as_faults
 from conformesh.results.result import Result
 from conformesh.scores import Function, Score, as_score, two_sided
 from conformesh.scores.centres import Centres
@@ -213,7 +213,7 @@ def calibrate(
         ids=ids,
         once=True,
     )
-    run = MethodRun(method, options, engine, faults, observer, progress, strict)
+    run = MethodRun(method, options, kind, engine, as_faults(faults), observer, progress, strict)
     if table.groups is not None or group_rule or group_order or group_atoms:
         run = _with_grouping(run, table, group_rule, group_order, group_atoms, rng)
     elif rng is not None:
@@ -221,7 +221,7 @@ def calibrate(
     if table.shares is not None or guarantee.mixture.kind not in CHOSEN_MIXTURES:
         guarantee = _with_shares(guarantee, table)
     known = None if classes is None else as_classes(classes)
-    return solve(table, guarantee, as_network(network, table), run, score=kind, classes=known)
+    return solve(table, guarantee, as_network(network, table), run, classes=known)
 
 
 @fail_together
@@ -321,7 +321,7 @@ def control(
         inputs=None if centres is None else inputs,
         mixture=mixture,
     )
-    run = MethodRun(method, options, engine, faults, observer, progress, strict)
+    run = MethodRun(method, options, None, engine, as_faults(faults), observer, progress, strict)
     if table.groups is not None or group_rule:
         run = _with_grouping(run, table, group_rule, None, None, None)
     return solve(table, _with_shares(guarantee, table), as_network(network, table), run, bound=bound)

@@ -399,9 +399,16 @@ def get_method(name: str) -> Method:
     return METHODS[name]
 
 
-def make_options(name: str, given: Mapping[str, Any]) -> Any:
-    """Build a method's options from keywords, in their types; an unknown one is an error that names who has it."""
+def make_options(name: str, given: Mapping[str, Any], score: Score | None = None) -> Any:
+    """Build a method's options from keywords, in their types; an unknown one is an error that names who has it.
+
+    Options that were not given are the defaults or, where others suit the score better, these.
+    """
     method = get_method(name)
+    if score is not None:
+        given = {**method.score_options(score), **given}
+    if not given:
+        return method.options()
     refuse_confidence(given)
     known = {f.name for f in fields(method.options)}
     for key in given:
@@ -424,8 +431,10 @@ _LEVELS = ("alpha", "alphas", "risk", "risks", "fdr")  # words for how often, or
 
 def check_keywords(function: str, method: str, given: Mapping[str, Any]) -> None:
     """Refuse keywords that are no option of any method, and say what to write instead."""
+    if not given:
+        return
     refuse_confidence(given)
-    known = {f.name for f in fields(get_method(method).options)} if given else set()
+    known = {f.name for f in fields(get_method(method).options)}
     strange = [key for key in given if key not in known]
     if strange:
         known = {f.name for entry in METHODS.values() for f in fields(entry.options)}
@@ -453,11 +462,6 @@ def _instead(function: str, key: str) -> str:
     return f"did you mean {close!r}?" if close else ""
 
 
-def suited_options(name: str, given: Mapping[str, Any], score: Score | None) -> dict[str, Any]:
-    """Return the options that were given and, where others suit a score better than the defaults, these."""
-    return {**(get_method(name).score_options(score) if score is not None else {}), **given}
-
-
 def requirement_of(name: str, asked: Requirement = DEFAULT) -> Requirement:
     """Return the requirement that a method keeps: the one asked for, or its own, beside which it allows no other."""
     own = get_method(name).requirement
@@ -469,10 +473,10 @@ def requirement_of(name: str, asked: Requirement = DEFAULT) -> Requirement:
     return own or asked
 
 
-def refuse_faults(name: str, options: Any, faults: Faults | None) -> None:
+def refuse_faults(name: str, options: Any, faults: Faults) -> None:
     """Refuse faults that a method does not tolerate with these options, in a sentence."""
     entry = get_method(name)
-    for fault in sorted(faults.names if faults is not None else ()):
+    for fault in sorted(faults.names):
         if fault not in entry.tolerance.faults(options):
             others = [
                 _tolerant_call(other)

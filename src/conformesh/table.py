@@ -320,15 +320,14 @@ class Table:
         """
         local = network.local_ids(local_rows)
         if self.names is not None:
-            ids = network.ids
-            wanted = local if len(local) < len(ids) and {*self.names} <= {*local} else ids
-            place = _places(self.names, wanted, what)
-            chosen = self._for_one_run([place[name] for name in wanted])
-        else:
-            network.check_list(what)
-            chosen = self
-        if chosen.devices == network.devices and len(local) < network.devices:
-            return chosen._for_one_run(local_rows)
+            # A process may bring the rows of its own devices only, or those of all.
+            brings_own = len(local) < network.devices and {*self.names} <= {*local}
+            place = _places(self.names, local if brings_own else network.ids, what)
+            return self._for_one_run([place[network.ids[row]] for row in local_rows.tolist()])
+        network.check_list(what)
+        if self.devices == network.devices:
+            return self._for_one_run(local_rows)
+        chosen = self
         if chosen.devices != len(local):
             of_rank = "" if len(local) == network.devices else f", or for the {len(local)} of this rank"
             turned = chosen.devices and {*chosen.sizes.tolist()} == {network.devices}

@@ -35,7 +35,7 @@ from conformesh.kernels.ranks import SHARES, Alpha, Requirement, check_shares, e
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
 from conformesh.pipeline.p_values import exact_p_values, up
-from conformesh.pipeline.solver import running, samples_here
+from conformesh.pipeline.solver import running
 from conformesh.protocols.block import Block, in_rows
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.messages import Protocol
@@ -140,9 +140,9 @@ def detect(
         local = table.ordered(host.network, host.rows)
         assert local.score is not None
         assert tests_here.score is not None
-        samples = samples_here(host, WeightedScores.from_flat(local.score, local.sizes, names=mine))
+        samples = WeightedScores.from_flat(local.score, local.sizes, names=mine)
         arrays = [tests_here.score[tests_here.rows(k)] for k in range(tests_here.devices)]
-        tests = samples_here(host, WeightedScores.from_flat(tests_here.score, tests_here.sizes))
+        tests = WeightedScores.from_flat(tests_here.score, tests_here.sizes)
         samples, sizes, requirement, chance = _used(host, samples, asked, rule, sample_size, seed)
         block = Block(network, host.rows, sizes[:, None], requirement)
         counts = in_rows(host.blocks, host.share(tests.sizes))[:, 0] if p_values else None
@@ -212,10 +212,8 @@ def _p_values_of(block: Block, counted: RankCounts, asked: CountQuestion, tests:
 
 def _of_all(host: Engine, mine: list[Floats]) -> list[Floats]:
     """Return what every device has, by row, from what those here have."""
-    parts = host.share(mine)
-    if len(parts) == 1:  # hosted here all, by row
-        return parts[0]
-    whole = dict(zip(np.concatenate(host.blocks).tolist(), (own for part in parts for own in part), strict=True))
+    each = (own for part in host.share(mine) for own in part)
+    whole = dict(zip(np.concatenate(host.blocks).tolist(), each, strict=True))
     return [whole[row] for row in range(len(whole))]
 
 

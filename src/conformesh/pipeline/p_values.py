@@ -28,6 +28,7 @@ from conformesh.pipeline.problems import DeviceRows, agree, columns_of, named_gr
 from conformesh.pipeline.shift import weighting_of
 from conformesh.pipeline.solver import rows_here, running, samples_here
 from conformesh.protocols.block import Block, in_rows
+from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.tally import CountQuestion, RankCounts, tally
 from conformesh.results.certificate import Cost
 from conformesh.results.p_values import PValues
@@ -138,16 +139,8 @@ def p_values(
         if labels is not None or shift is not None:
             requirement = replace(requirement, is_weighted=True)
         made = columns_of(rows, guarantee, agreed, requirement, None)
-        batch = p_values_batch(
-            made.scores[0],
-            network,
-            trials,
-            scores.ravel(),
-            requirement=made.requirement,
-            items=made.examples,
-            engine=host,
-            **options,
-        )
+        question, chosen = (trials, scores.ravel()), make_options("e-dcp", options)
+        batch = _p_values_on(host, made.scores[0], made.examples, made.requirement, question, chosen)
     for text in batch.tally.notes:
         note(text)
     return PValues(
@@ -210,15 +203,30 @@ def p_values_batch(
     `samples`, `promise` and `items` are as in `solve_draws`.
     """
     chosen = make_options("e-dcp", options)
-    _check_promise(requirement)
-    check_shares(requirement, network.ids)
-    asked, places = CountQuestion.of(np.asarray(trials, dtype=np.int64), _numbers(scores, "test scores"))
+    question = np.asarray(trials, dtype=np.int64), _numbers(scores, "test scores")
     with running(engine, network, observer) as host:
-        mine = samples_here(host, samples)
-        sizes = in_rows(host.blocks, host.share(mine.sizes))
         held = None if items is None else in_rows(host.blocks, host.share(rows_here(host, items)))
-        block = Block(network, host.rows, sizes, requirement, held)
-        counted, cost = host.run(tally(block, mine, asked, chosen))
+        return _p_values_on(host, samples_here(host, samples), held, requirement, question, chosen)
+
+
+def _p_values_on(
+    host: Engine,
+    samples: WeightedScores,
+    examples: Ints | None,
+    requirement: Requirement,
+    question: tuple[Ints, Floats],
+    options: EDCP,
+) -> _PBatch:
+    """Return p-values on an engine: `samples` are those of its devices, `examples` has a row for every device.
+
+    `question` has the trial and the score that each p-value is for.
+    """
+    _check_promise(requirement)
+    check_shares(requirement, host.network.ids)
+    asked, places = CountQuestion.of(*question)
+    sizes = in_rows(host.blocks, host.share(samples.sizes))
+    block = Block(host.network, host.rows, sizes, requirement, examples)
+    counted, cost = host.run(tally(block, samples, asked, options))
     fractions, runs = exact_p_values(block, asked, counted)
     floats = np.array([up(p) for p in fractions])
     exact: dict[float, Fraction] = {}

@@ -31,7 +31,7 @@ from conformesh.graph.network import Network
 from conformesh.kernels.ranks import Alpha, Requirement, exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords
-from conformesh.pipeline.solver import running, samples_here, solve_draws
+from conformesh.pipeline.solver import running, solve_draws
 from conformesh.results.quantiles import Quantiles, as_parts, as_release, quantiles_of, refuse_ends
 from conformesh.table import ColumnNames, Table, as_frame, as_network, known_devices
 
@@ -125,10 +125,12 @@ def quantiles(
         rounds_on_a_bar(f"quantiles on {network.name}", observer, progress) as watching,
         running(engine, network, watching) as host,
     ):
-        local = table.ordered(host.network, host.rows, "values")
+        # `solve_draws` puts the values of all devices into the order of the engine.
+        rows = np.arange(network.devices) if len(host.rows) == network.devices else host.rows
+        local = table.ordered(network, rows, "values")
         assert local.score is not None
         samples = WeightedScores.from_flat(
-            local.score, local.sizes, names=host.network.local_ids(host.rows), copy=not local.in_place
+            local.score, local.sizes, names=network.local_ids(rows), copy=not local.in_place
         )
         if epsilon is None:
             found = _exact(host, samples, parts, options)
@@ -153,7 +155,7 @@ class _Found(NamedTuple):
 
 def _exact(host: Engine, samples: WeightedScores, parts: Sequence[Fraction], options: Mapping[str, Any]) -> _Found:
     """Ask E-DCP for the ranks of all parts in one run."""
-    n = sum(host.share(int(samples_here(host, samples).sizes.sum())))
+    n = sum(host.share(int(samples.sizes.sum())))
     if not n:
         raise ValueError("quantiles need at least one value, got none on any device")
     ranks = [rank_of(part, n) for part in parts]
