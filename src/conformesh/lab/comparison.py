@@ -38,13 +38,14 @@ from conformesh.kernels.ranks import (
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import METHODS, REACH, Way
 from conformesh.methods import ways_of as every_way_of
+from conformesh.pipeline.networks import as_network
 from conformesh.pipeline.solver import Batch, solve_draws
 from conformesh.protocols.aggregate import PREFERENCES
 from conformesh.protocols.block import Block
 from conformesh.protocols.e_dcp import SCHEDULES, ways_for
 from conformesh.results.certificate import Kind
 from conformesh.scores import Score, as_score
-from conformesh.table import Table, as_network
+from conformesh.table import Table
 
 By = Literal["bits", "rounds"]
 _PAPER = "Wen2025"  # whose methods stand beside E-DCP

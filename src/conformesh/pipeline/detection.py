@@ -34,6 +34,7 @@ from conformesh.graph.network import Network
 from conformesh.kernels.ranks import SHARES, Alpha, Requirement, check_shares, exact_alpha, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
+from conformesh.pipeline.networks import as_network, known_devices
 from conformesh.pipeline.p_values import exact_p_values, up
 from conformesh.pipeline.solver import running
 from conformesh.protocols.block import Block, in_rows
@@ -41,7 +42,7 @@ from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.tally import CountQuestion, Flagged, RankCounts, spread, step_up, tally
 from conformesh.results.detection import Detection
-from conformesh.table import Table, as_network, known_devices
+from conformesh.table import Table
 
 THINNED, _PLAIN = "thinned", "plain"
 FDR_RULES = {

@@ -18,12 +18,14 @@ from conformesh.common.names import natural_order, unknown
 from conformesh.common.notes import note
 from conformesh.engines import Engine, fail_together
 from conformesh.engines.base import Observer
+from conformesh.files.input_forms import ColumnRoles
 from conformesh.files.memberships import Memberships
 from conformesh.graph.network import Network
 from conformesh.guarantee import Guarantee, Mixture
 from conformesh.kernels.ranks import AUTO, DEFAULT, Demand, Requirement, check_shares, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
+from conformesh.pipeline.networks import as_network, known_devices
 from conformesh.pipeline.problems import DeviceRows, agree, columns_of, named_groups, with_groups
 from conformesh.pipeline.shift import weighting_of
 from conformesh.pipeline.solver import rows_here, running, samples_here
@@ -33,7 +35,7 @@ from conformesh.protocols.tally import CountQuestion, RankCounts, tally
 from conformesh.results.certificate import Cost
 from conformesh.results.p_values import PValues
 from conformesh.scores import Function, Score, as_score
-from conformesh.table import ColumnNames, Table, as_network, check_range, known_devices
+from conformesh.table import Table, argument_or_own
 
 
 @fail_together
@@ -108,21 +110,21 @@ def p_values(
         )
     scores = _test_scores(test_scores, kind, draws or {})
     names = None if scores.ndim == 1 else _class_names(classes, scores.shape[1])
-    columns_by_role = ColumnNames(columns)
-    labels, weight = columns_by_role.named("label", labels), columns_by_role.named("weight", weight, data)
+    roles = ColumnRoles(columns)
+    labels, weight = roles.argument("label", labels), argument_or_own(roles, "weight", weight, data)
     if labels is None and test_labels is not None:
         raise ValueError("test_labels say which class a test score is judged as; they need labels= as well")
     if inputs is not None and not callable(weight):
         raise ValueError("inputs go with a weight that is a function of them, which was not given")
     shift, source = weighting_of(weight, weight_bound, inputs, None, None, None)
     network, ids = known_devices(network, engine)
-    table = Table.of(data, columns=columns_by_role, weight=source, labels=labels, mixture=mixture, ids=ids, once=True)
+    table = Table.of(data, columns=roles, weight=source, labels=labels, mixture=mixture, ids=ids, once=True)
     requirement = make_requirement(mixture if table.shares is None else table.shares, rank_rule)
     network = as_network(network, table)
     asked = Guarantee(alphas=(), mixture=Mixture(requirement.mixture), rank_rule=rank_rule, weighting=shift)
     with running(engine, network, observer) as host:
         local, here = table.ordered(host.network, host.rows), host.network.local_ids(host.rows)
-        check_range(kind, local, here)
+        local.check_range(kind, here)
         trials = np.zeros(scores.size, dtype=np.int64)
         known: tuple[str, ...] = ()
         if labels is not None:

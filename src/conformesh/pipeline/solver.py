@@ -56,7 +56,7 @@ from conformesh.protocols.size_agreement import everybodys_counts, on_its_own
 from conformesh.results.certificate import Cost
 from conformesh.results.result import Result
 from conformesh.scores import Score
-from conformesh.table import Table, check_range
+from conformesh.table import Table
 
 if TYPE_CHECKING:  # a device of a mesh has no engine, and need not hold what it does not use in memory
     from conformesh.engines import Engine
@@ -301,7 +301,7 @@ def solve(
         local = table.ordered(network, engine.rows, "scores" if table.losses is None else "losses")
         rows = DeviceRows(local, network.local_ids(engine.rows))
         if run.score is not None:
-            check_range(run.score, local, rows.names)
+            local.check_range(run.score, rows.names)
         agreed = agree(engine, rows, bound, run.group_atoms)
         guarantee, columns = _columns(rows, guarantee, agreed, run, asked, kept)
         outcome, cost = _run(engine, columns, rows, agreed, run)
