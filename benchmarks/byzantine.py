@@ -32,7 +32,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.attacks import ATTACKS, Scene, scores_of
 from conformesh.protocols.bounds.quantile_of_quantiles import best_ranks
-from conformesh.protocols.reports import Report
+from conformesh.protocols.histogram_reports import Report
 
 Floats = NDArray[np.float64]
 ALPHA, EACH, BINS = 0.1, 50, 4096

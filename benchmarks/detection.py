@@ -21,7 +21,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.detection import default_sample_size, no_redraw, thinned_sizes
 from conformesh.protocols.block import Block
 from conformesh.protocols.e_dcp import EDCP
-from conformesh.protocols.tally import step_up
+from conformesh.protocols.rank_counts import step_up
 
 DEVICES, SCORES, TESTS, PART, LIFT = 20, 50, 200, 0.15, 3.5
 FDR = Fraction(1, 10)

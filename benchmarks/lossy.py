@@ -17,9 +17,9 @@ from conformesh.engines import Simulator
 from conformesh.graph.weights import metropolis
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Block
-from conformesh.protocols.bounds.tracked import epsilon
+from conformesh.protocols.bounds.tracked_weights import epsilon
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.projection import Projecting
+from conformesh.protocols.projection_gossip import Projecting
 
 N = 1000  # scores, on 20 devices
 AIMS = (0.01, 1 / (2 * N))  # of the error bound: one in a hundred, and half a score

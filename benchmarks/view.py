@@ -167,7 +167,7 @@ def _mesh(devices: int) -> Iterator[tuple[Path, list[subprocess.Popen[bytes]]]]:
     from tests.mesh.nodes import short_folder
     from tests.mesh.real import make_mesh
 
-    from conformesh.mesh.node.process import Start
+    from conformesh.mesh.node.main import Start
 
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with short_folder() as root:

@@ -34,7 +34,7 @@ from conformesh.graph.weights import WEIGHTS
 from conformesh.lab.datasets.partition import PARTITIONS, partition
 from conformesh.methods import exposure_of_method
 from conformesh.pipeline.solver import REFUSALS
-from conformesh.privacy.attack import observable
+from conformesh.privacy.gossip_attack import observable
 from conformesh.protocols.aggregate import AGGREGATORS, CannotAggregate
 from conformesh.scores import SCORES
 from conformesh.scores.losses import LOSSES, Steps
@@ -569,8 +569,8 @@ def failures() -> str:
 
 def routes() -> str:
     """What a node answers."""
-    from conformesh.mesh.http.interface import VERBS
     from conformesh.mesh.http.openapi import OPERATIONS
+    from conformesh.mesh.http.paths import VERBS
 
     rows = [
         (code(f"{verb} {path}"), OPERATIONS[path].summary, ", ".join(map(str, OPERATIONS[path].answers)))

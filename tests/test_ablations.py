@@ -11,7 +11,7 @@ from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.block import Block
 from conformesh.protocols.bounds import histogram
 from conformesh.protocols.consensus import gossip
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.wire_format import Wire
 from tests.statistics import assert_coverage
 
 
@@ -60,7 +60,7 @@ def test_without_the_correction_h_dcp_falls_short(monkeypatch):
 
     assert worst() >= rank
     for name in ("cumulative_epsilon", "arithmetic_epsilon"):
-        monkeypatch.setattr(f"conformesh.protocols.averages.{name}", lambda *_: 0.0)
+        monkeypatch.setattr(f"conformesh.protocols.averaging_schemes.{name}", lambda *_: 0.0)
     assert worst() < rank
 
 

@@ -19,7 +19,7 @@ from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.consensus import largest
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import option
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.wire_format import Wire
 from conformesh.results.certificate import Certificate, too_few
 
 

@@ -18,10 +18,10 @@ from conformesh.graph.network import Network
 from conformesh.kernels.ranks import AUTO, DEFAULT, Alpha, Requirement, check_alpha, refuse_confidence
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.privacy.exposure import Edges, Exposure, Reveals, Where, measure_exposure
-from conformesh.protocols import baselines, e_dcp, exposures, fedcp_qq, h_dcp, p_dcp, q_dcp, r_dcp, wfcp
+from conformesh.protocols import baselines, e_dcp, fedcp_qq, h_dcp, method_exposure, p_dcp, q_dcp, r_dcp, wfcp
 from conformesh.protocols.block import Answers, Block, SearchProgress
 from conformesh.protocols.faults import Faults
-from conformesh.protocols.gathering import flooded
+from conformesh.protocols.gather import flooded
 from conformesh.protocols.masks import Secrets
 from conformesh.protocols.messages import Gathering, Protocol
 from conformesh.protocols.options import as_option, choices_of
@@ -183,7 +183,7 @@ METHODS: dict[str, Method] = {
         execution=_Execution(variants="schedule"),
         async_mode=_AsyncMode(lambda options: replace(options, entries=True)),
         weights=lambda options: "said" if options.entries else "scores",
-        reveals=exposures.e_dcp,
+        reveals=method_exposure.e_dcp,
     ),
     "q-dcp": Method(
         q_dcp.q_dcp,
@@ -202,7 +202,7 @@ METHODS: dict[str, Method] = {
         weights=lambda options: (
             "devices" if options.certify or options.continuation or options.asynchronous else "none"
         ),
-        reveals=exposures.q_dcp,
+        reveals=method_exposure.q_dcp,
     ),
     "h-dcp": Method(
         h_dcp.h_dcp,
@@ -222,7 +222,7 @@ METHODS: dict[str, Method] = {
             lambda options: _LOSSES if options.consensus == "projection" else frozenset(), {"consensus": "projection"}
         ),
         weights=lambda options: "devices",
-        reveals=exposures.h_dcp,
+        reveals=method_exposure.h_dcp,
     ),
     "r-dcp": Method(
         r_dcp.r_dcp,
@@ -237,7 +237,7 @@ METHODS: dict[str, Method] = {
         tolerance=_FaultTolerance(lambda options: frozenset({"byzantine"})),
         async_mode=_AsyncMode(r_dcp.without_agreement, is_signed=True),
         weights=lambda options: "said",
-        reveals=exposures.r_dcp,
+        reveals=method_exposure.r_dcp,
     ),
     "p-dcp": Method(
         p_dcp.p_dcp,
@@ -254,7 +254,7 @@ METHODS: dict[str, Method] = {
         weights=lambda options: "said",
         private=True,
         score_options=p_dcp.suited,
-        reveals=exposures.p_dcp,
+        reveals=method_exposure.p_dcp,
     ),
     "cp": Method(
         baselines.cp,
@@ -267,7 +267,7 @@ METHODS: dict[str, Method] = {
             summary="split CP on the pooled scores",
         ),
         requirement=Requirement("exchangeable"),
-        reveals=exposures.pooled,
+        reveals=method_exposure.pooled,
     ),
     "fcp": Method(
         baselines.fcp,
@@ -280,7 +280,7 @@ METHODS: dict[str, Method] = {
             summary="pooled scores, for a mixture of devices",
         ),
         requirement=PUBLISHED,
-        reveals=exposures.pooled,
+        reveals=method_exposure.pooled,
     ),
     "fedcp-qq": Method(
         fedcp_qq.fedcp_qq,
@@ -294,7 +294,7 @@ METHODS: dict[str, Method] = {
         ),
         execution=_Execution(per_alpha=True, has_independent_draws=lambda options: True),
         requirement=Requirement("exchangeable"),
-        reveals=exposures.fedcp_qq,
+        reveals=method_exposure.fedcp_qq,
     ),
     "wfcp": Method(
         wfcp.wfcp,
@@ -308,7 +308,7 @@ METHODS: dict[str, Method] = {
         ),
         execution=_Execution(has_independent_draws=lambda options: not options.noise and options.range is not None),
         requirement=PUBLISHED,
-        reveals=exposures.wfcp,
+        reveals=method_exposure.wfcp,
     ),
     "local": Method(
         baselines.local,
@@ -322,7 +322,7 @@ METHODS: dict[str, Method] = {
         ),
         execution=_Execution(has_independent_draws=lambda options: True),
         requirement=Requirement("own"),
-        reveals=exposures.local,
+        reveals=method_exposure.local,
     ),
     "average": Method(
         baselines.average,
@@ -336,7 +336,7 @@ METHODS: dict[str, Method] = {
         ),
         execution=_Execution(per_alpha=True),
         requirement=PUBLISHED,
-        reveals=exposures.average,
+        reveals=method_exposure.average,
     ),
 }
 

@@ -178,7 +178,7 @@ def test_a_page_is_there_while_streams_are_followed(run, stream, monkeypatch):
         finish(own, facts)
 
     messages = []
-    monkeypatch.setattr(console, "say", messages.append)
+    monkeypatch.setattr(console, "print_status", messages.append)
     monkeypatch.setattr(OnlineRecorder, "finish", finishing)
     result = run("online", stream, *WORDS, "--no-picture", "--no-beside", "--view", "127.0.0.1:0")
     assert result.exit_code == 0, result.stderr

@@ -81,7 +81,7 @@ def test_lines_can_be_said_while_the_bar_is_there(terminal):
     screen = terminal()
     with bars.Progress("thinking", total=5):
         screen.wait_for("thinking")
-        console.say("one\nline")
+        console.print_status("one\nline")
         screen.wait_for("one line")
 
 

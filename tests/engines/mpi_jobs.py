@@ -13,7 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 from conformesh import Network, TooFewScores, calibrate, control, detect, p_values
-from conformesh.cli.pipeline import RankOptions, table_of
+from conformesh.cli.hosts import _Ranks, table_of_devices
 from conformesh.engines import Mpi, Simulator
 from conformesh.engines.mpi.exchange import DifferentQuestions
 from conformesh.engines.mpi.partition import PARTITIONS
@@ -327,9 +327,9 @@ def loading(folder):
     """Read scores from each kind of source; every rank gets those it hosts, and of a folder no others."""
     found = {}
     for source in ("scores.csv", "parts", "hive", "arrays"):
-        held, engine = RankOptions(Mpi, COMM).load(f"{folder}/{source}", ColumnNames(groups=("site",)), around)
+        held, engine = _Ranks(Mpi, COMM).load(f"{folder}/{source}", ColumnNames(groups=("site",)), around)
         ids = tuple(engine.network.ids[row] for row in engine.rows)
-        rows = table_of(held, ids)
+        rows = table_of_devices(held, ids)
         mine = [sorted(rows.score[rows.rows(k)].tolist()) for k in range(rows.devices)]
         read = engine.network.ids if source == "scores.csv" else ids
         found[source] = {"scores": dict(zip(ids, mine, strict=True)), "reads": {*held.devices} == {*read}}

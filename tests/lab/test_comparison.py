@@ -11,7 +11,7 @@ import pytest
 from conformesh import METHODS, TOPOLOGIES, Network, calibrate
 from conformesh.lab.comparison import Comparison, ComparisonRow, NetworkComparison, compare, networks_of, ways_of
 from conformesh.methods import Way
-from conformesh.protocols.averages import WAYS
+from conformesh.protocols.averaging_schemes import WAYS
 from conformesh.scores import LAC, AbsoluteResidual
 from tests.strategies import exact_rank, promised_rank
 

@@ -25,10 +25,10 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh, revoke_device
 from conformesh.mesh.config.roster import read_roster_file
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node import membership, store
+from conformesh.mesh.node import membership, result_store
 from conformesh.mesh.node.membership import Membership
 from conformesh.mesh.node.online import OnlineLearning
-from conformesh.mesh.node.pending import PendingRun
+from conformesh.mesh.node.run_request import PendingRun
 from conformesh.peer.device import Device
 from conformesh.peer.journal import FileJournal
 from conformesh.peer.loopback import Cut, LinkFaults, play
@@ -144,7 +144,7 @@ def test_kills_notice_what_a_device_does_not_write_down(templates, tmp_path, bug
     assert not notices(templates["rounds, continue"], tmp_path / "m", range(2), device=Device, **where)
 
 
-@pytest.mark.parametrize(("module", "file"), [(store, "result.json"), (membership, "roster")])
+@pytest.mark.parametrize(("module", "file"), [(result_store, "result.json"), (membership, "roster")])
 def test_kills_notice_files_that_are_written_in_place(templates, tmp_path, monkeypatch, module, file):
     where = {"only": f"{file}", "between": (1, 8)}
     assert not notices(templates["rounds, continue"], tmp_path / "m", range(2), **where)
@@ -351,9 +351,9 @@ def test_thirty_kills_of_a_real_node():
 
 WRITES = {"write_text", "write_bytes", "rename", "truncate", "ftruncate"}
 ALLOWED = {
-    ("mesh/node/disk.py", "os.write"),  # whether there is space: deleted at once
-    ("mesh/node/lock.py", "os.ftruncate"),  # the number of a process, for whoever is refused: no one needs it later
-    ("mesh/node/lock.py", "os.write"),
+    ("mesh/node/disk_watch.py", "os.write"),  # whether there is space: deleted at once
+    ("mesh/node/folder_lock.py", "os.ftruncate"),  # the number of a process, for an error message
+    ("mesh/node/folder_lock.py", "os.write"),
     ("mesh/node/online.py", "os.truncate"),  # after a write that failed, which a crash would leave as it is
 }
 

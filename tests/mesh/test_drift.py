@@ -13,11 +13,11 @@ from conformesh import Network
 from conformesh.cli.mesh_status import _line
 from conformesh.mesh.http.client import Client
 from conformesh.mesh.node import online
-from conformesh.mesh.node.drift import drawn, of_all
+from conformesh.mesh.node.drift_alarm import drawn, of_all
 from conformesh.mesh.node.health import judge_health
 from conformesh.mesh.node.heartbeat import vitals_of
-from conformesh.mesh.node.observations import Observations, encode
 from conformesh.mesh.node.online import FILE
+from conformesh.mesh.node.online_records import Observations, encode
 from conformesh.mesh.overview import FINE, _judged
 from conformesh.online.alarm import Alarm, FleetAlarm
 from conformesh.online.counters import Counters, CountingLearner, CoverageCounts, Life

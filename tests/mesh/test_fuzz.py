@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from conformesh.mesh.http.interface import MONITORING, VERBS
+from conformesh.mesh.http.paths import MONITORING, VERBS
 from conformesh.mesh.node.heartbeat import Beating
 from conformesh.mesh.node.online import OnlineLearning
 from conformesh.mesh.node.state import NodeState

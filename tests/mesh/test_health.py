@@ -11,12 +11,12 @@ from msgspec import to_builtins
 
 from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
-from conformesh.mesh.node.disk import write_probe
+from conformesh.mesh.node.disk_watch import write_probe
 from conformesh.mesh.node.health import judge_health
 from conformesh.mesh.node.heartbeat import vitals_of
 from conformesh.mesh.node.heartbeat_table import Pulses
-from conformesh.mesh.node.pending import FILE, PendingRun
-from conformesh.mesh.node.service import Node
+from conformesh.mesh.node.node import Node
+from conformesh.mesh.node.run_request import FILE, PendingRun
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import Gathering, Phase, Trouble
 from tests.mesh.nodes import Clock, calibration, numbers, serving
@@ -209,7 +209,7 @@ def test_a_disk_that_takes_nothing_is_noticed_without_a_run(node, monkeypatch, c
 
     node._look_at_files(at_once=True)
     assert health(node.state).healthy
-    monkeypatch.setattr("conformesh.mesh.node.disk.write_probe", refuse)
+    monkeypatch.setattr("conformesh.mesh.node.disk_watch.write_probe", refuse)
     node.disk._due = 0.0
     node._look_at_files(at_once=True)
     found = health(node.state)
@@ -273,7 +273,7 @@ def test_a_threshold_that_cannot_be_written_is_written_later(node, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("conformesh.mesh.node.store.write_file", refuse)
+        patch.setattr("conformesh.mesh.node.result_store.write_file", refuse)
         node._save(made)
         node.disk._due = 0.0
         node._look_at_files(at_once=True)
@@ -333,7 +333,7 @@ def test_a_request_that_cannot_be_stored_is_not_accepted(node, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("conformesh.mesh.node.pending.write_file", refuse)
+    monkeypatch.setattr("conformesh.mesh.node.run_request.write_file", refuse)
     with pytest.raises(OSError, match="No space"):
         node.recalibrate()
     assert not node._asked.is_set()

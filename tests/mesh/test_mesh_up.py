@@ -14,8 +14,8 @@ from conformesh import Certificate, Network
 from conformesh.cli import app, mesh_up
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh
-from conformesh.mesh.node.process import with_changes
-from conformesh.mesh.node.processes import Watched, _read_log
+from conformesh.mesh.node.main import with_changes
+from conformesh.mesh.processes import Watched, _read_log
 from conformesh.results.certificate import Noise
 from tests.mesh.nodes import calibration, short_folder
 from tests.mesh.real import drawn_scores, make_mesh
@@ -29,7 +29,7 @@ def ended(name, threshold=0.75, error="", **progress):
 
 
 def printed(capsys, *watched):
-    mesh_up.print_result(watched, 1.5)
+    mesh_up.print_agreement(watched, 1.5)
     return capsys.readouterr().out
 
 
@@ -159,7 +159,7 @@ def test_what_a_lost_neighbour_means_is_part_of_the_agreement(root):
     changed = with_changes(config, "7", "continue")
     assert (changed.timing.patience, changed.folder) == (7.0, config.folder)
     assert changed.agreement()["on_lost"] == "continue with 2 of 2 devices"
-    assert with_changes(config, None, "continue", "2") == config.change(on_lost="continue", quorum=2)
+    assert with_changes(config, None, "continue", "2") == config.with_settings(on_lost="continue", quorum=2)
     assert with_changes(config, None, None) == config
 
 

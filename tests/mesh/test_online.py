@@ -14,9 +14,9 @@ import pytest
 
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.http.metrics import METRICS
-from conformesh.mesh.node import observations, online
-from conformesh.mesh.node.observations import WINDOW, Observations, encode
+from conformesh.mesh.node import online, online_records
 from conformesh.mesh.node.online import BEFORE, FILE, OnlineLearning
+from conformesh.mesh.node.online_records import WINDOW, Observations, encode
 from conformesh.online.counters import Counters, CountingLearner, CoverageCounts, Life
 from conformesh.peer.journal import FileJournal, whole_records
 from conformesh.scores import APS, LAC, AbsoluteResidual
@@ -263,7 +263,7 @@ def test_what_never_comes_is_forgotten_after_a_while():
     judged, record = known.judge(0.5, None)
     known.take(record)
     for _ in range(WINDOW):
-        known.take(observations.Observed(0.5, 0.4))
+        known.take(online_records.Observed(0.5, 0.4))
     for id in (example.id, judged.id):
         with pytest.raises(LookupError, match=f"more than {WINDOW} predictions ago"):
             known.judge(0.5, id)

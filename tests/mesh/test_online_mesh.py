@@ -20,8 +20,8 @@ from conformesh.cli import app
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import add_device, revoke_device
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node.observations import StoredObservations
 from conformesh.mesh.node.online import FILE
+from conformesh.mesh.node.online_records import StoredObservations
 from conformesh.online.counters import Counters, CountingLearner, CoverageCounts, Life
 from conformesh.peer.journal import whole_records
 from tests.mesh.nodes import short_folder

@@ -6,8 +6,8 @@ import math
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 
-from conformesh.mesh.http.interface import VERBS
 from conformesh.mesh.http.openapi import OPERATIONS, description
+from conformesh.mesh.http.paths import VERBS
 from conformesh.mesh.http.schemas import SCHEMAS
 from conformesh.mesh.node.heartbeat import Beating
 from conformesh.mesh.node.online import OnlineLearning

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from conformesh import Network
 from conformesh.cli import app
-from conformesh.cli.mesh_status import COLUMNS
+from conformesh.cli.mesh_status import _COLUMNS
 from conformesh.mesh.http.server import Service
 from conformesh.mesh.overview import overview
 from tests.mesh.nodes import short_folder, state
@@ -63,7 +63,7 @@ def test_all_is_well():
         found = status(root)
         assert found.exit_code == 0
         lines = found.stdout.splitlines()
-        assert lines[0].split() == [*COLUMNS]
+        assert lines[0].split() == [*_COLUMNS]
         assert lines[-1] == "3 devices, all healthy; threshold 0.25 of run 3, about 3 of 3 devices"
         shown = json.loads(status(root, "--json").stdout)
         assert (shown["ok"], shown["code"], shown["asked"]) == (True, 0, ["device-00"])

@@ -23,8 +23,8 @@ from conformesh.mesh.config import seal as seals
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.epochs import declare_epoch
 from conformesh.mesh.config.folders import init_mesh, reissue_device
-from conformesh.mesh.config.own_scores import OwnScores
-from conformesh.mesh.node import running
+from conformesh.mesh.config.local_scores import LocalScores
+from conformesh.mesh.node import calibration_run
 from conformesh.mesh.node.heartbeat import vitals_of
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import Trouble
@@ -86,7 +86,7 @@ def of_another(mesh, root, real, monkeypatch):
 
 def of_an_earlier_attempt(mesh, root, real, monkeypatch):
     """A proof that the device itself has given, for its key of another attempt."""
-    earlier = running.secrets_of(mesh.configs[1], mesh.scores[1], 1, bytes(32), lambda words: None)
+    earlier = calibration_run.secrets_of(mesh.configs[1], mesh.scores[1], 1, bytes(32), lambda words: None)
     proof = earlier.prove(b"its key of that attempt")
     return lambda message: proof
 
@@ -113,7 +113,7 @@ def expired(mesh, root, real, monkeypatch):
 
 @pytest.mark.parametrize("wrong", [forged, of_another, of_an_earlier_attempt, of_another_row, revoked, expired])
 def test_a_key_that_is_not_signed_for_this_attempt_ends_it_before_any_number(tmp_path, monkeypatch, wrong):
-    mesh, honest = Mesh(tmp_path / "m", options=NOISY), running.secrets_of
+    mesh, honest = Mesh(tmp_path / "m", options=NOISY), calibration_run.secrets_of
     prove = wrong(mesh, tmp_path, seals.CertificateSeal(mesh.configs[1]).sign, monkeypatch)
 
     def secrets_of(config, *parts):
@@ -122,7 +122,7 @@ def test_a_key_that_is_not_signed_for_this_attempt_ends_it_before_any_number(tmp
             return found
         return type(found)(found.seeds, found.context, prove, found.genuine, found.account, found.scores_of)
 
-    monkeypatch.setattr(running, "secrets_of", secrets_of)
+    monkeypatch.setattr(calibration_run, "secrets_of", secrets_of)
     devices = mesh.play()
     assert {device.phase for device in devices} == {"failed"}
     named = "device-00" if wrong is expired else AT
@@ -168,7 +168,7 @@ def test_epochs_of_a_window_are_added_up(tmp_path):
     """Each run releases its own epoch; the threshold is of the sum of the releases of the window."""
     root, options = tmp_path / "m", {**NOISY, "window": 2}
     rng = np.random.default_rng(5)
-    scores = [OwnScores(rng.random(120), np.repeat([1, 2, 3], 40)) for _ in range(5)]
+    scores = [LocalScores(rng.random(120), np.repeat([1, 2, 3], 40)) for _ in range(5)]
     for epoch in (1, 2, 3):
         mesh = Mesh(root, options=options)
         mesh.scores = scores
@@ -182,7 +182,7 @@ def test_epochs_of_a_window_are_added_up(tmp_path):
     mesh.account(4).record(3)
     (mesh.folders[4] / FILE).unlink()  # a device without the past releases: nobody uses them
     declare(mesh, 4)
-    mesh.scores = [OwnScores(own.values, own.epochs + 1) for own in scores]
+    mesh.scores = [LocalScores(own.values, own.epochs + 1) for own in scores]
     assert thresholds(mesh.play()) == answers(mesh, [4])
 
 
@@ -204,7 +204,7 @@ def test_an_epoch_is_released_as_often_as_agreed(tmp_path):
 def test_an_exact_run_is_followed_by_none_with_epsilon(tmp_path):
     Mesh(tmp_path / "m").play()
     mesh = Mesh(tmp_path / "m")
-    mesh.configs = [one.change(options=NOISY) for one in mesh.configs]
+    mesh.configs = [one.with_settings(options=NOISY) for one in mesh.configs]
     devices = mesh.play()
     assert any("epoch 1 was counted without noise" in str(device.error) for device in devices)
     assert {device.phase for device in devices} == {"failed"}
@@ -213,7 +213,7 @@ def test_an_exact_run_is_followed_by_none_with_epsilon(tmp_path):
 def test_changed_scores_are_refused_in_exact_runs(tmp_path):
     Mesh(tmp_path / "m").play()
     mesh = Mesh(tmp_path / "m")
-    mesh.scores[1] = OwnScores(mesh.scores[1].values / 2)
+    mesh.scores[1] = LocalScores(mesh.scores[1].values / 2)
     devices = mesh.play()
     assert devices[1].error.code == "privacy"
     assert "the scores of this device have changed since an exact private run" in str(devices[1].error)
@@ -467,7 +467,7 @@ def test_two_clocks_at_the_end_of_an_epoch(tmp_path, ahead, epoch):
     """One clock that is early does not decide, two do (t + 1): all devices release the same epoch."""
     rng = np.random.default_rng(5)
     mesh = Mesh(tmp_path / "m", options={**NOISY, "epoch_seconds": 100}, start_at=690.0)
-    mesh.scores = [OwnScores(rng.random(200), np.repeat([5, 6], 100)) for _ in range(5)]
+    mesh.scores = [LocalScores(rng.random(200), np.repeat([5, 6], 100)) for _ in range(5)]
     for k in ahead:
         mesh.clocks[k] = 15.0
     assert thresholds(mesh.play()) == answers(mesh, [epoch])
@@ -509,7 +509,7 @@ def shown(mesh, devices, k, where):
     node.begin(1)
     feed = StatusFeed(node, devices[k])
     feed.look(devices[k].now)
-    result = running.calibration_of(mesh.configs[k], devices[k], 1.0)
+    result = calibration_run.calibration_of(mesh.configs[k], devices[k], 1.0)
     node.certify(result, roster=mesh.configs[k].devices, run=devices[k].number, roster_number=1)
     node.judge(Trouble.SCORES, mesh.scores[k].problem)
     node.inspected(None, len(mesh.scores[k]), f"{len(mesh.scores[k])} scores")
@@ -542,8 +542,8 @@ def observed(mesh, where="tcp"):
 
 
 def unusable(problem):
-    """Scores as `read_row_by_row` returns them for a file that its operator should look at."""
-    return OwnScores(np.empty(0), np.empty(0, dtype=np.int64), problem)
+    """Scores as `_read_row_by_row` returns them for a file that its operator should look at."""
+    return LocalScores(np.empty(0), np.empty(0, dtype=np.int64), problem)
 
 
 def spread_twice(root, monkeypatch):
@@ -574,7 +574,7 @@ def test_what_others_observe_does_not_depend_on_who_holds_which_scores(tmp_path,
     assert "search" not in status
 
 
-def digest_in_greeting(monkeypatch, make=running.make_device):
+def digest_in_greeting(monkeypatch, make=calibration_run.make_device):
     """A planted leak: the agreement holds a digest of the scores, as a hello would tell everybody."""
 
     def leaking(config, scores, *parts, **named):
@@ -582,7 +582,7 @@ def digest_in_greeting(monkeypatch, make=running.make_device):
         device.digest = scores.digest
         return device
 
-    monkeypatch.setattr(running, "make_device", leaking)
+    monkeypatch.setattr(calibration_run, "make_device", leaking)
     monkeypatch.setattr(Mesh, "agreement_of", lambda mesh, device: {**device.agreement, "scores": device.digest})
 
 
@@ -591,7 +591,7 @@ def troubles_at_the_port(monkeypatch):
     monkeypatch.setattr(NodeState, "shared_status", NodeState.status)
 
 
-def size_in_the_journal(monkeypatch, make=running.make_device):
+def size_in_the_journal(monkeypatch, make=calibration_run.make_device):
     """A planted leak: a record whose length depends on the number of scores."""
 
     def leaking(config, scores, journal, *parts, **named):
@@ -600,10 +600,10 @@ def size_in_the_journal(monkeypatch, make=running.make_device):
         device._remember = lambda: (remember(), journal.append(bytes(len(scores))))
         return device
 
-    monkeypatch.setattr(running, "make_device", leaking)
+    monkeypatch.setattr(calibration_run, "make_device", leaking)
 
 
-def slow_with_many_scores(monkeypatch, make=running.make_device):
+def slow_with_many_scores(monkeypatch, make=calibration_run.make_device):
     """A planted leak: the frames of a device with many scores come later."""
     delay = Mesh._delay
     monkeypatch.setattr(Mesh, "_delay", lambda mesh, k, to: delay(mesh, k, to) + len(mesh.scores[k]) * 1e-6)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from conformesh.mesh.http.client import Client
-from conformesh.mesh.http.interface import LARGEST_BODY
+from conformesh.mesh.http.paths import LARGEST_BODY
 
 from .nodes import JSON, ask, asked, calibration, serving, short_folder, state, talk
 

@@ -16,15 +16,15 @@ from conformesh import Network
 from conformesh.mesh.config.certificates import load_certificate, load_key
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh, reissue_device, renew_device
-from conformesh.mesh.config.own_scores import OwnScores
+from conformesh.mesh.config.local_scores import LocalScores
 from conformesh.mesh.config.seal import CertificateSeal
-from conformesh.mesh.config.signing import ORDER
-from conformesh.mesh.node.running import make_device
+from conformesh.mesh.config.signing import CURVE_ORDER
+from conformesh.mesh.node.calibration_run import make_device
 from conformesh.peer import frames
 from conformesh.peer.entries import PROOF, key_of, pack_shelf, sealed, unsealed
 from conformesh.peer.frames import ENTRIES, Frame
 from conformesh.peer.journal import MemoryJournal
-from conformesh.protocols.reports import Report, reports_said
+from conformesh.protocols.histogram_reports import Report, reports_said
 
 TEXT = b"what a device says"
 
@@ -102,7 +102,7 @@ def test_an_insecure_mesh_has_nothing_to_sign_with(tmp_path):
 def device_of(root, name="device-00"):
     """A device of r-dcp without rounds, with its neighbours in our hands."""
     config = read_device(root / name)
-    device = make_device(config, OwnScores(np.linspace(0, 1, 30)), MemoryJournal())
+    device = make_device(config, LocalScores(np.linspace(0, 1, 30)), MemoryJournal())
     device.start(0.0)
     for wait in [*device._waits]:
         hear(device, wait, 0, [])  # neighbours that have nothing of its own: it may speak
@@ -128,7 +128,7 @@ def mirrored(entry):
     proof, text = unsealed(entry)
     certificate, signature = unsealed(proof)
     r, s = decode_dss_signature(signature)
-    return sealed(sealed(certificate, encode_dss_signature(r, ORDER - s)), text)
+    return sealed(sealed(certificate, encode_dss_signature(r, CURVE_ORDER - s)), text)
 
 
 def report():

@@ -14,9 +14,9 @@ import pytest
 from conformesh.mesh.http.address import SOCKET_NAME, find, second_paths
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.http.server import Service
+from conformesh.mesh.node.result_store import ResultStore
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import Trouble
-from conformesh.mesh.node.store import ResultStore
 
 from .disks import unwritable
 from .nodes import ask, asked, calibration, numbers, serving, short_folder, state

@@ -21,9 +21,9 @@ from conformesh.cli import app
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.file_watch import CertificateWatch, ScoreWatch
-from conformesh.mesh.node.service import Node
+from conformesh.mesh.node.node import Node
+from conformesh.mesh.node.result_store import ResultStore
 from conformesh.mesh.node.status import Phase
-from conformesh.mesh.node.store import ResultStore
 from conformesh.peer.frames import SIZE
 from conformesh.peer.settings import PeerError
 from tests.mesh.nodes import numbers, short_folder, threshold_in
@@ -421,7 +421,7 @@ def test_a_file_whose_permissions_are_repaired_is_read(score_file, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:  # root may read every file
-        patch.setattr("conformesh.mesh.node.file_watch.read_own_scores", refuse)
+        patch.setattr("conformesh.mesh.node.file_watch.read_local_scores", refuse)
         assert not any(watch.look(moment) for moment in (1.0, 3.0))
     assert "Permission denied" in watch.problem
     assert not watch.look(10.0)
@@ -480,7 +480,7 @@ def test_a_file_whose_last_record_is_incomplete_is_not_used(tmp_path, ending):
     write(whole, ["device-00"] * 7, np.arange(7.0) + 0.25)
     data = gzip.compress(whole.read_bytes()) if ending == "csv.gz" else whole.read_bytes()
     cuts = range(len(data) - 14, len(data) - 4) if ending == "csv" else range(len(data) * 4 // 5, len(data))
-    config = read_device(folders[0]).change(file=f"scores.{ending}")
+    config = read_device(folders[0]).with_settings(file=f"scores.{ending}")
     for size in (*cuts, len(data)):
         config.path("scores").write_bytes(data[:size])
         watch = ScoreWatch(config)

@@ -5,9 +5,9 @@ from msgspec import to_builtins
 
 from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
-from conformesh.mesh.config.own_scores import read_own_scores
-from conformesh.mesh.node.running import make_device
-from conformesh.mesh.node.service import Node
+from conformesh.mesh.config.local_scores import read_local_scores
+from conformesh.mesh.node.calibration_run import make_device
+from conformesh.mesh.node.node import Node
 from conformesh.mesh.node.status import Phase
 from conformesh.peer.journal import MemoryJournal
 from tests.mesh.real import drawn_scores, make_mesh
@@ -21,7 +21,7 @@ class Pair:
             root / "m", Network.chain(2), scores=drawn_scores(2, low=20), insecure=True, mode="anytime"
         )
         configs = [read_device(folder) for folder in folders]
-        self.devices = [make_device(config, read_own_scores(config), MemoryJournal()) for config in configs]
+        self.devices = [make_device(config, read_local_scores(config), MemoryJournal()) for config in configs]
         self.node, self.now = Node(configs[0]), 0.0
         for device in self.devices:
             device.start(self.now)

@@ -7,7 +7,7 @@ import threading
 import pytest
 from msgspec import to_builtins
 
-from conformesh.mesh.node.certified import Certified
+from conformesh.mesh.node.certified_result import Certified
 from conformesh.mesh.node.state import MOST_REASONS, NodeState
 from conformesh.mesh.node.status import OTHER, Phase
 

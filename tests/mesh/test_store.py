@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformesh import Network, calibrate
-from conformesh.mesh.node.certified import Certified
-from conformesh.mesh.node.store import ResultStore
+from conformesh.mesh.node.certified_result import Certified
+from conformesh.mesh.node.result_store import ResultStore
 from conformesh.scores import APS
 
 from .meshes import config

@@ -16,7 +16,7 @@ import pytest
 from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client
-from conformesh.mesh.node.service import Node
+from conformesh.mesh.node.node import Node
 from conformesh.mesh.node.telemetry import LAST_WORDS, MISSING, Traces, traces_of
 from tests.mesh.meshes import config
 from tests.mesh.nodes import ask, serving, short_folder
@@ -136,7 +136,7 @@ def test_without_being_asked_for_there_are_none(plain):
 
 def test_nothing_is_imported_unless_it_is_wanted(plain):
     code = (
-        "import sys, conformesh.mesh.node.service, conformesh.mesh.node.process\n"
+        "import sys, conformesh.mesh.node.node, conformesh.mesh.node.main\n"
         "from conformesh.mesh.node.telemetry import traces_of\n"
         "assert traces_of(None) is None\n"
         "print(*sys.modules)"

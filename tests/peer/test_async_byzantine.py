@@ -17,7 +17,7 @@ from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.json_bodies import Hello
 from conformesh.peer.loopback import LinkFaults, play
 from conformesh.peer.settings import Settings
-from conformesh.protocols.reports import MOST_BINS, Report, reports_said
+from conformesh.protocols.histogram_reports import MOST_BINS, Report, reports_said
 from tests.peer.heard import drawn, starter
 
 

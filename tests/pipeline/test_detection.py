@@ -21,8 +21,8 @@ from conformesh.pipeline.detection import default_sample_size, detection, no_red
 from conformesh.pipeline.p_values import p_values_batch
 from conformesh.protocols.block import Block
 from conformesh.protocols.e_dcp import EDCP
+from conformesh.protocols.rank_counts import step_up
 from conformesh.protocols.size_agreement import joint
-from conformesh.protocols.tally import step_up
 from tests.statistics import assert_coverage, power_against
 
 POOLED = Requirement("exchangeable")

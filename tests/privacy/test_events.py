@@ -26,8 +26,8 @@ from conformesh import Network
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.http.client import Client
 from conformesh.mesh.node import file_watch as watching
-from conformesh.mesh.node import service as serving
-from conformesh.mesh.node.service import Node
+from conformesh.mesh.node import node as node_module
+from conformesh.mesh.node.node import Node
 from conformesh.mesh.node.state import NodeState
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import LinkFaults, Pause
@@ -465,7 +465,7 @@ def leak_counting_time(hall, patch):
 
 def leak_reading_time(hall, patch):
     """A changed file is read in the thread that answers neighbours."""
-    patch(serving, "ScoreWatch", lambda config, beside=False: watching.ScoreWatch(config))
+    patch(node_module, "ScoreWatch", lambda config, beside=False: watching.ScoreWatch(config))
 
 
 def leak_failure(hall, patch):
@@ -509,18 +509,18 @@ def leak_status(hall, patch):
 
 def leak_result(hall, patch):
     """The result says how many scores the device has."""
-    made = serving.calibration_of
+    made = node_module.calibration_of
 
     def telling(*parts, **named):
         found = made(*parts, **named)
         return structs.replace(found, answers=(structs.replace(found.answer, examples=scores_in(hall)),))
 
-    patch(serving, "calibration_of", telling)
+    patch(node_module, "calibration_of", telling)
 
 
 def leak_compiling(hall, patch):
     """More loops are compiled for more scores."""
-    patch(Node, "_compiled", lambda self: serving.prepared((), len(self.scores.known)))
+    patch(Node, "_compiled", lambda self: node_module.prepared((), len(self.scores.known)))
 
 
 def leak_journal(hall, patch):

@@ -21,18 +21,18 @@ from conformesh.methods import device_protocol, exposure_of_method, exposure_of_
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import LinkFaults, play
-from conformesh.privacy.attack import Ear, tree_rows, within_earshot
 from conformesh.privacy.exposure import (
     ALL,
     Where,
     parts_without,
     sums_in_tree,
 )
-from conformesh.protocols import exposures, top_k
+from conformesh.privacy.gossip_attack import Ear, tree_rows, within_earshot
+from conformesh.protocols import method_exposure, top_k
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.protocols.block import Block
+from conformesh.protocols.histogram_reports import Report, ends_said, reports_said
 from conformesh.protocols.p_dcp import PDCP
-from conformesh.protocols.reports import Report, ends_said, reports_said
 from conformesh.protocols.waves import Waves
 from tests.peer.devices import drawn_scores, starter
 
@@ -110,7 +110,7 @@ def test_parts_of_a_graph_of_masks():
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_says_what_it_reveals(name):
     found = exposure_of_method(name, TORUS, coalition=1)
-    assert (exposures.SIZE in found.rows) is not METHODS[name].private
+    assert (method_exposure.SIZE in found.rows) is not METHODS[name].private
     assert all(row.to in ("neighbours", "everybody", "a server", "the coalition") for row in found.rows)
     assert all(row.numbers is None or row.numbers > 0 for row in found.rows)
 
@@ -306,18 +306,18 @@ def test_a_neighbour_on_a_mesh_hears_what_the_ear_hears(method, options):
 @pytest.mark.parametrize("epsilon", [None, 1.0])
 def test_masked_sums_leave_nobody_alone_unless_the_masks_do(epsilon):
     where, plain = Where(20, TORUS, (0, 1, 2)), PDCP(epsilon=epsilon)
-    assert not [row for row in exposures.p_dcp(where, plain) if row.devices]
-    about = {row.about for row in exposures.p_dcp(where, plain) if "account" not in row.what}
+    assert not [row for row in method_exposure.p_dcp(where, plain) if row.devices]
+    about = {row.about for row in method_exposure.p_dcp(where, plain) if "account" not in row.what}
     assert about == {ALL}
     chain = [(row, row + 1) for row in range(19)]
-    cut = exposures.p_dcp(replace(where, coalition=(1, 5), masks=chain), plain)
+    cut = method_exposure.p_dcp(replace(where, coalition=(1, 5), masks=chain), plain)
     assert [row.devices for row in cut if row.devices] == [(0,)]
     assert "3 parts" in cut[-2].what
 
 
 def test_with_epsilon_everybody_learns_one_noisy_histogram_and_the_account(twenty_devices):
     """As many numbers as the release of a run has, all of them about all devices together."""
-    rows = exposures.p_dcp(Where(20, TORUS, (0,)), PDCP(epsilon=1.0, cells=64))
+    rows = method_exposure.p_dcp(Where(20, TORUS, (0,)), PDCP(epsilon=1.0, cells=64))
     numbers = {row.numbers for row in rows if "with noise" in row.what}
     assert numbers == {1, 63}
     assert all("with noise" in row.what for row in rows if "all scores" in row.what)

@@ -19,11 +19,10 @@ pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'co
 pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
 
 from conformesh import Network
-from conformesh.mesh.config.epochs import FILE as EPOCH
-from conformesh.mesh.config.epochs import SETTLING
+from conformesh.mesh.config.epochs import EPOCH_FILE, SETTLING_SECONDS
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node.running import JOURNAL
-from conformesh.mesh.node.store import NAME as RESULT
+from conformesh.mesh.node.calibration_run import JOURNAL
+from conformesh.mesh.node.result_store import NAME as RESULT
 from conformesh.peer.journal import whole_records
 from conformesh.privacy.account import FILE, read_account
 from tests.campaigns import LONG, SEED
@@ -79,7 +78,7 @@ class Fleet:
         for folder in self.folders:
             draft = folder / "epoch.new"
             draft.write_text(f"{epoch}\n")
-            draft.replace(folder / EPOCH)
+            draft.replace(folder / EPOCH_FILE)
 
     def status(self, k):
         with suppress(NodeError):
@@ -110,7 +109,7 @@ class Fleet:
         chosen = self.rng.choice(DEVICES, KILLED, replace=False).tolist()
         together, at = bool(self.rng.random() < 0.5), int(self.rng.integers(ROUNDS + 1))
         pauses = [0.0] * KILLED if together else self.rng.uniform(0, 0.5, KILLED).tolist()
-        before, until = self.attempt(chosen[0]), time.monotonic() + SETTLING + 2 * PATIENCE
+        before, until = self.attempt(chosen[0]), time.monotonic() + SETTLING_SECONDS + 2 * PATIENCE
         while self.attempt(chosen[0]) == before and time.monotonic() < until:
             time.sleep(0.001)
         until = time.monotonic() + PATIENCE

@@ -8,8 +8,8 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.attacks import ATTACKS, FAR, make_attack, scores_of
 from conformesh.protocols.block import Block
 from conformesh.protocols.faults import Faults
+from conformesh.protocols.histogram_reports import Report, ends_read, ends_said, reports_read, reports_said
 from conformesh.protocols.messages import Gather, Packets
-from conformesh.protocols.reports import Report, ends_read, ends_said, reports_read, reports_said
 
 RNG = np.random.default_rng(4)
 SCORES = [np.sort(RNG.normal(k, size=20 + k)) for k in range(5)]

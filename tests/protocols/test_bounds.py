@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from conformesh import Network
 from conformesh.graph.weights import WEIGHTS
-from conformesh.protocols.averages import WAYS
+from conformesh.protocols.averaging_schemes import WAYS
 from conformesh.protocols.block import Block
 from conformesh.protocols.bounds import histogram, quantile
 from conformesh.protocols.h_dcp import HDCP
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.wire_format import Wire
 
 rates = st.floats(0.01, 0.999)
 sizes_of = st.lists(st.integers(0, 60), min_size=2, max_size=12).filter(any).map(np.array)

@@ -14,7 +14,7 @@ from conformesh.kernels.ranks import Requirement, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.attacks import ATTACKS, scores_of
-from conformesh.protocols.reports import Report, ends_said, reports_read, reports_said
+from conformesh.protocols.histogram_reports import Report, ends_said, reports_read, reports_said
 from conformesh.protocols.trimming import Trimming
 from tests.pipeline.test_enumeration import as_trials, random_table
 from tests.protocols.byzantine import SHARES, Hearing, driven, has_rank

@@ -34,7 +34,7 @@ from conformesh.protocols.h_dcp import (
     consensus_rounds,
 )
 from conformesh.protocols.quantiser import Quantiser
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.wire_format import Wire
 from conformesh.results.certificate import Certificate
 from tests.reference import consensus_loop, pooled_threshold, weight_matrix
 from tests.strategies import alphas, device_scores, networks, promised_rank

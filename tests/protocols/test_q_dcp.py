@@ -16,11 +16,11 @@ from conformesh.graph.spectrum import Spectrum
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import PUBLISHED
 from conformesh.pipeline.solver import solve_draws
-from conformesh.protocols.anchor import local_quantiles
 from conformesh.protocols.block import Block
 from conformesh.protocols.bounds.quantile import admm_rate, bias_epsilon, convergence_epsilon, largest_distance
 from conformesh.protocols.q_dcp import QDCP, Knobs, _vacuous, admm, q_dcp, rounds_of_a_run
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.quantile_average import local_quantiles
+from conformesh.protocols.wire_format import Wire
 from conformesh.scores import APS, LAC, Logit
 from tests.reference import admm_in_matrices, incidence, pooled_minimiser, pooled_threshold
 from tests.strategies import alphas, device_scores, exact_rank, networks

@@ -6,7 +6,7 @@ from conformesh.engines import Simulator
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Block
 from conformesh.protocols.quantiser import agree_on_edges, check_quantiser, crowding
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.wire_format import Wire
 
 
 def agree(scores, bins=4, range_=None, wire=64):

@@ -13,8 +13,8 @@ from conformesh import METHODS, CalibrationNote, Network, Result, TooFewScores, 
 from conformesh.kernels.ranks import make_requirement
 from conformesh.methods import make_options
 from conformesh.protocols.attacks import ATTACKS
+from conformesh.protocols.histogram_reports import Report, ends_said, reports_read, reports_said
 from conformesh.protocols.r_dcp import HEARD, UNSIGNED, bearable
-from conformesh.protocols.reports import Report, ends_said, reports_read, reports_said
 from tests.protocols.byzantine import Hearing, driven, has_rank, honestly
 
 ALPHA = Fraction(1, 10)

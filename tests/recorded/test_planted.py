@@ -26,7 +26,7 @@ from conformesh.pipeline import p_values as pvalues
 from conformesh.pipeline import problems, shift, solver
 from conformesh.pipeline import quantiles as quantile
 from conformesh.pipeline.shift import WeightUnit
-from conformesh.protocols import averages, block
+from conformesh.protocols import averaging_schemes, block
 from conformesh.protocols.groups import Grouping
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.r_dcp import RDCP
@@ -316,7 +316,7 @@ def certificate_names_another_mixture(patch):
 
 @bug("h-dcp-02")
 def consensus_error_is_halved(patch):
-    changed(patch, averages, "cumulative_epsilon", lambda epsilon: epsilon / 2)
+    changed(patch, averaging_schemes, "cumulative_epsilon", lambda epsilon: epsilon / 2)
 
 
 @bug("r-dcp-01", "r-dcp-03", "sides-08")

@@ -20,10 +20,10 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import add_device, init_mesh
 from conformesh.mesh.http.client import Client
 from conformesh.mesh.http.server import Service
+from conformesh.mesh.node.main import Start
 from conformesh.mesh.node.online import OnlineLearning
-from conformesh.mesh.node.process import Start
-from conformesh.mesh.node.processes import Watched, _read_log
 from conformesh.mesh.node.state import NodeState
+from conformesh.mesh.processes import Watched, _read_log
 from conformesh.view import maps, meshes
 from conformesh.view.events import HIDDEN
 from conformesh.view.maps import read_map

@@ -55,7 +55,7 @@ def test_what_is_wrong_is_said_once():
 
 
 def test_health_is_that_of_the_node_itself():
-    from conformesh.mesh.http.routes import HttpReplies
+    from conformesh.mesh.http.replies import HttpReplies
 
     broken = state()
     broken.fail("b is lost")

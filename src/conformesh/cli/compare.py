@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conformesh.cli import console, options, pipeline
-from conformesh.cli.command import FILES, PATH, SOURCE, ListOption, Option, command
+from conformesh.cli import console, hosts, options
+from conformesh.cli.command import FILES_PANEL, PATH_TYPE, SOURCE_TYPE, ListOption, Option, command
 from conformesh.cli.options import GuaranteeOptions, NetworkOptions, RunOptions
-from conformesh.cli.recording import recorded, watching
-from conformesh.cli.results import score_in_file, values_for
+from conformesh.cli.recording import comparison_callbacks, record_runs
+from conformesh.cli.results import outputs_for_score, settle_recorded_score
 from conformesh.common.progress import Progress
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.files.output_files import read_outputs
 from conformesh.files.score_files import read_scores
 from conformesh.files.tables import ColumnNames
@@ -33,26 +33,33 @@ _PICTURE, _FRONT = Path("conformesh-compare.png"), Path("conformesh-front.png")
 
 
 @command(
-    options.scores_file(text="CSV, Parquet or NPZ with device and score; - reads CSV from stdin."),
-    options.guarantee("alpha", "mixture", "rank_rule", "pac_confidence"),
-    options.methods_list(),
+    options.scores_argument(text="CSV, Parquet or NPZ with device and score; - reads CSV from stdin."),
+    options.guarantee_options("alpha", "mixture", "rank_rule", "pac_confidence"),
+    options.methods_option(),
     ListOption(
         "--network NAME|FILE,...",
         f"Some of {', '.join(TOPOLOGIES)}, or a file of edges with two device names a line; by default all "
         "topologies that fit.",
     ),
-    options.out("The picture, as .png, .pdf or .svg; a folder gets a .png.", default=str(_PICTURE)),
-    options.picture_flag(),
+    options.out_option("The picture, as .png, .pdf or .svg; a folder gets a .png.", default=str(_PICTURE)),
+    options.picture_option(),
     Option(
         "--front FILE",
         "Also draw rounds against bits, by every schedule and preference of e-dcp, above their floors.",
-        type=PATH,
+        type=PATH_TYPE,
     ),
-    options.as_json("Print one JSON object instead of the table."),
-    Option("--outputs FILE", "Model outputs to measure set sizes with, as for predict.", type=SOURCE, panel=FILES),
-    options.score(),
-    options.table("device", "score", "share"),
-    options.run(options.seed("Seed of the topologies and methods that draw."), options.recording()),
+    options.json_option("Print one JSON object instead of the table."),
+    Option(
+        "--outputs FILE",
+        "Model outputs to measure set sizes with, as for predict.",
+        type=SOURCE_TYPE,
+        panel=FILES_PANEL,
+    ),
+    options.score_options(),
+    options.table_options("device", "score", "share"),
+    options.run_options(
+        options.seed_option("Seed of the topologies and methods that draw."), options.recording_options()
+    ),
 )
 @console.warnings_in_one_line()
 def compare(
@@ -78,7 +85,7 @@ def compare(
     drawn = picture_file(out, _PICTURE.name) if picture else None
     traded = None if front is None else picture_file(front, _FRONT.name)
     held = read_scores(scores, layout=table)
-    kind = score_in_file(held.made_by, score, held.name)
+    kind = settle_recorded_score(held.made_by, score, held.name)
     sizing = _sizing(outputs, kind, score is not None, table, scores)
     seed = run.seed or 0
     networks, skipped = _networks(held.devices, held.name, network, seed)
@@ -89,9 +96,9 @@ def compare(
         "seed": seed,
         "progress": True,
     }
-    own = pipeline.table_of(held, networks[0].ids)
-    with recorded(run.recording) as recorder:
-        watched = {} if recorder is None else watching(recorder, len(ways) * len(networks))
+    own = hosts.table_of_devices(held, networks[0].ids)
+    with record_runs(run.recording) as recorder:
+        watched = {} if recorder is None else comparison_callbacks(recorder, len(ways) * len(networks))
         found = replace(measure(own, networks, alpha, ways, **asked, **sizing, **watched), skipped=skipped)
         if drawn is not None:
             with Progress("drawing"):
@@ -113,11 +120,11 @@ def _sizing(outputs: str | None, kind: Score | None, named: bool, table: ColumnN
     if outputs == scores == "-":
         raise ValueError("only one of SCORES and --outputs can come from standard input, got - for both")
     if kind is None:
-        console.note("taking the scores for 'lac'; name them with --score")
+        console.print_note("taking the scores for 'lac'; name them with --score")
         kind = LAC()
     columns = kind.columns if isinstance(kind, RegressionScore) else None
     read = read_outputs(outputs, ColumnNames(table.device), logits=kind.reads == "logits", columns=columns)
-    return {"score": kind, "outputs": values_for(kind, read), "rows_at": read.devices}
+    return {"score": kind, "outputs": outputs_for_score(kind, read), "rows_at": read.devices}
 
 
 def _networks(
@@ -139,7 +146,7 @@ def _networks(
 
 def _report(found: Comparison, target: Path | None, traded: Path | None) -> None:
     print(
-        f"{several(found.scores, 'score')} on {several(found.devices, 'device')}; alpha {found.alpha:g} requires a "
+        f"{pluralize(found.scores, 'score')} on {pluralize(found.devices, 'device')}; alpha {found.alpha:g} requires a "
         f"threshold of rank {found.required_rank:,} or more.\n"
         "slack: rank of the threshold (of the smallest, where devices differ) minus the required rank; below 0\n"
         "is too low. numbers, bits: what each device sent. fewest: the least bits or rounds among those that\n"

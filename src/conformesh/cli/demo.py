@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.cli import console, options
-from conformesh.cli.command import Option, Whole, command
+from conformesh.cli.command import Option, WholeNumber, command
 from conformesh.cli.options import GuaranteeOptions
 from conformesh.common.progress import Progress
 from conformesh.common.quantities import in_bits
@@ -54,13 +54,13 @@ class _Line(Measured):
 
 
 @command(
-    options.out("Where the pictures go.", "DIR", default="conformesh-demo"),
-    options.devices("How many devices share the images: 20, with --mesh 8."),
-    options.guarantee("alpha"),
-    Option("--seed <int>", "Seed of everything that is drawn.", type=Whole(), default=0),
-    Option("--splits <int>", "Random calibration/test splits to average over.", type=Whole(1), default=40),
-    options.as_json("Print one JSON object instead of the table."),
-    options.picture_flag("Write network.png and methods.png."),
+    options.out_option("Where the pictures go.", "DIR", default="conformesh-demo"),
+    options.devices_option("How many devices share the images: 20, with --mesh 8."),
+    options.guarantee_options("alpha"),
+    Option("--seed <int>", "Seed of everything that is drawn.", type=WholeNumber(), default=0),
+    Option("--splits <int>", "Random calibration/test splits to average over.", type=WholeNumber(1), default=40),
+    options.json_option("Print one JSON object instead of the table."),
+    options.picture_option("Write network.png and methods.png."),
     Option("--mesh", "Instead: a real mesh on this machine, one process per device."),
     Option("--keep", "With --mesh, keep its folder, private keys and all."),
 )
@@ -121,13 +121,13 @@ def demo(
 
 def _run_mesh(out: Path, network: Network, alpha: str, seed: int, keep: bool, as_json: bool) -> None:
     """Hand the first split's scores to a mesh of processes."""
-    from conformesh.cli.demo_mesh import check_extra, run_mesh
+    from conformesh.cli.demo_mesh import require_mesh_extra, run_demo_mesh
 
-    check_extra()
+    require_mesh_extra()
     with Progress("training the classifier"):
         digits = load_digits_at(network.devices, seed)
         scores = [_scores(digits, rows) for rows in split(digits, seed, 0).calibration]
-    run_mesh(out, network, scores, alpha, _SCORE.name, keep=keep, as_json=as_json)
+    run_demo_mesh(out, network, scores, alpha, _SCORE.name, keep=keep, as_json=as_json)
 
 
 def _scores(digits: Digits, rows: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ from conformesh.cli import console, options
 from conformesh.cli.command import Argument, Option, command
 from conformesh.mesh.overview import Overview, overview
 
-COLUMNS = ("device", "health", "phase", "run", "threshold", "about", "heard", "via", "because")
+_COLUMNS = ("device", "health", "phase", "run", "threshold", "about", "heard", "via", "because")
 _EVERY = 1.0  # seconds between two looks
 
 
@@ -26,7 +26,7 @@ _EVERY = 1.0  # seconds between two looks
         required=False,
         default=".",
     ),
-    options.as_json(),
+    options.json_option(),
     Option("--watch", "Look again every second, until interrupted."),
 )
 def status(where: str, as_json: bool, watch: bool) -> None:
@@ -55,7 +55,7 @@ def _print(found: Overview, as_json: bool) -> None:
         print(json.dumps(found.to_dict()), flush=True)
         return
     if found.rows:
-        console.print_table(COLUMNS, [_line(row) for row in found.rows], right=("run", "heard"))
+        console.print_table(_COLUMNS, [_line(row) for row in found.rows], right=("run", "heard"))
         print()
     print(found.words, flush=True)
 

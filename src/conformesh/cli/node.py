@@ -11,12 +11,12 @@ import click
 
 import conformesh.cli
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH, Argument, Option, command
+from conformesh.cli.command import PATH_TYPE, Argument, Option, command
 from conformesh.mesh.config import MODES, ON_LOST
-from conformesh.mesh.node.process import Start, in_json, run
+from conformesh.mesh.node.main import Start, in_json, run
 
 # For this start only, instead of what device.toml says. Text: `with_changes` checks it together with device.toml.
-THIS_TIME = [
+OVERRIDES = [
     Option("--patience <float>", "Seconds to wait for a neighbour, this time."),
     Option(f"--on-lost {'|'.join(ON_LOST)}", "What a lost neighbour means, this time, on all devices."),
     Option("--quorum <int>", "How many devices must be left to continue, more than half, this time, on all devices."),
@@ -28,7 +28,7 @@ THIS_TIME = [
 
 
 @command(
-    Argument("folder", "FOLDER", "The device's folder, made by mesh init.", type=PATH),
+    Argument("folder", "FOLDER", "The device's folder, made by mesh init.", type=PATH_TYPE),
     Option("--once", "Calibrate once and stop; else stay up."),
     Option("--http HOST:PORT", "Answer local programs here; by default at FOLDER/node.sock."),
     Option(
@@ -37,11 +37,11 @@ THIS_TIME = [
         type=click.Choice(["words", "json", "progress"]),
         default="words",
     ),
-    *THIS_TIME,
+    *OVERRIDES,
     Option("--heartbeat <float>", "Seconds between two heartbeats, this time; 0 for none."),
     Option("--telemetry", "Send traces to an OpenTelemetry collector; so does OTEL_EXPORTER_OTLP_ENDPOINT."),
-    options.view_address(),
-    options.as_json("With --once, print the result as JSON."),
+    options.view_option(),
+    options.json_option("With --once, print the result as JSON."),
 )
 def node(
     folder: Path,
@@ -66,7 +66,7 @@ def node(
     )
     if view is not None:
         _show(folder, http, view)
-    if not once and conformesh.cli.own_process and os.name == "posix":
+    if not once and conformesh.cli.is_own_process and os.name == "posix":
         start.become()  # what stays up needs no command line in its memory
     config, certified = run(start)
     if not once or certified is None:
@@ -80,7 +80,7 @@ def node(
         ("threshold", f"{result.threshold:.6g}"),
         ("guarantee", str(result.certificate)),
         ("devices", f"{len(certified.roster)} of {len(config.devices)}{result.scores_in_words}"),
-        ("cost", console.in_cost([result.cost])),
+        ("cost", console.mesh_cost_in_words([result.cost])),
     ]
     if config.learner is not None:
         facts.append(("online", config.learner.words))

@@ -8,8 +8,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from conformesh.cli import console, options, pipeline
-from conformesh.cli.command import FILES, PATH, RUNNING, SOURCE, Number, Option, command, whole
+from conformesh.cli import console, hosts, options
+from conformesh.cli.command import (
+    FILES_PANEL,
+    PATH_TYPE,
+    RUNNING_PANEL,
+    SOURCE_TYPE,
+    Number,
+    Option,
+    command,
+    parse_whole_number,
+)
 from conformesh.cli.options import GuaranteeOptions, NetworkOptions, options_of_methods
 from conformesh.files.score_files import read_scores
 from conformesh.files.tables import ColumnNames
@@ -29,9 +38,9 @@ _MOST = 10**12  # devices: a larger number is a typing mistake
 
 @command(
     Option("--devices <int>", "How many devices, K; 1e6 is fine."),
-    options.network(),
-    options.guarantee("alpha", "mixture", "rank_rule", "pac_confidence"),
-    options.methods_list(),
+    options.network_options(),
+    options.guarantee_options("alpha", "mixture", "rank_rule", "pac_confidence"),
+    options.methods_option(),
     Option(
         "--link LATENCY,BANDWIDTH", "Of a device's uplink: us, ms, s; kbit, Mbit, Gbit, kB, MB.", default="100ms,1Mbit"
     ),
@@ -42,32 +51,32 @@ _MOST = 10**12  # devices: a larger number is a typing mistake
         default="none",
     ),
     Option(f"--sort {'|'.join(SORTS)}", "What to minimise, among the best guarantees.", default="time"),
-    Option("--plot FILE", "Draw time against latency and devices: .png, .pdf, .svg.", type=PATH),
-    options.as_json("Print one JSON object instead of the table."),
+    Option("--plot FILE", "Draw time against latency and devices: .png, .pdf, .svg.", type=PATH_TYPE),
+    options.json_option("Print one JSON object instead of the table."),
     Option("--csv", "Print the table as CSV.", name="as_csv"),
-    options.table("device", "score", "share"),
-    options.scores_per_device(),
-    Option("--scores SCORES", "Instead of drawn scores: the scores themselves.", type=SOURCE, panel=FILES),
+    options.table_options("device", "score", "share"),
+    options.scores_per_device_option(),
+    Option("--scores SCORES", "Instead of drawn scores: the scores themselves.", type=SOURCE_TYPE, panel=FILES_PANEL),
     Option(
         f"--shape {'|'.join((ANY, *SHAPES))}",
         "What drawn scores look like; any: one draw of each shape.",
         default=ANY,
-        panel=FILES,
+        panel=FILES_PANEL,
     ),
     Option(
         "--simulate-up-to <int>",
         "Devices up to which the network itself is simulated; of a larger one a smaller one of its kind.",
         default=str(SIMULATED_UP_TO),
-        panel=RUNNING,
+        panel=RUNNING_PANEL,
     ),
     Option(
         "--time-limit <float>",
         "Seconds that simulating one run may take; else it is stopped.",
         type=Number(),
         default=TIME_LIMIT,
-        panel=RUNNING,
+        panel=RUNNING_PANEL,
     ),
-    options.seed(),
+    options.seed_option(),
     options.method_options(),
 )
 @console.warnings_in_one_line()
@@ -99,7 +108,7 @@ def plan(
     if as_json and as_csv:
         raise ValueError("--json and --csv are two ways to print one table; give one of them")
     plot = None if plot is None else picture_file(plot)
-    names, most = [*method] or None, whole(simulate_up_to, "simulate up to", 1)
+    names, most = [*method] or None, parse_whole_number(simulate_up_to, "simulate up to", 1)
     chosen = _options(names, options)
     known = None
     if scores is None:
@@ -177,7 +186,7 @@ def _with_scores(
         raise ValueError(f"--devices {devices} counts devices that --scores names already; leave it out")
     held = read_scores(scores, layout=table)
     built = network.connect(held.devices, held.name, seed)
-    rows = pipeline.table_of(held, built.ids)
+    rows = hosts.table_of_devices(held, built.ids)
     assert rows.score is not None
     return network_itself(built, most), WeightedScores.from_flat(rows.score, rows.sizes, names=built.ids)
 

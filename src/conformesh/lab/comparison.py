@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformesh.common.array_types import Floats
 from conformesh.common.progress import Progress
-from conformesh.common.quantities import in_bits, several
+from conformesh.common.quantities import in_bits, pluralize
 from conformesh.common.random_streams import Rng, seed_of
 from conformesh.engines import make_engine
 from conformesh.engines.base import Observer
@@ -155,16 +155,15 @@ class Comparison:
             parts.append(cards.fold(f"{group.network}, diameter {floor}", body, shown=group is self.groups[0]))
         facts = [("required", f"rank {self.required_rank:,} of {self.scores:,} scores, alpha {self.alpha:g}")]
         facts += [("left out", reason) for reason in self.skipped.values()]
-        title = (
-            f"{several(len(self.ways()), 'way')} on {several(len(self.groups), 'network')} of {self.devices:,} devices"
-        )
+        ways, networks = pluralize(len(self.ways()), "way"), pluralize(len(self.groups), "network")
+        title = f"{ways} on {networks} of {self.devices:,} devices"
         return cards.card(title, claim=answer(self), rows=facts, parts=parts)
 
     def __repr__(self) -> str:
         networks = ", ".join(group.network for group in self.groups)
         return (
-            f"Comparison({several(len(self.ways()), 'way')} on {networks}; alpha={self.alpha:g}, rank "
-            f"{self.required_rank:,} of {self.scores:,} scores on {several(self.devices, 'device')})"
+            f"Comparison({pluralize(len(self.ways()), 'way')} on {networks}; alpha={self.alpha:g}, rank "
+            f"{self.required_rank:,} of {self.scores:,} scores on {pluralize(self.devices, 'device')})"
         )
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:

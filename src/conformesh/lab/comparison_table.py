@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from conformesh.common.quantities import in_bits, in_count, several
+from conformesh.common.quantities import in_bits, in_count, pluralize
 from conformesh.lab.comparison import By, Comparison, ComparisonRow, NetworkComparison
 from conformesh.methods import Way
 
@@ -108,7 +108,7 @@ def _bits(runs: Sequence[ComparisonRow]) -> str:
 
 
 def _rounds(runs: Sequence[ComparisonRow]) -> str:
-    return _range((run.rounds for run in runs), lambda rounds: several(rounds, "round"))
+    return _range((run.rounds for run in runs), lambda rounds: pluralize(rounds, "round"))
 
 
 def _slack(runs: Sequence[ComparisonRow]) -> str:

@@ -309,7 +309,7 @@ def _access(config: DeviceConfig) -> dict[str, Any]:
                     "key_exprs": keys,
                 }
             )
-        subjects.append({"id": name, "cert_common_names": accepted_names(name, config.lowest(name))})
+        subjects.append({"id": name, "cert_common_names": accepted_names(name, config.lowest_certificate(name))})
         policies.append({"rules": [f"{what} {name}" for what in allowed], "subjects": [name]})
     return {
         "enabled": True,

@@ -11,8 +11,8 @@ from typing import Any
 
 from conformesh.common.names import listed
 from conformesh.mesh.config.device_config import DeviceConfig, Neighbour
-from conformesh.mesh.config.device_toml import FILE, read_device
-from conformesh.mesh.config.reach import reach
+from conformesh.mesh.config.device_toml import DEVICE_FILE, read_device
+from conformesh.mesh.config.reach import reach_device
 from conformesh.mesh.http.client import Client, NodeError
 
 FINE, WRONG, NOBODY = 0, 1, 3  # codes for scripts: all is well; something is not; there was nobody to ask
@@ -77,9 +77,9 @@ def overview(where: str | os.PathLike[str]) -> Overview:
 
 def _folders(where: Path) -> list[Path]:
     """A device's folder itself, or those inside the folder of a mesh; none where it is an address."""
-    if (where / FILE).exists():
+    if (where / DEVICE_FILE).exists():
         return [where]
-    return sorted(path.parent for path in where.glob(f"*/{FILE}")) if where.is_dir() else []
+    return sorted(path.parent for path in where.glob(f"*/{DEVICE_FILE}")) if where.is_dir() else []
 
 
 def _config(folder: Path) -> DeviceConfig | None:
@@ -149,7 +149,7 @@ def _probe(rows: Iterable[Row], configs: Sequence[DeviceConfig]) -> None:
         if others:
             near = [config for config in others if name in (one.name for one in config.neighbours)]
             config = (near or others)[0]
-            row["probe"] = reach(config, Neighbour(name, config.endpoints[name])).text
+            row["probe"] = reach_device(config, Neighbour(name, config.endpoints[name])).text
 
     if quiet and configs:
         with ThreadPoolExecutor(min(AT_ONCE, len(quiet))) as pool:

@@ -1,8 +1,8 @@
 """A device without rounds: it says what it has, hears what there is, and holds a certified threshold at every moment.
 
-Entries only grow (`entries`). A device sends a neighbour what that one is not known to have, again and again until the
-neighbour says that it has it; every frame says what its sender has. What arrives in any order, twice or late is kept or
-known already, and a neighbour that is slow, away or gone holds nobody up.
+Entries only grow (`e_dcp_entries`). A device sends a neighbour what that one is not known to have, again and again
+until the neighbour says that it has it; every frame says what its sender has. What arrives in any order, twice
+or late is kept or known already, and a neighbour that is slow, away or gone holds nobody up.
 
 Speaking    whenever something is new for a neighbour, at once; what was not answered again, after about the time that
             an answer takes, and more and more seldom while nothing comes back

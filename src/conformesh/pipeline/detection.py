@@ -40,7 +40,7 @@ from conformesh.pipeline.solver import running
 from conformesh.protocols.block import Block, in_rows
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.tally import CountQuestion, Flagged, RankCounts, spread, step_up, tally
+from conformesh.protocols.rank_counts import CountQuestion, Flagged, RankCounts, spread, step_up, tally
 from conformesh.results.detection import Detection
 from conformesh.table import Table
 

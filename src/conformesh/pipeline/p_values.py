@@ -31,7 +31,7 @@ from conformesh.pipeline.shift import weighting_of
 from conformesh.pipeline.solver import rows_here, running, samples_here
 from conformesh.protocols.block import Block, in_rows
 from conformesh.protocols.e_dcp import EDCP
-from conformesh.protocols.tally import CountQuestion, RankCounts, tally
+from conformesh.protocols.rank_counts import CountQuestion, RankCounts, tally
 from conformesh.results.certificate import Cost
 from conformesh.results.p_values import PValues
 from conformesh.scores import Function, Score, as_score

@@ -19,7 +19,7 @@ from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh.common.notes import note
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.files.memberships import Atom
 from conformesh.graph.network import Network
 from conformesh.guarantee import Guarantee
@@ -549,7 +549,7 @@ class Batch:
         devices, trials, levels = self.outcome.thresholds.shape
         kinds = {certificate.kind for row in self.outcome.certificates for certificate in row}
         return (
-            f"Batch({several(trials, 'trial')} at {several(levels, 'level')} on {several(devices, 'device')}, "
+            f"Batch({pluralize(trials, 'trial')} at {pluralize(levels, 'level')} on {pluralize(devices, 'device')}, "
             f"{' or '.join(sorted(kinds))}; {self.cost} for one)"
         )
 

@@ -46,7 +46,7 @@ import msgspec
 from msgspec import Meta, Struct, to_builtins
 
 from conformesh.common.names import listed
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.files.files import PRIVATE, write_file
 from conformesh.files.json_numbers import from_json, to_json
 from conformesh.files.schemas import checked
@@ -297,8 +297,8 @@ class Account:
             raise PrivacyRefused(f"epoch {epoch} is {KEPT} epochs old or older, and is never released again; {later}")
         if (count := fields.releases(epoch)) >= self.allowed:
             raise PrivacyRefused(
-                f"epoch {epoch} was released {several(count, 'time')}, and the option releases allows {self.allowed}; "
-                f"{later}"
+                f"epoch {epoch} was released {pluralize(count, 'time')}, and the option releases allows "
+                f"{self.allowed}; {later}"
             )
 
     def _refuse_differences(self, run: _ExactRun, hidden: int) -> None:
@@ -313,8 +313,8 @@ class Account:
             if len(atom) < hidden:
                 raise PrivacyRefused(
                     f"sums over the devices of this run and of earlier ones would together tell that of "
-                    f"{listed(atom)}: {several(len(atom), 'device')}, at least {hidden} are needed; run with the same "
-                    f"devices as before, or {instead}"
+                    f"{listed(atom)}: {pluralize(len(atom), 'device')}, at least {hidden} are needed; run with the "
+                    f"same devices as before, or {instead}"
                 )
         if len(before) >= MOST_ROSTERS and not any({*one.devices} == {*run.devices} for one in before):
             raise PrivacyRefused(f"exact private runs had {MOST_ROSTERS} rosters before, which is the most; {instead}")

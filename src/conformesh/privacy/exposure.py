@@ -20,7 +20,7 @@ import numpy as np
 
 from conformesh.common.names import listed
 from conformesh.graph.network import Network, weights_below
-from conformesh.privacy.attack import within_earshot
+from conformesh.privacy.gossip_attack import within_earshot
 
 _To = Literal["neighbours", "everybody", "a server", "the coalition"]
 Edges = Iterable[tuple[int, int]]

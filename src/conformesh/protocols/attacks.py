@@ -1,8 +1,8 @@
 """ATTACKS: what devices that lie may say, in the simulator, one line each.
 
 Byzantine devices know the reports of all others before they send theirs. An attack turns the honest report of a device
-into the one it makes (`reports`); before that, all of them say that their scores reach as far as numbers do, to spoil
-the grid. The first line of an attack's docstring is its help.
+into the one it makes (`histogram_reports`); before that, all of them say that their scores reach as far as
+numbers do, to spoil the grid. The first line of an attack's docstring is its help.
 """
 
 from __future__ import annotations
@@ -17,9 +17,17 @@ from conformesh.common.names import unknown
 from conformesh.common.random_streams import stream
 from conformesh.protocols.block import Block
 from conformesh.protocols.faults import Faults
-from conformesh.protocols.gathering import Attack, Claims
+from conformesh.protocols.gather import Attack, Claims
+from conformesh.protocols.histogram_reports import (
+    ENDS,
+    Report,
+    edges_of,
+    ends_read,
+    ends_said,
+    reports_read,
+    reports_said,
+)
 from conformesh.protocols.messages import Gather, Packets
-from conformesh.protocols.reports import ENDS, Report, edges_of, ends_read, ends_said, reports_read, reports_said
 
 FAR = 1e300  # as far as scores of Byzantine devices reach
 _TIMES = 1000  # how many times as many scores a Byzantine device claims

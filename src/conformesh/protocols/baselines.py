@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from conformesh.kernels.ranks import conformal_rank
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.protocols.anchor import anchor
 from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
-from conformesh.protocols.spectral import estimate_spectrum
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.quantile_average import anchor
+from conformesh.protocols.spectrum_estimation import estimate_spectrum
+from conformesh.protocols.wire_format import Wire
 from conformesh.results.certificate import Certificate, too_few
 
 _EXCHANGEABLE = "all scores are exchangeable with the test point, whichever device they come from"

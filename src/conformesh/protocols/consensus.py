@@ -26,7 +26,7 @@ from conformesh.kernels.compilation import expect
 from conformesh.kernels.drift import drift
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Extreme, Max, Min, Protocol, Sum
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.wire_format import Wire
 
 EXACT = Wire(64)
 

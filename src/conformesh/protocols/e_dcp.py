@@ -8,7 +8,7 @@ window   a sketch of all scores rises in a spanning tree; then all scores in the
 count    sketches of ever narrower brackets, until few scores are left; or, with sums by flooding, counts at a few
          thresholds a stage, as below
 
-Where devices talk without rounds, a sketch of each of them goes to everybody, then its scores of a window (`entries`).
+In asynchronous mode each device sends a sketch to everybody, then its scores of a window (`e_dcp_entries`).
 
 1. n follows from the sizes or, where scores have weights of their own, comes with the first replies. The promise says
    the rank r. If r > n the threshold is +inf.
@@ -144,7 +144,7 @@ def e_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], o
     """Find the exact threshold of every trial and alpha together, in rounds or by entries."""
     if not options.entries:
         return (yield from in_rounds(block, samples, options))
-    from conformesh.protocols.entries import by_entries  # which a device in rounds needs no memory for
+    from conformesh.protocols.e_dcp_entries import by_entries  # which a device in rounds needs no memory for
 
     outcome = yield from by_entries(block, samples, alphas, options.width)
     return replace(outcome, facts={"schedule": "entries", "over": "flood"})

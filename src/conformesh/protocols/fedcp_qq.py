@@ -19,7 +19,7 @@ from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.bounds.quantile_of_quantiles import best_ranks
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.wire_format import Wire
 from conformesh.results.certificate import Certificate, too_few
 
 

@@ -27,14 +27,14 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Floats, Ints
 from conformesh.graph.weights import WEIGHTS, Weights
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.protocols.averages import WAYS, Gossip
+from conformesh.protocols.averaging_schemes import WAYS, Gossip
 from conformesh.protocols.block import Answers, Block
+from conformesh.protocols.h_dcp_projection import projected
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import check_choice, option
-from conformesh.protocols.projected import projected
 from conformesh.protocols.quantiser import Quantiser, agree_on_edges, check_quantiser, crowding
-from conformesh.protocols.spectral import check_weights, mixing_weights
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.spectrum_estimation import check_weights, mixing_weights
+from conformesh.protocols.wire_format import Wire
 from conformesh.results.certificate import Certificate, too_few
 
 AUTO_ROUNDS = 10_000  # beyond this the library does not go on its own accord

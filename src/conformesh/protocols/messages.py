@@ -16,7 +16,7 @@ Who knows that it will say nothing for a while may say so (`Quiet`). It costs no
 nobody then waits for it, nor does it send frames that say nothing. Every engine checks that it keeps its word.
 
 `Gather` asks for everybody's words, as far as they were heard, and is the only question that needs no rounds. Engines
-never see it: who talks in rounds turns it into a flood (`gathering`), and a device without rounds answers it at once.
+never see it: who talks in rounds turns it into a flood (`gather`), and a device without rounds answers it at once.
 
 A question may be `brief`: neither its values nor the answer are looked at once the next question is asked, and the
 answer is not written to. An engine may then use the same memory for every round; none has to.
@@ -330,7 +330,7 @@ class Pool:
 class Gather:
     """Ask for everybody's string of bytes, as far as they were heard.
 
-    Who talks in rounds floods the strings, so that all are heard (`gathering.flooded`). A device without rounds answers
+    Who talks in rounds floods the strings, so that all are heard (`gather.flooded`). A device without rounds answers
     at once with what has reached it, and runs its protocol again from the beginning when there is more: so a protocol
     that asks this says the same for the same answers, and has something to hand back whoever was heard.
 

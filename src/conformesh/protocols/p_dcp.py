@@ -40,7 +40,7 @@ import msgspec
 import numpy as np
 
 from conformesh.common.array_types import Floats, Ints
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.kernels.ranks import AUTO, GIVEN, Demand, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.privacy.grids import GridName, check_grid, grid_points
@@ -199,8 +199,8 @@ def _refuse_number(devices: int, options: PDCP) -> None:
     refuse_many(devices)
     if 1 < devices < options.coalition + 2:  # alone there is nobody to hide from
         raise ValueError(
-            f"p-dcp: {several(devices, 'device')} cannot hide from {several(options.coalition, 'curious device')}: a "
-            f"sum hides a device only among others; at least {options.coalition + 2} devices are needed"
+            f"p-dcp: {pluralize(devices, 'device')} cannot hide from {pluralize(options.coalition, 'curious device')}: "
+            f"a sum hides a device only among others; at least {options.coalition + 2} devices are needed"
         )
 
 
@@ -368,7 +368,7 @@ def _notes(windows: list[Release], answers: list[list[NoisyCount]], alphas: tupl
     instead = "use more scores, a larger epsilon or alpha, or fewer cells"
     endless = [window for window, row in zip(windows, answers, strict=True) if row[hardest].threshold == math.inf]
     if endless:
-        groups = f" for {len(endless)} of {several(len(windows), 'group')}" if len(windows) > 1 else ""
+        groups = f" for {len(endless)} of {pluralize(len(windows), 'group')}" if len(windows) > 1 else ""
         scores = max(endless[0].number, 0) // endless[0].slack
         return (
             f"p-dcp: at alpha {float(alphas[hardest]):g} the threshold is +inf{groups}, and prediction sets hold all "
@@ -412,7 +412,7 @@ def _search_exactly(
         if max(held) > most:
             raise ValueError(
                 f"device {block.network.ids[block.rows[place]]} holds more than {most:,} scores, the most that p-dcp "
-                f"adds up on {several(block.devices, 'device')}; use fewer"
+                f"adds up on {pluralize(block.devices, 'device')}; use fewer"
             )
     masks, _ = yield from agree_on_masks(block, secrets)
     sums = yield from MaskedSums.over(block, masks, get_aggregator(options.aggregate))
@@ -528,7 +528,7 @@ class _Search:
         if len(self.n) > 1 or len(self.told) > _MOST_TOLD:
             return {"revealed": "how many scores there are in all and at or below asked thresholds, and thresholds"}
         totals = ", ".join(f"{self.grid[place - 1]:.6g}: {count}" for place, count in sorted(self.told.items()))
-        words = f"{self.n[0]:,} scores in all, totals at {several(len(self.told), 'threshold')}, and the threshold"
+        words = f"{self.n[0]:,} scores in all, totals at {pluralize(len(self.told), 'threshold')}, and the threshold"
         return {"revealed": words, "revealed_totals": totals}
 
 

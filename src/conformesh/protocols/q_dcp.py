@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats, Ints
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.weights import constant_weights
 from conformesh.kernels.compilation import expect
@@ -33,23 +33,23 @@ from conformesh.kernels.pinball import DEGREE, admm_step, minimise
 from conformesh.kernels.ranks import AUTO
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import Total, aggregate_choices, get_aggregator
-from conformesh.protocols.anchor import (
+from conformesh.protocols.block import Answers, Block
+from conformesh.protocols.bounds import quantile as bounds
+from conformesh.protocols.consensus import agreed_mean, largest
+from conformesh.protocols.e_dcp import counted_outcome, search, with_exact_sums
+from conformesh.protocols.loss_tolerant_count import LadderCounting, default_rounds
+from conformesh.protocols.messages import Pool, Protocol, Sum
+from conformesh.protocols.options import check_choice, option
+from conformesh.protocols.quantile_average import (
     ANCHORS,
     anchor,
     averaging_rounds,
     local_quantiles,
     refuse_overflow,
 )
-from conformesh.protocols.asynchronous import relaxed_admm
-from conformesh.protocols.block import Answers, Block
-from conformesh.protocols.bounds import quantile as bounds
-from conformesh.protocols.consensus import agreed_mean, largest
-from conformesh.protocols.e_dcp import counted_outcome, search, with_exact_sums
-from conformesh.protocols.ladder import LadderCounting, default_rounds
-from conformesh.protocols.messages import Pool, Protocol, Sum
-from conformesh.protocols.options import check_choice, option
-from conformesh.protocols.spectral import estimate_spectrum
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.relaxed_admm import relaxed_admm
+from conformesh.protocols.spectrum_estimation import estimate_spectrum
+from conformesh.protocols.wire_format import Wire
 from conformesh.results.certificate import Certificate, Kind, too_few
 
 _MOST_FALSE_ALARMS = 0.05  # chance that a device warns of a threshold that is right, scores being alike
@@ -185,7 +185,7 @@ def _heard_outcome(
     notes: tuple[str, ...] = ()
     if not heard.all():
         notes = (
-            f"q-dcp: {several(int((~heard).sum()), 'device')} of {len(heard):,} here did not hear the count within "
+            f"q-dcp: {pluralize(int((~heard).sum()), 'device')} of {len(heard):,} here did not hear the count within "
             f"{rounds:,} rounds and hold +inf; set more rounds with counting",
         )
     return Answers(thresholds, certificates, estimates, notes)

@@ -20,7 +20,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Block
 from conformesh.protocols.consensus import EXACT, largest
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.wire_format import Wire
 
 
 def check_quantiser(bins: int, range_: tuple[float, float] | None) -> None:

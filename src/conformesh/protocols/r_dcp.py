@@ -8,7 +8,7 @@ Assumes     graph connected, K known; at most f devices lie, honest ones can be 
 Guarantees  the rank condition over every set of at least K - f devices, counted from what they say: so over the honest,
             pathwise. Byzantine devices may know all scores, send each device something else, or send nonsense.
             They can make the threshold too large, and beyond f (1 + alpha) = alpha K any valid rule's infinite
-Message     two strings of a device, each passed on once: the ends of its scores, and a histogram (`reports`)
+Message     two strings of a device, each passed on once: the ends of its scores, and a histogram (`histogram_reports`)
 Departures  none
 
 Who is proven to lie (signed two strings, or one that nobody could say, or claims more scores than the roster grants) is
@@ -32,14 +32,14 @@ import numpy as np
 
 from conformesh.common.array_types import Floats
 from conformesh.common.names import listed
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.kernels.ranks import LARGEST_SUM, DeviceRanks
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Answers, Block
+from conformesh.protocols.histogram_reports import MOST_BINS, Report, ends_read, ends_said, reports_read, reports_said
 from conformesh.protocols.messages import Gather, Gathered, Gathering, Packets
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.quantiser import check_quantiser
-from conformesh.protocols.reports import MOST_BINS, Report, ends_read, ends_said, reports_read, reports_said
 from conformesh.protocols.trimming import Trimmed, Trimming
 from conformesh.results.certificate import Certificate
 
@@ -293,8 +293,8 @@ def _notes(
             names = listed([ids[trial.rows[k]] for k in few])
             yield (
                 f"r-dcp: no finite threshold is right for every {block.devices - f} of {block.devices} devices, since "
-                f"{several(len(few), 'device')} {names} say that too few of their scores are finite, or were not heard "
-                f"of, and may be honest; {_bearing_words(block.devices, alpha, f)}"
+                f"{pluralize(len(few), 'device')} {names} say that too few of their scores are finite, or were not "
+                f"heard of, and may be honest; {_bearing_words(block.devices, alpha, f)}"
             )
 
 
@@ -303,7 +303,7 @@ def _bearing_words(devices: int, alpha: Fraction, f: int) -> str:
     if f > most:
         return (
             f"with alpha={float(alpha):g} no rule that holds for all honest devices bears more than "
-            f"{several(most, 'Byzantine device')} of {devices} if these want it infinite; use fewer, more devices or "
+            f"{pluralize(most, 'Byzantine device')} of {devices} if these want it infinite; use fewer, more devices or "
             "a larger alpha, or leave out whom you do not trust"
         )
     return (

@@ -24,7 +24,7 @@ from conformesh.kernels.ranks import DEFAULT, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Answers, Block, SearchProgress
 from conformesh.protocols.flood import everybody, everybodys_numbers
-from conformesh.protocols.gathering import answering
+from conformesh.protocols.gather import answering
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Packets, Pool, Protocol
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from conformesh.common.array_types import Ints
 from conformesh.kernels.ranks import DeviceRanks
-from conformesh.protocols.reports import Report
+from conformesh.protocols.histogram_reports import Report
 
 _FITS = 2**62  # beyond which sums are formed of Python's integers
 

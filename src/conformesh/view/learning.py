@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.view.trace import SHARES, Everybody, Value, rounded_up
 
 WINDOW = 200  # labels of a device over which coverage lately is taken
@@ -125,7 +125,7 @@ def heard_of(name: str, answers: Iterable[Learnt]) -> Learnt | None:
 def details_of_learning(learnt: Learnt) -> list[tuple[str, str]]:
     """Return what the page of a device shows of what it learns, besides what is recorded."""
     facts = [("misses", str(learnt["device"].get("words"))), ("of everybody", str(learnt["everybody"].get("words")))]
-    facts.append(("awaited", several(int(learnt.get("pending") or 0), "label")))
+    facts.append(("awaited", pluralize(int(learnt.get("pending") or 0), "label")))
     if alarm := learnt.get("alarm"):
         state = "raised" if alarm.get("raised") else "not raised"
         facts.append(

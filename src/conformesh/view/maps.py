@@ -10,9 +10,9 @@ from typing import Any
 
 from conformesh.graph.network import Network
 from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.mesh.config.device_toml import FILE, read_device
+from conformesh.mesh.config.device_toml import DEVICE_FILE, read_device
 from conformesh.mesh.config.folders import device_folders
-from conformesh.mesh.config.roster import FILE as ROSTER
+from conformesh.mesh.config.roster import ROSTER_FILE
 from conformesh.mesh.http.address import SOCKET_NAME, find
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.file_watch import Stamp, stamp_of
@@ -68,19 +68,19 @@ def read_map(where: str | os.PathLike[str], http: str | None = None) -> Map:
     With `http` the device whose folder it is answers there, and not at its socket.
     """
     path = Path(where)
-    if path.name == SOCKET_NAME and (path.parent / FILE).is_file():
+    if path.name == SOCKET_NAME and (path.parent / DEVICE_FILE).is_file():
         path = path.parent
-    if (path / FILE).is_file():
+    if (path / DEVICE_FILE).is_file():
         config = read_device(path)
-        return _of_config(config, {config.name: http or path}, path / ROSTER)
+        return _of_config(config, {config.name: http or path}, path / ROSTER_FILE)
     if http is not None:
         raise ValueError(f"--http goes with the folder of one device, and {path} is none")
-    if path.is_dir() and any(path.glob(f"*/{FILE}")):
+    if path.is_dir() and any(path.glob(f"*/{DEVICE_FILE}")):
         folders = device_folders(path)
         config = read_device(folders[0])
         if {*config.devices} != {folder.name for folder in folders}:  # another roster came in between
             raise ValueError(f"{path}: the mesh is just being changed; try again")
-        return _of_config(config, {folder.name: folder for folder in folders}, path / ROSTER)
+        return _of_config(config, {folder.name: folder for folder in folders}, path / ROSTER_FILE)
     return _of_node(os.fspath(where))
 
 

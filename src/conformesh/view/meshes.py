@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from conformesh.mesh.http.client import NodeError
-from conformesh.mesh.node.processes import Watched as Launched
+from conformesh.mesh.processes import Watched as Launched
 from conformesh.view.events import HIDDEN
 from conformesh.view.learning import Learnt, Lessons, details_of_learning, heard_of
 from conformesh.view.maps import Map, hearsay, read_map

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.engines.faulty import Weather
 from conformesh.files.json_numbers import in_json
 from conformesh.methods import get_method, make_options
@@ -282,7 +282,7 @@ class Recorder:
         first = next(iter(result))
         facts = first.facts()
         if len(result) > 1:
-            facts.insert(0, ("shown", f"the first of {several(len(result), 'result')}"))
+            facts.insert(0, ("shown", f"the first of {pluralize(len(result), 'result')}"))
         answer = first.answer
         about = dict(answer.certificate.facts(answer.examples)).get("about", "")
         self.conclude(answer.thresholds, answer.certificate.kind, facts, rounds=result.cost.rounds, about=about)

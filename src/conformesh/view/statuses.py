@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import ValidationError, convert
 
 from conformesh.common.names import listed
-from conformesh.common.quantities import in_bytes, in_time, several
+from conformesh.common.quantities import in_bytes, in_time, pluralize
 from conformesh.files.json_numbers import in_json
 from conformesh.mesh.node.health import judge_health
 from conformesh.mesh.node.status import NodeStatus
@@ -158,8 +158,8 @@ def details_of(status: Status, rows: Mapping[str, int]) -> dict[str, Any]:
         ("state", f"{status.get('phase')} for {in_time(float(status.get('seconds_in_phase') or 0))}"),
         ("run, round", f"{status.get('run')}, {status.get('round')}"),
         ("roster", str((status.get("roster") or {}).get("number"))),
-        ("sent", f"{in_bytes(sent.get('bytes') or 0)} in {several(sent.get('frames') or 0, 'frame')}"),
-        ("sent again", several(sent.get("resent_frames") or 0, "frame")),
+        ("sent", f"{in_bytes(sent.get('bytes') or 0)} in {pluralize(sent.get('frames') or 0, 'frame')}"),
+        ("sent again", pluralize(sent.get("resent_frames") or 0, "frame")),
     ]
     refused = status.get("refused") or {}
     if refused:

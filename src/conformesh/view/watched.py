@@ -13,8 +13,8 @@ from typing import Any
 from msgspec import convert, to_builtins
 
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node.processes import Watched as Launched
 from conformesh.mesh.node.status import NodeStatus, hide_private
+from conformesh.mesh.processes import Watched as Launched
 from conformesh.view.learning import Learnt, check
 from conformesh.view.statuses import (
     DOWN,

@@ -330,7 +330,7 @@ def test_an_interrupted_command_says_what_is_saved_and_goes_on(run, tmp_path, mo
     write_medmnist(tmp_path / "derma.npz")
     words = ("derma.npz", "--held", "val+test", "--checkpoint", "c.pt")
     with monkeypatch.context() as patch:
-        patch.setattr(console, "say", lambda text: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(console, "print_status", lambda text: (_ for _ in ()).throw(KeyboardInterrupt))
         result = run(*words)
     assert result.exit_code != 0
     assert "note: epoch 1 of 2 is saved in c.pt; the same command goes on from there" in result.stderr

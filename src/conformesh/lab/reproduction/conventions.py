@@ -41,14 +41,14 @@ from conformesh.kernels.ranks import conformal_rank, exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.reproduction.settings import PaperDraw
 from conformesh.lab.sweeps.sources import Draw, Options
-from conformesh.protocols.anchor import local_quantiles
 from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.bounds.histogram import paper_epsilon
 from conformesh.protocols.bounds.quantile import bias_epsilon
 from conformesh.protocols.consensus import gossip
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.q_dcp import Knobs, admm
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.quantile_average import local_quantiles
+from conformesh.protocols.wire_format import Wire
 from conformesh.results.certificate import Certificate, Cost
 
 _TIE = 1e-9  # at exact ties of ranks float noise would decide; the tie counts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from conformesh import __version__
-from conformesh.mesh.http.interface import (
+from conformesh.mesh.http.paths import (
     CALIBRATION,
     CERTIFICATE,
     HEALTH,

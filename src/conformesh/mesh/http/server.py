@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING
 
 from conformesh.files.files import UNWRITABLE
 from conformesh.mesh.http.address import Address, find, is_private, second_paths
-from conformesh.mesh.http.interface import LARGEST_BODY, MONITORING
-from conformesh.mesh.http.observations import Learns
+from conformesh.mesh.http.online_replies import Learns
+from conformesh.mesh.http.paths import LARGEST_BODY, MONITORING
+from conformesh.mesh.http.replies import HttpReplies, HttpReply, ReceivedBody, Refused, Reply
 from conformesh.mesh.http.request import CONTINUE, Request, in_bytes, refusal
-from conformesh.mesh.http.routes import HttpReplies, HttpReply, ReceivedBody, Refused, Reply
 from conformesh.mesh.node.state import NodeState
 
 if TYPE_CHECKING:

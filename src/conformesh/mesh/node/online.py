@@ -28,11 +28,11 @@ from msgspec import to_builtins
 from conformesh.files.files import move_path
 from conformesh.files.json_numbers import in_json
 from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.mesh.config.own_scores import read_own_scores
+from conformesh.mesh.config.local_scores import read_local_scores
 from conformesh.mesh.link import COUNTERS, Transport, beside
-from conformesh.mesh.node.certified import in_utc
-from conformesh.mesh.node.drift import of_all
-from conformesh.mesh.node.observations import (
+from conformesh.mesh.node.certified_result import in_utc
+from conformesh.mesh.node.drift_alarm import of_all
+from conformesh.mesh.node.online_records import (
     Example,
     JudgedObservation,
     Observations,
@@ -147,7 +147,7 @@ class OnlineLearning:
     def _calibrated(self) -> Scaled | None:
         """Return what the own scale begins with: the mean of the device's calibration scores, if it has any."""
         try:
-            scores = read_own_scores(self._config).values
+            scores = read_local_scores(self._config).values
         except (ValueError, OSError):  # the node says so; the scale begins with the first label
             return None
         mean = float(np.mean(scores)) if len(scores) else 0.0

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from conformesh.files.json_numbers import in_json
-from conformesh.mesh.node.certified import Certified, in_utc, refuse_nan
+from conformesh.mesh.node.certified_result import Certified, in_utc, refuse_nan
 from conformesh.mesh.node.status import (
     OTHER,
     AlarmStatus,

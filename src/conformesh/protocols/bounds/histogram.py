@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.wire_format import Wire
 
 UNIT = 2.0**-53  # unit round-off of float64
 

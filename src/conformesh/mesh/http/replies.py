@@ -19,8 +19,8 @@ from msgspec import Struct, to_builtins
 
 from conformesh.common.names import unknown
 from conformesh.files.json_numbers import in_json
-from conformesh.mesh.http.bodies import parsed, table_of
-from conformesh.mesh.http.interface import (
+from conformesh.mesh.http.online_replies import Learns, observed, predicted
+from conformesh.mesh.http.paths import (
     CALIBRATION,
     CERTIFICATE,
     HEALTH,
@@ -38,8 +38,8 @@ from conformesh.mesh.http.interface import (
     THRESHOLD,
     VERBS,
 )
-from conformesh.mesh.http.observations import Learns, observed, predicted
-from conformesh.mesh.node.certified import Certified
+from conformesh.mesh.http.request_bodies import parsed, table_of
+from conformesh.mesh.node.certified_result import Certified
 from conformesh.mesh.node.health import explain_missing_threshold, judge_health
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import NodeStatus

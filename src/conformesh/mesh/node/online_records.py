@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Struct
 
 from conformesh.common.random_streams import stream
-from conformesh.mesh.node.drift import Drift
+from conformesh.mesh.node.drift_alarm import Drift
 from conformesh.online.bounds import DeviceAccount
 from conformesh.online.counters import Counters, CountingLearner, CoverageCounts, Life
 

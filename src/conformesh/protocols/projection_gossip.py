@@ -2,7 +2,7 @@
 
 A device holds its view of the histogram and, in one more number per device, with which weight everybody's histogram is
 in it. Whatever was lost, late or said twice, the weights say how far the view can be from the truth
-(`bounds.tracked`), and each device takes the combination of what it has heard that is nearest (`projecting`).
+(`bounds.tracked_weights`), and each device takes the nearest combination of what it has heard (`row_combination`).
 
 Assumes     K and every n_k known; the graph, over all rounds, connected
 Guarantees  at every device at least r of all scores lie at or below its threshold, whichever messages were lost:
@@ -25,10 +25,10 @@ import numpy as np
 from conformesh.common.array_types import Bools, Floats, Ints
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Block
-from conformesh.protocols.bounds.tracked import Interval, combination, epsilon, whole_counts
+from conformesh.protocols.bounds.tracked_weights import Interval, combination, epsilon, whole_counts
 from conformesh.protocols.messages import Packets, Tell
-from conformesh.protocols.projecting import ProjectedRows, combined
 from conformesh.protocols.quantiser import Quantiser, edges_over
+from conformesh.protocols.row_combination import ProjectedRows, combined
 
 _TOGETHER = 16  # messages that are taken together
 PAST = 4  # earlier rows of its own that a device keeps: as in accelerated gossip, they show where it is heading

@@ -22,23 +22,23 @@ from pathlib import Path
 from conformesh.files.files import remove_drafts
 from conformesh.kernels.compilation import prepared
 from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.mesh.config.device_toml import read_device, reloaded
+from conformesh.mesh.config.device_toml import read_device, reload_config
 from conformesh.mesh.http.server import Service
 from conformesh.mesh.link import Transport, drive, opened
-from conformesh.mesh.node.certified import Certified
-from conformesh.mesh.node.disk import DiskWatch
+from conformesh.mesh.node.calibration_run import JOURNAL, PrivatePart, calibration_of, make_device, protocol_of
+from conformesh.mesh.node.certified_result import Certified
+from conformesh.mesh.node.disk_watch import DiskWatch
 from conformesh.mesh.node.file_watch import CertificateWatch, ScoreWatch
+from conformesh.mesh.node.folder_lock import sole_process
 from conformesh.mesh.node.heartbeat import Beating
-from conformesh.mesh.node.lock import sole_process
 from conformesh.mesh.node.membership import Membership
 from conformesh.mesh.node.online import OnlineLearning
-from conformesh.mesh.node.pending import PendingRun
 from conformesh.mesh.node.privacy_watch import PrivacyWatch
-from conformesh.mesh.node.running import JOURNAL, PrivatePart, calibration_of, make_device, protocol_of
+from conformesh.mesh.node.result_store import ResultStore
+from conformesh.mesh.node.run_request import PendingRun
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import Phase, Trouble, public_code
 from conformesh.mesh.node.status_updates import StatusFeed
-from conformesh.mesh.node.store import ResultStore
 from conformesh.mesh.node.telemetry import Traces
 from conformesh.methods import get_method
 from conformesh.peer.async_device import AsyncDevice
@@ -188,7 +188,7 @@ class Node:
         """
         self._reloading.clear()
         try:
-            config, later = reloaded(self.config, self._read_again())
+            config, later = reload_config(self.config, self._read_again())
         except ValueError as problem:
             self.state.note_error(f"not reloaded: {problem}")
             log.warning("not reloaded: %s", problem)

@@ -1,4 +1,4 @@
-"""The process of one device, without a command line around it: ``python -m conformesh.mesh.node.process JSON``.
+"""The process of one device, without a command line around it: ``python -m conformesh.mesh.node.main JSON``.
 
 What reads the command line takes as much memory as a fifth of a device, and nothing that stays up needs it. So
 ``conformesh node`` reads its words and then becomes this process, and ``conformesh mesh up`` starts it at once.
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from conformesh.mesh.config.device_config import DeviceConfig
-    from conformesh.mesh.node.certified import Certified
+    from conformesh.mesh.node.certified_result import Certified
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Start:
     def command(self) -> list[str]:
         """Return the words that start the process."""
         given = {name: value for name, value in asdict(self).items() if value not in (None, False)}
-        return [sys.executable, "-m", "conformesh.mesh.node.process", json.dumps(given)]
+        return [sys.executable, "-m", "conformesh.mesh.node.main", json.dumps(given)]
 
     def become(self) -> NoReturn:
         """Go on as that process: same number, same terminal, a fresh memory."""
@@ -57,7 +57,7 @@ def run(start: Start) -> tuple[DeviceConfig, Certified | None]:
     """Run a device until it is stopped, or has calibrated once; return what it knows, and its threshold."""
     from conformesh.mesh.config.device_toml import read_device
     from conformesh.mesh.node.logs import set_up
-    from conformesh.mesh.node.service import Node
+    from conformesh.mesh.node.node import Node
     from conformesh.mesh.node.telemetry import traces_of
 
     def read() -> DeviceConfig:
@@ -103,7 +103,7 @@ def with_changes(
         changes["quorum"] = _number(quorum, int, "quorum must be a whole number")
     if mode is not None:
         changes["mode"] = mode
-    return config.change(**changes)
+    return config.with_settings(**changes)
 
 
 def _number(text: str, kind: type[Any], needed: str) -> Any:

@@ -11,13 +11,13 @@ from conformesh import Faults, Network, calibrate
 from conformesh.engines import Simulator
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
-from conformesh.protocols import projection
+from conformesh.protocols import projection_gossip
 from conformesh.protocols.block import Block
-from conformesh.protocols.bounds import tracked
-from conformesh.protocols.bounds.tracked import added_noise, bracket, combination, epsilon, whole_counts
+from conformesh.protocols.bounds import tracked_weights
+from conformesh.protocols.bounds.tracked_weights import added_noise, bracket, combination, epsilon, whole_counts
 from conformesh.protocols.messages import Told
-from conformesh.protocols.projecting import ProjectedRows, combined
-from conformesh.protocols.projection import Projecting
+from conformesh.protocols.projection_gossip import Projecting
+from conformesh.protocols.row_combination import ProjectedRows, combined
 from tests.campaigns import campaign_seeds
 
 
@@ -136,7 +136,7 @@ def _mean_size(deviations, sizes):
 
 @pytest.mark.parametrize("mistake", [_without_positive_part, _sides_exchanged, _mean_size])
 def test_a_wrong_bound_is_caught(monkeypatch, mistake):
-    monkeypatch.setattr(tracked, "sides", mistake)
+    monkeypatch.setattr(tracked_weights, "sides", mistake)
     assert violations(bracket) > 0
 
 
@@ -162,7 +162,7 @@ def test_weights_and_numbers_that_part_ways_are_caught(monkeypatch, mistake):
         new[..., part], rest[..., part] = high[:, 0, part], low[:, 0, part]
         return new, rest
 
-    monkeypatch.setattr(projection, "combination", half)
+    monkeypatch.setattr(projection_gossip, "combination", half)
     caught = 0
     for seed in range(10):
         scores, network, bins, _ = drawn(seed)
@@ -261,10 +261,10 @@ def test_without_oneself_the_fixed_point_is_not_the_mean(monkeypatch):
 
     def without(rows):
         others = rows.weights.copy()
-        others[:, -1 - projection.PAST :] = 0  # neither the unit vector nor the first row, which was the same
+        others[:, -1 - projection_gossip.PAST :] = 0  # neither the unit vector nor the first row, which was the same
         return combined(rows._replace(weights=others))
 
-    monkeypatch.setattr(projection, "combined", without)
+    monkeypatch.setattr(projection_gossip, "combined", without)
     scores = [np.random.default_rng(k).random(5) for k in range(6)]
     devices = followed(scores, Network.chain(6), 10, Faults(loss=0.4), 80, lambda devices: None)
     assert devices.epsilons(0).max() > 0.01

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from conformesh.mesh.node.logs import PROGRESS
-from conformesh.mesh.node.process import ABOUT
+from conformesh.mesh.node.main import ABOUT
 from conformesh.results.result import Result
 
 LINES = 200  # of a log that are kept for whoever takes them

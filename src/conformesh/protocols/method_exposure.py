@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 
 from conformesh.graph.network import weights_below
-from conformesh.privacy.attack import LARGEST, observable
 from conformesh.privacy.exposure import ALL, EACH, Revealed, Where, parts_without, sums_in_tree
+from conformesh.privacy.gossip_attack import LARGEST, observable
 from conformesh.protocols.aggregate import AGGREGATORS
-from conformesh.protocols.anchor import ANCHORS
-from conformesh.protocols.averages import WAYS
+from conformesh.protocols.averaging_schemes import WAYS
 from conformesh.protocols.block import Block
 from conformesh.protocols.e_dcp import EDCP, POINTS, best_width, chosen, way_to_add
-from conformesh.protocols.entries import POINTS as TOLD
+from conformesh.protocols.e_dcp_entries import POINTS as TOLD
 from conformesh.protocols.fedcp_qq import FedCPQQ
 from conformesh.protocols.h_dcp import HDCP
-from conformesh.protocols.ladder import RUNGS
+from conformesh.protocols.loss_tolerant_count import RUNGS
 from conformesh.protocols.p_dcp import PDCP
 from conformesh.protocols.q_dcp import QDCP
+from conformesh.protocols.quantile_average import ANCHORS
 from conformesh.protocols.r_dcp import RDCP
-from conformesh.protocols.spectral import known_weights
+from conformesh.protocols.spectrum_estimation import known_weights
 from conformesh.protocols.wfcp import WFCP
 
 SIZE = Revealed("everybody", "its number of scores")

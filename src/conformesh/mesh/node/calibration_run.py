@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from conformesh.graph.network import Network
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.mesh.config.epochs import Epochs
-from conformesh.mesh.config.own_scores import NO_SCORES, OwnScores
+from conformesh.mesh.config.epochs import EpochClock
+from conformesh.mesh.config.local_scores import NO_SCORES, LocalScores
 from conformesh.methods import async_protocol, get_method, make_options
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
@@ -50,14 +50,14 @@ class PrivatePart:
         Whether it waits until somebody asks for a run.
     """
 
-    scores: Callable[[], OwnScores]
-    epochs: Epochs
+    scores: Callable[[], LocalScores]
+    epochs: EpochClock
     idle: bool = False
 
 
 def make_device(
     config: DeviceConfig,
-    scores: OwnScores,
+    scores: LocalScores,
     journal: Journal,
     log: Callable[[str], None] = lambda words: None,
     rosters: Rosters | None = None,
@@ -72,7 +72,7 @@ def make_device(
     """
     own: dict[str, Any] = {"log": log, "rosters": rosters}
     if config.is_private:
-        part = private or PrivatePart(lambda: scores, Epochs(config))
+        part = private or PrivatePart(lambda: scores, EpochClock(config))
         make = private_protocol_of(config, part, log)
         parts = config.row, config.network, config.agreement(), make, journal, config.peer_settings
         return Device(*parts, **own, private=True, stored_run=stored_run, idle=part.idle)
@@ -122,10 +122,10 @@ def private_protocol_of(
     _ = get_method(config.run.method).protocol  # loaded now, and not in a run
 
     def make(network: Network, row: int, context: bytes) -> Generator[Any, Any, Any]:
-        scores, epoch = part.scores(), part.epochs.last()
+        scores, epoch = part.scores(), part.epochs.last_closed()
         secrets = secrets_of(config, scores, epoch, context, log)
         # With epsilon the protocol asks for the scores of the epoch that all devices settle on.
-        own = np.empty(0) if config.has_epsilon else scores.until(epoch)
+        own = np.empty(0) if config.has_epsilon else scores.up_to_epoch(epoch)
         table = Table.from_flat(own, [len(own)], names=(config.name,))
         return solve_on_device(network, row, table, guarantee, run, secrets=secrets)
 
@@ -133,7 +133,7 @@ def private_protocol_of(
 
 
 def secrets_of(
-    config: DeviceConfig, scores: OwnScores, epoch: int, context: bytes, log: Callable[[str], None]
+    config: DeviceConfig, scores: LocalScores, epoch: int, context: bytes, log: Callable[[str], None]
 ) -> Secrets:
     """Return fresh secrets for one attempt. They live in memory only."""
     from conformesh.mesh.config.seal import CertificateSeal  # which takes cryptography into memory
@@ -156,7 +156,7 @@ def secrets_of(
     return Secrets((token_bytes(KEY),), context, seal.sign, genuine, account, scores_of)
 
 
-def protocol_of(config: DeviceConfig, scores: OwnScores, shown: SearchProgress | None = None) -> Make:
+def protocol_of(config: DeviceConfig, scores: LocalScores, shown: SearchProgress | None = None) -> Make:
     """Return what makes this device's part of a run, for a network and a row in it."""
     _ = get_method(config.run.method).protocol  # loaded now, and not in a run
     guarantee, score = config.chosen_guarantee, config.chosen_score
@@ -181,7 +181,7 @@ def protocol_of(config: DeviceConfig, scores: OwnScores, shown: SearchProgress |
     return make
 
 
-def table_of(config: DeviceConfig, scores: OwnScores) -> Table:
+def table_of(config: DeviceConfig, scores: LocalScores) -> Table:
     """Return the rows of a device as calibration takes them."""
     table = Table.from_flat(scores.values, [len(scores)], names=(config.name,))
     column = config.scores.group_column if config.guarantee.groups else ""

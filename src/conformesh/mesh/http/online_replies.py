@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from conformesh.common.names import unknown
 from conformesh.files.json_numbers import in_json, number
-from conformesh.mesh.http.bodies import parsed, table_of
-from conformesh.mesh.node.observations import Example, JudgedObservation
+from conformesh.mesh.http.request_bodies import parsed, table_of
+from conformesh.mesh.node.online_records import Example, JudgedObservation
 from conformesh.scores import Score
 
 _OBSERVE = ("score", "outputs", "label", "example", "next")

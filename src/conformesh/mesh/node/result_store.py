@@ -20,7 +20,7 @@ from conformesh.files.files import PRIVATE, write_file
 from conformesh.files.json_numbers import from_json, to_json
 from conformesh.files.schemas import checked
 from conformesh.mesh.config.device_config import DeviceConfig, score_in_words
-from conformesh.mesh.node.certified import Certified, refuse_nan
+from conformesh.mesh.node.certified_result import Certified, refuse_nan
 from conformesh.peer.rosters import FIELD
 from conformesh.results.result import Result
 

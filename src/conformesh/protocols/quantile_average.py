@@ -18,7 +18,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Block
 from conformesh.protocols.consensus import EXACT, agreed_mean, rounds_to_shrink, smallest
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.wire_format import Wire
 
 ANCHORS = ("average", "average-rank", "min")
 LARGEST = 1e300  # of a quantile that is averaged: sums over neighbours, weighted, must stay below 1.8e308

@@ -7,9 +7,9 @@ from conformesh import Faults, Network, calibrate
 from conformesh.kernels.pinball import minimise
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
-from conformesh.protocols import asynchronous, ladder
+from conformesh.protocols import loss_tolerant_count, relaxed_admm
 from conformesh.protocols.block import Block
-from conformesh.protocols.ladder import Tree, rungs
+from conformesh.protocols.loss_tolerant_count import Tree, rungs
 
 SCORES = [np.random.default_rng([5, k]).random(30 + k) for k in range(12)]
 POOLED = np.sort(np.concatenate(SCORES))
@@ -48,7 +48,7 @@ def test_taking_a_number_that_is_meant_for_another_is_caught(monkeypatch):
 
     agreed = 0.01
     assert spread() < agreed
-    monkeypatch.setattr(asynchronous, "_place", lambda block, receiver, sender: np.zeros_like(receiver))
+    monkeypatch.setattr(relaxed_admm, "_place", lambda block, receiver, sender: np.zeros_like(receiver))
     assert spread() > agreed
 
 
@@ -86,8 +86,8 @@ def test_who_has_not_heard_holds_infinity_and_is_told_how_to_hear():
 
 def test_a_count_that_is_taken_twice_is_caught(monkeypatch):
     """Planted: children are not remembered, so that what is repeated counts again, in place of what is missing."""
-    monkeypatch.setattr(ladder.Sums, "news", lambda self, which: which >= 0)
-    monkeypatch.setattr(ladder.Sums, "complete", property(lambda self: self.missing <= 0))
+    monkeypatch.setattr(loss_tolerant_count.Sums, "news", lambda self, which: which >= 0)
+    monkeypatch.setattr(loss_tolerant_count.Sums, "complete", property(lambda self: self.missing <= 0))
     wrong = 0
     for seed in range(20):
         found = run(Network.chain(12), {"loss": 0.3, "seed": seed}, rounds=5)

@@ -4,7 +4,7 @@ import pytest
 from conformesh import Network, calibrate
 from conformesh.engines import Simulator
 from conformesh.protocols.block import Block
-from conformesh.protocols.spectral import estimate_spectrum
+from conformesh.protocols.spectrum_estimation import estimate_spectrum
 
 
 def estimate(network, **options):

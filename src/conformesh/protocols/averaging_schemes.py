@@ -30,8 +30,8 @@ from conformesh.protocols.bounds.histogram import (
 )
 from conformesh.protocols.consensus import gossip, rate_at, rounds_to_shrink
 from conformesh.protocols.messages import Protocol, Sum
-from conformesh.protocols.projection import check_memory, default_rounds
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.projection_gossip import check_memory, default_rounds
+from conformesh.protocols.wire_format import Wire
 
 LARGEST_DENSE = 1500  # devices up to which all eigenvalues are computed: K x K matrices, a few seconds
 _DISTINCT = 1e-9  # eigenvalues nearer than this, relative to the largest, are one
@@ -157,7 +157,7 @@ class _FiniteTime(Gossip):
 
 
 class _Projection(Gossip):
-    """Projection gossip (`projection`): what it needs to know of the network is how long to go on."""
+    """Projection gossip (`projection_gossip`): what it needs to know of the network is how long to go on."""
 
     as_printed = False
     tracked = True

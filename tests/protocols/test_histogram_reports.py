@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformesh.protocols.reports import MOST_BINS, Report, ends_read, ends_said, reports_read, reports_said
+from conformesh.protocols.histogram_reports import MOST_BINS, Report, ends_read, ends_said, reports_read, reports_said
 
 MOST = 2**40
 

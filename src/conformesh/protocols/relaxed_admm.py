@@ -6,8 +6,8 @@ keeps what it had. So a message that is lost costs time and nothing else, whiche
 devices wake is free, as in asynchronous ADMM ([WeiOzdaglar2013]).
 
 Assumes     graph connected, its map known; K and every n_k known
-Guarantees  nothing by itself: an estimate whose rank `ladder` counts
-Message     one number for each neighbour, and three besides that `ladder` needs
+Guarantees  nothing by itself: an estimate whose rank `loss_tolerant_count` counts
+Message     one number for each neighbour, and three besides that `loss_tolerant_count` needs
 Departures  - f_k is the smoothed pinball loss, and its regulariser pulls towards the device's own last estimate instead
               of an agreed s0: re-centred `_CENTRES` times, as the proximal point method does, it leaves no bias
             - a message to each neighbour is one broadcast that holds them all: whoever hears it finds its own
@@ -24,10 +24,10 @@ from conformesh.common.array_types import Floats, Ints
 from conformesh.kernels.compilation import expect
 from conformesh.kernels.pinball import DEGREE, admm_step
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.protocols.anchor import local_quantiles
 from conformesh.protocols.block import Block
-from conformesh.protocols.ladder import LadderCounting
+from conformesh.protocols.loss_tolerant_count import LadderCounting
 from conformesh.protocols.messages import Packets, Protocol, Tell
+from conformesh.protocols.quantile_average import local_quantiles
 
 _RELAXATION = 0.5  # how far a number moves towards what was heard: below 1, so that losses do no harm
 _CENTRES = 5  # how often the regulariser is centred, evenly over the rounds

@@ -8,8 +8,8 @@ import pytest
 from conformesh import Network
 from conformesh.engines import Simulator
 from conformesh.graph.weights import constant_weights
-from conformesh.protocols import averages
-from conformesh.protocols.averages import chebyshev, chebyshev_rounds, finite_time, finite_time_plan, leja
+from conformesh.protocols import averaging_schemes
+from conformesh.protocols.averaging_schemes import chebyshev, chebyshev_rounds, finite_time, finite_time_plan, leja
 from conformesh.protocols.block import Block
 
 
@@ -37,7 +37,7 @@ def test_theorem_finite_time_ends_after_the_distinct_eigenvalues(network, rounds
 
 
 def test_all_eigenvalues_are_computed_up_to_a_limit(monkeypatch):
-    monkeypatch.setattr(averages, "LARGEST_DENSE", 5)
+    monkeypatch.setattr(averaging_schemes, "LARGEST_DENSE", 5)
     with pytest.raises(ValueError, match="finite-time needs all eigenvalues, computed up to 5 devices only"):
         finite_time_plan(Network.chain(6))
 

@@ -1,8 +1,8 @@
 """H-DCP by projection: gossip for some rounds, then a threshold from what each device knows for sure.
 
-Assumes     as `projection`
-Guarantees  as `projection`: each device's own threshold, with the error bound of the worst of them
-Message     that of `projection`
+Assumes     as `projection_gossip`
+Guarantees  as `projection_gossip`: each device's own threshold, with the error bound of the worst of them
+Message     that of `projection_gossip`
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Answers, Block
-from conformesh.protocols.bounds.tracked import Interval
+from conformesh.protocols.bounds.tracked_weights import Interval
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.projection import Projecting, check_memory, default_rounds
+from conformesh.protocols.projection_gossip import Projecting, check_memory, default_rounds
 from conformesh.protocols.quantiser import crowding
 from conformesh.results.certificate import Certificate, too_few
 
@@ -85,6 +85,6 @@ def _counted(counts: Interval, rank: int) -> int | None:
 
 def _unheard(short: int, here: int, worst: float) -> str:
     return (
-        f"h-dcp: {short} of {several(here, 'device')} here know too little of the others to say more than +inf after "
+        f"h-dcp: {short} of {pluralize(here, 'device')} here know too little of the others to say more than +inf after "
         f"these rounds (the largest error bound is {worst:.3g}); set more rounds"
     )

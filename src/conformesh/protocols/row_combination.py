@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from conformesh.common.array_types import Floats
-from conformesh.protocols.bounds.tracked import added_noise
+from conformesh.protocols.bounds.tracked_weights import added_noise
 
 _RIDGES = np.array([1e-15, *(10.0**-e for e in range(13, -1, -1))])
 _EXCHANGE = 15.0

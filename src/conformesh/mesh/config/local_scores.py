@@ -1,6 +1,6 @@
 """A device's own scores: its share of a score file, and how it reads them back.
 
-A device that calibrates with epsilon reads row by row (`read_row_by_row`): whatever is wrong with one row changes only
+A device that calibrates with epsilon reads row by row (`_read_row_by_row`): whatever is wrong with one row changes only
 what this row counts as. If one NaN made the whole file unusable, one record more or less would change every count, and
 no epsilon would hold.
 """
@@ -39,17 +39,17 @@ from conformesh.files.score_files import (
 )
 from conformesh.files.tables import GZIP, SCORE_FUNCTION, ColumnNames, FileColumns, bytes_of, read_table
 from conformesh.files.text import SNIFFED
-from conformesh.mesh.config.device_toml import FILE, DeviceConfig, read_device
-from conformesh.mesh.config.endpoints import as_roster_name
-from conformesh.mesh.config.epochs import FIRST
+from conformesh.mesh.config.device_toml import DEVICE_FILE, DeviceConfig, read_device
+from conformesh.mesh.config.endpoints import find_device_name
+from conformesh.mesh.config.epochs import FIRST_EPOCH
 from conformesh.pipeline.shift import check_bound
 from conformesh.scores import Score, settle_score
 
-EMPTY = "device,score\n"
+EMPTY_SCORE_FILE = "device,score\n"
 
 
 @dataclass(frozen=True, eq=False)
-class OwnScores:
+class LocalScores:
     """The scores of one device, and a digest of its rows that does not depend on their order.
 
     Attributes
@@ -90,29 +90,29 @@ class OwnScores:
         """Return the scores of one epoch, ascending."""
         return self._by_epoch.get(epoch, np.empty(0))
 
-    def until(self, epoch: int) -> NDArray[np.float64]:
+    def up_to_epoch(self, epoch: int) -> NDArray[np.float64]:
         """Return the scores of this epoch and all before it."""
         return self.values if self.epochs is None else self.values[self.epochs <= epoch]
 
     @cached_property
     def _by_epoch(self) -> dict[int, NDArray[np.float64]]:
-        epochs = np.full(len(self.values), FIRST) if self.epochs is None else self.epochs
+        epochs = np.full(len(self.values), FIRST_EPOCH) if self.epochs is None else self.epochs
         return {int(epoch): np.sort(self.values[epochs == epoch]) for epoch in np.unique(epochs)}
 
     def __len__(self) -> int:
         return len(self.values)
 
 
-NO_SCORES = OwnScores(np.empty(0))
+NO_SCORES = LocalScores(np.empty(0))
 
 
-def read_own_scores(config: DeviceConfig) -> OwnScores:
+def read_local_scores(config: DeviceConfig) -> LocalScores:
     """Read the scores of this device; a heading alone means none, and without a column of devices all are its own."""
     path = config.path("scores")
     if not path.is_file():
         raise ValueError(f"{path}: device {config.name!r} needs a file with its scores; a heading alone means none")
     if config.has_epsilon:
-        return read_row_by_row(config)
+        return _read_row_by_row(config)
     return _own_scores_in(read_table(str(path), NEEDED, layout=_layout(config), may_be_empty=True), config)
 
 
@@ -125,7 +125,7 @@ def _layout(config: DeviceConfig) -> ColumnNames:
     return ColumnNames(groups=groups, weight=config.scores.weight_column, sides=sides)
 
 
-def read_row_by_row(config: DeviceConfig) -> OwnScores:
+def _read_row_by_row(config: DeviceConfig) -> LocalScores:
     """Read the scores of a device that calibrates with epsilon.
 
     A row of this device counts as +infinity where its score is no number, NaN, out of the range of the score of the
@@ -136,11 +136,11 @@ def read_row_by_row(config: DeviceConfig) -> OwnScores:
     return _read_rows(config, path, bytes_of(path))
 
 
-def _read_rows(config: DeviceConfig, name: str, data: bytes) -> OwnScores:
+def _read_rows(config: DeviceConfig, name: str, data: bytes) -> LocalScores:
     table, broken = _table_of_rows(name, data)
     values = np.array([_number(cell) for cell in table.columns[column_named(table, "score")]], dtype=np.float64)
     own, of_rows = _is_own(table, len(values), config), epochs_in(table)
-    epochs = np.full(len(values), FIRST) if of_rows is None else of_rows
+    epochs = np.full(len(values), FIRST_EPOCH) if of_rows is None else of_rows
     if not len(values) == len(own) == len(epochs):  # which only NPZ can have
         raise ValueError(f"{table.name}: arrays must have one entry per row each")
     score, useless = config.chosen_score, np.isnan(values)
@@ -158,8 +158,8 @@ def _read_rows(config: DeviceConfig, name: str, data: bytes) -> OwnScores:
     }
     words = ", ".join(f"{count:,} {what}" for what, count in said.items() if count)
     problem = f"{table.name}: of {len(values) + broken:,} rows {words}; repair or drop them" if words else ""
-    found = OwnScores(values[counted], None if of_rows is None else epochs[counted], problem)
-    _ = found.in_epoch(FIRST)  # sorted now, and not while neighbours wait
+    found = LocalScores(values[counted], None if of_rows is None else epochs[counted], problem)
+    _ = found.in_epoch(FIRST_EPOCH)  # sorted now, and not while neighbours wait
     return found
 
 
@@ -188,7 +188,7 @@ def _is_own(table: FileColumns, rows: int, config: DeviceConfig) -> NDArray[np.b
     if device is None:
         return np.ones(rows, dtype=np.bool_)
     names = [str(cell).strip() for cell in table.columns[device]]
-    mine = {name for name in {*names} if as_roster_name(name, config.devices) == config.name}
+    mine = {name for name in {*names} if find_device_name(name, config.devices) == config.name}
     return np.array([name in mine for name in names], dtype=np.bool_)
 
 
@@ -211,7 +211,7 @@ def _made_otherwise(cells: list[Any], score: Score) -> NDArray[np.bool_]:
     return np.array([differ.get(str(cell), False) for cell in cells], dtype=np.bool_)
 
 
-def put_scores(config: DeviceConfig, source: str) -> OwnScores:
+def replace_scores(config: DeviceConfig, source: str) -> LocalScores:
     """Replace the scores of a device in one step by the content of a file, or of standard input ("-"); return them.
 
     The content is checked first, as the device will read it, and copied byte by byte: a device that runs finds the old
@@ -222,7 +222,7 @@ def put_scores(config: DeviceConfig, source: str) -> OwnScores:
     if _ending(source) != _ending(target.name):
         raise ValueError(
             f"{source}: a file that ends in {_ending(source)} cannot take the place of {target}; convert it, or name "
-            f"another file in {config.folder / FILE}, as `scores`"
+            f"another file in {config.folder / DEVICE_FILE}, as `scores`"
         )
     data = bytes_of(source)
     if config.has_epsilon:
@@ -245,7 +245,7 @@ def _owner_and_mode(target: Path) -> tuple[tuple[int, int], int]:
     if stat.S_ISLNK(status.st_mode):
         raise ValueError(
             f"{target}: is a symbolic link to {os.readlink(target)} and would become a regular file; replace the file "
-            f"that it points to, or name that file in {FILE}, as `scores`"
+            f"that it points to, or name that file in {DEVICE_FILE}, as `scores`"
         )
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{target}: is not a regular file; remove it, and put the scores again")
@@ -258,35 +258,35 @@ def _ending(source: str) -> str:
     return {".npz": ".npz", ".npy": ".npy", ".parquet": ".parquet", ".pq": ".parquet"}.get(suffix, ".csv")
 
 
-def _own_scores_in(table: FileColumns, config: DeviceConfig) -> OwnScores:
+def _own_scores_in(table: FileColumns, config: DeviceConfig) -> LocalScores:
     layout = _layout(config)
     rows = len(table.column(SIDES[0] if layout.sides else column_named(table, "score")))
     if not rows:
         nobody = Memberships((), np.zeros(0, dtype=np.int64), overlapping=False) if config.guarantee.groups else None
         weights = None if config.scores.weight_column is None else np.empty(0)
-        return OwnScores(np.empty((0, 2) if layout.sides else 0), groups=nobody, weights=weights)
+        return LocalScores(np.empty((0, 2) if layout.sides else 0), groups=nobody, weights=weights)
     if not any(name.lower() in ("device", *ALSO_CALLED["device"]) for name in table.columns):
         table = replace(table, columns={**table.columns, "device": np.full(rows, config.name)})
     held = scores_in(table, layout)
-    strange = [name for name in held.devices if as_roster_name(name, config.devices) != config.name]
+    strange = [name for name in held.devices if find_device_name(name, config.devices) != config.name]
     if strange:
         raise ValueError(
             f"{table.name}: holds scores of {listed(strange)} and belongs to {config.name!r}; a device keeps only its "
             "own"
         )
-    check_made_by(held, config)
+    _check_score_function(held, config)
     epochs, values = held.epoch if config.is_private else None, held.rows.score
     if epochs is not None and (epochs < 1).any():
         raise ValueError(f"{table.name}: the column {EPOCH!r} must hold whole numbers, at least 1; repair or drop it")
     if not config.has_parts:
-        return OwnScores(values, epochs)
+        return LocalScores(values, epochs)
     if len(held.devices) > 1:
         raise ValueError(f"{table.name}: rows must name their device in one way, got {listed(held.devices)}")
     groups, weights = held.rows.groups, held.rows.weight
     _check_groups(table.name, groups, config)
     if weights is not None and config.guarantee.weight_bound is not None:
         check_bound(weights, config.guarantee.weight_bound, lambda row: (table.name, row))
-    return OwnScores(values, epochs, groups=groups, weights=weights)
+    return LocalScores(values, epochs, groups=groups, weights=weights)
 
 
 def _check_groups(name: str, groups: Memberships | None, config: DeviceConfig) -> None:
@@ -302,7 +302,7 @@ def _check_groups(name: str, groups: Memberships | None, config: DeviceConfig) -
             )
 
 
-def check_made_by(held: ScoreFile, config: DeviceConfig) -> None:
+def _check_score_function(held: ScoreFile, config: DeviceConfig) -> None:
     """Refuse scores that the file says were made with another score than the mesh names, or that cannot be its own."""
     if (score := config.chosen_score) is None:
         return
@@ -322,7 +322,7 @@ def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
     from conformesh.files.atomic_writes import write_scores  # a node reads scores and writes none
 
     root = Path(root)
-    folders = {path.parent.name: path.parent for path in sorted(root.glob(f"*/{FILE}"))}
+    folders = {path.parent.name: path.parent for path in sorted(root.glob(f"*/{DEVICE_FILE}"))}
     if not folders:
         raise ValueError(f"{root}: no folder of a device is in there; make a mesh with `conformesh mesh init {root}`")
     any_device = read_device(next(iter(folders.values())))
@@ -333,7 +333,7 @@ def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
         )
     roster, layout = any_device.devices, _layout(any_device)
     held = read_scores(str(score_file), layout=layout)
-    owner = {name: as_roster_name(name, roster) for name in held.devices}
+    owner = {name: find_device_name(name, roster) for name in held.devices}
     strange = [name for name, found in owner.items() if found is None]
     if strange:
         raise ValueError(f"{held.name}: {listed(strange)} have scores and are none of the devices {listed(roster)}")
@@ -341,7 +341,7 @@ def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
         raise ValueError(f"{held.name}: one device has scores under two names; write its name in one way")
     own = {str(owner[name]): scores for name, scores in zip(held.devices, held.scores, strict=True)}
     configs = [read_device(folders.get(name, root / name)) for name in roster]
-    check_made_by(held, configs[0])
+    _check_score_function(held, configs[0])
     epochs = {} if held.epochs is None else {str(owner[n]): e for n, e in zip(held.devices, held.epochs, strict=True)}
     if configs[0].is_private and any((of_rows < 1).any() for of_rows in epochs.values()):
         raise ValueError(f"{held.name}: the column {EPOCH!r} must hold whole numbers, at least 1; repair or drop it")

@@ -46,7 +46,7 @@ class _SingleProcess:
             return held, self.make(network(held.devices, held.name))
 
 
-class RankOptions:
+class _Ranks:
     """Each rank hosts a block of devices and reads its own part of the scores."""
 
     def __init__(self, make: _MakeEngine, comm: Any) -> None:
@@ -101,28 +101,28 @@ class RankOptions:
 
 
 @contextmanager
-def job(name: str) -> Iterator[_SingleProcess | RankOptions]:
+def start_job(name: str) -> Iterator[_SingleProcess | _Ranks]:
     """Have the devices hosted by the engine of that name; only the first rank prints, and a rank's error ends all."""
     driver = get_driver(name)
     if driver.job is None:
         yield _SingleProcess(driver.make)
         return
     with driver.job() as comm:
-        ranks = RankOptions(driver.make, comm)
+        ranks = _Ranks(driver.make, comm)
         if not ranks.first:
             sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
         if comm.size == 1:
             again = f"{driver.start} conformesh calibrate SCORES --engine {name} ..."
-            console.note(f"one rank hosts all devices; for more: {again}")
+            console.print_note(f"one rank hosts all devices; for more: {again}")
         yield ranks
 
 
-def table_of(held: ScoreFile, ids: Sequence[str]) -> Table:
+def table_of_devices(held: ScoreFile, ids: Sequence[str]) -> Table:
     """Return the scores in a file as a table of these devices, in this order."""
-    return rows_of(Table(**{column.name: getattr(held.rows, column.name) for column in fields(held.rows)}), ids)
+    return select_devices(Table(**{column.name: getattr(held.rows, column.name) for column in fields(held.rows)}), ids)
 
 
-def rows_of(table: Table, ids: Sequence[str]) -> Table:
+def select_devices(table: Table, ids: Sequence[str]) -> Table:
     """Return the rows of these devices, in this order; none where a device is not in the table."""
     names = table.names or ()
     if tuple(ids) == names:
@@ -137,7 +137,7 @@ def rows_of(table: Table, ids: Sequence[str]) -> Table:
 
 
 @contextmanager
-def observed(engine: Engine, what: str, recorder: Any = None) -> Iterator[None]:
+def show_progress(engine: Engine, what: str, recorder: Any = None) -> Iterator[None]:
     """Show how far the run inside the block is, and its warnings after it."""
     with rounds_on_a_bar(f"{what} on {engine.network.name}", recorder) as observer, console.warnings_in_one_line():
         engine.observer = observer

@@ -8,7 +8,7 @@ import pytest
 from conformesh import TOPOLOGIES, Network, calibrate
 from conformesh.graph.network import weights_below
 from conformesh.graph.weights import WEIGHTS
-from conformesh.privacy.attack import Ear, observable, recover, recover_from_gossip, tree_rows, within_earshot
+from conformesh.privacy.gossip_attack import Ear, observable, recover, recover_from_gossip, tree_rows, within_earshot
 from conformesh.protocols.messages import Each
 
 BINS, ROUNDS = 100, 40

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conformesh.files.files import readable_by_others
-from conformesh.mesh.config.certificate_names import not_accepted
+from conformesh.mesh.config.certificate_names import why_not_accepted
 
 if TYPE_CHECKING:
     import ssl
 
-ANY_TIME = 0x200000  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME: times are judged here, by a clock that may be given
+_NO_CHECK_TIME = 0x200000  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME: times are judged here, by a clock that may be given
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,12 @@ def examine_pair(
     except ValueError as problem:
         return [*problems, str(problem)], times
     times.insert(0, _validity(cert, own))
-    return [*problems, *wrong_name(cert, common_name(own), name, lowest)], times
+    return [*problems, *name_problems(cert, common_name(own), name, lowest)], times
 
 
-def wrong_name(cert: Path, shown: str, name: str | None, lowest: int = 1) -> list[str]:
+def name_problems(cert: Path, shown: str, name: str | None, lowest: int = 1) -> list[str]:
     """Return the words for a certificate under which this device is not let in; nothing if it is."""
-    problem = "" if name is None else not_accepted(shown, name, lowest)
+    problem = "" if name is None else why_not_accepted(shown, name, lowest)
     return [f"{cert.name} {problem}; copy the right folder"] if problem else []
 
 
@@ -132,7 +132,7 @@ def _shown(server: ssl.SSLContext, ca: Path) -> Mapping[str, Any] | None:
 
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
-    client.verify_flags |= ANY_TIME
+    client.verify_flags |= _NO_CHECK_TIME
     client.load_verify_locations(ca)
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     asking, answering = client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)
