@@ -189,7 +189,7 @@ def calibrate(
     [361, 321]
     """
     check_keywords("calibrate", method, options)
-    kind, roles = as_score(score), ColumnRoles(columns)
+    kind, roles = None if score is None else as_score(score), ColumnRoles(columns)
     weight = argument_or_own(roles, "weight", weight, data)
     if class_weights is not None:
         labels = argument_or_own(roles, "label", labels, data)
@@ -399,12 +399,12 @@ def _levels(given: Any, what: str, exact: Callable[[Any], Fraction]) -> tuple[Fr
 
 def _mixture(mixture: Any, rank_rule: str, pac_confidence: Alpha | None) -> dict[str, Any]:
     """Return the fields of a guarantee that say which devices new examples come from, and by which rule."""
-    column = isinstance(mixture, str) and mixture not in CHOSEN_MIXTURES
-    made = make_requirement("sizes" if column else mixture, rank_rule)
     level = None if pac_confidence is None else check_pac_confidence(pac_confidence)
-    shares = None if made.shares is None else {**made.shares}
-    kind = str(mixture) if column else made.mixture
-    return {"mixture": Mixture(kind, shares), "rank_rule": rank_rule, "pac_confidence": level}
+    if isinstance(mixture, str):  # one of `MIXTURES` or a column, which only the table knows: see `_with_shares`
+        return {"mixture": Mixture(mixture), "rank_rule": rank_rule, "pac_confidence": level}
+    made = make_requirement(mixture, rank_rule)
+    shares = Mixture(made.mixture, {**(made.shares or {})})
+    return {"mixture": shares, "rank_rule": rank_rule, "pac_confidence": level}
 
 
 def _with_shares(guarantee: Guarantee, table: Table) -> Guarantee:

@@ -363,10 +363,9 @@ def _reader_of_table(table: Table, ids: Sequence[Sequence[str]]) -> RowReader:
 
 def argument_or_own(roles: ColumnRoles, role: str, given: Any, data: Any) -> Any:
     """Return what an argument says; without it the column that was named for its role, or what a table has of it."""
-    found = roles.argument(role, given)
-    if found is None and isinstance(data, Table):
-        return {"weight": data.weight, "label": data.labels}[role]
-    return found
+    if given is not None or role in roles.given or not isinstance(data, Table):
+        return roles.argument(role, given)
+    return {"weight": data.weight, "label": data.labels}[role]
 
 
 def _with_columns(

@@ -21,7 +21,7 @@ from conformesh.common.array_types import Floats
 from conformesh.common.progress import Progress
 from conformesh.common.quantities import in_bits, pluralize
 from conformesh.common.random_streams import Rng, seed_of
-from conformesh.engines import make_engine
+from conformesh.engines import get_driver
 from conformesh.engines.base import Observer
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
@@ -432,7 +432,7 @@ def _setting(
     for network in networks:
         if network.ids != ids:
             raise ValueError(f"the networks must have the same devices: {networks[0].name} and {network.name} differ")
-        local = table.ordered(network, make_engine("simulator", network).rows)  # the same for all
+        local = table.ordered(network, get_driver("simulator").make(network).rows)  # the same for all
     assert local.score is not None
     samples = WeightedScores.from_flat(local.score, local.sizes, names=ids)
     requirement = make_requirement(mixture if table.shares is None else table.shares, rank_rule, pac_confidence)

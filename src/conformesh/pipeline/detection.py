@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 from conformesh.common.array_types import Floats, Ints
 from conformesh.common.notes import note
 from conformesh.common.random_streams import Rng, digest_of, recorded_seed, stream
-from conformesh.engines import Engine, fail_together
+from conformesh.engines import Engine, engine_on, fail_together
 from conformesh.engines.base import Observer
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import SHARES, Alpha, Requirement, check_shares, exact_alpha, make_requirement
@@ -36,7 +36,6 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
 from conformesh.pipeline.networks import as_network, known_devices
 from conformesh.pipeline.p_values import exact_p_values, up
-from conformesh.pipeline.solver import running
 from conformesh.protocols.block import Block, in_rows
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.messages import Protocol
@@ -134,7 +133,7 @@ def detect(
     network = as_network(network, table)
     asked = make_requirement(mixture if table.shares is None else table.shares)
     check_shares(asked, network.ids)
-    with running(engine, network, observer) as host:
+    with engine_on(network, engine, observer) as host:
         seed = host.share(seed)[0]  # every rank has drawn its own
         mine = host.network.local_ids(host.rows)
         tests_here = tested.ordered(host.network, host.rows, "test scores")

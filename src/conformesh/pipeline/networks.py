@@ -21,10 +21,10 @@ def known_devices(network: Any, engine: Any = "simulator") -> tuple[Any, list[Se
     The data may be of all devices, or of those that an engine which exists hosts. A network that only has a name takes
     its devices from the data: then there is nothing to know.
     """
-    if _is_networkx(network):
-        network = Network.from_networkx(network)
     if not isinstance(network, Network):
-        return network, []
+        if not _is_networkx(network):
+            return network, []
+        network = Network.from_networkx(network)
     local_rows = getattr(engine, "rows", None)  # an engine that is only named does not exist yet and hosts nothing
     return network, [network.ids, *([] if local_rows is None else [network.local_ids(local_rows)])]
 

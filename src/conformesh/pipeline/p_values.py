@@ -16,7 +16,7 @@ from conformesh.common.array_types import Floats, Ints
 from conformesh.common.arrays import as_array
 from conformesh.common.names import natural_order, unknown
 from conformesh.common.notes import note
-from conformesh.engines import Engine, fail_together
+from conformesh.engines import Engine, engine_on, fail_together
 from conformesh.engines.base import Observer
 from conformesh.files.input_forms import ColumnRoles
 from conformesh.files.memberships import Memberships
@@ -28,7 +28,7 @@ from conformesh.methods import check_keywords, make_options
 from conformesh.pipeline.networks import as_network, known_devices
 from conformesh.pipeline.problems import DeviceRows, agree, columns_of, named_groups, with_groups
 from conformesh.pipeline.shift import weighting_of
-from conformesh.pipeline.solver import rows_here, running, samples_here
+from conformesh.pipeline.solver import rows_here, samples_here
 from conformesh.protocols.block import Block, in_rows
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.rank_counts import CountQuestion, RankCounts, tally
@@ -122,7 +122,7 @@ def p_values(
     requirement = make_requirement(mixture if table.shares is None else table.shares, rank_rule)
     network = as_network(network, table)
     asked = Guarantee(alphas=(), mixture=Mixture(requirement.mixture), rank_rule=rank_rule, weighting=shift)
-    with running(engine, network, observer) as host:
+    with engine_on(network, engine, observer) as host:
         local, here = table.ordered(host.network, host.rows), host.network.local_ids(host.rows)
         local.check_range(kind, here)
         trials = np.zeros(scores.size, dtype=np.int64)
@@ -206,7 +206,7 @@ def p_values_batch(
     """
     chosen = make_options("e-dcp", options)
     question = np.asarray(trials, dtype=np.int64), _numbers(scores, "test scores")
-    with running(engine, network, observer) as host:
+    with engine_on(network, engine, observer) as host:
         held = None if items is None else in_rows(host.blocks, host.share(rows_here(host, items)))
         return _p_values_on(host, samples_here(host, samples), held, requirement, question, chosen)
 

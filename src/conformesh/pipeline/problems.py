@@ -332,7 +332,12 @@ def columns_of(
     `requirement` has mixture and rank rule; `grouping` says how groups overlap, where they do.
     """
     if not has_parts(guarantee) and guarantee.sides is None and guarantee.loss is None:
-        return _one_column(rows, guarantee, agreed, requirement)
+        # One column of scores that weigh alike. A million devices need no second array: it may be sorted in place.
+        table, n = rows.table, agreed.total
+        assert table.score is not None
+        scores = WeightedScores.from_flat(table.score, table.sizes, names=rows.names, copy=not table.in_place)
+        problems = [Problem((), alpha, 0, level, n) for level, alpha in enumerate(guarantee.alphas)]
+        return Columns((scores,), (agreed.rows,), requirement, guarantee.alphas, problems)
     weights = _Weights(rows, guarantee, agreed)
     strategy = grouping is not None and grouping.rule in ("seq", "regression")
     sides = (None,) if guarantee.sides is None else (LOWER, UPPER)
@@ -368,15 +373,6 @@ def columns_of(
         asked=_asked_levels(guarantee, sides, parts, levels),
         grouping=grouping if strategy else None,
     )
-
-
-def _one_column(rows: DeviceRows, guarantee: Guarantee, agreed: PublicFacts, requirement: Requirement) -> Columns:
-    """Return one column of scores that weigh alike: a million devices need no second array."""
-    table = rows.table
-    assert table.score is not None
-    scores = WeightedScores.from_flat(table.score, table.sizes, names=rows.names, copy=not table.in_place)
-    problems = [Problem((), alpha, 0, level, agreed.total) for level, alpha in enumerate(guarantee.alphas)]
-    return Columns((scores,), (agreed.rows,), requirement, guarantee.alphas, problems)
 
 
 def _by_group(counts: Ints, atoms: Sequence[frozenset[int]]) -> Ints:

@@ -25,7 +25,7 @@ from conformesh.common.arrays import columns_of
 from conformesh.common.names import unknown
 from conformesh.common.notes import note
 from conformesh.common.progress import rounds_on_a_bar
-from conformesh.engines import Engine, fail_together
+from conformesh.engines import Engine, engine_on, fail_together
 from conformesh.engines.base import Observer
 from conformesh.files.input_forms import ColumnRoles, as_frame
 from conformesh.graph.network import Network
@@ -33,7 +33,7 @@ from conformesh.kernels.ranks import Alpha, Requirement, exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords
 from conformesh.pipeline.networks import as_network, known_devices
-from conformesh.pipeline.solver import running, solve_draws
+from conformesh.pipeline.solver import solve_draws
 from conformesh.results.quantiles import Quantiles, as_parts, as_release, quantiles_of, refuse_ends
 from conformesh.table import Table
 
@@ -125,7 +125,7 @@ def quantiles(
     network = as_network(network, table)
     with (
         rounds_on_a_bar(f"quantiles on {network.name}", observer, progress) as watching,
-        running(engine, network, watching) as host,
+        engine_on(network, engine, watching) as host,
     ):
         # `solve_draws` puts the values of all devices into the order of the engine.
         rows = np.arange(network.devices) if len(host.rows) == network.devices else host.rows

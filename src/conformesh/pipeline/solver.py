@@ -8,8 +8,7 @@ once, for comparisons and sweeps.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -288,15 +287,16 @@ def solve(
 ) -> Result:
     """Solve all problems of a guarantee in one run, and return them as one result."""
     from conformesh.common.progress import rounds_on_a_bar
+    from conformesh.engines import engine_on
 
-    started, options = time.perf_counter(), _named_options(run.method, run.chosen_options)
+    started, options = time.perf_counter(), run.chosen_options  # an unknown option is refused before anything else
     if run.faults is not None:
-        refuse_faults(run.method, run.chosen_options, run.faults)
+        refuse_faults(run.method, options, run.faults)
     refuse(guarantee, run, network.devices)
     asked, kept = _requirements(guarantee, run.method, network)
     with (
         rounds_on_a_bar(f"{run.method} on {network.name}", run.observer, run.progress) as observer,
-        running(run.engine, network, observer) as engine,
+        engine_on(network, run.engine, observer) as engine,
     ):
         local = table.ordered(network, engine.rows, "scores" if table.losses is None else "losses")
         rows = DeviceRows(local, network.local_ids(engine.rows))
@@ -313,7 +313,7 @@ def solve(
         answers=(),
         cost=cost,
         method=run.method,
-        options=options,
+        options=_named_options(run.method, options),
         network=network.name,
         device_ids=network.ids,
         score=run.score,
@@ -504,34 +504,6 @@ def _warned(result: Result, strict: bool) -> Result:
     return result
 
 
-@contextmanager
-def running(engine: str | Engine, network: Network, observer: Observer | None = None) -> Iterator[Engine]:
-    """Have an engine ready for this network: the one given, or a new one of that name for as long as it is needed."""
-    from conformesh.engines import ENGINES, make_engine
-
-    if observer is not None and not callable(observer):
-        raise TypeError(
-            f"observer must be a function of round, message and answer, got {type(observer).__name__} {observer!r:.40}"
-        )
-    if not isinstance(engine, str):
-        if not hasattr(engine, "network"):
-            raise TypeError(
-                f"engine must be the name of one ({', '.join(ENGINES)}) or an engine made for this network, got "
-                f"{type(engine).__name__} {str(engine)[:40]!r}"
-            )
-        if observer is not None:
-            raise ValueError("an engine that is made already has its own observer; give the observer to the engine")
-        if engine.network is not network:
-            raise ValueError(f"the engine was made for {engine.network!r}, not for {network!r}; make one for each")
-        with engine.together():
-            yield engine
-        return
-    made = make_engine(engine, network, observer)
-    with made.together():
-        yield made
-    made.close()
-
-
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Many calibrations from one run: every draw and every alpha, with the cost of one of them.
@@ -605,9 +577,10 @@ def solve_draws(
         refuse_faults(method, chosen, wrong)
     kept = requirement_of(method, requirement)
     check_shares(kept, network.ids)
+    from conformesh.engines import engine_on
     from conformesh.engines.base import begin
 
-    with running(engine, network, observer) as host:
+    with engine_on(network, engine, observer) as host:
         mine = samples_here(host, samples)
         sizes = in_rows(host.blocks, host.share(mine.sizes))
         held = None if items is None else in_rows(host.blocks, host.share(rows_here(host, items)))
