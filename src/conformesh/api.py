@@ -26,7 +26,6 @@ from conformesh.guarantee import Guarantee, LossBound, Mixture, Sides
 from conformesh.kernels.ranks import (
     AUTO,
     CHOSEN_MIXTURES,
-    GIVEN,
     Alpha,
     check_alpha,
     check_pac_confidence,
@@ -412,7 +411,7 @@ def _with_shares(guarantee: Guarantee, table: Table) -> Guarantee:
     if table.shares is not None:
         made = make_requirement(table.shares)
         return structs.replace(guarantee, mixture=Mixture(made.mixture, {**(made.shares or {})}))
-    if guarantee.mixture.kind != GIVEN:
+    if guarantee.mixture.shares is None:
         make_requirement(guarantee.mixture.kind)  # says what is allowed
     return guarantee
 

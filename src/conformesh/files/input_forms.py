@@ -86,6 +86,8 @@ class LongFrame:
         each, starts = np.unique(names[self.order], return_index=True)
         self.names = tuple(each.tolist())
         self.sizes = np.diff(np.append(starts, len(names)))
+        if not self.names:
+            raise ValueError("calibration needs at least one device, got a frame without rows")
         note_alike(self.names, "devices")
         if columns.id in self.columns:
             note_duplicates(as_array(frame[columns.id], f"column {columns.id!r}").tolist(), "the frame", names.tolist())
