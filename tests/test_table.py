@@ -25,7 +25,7 @@ from conformesh import (
     scores,
     update,
 )
-from conformesh.lab.comparison import compare, ways_of
+from conformesh.lab.comparison import compare, compared_ways
 from conformesh.scores import losses
 from conformesh.table import Table
 
@@ -83,7 +83,7 @@ def frames():
 @pytest.mark.parametrize("kind", ["polars", "pandas", "structured", "dict"])
 def test_scores_by_name_find_their_device(kind):
     assert local(frames()[kind]) == LOCAL
-    table = compare(frames()[kind], [NETWORK], 0.2, ways_of(["local"]))
+    table = compare(frames()[kind], [NETWORK], 0.2, compared_ways(["local"]))
     assert table.groups[0].runs[0].thresholds == (min(LOCAL), max(LOCAL))
 
 
@@ -212,7 +212,7 @@ def test_networks_by_name_and_from_networkx():
     assert calibrate(flat_table(), "torus").network == "torus 2x2"
     path = nx.relabel_nodes(nx.path_graph(4), dict(enumerate(NAMES)))
     assert update(calibrate(IN_ORDER, NETWORK), BY_NAME, path).threshold == exact
-    assert compare(BY_NAME, ["cycle"], 0.2, ways_of(["fcp"])).devices == 4
+    assert compare(BY_NAME, ["cycle"], 0.2, compared_ways(["fcp"])).devices == 4
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from conformesh.methods import METHODS, check_keywords
 from conformesh.pipeline.networks import as_network, known_devices
 from conformesh.pipeline.shift import weighting_of
 from conformesh.pipeline.solver import MethodRun, solve
-from conformesh.protocols.faults import Faults, as_faults
+from conformesh.protocols.faults import Faults, make_faults
 from conformesh.results.result import Result
 from conformesh.scores import Function, Score, as_score, two_sided
 from conformesh.scores.centres import Centres
@@ -215,7 +215,7 @@ def calibrate(
         ids=ids,
         once=True,
     )
-    run = MethodRun(method, options, kind, engine, as_faults(faults), observer, progress, strict)
+    run = MethodRun(method, options, kind, engine, make_faults(faults), observer, progress, strict)
     if table.groups is not None or group_rule or group_order or group_atoms:
         run = _with_grouping(run, table, group_rule, group_order, group_atoms, rng)
     elif rng is not None:
@@ -324,7 +324,7 @@ def control(
         inputs=None if centres is None else inputs,
         mixture=mixture,
     )
-    run = MethodRun(method, options, None, engine, as_faults(faults), observer, progress, strict)
+    run = MethodRun(method, options, None, engine, make_faults(faults), observer, progress, strict)
     if table.groups is not None or group_rule:
         run = _with_grouping(run, table, group_rule, None, None, None)
     return solve(table, _with_shares(guarantee, table), as_network(network, table), run, bound=bound)

@@ -322,14 +322,14 @@ def test_ties_that_were_held_back_are_counted(stingy):
 
 def forget_what_lies_below(patch):
     """The root takes a window's reply without the count below it."""
-    true = waves.hear_word
+    true = waves.read_instruction
 
     def wrong(data, at, asked, limit):
         at = true(data, at, asked, limit)
         asked.asks[:, COUNTED] = 0
         return at
 
-    patch.setattr(waves, "hear_word", wrong)
+    patch.setattr(waves, "read_instruction", wrong)
 
 
 def drop_ties(patch):

@@ -14,7 +14,7 @@ from conformesh.kernels.replies import BEGIN, BELOW, BOTH, COUNTED, END, EVEN, H
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols import e_dcp, top_k, waves
 from conformesh.protocols.block import Block
-from conformesh.protocols.merged_scores import MergedScores, Runs, ScoreReport
+from conformesh.protocols.merged_scores import MergedScores, ScoreReport, ScoreRuns
 from tests.pipeline import test_risk_control as test_controlling
 
 
@@ -74,10 +74,10 @@ def test_a_window_that_missed_leaves_the_guess_it_came_from(rank, bracket, count
 def test_an_exact_list_of_the_bracket_is_the_answer():
     problem = waves.RankSearch(12, 0, 50)
     out = np.zeros(64, np.uint8)
-    asked = waves.WaveQuestion(np.array([ask(key(1.0), key(2.0), BELOW)]), [0], [waves.Found()])
+    asked = waves.WaveQuestion(np.array([ask(key(1.0), key(2.0), BELOW)]), [0], [waves.FoundScore()])
     end, numbers = root_of(problem)._next(out, 0, asked.asks[0], problem, listed([1.5, 1.7, 1.7, 2.0], 10), False)
     assert numbers == 2  # the score, and by how much its ties exceed the rank
-    assert waves.hear_word(out, 0, asked, 12) == (end, 2)
+    assert waves.read_instruction(out, 0, asked, 12) == (end, 2)
     assert (asked.which, asked.found[0].answer, asked.found[0].counted) == ([], key(1.7), 1)
     assert asked.found[0].bracket == (key(1.35), key(1.85))
 
@@ -143,8 +143,8 @@ def test_a_question_for_a_sketch_says_where_its_points_are_to_be(focused, level)
         at = replies.put(out, at, 0, 1)
         at = replies.put(out, at, focused, 1)
         at = replies.put(out, at, level, 16 * focused)
-    asked = waves.WaveQuestion(np.array([question, question]), [0, 1], [waves.Found(), waves.Found()])
-    assert waves.hear_word(out, 0, asked, 12) == (at, 2 * (numbers + focused))
+    asked = waves.WaveQuestion(np.array([question, question]), [0, 1], [waves.FoundScore(), waves.FoundScore()])
+    assert waves.read_instruction(out, 0, asked, 12) == (at, 2 * (numbers + focused))
     for row in asked.asks:
         assert (row[EVEN], row[replies.LEVEL], row[replies.LIMIT]) == (1 - focused, level, 0)
         assert (row[BEGIN], row[END], row[COUNTED]) == (key(1.0), key(2.0), BELOW)
@@ -190,7 +190,7 @@ def test_replies_reach_the_parent_they_are_for_in_whatever_order_they_come():
     asks = np.array([ask()])
     asks[0, replies.LIMIT] = 9
     nobody = np.empty(0, np.int64)
-    said, _ = tree._replies(asks, np.array([2, 3]), waves.NOTHING, nobody, nobody)
+    said, _ = tree._replies(asks, np.array([2, 3]), waves.NO_PACKETS, nobody, nobody)
     parents, senders = np.array([0, 1]), np.array([2, 3])
     right, numbers = tree._replies(asks, parents, said, parents, senders)
     assert numbers.tolist() == [4, 4]
@@ -204,7 +204,7 @@ def test_replies_reach_the_parent_they_are_for_in_whatever_order_they_come():
 def known(keys, likely, k=3, times=None):
     """What one device knows of a list, device 0 of the network, after it has looked at its own scores."""
     each = np.ones(len(keys), np.int64) if times is None else np.array(times)
-    runs = Runs(np.zeros(len(keys), np.int64), np.array(keys, np.int64), each)
+    runs = ScoreRuns(np.zeros(len(keys), np.int64), np.array(keys, np.int64), each)
     return MergedScores(k, False, np.array([0]), runs, np.array([min(likely, k)]))
 
 
@@ -250,7 +250,7 @@ def test_nothing_is_held_back_that_does_not_count():
     ("mine", "total", "scores", "k", "least"), [(10, 100, 100, 50, 5), (0, 100, 100, 50, 0), (20, 1000, 10, 500, 10)]
 )
 def test_a_device_says_its_share_and_some_more(mine, total, scores, k, least):
-    said = top_k.Wanted(0, False, k).likely(mine, total, scores)
+    said = top_k.WantedList(0, False, k).likely(mine, total, scores)
     assert said == top_k.LIKELY * least + top_k.SPARE * (total // scores)
 
 
@@ -300,7 +300,7 @@ def test_scores_with_weights_are_two_numbers_each():
 def test_the_schedule_follows_from_what_is_asked_and_from_how_much_a_flood_would_be(options, flood, plan):
     block = site_of(n=50 if flood else 2**27)
     n = block.totals
-    found = e_dcp.chosen(block, e_dcp.EDCP(**options), n[:, None] // 2, n)
+    found = e_dcp.choose_schedule(block, e_dcp.EDCP(**options), n[:, None] // 2, n)
     assert (found.schedule, found.over) == plan
     listed = {"window": math.inf, "count": e_dcp.NARROW}.get(plan[0], e_dcp.PACES[options.get("prefer", "balanced")][0])
     assert found.pace.fetched == listed
@@ -328,6 +328,6 @@ def test_what_rounding_took_from_weights_is_added_up_too(spares, lost):
     block = SimpleNamespace(knows_totals=False, rounds_weights=True)
     samples = SimpleNamespace(masses=np.array([[5], [6]]), spares=spares, example_mass=None)
     with pytest.raises(StopIteration) as end:
-        next(e_dcp.weigh_all(block, samples, total))
+        next(e_dcp.sum_weights(block, samples, total))
     totals = end.value.value
     assert (totals[0].tolist(), totals[1].tolist()) == ([11], [lost])

@@ -21,11 +21,18 @@ from conformesh.files.score_files import read_scores
 from conformesh.files.tables import ColumnNames
 from conformesh.graph.network import Network as Graph
 from conformesh.graph.topologies import TOPOLOGIES
-from conformesh.lab.comparison import Comparison, ComparisonRow, fronts, networks_of, ways_of
+from conformesh.lab.comparison import Comparison, ComparisonRow, build_networks, compared_ways, cost_fronts
 from conformesh.lab.comparison import compare as measure
-from conformesh.lab.comparison_plots import PANELS, draw_comparison, draw_front
-from conformesh.lab.comparison_table import NUMBERS, SIZE, answer, cells_of, columns_of, is_starred
-from conformesh.methods import Way
+from conformesh.lab.comparison_plots import MOST_PANELS, draw_comparison, draw_cost_fronts
+from conformesh.lab.comparison_table import (
+    RIGHT_ALIGNED,
+    SIZE_COLUMN,
+    recommendation,
+    rests_on_assumption,
+    table_columns,
+    table_row,
+)
+from conformesh.methods import MethodVariant
 from conformesh.plots.pictures import picture_file
 from conformesh.scores import LAC, RegressionScore, Score
 
@@ -81,7 +88,7 @@ def compare(
     SCORES is what calibrate reads. Every threshold is ranked among all scores, as only a simulation can; the diameter
     of a network is the floor for rounds. The last line says which to use, by what was measured.
     """
-    alpha, ways = guarantee.one_alpha, ways_of(method or None)
+    alpha, ways = guarantee.one_alpha, compared_ways(method or None)
     drawn = picture_file(out, _PICTURE.name) if picture else None
     traded = None if front is None else picture_file(front, _FRONT.name)
     held = read_scores(scores, layout=table)
@@ -104,7 +111,7 @@ def compare(
             with Progress("drawing"):
                 draw_comparison(drawn, found)
         if traded is not None:
-            draw_front(traded, fronts(own, networks[:PANELS], alpha, **asked))
+            draw_cost_fronts(traded, cost_fronts(own, networks[:MOST_PANELS], alpha, **asked))
         if as_json:
             print(json.dumps(_object(found, seed, drawn, traded), allow_nan=False))
         else:
@@ -135,7 +142,7 @@ def _networks(
         NetworkOptions(name).connect(devices, where, seed) for name in chosen if NetworkOptions(name).file is not None
     ]
     names = [name for name in chosen if name in TOPOLOGIES] if chosen else [*TOPOLOGIES]
-    built, skipped = networks_of(names, own[0].ids if own else devices, seed=seed)
+    built, skipped = build_networks(names, own[0].ids if own else devices, seed=seed)
     if not (own or built):
         raise ValueError("; ".join(skipped.values()))
     return own + built, skipped
@@ -152,8 +159,8 @@ def _report(found: Comparison, target: Path | None, traded: Path | None) -> None
         "is too low. numbers, bits: what each device sent. fewest: the least bits or rounds among those that\n"
         "count their rank, assume nothing and need no server.",
     )
-    rows = [[cells_of(run, group) for run in group.runs] for group in found.groups]
-    columns, right = columns_of(found), NUMBERS
+    rows = [[table_row(run, group) for run in group.runs] for group in found.groups]
+    columns, right = table_columns(found), RIGHT_ALIGNED
     widths = [max(map(len, column)) for column in zip(columns, *(row for group in rows for row in group), strict=True)]
     padded = [name.rjust(w) if name in right else name.ljust(w) for name, w in zip(columns, widths, strict=True)]
     for group, cells in zip(found.groups, rows, strict=True):
@@ -168,16 +175,18 @@ def _report(found: Comparison, target: Path | None, traded: Path | None) -> None
     print()
     for topology, reason in found.skipped.items():
         print(f"left out: {reason if reason.startswith(topology) else f'{topology}, {reason}'}")
-    starred = {run.way.method: run.assumption for group in found.groups for run in group.runs if is_starred(run)}
+    starred = {
+        run.way.method: run.assumption for group in found.groups for run in group.runs if rests_on_assumption(run)
+    }
     for method, words in starred.items():
         print(f"* {method}: {words}.")
-    if SIZE not in columns:
+    if SIZE_COLUMN not in columns:
         print("mean set size: give model outputs with --outputs FILE, and what the scores are with --score.")
     if target is not None:
         print(f"picture: {target}")
     if traded is not None:
         print(f"rounds against bits: {traded}")
-    print(f"\nWhich should I use? {answer(found)}")
+    print(f"\nWhich should I use? {recommendation(found)}")
 
 
 def _object(found: Comparison, seed: int, target: Path | None, traded: Path | None) -> dict[str, Any]:
@@ -200,13 +209,13 @@ def _object(found: Comparison, seed: int, target: Path | None, traded: Path | No
             for group in found.groups
         ],
         "skipped": [{"topology": name, "reason": reason} for name, reason in found.skipped.items()],
-        "answer": {**_way(way), "sentence": answer(found)},
+        "answer": {**_way(way), "sentence": recommendation(found)},
         "picture": None if target is None else str(target),
         "front": None if traded is None else str(traded),
     }
 
 
-def _way(way: Way | None) -> dict[str, Any]:
+def _way(way: MethodVariant | None) -> dict[str, Any]:
     return {"method": None, "variant": None} if way is None else {"method": way.method, "variant": way.variant}
 
 

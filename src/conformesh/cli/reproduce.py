@@ -11,12 +11,16 @@ import click
 from conformesh.cli import console, options
 from conformesh.cli.command import RUNNING_PANEL, SOURCE_TYPE, Argument, Option, WholeNumber, command
 from conformesh.common.progress import Progress
-from conformesh.lab.reproduction import EXPERIMENTS, get_experiment
-from conformesh.lab.reproduction.experiment import Experiment
-from conformesh.lab.reproduction.reproduction import Reproduction
-from conformesh.lab.reproduction.reproduction import reproduce as run_all
-from conformesh.lab.reproduction.rows import COMPARED_DRAWS, FULL_DRAWS, SEED, RowRequest
-from conformesh.lab.reproduction.settings import sources_from
+from conformesh.lab.reproduction.experiments import EXPERIMENTS, Experiment, get_experiment
+from conformesh.lab.reproduction.paper_scores import sources_from
+from conformesh.lab.reproduction.reproduction import (
+    COMPARED_DRAWS,
+    DEFAULT_SEED,
+    PAPER_DRAWS,
+    Reproduction,
+    ReproductionRequest,
+)
+from conformesh.lab.reproduction.reproduction import reproduce_experiments as run_all
 
 ALL = "all"
 
@@ -34,7 +38,7 @@ ALL = "all"
     Option("--quick", "A smoke version of everything: two draws, coarse grids, fewer rounds."),
     Option(
         "--draws <int>",
-        f"Draws of calibration data; by default {FULL_DRAWS}, and {COMPARED_DRAWS} where published points are known.",
+        f"Draws of calibration data; by default {PAPER_DRAWS}, and {COMPARED_DRAWS} where published points are known.",
         type=WholeNumber(1),
     ),
     Option(
@@ -43,7 +47,7 @@ ALL = "all"
         type=click.Choice(["logits", "confidences", "both"]),
         default="both",
     ),
-    Option("--seed <int>", "Seed of the draws.", type=WholeNumber(), default=SEED, panel=RUNNING_PANEL),
+    Option("--seed <int>", "Seed of the draws.", type=WholeNumber(), default=DEFAULT_SEED, panel=RUNNING_PANEL),
     options.jobs_option(),
     options.json_option("Print verdicts as JSON."),
     Option("--list", "Say what there is, and stop.", name="listing"),
@@ -78,7 +82,7 @@ def reproduce(
             f"no --data for {' and '.join(invented)}: using synthetic outputs, and saying so in every picture"
         )
     which: Any = ("logits", "confidences") if scores == "both" else (scores,)
-    request = RowRequest(quick, draws, seed, which)
+    request = ReproductionRequest(quick, draws, seed, which)
     with Progress("preparing", unit="points") as bar:
         found = run_all(
             experiments,

@@ -21,7 +21,7 @@ from conformesh.files.labelled import read_labelled
 from conformesh.files.model_outputs import ModelOutputs, read_model_outputs
 from conformesh.files.score_files import RecordedScore
 from conformesh.files.tables import STDIN, ColumnNames
-from conformesh.lab.datasets.partition import PARTITIONS, partition, split_rows
+from conformesh.lab.datasets.partition import PARTITIONS, partition, split_calibration_rows
 from conformesh.lab.datasets.synthetic import synthetic_outputs
 from conformesh.scores import ClassificationScore, RegressionScore, Score
 
@@ -109,7 +109,7 @@ def make(
     rows = _rows(calibration, read.rows)
     if test_out is not None and rows == read.rows:
         raise ValueError(f"--test-out {test_out} has no rows left: give --calibration as a fraction below 1")
-    chosen, others = split_rows(home, rows, seed=number)
+    chosen, others = split_calibration_rows(home, rows, seed=number)
     at, values, truth = [names[k] for k in home[chosen].tolist()], read.scores(chosen), read.truth(chosen)
     kept = {name: [cells[row] for row in chosen.tolist()] for name, cells in read.kept.items()}
     made_by = RecordedScore(measure.name, measure.options())

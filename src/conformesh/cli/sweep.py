@@ -9,9 +9,9 @@ from typing import Any
 from conformesh.cli import console, options
 from conformesh.cli.command import PATH_TYPE, RUNNING_PANEL, Argument, Option, command
 from conformesh.common.quantities import in_bits
-from conformesh.lab.sweeps.config import Config, read_config
+from conformesh.lab.sweeps.config import SweepConfig, read_sweep_config
 from conformesh.lab.sweeps.parallel import BACKENDS
-from conformesh.lab.sweeps.sweep import cells_of, checked_cells, summary
+from conformesh.lab.sweeps.sweep import check_and_lay_out, lay_out_cells, summarise_rows
 from conformesh.lab.sweeps.sweep import sweep as run_all
 
 _SHOWN = 40  # lines of a summary on the screen; the file has all
@@ -36,13 +36,13 @@ def sweep(config: Path, out: Path, dry_run: bool, as_json: bool, jobs: int, back
 
     Writes rows.parquet (a row per network, method, alpha and draw), summary.csv and provenance.json.
     """
-    asked = read_config(config)
+    asked = read_sweep_config(config)
     if dry_run:
-        checked_cells(asked)
+        check_and_lay_out(asked)
         _show_grid(asked)
         return
     rows = run_all(asked, out, jobs=jobs, backend=backend, address=address, progress=True)
-    found = summary(rows)
+    found = summarise_rows(rows)
     if as_json:
         print(found.write_json())
         return
@@ -55,8 +55,8 @@ def sweep(config: Path, out: Path, dry_run: bool, as_json: bool, jobs: int, back
     print(f"{len(rows):,} rows: {out / 'rows.parquet'}")
 
 
-def _show_grid(config: Config) -> None:
-    cells = cells_of(config)
+def _show_grid(config: SweepConfig) -> None:
+    cells = lay_out_cells(config)
     runs = [(p.network, p.method) for p in cells]
     rows = []
     for network in config.networks:

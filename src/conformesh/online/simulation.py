@@ -30,7 +30,7 @@ from conformesh.online.integrators import ACI, Decaying
 from conformesh.online.learners import LEARNERS, Learner
 from conformesh.online.result import OnlineResult, Trail
 from conformesh.pipeline.networks import as_network
-from conformesh.protocols.faults import Faults, as_faults
+from conformesh.protocols.faults import Faults, make_faults
 from conformesh.table import Table
 
 BLOCK = 1024  # steps whose scores are brought into the order of time at once
@@ -118,7 +118,7 @@ def online(
     if there is not None:
         scores = np.where(there, scores, np.nan)
     arrivals = Arrivals.of(scores, late, there)
-    run = _Run(rule, network, as_faults(faults), scores, arrivals, there, np.inf if largest is None else largest)
+    run = _Run(rule, network, make_faults(faults), scores, arrivals, there, np.inf if largest is None else largest)
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint), run.settings())
     return run.through(observer or (lambda done: None), saved, resume)
 

@@ -29,9 +29,9 @@ from conformesh.pipeline.networks import as_network, known_devices
 from conformesh.pipeline.problems import DeviceRows, agree, columns_of, named_groups, with_groups
 from conformesh.pipeline.shift import weighting_of
 from conformesh.pipeline.solver import rows_here, samples_here
-from conformesh.protocols.block import Block, in_rows
+from conformesh.protocols.block import Block, merge_rows
 from conformesh.protocols.e_dcp import EDCP
-from conformesh.protocols.rank_counts import CountQuestion, RankCounts, tally
+from conformesh.protocols.rank_counts import CountQuestion, RankCounts, count_below
 from conformesh.results.certificate import Cost
 from conformesh.results.p_values import PValues
 from conformesh.scores import Function, Score, as_score
@@ -143,7 +143,7 @@ def p_values(
         made = columns_of(rows, guarantee, agreed, requirement, None)
         question, chosen = (trials, scores.ravel()), make_options("e-dcp", options)
         batch = _p_values_on(host, made.scores[0], made.examples, made.requirement, question, chosen)
-    for text in batch.tally.notes:
+    for text in batch.counts.notes:
         note(text)
     return PValues(
         values=batch.values.reshape(scores.shape),
@@ -157,7 +157,7 @@ def p_values(
         exact=batch.exact,
         network=network.name,
         seconds=time.perf_counter() - started,
-        options=batch.tally.facts,
+        options=batch.counts.facts,
     )
 
 
@@ -175,7 +175,7 @@ class _PBatch:
         The largest of the fractions that each float stands for.
     rule
         The rule that was used, of `ranks.RANK_RULES`, or `auto` where each p-value is the smaller of two.
-    tally, cost, sizes
+    counts, cost, sizes
         The counts, what they cost, and how many scores every device held in each trial.
     """
 
@@ -183,7 +183,7 @@ class _PBatch:
     fractions: NDArray[Any]
     exact: dict[float, Fraction]
     rule: str
-    tally: RankCounts
+    counts: RankCounts
     cost: Cost
     sizes: Ints
 
@@ -207,7 +207,7 @@ def p_values_batch(
     chosen = make_options("e-dcp", options)
     question = np.asarray(trials, dtype=np.int64), _numbers(scores, "test scores")
     with engine_on(network, engine, observer) as host:
-        held = None if items is None else in_rows(host.blocks, host.share(rows_here(host, items)))
+        held = None if items is None else merge_rows(host.blocks, host.share(rows_here(host, items)))
         return _p_values_on(host, samples_here(host, samples), held, requirement, question, chosen)
 
 
@@ -226,9 +226,9 @@ def _p_values_on(
     _check_promise(requirement)
     check_shares(requirement, host.network.ids)
     asked, places = CountQuestion.of(*question)
-    sizes = in_rows(host.blocks, host.share(samples.sizes))
+    sizes = merge_rows(host.blocks, host.share(samples.sizes))
     block = Block(host.network, host.rows, sizes, requirement, examples)
-    counted, cost = host.run(tally(block, samples, asked, options))
+    counted, cost = host.run(count_below(block, samples, asked, options))
     fractions, runs = exact_p_values(block, asked, counted)
     floats = np.array([up(p) for p in fractions])
     exact: dict[float, Fraction] = {}

@@ -48,10 +48,10 @@ from conformesh.pipeline.problems import (
     share_counts,
     with_groups,
 )
-from conformesh.protocols.block import Answers, Block, SearchProgress, in_rows
-from conformesh.protocols.faults import Faults, as_faults
+from conformesh.protocols.block import Answers, Block, SearchProgress, merge_rows
+from conformesh.protocols.faults import Faults, make_faults
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.size_agreement import everybodys_counts, on_its_own
+from conformesh.protocols.size_agreement import exchange_counts, run_without_server
 from conformesh.results.certificate import Cost
 from conformesh.results.result import Result
 from conformesh.scores import Score
@@ -351,17 +351,17 @@ def solve_on_device(
     private = get_method(run.method).private
     local_rows, nobody = np.array([row]), np.zeros((network.devices, counts.shape[1]), dtype=np.int64)
     blank = Block(network, local_rows, nobody, progress=progress or SearchProgress(), secrets=secrets)
-    known = nobody if private else (yield from everybodys_counts(blank, counts))
+    known = nobody if private else (yield from exchange_counts(blank, counts))
     agreed = PublicFacts(names, known)
     if guarantee.groups is not None and guarantee.groups.rule:
         run = replace(run, group_rule=guarantee.groups.rule, group_order=guarantee.groups.names)
     guarantee, columns = _columns(rows, guarantee, agreed, run, asked, kept)
     if columns.sizes is None:
-        columns = replace(columns, sizes=((yield from everybodys_counts(blank, columns.scores[0].sizes)),))
+        columns = replace(columns, sizes=((yield from exchange_counts(blank, columns.scores[0].sizes)),))
     block = _block_of(blank, columns, run)
     hidden = hidden_scores(rows, local_rows, agreed, columns, run.seed)
     method = _protocol(block, columns, run, hidden, sealed=False)  # frames are not signed
-    outcome = yield from on_its_own(block, method)
+    outcome = yield from run_without_server(block, method)
     sizes = block.sizes if outcome.sizes is None else outcome.sizes
     outcome, problems = replace(outcome, sizes=sizes), columns.problems
     if hidden:  # a device draws by itself: the draws of others need no agreement
@@ -463,7 +463,7 @@ def _by_group_rule(
     block: Block, columns: Columns, options: Any, hidden: Sequence[NDArray[np.float64]]
 ) -> Protocol[Answers]:
     """Run a rule of overlapping groups, for one side after the other."""
-    from conformesh.protocols.groups import grouped
+    from conformesh.protocols.groups import group_thresholds
 
     assert columns.grouping is not None
     assert columns.sizes is not None
@@ -476,7 +476,7 @@ def _by_group_rule(
             block, sizes=sizes, items=None, asked=None, alphas=tuple(columns.levels[level] for level in own)
         )
         grouping = replace(columns.grouping, hidden=hidden[side] if hidden else None)
-        outcomes.append((yield from grouped(one_side, scores, options, grouping)))
+        outcomes.append((yield from group_thresholds(one_side, scores, options, grouping)))
         levels.append(own)
     if len(outcomes) == 1:
         return outcomes[0]
@@ -573,7 +573,7 @@ def solve_draws(
     if not levels:
         raise ValueError("calibration needs at least one alpha, got none")
     entry, chosen = get_method(method), make_options(method, options)
-    if (wrong := as_faults(faults)) is not None:
+    if (wrong := make_faults(faults)) is not None:
         refuse_faults(method, chosen, wrong)
     kept = requirement_of(method, requirement)
     check_shares(kept, network.ids)
@@ -582,8 +582,8 @@ def solve_draws(
 
     with engine_on(network, engine, observer) as host:
         mine = samples_here(host, samples)
-        sizes = in_rows(host.blocks, host.share(mine.sizes))
-        held = None if items is None else in_rows(host.blocks, host.share(rows_here(host, items)))
+        sizes = merge_rows(host.blocks, host.share(mine.sizes))
+        held = None if items is None else merge_rows(host.blocks, host.share(rows_here(host, items)))
         block = Block(network, host.rows, sizes, kept, held, levels)
         begin(host.observer, block, method, wrong)
         runs = 1 if joint else samples.trials * (len(levels) if entry.execution.per_alpha else 1)

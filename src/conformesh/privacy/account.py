@@ -24,7 +24,7 @@ Unreadable  a device whose file cannot be read does not know what its records ha
             so that they lose nothing more, and with the counts of an empty account, and only its operator is told.
 Unit        with whole devices as unit, a device has records in many epochs, and their releases add up for it: over m
             epochs it loses up to m times as much.
-Size        counts are kept of the last `KEPT` epochs, releases of those of the window. Older epochs are used up.
+Size        counts are kept of the last `EPOCHS_KEPT` epochs, releases of those of the window. Older epochs are used up.
 
 Exact runs have rules of their own. A sum over everybody hides a device among the others. Two sums over different
 devices, or over other scores, do not: their difference is about those who differ. So a device takes part in another
@@ -52,12 +52,14 @@ from conformesh.files.json_numbers import from_json, to_json
 from conformesh.files.schemas import checked
 from conformesh.privacy.histogram import Release
 
-FILE = "privacy.json"
+ACCOUNT_FILE = "privacy.json"
 _FORMAT: Final = "conformesh-privacy/2"
-EXACT = 2**16 - 1  # releases of an epoch of which an exact run was made: more than any budget, and fits into a claim
-_MOST_RELEASES = EXACT - 1  # of one epoch
+EXACT_RUN = (
+    2**16 - 1
+)  # releases of an epoch of which an exact run was made: more than any budget, and fits into a claim
+_MOST_RELEASES = EXACT_RUN - 1  # of one epoch
 # Epochs of which counts are kept: 20 years of weeks, or 40 days of hours; 200 kB of JSON at most
-KEPT = 1000
+EPOCHS_KEPT = 1000
 MOST_ROSTERS = 100  # different ones of exact runs: a mesh that changes more often needs epsilon
 _DIGEST = 16  # bytes that name a release: nobody finds two with the same name, or another one with a given name
 _HEAD, _ENTRY = struct.Struct("<Q"), struct.Struct(f"<H{_DIGEST}s")
@@ -65,7 +67,7 @@ _NOTHING = bytes(_DIGEST)  # the name of no release
 
 _MOST_EPOCHS = 2**53  # no epoch has a higher number: JSON numbers are exact up to here
 
-_Count = Annotated[int, Meta(ge=0, le=EXACT)]
+_Count = Annotated[int, Meta(ge=0, le=EXACT_RUN)]
 _Number = Annotated[int, Meta(ge=1, lt=_MOST_EPOCHS)]
 
 
@@ -81,7 +83,7 @@ class _EpochRecord(Struct, forbid_unknown_fields=True):
     Attributes
     ----------
     releases
-        How often; `EXACT` where others claim an exact run of which this account does not know.
+        How often; `EXACT_RUN` where others claim an exact run of which this account does not know.
     context, devices
         The digest that names the last attempt that was charged, and how many devices took part in it.
     plan, release
@@ -132,7 +134,7 @@ class AccountFields(Struct, forbid_unknown_fields=True):
     def releases(self, epoch: int) -> int:
         """Return how often an epoch was released."""
         if epoch <= self.exact_until:
-            return EXACT
+            return EXACT_RUN
         record = self.record(epoch)
         return 0 if record is None else record.releases
 
@@ -216,7 +218,7 @@ class Account:
         heard = [_Claim.of(one, self.window) for one in claims]
         epoch = _largest((one.epoch for one in heard), coalition)
         if self.most_ahead is not None and epoch > self.epoch + self.most_ahead:
-            # An epoch far ahead would use up all before it (`KEPT`). The clock does not depend on the scores.
+            # An epoch far ahead would use up all before it (`EPOCHS_KEPT`). The clock does not depend on the scores.
             raise PrivacyRefused(
                 f"the others release epoch {epoch}, and by the clock of this device {self.epoch} has closed last; set "
                 "the clocks"
@@ -275,7 +277,7 @@ class Account:
     def released(self, epoch: int) -> int | None:
         """Return how often an epoch was released; None if it was counted without noise."""
         count = self._fields.releases(epoch)
-        return None if count == EXACT else count
+        return None if count == EXACT_RUN else count
 
     def refusal(self) -> str:
         """Return why this device would refuse a run with noise now, by its own account; empty where it would not."""
@@ -289,12 +291,14 @@ class Account:
         fields, later = self._fields, "run again when the next epoch has closed"
         if epoch < 1:
             raise PrivacyRefused(f"no epoch has closed yet; {later}")
-        if fields.releases(epoch) == EXACT:
+        if fields.releases(epoch) == EXACT_RUN:
             raise PrivacyRefused(
                 f"epoch {epoch} was counted without noise, after which no epsilon protects it; {later}"
             )
         if epoch <= fields.used_up:
-            raise PrivacyRefused(f"epoch {epoch} is {KEPT} epochs old or older, and is never released again; {later}")
+            raise PrivacyRefused(
+                f"epoch {epoch} is {EPOCHS_KEPT} epochs old or older, and is never released again; {later}"
+            )
         if (count := fields.releases(epoch)) >= self.allowed:
             raise PrivacyRefused(
                 f"epoch {epoch} was released {pluralize(count, 'time')}, and the option releases allows "
@@ -309,7 +313,7 @@ class Account:
                 "the scores of this device have changed since an exact private run, and the difference of two sums "
                 f"would tell how; {instead}"
             )
-        for atom in atoms([*(one.devices for one in before), run.devices]):
+        for atom in roster_atoms([*(one.devices for one in before), run.devices]):
             if len(atom) < hidden:
                 raise PrivacyRefused(
                     f"sums over the devices of this run and of earlier ones would together tell that of "
@@ -329,7 +333,7 @@ class Account:
         for name, value in changes.items():
             setattr(record, name, value)
         newest = fields.epochs[-1].epoch
-        fields.used_up = max(fields.used_up, newest - KEPT)
+        fields.used_up = max(fields.used_up, newest - EPOCHS_KEPT)
         fields.epochs = [one for one in fields.epochs if one.epoch > fields.used_up]
         for one in fields.epochs:
             if one.epoch < newest - self.window:  # by one epoch more than a window: the next run may be one behind
@@ -377,7 +381,7 @@ def _largest(numbers: Iterable[int], coalition: int) -> int:
     return ordered[coalition] if coalition < len(ordered) else 0
 
 
-def atoms(rosters: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
+def roster_atoms(rosters: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
     """Return the sets of devices that were in the same of these rosters.
 
     >>> atoms([["a", "b", "c"], ["a", "b"]])

@@ -4,7 +4,7 @@ linear   from LO to HI in equal steps
 powers   as a float has it: equal steps between powers of two, of both signs; or from LO to HI, both above 0
 logit    for scores from 0 to 1: odds by powers of two, so that .997 and .998 are about as far apart as .5 and .54. The
          exponent is 17 (u + u^3)/2 for equal steps of u from -1 to 1: twice as fine near .5, where thresholds of
-         cautious models lie, as an exponent of 17 u, and coarser towards 0 and 1. The last point is `TOP`
+         cautious models lie, as an exponent of 17 u, and coarser towards 0 and 1. The last point is `LOGIT_TOP`
 
 Points are made by sums, products, quotients and powers of two alone, which are the same bits on every machine.
 """
@@ -20,7 +20,7 @@ from conformesh.common.array_types import Floats
 
 GridName = Literal["auto", "linear", "powers", "logit"]
 _OCTAVES = 16  # of a grid without a range: from 2 to the power of -16 up to 2 to the power of 16
-TOP = 1 + 2.0**-16  # of a logit grid: sums of probabilities, rounded, are sometimes a little above 1
+LOGIT_TOP = 1 + 2.0**-16  # of a logit grid: sums of probabilities, rounded, are sometimes a little above 1
 _ODDS = 17  # of a logit grid: the smallest odds are 2 to the power of -17, the largest 2 to that of 17
 
 
@@ -29,7 +29,7 @@ def grid_points(name: GridName, count: int, ends: tuple[float, float] | None = N
 
     >>> grid_points("linear", 4, (0.0, 2.0)).tolist()
     [0.5, 1.0, 1.5, 2.0]
-    >>> grid_points("logit", 5).tolist()[-1] == TOP
+    >>> grid_points("logit", 5).tolist()[-1] == LOGIT_TOP
     True
     """
     if name == "linear":
@@ -42,7 +42,7 @@ def grid_points(name: GridName, count: int, ends: tuple[float, float] | None = N
         # CIFAR-100 at four temperatures and on eight drawn distributions, at levels .9 and .98.
         odds = _powers_of_two(_ODDS * ((u + u * u * u) / 2.0))
         points = odds / (1.0 + odds)
-        points[-1] = TOP
+        points[-1] = LOGIT_TOP
     elif ends is not None:
         points = _powers(_octave(ends[0]), _octave(ends[1]), count)
         points[-1] = ends[1]

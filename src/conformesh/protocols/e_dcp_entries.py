@@ -35,18 +35,18 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Ints
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.kernels.ranks import Demand
-from conformesh.kernels.varints import read_at, written
+from conformesh.kernels.varints import decode_varints_at, encode_varints
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.protocols.block import Answers, Block, signed
-from conformesh.protocols.messages import Gather, Gathered, Gathering, Packets
+from conformesh.protocols.block import Answers, Block, with_guarantee
+from conformesh.protocols.messages import Gather, GatheredStrings, GatheringProtocol, Packets
 from conformesh.results.certificate import Certificate, too_few
 
-POINTS = 8  # order statistics of a device, for each level
+ENTRY_POINTS = 8  # order statistics of a device, for each level
 _NEAR = 1.8  # most of them lie within so many standard deviations of the level, as that of independent scores varies
 _FAR = 4.0  # and one so many times as far from the end as the level: devices need not be alike
 _MOST_HELD = 2**40  # scores of one device; sums over all of them stay far below 2^63
 _FLOAT = struct.Struct("<d")
-REMEMBERED = 4096  # entries, of which a device without rounds reads the same again and again
+ENTRIES_REMEMBERED = 4096  # entries, of which a device without rounds reads the same again and again
 _NOTHING = -(2**63)  # below the key of every float
 
 
@@ -65,21 +65,21 @@ class _DeviceSketch(NamedTuple):
 _Row = tuple[_DeviceSketch, ...]  # of one device, by trial
 
 
-def by_entries(
+def search_by_entries(
     block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], points: int | None
-) -> Gathering[Answers]:
+) -> GatheringProtocol[Answers]:
     """Find the exact threshold of every trial and level, or the best that is certain of those who were heard."""
     if block.requirement.loss_unit or block.requirement.is_weighted or samples.weights is not None:
         raise ValueError("without rounds e-dcp counts every score alike, and these have weights of their own")
-    sketch = _Sketch(alphas, points or POINTS, block.trials)
-    first: Gathered = yield Gather(sketch.packets(samples), sketch.check)
+    sketch = _Sketch(alphas, points or ENTRY_POINTS, block.trials)
+    first: GatheredStrings = yield Gather(sketch.packets(samples), sketch.check)
     known = [sketch.read(first.packets[row]) if first.heard[row] else None for row in range(block.devices)]
     if not first.complete:
         return _as_heard(block, alphas, _with_own(block, samples, known), first.heard)
     everybody = _Table(block, alphas, known)
     windows = everybody.windows()
     refined = partial(_row_refined, known=tuple(known), windows=windows)
-    second: Gathered = yield Gather(_window_packets(samples, windows), refined)
+    second: GatheredStrings = yield Gather(_window_packets(samples, windows), refined)
     for row in np.flatnonzero(second.heard).tolist():
         known[row] = refined(second.packets[row], row)
     everybody = _Table(block, alphas, known if second.complete else _with_own(block, samples, known))
@@ -114,12 +114,12 @@ class _Sketch:
         strings = []
         for device in range(samples.devices):
             own = [samples.segment(device, t) for t in range(self.trials)]
-            head = written(np.array([len(values) for values in own])).tobytes()
+            head = encode_varints(np.array([len(values) for values in own])).tobytes()
             told = [values[self.ranks(len(values)) - 1].astype("<f8").tobytes() for values in own]
             strings.append(head + b"".join(told))
         return Packets.of(strings)
 
-    @lru_cache(maxsize=REMEMBERED)  # noqa: B019 - sketches are small, and alike for all devices
+    @lru_cache(maxsize=ENTRIES_REMEMBERED)  # noqa: B019 - sketches are small, and alike for all devices
     def read(self, entry: bytes) -> _Row:
         """Return what an entry says of each trial; `ValueError` if nobody could say it."""
         data = np.frombuffer(entry, dtype=np.uint8)
@@ -145,7 +145,7 @@ def _known(values: NDArray[np.float64], ranks: Ints, size: int) -> _DeviceSketch
 
 
 def _number(data: NDArray[np.uint8], at: int) -> tuple[int, int]:
-    numbers, behind = read_at(data, np.array([at]), np.array([len(data)]))
+    numbers, behind = decode_varints_at(data, np.array([at]), np.array([len(data)]))
     if numbers[0] > _MOST_HELD:
         raise ValueError(f"{numbers[0]:,} scores, which nobody holds")
     return int(numbers[0]), int(behind[0])
@@ -190,7 +190,7 @@ def _window_packets(samples: WeightedScores, windows: Sequence[_Window]) -> Pack
             below, upto = np.searchsorted(keys, [window.low, window.high], side="right").tolist()
             numbers += [below, upto - below]
             told.append(values[below:upto].astype("<f8").tobytes())
-        strings.append(written(np.array(numbers, dtype=np.int64)).tobytes() + b"".join(told))
+        strings.append(encode_varints(np.array(numbers, dtype=np.int64)).tobytes() + b"".join(told))
     return Packets.of(strings)
 
 
@@ -341,7 +341,7 @@ class _Table:
     ) -> Certificate:
         demand = self.demands[t]
         told = structs.replace(certificate, heard=heard, weight=None if demand.weights is None else total)
-        return signed(told, demand, self.block.requirement, t, level, alpha)
+        return with_guarantee(told, demand, self.block.requirement, t, level, alpha)
 
 
 def _summed(keys: Sequence[Ints], counts: Sequence[Ints], weights: Ints) -> tuple[Ints, Ints]:

@@ -4,7 +4,8 @@ r"""Quantile regression over groups from counts: thresholds that add up over gro
 the largest optimal fit. The threshold of atom a is :math:`T(a) = \max_h L_{C-h+(a,\infty)}(a)`: one score h is hidden,
 a new one at a stands at infinity. Which score of atom b is hidden does not matter, but for its side of the fit: below
 it or not. So there are at most two problems for each pair (a, b), which `kernels.group_fit` solves. With more than
-`MANY` atoms only one score of each device is hidden, which it drew at random: coverage also averages over this draw.
+`MOST_ATOMS_HIDDEN` atoms only one score of each device is hidden, which it drew at random: coverage also averages
+over this draw.
 
 1. Add up the scores of every atom; agree on the smallest and the largest of all.
 2. An atom's line falls into cells, of which is known how many scores they hold. The scores of a cell are taken as
@@ -32,18 +33,18 @@ import numpy as np
 from conformesh.common.array_types import Bools, Floats, Ints
 from conformesh.kernels.group_fit import Bends, Vertices, first_vertex, improved, leaning
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.protocols.aggregate import Total
+from conformesh.protocols.aggregate import NetworkSum
 from conformesh.protocols.block import Answers, Block
-from conformesh.protocols.consensus import largest
+from conformesh.protocols.consensus import agreed_maximum
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.quantiser import agree_on_ends
 from conformesh.results.certificate import Certificate
 
-MANY = 50  # atoms, above which not every score is hidden in turn
+MOST_ATOMS_HIDDEN = 50  # atoms, above which not every score is hidden in turn
 _FEW = 3  # scores of a cell that are named rather than counted
 _LONG = 8  # splits by value after which ends are named
 _SPREAD = 4  # values that stand for the scores of a cell
-CHUNK = 2_000_000  # entries of all tableaus at once
+ENTRIES_AT_ONCE = 2_000_000  # entries of all tableaus at once
 _GOLDEN = 0.6180339887498949
 _FINEST = 1e13  # of slopes: whole numbers over small determinants are told apart in float64
 
@@ -77,14 +78,14 @@ class ScoreInterval:
 
 
 @dataclass(eq=False)
-class Book:
+class ScoreCells:
     """What everybody knows of the scores: for each atom its cells in ascending order; `trials` are those of atoms."""
 
     cells: list[list[ScoreInterval]]
     trials: Ints
 
     @classmethod
-    def of(cls, counts: Ints, low: float, high: float, trials: Ints) -> Book:
+    def of(cls, counts: Ints, low: float, high: float, trials: Ints) -> ScoreCells:
         """Begin with one cell for each atom that has scores, from the smallest score of all to the largest."""
         return cls(
             [[ScoreInterval(low, high, count, tight=False)] if count else [] for count in counts.tolist()], trials
@@ -207,14 +208,14 @@ class _Hidden:
     ends: Floats
 
     @classmethod
-    def anywhere(cls, book: Book) -> _Hidden:
+    def anywhere(cls, book: ScoreCells) -> _Hidden:
         """Hide every score in turn; a cell that is open is on one side of every fit, or it will be split."""
         ends = [(own[0].high, own[-1].low) if own else (np.inf, -np.inf) for own in book.cells]
         return cls(np.array([atom for atom, own in enumerate(book.cells) if own], dtype=np.int64), np.array(ends).T)
 
 
 def _fits_for(
-    book: Book, members: Bools, level: PinballLevel, hidden: _Hidden | None
+    book: ScoreCells, members: Bools, level: PinballLevel, hidden: _Hidden | None
 ) -> Iterator[tuple[Floats, Floats, Ints]]:
     """Fit all problems, some at a time: their values (problems, atoms), the value for the new point, and its atom.
 
@@ -232,7 +233,7 @@ def _fits_for(
     if hidden is None:
         return
     slack = 1e-9 * float(np.ptp(true.at[np.isfinite(true.at)]))
-    size = max(CHUNK // (atoms * base.basis.shape[1] * len(hidden.atoms)), 1)
+    size = max(ENTRIES_AT_ONCE // (atoms * base.basis.shape[1] * len(hidden.atoms)), 1)
     for begin in range(0, atoms, size):
         new = np.repeat(every[begin : begin + size], len(hidden.atoms))
         gone = np.tile(hidden.atoms, len(new) // len(hidden.atoms))
@@ -308,8 +309,8 @@ def _own(at: Vertices, bends: Bends, atoms: Ints) -> Floats:
     return np.where(at.bounded, np.where(inside & (row.max(axis=1) == 1), value, value + error), np.inf)
 
 
-def regressed(
-    block: Block, samples: WeightedScores, members: Bools, hidden: Floats | None, total: Total
+def fit_group_thresholds(
+    block: Block, samples: WeightedScores, members: Bools, hidden: Floats | None, total: NetworkSum
 ) -> Protocol[Answers]:
     """Find the threshold of every atom and level; `hidden` (devices here, atoms) has one score of each device here."""
     if any(demand.weights is not None for demand in block.demands):
@@ -323,11 +324,11 @@ def regressed(
     low, high = ends[:, 0].tolist()
     if not (np.isfinite(low) and np.isfinite(high)):
         raise ValueError("group_rule='regression' adds scores up, so they must be finite, got inf; use 'seq'")
-    fitted = spanned(members, counts > 0)
-    run = _Run(block, samples, members[:, fitted], Book.of(counts[fitted], low, high, fitted), total)
+    fitted = determined_atoms(members, counts > 0)
+    run = _Run(block, samples, members[:, fitted], ScoreCells.of(counts[fitted], low, high, fitted), total)
     levels = [PinballLevel.of(alpha, int(counts.sum())) for alpha in block.alphas]
     _, reach = yield from run.settle(levels, None)  # most is settled by the few fits without a hidden score
-    if hidden is None or (counts > 0).sum() <= MANY:
+    if hidden is None or (counts > 0).sum() <= MOST_ATOMS_HIDDEN:
         inner, _ = yield from run.settle(levels, lambda level: _Hidden.anywhere(run.book))
     else:
         drawn = yield from _drawn(block, hidden[:, fitted], reach, total)
@@ -341,7 +342,7 @@ def regressed(
     return Answers(everywhere, certificates, facts={"exchanges": str(run.exchanges)})
 
 
-def _drawn(block: Block, hidden: Floats, reach: Floats, total: Total) -> Protocol[list[_Hidden]]:
+def _drawn(block: Block, hidden: Floats, reach: Floats, total: NetworkSum) -> Protocol[list[_Hidden]]:
     """Learn in which atoms drawn scores lie, and whether all of an atom lie below all fits, or above them.
 
     `reach` (levels, 2, atoms) are the smallest and the largest fit without a hidden score.
@@ -369,8 +370,8 @@ class _Run:
     block: Block
     samples: WeightedScores
     members: Bools
-    book: Book
-    total: Total
+    book: ScoreCells
+    total: NetworkSum
     exchanges: int = 0
 
     def settle(
@@ -399,7 +400,7 @@ class _Run:
             self.exchanges += 1
 
 
-def spanned(members: Bools, held: Bools) -> Ints:
+def determined_atoms(members: Bools, held: Bools) -> Ints:
     """Return the atoms that have scores, or whose fit follows from those that have; `members` is (groups, atoms)."""
     known = members[:, held].astype(np.float64)
     rank = np.linalg.matrix_rank(known)
@@ -408,7 +409,7 @@ def spanned(members: Bools, held: Bools) -> Ints:
 
 
 def _refined(
-    block: Block, samples: WeightedScores, book: Book, hits: set[tuple[int, int]], total: Total
+    block: Block, samples: WeightedScores, book: ScoreCells, hits: set[tuple[int, int]], total: NetworkSum
 ) -> Protocol[None]:
     """Split every cell that was hit: by counts, or by naming its ends where few scores are left or counts do not."""
     named = sorted((atom, index) for atom, index in hits if book.cells[atom][index].wants_names)
@@ -427,7 +428,9 @@ def _refined(
         cells[:] = _resolved([part for i, cell in enumerate(cells) for part in parts.get((atom, i), [cell])])
 
 
-def _agreed_counts(block: Block, samples: WeightedScores, trials: Ints, asked: Floats, total: Total) -> Protocol[Ints]:
+def _agreed_counts(
+    block: Block, samples: WeightedScores, trials: Ints, asked: Floats, total: NetworkSum
+) -> Protocol[Ints]:
     """Count the scores of atoms at or below thresholds that every device has worked out for itself.
 
     One more number tells whether all of them have worked out the same.
@@ -442,12 +445,12 @@ def _agreed_counts(block: Block, samples: WeightedScores, trials: Ints, asked: F
 
 
 def _name_ends(
-    block: Block, samples: WeightedScores, book: Book, named: list[tuple[int, ScoreInterval]]
+    block: Block, samples: WeightedScores, book: ScoreCells, named: list[tuple[int, ScoreInterval]]
 ) -> Protocol[None]:
     """Draw cells in to the smallest and the largest score that they hold."""
     lows = np.array([np.nextafter(cell.low, -np.inf) for _, cell in named])
     highs = np.array([cell.high for _, cell in named])
     low, high = samples.inside(book.trials[[atom for atom, _ in named]], lows, highs)
-    ends = (yield from largest(np.stack([-low, high], axis=1), block))[0]
+    ends = (yield from agreed_maximum(np.stack([-low, high], axis=1), block))[0]
     for (_, cell), first, last in zip(named, (-ends[0]).tolist(), ends[1].tolist(), strict=True):
         cell.low, cell.high, cell.tight = first, last, True

@@ -33,9 +33,9 @@ from conformesh.files.memberships import EVERYONE, Atom, name_of
 from conformesh.kernels.keys import from_keys
 from conformesh.kernels.ranks import AUTO, GROUP_RULES
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.protocols.aggregate import Total
+from conformesh.protocols.aggregate import NetworkSum
 from conformesh.protocols.block import Answers, Block
-from conformesh.protocols.e_dcp import EDCP, best_width, in_rounds, search, with_exact_sums
+from conformesh.protocols.e_dcp import EDCP, best_stage_width, e_dcp_in_rounds, search_by_counts, with_exact_sums
 from conformesh.protocols.messages import Protocol
 from conformesh.results.certificate import Certificate
 
@@ -106,9 +106,9 @@ class Grouping:
     @property
     def hides_drawn_scores(self) -> bool:
         """Whether `regression` hides one drawn score of each device: there are too many atoms to hide all in turn."""
-        from conformesh.protocols.group_regression import MANY
+        from conformesh.protocols.group_regression import MOST_ATOMS_HIDDEN
 
-        return self.rule == "regression" and len(self.atoms) > MANY
+        return self.rule == "regression" and len(self.atoms) > MOST_ATOMS_HIDDEN
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ class Grouping:
         return tuple(map(name_of, self.atoms)) if self.by_atoms else self.order
 
 
-def grouped(block: Block, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Answers]:
+def group_thresholds(block: Block, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Answers]:
     """Run a rule on scores by atom; thresholds and certificates are those of `Grouping.parts`.
 
     The promise of the block is that of parts of what devices hold; how many examples these hold follows from the sizes,
@@ -142,26 +142,28 @@ def grouped(block: Block, samples: WeightedScores, options: EDCP, grouping: Grou
 
 def _by_atoms(block: Block, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Answers]:
     """Search every atom's own swap rank."""
-    return (yield from in_rounds(block, samples, options))
+    return (yield from e_dcp_in_rounds(block, samples, options))
 
 
 def _by_max(block: Block, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Answers]:
     """Search every group's own swap rank."""
     merged = _merged(samples, [np.flatnonzero(row) for row in grouping.members])
-    return (yield from in_rounds(_with_trials(block, merged, grouping), merged, options))
+    return (yield from e_dcp_in_rounds(_with_trials(block, merged, grouping), merged, options))
 
 
 def _by_seq(block: Block, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Answers]:
     """Go through the groups in their order; those that do not overlap are searched together."""
-    width = options.width or best_width(block, options.aggregate, options.prefer)
+    width = options.width or best_stage_width(block, options.aggregate, options.prefer)
 
-    def attempt(total: Total) -> Protocol[Answers]:
+    def attempt(total: NetworkSum) -> Protocol[Answers]:
         return (yield from _sequence(block, samples, grouping, total, width))
 
     return (yield from with_exact_sums(block, options.aggregate, options.prefer, width, attempt))
 
 
-def _sequence(block: Block, samples: WeightedScores, grouping: Grouping, total: Total, width: int) -> Protocol[Answers]:
+def _sequence(
+    block: Block, samples: WeightedScores, grouping: Grouping, total: NetworkSum, width: int
+) -> Protocol[Answers]:
     """Find theta_hi and theta_lo of one batch of groups after the other."""
     groups, levels = len(grouping.order), len(block.alphas)
     masses, spares = yield from _group_masses(samples, grouping, total)
@@ -190,7 +192,7 @@ def _sequence(block: Block, samples: WeightedScores, grouping: Grouping, total: 
             items=None if block.items is None else np.repeat(block.items[:, :1], len(problems), axis=1),
             alphas=block.alphas[:1],
         )
-        brackets = yield from search(here, rest, ranks[:, None], left, total, width)
+        brackets = yield from search_by_counts(here, rest, ranks[:, None], left, total, width)
         theta = np.where(ranks > left, np.inf, np.where(ranks <= 0, -np.inf, from_keys(brackets.high)))
         reached = np.where(ranks <= 0, done, done + brackets.at_high)
         for at, (side, g, level) in enumerate(problems):
@@ -207,7 +209,7 @@ def _sequence(block: Block, samples: WeightedScores, grouping: Grouping, total: 
     return Answers(thresholds, certificates, facts={"stage_width": str(width)})
 
 
-def _group_masses(samples: WeightedScores, grouping: Grouping, total: Total) -> Protocol[tuple[Ints, Ints]]:
+def _group_masses(samples: WeightedScores, grouping: Grouping, total: NetworkSum) -> Protocol[tuple[Ints, Ints]]:
     """Add up what the scores of every group weigh, and how much more they might have weighed before rounding."""
     mine = samples.masses @ grouping.members.T
     if samples.spares is None:
@@ -285,12 +287,12 @@ def _beside(pieces: Sequence[_Piece]) -> WeightedScores:
 
 def _by_regression(block: Block, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Answers]:
     """Fit quantile regressions on counts."""
-    from conformesh.protocols.group_regression import regressed
+    from conformesh.protocols.group_regression import fit_group_thresholds
 
-    def attempt(total: Total) -> Protocol[Answers]:
-        return (yield from regressed(block, samples, grouping.members, grouping.hidden, total))
+    def attempt(total: NetworkSum) -> Protocol[Answers]:
+        return (yield from fit_group_thresholds(block, samples, grouping.members, grouping.hidden, total))
 
-    width = options.width or best_width(block, options.aggregate, options.prefer)
+    width = options.width or best_stage_width(block, options.aggregate, options.prefer)
     return (yield from with_exact_sums(block, options.aggregate, options.prefer, width, attempt))
 
 

@@ -27,17 +27,17 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Floats, Ints
 from conformesh.graph.weights import WEIGHTS, Weights
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.protocols.averaging_schemes import WAYS, Gossip
+from conformesh.protocols.averaging_schemes import AVERAGING_SCHEMES, GossipScheme
 from conformesh.protocols.block import Answers, Block
-from conformesh.protocols.h_dcp_projection import projected
+from conformesh.protocols.h_dcp_projection import h_dcp_by_projection
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import check_choice, option
-from conformesh.protocols.quantiser import Quantiser, agree_on_edges, check_quantiser, crowding
-from conformesh.protocols.spectrum_estimation import check_weights, mixing_weights
-from conformesh.protocols.wire_format import Wire
+from conformesh.protocols.quantiser import Quantiser, agree_on_edges, check_quantiser, crowding_note
+from conformesh.protocols.spectrum_estimation import agree_on_weights, check_weights
+from conformesh.protocols.wire_format import WireFormat
 from conformesh.results.certificate import Certificate, too_few
 
-AUTO_ROUNDS = 10_000  # beyond this the library does not go on its own accord
+MOST_AUTO_ROUNDS = 10_000  # beyond this the library does not go on its own accord
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class HDCP:
     consensus: str = option(
         "gossip",
         "how histograms are averaged: as in the paper, accelerated, in rounds that end, or whatever gets lost",
-        lambda: WAYS,
+        lambda: AVERAGING_SCHEMES,
     )
     bound: Literal["cumulative", "row", "paper"] = option(
         "cumulative",
@@ -68,14 +68,16 @@ class HDCP:
         if self.rounds is not None and self.rounds < 0:
             raise ValueError(f"rounds must be at least 0, got {self.rounds}")
         check_choice("bound", self.bound, ("cumulative", "row", "paper"))
-        check_choice("consensus", self.consensus, WAYS)
-        if not WAYS[self.consensus].as_printed and (self.bound == "paper" or self.wire != 64 or self.eta != 1):
+        check_choice("consensus", self.consensus, AVERAGING_SCHEMES)
+        if not AVERAGING_SCHEMES[self.consensus].as_printed and (
+            self.bound == "paper" or self.wire != 64 or self.eta != 1
+        ):
             raise ValueError(
                 f"consensus={self.consensus!r} goes with 64 bits on the wire, eta=1 and a bound of its own (cumulative "
                 "or row): the paper's bound, eta and the bound for rounded messages are for gossip"
             )
         usual = isinstance(self.weights, str) and self.weights == type(self).weights and self.spectrum == "map"
-        if WAYS[self.consensus].tracked and not usual:
+        if AVERAGING_SCHEMES[self.consensus].tracked and not usual:
             raise ValueError(
                 f"consensus={self.consensus!r} knows no consensus matrix and no spectrum: every device tracks weights "
                 "of its own; leave weights and spectrum out"
@@ -88,11 +90,11 @@ class HDCP:
 
 def h_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: HDCP) -> Protocol[Answers]:
     """Run [Wen2025] Algorithm 2, Eq. (20), Eq. (21), and read thresholds off every device's view of the histogram."""
-    if WAYS[options.consensus].tracked:
-        return (yield from projected(block, samples, alphas, options))
-    wire = Wire(options.wire)
-    weights = yield from mixing_weights(block, options.weights, options.spectrum)
-    way = WAYS[options.consensus](block, weights, options)
+    if AVERAGING_SCHEMES[options.consensus].tracked:
+        return (yield from h_dcp_by_projection(block, samples, alphas, options))
+    wire = WireFormat(options.wire)
+    weights = yield from agree_on_weights(block, options.weights, options.spectrum)
+    way = AVERAGING_SCHEMES[options.consensus](block, weights, options)
     quantiser = yield from agree_on_edges(block, samples, options.bins, options.range, wire)
     masses = block.masses  # of weights that are whole numbers; how many scores, where each weighs 1
     starts = [(way.start(mine), int(block.totals[t])) for t, mine in enumerate(masses.T) if mine.any()]
@@ -128,7 +130,7 @@ def _quantiles_in(edges: Floats, rank: int, n: int) -> Callable[[Floats], Floats
     return read
 
 
-def consensus_rounds(way: Gossip, options: HDCP, starts: Sequence[tuple[float, int]]) -> tuple[int, bool]:
+def consensus_rounds(way: GossipScheme, options: HDCP, starts: Sequence[tuple[float, int]]) -> tuple[int, bool]:
     """Return how many rounds to run, and whether the library chose them.
 
     `starts` has the error bound before the first round and the number of scores n of every trial that has scores.
@@ -136,9 +138,9 @@ def consensus_rounds(way: Gossip, options: HDCP, starts: Sequence[tuple[float, i
     if options.rounds is not None:
         return options.rounds, False
     # half a score, less a fifth for finite precision; rounding on the wire leaves more: aim at its size instead
-    coarse = Wire(options.wire).roundoff
+    coarse = WireFormat(options.wire).roundoff
     needed = [way.rounds_for(start, max(0.4 / float(n), coarse)) for start, n in starts]
-    return min(max(needed, default=0), AUTO_ROUNDS), True
+    return min(max(needed, default=0), MOST_AUTO_ROUNDS), True
 
 
 def _decide(
@@ -184,7 +186,7 @@ def _decide(
             error = 0.0 if counts is not None else n * (consensus + precision)
             sure = n * y[0, :, trial] - error if counts is None else counts[0]
             short = options.range is not None and float(sure[-1]) + 2 * error < rank  # whatever the error is
-            crowd = crowding("h-dcp", quantiser.edges[trial], sure, rank, float(alpha * demand.base), short)
+            crowd = crowding_note("h-dcp", quantiser.edges[trial], sure, rank, float(alpha * demand.base), short)
             if crowd is not None:
                 crowds.append(crowd)
             elif counts is None and (not found.all() or bin_[found].max(initial=0) == options.bins - 1):

@@ -16,25 +16,25 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Array
 from conformesh.graph.network import Network
 from conformesh.protocols.messages import (
-    DIMENSIONS,
-    TYPES,
+    MOST_DIMENSIONS,
+    WIRE_TYPES,
     Each,
-    Kind,
     Message,
+    MessageKind,
     Pool,
-    Quiet,
+    Silence,
     Sum,
     Tell,
     kind_of,
     may_be_silent,
 )
 
-_TYPES = frozenset(map(np.dtype, TYPES))
+_TYPES = frozenset(map(np.dtype, WIRE_TYPES))
 _WIDE = frozenset(map(np.dtype, ("<i8", "<u8")))  # what could overflow where it is added up or compared, in int64
 _MOST = int(np.iinfo(np.int64).max)
 
 
-class Rules:
+class MessageChecks:
     """Checks the messages of a block of devices.
 
     Parameters
@@ -56,7 +56,7 @@ class Rules:
         self._until: NDArray[np.int64] | None = None  # by device, the last round of its announced silence
         self._latest = 0
 
-    def check(self, message: Message, round_: int) -> Kind:
+    def check(self, message: Message, round_: int) -> MessageKind:
         """Return the kind of a message that may be answered; otherwise say in which round what is wrong with it."""
         kind, values = kind_of(message), message.values
         try:
@@ -81,8 +81,8 @@ class Rules:
             return
         if values.ndim == 0 or len(values) != self.devices:
             raise ValueError(f"values need one row for each of the {self.devices} devices here, got {values.shape}")
-        if values.ndim > 1 + DIMENSIONS:
-            raise ValueError(f"a row may have {DIMENSIONS} dimensions, got {values.ndim - 1}")
+        if values.ndim > 1 + MOST_DIMENSIONS:
+            raise ValueError(f"a row may have {MOST_DIMENSIONS} dimensions, got {values.ndim - 1}")
         if isinstance(message, Sum):
             self._check_sum(message)
             return
@@ -91,7 +91,7 @@ class Rules:
         if not isinstance(message, Each) and values.dtype == np.uint64:
             _check_size(values, 1)
 
-    def _announce(self, quiet: Quiet, round_: int) -> None:
+    def _announce(self, quiet: Silence, round_: int) -> None:
         """Note who will say nothing for a while."""
         places, rounds = quiet.places, quiet.rounds
         self._check_speakers(places)
@@ -188,4 +188,4 @@ def _described(values: object) -> str:
 
 
 def _names() -> str:
-    return ", ".join(np.dtype(name).name for name in TYPES)
+    return ", ".join(np.dtype(name).name for name in WIRE_TYPES)

@@ -44,16 +44,16 @@ from conformesh.common.quantities import pluralize
 from conformesh.kernels.ranks import AUTO, GIVEN, Demand, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.privacy.grids import GridName, check_grid, grid_points
-from conformesh.privacy.histogram import HistogramPlan, Mixture, NoisyCount, Release, chosen_cells
+from conformesh.privacy.histogram import HistogramPlan, Mixture, NoisyThreshold, Release, choose_cells
 from conformesh.protocols.aggregate import AGGREGATORS, get_aggregator
 from conformesh.protocols.block import Answers, Block
-from conformesh.protocols.masks import LARGEST, MaskedSums, Secrets, agree_on_masks, refuse_many
-from conformesh.protocols.messages import Gathering, Protocol
+from conformesh.protocols.masks import LARGEST_MASKED_SUM, MaskedSums, Secrets, agree_on_masks, refuse_too_many_devices
+from conformesh.protocols.messages import GatheringProtocol, Protocol
 from conformesh.protocols.options import check_choice, option
 from conformesh.results.certificate import Certificate, Noise
 from conformesh.scores.base import Score
 
-POINTS = 2**14  # of a grid that is searched without noise
+GRID_POINTS = 2**14  # of a grid that is searched without noise
 _COARSE = 0.005  # more scores than this part of all at or below the threshold, beyond those required, deserve a note
 _MOST_TOLD = 64  # totals that a result lists
 _WIDE = (
@@ -146,7 +146,7 @@ class PDCP:
             change = (self.cap or 1) if whole else 1
         else:
             held, change = fill, 2 * (fill if whole else 1)
-        return chosen_cells(devices * held * self.window, self.epsilon / change / math.sqrt(self.window))
+        return choose_cells(devices * held * self.window, self.epsilon / change / math.sqrt(self.window))
 
     def plan(self, devices: int, requirement: Requirement, ids: Sequence[str] | None = None) -> HistogramPlan:
         """Return the public parameters of a release with epsilon, or refuse what cannot be had."""
@@ -177,12 +177,14 @@ def _mixture(requirement: Requirement) -> Mixture:
     return "given" if requirement.mixture == GIVEN else "sizes"
 
 
-def suited(score: Score) -> dict[str, Any]:
+def p_dcp_options_for(score: Score) -> dict[str, Any]:
     """Return the options that suit a score, where none were given."""
     return {"grid": "logit"} if score.bounds == (0.0, 1.0) else {}
 
 
-def p_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP) -> Gathering[Answers]:
+def p_dcp(
+    block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP
+) -> GatheringProtocol[Answers]:
     """Agree on masks, then search by exact counts, or release one noisy histogram."""
     _refuse_number(block.devices, options)
     _refuse_unproven(block.requirement, options)
@@ -196,7 +198,7 @@ def p_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], o
 
 def _refuse_number(devices: int, options: PDCP) -> None:
     """Refuse so few devices that one is not hidden, and more than masks are for."""
-    refuse_many(devices)
+    refuse_too_many_devices(devices)
     if 1 < devices < options.coalition + 2:  # alone there is nobody to hide from
         raise ValueError(
             f"p-dcp: {pluralize(devices, 'device')} cannot hide from {pluralize(options.coalition, 'curious device')}: "
@@ -263,7 +265,7 @@ def _refuse_unproven(requirement: Requirement, options: PDCP) -> None:
 
 def _release_histogram(
     block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP, secrets: Secrets
-) -> Gathering[Answers]:
+) -> GatheringProtocol[Answers]:
     """Release one noisy histogram for each trial (a group, or a draw of a simulation), and read all levels off it."""
     plan = options.plan(block.devices, block.requirement, block.network.ids)
     plan.check_devices(alphas)
@@ -339,7 +341,9 @@ def _window(release: Release, past: Sequence[Release]) -> Release:
     return Release.summed([*alike, release])
 
 
-def _certificate(block: Block, plan: HistogramPlan, options: PDCP, window: Release, answer: NoisyCount) -> Certificate:
+def _certificate(
+    block: Block, plan: HistogramPlan, options: PDCP, window: Release, answer: NoisyThreshold
+) -> Certificate:
     epochs = tuple(sorted({*window.epochs}))
     assumption = ""
     if len(epochs) > 1:
@@ -362,7 +366,9 @@ def _certificate(block: Block, plan: HistogramPlan, options: PDCP, window: Relea
     )
 
 
-def _notes(windows: list[Release], answers: list[list[NoisyCount]], alphas: tuple[Fraction, ...]) -> tuple[str, ...]:
+def _notes(
+    windows: list[Release], answers: list[list[NoisyThreshold]], alphas: tuple[Fraction, ...]
+) -> tuple[str, ...]:
     """Say where noise takes most of what may be missed, or all of it: by the release alone, which is public."""
     hardest = min(range(len(alphas)), key=alphas.__getitem__)
     instead = "use more scores, a larger epsilon or alpha, or fewer cells"
@@ -388,7 +394,7 @@ def _notes(windows: list[Release], answers: list[list[NoisyCount]], alphas: tupl
     )
 
 
-def _wide_cell(release: Release, answer: NoisyCount) -> tuple[str, ...]:
+def _wide_cell(release: Release, answer: NoisyThreshold) -> tuple[str, ...]:
     """Say where the grid is too coarse for the scores, by the release alone."""
     below = int(np.searchsorted(release.pivots, answer.threshold))  # pivots below the threshold
     held = release.totals[1 - release.cells :][below - 1] if below else 0
@@ -405,9 +411,9 @@ def _wide_cell(release: Release, answer: NoisyCount) -> tuple[str, ...]:
 
 def _search_exactly(
     block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP, secrets: Secrets
-) -> Gathering[Answers]:
+) -> GatheringProtocol[Answers]:
     """Search by exact masked sums."""
-    most = LARGEST // (2 * block.devices)
+    most = LARGEST_MASKED_SUM // (2 * block.devices)
     for place, held in enumerate(samples.sizes.tolist()):
         if max(held) > most:
             raise ValueError(
@@ -440,7 +446,9 @@ def _exact(
             for t, demand in enumerate(demands)
         ]
     )
-    search = _Search(grid_points(options.chosen_grid, POINTS, options.range), ranks.ravel(), np.repeat(n, len(alphas)))
+    search = _Search(
+        grid_points(options.chosen_grid, GRID_POINTS, options.range), ranks.ravel(), np.repeat(n, len(alphas))
+    )
     trial_of = np.repeat(np.arange(block.trials), len(alphas))
     while len(which := search.open):
         places = search.pivots(which, options.width)

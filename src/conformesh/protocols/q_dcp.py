@@ -28,28 +28,28 @@ from conformesh.common.array_types import Floats, Ints
 from conformesh.common.quantities import pluralize
 from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.weights import constant_weights
-from conformesh.kernels.compilation import expect
-from conformesh.kernels.pinball import DEGREE, admm_step, minimise
+from conformesh.kernels.compilation import expect_work
+from conformesh.kernels.pinball import RootFinder, minimise_pinball
 from conformesh.kernels.ranks import AUTO
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.protocols.aggregate import Total, aggregate_choices, get_aggregator
+from conformesh.protocols.aggregate import NetworkSum, aggregate_choices, get_aggregator
 from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.bounds import quantile as bounds
-from conformesh.protocols.consensus import agreed_mean, largest
-from conformesh.protocols.e_dcp import counted_outcome, search, with_exact_sums
-from conformesh.protocols.loss_tolerant_count import LadderCounting, default_rounds
+from conformesh.protocols.consensus import agreed_maximum, agreed_mean
+from conformesh.protocols.e_dcp import counted_answers, search_by_counts, with_exact_sums
+from conformesh.protocols.loss_tolerant_count import LossTolerantCount, default_count_rounds
 from conformesh.protocols.messages import Pool, Protocol, Sum
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.quantile_average import (
-    ANCHORS,
-    anchor,
+    S0_RULES,
+    agree_on_s0,
     averaging_rounds,
     local_quantiles,
     refuse_overflow,
 )
 from conformesh.protocols.relaxed_admm import relaxed_admm
 from conformesh.protocols.spectrum_estimation import estimate_spectrum
-from conformesh.protocols.wire_format import Wire
+from conformesh.protocols.wire_format import WireFormat
 from conformesh.results.certificate import Certificate, Kind, too_few
 
 _MOST_FALSE_ALARMS = 0.05  # chance that a device warns of a threshold that is right, scores being alike
@@ -103,14 +103,14 @@ class QDCP:
                 raise ValueError(f"{name} must be positive and finite, got {value}")
         if not self.epsilon0 >= 0:
             raise ValueError(f"epsilon0 must be at least 0, got {self.epsilon0}")
-        if str(self.s0) not in ANCHORS and not _is_finite(self.s0):
-            raise ValueError(f"s0 must be a finite number or one of {', '.join(ANCHORS)}, got {self.s0!r}")
+        if str(self.s0) not in S0_RULES and not _is_finite(self.s0):
+            raise ValueError(f"s0 must be a finite number or one of {', '.join(S0_RULES)}, got {self.s0!r}")
 
     def _check_asynchronous(self) -> None:
         plain = QDCP()
         others = ("start", "bound", "b", "averaging", "continuation", "certify", "aggregate", "spectrum", "wire")
         given = [name for name in others if getattr(self, name) != getattr(plain, name)]
-        if given or str(self.s0) not in (*ANCHORS[:1], str(self.s0) if _is_finite(self.s0) else ""):
+        if given or str(self.s0) not in (*S0_RULES[:1], str(self.s0) if _is_finite(self.s0) else ""):
             raise ValueError(
                 "asynchronous=True needs no spectrum, no averaging and no exact sums, always counts, and begins at "
                 f"each device's own quantile or at a number: leave {', '.join(given) or f's0={self.s0!r}'} out"
@@ -126,9 +126,9 @@ def q_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], o
     spectrum = block.network.spectrum if options.spectrum == "map" else (yield from estimate_spectrum(block))
     ranks, totals = block.ranks(), block.masses.sum(axis=0)
     gamma = np.minimum(ranks / np.maximum(totals, 1)[:, None], 1.0)  # (trials, alphas); 1 where r > n: +inf anyway
-    wire = Wire(options.wire)
+    wire = WireFormat(options.wire)
     block.progress.estimates = _first_of_each
-    s0 = yield from anchor(block, samples, gamma, spectrum, options.s0, options.averaging, wire)
+    s0 = yield from agree_on_s0(block, samples, gamma, spectrum, options.s0, options.averaging, wire)
     if options.continuation:
         estimates = yield from _continued(block, samples, gamma, s0, spectrum, options, wire)
     else:
@@ -138,10 +138,10 @@ def q_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], o
 
     block.progress.estimates = None  # what is said from now on are counts
 
-    def attempt(total: Total) -> Protocol[Answers]:
+    def attempt(total: NetworkSum) -> Protocol[Answers]:
         flat = estimates[0].reshape(-1, 1)
-        brackets = yield from search(block, samples, ranks, totals, total, 1, flat, settle=True)
-        return replace(counted_outcome(block, ranks, totals, brackets), estimates=estimates)
+        brackets = yield from search_by_counts(block, samples, ranks, totals, total, 1, flat, settle=True)
+        return replace(counted_answers(block, ranks, totals, brackets), estimates=estimates)
 
     return (yield from with_exact_sums(block, options.aggregate, "balanced", 1, attempt))
 
@@ -156,16 +156,16 @@ def _unreliable(block: Block, samples: WeightedScores, options: QDCP) -> Protoco
     ranks, totals = block.ranks(), block.masses.sum(axis=0)
     gamma = np.minimum(ranks / np.maximum(totals, 1)[:, None], 1.0)
     s0 = float(options.s0) if _is_finite(options.s0) else None
-    counting = LadderCounting(block, samples, local_quantiles(samples, gamma), ranks)
+    counting = LossTolerantCount(block, samples, local_quantiles(samples, gamma), ranks)
     knobs = options.kappa, options.mu, options.c
     x = yield from relaxed_admm(block, samples, gamma, s0, *knobs, options.rounds, counting)
-    rounds = default_rounds(block.network) if options.counting is None else options.counting
+    rounds = default_count_rounds(block.network) if options.counting is None else options.counting
     yield from counting.run(x, rounds)
     return _heard_outcome(block, ranks, totals, counting, x.reshape(len(x), *ranks.shape), rounds)
 
 
 def _heard_outcome(
-    block: Block, ranks: Ints, totals: Ints, counting: LadderCounting, estimates: Floats, rounds: int
+    block: Block, ranks: Ints, totals: Ints, counting: LossTolerantCount, estimates: Floats, rounds: int
 ) -> Answers:
     """Return the counted threshold on every device that has heard of it, +inf on the others."""
     thresholds = np.full_like(estimates, np.inf)
@@ -198,18 +198,24 @@ class _Run:
     s0: Floats
     start: Floats
     gamma: Floats
-    rates: list[bounds.Rate]
+    rates: list[bounds.AdmmRate]
     distance: Floats
 
 
 def _estimate(
-    block: Block, samples: WeightedScores, gamma: Floats, s0: Floats, spectrum: Spectrum, options: QDCP, wire: Wire
+    block: Block,
+    samples: WeightedScores,
+    gamma: Floats,
+    s0: Floats,
+    spectrum: Spectrum,
+    options: QDCP,
+    wire: WireFormat,
 ) -> Protocol[tuple[Floats, _Run]]:
     """Run ADMM and agree on the average of what the devices end with."""
     rates = [_rate(block.sizes[:, trial], spectrum, block.devices, options) for trial in range(block.trials)]
     start = s0 if options.start == "s0" else np.zeros_like(s0)
     c = np.array([[rate.c] for rate in rates]) * np.ones_like(gamma)
-    knobs = Knobs(c, np.full_like(gamma, options.kappa), np.full_like(gamma, options.mu))
+    knobs = AdmmParameters(c, np.full_like(gamma, options.kappa), np.full_like(gamma, options.mu))
     s = yield from admm(block, samples, gamma, s0, start, knobs, options.rounds, wire)
     rounds = averaging_rounds(block, spectrum, options.averaging)
     estimates = yield from agreed_mean(s, block, constant_weights(block.network, spectrum), rounds, wire)
@@ -221,7 +227,13 @@ def _estimate(
 
 
 def _continued(
-    block: Block, samples: WeightedScores, gamma: Floats, s0: Floats, spectrum: Spectrum, options: QDCP, wire: Wire
+    block: Block,
+    samples: WeightedScores,
+    gamma: Floats,
+    s0: Floats,
+    spectrum: Spectrum,
+    options: QDCP,
+    wire: WireFormat,
 ) -> Protocol[Floats]:
     """Run ADMM again and again, each time centred at the last estimate, sharper and with less pull towards the centre.
 
@@ -232,7 +244,7 @@ def _continued(
     mine = local_quantiles(samples, gamma)
     holder = samples.sizes[:, :, None] > 0
     ends = np.stack([np.where(holder, -mine, -np.inf), np.where(holder, mine, -np.inf)], axis=1)
-    ends = (yield from largest(wire.outward(ends, np.inf), block))[0].astype(np.float64)
+    ends = (yield from agreed_maximum(wire.outward(ends, np.inf), block))[0].astype(np.float64)
     floor = 1e-9 * np.maximum(1.0, np.abs(s0[0]))
     spread = np.maximum(np.where(np.isfinite(ends).all(axis=0), ends[0] + ends[1], 0.0), floor)
     weights = constant_weights(block.network, spectrum)
@@ -241,13 +253,13 @@ def _continued(
     for stage in range(options.continuation):
         w = np.maximum(spread / _FALL**stage, floor)
         curvature = (np.maximum(block.totals, 1) / block.devices)[:, None] * np.maximum(1 - gamma, 1e-3) / w
-        knobs = Knobs(curvature / degree, 4 / w, 0.1 * curvature / block.devices)
-        s = yield from admm(block, samples, gamma, s0, s0, knobs, rounds_of_a_run(options), wire)
+        knobs = AdmmParameters(curvature / degree, 4 / w, 0.1 * curvature / block.devices)
+        s = yield from admm(block, samples, gamma, s0, s0, knobs, rounds_per_run(options), wire)
         s0 = refuse_overflow((yield from agreed_mean(s, block, weights, rounds, wire)))
     return s0
 
 
-def rounds_of_a_run(options: QDCP) -> int:
+def rounds_per_run(options: QDCP) -> int:
     """Return the rounds of one run of ADMM: all of them, or its share."""
     return max(options.rounds // options.continuation, 1) if options.continuation else options.rounds
 
@@ -307,7 +319,7 @@ def _vacuous(
 
 
 @dataclass(frozen=True, eq=False)
-class Knobs:
+class AdmmParameters:
     """Penalty c, sharpness kappa and regulariser mu of every (trial, alpha)."""
 
     c: Floats
@@ -321,9 +333,9 @@ def admm(
     gamma: Floats,
     s0: Floats,
     start: Floats,
-    knobs: Knobs,
+    knobs: AdmmParameters,
     rounds: int,
-    wire: Wire,
+    wire: WireFormat,
     loops: int = 0,
 ) -> Protocol[Floats]:
     """Iterate [Wen2025] Algorithm 1, Eq. (10), Eq. (11), Eq. (12), in neighbour sums: one number per round.
@@ -347,27 +359,13 @@ def admm(
         pull = refuse_overflow(mu * s0.reshape(-1))
     fixed = (gamma * samples.sizes[:, :, None]).reshape(-1) + pull
     s, duals = start.ravel().copy(), np.zeros(problems)
-    centres, coefficients = np.full((problems, 1), np.nan), np.zeros((problems, DEGREE + 2))
-    expect("pinball", float(rounds) * problems)
+    finder = RootFinder(samples.values, samples.offsets, shape[2], kappa, s)
+    expect_work("pinball", float(rounds) * problems)
     own, neighbours = s.copy(), degree * s  # everyone starts at the same number: nothing to send yet
     for _ in range(rounds):
         with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused when all is done
-            admm_step(
-                samples.values,
-                samples.offsets,
-                shape[2],
-                kappa,
-                slope,
-                half_c,
-                degree,
-                fixed,
-                own,
-                neighbours,
-                duals,
-                s,
-                centres,
-                coefficients,
-            )
+            duals += half_c * (degree * own - neighbours)
+            finder.solve(slope, fixed - duals + half_c * (degree * own + neighbours))
         sent = wire(s.reshape(shape))
         own = sent.astype(np.float64).reshape(-1)  # a copy: s changes in place
         neighbours = (yield Sum(sent, brief=True)).reshape(-1)
@@ -376,9 +374,9 @@ def admm(
     return s.reshape(shape)
 
 
-def _rate(sizes: NDArray[np.int64], spectrum: Spectrum, devices: int, options: QDCP) -> bounds.Rate:
+def _rate(sizes: NDArray[np.int64], spectrum: Spectrum, devices: int, options: QDCP) -> bounds.AdmmRate:
     if devices == 1:  # no edge, no penalty: one local solve is the answer
-        return bounds.Rate(0.0, 1.0, math.inf)
+        return bounds.AdmmRate(0.0, 1.0, math.inf)
     smoothness = float(sizes.max()) * options.kappa / 4 + options.mu
     return bounds.admm_rate(spectrum, smoothness, options.mu, options.c, options.b)
 
@@ -404,7 +402,7 @@ def _oracle(
     gamma: Floats,
     s0: Floats,
     start: Floats,
-    rates: list[bounds.Rate],
+    rates: list[bounds.AdmmRate],
     options: QDCP,
 ) -> Protocol[Floats]:
     """Return ||u0 - u*||_G^2 for every (trial, alpha), from all scores: what the printed epsilon^(T) needs."""
@@ -417,7 +415,7 @@ def _oracle(
         scores = np.sort(pooled.pooled(trial))
         for a in range(gamma.shape[1]):
             g, anchor_, rate = float(gamma[trial, a]), float(s0[trial, a]), rates[trial]
-            s_hat = minimise(scores, options.kappa, g * len(scores), block.devices * options.mu, anchor_)
+            s_hat = minimise_pinball(scores, options.kappa, g * len(scores), block.devices * options.mu, anchor_)
             if block.devices == 1:
                 continue
             gradient = np.array(

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from conformesh.common.array_types import Floats, Ints
-from conformesh.kernels.compilation import expect
-from conformesh.kernels.pinball import DEGREE, admm_step
+from conformesh.kernels.compilation import expect_work
+from conformesh.kernels.pinball import RootFinder
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Block
-from conformesh.protocols.loss_tolerant_count import LadderCounting
+from conformesh.protocols.loss_tolerant_count import LossTolerantCount
 from conformesh.protocols.messages import Packets, Protocol, Tell
 from conformesh.protocols.quantile_average import local_quantiles
 
@@ -91,7 +91,7 @@ def relaxed_admm(
     mu: float,
     penalty: float | None,
     rounds: int,
-    counting: LadderCounting,
+    counting: LossTolerantCount,
 ) -> Protocol[Floats]:
     """Return each device's estimate, (devices here, problems), for levels gamma (trials, alphas).
 
@@ -135,12 +135,11 @@ class _Steps:
         self.mu = np.where(centred | (degree == 0), mu, 0.0)
         self.s = np.where(centred, mine if s0 is None else s0, 0.0)
         self.rho = _penalty(block, mu) if rho is None else rho
-        self.samples, self.repeats = samples, gamma.shape[1]
         self.level = (gamma * samples.sizes[:, :, None]).reshape(here, -1)
-        self.kappa = np.full(self.s.size, kappa)
-        self._nothing = np.zeros(self.s.size)
-        self._centres, self._coefficients = np.full((self.s.size, 1), np.nan), np.zeros((self.s.size, DEGREE + 2))
-        expect("pinball", float(self.s.size))
+        self._finder = RootFinder(
+            samples.values, samples.offsets, gamma.shape[1], np.full(self.s.size, kappa), self.s.ravel()
+        )
+        expect_work("pinball", float(self.s.size))
         self._degree = degree
         self.centre()
 
@@ -152,24 +151,7 @@ class _Steps:
 
     def solve(self, pulls: Floats) -> Floats:
         """Return the minimisers, and go on from them next time."""
-        flat, duals = self.s.ravel(), -pulls.ravel()
-        admm_step(
-            self.samples.values,
-            self.samples.offsets,
-            self.repeats,
-            self.kappa,
-            self.slope.ravel(),
-            self._nothing,  # no penalty of its own: all that neighbours say is in the duals
-            self._nothing,
-            self.fixed.ravel(),
-            self._nothing,
-            self._nothing,
-            duals,
-            flat,
-            self._centres,
-            self._coefficients,
-        )
-        self.s = flat.reshape(self.s.shape)
+        self._finder.solve(self.slope.ravel(), (self.fixed + pulls).ravel())
         return self.s
 
 
@@ -190,7 +172,7 @@ def _sums(z: Floats, edges: _Edges) -> Floats:
     return np.stack([np.bincount(edges.owner, column, here) for column in z.T], axis=1)
 
 
-def _message(numbers: Floats, edges: _Edges, counting: LadderCounting) -> Tell:
+def _message(numbers: Floats, edges: _Edges, counting: LossTolerantCount) -> Tell:
     """Return what all devices here say: what the count needs, and then one number per problem for each neighbour."""
     here, many, width = len(edges.starts) - 1, numbers.shape[1], counting.width
     lengths = width + many * np.diff(edges.starts)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from conformesh.common.array_types import Floats
-from conformesh.protocols.bounds.tracked_weights import added_noise
+from conformesh.protocols.bounds.tracked_weights import combined_noise
 
 _RIDGES = np.array([1e-15, *(10.0**-e for e in range(13, -1, -1))])
 _EXCHANGE = 15.0
@@ -25,7 +25,7 @@ _STEEPNESS = 6.0  # round-off below MOST times this power of the distance is fre
 _NEARER = 1 - 1e-9  # a step must bring at least this factor
 
 
-class ProjectedRows(NamedTuple):
+class WeightRows(NamedTuple):
     """Rows of weights and what goes with them, problem by problem.
 
     Attributes
@@ -44,7 +44,7 @@ class ProjectedRows(NamedTuple):
     sizes: Floats
 
 
-def combined(rows: ProjectedRows) -> tuple[Floats, Floats]:
+def best_combination(rows: WeightRows) -> tuple[Floats, Floats]:
     """Return the coefficients of the best combination, (problems, rows), and its error bound, (problems,).
 
     One's own row, unchanged, where no combination is better.
@@ -54,7 +54,7 @@ def combined(rows: ProjectedRows) -> tuple[Floats, Floats]:
     masses = (np.abs(rows.weights) * rows.sizes[:, None]).sum(axis=2)
     tried = _solutions(gram, aims)  # (problems, ridges, rows)
     distances = total - 2 * (tried * aims[:, None]).sum(axis=2) + ((tried @ gram) * tried).sum(axis=2)
-    noises = added_noise(tried, masses[:, None], rows.noises[:, None])
+    noises = combined_noise(tried, masses[:, None], rows.noises[:, None])
     now = ((1 - rows.weights[:, :1]) ** 2 * rows.sizes[:, None]).sum(axis=2)
     prices = _price(distances, noises, total)
     worth = (noises <= _MOST) & (distances < now * _NEARER) & (prices < _price(now, rows.noises[:, :1], total))
@@ -73,7 +73,7 @@ def _price(distances: Floats, noises: Floats, total: Floats) -> Floats:
     return np.asarray(np.log(off) + np.log(np.maximum(noises, free)) / _EXCHANGE)
 
 
-def _gram(rows: ProjectedRows) -> tuple[Floats, Floats]:
+def _gram(rows: WeightRows) -> tuple[Floats, Floats]:
     """Return inner products of the rows, and those with (1, ..., 1); device j counts n_j times."""
     weighed = rows.weights * rows.sizes[:, None]
     return weighed @ rows.weights.transpose(0, 2, 1), weighed.sum(axis=2)

@@ -36,7 +36,7 @@ _LOST_DIGITS = 1e-5  # a phase that shrank v more than this is long enough: a lo
 _TINY = 1e-300
 
 
-def mixing_weights(block: Block, name: str | Weights | Floats, source: str) -> Protocol[Weights]:
+def agree_on_weights(block: Block, name: str | Weights | Floats, source: str) -> Protocol[Weights]:
     """Return the consensus matrix, its eigenvalues from the map or estimated by message passing.
 
     `name` is a key of `WEIGHTS`, ready `Weights`, or one's own matrix, which is checked.

@@ -29,7 +29,7 @@ _FITS = 2**62  # beyond which sums are formed of Python's integers
 
 
 @dataclass(frozen=True)
-class Trimmed:
+class TrimmedCount:
     """What the K - f devices with the smallest d_j come to at a threshold: the worst that the honest may be."""
 
     threshold: float
@@ -40,7 +40,7 @@ class Trimmed:
 
 
 @dataclass(frozen=True, eq=False)
-class Trimming:
+class TrimmedSearch:
     """Finds the smallest threshold with the trimmed certificate.
 
     Attributes
@@ -76,7 +76,7 @@ class Trimming:
         upto = np.searchsorted(where, threshold, side="right")
         return np.bincount(owner[:upto], more[:upto], len(self.reports)).astype(np.int64)  # exact: at most 2^52
 
-    def at(self, alpha: Fraction) -> Trimmed:
+    def at(self, alpha: Fraction) -> TrimmedCount:
         """Return the smallest threshold with the certificate, +inf where there is none."""
         weights = self.parts.weights
         margin = _margin(self.parts, alpha, sum((weights * self.sizes).tolist()), len(self.reports) - self.byzantine)
@@ -88,7 +88,7 @@ class Trimming:
         threshold = float(where[low]) if low < len(where) else math.inf
         counts = self.counts(threshold)
         worst = margin.worst(counts)
-        return Trimmed(
+        return TrimmedCount(
             threshold,
             math.ceil(Fraction(sum(margin.needed[worst].tolist()), margin.common) + self.parts.slack),
             sum((weights * counts)[worst].tolist()),

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats, Ints
 from conformesh.kernels import replies as written
-from conformesh.kernels.compilation import compiled, expect
+from conformesh.kernels.compilation import compiled_loops, expect_work
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.kernels.replies import (
     BEGIN,
@@ -54,11 +54,11 @@ from conformesh.kernels.replies import (
     TRIAL,
     USUAL,
 )
-from conformesh.kernels.threads import in_blocks
+from conformesh.kernels.threads import run_in_blocks
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Block
-from conformesh.protocols.messages import Packets, Protocol, Quiet, Tell
-from conformesh.protocols.tree import Sapling, TreeLevel, Turns, explore
+from conformesh.protocols.messages import Packets, Protocol, Silence, Tell
+from conformesh.protocols.tree import PartialTree, SpeakingTurns, TreeLevel, explore_tree
 
 _NEW, _LAST_LOW, _LAST_HIGH, _OPEN, _RAW = range(5)  # how an end of a bracket is written
 _ENDS_FINE = (24, 5)  # bits of a bracket's only finite end, and from one end to the other: they are guesses
@@ -69,7 +69,7 @@ PASSES_BEFORE_LISTING = 12  # passes; then one side is listed, which always ends
 _FEWEST = 4.0  # scores that are always listed
 MOST_LISTED = 8  # times as many scores as were expected: beyond, a subtree sketches what it should list
 _REPLY = "reply to what was asked"
-NOTHING = Packets(np.empty(0, np.uint8), np.zeros(1, np.int64))
+NO_PACKETS = Packets(np.empty(0, np.uint8), np.zeros(1, np.int64))
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class RankSearch:
 
 
 @dataclass
-class Found:
+class FoundScore:
     """What every device knows about a problem at the end.
 
     Attributes
@@ -131,7 +131,7 @@ class WaveQuestion:
 
     asks: Ints  # a row for each open problem, columns as in `kernels.replies`
     which: list[int]  # the problem of each row
-    found: list[Found]
+    found: list[FoundScore]
     passes: int = 0
     sketches: int = 0  # questions that were replied to by sketches, after the first
 
@@ -154,8 +154,8 @@ class Waves:
     def __init__(self, block: Block, samples: WeightedScores, count_bits: int) -> None:
         self.block, self.samples, self.count_bits = block, samples, count_bits
         self.levels: list[TreeLevel] = []
-        self._sapling: Sapling | None = None
-        self._turns: Turns | None = None
+        self._sapling: PartialTree | None = None
+        self._turns: SpeakingTurns | None = None
         self._first = 1  # the round of a pass in which everybody knows when it speaks next
         at = np.flatnonzero(block.rows == block.network.centre)
         self.root = int(at[0]) if len(at) else -1  # the root's place here, if it is here
@@ -164,11 +164,11 @@ class Waves:
 
     def explore(self) -> Protocol[None]:
         """Grow the tree, but for the deepest devices, who name their parents with their first reply."""
-        self._sapling = yield from explore(self.block)
+        self._sapling = yield from explore_tree(self.block)
 
     def rise(self, asks: Ints) -> Protocol[tuple[Packets, Ints]]:
         """Let the replies to the questions rise; return what the root's children said, and who they are."""
-        arrived, owners, senders = NOTHING, np.empty(0, np.int64), np.empty(0, np.int64)
+        arrived, owners, senders = NO_PACKETS, np.empty(0, np.int64), np.empty(0, np.int64)
         if self._sapling is not None:
             sapling, self._sapling = self._sapling, None
             if not sapling.depth:
@@ -176,7 +176,7 @@ class Waves:
                 return arrived, senders
             packets, numbers = self._replies(asks, sapling.deepest, arrived, owners, senders)
             named = sapling.named(packets)
-            quiet = Quiet(sapling.deepest, np.full(len(sapling.deepest), 2 * sapling.depth - 1))
+            quiet = Silence(sapling.deepest, np.full(len(sapling.deepest), 2 * sapling.depth - 1))
             told = yield Tell(named, sapling.deepest, numbers + 1, quiet=quiet)
             size = sapling.name_bytes
             self._check(np.diff(told.packets.offsets) >= size, told.sender, told.packets, "name its parent")
@@ -189,7 +189,7 @@ class Waves:
             arrived = _without_head(told.said_by(deepest.parent_rows, deepest.children), size)
             owners, senders = deepest.parents, deepest.children
             rest = self.levels[1:-1]
-            self._turns, self._first = Turns(self.levels, len(self.block.rows)), 2
+            self._turns, self._first = SpeakingTurns(self.levels, len(self.block.rows)), 2
         else:
             rest, self._first = self.levels[1:], 1
         for at, level in enumerate(reversed(rest), self._first):
@@ -223,7 +223,7 @@ class Waves:
                 word = word or heard[0]
         return word
 
-    def _quiet(self, at: int, speakers: Ints) -> Quiet | None:
+    def _quiet(self, at: int, speakers: Ints) -> Silence | None:
         return None if self._turns is None else self._turns.quiet(at, speakers if at > self._first else None)
 
     def _replies(
@@ -234,14 +234,14 @@ class Waves:
         Packet i went from the device of row ``senders[i]`` to the one at the place ``owners[i]``.
         """
         if not len(members):
-            return NOTHING, np.empty(0, np.int64)
+            return NO_PACKETS, np.empty(0, np.int64)
         if len(owners) > 1 and (owners[1:] < owners[:-1]).any():  # by row of the parent, which may lie elsewhere
             order = np.argsort(owners, kind="stable")
             arrived, owners, senders = arrived.taken(order), owners[order], senders[order]
         child_cuts = np.searchsorted(owners, np.append(members, np.iinfo(np.int64).max))
         scores = float(len(self.samples.values)) / max(self.samples.devices, 1)
-        loops = compiled("replies", len(members) * len(asks) * (20 + scores) + 8.0 * len(arrived.values))
-        chosen = written if loops is None else loops
+        work = len(members) * len(asks) * (20 + scores) + 8.0 * len(arrived.values)
+        chosen = compiled_loops("replies", work) or written
         parts: list[Any] = []
 
         def chunk(a: int, b: int) -> None:
@@ -259,11 +259,10 @@ class Waves:
             )
             parts.append((a, *made))
 
-        work = int(len(members) * len(asks) * 2000)
-        if loops is None:
+        if chosen is written:
             chunk(0, len(members))
         else:
-            in_blocks(chunk, len(members), work)
+            run_in_blocks(chunk, len(members), len(members) * len(asks) * 2000)
         parts.sort(key=lambda part: part[0])
         ends, numbers = [np.zeros(1, np.int64)], []
         for _, _data, cuts, many, wrong in parts:
@@ -274,8 +273,8 @@ class Waves:
 
     def heard(self, asks: Ints, arrived: Packets, senders: Ints) -> list[Any]:
         """Return what the root knows about each question, see `kernels.replies.heard`."""
-        loops = compiled("replies", 8.0 * len(arrived.values) + len(self.samples.values) / self.samples.devices)
-        chosen = written if loops is None else loops
+        work = 8.0 * len(arrived.values) + len(self.samples.values) / self.samples.devices
+        chosen = compiled_loops("replies", work) or written
         places = 8 * arrived.offsets[:-1]
         found = []
         for ask in asks:
@@ -290,8 +289,8 @@ class Waves:
 
     def curve(self, heard: Any) -> tuple[Floats, Floats, Floats, int]:
         """Return the distribution function of a sketch: knots, values just below and at them, and the mass at -inf."""
-        loops = compiled("replies", 20.0 * len(heard[5]))
-        return *(written if loops is None else loops).curve(*heard[5:10]), heard[10]
+        chosen = compiled_loops("replies", 20.0 * len(heard[5])) or written
+        return *chosen.curve(*heard[5:10]), heard[10]
 
 
 def _without_head(packets: Packets, size: int) -> Packets:
@@ -618,7 +617,7 @@ def _from_side(problem: RankSearch, reply: Any, side: int) -> tuple[int, int]:
 # --- everybody --------------------------------------------------------------------------------------------------------
 
 
-def hear_word(data: NDArray[np.uint8], at: int, asked: WaveQuestion, limit: int) -> tuple[int, int]:
+def read_instruction(data: NDArray[np.uint8], at: int, asked: WaveQuestion, limit: int) -> tuple[int, int]:
     """Take the root's word, from some bit on: answers close their problems, and the others are asked about anew.
 
     Returned are the place where it ends, and how many numbers it holds.
@@ -631,7 +630,7 @@ def hear_word(data: NDArray[np.uint8], at: int, asked: WaveQuestion, limit: int)
             _, at = written.get_keys(data, at, int(ask[BEGIN]), int(ask[END]), key, 1)
             more, at = written.get_gamma(data, at)
             numbers += 1 + (more > 0)
-            asked.found[problem] = Found(key[0], more, _halfway(ask, key[0]))  # the rank is added later
+            asked.found[problem] = FoundScore(key[0], more, _halfway(ask, key[0]))  # the rank is added later
             continue
         ends, new, at = _get_ends(data, at, ask)
         numbers += new
@@ -677,7 +676,7 @@ def _halfway(ask: Ints, answer: int) -> tuple[int, int]:
     return int(ends[0]), int(ends[1])
 
 
-def by_waves(
+def search_by_waves(
     block: Block,
     samples: WeightedScores,
     pace: Pace,
@@ -702,7 +701,7 @@ def by_waves(
     waves = Waves(block, samples, 0 if n is None else int(n.max()).bit_length())
     if ranks is not None:
         _show(block, asked, ranks, None)
-    expect("replies", 3.0 * len(asked.which) * (20 * len(block.rows) + len(samples.values) / samples.trials))
+    expect_work("replies", 3.0 * len(asked.which) * (20 * len(block.rows) + len(samples.values) / samples.trials))
     yield from waves.explore()
     root: TreeRoot | None = None
     while asked.which:
@@ -753,9 +752,9 @@ def _taken(
             totals.append(total)
         n = np.array(totals, dtype=np.int64)
         ranks, numbers = block.ranks(n), len(totals)
-        asked.keep(searched(ranks, n))
+        asked.keep(needs_search(ranks, n))
         asked.asks[:, USUAL], asked.asks[:, EACH] = _usual(block, n, asked.asks[:, TRIAL])  # now it is known
-    at, more = hear_word(data, at, asked, limit)
+    at, more = read_instruction(data, at, asked, limit)
     if (at + 7) >> 3 != len(word):
         raise ValueError(
             f"the root {block.network.ids[block.network.centre]}, or a device on the way from it, says {len(word)} "
@@ -800,9 +799,9 @@ def _first(
         asks[:, LIMIT], asks[:, COUNTED] = MOST_LISTED * limit, BELOW if low > LOWEST + 1 else 0
         if n is None:
             asks[:, COUNTED] = OUTSIDE
-    asked = WaveQuestion(asks, [*range(len(asks))], [Found() for _ in range(len(asks))])
+    asked = WaveQuestion(asks, [*range(len(asks))], [FoundScore() for _ in range(len(asks))])
     if n is not None and ranks is not None:
-        asked.keep(searched(ranks, n))
+        asked.keep(needs_search(ranks, n))
     return asked
 
 
@@ -817,7 +816,7 @@ def _around(low: float, high: float) -> tuple[float, float]:
     return low - step, high + step
 
 
-def searched(ranks: Ints, n: Ints) -> NDArray[np.bool_]:
+def needs_search(ranks: Ints, n: Ints) -> NDArray[np.bool_]:
     """Mark the problems that need a search: a rank of none, or beyond all scores, has its answer already."""
     return np.asarray((ranks > 0) & (ranks <= n[:, None])).ravel()
 

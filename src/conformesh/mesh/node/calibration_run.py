@@ -102,12 +102,12 @@ def _caps(config: DeviceConfig) -> NDArray[np.int64] | None:
 
 def account_of(config: DeviceConfig, epoch: int) -> Account:
     """Return the account of a private device, as it is on the disk now."""
-    from conformesh.privacy.account import FILE, Account
+    from conformesh.privacy.account import ACCOUNT_FILE, Account
 
     options = make_options(config.run.method, config.run.options)
     ahead = None if options.epoch_seconds is None else 1
     return Account(
-        config.folder / FILE, epoch=epoch, window=options.window, releases=options.releases, most_ahead=ahead
+        config.folder / ACCOUNT_FILE, epoch=epoch, window=options.window, releases=options.releases, most_ahead=ahead
     )
 
 
@@ -137,7 +137,7 @@ def secrets_of(
 ) -> Secrets:
     """Return fresh secrets for one attempt. They live in memory only."""
     from conformesh.mesh.config.seal import CertificateSeal  # which takes cryptography into memory
-    from conformesh.protocols.masks import KEY, Secrets
+    from conformesh.protocols.masks import KEY_BYTES, Secrets
 
     seal, account = CertificateSeal(config), account_of(config, epoch)
     if account.problem:
@@ -153,7 +153,7 @@ def secrets_of(
     def genuine(name: str, message: bytes, proof: bytes) -> bool:
         return seal.genuine(config.devices.index(name), message, proof)
 
-    return Secrets((token_bytes(KEY),), context, seal.sign, genuine, account, scores_of)
+    return Secrets((token_bytes(KEY_BYTES),), context, seal.sign, genuine, account, scores_of)
 
 
 def protocol_of(config: DeviceConfig, scores: LocalScores, shown: SearchProgress | None = None) -> Make:

@@ -15,8 +15,8 @@ from conformesh.engines import Simulator
 from conformesh.graph.weights import constant_weights
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.lab.reproduction.conventions import (
-    Conditions,
+from conformesh.lab.reproduction.paper_methods import (
+    PaperInputs,
     _outputs_rounded_up,
     cp_released,
     fcp_released,
@@ -51,7 +51,7 @@ def trials_of(network, seed=3, trials=2):
 
 
 def conditions(trials, alphas=ALPHAS, ranges=None):
-    return Conditions(tuple(map(exact_alpha, alphas)), np.zeros((len(trials), 2)) if ranges is None else ranges)
+    return PaperInputs(tuple(map(exact_alpha, alphas)), np.zeros((len(trials), 2)) if ranges is None else ranges)
 
 
 def printed(method, trials, network, alphas=ALPHAS, ranges=None, **options):

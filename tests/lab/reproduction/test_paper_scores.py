@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from conformesh.files.model_outputs import ModelOutputs
-from conformesh.lab.reproduction.settings import DATA, DeviceRows, PaperScores, ScoreSource, sources_from
+from conformesh.lab.reproduction.paper_scores import (
+    PAPER_DATA,
+    OutputSource,
+    PaperScores,
+    _PartitionedOutputs,
+    sources_from,
+)
 from conformesh.lab.sweeps.sources import NetworkSpec
 
 KINDS = ("logits", "confidences")
@@ -42,7 +48,7 @@ def rows_of(draw, outputs, kind):
 
 
 def draws_of(outputs, kind="logits", devices=3, shares="random", draws=2, seed=0):
-    rows = DeviceRows(outputs, PaperScores(ScoreSource("cifar100"), kind, shares), devices)
+    rows = _PartitionedOutputs(outputs, PaperScores(OutputSource("cifar100"), kind, shares), devices)
     return [rows.draw(seed, number) for number in range(draws)]
 
 
@@ -210,19 +216,19 @@ def test_a_true_label_of_probability_zero_has_no_logit():
 
 def test_without_files_everything_is_synthetic():
     sources = sources_from([])
-    assert sources == {name: ScoreSource(name) for name in DATA}
+    assert sources == {name: OutputSource(name) for name in PAPER_DATA}
     outputs = sources["pathmnist"].load()
     assert outputs.synthetic
-    assert outputs.values.shape == DATA["pathmnist"]
-    assert outputs is ScoreSource("pathmnist").load()  # read once
+    assert outputs.values.shape == PAPER_DATA["pathmnist"]
+    assert outputs is OutputSource("pathmnist").load()  # read once
 
 
 def test_files_and_folders_are_told_apart_by_their_classes(small_files):
     files = [str(small_files / "nine.npz"), str(small_files / "hundred.npz")]
     by_file, by_folder = sources_from(files), sources_from([str(small_files)])
     assert by_file == by_folder
-    assert [*by_file] == [*DATA]
-    assert by_file["pathmnist"] == ScoreSource("pathmnist", files[0])
+    assert [*by_file] == [*PAPER_DATA]
+    assert by_file["pathmnist"] == OutputSource("pathmnist", files[0])
     assert by_file["cifar100"].load().values.shape == (2000, 100)
     assert not by_file["cifar100"].load().synthetic
     alone = sources_from(files[:1])

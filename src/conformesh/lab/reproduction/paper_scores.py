@@ -1,4 +1,4 @@
-"""The paper's data as a source of cells: model outputs, drawn into calibration scores on devices and test rows.
+"""The paper's data as a source of scores for cells: model outputs, divided into calibration scores and test rows.
 
 A draw splits the rows of one file of model outputs into calibration and test rows, and the calibration rows go to the
 device that holds their class. Draws of one seed are the same rows whatever the kind of score or the method, so that
@@ -24,15 +24,15 @@ from conformesh.lab.datasets.synthetic import synthetic_outputs
 from conformesh.lab.sweeps.sources import NetworkSpec
 
 _Pair = tuple[Floats, Floats]
-Kind = Literal["logits", "confidences"]
+ScoreKind = Literal["logits", "confidences"]
 _Shares = Literal["equal", "random"]
-_CALIBRATION = 0.1  # the share of all rows that calibrates, as in the paper
+_CALIBRATION = 0.1  # share of all rows that calibrates, as in the paper
 
-DATA = {"cifar100": (10_000, 100), "pathmnist": (8_180, 9)}  # name -> rows and classes of its stand-in
+PAPER_DATA = {"cifar100": (10_000, 100), "pathmnist": (8_180, 9)}  # name -> rows and classes of its stand-in
 
 
 @dataclass(frozen=True)
-class ScoreSource:
+class OutputSource:
     """Where the model outputs of a data set come from: a file, or a synthetic stand-in with as many classes."""
 
     data: str
@@ -44,18 +44,18 @@ class ScoreSource:
 
 
 @lru_cache(maxsize=4)
-def _load(source: ScoreSource) -> ModelOutputs:
-    rows, classes = DATA[source.data]
+def _load(source: OutputSource) -> ModelOutputs:
+    rows, classes = PAPER_DATA[source.data]
     return synthetic_outputs(rows, classes) if source.path is None else read_model_outputs(source.path)
 
 
-def sources_from(files: Iterable[str]) -> dict[str, ScoreSource]:
-    """Tell by the number of classes which data set each file stands for; a folder stands for the files in it.
+def sources_from(files: Iterable[str]) -> dict[str, OutputSource]:
+    """Assign each file to a data set by its number of classes; a folder stands for the files in it.
 
-    What no file stands for is synthetic.
+    Data sets without a file are synthetic.
     """
-    found: dict[str, ScoreSource] = {}
-    by_classes = {classes: name for name, (_, classes) in DATA.items()}
+    found: dict[str, OutputSource] = {}
+    by_classes = {classes: name for name, (_, classes) in PAPER_DATA.items()}
     for file in _expanded(files):
         classes = read_model_outputs(file).values.shape[1]
         if classes not in by_classes:
@@ -64,8 +64,8 @@ def sources_from(files: Iterable[str]) -> dict[str, ScoreSource]:
         name = by_classes[classes]
         if name in found:
             raise ValueError(f"{file}: outputs for {classes} classes were given already by {found[name].path}")
-        found[name] = ScoreSource(name, file)
-    return {name: found.get(name, ScoreSource(name)) for name in DATA}
+        found[name] = OutputSource(name, file)
+    return {name: found.get(name, OutputSource(name)) for name in PAPER_DATA}
 
 
 def _expanded(files: Iterable[str]) -> list[str]:
@@ -83,7 +83,7 @@ def _expanded(files: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class PaperScores:
-    """How calibration data comes to devices ([Wen2025] Section 6.1): device k holds a block of consecutive classes.
+    """The paper's calibration scores ([Wen2025] Section 6.1): device k holds a block of consecutive classes.
 
     Attributes
     ----------
@@ -96,8 +96,8 @@ class PaperScores:
         that n_k varies.
     """
 
-    source: ScoreSource
-    kind: Kind
+    source: OutputSource
+    kind: ScoreKind
     shares: _Shares
 
     def identity(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class PaperScores:
 
     def draw(self, spec: NetworkSpec, devices: int, seed: int, number: int) -> PaperDraw:
         """Return a draw; a process prepares it once."""
-        return _rows_of(self, devices).draw(seed, number)
+        return _partitioned(self, devices).draw(seed, number)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,13 +149,13 @@ class PaperDraw:
         """Return coverage and mean set size on the test rows, of thresholds (devices,).
 
         Each test row meets every device's threshold: the expectation over a device drawn at random for it. With equal
-        shares rows count so that those of device k weigh n_k + 1, the mixture that the promise speaks of ([Wen2025]
+        shares rows count so that those of device k weigh n_k + 1, the mixture of the guarantee ([Wen2025]
         Eq. (3)); with random shares every row counts the same.
         """
-        held = self.sizes
-        tests = np.array([len(true) for _, true in self.everything]) - held
-        weights = held + 1 if self.shares == "equal" else tests
-        weights = np.where(tests > 0, weights, 0)  # a device without test rows says nothing
+        sizes = self.sizes
+        tests = np.array([len(true) for _, true in self.everything]) - sizes
+        weights = sizes + 1 if self.shares == "equal" else tests
+        weights = np.where(tests > 0, weights, 0)  # a device without test rows has no coverage to average
         coverage = labels = 0.0
         for k, weight in enumerate(weights / weights.sum()):
             inside, covered = (
@@ -167,8 +167,8 @@ class PaperDraw:
         return min(float(coverage), 1.0), min(float(labels), float(self.classes))  # weights sum to 1 but for round-off
 
 
-class DeviceRows:
-    """The rows of model outputs on so many devices; draws that were asked for are kept."""
+class _PartitionedOutputs:
+    """The rows of model outputs, divided among devices; draws are kept for the other methods of a figure."""
 
     def __init__(self, outputs: ModelOutputs, scores: PaperScores, devices: int) -> None:
         self.name, self.shares, self.devices = outputs.name, scores.shares, devices
@@ -203,13 +203,13 @@ class DeviceRows:
         if self.shares == "random":
             return order[:n]
         shares = np.full(self.devices, n // self.devices) + (np.arange(self.devices) < n % self.devices)
-        mine = [order[self.home[order] == k][:share] for k, share in enumerate(shares)]
-        for k, (rows, share) in enumerate(zip(mine, shares, strict=True)):
+        by_device = [order[self.home[order] == k][:share] for k, share in enumerate(shares)]
+        for k, (rows, share) in enumerate(zip(by_device, shares, strict=True)):
             if len(rows) < share:
                 raise ValueError(
                     f"{self.name}: device {k} needs {share} calibration rows of its classes, there are {len(rows)}"
                 )
-        return np.concatenate(mine)
+        return np.concatenate(by_device)
 
     def _sorted(self, rows: NDArray[Any]) -> _Pair:
         """Return the scores of all labels of some rows, and those of their true labels, both ascending."""
@@ -217,5 +217,5 @@ class DeviceRows:
 
 
 @lru_cache(maxsize=8)
-def _rows_of(scores: PaperScores, devices: int) -> DeviceRows:
-    return DeviceRows(scores.source.load(), scores, devices)
+def _partitioned(scores: PaperScores, devices: int) -> _PartitionedOutputs:
+    return _PartitionedOutputs(scores.source.load(), scores, devices)

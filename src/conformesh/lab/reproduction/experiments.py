@@ -1,7 +1,7 @@
 """EXPERIMENTS: the figures and tables of [Wen2025], an entry each, in the paper's order.
 
-To add one, add an entry: the command line, the runner, the pictures and the report take it from the table. The comment
-above an entry says where the paper has it, what to expect, and what a case of ten draws costs on two cores.
+To add one, add an entry: the command line, pictures and report read the table. The comment above an entry names the
+place in the paper, the expected result, and the time of a case of ten draws on two cores.
 
 Data is CIFAR-100 outputs with 100/K classes on each of K = 20 devices, and 1000 calibration rows in a draw, unless an
 entry says otherwise; there are ten draws, and forty where published points are known.
@@ -9,35 +9,94 @@ entry says otherwise; there are ten draws, and forty where published points are 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from conformesh.lab.reproduction.experiment import Axis, Case, Experiment, ExperimentRun, Finding, Point
-from conformesh.lab.reproduction.findings import (
-    converges_sooner,
-    covers,
-    covers_at_first_only,
-    denser_graphs_are_smaller,
-    finer_helps_where_connected,
-    gap_rises,
-    is_close_to,
-    is_smaller,
-    is_u_shaped,
-    misses,
-    ranks_fall_short,
-    ranks_suffice,
-    size_falls,
-)
-from conformesh.lab.reproduction.grids import (
-    TOPOLOGIES,
+from conformesh.common.names import unknown
+from conformesh.lab.reproduction.cases import (
+    Case,
+    ExperimentRun,
+    FigurePoint,
+    Grid,
     alphas_of,
     decades,
     over_levels,
     over_random_graphs,
     over_values,
 )
+from conformesh.lab.reproduction.curves import TOPOLOGIES
+from conformesh.lab.reproduction.findings import (
+    Finding,
+    covers,
+    covers_at_first_only,
+    denser_graphs_are_smaller,
+    denser_graphs_converge_sooner,
+    is_close_to,
+    is_smaller,
+    is_u_shaped,
+    more_bins_help_where_connected,
+    ranks_fall_short,
+    ranks_suffice,
+    size_falls,
+    spectral_gap_rises,
+    undercovers,
+)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The horizontal axis of a figure."""
+
+    label: str
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One published figure or table.
+
+    Attributes
+    ----------
+    name, item, title
+        Its name here, its number in the paper, and its title.
+    about
+        The settings, in a sentence or two, for captions and the report.
+    grid
+        Lays out the points of a case.
+    findings
+        Sentences of the paper about it.
+    remarks
+        Why it differs from the paper, by variant; shown in the report.
+    axis
+        None for a table.
+    data
+        A key of `DATA`.
+    """
+
+    name: str
+    item: str
+    title: str
+    about: str
+    grid: Grid
+    findings: tuple[Finding, ...]
+    remarks: Mapping[str, str] = field(default_factory=dict)
+    axis: Axis | None = Axis("coverage level 1 - α")
+    data: str = "cifar100"
+
 
 _STEPS = tuple(float(step * decade) for decade in (10, 100, 1000, 10_000) for step in (1, 2, 5))  # of kappa and mu
-_BINS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+_BINS = (  # M of H-DCP, on the axis of Figure 15
+    10,
+    20,
+    50,
+    100,
+    200,
+    500,
+    1000,
+    2000,
+    5000,
+)
 
 # --- why a case differs from what was published, where several experiments share the reason ---------------------------
 
@@ -70,7 +129,7 @@ def _for_confidences(why: str) -> dict[str, str]:
 # --- grids of one experiment ------------------------------------------------------------------------------------------
 
 
-def _far_from_s0(case: Case) -> list[Point]:
+def _far_from_s0(case: Case) -> list[FigurePoint]:
     """Lay out a run per topology and level: each level has its own s0, a logit, with confidences (1 - alpha) / 2."""
     alphas = alphas_of(case)
     points = []
@@ -88,7 +147,7 @@ _LEVELS_OF_LOADS = 1000  # M of H-DCP
 _MOST_ROUNDS = 32_000  # long after Q-DCP has converged
 
 
-def _over_loads(case: Case) -> list[Point]:
+def _over_loads(case: Case) -> list[FigurePoint]:
     """Lay out a run per method, width and load that makes at least one round; E-DCP stands at what it sent."""
     far_off = -10.0 if case.scores == "logits" else 0.45
     ways: dict[str, tuple[str, dict[str, Any], int]] = {  # line -> method, options, numbers in a message
@@ -110,7 +169,7 @@ def _over_loads(case: Case) -> list[Point]:
     return points
 
 
-METHODS: dict[str, tuple[str, dict[str, Any]]] = {  # line of the table -> method, options
+_TABLE_1_METHODS: dict[str, tuple[str, dict[str, Any]]] = {  # line of the table -> method, options
     "Q-DCP": ("q-dcp", {"rounds": 1500, "epsilon0": 0.1}),
     "H-DCP": ("h-dcp", {"rounds": 150, "bins": 1000}),
     "WFCP": ("wfcp", {}),
@@ -121,10 +180,11 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {  # line of the table -> metho
 }
 
 
-def _every_method(case: Case) -> list[Point]:
+def _every_method(case: Case) -> list[FigurePoint]:
     """Lay out one run per method, on a star."""
     return [
-        case.point(line, ExperimentRun(method, options, topology="star")) for line, (method, options) in METHODS.items()
+        case.point(line, ExperimentRun(method, options, topology="star"))
+        for line, (method, options) in _TABLE_1_METHODS.items()
     ]
 
 
@@ -162,7 +222,7 @@ _ENTRIES = (
         findings=(
             Finding(
                 "Q-DCP can fail to reach 1 - α, in particular on graphs with stronger connectivity.",
-                misses("star", "torus", "complete"),
+                undercovers("star", "torus", "complete"),
             ),
             Finding("The chain, which converges least, still covers.", covers("chain")),
         ),
@@ -201,7 +261,7 @@ _ENTRIES = (
         findings=(
             Finding("With well-chosen hyper-parameters Q-DCP meets 0.9.", covers("Q-DCP 1, f = 32", "Q-DCP 1, f = 64")),
             Finding("Then its sets are smaller than H-DCP's.", is_smaller("Q-DCP 1, f = 64", "H-DCP, f = 64")),
-            Finding("With poorly chosen ones it misses 0.9, even at high precision.", misses("Q-DCP 2, f = 64")),
+            Finding("With poorly chosen ones it misses 0.9, even at high precision.", undercovers("Q-DCP 2, f = 64")),
             Finding("H-DCP covers at every load.", covers("H-DCP, f = 16", "H-DCP, f = 32", "H-DCP, f = 64")),
         ),
         remarks={"as-written": _WRITTEN_Q, **_for_confidences(_FULL_SETS)},
@@ -244,7 +304,7 @@ _ENTRIES = (
         axis=Axis("rounds T", log=True),
         findings=(
             Finding("Coverage is guaranteed for any number of rounds.", covers()),
-            Finding("Graphs with weaker connectivity need more rounds.", converges_sooner()),
+            Finding("Graphs with weaker connectivity need more rounds.", denser_graphs_converge_sooner()),
             Finding("Q-DCP is comparable to CP at convergence.", is_close_to("complete", "CP", 0.1)),
         ),
         remarks={"as-written": _WRITTEN_Q, **_for_confidences(_FULL_SETS)},
@@ -260,7 +320,7 @@ _ENTRIES = (
         axis=Axis("rounds T", log=True),
         findings=(
             Finding("Coverage is guaranteed for any number of rounds.", covers()),
-            Finding("Graphs with weaker connectivity need more rounds.", converges_sooner()),
+            Finding("Graphs with weaker connectivity need more rounds.", denser_graphs_converge_sooner()),
             Finding("H-DCP ends close to the exact FCP.", is_close_to("complete", "FCP", 0.1)),
         ),
         remarks={"as-written": _WRITTEN_H, **_for_confidences(_COARSE)},
@@ -309,7 +369,7 @@ _ENTRIES = (
         grid=over_random_graphs({"rounds": 3000, "epsilon0": 1}),
         axis=Axis("devices K"),
         findings=(
-            Finding("The average spectral gap increases from 0.44 to 0.68.", gap_rises(0.44, 0.68)),
+            Finding("The average spectral gap increases from 0.44 to 0.68.", spectral_gap_rises(0.44, 0.68)),
             Finding("The set size decreases as connectivity increases.", size_falls("Q-DCP")),
             Finding("With ε₀ = 1 coverage is at least 0.9 for every K.", covers("Q-DCP")),
             Finding("With ε₀ = 1 Assumption 4.1 is satisfied for every K.", ranks_suffice("Q-DCP")),
@@ -325,9 +385,9 @@ _ENTRIES = (
         grid=over_random_graphs({"rounds": 3000, "epsilon0": 0.1}),
         axis=Axis("devices K"),
         findings=(
-            Finding("The average spectral gap increases from 0.44 to 0.68.", gap_rises(0.44, 0.68)),
+            Finding("The average spectral gap increases from 0.44 to 0.68.", spectral_gap_rises(0.44, 0.68)),
             Finding("The set size decreases as connectivity increases.", size_falls("Q-DCP")),
-            Finding("With ε₀ = 0.1 coverage misses 0.9 as K grows.", misses("Q-DCP")),
+            Finding("With ε₀ = 0.1 coverage misses 0.9 as K grows.", undercovers("Q-DCP")),
             Finding("With ε₀ = 0.1 Assumption 4.1 is violated as K grows larger.", ranks_fall_short("Q-DCP")),
         ),
         remarks={"as-written": _NARROW, "as-released": _NARROW, **_for_confidences(_FULL_SETS)},
@@ -381,7 +441,7 @@ _ENTRIES = (
             Finding("H-DCP covers for every M.", covers()),
             Finding(
                 "More levels help on well-connected graphs and cost efficiency on poorly connected ones.",
-                finer_helps_where_connected(),
+                more_bins_help_where_connected(),
             ),
         ),
         remarks={"as-written": _WRITTEN_H, **_for_confidences(_COARSE)},
@@ -424,3 +484,14 @@ _ENTRIES = (
     ),
 )
 EXPERIMENTS: dict[str, Experiment] = {entry.name: entry for entry in _ENTRIES}
+
+
+def get_experiment(name: str) -> Experiment:
+    """Return an experiment by its name, or by its item in the paper, as "figure-2" or "table-1"."""
+    word = name.lower().replace(" ", "-")
+    if word in EXPERIMENTS:
+        return EXPERIMENTS[word]
+    items = {entry.item.lower().replace(" ", "-"): entry for entry in EXPERIMENTS.values()}
+    if word not in items:
+        raise ValueError(unknown("experiment", name, [*EXPERIMENTS, *items]))
+    return items[word]

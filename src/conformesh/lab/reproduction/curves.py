@@ -1,20 +1,31 @@
-"""Rows of results, and the curves in them: means over draws with their bands."""
+"""Curves of a figure: ours, as means over draws with their bands, and the published points where they are known.
+
+The published points are Figures 2 and 4, read off their vector graphics, and Table 1. Set sizes are per class, as
+printed in the figures; the standard deviations are those behind the bands, which are mean +- 1.96 std / sqrt(10).
+"""
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import polars as pl
 
+Variant = Literal["as-written", "as-released"]
+VARIANTS: tuple[Variant, ...] = ("as-written", "as-released")
+TOPOLOGIES = ("chain", "cycle", "star", "torus", "complete")  # graphs of the figures, the densest last
+REFERENCES = ("CP", "FCP", "E-DCP")  # lines that every figure has, besides those of the paper
 BAND = 1.96  # the published bands are mean +- 1.96 std / sqrt(draws)
 
 
 @dataclass(frozen=True)
-class Value:
+class DrawMeans:
     """The mean over draws, and the standard deviation behind it, of one point of a curve."""
 
     coverage: float
@@ -51,29 +62,30 @@ class Curves:
         """Return where a line has points, ascending."""
         return sorted(x for name, x in self._at if name == line)
 
-    def at(self, line: str, x: float | None = None) -> Value:
+    def at(self, line: str, x: float | None = None) -> DrawMeans:
         """Return a point of a line; without x the last one."""
         row = self.row(line, x)
-        return Value(row["coverage"], row["coverage_std"], row["size"], row["size_std"], row["draws"])
+        return DrawMeans(row["coverage"], row["coverage_std"], row["size"], row["size_std"], row["draws"])
 
     def row(self, line: str, x: float | None = None) -> dict[str, Any]:
         """Return a point with everything known about it."""
         where = self.xs(line)[-1] if x is None else x
         return self._at[line, where]
 
-    def values(self, line: str) -> list[Value]:
+    def values(self, line: str) -> list[DrawMeans]:
         """Return a line's points, x ascending."""
         return [self.at(line, x) for x in self.xs(line)]
 
-    def __iter__(self) -> Iterator[tuple[str, float, Value]]:
+    def __iter__(self) -> Iterator[tuple[str, float, DrawMeans]]:
         for line, x in self._at:
             yield line, x, self.at(line, x)
 
 
+# Columns that identify a case in the summary.
 _CASE = ("experiment", "variant", "scores")
 
 
-def summarise(rows: pl.DataFrame) -> pl.DataFrame:
+def summarise_draws(rows: pl.DataFrame) -> pl.DataFrame:
     """Return means and standard deviations over draws, a row per point of each line, in the order of the rows."""
     import polars as pl
 
@@ -97,7 +109,7 @@ def summarise(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def curves_of(summary: pl.DataFrame, experiment: str, variant: str, scores: str) -> Curves:
+def select_curves(summary: pl.DataFrame, experiment: str, variant: str, scores: str) -> Curves:
     """Return the curves of one case."""
     import polars as pl
 
@@ -106,3 +118,37 @@ def curves_of(summary: pl.DataFrame, experiment: str, variant: str, scores: str)
             (pl.col("experiment") == experiment) & (pl.col("variant") == variant) & (pl.col("scores") == scores)
         )
     )
+
+
+_DRAWS = 10  # behind every published point
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedPoint(DrawMeans):
+    """One published point; sizes are shares of all classes."""
+
+    line: str
+    x: float
+    draws: int = _DRAWS
+
+
+def published_points(experiment: str) -> list[PublishedPoint]:
+    """Return the published points of an experiment; none where only the picture was printed."""
+    return _table().get(experiment, [])
+
+
+def count_published_points() -> int:
+    """Return how many published points are known, over all experiments."""
+    return sum(len(points) for points in _table().values())
+
+
+@cache
+def _table() -> dict[str, list[PublishedPoint]]:
+    text = files("conformesh.lab.reproduction").joinpath("published.csv").read_text(encoding="utf-8")
+    found: dict[str, list[PublishedPoint]] = {}
+    for row in csv.DictReader(text.splitlines()):
+        names = ("x", "coverage", "coverage_std", "size_per_class", "size_per_class_std")
+        x, coverage, coverage_std, size, size_std = (float(row[name]) for name in names)
+        point = PublishedPoint(coverage, coverage_std, size, size_std, line=row["line"], x=x)
+        found.setdefault(row["experiment"], []).append(point)
+    return found

@@ -9,17 +9,17 @@ import pytest
 
 from conformesh import METHODS, TOPOLOGIES
 from conformesh.kernels.ranks import requirement_in
-from conformesh.lab.reproduction import EXPERIMENTS, entries, get_experiment
-from conformesh.lab.reproduction.conventions import CONVENTIONS
-from conformesh.lab.reproduction.experiment import KINDS, VARIANTS, Case, in_convention
-from conformesh.lab.reproduction.grids import LEVELS
-from conformesh.lab.reproduction.published import published
-from conformesh.lab.reproduction.rows import RowRequest
-from conformesh.lab.reproduction.settings import DATA, PaperScores, ScoreSource, sources_from
-from conformesh.lab.sweeps.sources import network_of
+from conformesh.lab.reproduction import experiments
+from conformesh.lab.reproduction.cases import LEVELS, SCORE_KINDS, Case, paper_method
+from conformesh.lab.reproduction.curves import VARIANTS, published_points
+from conformesh.lab.reproduction.experiments import EXPERIMENTS, get_experiment
+from conformesh.lab.reproduction.paper_methods import PAPER_METHODS
+from conformesh.lab.reproduction.paper_scores import PAPER_DATA, OutputSource, PaperScores, sources_from
+from conformesh.lab.reproduction.reproduction import ReproductionRequest
+from conformesh.lab.sweeps.sources import build_cell_network
 from conformesh.methods import make_options, requirement_of
 
-CASES = [(variant, scores) for variant in VARIANTS for scores in KINDS]
+CASES = [(variant, scores) for variant in VARIANTS for scores in SCORE_KINDS]
 
 
 @pytest.fixture(params=EXPERIMENTS)
@@ -28,7 +28,7 @@ def experiment(request):
 
 
 def case_of(experiment, variant, scores, **more):
-    return Case(experiment.name, variant, scores, ScoreSource(experiment.data), **more)
+    return Case(experiment.name, variant, scores, OutputSource(experiment.data), **more)
 
 
 def work(points):
@@ -38,14 +38,14 @@ def work(points):
 
 
 def test_the_comment_above_says_where_the_paper_has_it(experiment):
-    before, _, _ = inspect.getsource(entries).partition(f'name="{experiment.name}",')
+    before, _, _ = inspect.getsource(experiments).partition(f'name="{experiment.name}",')
     comment = before[before.rindex("# [Wen2025] ") :]
     assert re.match(rf"# \[Wen2025\] (Section|Appendix) [6B]\.\d, {experiment.item}[:.,]", comment)
     assert re.search(r"\d+ s( a case)?\.\n    Experiment\($", comment.rstrip())
 
 
 def test_it_is_described_and_judged(experiment):
-    assert experiment.data in DATA
+    assert experiment.data in PAPER_DATA
     assert experiment.findings
     assert all(finding.says.endswith(".") for finding in experiment.findings)
     assert experiment.about.endswith(".")
@@ -61,7 +61,7 @@ def test_points_are_well_formed(experiment, variant, scores, quick):
     shares = {"as-written": "equal", "as-released": "random"}[variant]
     for point in points:
         assert point.case == case
-        assert point.cell.scores == PaperScores(ScoreSource(experiment.data), scores, shares)
+        assert point.cell.scores == PaperScores(OutputSource(experiment.data), scores, shares)
         assert point.cell.seed == 7
         assert all(0 < alpha < 1 for alpha in point.cell.alphas)
         assert {*point.cell.draws} <= {*range(case.draws)}
@@ -83,8 +83,8 @@ def test_graphs_exist_at_every_size(experiment, variant, scores):
     points = experiment.grid(case_of(experiment, variant, scores, draws=2))
     for spec, source in {(point.cell.network, point.cell.scores) for point in points}:
         assert spec.topology in TOPOLOGIES
-        assert spec.devices <= DATA[experiment.data][1]
-        assert network_of(spec, source, spec.seed).devices == spec.devices
+        assert spec.devices <= PAPER_DATA[experiment.data][1]
+        assert build_cell_network(spec, source, spec.seed).devices == spec.devices
 
 
 @pytest.mark.parametrize(("variant", "scores"), CASES)
@@ -122,13 +122,13 @@ def test_every_method_takes_its_options(experiment, variant, scores):
             requirement_of(method, requirement)
             make_options(method, options)
             continue
-        inspect.signature(CONVENTIONS[method].run).bind("site", "samples", "given", **options)
+        inspect.signature(PAPER_METHODS[method].run).bind("site", "samples", "given", **options)
 
 
 def test_published_points_stand_where_points_do(experiment):
     points = experiment.grid(case_of(experiment, "as-released", "logits"))
     places = {(p.line, round(1 - a, 2) if p.x is None else p.x) for p in points for a in p.cell.alphas}
-    assert {(theirs.line, theirs.x) for theirs in published(experiment.name)} <= places
+    assert {(theirs.line, theirs.x) for theirs in published_points(experiment.name)} <= places
 
 
 @pytest.mark.parametrize(("name", "first"), [("figure-6", 100), ("figure-7", 1)])
@@ -167,21 +167,21 @@ def test_convergence_covers_the_published_range_on_a_logarithmic_axis(name, firs
 )
 def test_methods_in_the_conventions_of_text_and_code(variant, scores, method, expected):
     given = {"rounds": 9}
-    assert in_convention(variant, scores, method, given) == expected
+    assert paper_method(variant, scores, method, given) == expected
     assert given == {"rounds": 9}
 
 
 def test_what_an_experiment_says_goes_before_the_convention():
-    assert in_convention("as-written", "logits", "q-dcp", {"bound": "sound"})[1]["bound"] == "sound"
+    assert paper_method("as-written", "logits", "q-dcp", {"bound": "sound"})[1]["bound"] == "sound"
 
 
 def test_quick_looks_keep_the_ends():
-    case = Case("x", "as-written", "logits", ScoreSource("cifar100"), quick=True)
+    case = Case("x", "as-written", "logits", OutputSource("cifar100"), quick=True)
     assert case.thinned(LEVELS) == (0.1, 0.5, 0.9)
     assert case.thinned((1, 2), keep=3) == (1, 2)
     assert case.thinned(range(10), keep=4) == (0, 3, 6, 9)
     assert (case.rounds(3000), case.rounds(8000), case.rounds(1500)) == (300, 800, 1500)
-    full = Case("x", "as-written", "logits", ScoreSource("cifar100"))
+    full = Case("x", "as-written", "logits", OutputSource("cifar100"))
     assert full.thinned(LEVELS) == LEVELS
     assert full.rounds(3000) == 3000
 
@@ -214,5 +214,5 @@ def test_unknown_names_suggest_the_nearest(name, nearest):
 
 
 def test_requests_have_the_cases_tried_here():
-    cases = RowRequest().cases(get_experiment("star-table"), sources_from([]))
+    cases = ReproductionRequest().cases(get_experiment("star-table"), sources_from([]))
     assert {(case.variant, case.scores) for case in cases} == {*CASES}

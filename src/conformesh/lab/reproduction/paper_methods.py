@@ -1,4 +1,4 @@
-"""Q-DCP, H-DCP and their rivals as the code behind the published figures computes them, where it leaves the text.
+"""Q-DCP, H-DCP and other methods as the paper's text prints them or its released code computes them.
 
 The published curves come from code whose conventions differ from the paper's text; the curves can be met only with
 these (docs/reproduction.md tells what each of them does):
@@ -14,7 +14,7 @@ these (docs/reproduction.md tells what each of them does):
 - pooled CP takes one order statistic more, FCP rounds its level to a whole percent, FedCP-QQ ran with other ranks
   than its own.
 
-`ConventionSpec` is what a cell runs instead of a method.
+`PaperMethodSpec` is what a cell runs instead of a method.
 
 Assumes     all devices in one process: these are measurements of a convention, not methods for devices
 Guarantees  nothing; the methods to use are in `conformesh.METHODS`
@@ -39,23 +39,23 @@ from conformesh.graph.network import Network
 from conformesh.graph.weights import constant_weights
 from conformesh.kernels.ranks import conformal_rank, exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.lab.reproduction.settings import PaperDraw
-from conformesh.lab.sweeps.sources import Draw, Options
+from conformesh.lab.reproduction.paper_scores import PaperDraw
+from conformesh.lab.sweeps.sources import Options, ScoreDraw
 from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.bounds.histogram import paper_epsilon
 from conformesh.protocols.bounds.quantile import bias_epsilon
 from conformesh.protocols.consensus import gossip
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.q_dcp import Knobs, admm
+from conformesh.protocols.q_dcp import AdmmParameters, admm
 from conformesh.protocols.quantile_average import local_quantiles
-from conformesh.protocols.wire_format import Wire
+from conformesh.protocols.wire_format import WireFormat
 from conformesh.results.certificate import Certificate, Cost
 
-_TIE = 1e-9  # at exact ties of ranks float noise would decide; the tie counts
+_TIE = 1e-9  # a level that is met up to round-off counts as met
 
 
 @dataclass(frozen=True, eq=False)
-class _Printed:
+class _PaperOutcome:
     """Thresholds (devices, draws, alphas) and the error term that went into them, (draws, alphas), if there is one."""
 
     thresholds: Floats
@@ -63,8 +63,8 @@ class _Printed:
 
 
 @dataclass(frozen=True)
-class Conditions:
-    """What a convention may look at beside its options: the alphas and the range of the calibration outputs."""
+class PaperInputs:
+    """Input of a paper method besides its options: the alphas and the range of the calibration outputs."""
 
     alphas: tuple[Fraction, ...]
     output_ranges: Floats = field(repr=False)
@@ -87,7 +87,7 @@ def _ranks(block: Block, alphas: tuple[Fraction, ...], devices: int) -> NDArray[
 def q_dcp_released(
     block: Block,
     samples: WeightedScores,
-    given: Conditions,
+    given: PaperInputs,
     *,
     rounds: int = 1500,
     kappa: float = 2000.0,
@@ -95,22 +95,22 @@ def q_dcp_released(
     s0: float | str = "average",
     epsilon0: float = 0.1,
     wire: int = 64,
-) -> Protocol[_Printed]:
+) -> Protocol[_PaperOutcome]:
     """Run Q-DCP with self-loops, half the best c, and epsilon^(T) from the last iterate."""
     levels = given.released_levels(block)
     gamma = np.minimum(levels, 1.0)
-    own = local_quantiles(samples, gamma)
-    held = np.where(samples.sizes[:, :, None] > 0, own, np.nan)  # devices without scores stay out
+    local = local_quantiles(samples, gamma)
+    known = np.where(samples.sizes[:, :, None] > 0, local, np.nan)  # devices without scores stay out
     if isinstance(s0, str):
-        centre = np.nanmin(held, axis=0) if s0 == "min" else np.nanmean(held, axis=0)
+        centre = np.nanmin(known, axis=0) if s0 == "min" else np.nanmean(known, axis=0)
     else:
         centre = np.full_like(gamma, s0)
     graph = _Looped.of(block)
     rates = [graph.rate(float(block.sizes[:, trial].max()) * kappa / 4 + mu, mu) for trial in range(block.trials)]
     c = np.array([[rate[0]] for rate in rates]) * np.ones_like(gamma)
-    knobs = Knobs(2 * c, np.full_like(gamma, kappa), np.full_like(gamma, mu))
-    s0_here = np.broadcast_to(centre, own.shape).copy()
-    s = yield from admm(block, samples, gamma, s0_here, np.zeros_like(own), knobs, rounds, Wire(wire), loops=1)
+    knobs = AdmmParameters(2 * c, np.full_like(gamma, kappa), np.full_like(gamma, mu))
+    local_s0 = np.broadcast_to(centre, local.shape).copy()
+    s = yield from admm(block, samples, gamma, local_s0, np.zeros_like(local), knobs, rounds, WireFormat(wire), loops=1)
 
     epsilon = np.empty_like(gamma)
     for trial, a in np.ndindex(gamma.shape):
@@ -121,8 +121,8 @@ def q_dcp_released(
         distance = graph.distance(float(c[trial, a]), s[:, trial, a], gradient)
         decay = math.exp(-0.5 * (rounds - 2) * math.log1p(rates[trial][1]))
         epsilon[trial, a] = math.sqrt(distance / (block.devices * mu)) * decay + bias_epsilon(n, mu, kappa, epsilon0)
-    thresholds = np.broadcast_to(s.mean(axis=0) + epsilon, own.shape)
-    return _Printed(np.where(levels > 1, np.inf, thresholds), epsilon)
+    thresholds = np.broadcast_to(s.mean(axis=0) + epsilon, local.shape)
+    return _PaperOutcome(np.where(levels > 1, np.inf, thresholds), epsilon)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,13 +162,13 @@ class _Looped:
 def h_dcp_printed(
     block: Block,
     samples: WeightedScores,
-    given: Conditions,
+    given: PaperInputs,
     *,
     rounds: int = 150,
     bins: int = 1000,
     over: str = "outputs",
     wire: int = 64,
-) -> Protocol[_Printed]:
+) -> Protocol[_PaperOutcome]:
     """Run H-DCP by the printed rule alone: its bound, nothing for rounding, full sets where no bin reaches the level.
 
     The levels span the range of the calibration `outputs`, as released (then the share asked for is that of a whole
@@ -176,13 +176,13 @@ def h_dcp_printed(
     histograms, as printed, not cumulative ones.
     """
     weights = constant_weights(block.network, block.network.spectrum)
-    ends = _range(samples, given, over)
+    ends = _score_range(samples, given, over)
     low, width = ends[:, :1], (ends[:, 1:] - ends[:, :1]) / bins
     edges = low + width * np.arange(1, bins + 1)
     counts = samples.counts(edges)
     counts[:, -1] = block.sizes  # what lies above the last level is put there
     x = np.diff(counts, axis=1, prepend=0) * (block.devices / np.maximum(block.totals, 1))
-    x = yield from gossip(x, block, weights, rounds, wire=Wire(wire))
+    x = yield from gossip(x, block, weights, rounds, wire=WireFormat(wire))
     cumulative = np.cumsum(x, axis=1)
 
     epsilon = np.array([paper_epsilon(sizes, bins, weights.gap, 1.0, rounds) for sizes in block.sizes.T])
@@ -195,10 +195,10 @@ def h_dcp_printed(
         if over == "outputs":
             at = _outputs_rounded_up(at, float(low[trial, 0]), float(width[trial, 0]))
         thresholds[found, trial, a] = at[found]
-    return _Printed(thresholds, np.repeat(epsilon[:, None], levels.shape[1], axis=1))
+    return _PaperOutcome(thresholds, np.repeat(epsilon[:, None], levels.shape[1], axis=1))
 
 
-def _range(samples: WeightedScores, given: Conditions, over: str) -> Floats:
+def _score_range(samples: WeightedScores, given: PaperInputs, over: str) -> Floats:
     if over == "outputs":
         return given.output_ranges
     if over == "unit":
@@ -217,35 +217,35 @@ def _outputs_rounded_up(thresholds: Floats, low: float, width: float) -> Floats:
     return np.nextafter(1 - (low + width * (first - 1)), -np.inf)
 
 
-def cp_released(block: Block, samples: WeightedScores, given: Conditions) -> _Printed:
+def cp_released(block: Block, samples: WeightedScores, given: PaperInputs) -> _PaperOutcome:
     """Take the order statistic after the one of split conformal prediction."""
     ranks = _ranks(block, given.alphas, 1) + 1
     thresholds = np.full(ranks.shape, np.inf)
     for trial, a in np.ndindex(ranks.shape):
         if ranks[trial, a] <= block.totals[trial]:
             thresholds[trial, a] = np.sort(samples.pooled(trial))[ranks[trial, a] - 1]
-    return _everywhere(block, thresholds)
+    return _same_on_all_devices(block, thresholds)
 
 
-def fcp_released(block: Block, samples: WeightedScores, given: Conditions) -> _Printed:
+def fcp_released(block: Block, samples: WeightedScores, given: PaperInputs) -> _PaperOutcome:
     """Interpolate the pooled scores at a level rounded to a whole percent, as a t-digest's percentiles do."""
     levels = np.minimum(np.round(given.levels(block), 2), 1.0)
     found = [[np.quantile(samples.pooled(t), level) for level in row] for t, row in enumerate(levels)]
-    return _everywhere(block, np.array(found))
+    return _same_on_all_devices(block, np.array(found))
 
 
-def fedcp_qq_published(block: Block, samples: WeightedScores, given: Conditions, *, server: int = 17) -> _Printed:
+def fedcp_qq_published(block: Block, samples: WeightedScores, given: PaperInputs, *, server: int = 17) -> _PaperOutcome:
     """Take the 17th smallest of the devices' largest scores: the ranks that give the published row."""
     tops = np.sort(samples.extremes()[1], axis=0)[server - 1]
-    return _everywhere(block, np.repeat(tops[:, None], len(given.alphas), axis=1))
+    return _same_on_all_devices(block, np.repeat(tops[:, None], len(given.alphas), axis=1))
 
 
-def _everywhere(block: Block, thresholds: Floats) -> _Printed:
-    return _Printed(np.broadcast_to(thresholds, (block.devices, *thresholds.shape)))
+def _same_on_all_devices(block: Block, thresholds: Floats) -> _PaperOutcome:
+    return _PaperOutcome(np.broadcast_to(thresholds, (block.devices, *thresholds.shape)))
 
 
 @dataclass(frozen=True)
-class _Convention:
+class _PaperMethod:
     """A method of the paper in another convention than the text's.
 
     Attributes
@@ -266,29 +266,34 @@ class _Convention:
     each_alpha: bool = False
 
 
-CONVENTIONS: dict[str, _Convention] = {
-    "q-dcp-released": _Convention("q-dcp", q_dcp_released, talks=True, each_alpha=True),
-    "h-dcp-printed": _Convention("h-dcp", h_dcp_printed, talks=True),
-    "cp-released": _Convention("cp", cp_released),
-    "fcp-released": _Convention("fcp", fcp_released),
-    "fedcp-qq-published": _Convention("fedcp-qq", fedcp_qq_published),
+PAPER_METHODS: dict[str, _PaperMethod] = {
+    "q-dcp-released": _PaperMethod("q-dcp", q_dcp_released, talks=True, each_alpha=True),
+    "h-dcp-printed": _PaperMethod("h-dcp", h_dcp_printed, talks=True),
+    "cp-released": _PaperMethod("cp", cp_released),
+    "fcp-released": _PaperMethod("fcp", fcp_released),
+    "fedcp-qq-published": _PaperMethod("fedcp-qq", fedcp_qq_published),
 }
 
 
 @dataclass(frozen=True)
-class ConventionSpec:
+class PaperMethodSpec:
     """A convention with its options, in the place that a method of the library has in a cell."""
 
     name: str
     options: Options
 
     def solve(
-        self, samples: WeightedScores, draws: Sequence[Draw], network: Network, alphas: tuple[float, ...], seed: int
+        self,
+        samples: WeightedScores,
+        draws: Sequence[ScoreDraw],
+        network: Network,
+        alphas: tuple[float, ...],
+        seed: int,
     ) -> tuple[Answers, Cost]:
         """Return the thresholds of every draw and alpha, without a guarantee, and the cost of one run."""
-        convention = CONVENTIONS[self.name]
+        convention = PAPER_METHODS[self.name]
         block = Block.everywhere(network, samples.sizes)
-        given = Conditions(tuple(map(exact_alpha, alphas)), np.array([_output_range(draw) for draw in draws]))
+        given = PaperInputs(tuple(map(exact_alpha, alphas)), np.array([_output_range(draw) for draw in draws]))
         found = convention.run(block, samples, given, **dict(self.options))
         if convention.talks:
             runs = samples.trials * (len(alphas) if convention.each_alpha else 1)
@@ -305,7 +310,7 @@ class ConventionSpec:
         return Answers(printed.thresholds, certificates), cost
 
 
-def _output_range(draw: Draw) -> tuple[float, float]:
+def _output_range(draw: ScoreDraw) -> tuple[float, float]:
     if not isinstance(draw, PaperDraw):
         raise TypeError(f"a convention needs the draws of PaperScores, got {type(draw).__name__}")
     return draw.output_range
