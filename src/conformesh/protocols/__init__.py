@@ -7,9 +7,9 @@ cost (`ledger`), simulated faults and attacks, and what each method reveals (`me
 What does not: sockets, clocks, random numbers of a protocol's own, files. `engines` and `peer` run the generators,
 `pipeline` turns a guarantee into problems for them, `methods` has the table of methods.
 
-May import `common`, `kernels`, `graph`, `guarantee`, `scores`, `files`, `privacy` and `results`, never what runs it.
+May import the layers below it, up to `privacy`, `results` and `table`; never what runs it.
 
-======================  =================================================================================================
+======================  ==========================================================================================
 E-DCP                   `e_dcp` (counts at thresholds), `waves` (over a tree), `top_k` and `merged_scores` (flooding),
                         `e_dcp_entries` (asynchronous mode), `rank_counts` (p-values, false discovery rate)
 Q-DCP                   `q_dcp`, `quantile_average` (s0), `relaxed_admm` and `loss_tolerant_count` (lost messages)
@@ -21,5 +21,5 @@ sums over all devices   `aggregate`, `tree`, `flood`, `gather`, `size_agreement`
 agreement               `consensus`, `quantiser`, `spectrum_estimation`
 messages                `messages`, `message_checks`, `wire_format`, `ledger`, `faults`
 data                    `block` (the local devices and the answers), `options`
-======================  =================================================================================================
+======================  ==========================================================================================
 """
