@@ -10,74 +10,74 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import UNSET, Struct
 from numpy.typing import NDArray
 
 from conformesh.common.names import unknown_name
 from conformesh.files.json_numbers import as_json_value, as_number
+from conformesh.mesh.http.messages import ObserveReply, ObserveRequest, PredictNextReply, PredictNextRequest
 from conformesh.mesh.http.request_bodies import parsed, table_of
 from conformesh.scores import Score
 
 if TYPE_CHECKING:
     from conformesh.mesh.node.online import OnlineLearning
 
-_OBSERVE = ("score", "outputs", "label", "example", "next")
-_NEXT = ("outputs",)
 
-
-def observe(online: OnlineLearning, body: bytes) -> dict[str, Any]:
+def observe(online: OnlineLearning, body: bytes) -> ObserveReply:
     """Count the label in a body; say what became of it and, where asked, what is predicted next."""
     request = parsed(body)
-    _check(request, _OBSERVE)
+    _refuse_unknown(request, ObserveRequest)
     example = request.get("example")
     if not isinstance(example, str | None):
         raise ValueError(f"'example' must be the id of a prediction, a text, got {type(example).__name__}")
     score, asked = _score_in(online, request), request.get("next")
-    table = None if asked is None else _next_table(online, asked)  # what is wrong with it is said before all is counted
+    table = None if asked is None else _next_table(online, asked)  # refused before anything is counted
     judged = online.observe(score, example)
     now = online.status()
-    return {
-        "example": judged.id,
-        "score": judged.score,
-        "threshold": as_json_value(judged.threshold),
-        "missed": judged.missed,
-        "repeated": judged.repeated,
-        "device": now.device,
-        "everybody": now.everybody,
-        "threshold_now": now.threshold,
-        **({} if asked is None else {"next": _predicted(online, table)}),
-    }
+    return ObserveReply(
+        example=judged.id,
+        score=judged.score,
+        threshold=as_json_value(judged.threshold),
+        missed=judged.missed,
+        repeated=judged.repeated,
+        device=now.device,
+        everybody=now.everybody,
+        threshold_now=now.threshold,
+        next=UNSET if asked is None else _predict_next(online, table),
+    )
 
 
-def predict_next(online: OnlineLearning, body: bytes) -> dict[str, Any]:
+def predict_next(online: OnlineLearning, body: bytes) -> PredictNextReply:
     """Give the next example an id and a threshold, and a set or an interval where its outputs are in the body."""
-    return _predicted(online, _next_table(online, parsed(body)))
+    return _predict_next(online, _next_table(online, parsed(body)))
 
 
-def _predicted(online: OnlineLearning, table: NDArray[Any] | None) -> dict[str, Any]:
+def _predict_next(online: OnlineLearning, table: NDArray[Any] | None) -> PredictNextReply:
     example = online.predict()
-    about = {"example": example.id, "threshold": as_json_value(example.threshold)}
-    if table is None:
-        return about
-    return {**about, **_region(_score_of(online), table, example.threshold)}
+    reply = PredictNextReply(example.id, as_json_value(example.threshold))
+    if table is not None:
+        _add_region(reply, _score_of(online), table, example.threshold)
+    return reply
 
 
-def _region(score: Score, table: NDArray[Any], threshold: float) -> dict[str, Any]:
+def _add_region(reply: PredictNextReply, score: Score, table: NDArray[Any], threshold: float) -> None:
     if score.task == "regression":
-        return {"interval": as_json_value(score.intervals(table, threshold)[0].tolist())}
-    members = np.flatnonzero(score.sets(table, threshold)[0]).tolist()
-    return {"set": members, "size": len(members)}
+        reply.interval = as_json_value(score.intervals(table, threshold)[0].tolist())
+    else:
+        members = np.flatnonzero(score.sets(table, threshold)[0]).tolist()
+        reply.set, reply.size = members, len(members)
 
 
 def _next_table(online: OnlineLearning, request: Any) -> NDArray[Any] | None:
     """Return the outputs of the next example, after trying them; None where there are none."""
     if not isinstance(request, dict):
         raise ValueError(f"'next' must be an object, which may have 'outputs', got {type(request).__name__}")
-    _check(request, _NEXT)
+    _refuse_unknown(request, PredictNextRequest)
     if request.get("outputs") is None:
         return None
     score = _score_of(online)
     table = _row(score, request["outputs"])
-    _region(score, table, 0.0)
+    _add_region(PredictNextReply("", 0.0), score, table, 0.0)  # raises for a table that does not fit the score
     return table
 
 
@@ -85,7 +85,7 @@ def _score_in(online: OnlineLearning, request: dict[str, Any]) -> float:
     """Return the score that a request tells, or that of its label."""
     labelled = "outputs" in request or "label" in request
     if ("score" in request) == labelled or ("outputs" in request) != ("label" in request):
-        got = ", ".join(name for name in _OBSERVE[:3] if name in request) or "none"
+        got = ", ".join(name for name in ("score", "outputs", "label") if name in request) or "none"
         raise ValueError(f"needed 'score', or 'outputs' with their 'label', got {got}")
     if not labelled:
         return as_number(request["score"], "'score'")
@@ -115,7 +115,7 @@ def _score_of(online: OnlineLearning) -> Score:
     return score
 
 
-def _check(request: dict[str, Any], known: tuple[str, ...]) -> None:
+def _refuse_unknown(request: dict[str, Any], kind: type[Struct]) -> None:
     for name in request:
-        if name not in known:
-            raise ValueError(unknown_name("field", name, known))
+        if name not in kind.__struct_fields__:
+            raise ValueError(unknown_name("field", name, kind.__struct_fields__))

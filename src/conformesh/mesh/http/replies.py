@@ -15,10 +15,22 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import Struct, to_builtins
+from msgspec import UNSET, Struct, to_builtins
+from msgspec.structs import asdict
 
 from conformesh.common.names import unknown_name
 from conformesh.files.json_numbers import as_json_value
+from conformesh.mesh.http.messages import (
+    AcceptedReply,
+    Answer,
+    CalibrationReply,
+    CertificateReply,
+    HealthReply,
+    IntervalsReply,
+    PredictRequest,
+    SetsReply,
+    ThresholdReply,
+)
 from conformesh.mesh.http.online_replies import observe, predict_next
 from conformesh.mesh.http.paths import (
     CALIBRATION,
@@ -39,7 +51,7 @@ from conformesh.mesh.http.paths import (
     VERBS,
 )
 from conformesh.mesh.http.request_bodies import parsed, table_of
-from conformesh.mesh.node.certified_result import Certified
+from conformesh.mesh.node.certified_result import Certified, certificate_fields
 from conformesh.mesh.node.health import explain_missing_threshold, judge_health
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import NodeStatus
@@ -52,8 +64,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("conformesh.node")
 Headers = tuple[tuple[str, str], ...]
-TABLES = ("probabilities", "outputs")  # what a request may call its table
-OF_ROWS = ("alpha", "groups", "weight")  # which of several thresholds the rows need, as in `Result.predict`
+_TABLES = ("probabilities", "outputs")  # what a request may call its table
+_OF_ROWS = ("alpha", "groups", "weight")  # which of several thresholds the rows need, as in `Result.predict`
 
 
 class Refused(Exception):  # noqa: N818 - a proper answer, only not the wished one
@@ -168,28 +180,33 @@ class HttpReplies:
 
     def _threshold(self, _: bytes) -> HttpReply:
         found = self._certified()
-        answers = found.answers()
-        about = {"method": found.calibration.method, "answers": answers} | found.facts()
-        return HttpReply.of(_only(answers, "threshold", "alpha", "certificate") | about)
+        answers, method = _answers(found), found.calibration.method
+        reply = ThresholdReply(**asdict(found.facts()), method=method, answers=answers)
+        if len(answers) == 1:  # of several, nobody is to take the first by mistake
+            (answer,) = answers
+            reply.threshold, reply.alpha, reply.certificate = answer.threshold, answer.alpha, answer.certificate
+        return HttpReply.of(reply)
 
     def _certificate(self, _: bytes) -> HttpReply:
         found = self._certified()
-        answers = found.answers()
+        answers = _answers(found)
         for one, answer in zip(answers, found.calibration.answers, strict=True):
-            one["words"] = str(answer.certificate)
-        return HttpReply.of(_only(answers, "certificate", "words") | {"answers": answers} | found.facts())
+            one.words = str(answer.certificate)
+        reply = CertificateReply(**asdict(found.facts()), answers=answers)
+        if len(answers) == 1:
+            reply.certificate, reply.words = answers[0].certificate, answers[0].words
+        return HttpReply.of(reply)
 
     def _calibration(self, _: bytes) -> HttpReply:
         found = self._certified()
-        return HttpReply.of({"calibration": found.calibration.to_dict()} | found.facts())
+        return HttpReply.of(CalibrationReply(**asdict(found.facts()), calibration=found.calibration.to_dict()))
 
     def _health(self, _: bytes) -> HttpReply:
         status = self._status()
         health = judge_health(status)
-        content: dict[str, Any] = {"healthy": health.healthy, "phase": status.phase, "reasons": health.words}
-        content |= {"links_down": health.links_down}
-        content |= {} if status.alarm is None else {"alarm": status.alarm.raised}
-        return HttpReply.of(content, HTTPStatus.OK if health.healthy else HTTPStatus.SERVICE_UNAVAILABLE)
+        alarm = UNSET if status.alarm is None else status.alarm.raised
+        reply = HealthReply(health.healthy, status.phase, health.words, health.links_down, alarm)
+        return HttpReply.of(reply, HTTPStatus.OK if health.healthy else HTTPStatus.SERVICE_UNAVAILABLE)
 
     def _metrics(self, accept: str, _: bytes) -> HttpReply:
         if self._exposition is None:
@@ -231,7 +248,7 @@ class HttpReplies:
         except OSError as error:  # only a request that is on the disk is acknowledged
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"the request cannot be stored: {error}") from None
         LOG.info("a local program asked for a new run: %s", became or "accepted")
-        return HttpReply.of({"accepted": True} | ({} if became is None else {"run": became}), HTTPStatus.ACCEPTED)
+        return HttpReply.of(AcceptedReply(True, run=UNSET if became is None else became), HTTPStatus.ACCEPTED)
 
     def _roster(self, body: bytes) -> HttpReply:
         if self.node.accept_roster is None:
@@ -242,12 +259,12 @@ class HttpReplies:
             self.node.state.count_refused(None, "a roster that is refused")
             raise Refused(HTTPStatus.CONFLICT, f"refused: {error}") from None
         LOG.info("a local program handed over a roster: %s", became)
-        return HttpReply.of({"accepted": True, "roster": became}, HTTPStatus.ACCEPTED)
+        return HttpReply.of(AcceptedReply(True, roster=became), HTTPStatus.ACCEPTED)
 
     def _predict(self, body: bytes) -> HttpReply:
         found = self._certified()
         try:
-            return HttpReply.of(_prediction(found, body))
+            return HttpReply.of(_predict(found, body))
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
 
@@ -256,7 +273,7 @@ class HttpReplies:
             raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node does not learn online: device.toml has no [online]")
         return self.node.online
 
-    def _learn(self, reply: Callable[[OnlineLearning, bytes], dict[str, Any]], body: bytes) -> HttpReply:
+    def _learn(self, reply: Callable[[OnlineLearning, bytes], Struct], body: bytes) -> HttpReply:
         online = self._learning()
         try:
             return HttpReply.of(reply(online, body))
@@ -268,9 +285,17 @@ class HttpReplies:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
 
 
-def _only(answers: list[dict[str, Any]], *names: str) -> dict[str, Any]:
-    """Return fields of the answer of a result that has only one: of several, nobody is to take the first by mistake."""
-    return {name: answers[0][name] for name in names} if len(answers) == 1 else {}
+def _answers(found: Certified) -> list[Answer]:
+    """Return the threshold of every part and level with its certificate."""
+    return [
+        Answer(
+            part=list(answer.part),
+            alpha=float(answer.alpha),
+            threshold=as_json_value(answer.threshold),
+            certificate=certificate_fields(answer.certificate),
+        )
+        for answer in found.calibration.answers
+    ]
 
 
 def _described(_: bytes) -> HttpReply:
@@ -282,14 +307,14 @@ def _described(_: bytes) -> HttpReply:
 # --- predictions ------------------------------------------------------------------------------------------------------
 
 
-def _prediction(found: Certified, body: bytes) -> dict[str, Any]:
+def _predict(found: Certified, body: bytes) -> SetsReply | IntervalsReply:
     request = parsed(body)
-    names = [name for name in TABLES if name in request]
+    names = [name for name in _TABLES if name in request]
     if len(names) != 1:
         raise ValueError(f"needed one of 'probabilities' and 'outputs', got {', '.join(names) or 'neither'}")
     for name in request:
-        if name not in (*TABLES, "score", *OF_ROWS):
-            raise ValueError(unknown_name("field", name, (*TABLES, "score", *OF_ROWS)))
+        if name not in PredictRequest.__struct_fields__:
+            raise ValueError(unknown_name("field", name, PredictRequest.__struct_fields__))
     score = _score(found.calibration.score, request.get("score"))
     table = table_of(names[0], request[names[0]])
     if score.task == "regression" and table.ndim == 2 and table.shape[1] == 1:
@@ -297,18 +322,16 @@ def _prediction(found: Certified, body: bytes) -> dict[str, Any]:
     rows = _of_rows(request)
     result = found.calibration.at(rows.pop("alpha", None))
     predicted = result.predict(table, score=score, **rows)
-    about: dict[str, Any] = {"run": found.run}
-    if len(result) == 1:
-        about = {"threshold": as_json_value(result.threshold), **about}
+    threshold = as_json_value(result.threshold) if len(result) == 1 else UNSET
     if score.task == "regression":
-        return {"intervals": as_json_value(predicted.tolist()), **about}
+        return IntervalsReply(found.run, as_json_value(predicted.tolist()), threshold)
     sets = [np.flatnonzero(row).tolist() for row in predicted]
-    return {"sets": sets, "sizes": [len(members) for members in sets], **about}
+    return SetsReply(found.run, sets, [len(members) for members in sets], threshold)
 
 
 def _of_rows(request: dict[str, Any]) -> dict[str, Any]:
     """Return which of several thresholds the rows of a request need, checked for their types."""
-    rows = {name: request[name] for name in OF_ROWS if name in request}
+    rows = {name: request[name] for name in _OF_ROWS if name in request}
     if "alpha" in rows and not _is_number(rows["alpha"]):
         raise ValueError(f"'alpha' must be a number, got {rows['alpha']!r:.40}")
     if "groups" in rows and not (isinstance(rows["groups"], list) and all(map(_is_group, rows["groups"]))):

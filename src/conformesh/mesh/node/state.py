@@ -430,5 +430,5 @@ def _summarise(certified: Certified) -> CertifiedStatus:
         method=certified.calibration.method,
         kind=first.certificate.kind,
         made_seconds=certified.made,
-        **certified.facts(),
+        **msgspec.structs.asdict(certified.facts()),
     )
