@@ -60,7 +60,7 @@ from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.quantiser import agree_on_ends
 from conformesh.protocols.top_k import can_flood, search_by_flooding
 from conformesh.protocols.waves import FoundScore, Pace, needs_search, search_by_waves
-from conformesh.results.certificate import Certificate, too_few
+from conformesh.results.certificate import Certificate, too_few_certificate
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # from which the default is chosen
 _LOG_TYPICAL_SIZE = math.log(1000)  # of the number of scores in the choice: it changes the choice little
@@ -345,7 +345,9 @@ def counted_answers(block: Block, ranks: Ints, n: Ints, brackets: Brackets, exam
     certificates = [
         [
             structs.replace(
-                too_few(int(r), int(n[t])) if r > n[t] else Certificate("counted", int(r), int(counted[t, a])),
+                too_few_certificate(int(r), int(n[t]))
+                if r > n[t]
+                else Certificate("counted", int(r), int(counted[t, a])),
                 weight=None if block.alike(t) else int(n[t]),
                 losses=None if examples is None else unit * int(examples[t]),
             )

@@ -50,7 +50,7 @@ from conformesh.protocols.quantile_average import (
 from conformesh.protocols.relaxed_admm import relaxed_admm
 from conformesh.protocols.spectrum_estimation import estimate_spectrum
 from conformesh.protocols.wire_format import WireFormat
-from conformesh.results.certificate import Certificate, Kind, too_few
+from conformesh.results.certificate import Certificate, CertificateKind, too_few_certificate
 
 _FALSE_ALARM_RATE = 0.05  # chance that a device warns of a threshold that is right, scores being alike
 _SCALE_DECAY = 2.5  # the scale of the continuation falls this much from one run to the next
@@ -177,7 +177,7 @@ def _counted_where_heard(
     thresholds[:, ranks > totals[:, None]] = np.inf
     certificates = [
         [
-            too_few(rank, n) if rank > n else Certificate("counted", rank, int(counts[t, a]))
+            too_few_certificate(rank, n) if rank > n else Certificate("counted", rank, int(counts[t, a]))
             for a, rank in enumerate(ranks[t].tolist())
         ]
         for t, n in enumerate(totals.tolist())
@@ -276,13 +276,13 @@ def _with_error_terms(
     """Add the two error terms, right if the assumption is ([Wen2025] Eq. (13), Eq. (14), Eq. (15), Theorem 4.4)."""
     certificates: list[list[Certificate]] = []
     thresholds = np.full_like(estimates, np.inf)
-    kind: Kind = "assumed" if options.wire == 64 else "none"
+    kind: CertificateKind = "assumed" if options.wire == 64 else "none"
     notes: set[str] = set()
     for trial in range(block.trials):
         sizes, n, row = block.sizes[:, trial], int(block.totals[trial]), []
         for a, rank in enumerate(ranks[trial].tolist()):
             if rank > n:
-                row.append(too_few(rank, n))
+                row.append(too_few_certificate(rank, n))
                 continue
             unfinished, bias = _error_terms(block, spectrum, run, trial, a, options)
             thresholds[:, trial, a] = estimates[:, trial, a] + unfinished + bias
