@@ -62,7 +62,7 @@ class Coverage(Struct, frozen=True):
 def wilson_interval(hits: int, rows: int, confidence: float = 0.95) -> tuple[float, float]:
     """Return the Wilson score interval of a proportion.
 
-    >>> low, high = wilson(90, 100)
+    >>> low, high = wilson_interval(90, 100)
     >>> round(low, 4), round(high, 4)
     (0.8256, 0.9448)
     """

@@ -233,7 +233,7 @@ def refuse_extremes(parts: Sequence[Fraction]) -> None:
 def exact_parts(q: Any) -> tuple[Fraction, ...]:
     """Return the parts that a user asked for, exactly; one number or several.
 
-    >>> as_parts([0.25, "0.5"])
+    >>> exact_parts([0.25, "0.5"])
     (Fraction(1, 4), Fraction(1, 2))
     """
     many = hasattr(q, "__iter__") and not isinstance(q, str) and not (isinstance(q, np.ndarray) and q.ndim == 0)

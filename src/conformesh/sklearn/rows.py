@@ -1,7 +1,7 @@
 """Rows as users have them: one table with a device for each row, or a table for each device.
 
-`EstimatorRows` is what both become: tables that a model predicts from in one call each, and for every row its device, label,
-groups, weight and inputs. `Rows.table` makes a `Table` of them once the scores are known.
+`EstimatorRows` is what both become: tables that a model predicts from in one call each, and for every row its device,
+label, groups, weight and inputs. `EstimatorRows.table` makes a `Table` of them once the scores are known.
 """
 
 from __future__ import annotations
