@@ -14,6 +14,7 @@ import click
 
 from conformesh.common.notes import CalibrationNote
 from conformesh.common.quantities import in_bits
+from conformesh.files.json_numbers import to_json
 
 if TYPE_CHECKING:
     from conformesh.results.certificate import Cost
@@ -115,7 +116,15 @@ def _one_line(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[:half]} ... {line[-half:]}"
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def show_result(data: Any, as_json: bool, print_words: Callable[[], None]) -> None:
+    """Print the result of a command: as one line of JSON for programs, in which infinity is "inf", or in words."""
+    if as_json:
+        print(to_json(data), flush=True)  # flushed: a program may read while the command goes on, as of mesh status
+    else:
+        print_words()
 
 
 def print_facts(title: str, facts: Sequence[tuple[str, str]]) -> None:

@@ -57,6 +57,23 @@ def examine_folder(folder: Path, now: datetime | None = None) -> list[ConfigErro
     return [*_method(config), *_roster(config), *_certificate(config, moment), *_port(config), *_scores(config)]
 
 
+def examine_folders(
+    folders: Sequence[Path], roots: Sequence[Path] = ()
+) -> tuple[list[ConfigError], dict[str, dict[str, list[str]]]]:
+    """Look at several folders of devices and at the authorities in `roots`; return findings, and what differs."""
+    found = [finding for root in roots for finding in examine_authority(root)]
+    found += [finding for folder in folders for finding in examine_folder(folder)]
+    unreadable = {finding.device for finding in found if finding.code == "unreadable"}
+    readable = [folder for folder in folders if folder.name not in unreadable]
+    differing = compare_agreements(readable)
+    found += [
+        ConfigError(_first_names(names), f"agree on {field}", "error", value)
+        for field, values in differing.items()
+        for value, names in values.items()
+    ]
+    return found + compare_maps(readable), differing
+
+
 def compare_agreements(folders: Sequence[Path]) -> dict[str, dict[str, list[str]]]:
     """Return what differs between folders of one mesh: field -> value -> the devices that have it."""
     configs = [read_device(folder) for folder in folders]
@@ -87,14 +104,14 @@ def compare_maps(folders: Sequence[Path]) -> list[ConfigError]:
         for key, value in facts.items():
             told.setdefault(key, {}).setdefault(value, []).append(config.name)
     return [
-        ConfigError(first_names(names), f"same {what}", level, value)
+        ConfigError(_first_names(names), f"same {what}", level, value)
         for (what, level), values in told.items()
         if len(values) > 1
         for value, names in values.items()
     ]
 
 
-def first_names(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     """Return the first three names."""
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
