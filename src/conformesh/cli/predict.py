@@ -15,7 +15,15 @@ import numpy as np
 
 from conformesh.cli import console, options
 from conformesh.cli.command import Argument, Option, command
-from conformesh.cli.results import load_result, outputs_for_score, reading_keywords, row_keywords, score_of_result
+from conformesh.cli.results import (
+    check_device,
+    check_stdin,
+    load_result,
+    outputs_for_score,
+    reading_keywords,
+    row_keywords,
+    score_of_result,
+)
 from conformesh.files.json_numbers import in_json
 from conformesh.files.output_files import read_outputs
 from conformesh.files.tables import ColumnNames
