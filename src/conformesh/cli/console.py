@@ -234,9 +234,9 @@ def mesh_cost_in_words(costs: Sequence[Cost], where: str = "") -> str:
     >>> import numpy as np
     >>> from conformesh.results.certificate import Cost
     >>> two, more = (Cost(rounds, np.array([1.0]), np.array([64.0 * rounds])) for rounds in (2, 5))
-    >>> in_cost([two, two], " in all")
+    >>> mesh_cost_in_words([two, two], " in all")
     '2 rounds, 256 bit sent in all'
-    >>> in_cost([Cost(2, two.numbers, two.bits, more)])
+    >>> mesh_cost_in_words([Cost(2, two.numbers, two.bits, more)])
     '2 rounds, 128 bit sent; 5 rounds, 320 bit with what only a mesh must send'
     """
 
