@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from conformesh import Network
 from conformesh.engines import Simulator
-from conformesh.kernels.neighbours import equal_is_same, max_over_neighbours, min_over_neighbours
+from conformesh.kernels.neighbours import equal_values_have_equal_bits, max_over_neighbours, min_over_neighbours
 from conformesh.kernels.spreading import Spreading
 from conformesh.protocols.messages import WIRE_TYPES, Max, Min
 from tests.strategies import networks
@@ -76,11 +76,11 @@ def test_any_speakers_are_heard_and_only_they(network, seed, upward, name, shuff
 
 
 def test_what_has_equal_values_with_other_bits_is_told_apart():
-    assert equal_is_same(np.array([-0.0, 1.0, -np.inf]))
-    assert equal_is_same(np.array([0.0, 1.0]))
-    assert not equal_is_same(np.array([-0.0, 0.0]))
-    assert not equal_is_same(np.array([np.nan]))
-    assert not equal_is_same(np.zeros(2, dtype=np.float32))
+    assert equal_values_have_equal_bits(np.array([-0.0, 1.0, -np.inf]))
+    assert equal_values_have_equal_bits(np.array([0.0, 1.0]))
+    assert not equal_values_have_equal_bits(np.array([-0.0, 0.0]))
+    assert not equal_values_have_equal_bits(np.array([np.nan]))
+    assert not equal_values_have_equal_bits(np.zeros(2, dtype=np.float32))
 
 
 def test_an_answer_cannot_be_changed_and_another_array_starts_anew():

@@ -25,7 +25,7 @@ from conformesh.mesh.config.epochs import declare_epoch
 from conformesh.mesh.config.folders import init_mesh, reissue_device
 from conformesh.mesh.config.local_scores import LocalScores
 from conformesh.mesh.node import calibration_run
-from conformesh.mesh.node.heartbeat import vitals_of
+from conformesh.mesh.node.heartbeat import share_status
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import Trouble
 from conformesh.mesh.node.status_updates import StatusFeed
@@ -371,7 +371,7 @@ def test_random_schedules_give_the_right_totals_or_none(tmp_path, monkeypatch, o
 
     A total is that of the devices of its attempt, nobody reveals twice in one, and accounts are never overdrawn.
     """
-    monkeypatch.setattr(p_dcp, "_noise", lambda plan, trials, stream: np.zeros(plan.numbers, dtype=np.int64))
+    monkeypatch.setattr(p_dcp, "_draw_noise", lambda plan, trials, stream: np.zeros(plan.numbers, dtype=np.int64))
     finished = 0
     for seed in range(seeds):
         rng = np.random.default_rng([31, seed])
@@ -506,13 +506,13 @@ def shown(mesh, devices, k, where):
     node = NodeState(
         mesh.configs[k].name, clock=lambda: clock.now, wall=lambda: clock.wall, private=True
     )  # as serving.Node makes it
-    node.begin(1)
+    node.begin_run(1)
     feed = StatusFeed(node, devices[k])
     feed.look(devices[k].now)
     result = calibration_run.calibration_of(mesh.configs[k], devices[k], 1.0)
     node.certify(result, roster=mesh.configs[k].devices, run=devices[k].number, roster_number=1)
-    node.judge(Trouble.SCORES, mesh.scores[k].problem)
-    node.inspected(None, len(mesh.scores[k]), f"{len(mesh.scores[k])} scores")
+    node.set_trouble(Trouble.SCORES, mesh.scores[k].problem)
+    node.set_file_status(None, len(mesh.scores[k]), f"{len(mesh.scores[k])} scores")
     feed.look(devices[k].now + 1)
     with serving(node, where) as service:
         said = {path: ask(service, "GET", path)[2] for path in SERVED}
@@ -521,7 +521,7 @@ def shown(mesh, devices, k, where):
     status, _ = seen.ask()
     return said | {
         "view": repr(fields_of(status)),
-        "pulse": repr(vitals_of(node.shared_status(), 1.0)),
+        "heartbeat": repr(share_status(node.shared_status(), 1.0)),
         "words": str(result),
         "file": result.to_json(),
     }
@@ -632,8 +632,8 @@ def test_the_owner_sees_what_others_do_not(tmp_path):
     assert "8 cannot be read" in own["/status"]
     assert "8 cannot be read" in own["/health"]
     assert re.search(r"(?m)^conformesh_process_", own["/metrics"])
-    assert "cannot be read" not in own["pulse"]
-    assert "scores" not in own["pulse"].replace("codes=0", "")
+    assert "cannot be read" not in own["heartbeat"]
+    assert "scores" not in own["heartbeat"].replace("codes=0", "")
 
 
 def test_failures_look_alike_to_others():
@@ -645,7 +645,7 @@ def test_failures_look_alike_to_others():
         node.fail(f"device holds {len(code)} scores", code)
         with serving(node, "tcp") as service:
             said = {path: ask(service, "GET", path)[2] for path in ("/status", "/health", "/metrics", "/threshold")}
-        found.add(repr((said, vitals_of(node.shared_status(), 1.0))))
+        found.add(repr((said, share_status(node.shared_status(), 1.0))))
         own.add(repr(to_builtins(node.status())))
     assert len(found) == 1
     assert len(own) == 7

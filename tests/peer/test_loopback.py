@@ -124,7 +124,7 @@ def entries(said):
     while at < len(data):
         head = []
         for _ in range(2):
-            (number,), (at,) = varints.read_at(data, np.array([at]), np.array([len(data)]))
+            (number,), (at,) = varints.decode_varints_at(data, np.array([at]), np.array([len(data)]))
             head.append(int(number))
         found.append((head[0], data[at : at + head[1]].tobytes()))
         at += head[1]
@@ -133,7 +133,7 @@ def entries(said):
 
 def false_sizes(rng, said, devices):
     """A flood's entries with another size, another owner, one more or one less; no frame is refused for it."""
-    found, size = entries(said), varints.written(rng.choice([0, 1, 30, 200, 2**31, 2**62], 1)).tobytes()
+    found, size = entries(said), varints.encode_varints(rng.choice([0, 1, 30, 200, 2**31, 2**62], 1)).tobytes()
     which, owner = int(rng.integers(len(found))), int(rng.integers(devices))
     lies = {
         "size": (found[which][0], size),
@@ -144,7 +144,7 @@ def false_sizes(rng, said, devices):
     }
     how = str(rng.choice([*lies]))
     told = [one for i, one in enumerate(found) if i != which or how == "one more"] + [lies[how]] * (how != "one less")
-    return b"".join(varints.written(np.array([k, len(own)])).tobytes() + own for k, own in told)
+    return b"".join(varints.encode_varints(np.array([k, len(own)])).tobytes() + own for k, own in told)
 
 
 def lying_about_sizes(protocol, rng, devices):

@@ -15,7 +15,7 @@ from conformesh.engines.simulator import Simulator
 from conformesh.graph.network import weights_below
 from conformesh.kernels import replies as written
 from conformesh.kernels.keys import from_keys
-from conformesh.kernels.varints import read
+from conformesh.kernels.varints import decode_varints
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import device_protocol, exposure_of_method, exposure_of_result, make_options, method_variants
 from conformesh.peer import frames
@@ -121,7 +121,7 @@ def test_sizes_are_flooded_before_any_method(method, twenty_devices):
     own = np.sort(twenty_devices[4])
     samples, options = WeightedScores.of([own], ["4"]), make_options(method, {})
     first = next(device_protocol(method, TORUS, 4, samples, (Fraction(1, 10),), options))
-    assert read(first.packets.values).tolist() == [4, 1, len(own)]  # whose, how many bytes, and these
+    assert decode_varints(first.packets.values).tolist() == [4, 1, len(own)]  # whose, how many bytes, and these
 
 
 @pytest.mark.parametrize(("method", "options"), [("h-dcp", {"rounds": 2}), ("wfcp", {})])
@@ -177,7 +177,7 @@ def test_a_leaf_of_the_tree_sketches_its_own_scores_alone(twenty_devices, monkey
     leaf = row_of(found, "a sketch of its scores", "the coalition").devices[0]
     assert leaf not in parent
     listed = []
-    plain = Waves.heard
+    plain = Waves.merge_replies
 
     def watched(self, *words):
         known = plain(self, *words)
@@ -202,7 +202,7 @@ def test_a_flood_of_the_largest_scores_has_owners(twenty_devices):
     block, heard = Block.everywhere(TORUS, np.ones((20, 1), dtype=np.int64)), set()
     for one in ear.heard:
         for sender, packet in zip(one.senders.tolist(), one.values, strict=True):
-            (said,) = top_k._read(written.get_items, packet, sender, 1, block)
+            (said,) = top_k._read_lists(written.get_items, packet, sender, 1, block)
             for owner, key in zip(said.owners.tolist(), said.keys.tolist(), strict=True):
                 heard.add((owner, float(from_keys(np.array([key]))[0])))
     result = calibrate(twenty_devices, TORUS, 0.1, "e-dcp", prefer="rounds")
@@ -397,5 +397,5 @@ def test_options_of_a_result_are_read_back(weights, twenty_devices):
 
 def test_a_method_that_says_nothing_is_refused(monkeypatch):
     monkeypatch.setitem(METHODS, "silent", replace(METHODS["local"], reveals=None))
-    with pytest.raises(ValueError, match="nobody has said what method 'silent' reveals"):
+    with pytest.raises(ValueError, match="what method 'silent' reveals is not known"):
         exposure_of_method("silent", TORUS)

@@ -72,8 +72,10 @@ def test_each_entry_is_passed_on_once_and_the_cost_is_known_beforehand(network, 
     near = np.array([levels < network.diameter for levels in distances(network, np.arange(network.devices))])
     assert cost.rounds == network.diameter
     assert cost.numbers.tolist() == (2 * near.sum(axis=1)).tolist()
-    each = varints.lengths(mine).sum(axis=1)
-    entries = varints.lengths(np.arange(network.devices)) + varints.lengths(each) + each  # owner, length, bytes
+    each = varints.varint_lengths(mine).sum(axis=1)
+    entries = (
+        varints.varint_lengths(np.arange(network.devices)) + varints.varint_lengths(each) + each
+    )  # owner, length, bytes
     assert cost.bits.tolist() == [8 * int(entries[row].sum()) for row in near]
 
 
@@ -134,17 +136,17 @@ def test_so_many_numbers_must_come_of_each_device(strings, words):
 
 @given(st.lists(st.integers(0, 2**63 - 1)))
 def test_whole_numbers_come_back(numbers):
-    written = varints.written(np.array(numbers, dtype=np.int64))
-    assert varints.read(written).tolist() == numbers
-    assert varints.lengths(np.array(numbers, dtype=np.int64)).sum() == len(written)
+    written = varints.encode_varints(np.array(numbers, dtype=np.int64))
+    assert varints.decode_varints(written).tolist() == numbers
+    assert varints.varint_lengths(np.array(numbers, dtype=np.int64)).sum() == len(written)
 
 
 def test_cut_off_numbers_are_refused():
     for data in (b"\x80", b"\x01\xff", b"\xff" * 10 + b"\x01"):
         with pytest.raises(ValueError, match="cut off or longer"):
-            varints.read(np.frombuffer(data, np.uint8))
+            varints.decode_varints(np.frombuffer(data, np.uint8))
     with pytest.raises(ValueError, match="not be negative"):
-        varints.written(np.array([-1]))
+        varints.encode_varints(np.array([-1]))
 
 
 # --- maxima -----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from conformesh import Faults, Network, calibrate
-from conformesh.kernels.pinball import minimise
+from conformesh.kernels.pinball import minimise_pinball
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import loss_tolerant_count, relaxed_admm
@@ -35,7 +35,7 @@ def test_the_estimate_is_the_minimiser_of_the_pooled_loss():
     """With a regulariser that hardly pulls: relaxed ADMM ends where one device with all scores would."""
     found = run(Network.complete(12), {"loss": 0.3}, rounds=600, kappa=50.0, mu=1e-3)
     rank = found.certificate.required_rank
-    assert found.estimate == pytest.approx(minimise(POOLED, 50.0, rank, 12e-6, 0.9), abs=1e-6)
+    assert found.estimate == pytest.approx(minimise_pinball(POOLED, 50.0, rank, 12e-6, 0.9), abs=1e-6)
 
 
 def test_taking_a_number_that_is_meant_for_another_is_caught(monkeypatch):
@@ -48,7 +48,9 @@ def test_taking_a_number_that_is_meant_for_another_is_caught(monkeypatch):
 
     agreed = 0.01
     assert spread() < agreed
-    monkeypatch.setattr(relaxed_admm, "_place", lambda block, receiver, sender: np.zeros_like(receiver))
+    monkeypatch.setattr(
+        relaxed_admm, "_positions_at_neighbours", lambda block, receiver, sender: np.zeros_like(receiver)
+    )
     assert spread() > agreed
 
 

@@ -8,11 +8,19 @@ import numpy as np
 import pytest
 
 from conformesh import Network
+from conformesh.mesh.node.status import (
+    AlarmEvidence,
+    AlarmFlags,
+    AlarmStatus,
+    DeviceCounts,
+    OnlineAccount,
+    OnlineStatus,
+)
 from conformesh.online import online
 from conformesh.online.result import RunningCounts
 from conformesh.view import online as recording
 from conformesh.view.events import visible
-from conformesh.view.learning import Lately, Lessons, heard_of
+from conformesh.view.learning import Lately, Lessons, details_of_learning, reported_counts
 from conformesh.view.online import OnlineRecorder, between
 from conformesh.view.recording import RecordedState
 from conformesh.view.trace import Everybody, Step, Trace, TraceHeading
@@ -215,20 +223,35 @@ def test_lately_is_taken_over_enough_labels():
 
 
 def answer(steps, misses, within, everybody=None, **more):
-    account = {"alpha": 0.1, "steps": steps, "misses": misses, "within": within}
-    return {"device": account, "everybody": everybody or account, "threshold": 0.5, **more}
+    account = OnlineAccount(0.1, steps, misses, None, within, "")
+    rule = {
+        "alpha": 0.1,
+        "learning": 0.05,
+        "local": 0.05,
+        "bound": 1.0,
+        "scale": None,
+        "origin": None,
+        "threshold": 0.5,
+    }
+    counts = {"late": 0, "pending": 0, "reported": {}, "alarm": None, "refused": {}}
+    return OnlineStatus(**rule | counts | {"device": account, "everybody": everybody or account} | more)
+
+
+def alarm(device, fleet):
+    evidence = AlarmEvidence(30.0, 2.0)
+    return AlarmStatus(0.05, evidence, AlarmFlags(device, fleet), 1.0, 50, 40 if device else None, None, 3)
 
 
 def test_lessons_of_a_mesh():
     lessons = Lessons()
-    one = answer(100, 20, 0.04321, {"alpha": 0.1, "steps": 300, "misses": 30, "within": 0.3})
-    two = answer(50, 0, 0.9, {"alpha": 0.1, "steps": 290, "misses": 29, "within": 0.2}, alarm={"raised": True})
+    one = answer(100, 20, 0.04321, OnlineAccount(0.1, 300, 30, None, 0.3, ""))
+    two = answer(50, 0, 0.9, OnlineAccount(0.1, 290, 29, None, 0.2, ""), alarm=alarm(True, False))
     fields = {"labels": 100, "misses": 20, "lately": 0.8, "threshold": 0.5, "within": 0.0433, "alarm": None}
     assert lessons.fields("one", one) == fields
     assert lessons.fields("two", two)["within"] is None  # any share of misses is within .9 of .1
     assert lessons.fields("two", two)["alarm"] == "raised"
     assert lessons.fields("three", None) == {}
-    assert lessons.fields("three", None, {"steps": 10, "misses": 1}) == {"labels": 10, "misses": 1, "lately": 0.9}
+    assert lessons.fields("three", None, DeviceCounts(10, 1, 1)) == {"labels": 10, "misses": 1, "lately": 0.9}
     found = lessons.everybody([one, two], [0.8, 1.0, 0.9])
     assert (found.labels, found.misses, found.window, found.own) == (300, 30, 600, 200)  # who has heard most
     assert found.within == pytest.approx((0.6, 1.0))
@@ -237,6 +260,15 @@ def test_lessons_of_a_mesh():
 
 
 def test_of_who_does_not_answer_the_most_that_was_heard_counts():
-    heard = [{"reported": {"c": {"steps": many, "misses": 1}}} for many in (5, 9, 7)]
-    assert heard_of("c", heard) == {"steps": 9, "misses": 1}
-    assert heard_of("d", heard) is None
+    heard = [answer(0, 0, 0.9, reported={"c": DeviceCounts(many, 1, 1)}) for many in (5, 9, 7)]
+    assert reported_counts("c", heard) == DeviceCounts(9, 1, 1)
+    assert reported_counts("d", heard) is None
+
+
+def test_an_alarm_is_shown_only_where_it_is_raised():
+    """Both flags are always there: that there are flags says nothing."""
+    quiet, raised = answer(50, 0, 0.9, alarm=alarm(False, False)), answer(50, 0, 0.9, alarm=alarm(False, True))
+    assert Lessons().fields("a", quiet)["alarm"] is None
+    assert dict(details_of_learning(quiet))["drift alarm"].startswith("not raised, evidence 30.0 of the device")
+    assert Lessons().fields("a", raised)["alarm"] == "raised"
+    assert dict(details_of_learning(raised))["drift alarm"].startswith("raised for the fleet, ")

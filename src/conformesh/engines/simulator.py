@@ -20,7 +20,7 @@ from conformesh.engines.base import Observer, drive, keeps
 from conformesh.engines.faulty import Lossy
 from conformesh.engines.ordering import compressed_in, memory_order
 from conformesh.graph.network import Network
-from conformesh.kernels.graph import heard_from, which_speaker
+from conformesh.kernels.graph import match_senders, message_pairs
 from conformesh.kernels.neighbours import (
     max_over_neighbours,
     min_over_neighbours,
@@ -161,7 +161,7 @@ class Simulator:
         if few and key in self._routes:
             return self._routes[key]
         speakers = places if self.order is None else np.sort(self.order[places])
-        route = heard_from(self.network.indptr, self.network.indices, speakers, *self._scratch)
+        route = message_pairs(self.network.indptr, self.network.indices, speakers, *self._scratch)
         for rows in route:
             rows.flags.writeable = False  # of later rounds too
         if few:
@@ -176,7 +176,7 @@ class Simulator:
             return self._asked[key]
         speakers = places if self.order is None else self.order[places]
         graph = self.network.indptr, self.network.indices
-        which, strange = which_speaker(*graph, speakers, receivers, senders, self._numbers)
+        which, strange = match_senders(*graph, speakers, receivers, senders, self._numbers)
         if strange >= 0:
             raise missing_message_error(round_, int(receivers[strange]), int(senders[strange]))
         if few:

@@ -1,4 +1,4 @@
-"""From what nodes say of what they learn (``GET /online``) to what a step shows of it. Nothing here asks anybody.
+"""From the online status of nodes (``GET /online``) to what a step shows of it. Nothing here asks anybody.
 
 A node tells how many labels and misses it has had; what was covered lately follows from successive answers.
 """
@@ -6,15 +6,15 @@ A node tells how many labels and misses it has had; what was covered lately foll
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from conformesh.common.quantities import pluralize
+from conformesh.mesh.node.status import AlarmStatus, DeviceCounts, OnlineAccount, OnlineStatus
 from conformesh.view.trace import SHARES, Everybody, Value, rounded_up
 
 WINDOW = 200  # labels of a device over which coverage lately is taken
 ANSWERS = 4096  # that are kept of a window; beyond that it is shorter
-Learnt = Mapping[str, Any]
 
 
 class Lately:
@@ -56,30 +56,29 @@ class Lessons:
         self._own: dict[str, Lately] = {}
         self._all = Lately(WINDOW)
 
-    def fields(self, name: str, learnt: Learnt | None, heard: Learnt | None = None) -> dict[str, Value]:
-        """Return what a step shows of a device that learns; of one that others have heard of, what they counted."""
-        counts = heard if learnt is None else learnt["device"]
+    def fields(self, name: str, learnt: OnlineStatus | None, reported: DeviceCounts | None = None) -> dict[str, Value]:
+        """Return what a step shows of a device that learns; of one that does not answer, what others have counted."""
+        counts = reported if learnt is None else learnt.device
         if counts is None:
             return {}
-        labels, misses = int(counts["steps"]), int(counts["misses"])
-        lately = self._own.setdefault(name, Lately(WINDOW)).take(labels, misses)
-        found: dict[str, Value] = {"labels": labels, "misses": misses, "lately": lately}
+        lately = self._own.setdefault(name, Lately(WINDOW)).take(counts.steps, counts.misses)
+        found: dict[str, Value] = {"labels": counts.steps, "misses": counts.misses, "lately": lately}
         if learnt is None:
             return found
-        own = learnt["device"]
-        within = None if says_nothing(own) else rounded_up(float(own["within"]))
-        return {**found, "threshold": learnt["threshold"], "within": within, "alarm": alarm_of(learnt)}
+        within = None if is_vacuous(learnt.device) else rounded_up(learnt.device.within)
+        alarm = "raised" if is_raised(learnt.alarm) else None
+        return {**found, "threshold": learnt.threshold, "within": within, "alarm": alarm}
 
-    def everybody(self, answers: Iterable[Learnt], shares: Iterable[Value]) -> Everybody | None:
-        """Return what all have covered, as who has heard most says it; None where nobody learns."""
-        told = [answer["everybody"] for answer in answers]
-        if not told:
+    def everybody(self, answers: Iterable[OnlineStatus], shares: Iterable[Value]) -> Everybody | None:
+        """Return what all have covered, by the node that has heard most; None if no node learns."""
+        accounts = [answer.everybody for answer in answers]
+        if not accounts:
             return None
-        best = max(told, key=lambda account: int(account["steps"]))
-        alpha, labels, misses = float(best["alpha"]), int(best["steps"]), int(best["misses"])
+        best = max(accounts, key=lambda account: account.steps)
+        alpha, labels, misses = best.alpha, best.steps, best.misses
         known = sorted(float(share) for share in shares if share is not None)
         self._all.window = WINDOW * max(len(known), 1)
-        within = None if says_nothing(best) else float(best["within"])
+        within = None if is_vacuous(best) else best.within
         ends = None if within is None else (max(0.0, 1 - alpha - within), min(1.0, 1 - alpha + within))
         return Everybody(
             alpha=alpha,
@@ -93,44 +92,30 @@ class Lessons:
         )
 
 
-def check(learnt: Learnt) -> None:
-    """Raise an error where an answer is not what a node says of what it learns."""
-    for account in (learnt["device"], learnt["everybody"]):
-        says_nothing(account)
-        int(account["steps"]), int(account["misses"])
-    if not isinstance(learnt["threshold"], float | int | str):
-        raise TypeError("a threshold is a number")
-    for counts in dict(learnt.get("reported") or {}).values():
-        int(counts["steps"]), int(counts["misses"])
-    dict(learnt.get("alarm") or {})
+def is_vacuous(account: OnlineAccount) -> bool:
+    """Whether an account guarantees nothing, because any share of misses would be within it."""
+    return not account.steps or account.within >= max(account.alpha, 1 - account.alpha)
 
 
-def says_nothing(account: Learnt) -> bool:
-    """Say whether an account guarantees nothing, as any share of misses would be within it."""
-    alpha = float(account["alpha"])
-    return not account["steps"] or float(account["within"]) >= max(alpha, 1 - alpha)
+def is_raised(alarm: AlarmStatus | None) -> bool:
+    """Whether the drift alarm of the device or of the fleet is raised."""
+    return alarm is not None and bool(alarm.raised.raised())
 
 
-def alarm_of(learnt: Learnt) -> str | None:
-    """Return that the drift alarm was raised; None where it was not, or the node has none."""
-    return "raised" if (learnt.get("alarm") or {}).get("raised") else None
+def reported_counts(name: str, answers: Iterable[OnlineStatus]) -> DeviceCounts | None:
+    """Return the labels and misses of a device that does not answer here, by the node that has heard most of it."""
+    reports = [answer.reported[name] for answer in answers if name in answer.reported]
+    return max(reports, key=lambda counts: counts.steps, default=None)
 
 
-def heard_of(name: str, answers: Iterable[Learnt]) -> Learnt | None:
-    """Return the labels and misses of a device that does not answer here, as who has heard most of it says."""
-    told = [answer["reported"][name] for answer in answers if name in (answer.get("reported") or {})]
-    return max(told, key=lambda counts: int(counts["steps"]), default=None)
-
-
-def details_of_learning(learnt: Learnt) -> list[tuple[str, str]]:
+def details_of_learning(learnt: OnlineStatus) -> list[tuple[str, str]]:
     """Return what the page of a device shows of what it learns, besides what is recorded."""
-    facts = [("misses", str(learnt["device"].get("words"))), ("of everybody", str(learnt["everybody"].get("words")))]
-    facts.append(("awaited", pluralize(int(learnt.get("pending") or 0), "label")))
-    if alarm := learnt.get("alarm"):
-        state = "raised" if alarm.get("raised") else "not raised"
-        facts.append(
-            ("drift alarm", f"{state}, evidence {alarm.get('evidence')}, chance of a false one {alarm.get('level')}")
-        )
+    facts = [("misses", learnt.device.words), ("of everybody", learnt.everybody.words)]
+    facts.append(("awaited", pluralize(learnt.pending, "label")))
+    if alarm := learnt.alarm:
+        state = f"raised for the {' and the '.join(alarm.raised.raised())}" if is_raised(alarm) else "not raised"
+        evidence = f"evidence {alarm.evidence.device} of the device and {alarm.evidence.fleet} of the fleet"
+        facts.append(("drift alarm", f"{state}, {evidence}, chance of a false one {alarm.level}"))
     return facts
 
 

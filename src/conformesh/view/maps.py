@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from msgspec import ValidationError, convert
 
 from conformesh.graph.network import Network
 from conformesh.mesh.config.device_config import DeviceConfig
@@ -16,6 +17,7 @@ from conformesh.mesh.config.roster import ROSTER_FILE
 from conformesh.mesh.http.address import SOCKET_NAME, find
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.file_watch import Stamp, stamp_of
+from conformesh.mesh.node.status import MeshStatus, NodeStatus
 from conformesh.methods import get_method
 from conformesh.view.trace import Pair, TraceHeading
 
@@ -105,23 +107,21 @@ def _of_node(address: str) -> Map:
     """Return what a node tells of the map: all of it, or where it cannot itself and its neighbours."""
     client = Client(address, timeout=5.0)
     try:
-        status = client.status()
-    except NodeError as problem:
+        status = convert(client.status(), NodeStatus)
+    except (NodeError, ValidationError) as problem:
         raise ValueError(
             f"{problem}; a view is of trace files, the folder of a mesh or of a device, or a node that runs"
         ) from None
-    own = str(status.get("device"))
-    told = hearsay(client)
-    names = [str(one["name"]) for one in told["devices"]] if told else [own, *status.get("neighbours", ())]
-    edges = [(str(a), str(b)) for a, b in told["edges"]] if told else [(own, name) for name in names[1:]]
+    own, mesh = status.device, hearsay(client)
+    names = [own, *status.neighbours] if mesh is None else [device.name for device in mesh.devices]
+    edges = [(own, name) for name in names[1:]] if mesh is None else [(a, b) for a, b in mesh.edges]
     network = Network.from_pairs(names, edges, name=f"mesh of {own}")
-    number = int((status.get("roster") or {}).get("number") or 0)
-    return Map(f"the mesh of {own}", network, {own: str(find(address))}, number)
+    return Map(f"the mesh of {own}", network, {own: str(find(address))}, status.roster.number)
 
 
-def hearsay(client: Client) -> dict[str, Any]:
-    """Return what a node has heard of everybody; nothing where it is of a version that does not tell."""
+def hearsay(client: Client) -> MeshStatus | None:
+    """Return what a node knows about all devices; None if it does not answer or was started alone."""
     try:
-        return client.mesh()
-    except NodeError:
-        return {}
+        return convert(client.mesh(), MeshStatus)
+    except (NodeError, ValidationError):
+        return None

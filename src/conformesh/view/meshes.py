@@ -15,13 +15,16 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
+from msgspec import ValidationError, convert
+
 from conformesh.mesh.http.client import NodeError
+from conformesh.mesh.node.status import MeshStatus, NodeStatus, OnlineStatus
 from conformesh.mesh.processes import Watched as Launched
 from conformesh.view.events import HIDDEN
-from conformesh.view.learning import Learnt, Lessons, details_of_learning, heard_of
+from conformesh.view.learning import Lessons, details_of_learning, reported_counts
 from conformesh.view.maps import Map, hearsay, read_map
 from conformesh.view.recording import Recording
-from conformesh.view.statuses import CALIBRATING, Status, Words, bracket_of, byzantine_of, details_of, received
+from conformesh.view.statuses import CALIBRATING, Words, bracket_of, byzantine_of, details_of, received
 from conformesh.view.trace import FIELDS, Everybody, Flow, Pair, Step, TracedRun, Value
 from conformesh.view.watched import WatchedDevice, details_in_words
 
@@ -57,7 +60,9 @@ class MeshWatch:
         self._threads: ThreadPoolExecutor | None = None
         self._devices: dict[str, WatchedDevice] = {}
         self._lessons = Lessons()
-        self._others: Future[Any] | None = None  # what a node has heard of devices that do not answer here
+        self._others: Future[MeshStatus | None] | None = (
+            None  # what a node has heard of devices that do not answer here
+        )
         self._due = self._map_due = 0.0
         self._under(read_map(where, http))
 
@@ -133,9 +138,9 @@ class MeshWatch:
         with self._lock:
             log = [*device.log]
         try:
-            status = device.client.status()
-            words = None if status.get("certified") is None else str(device.client.certificate())
-        except NodeError:
+            status = convert(device.client.status(), NodeStatus)
+            words = None if status.certified is None else str(device.client.certificate())
+        except (NodeError, ValidationError):
             return details_in_words("it does not answer", log)
         found = {**details_of(status, self._rows), "log": log, "certificate": words}
         if device.learnt is not None:
@@ -175,7 +180,7 @@ class MeshWatch:
                 with self._lock:
                     self._take(device, future)
 
-    def _take(self, device: WatchedDevice, future: Future[tuple[Status, Learnt | None]]) -> None:
+    def _take(self, device: WatchedDevice, future: Future[tuple[NodeStatus, OnlineStatus | None]]) -> None:
         """Note what a device has answered, or that it has not."""
         if device.over:
             return
@@ -186,6 +191,8 @@ class MeshWatch:
             self._count(device, before)
         elif isinstance(problem, NodeError):
             self._say(device, device.unanswered(problem))
+        elif isinstance(problem, ValidationError):
+            device.misunderstood()
         else:
             raise problem
 
@@ -195,7 +202,7 @@ class MeshWatch:
             self._said.append((self._rows[device.name], level, words))
             device.log.append((time.time(), level, words))
 
-    def _count(self, device: WatchedDevice, before: Status | None) -> None:
+    def _count(self, device: WatchedDevice, before: NodeStatus | None) -> None:
         """Note what has come along the links since the last answer; a node that began anew counts from nothing."""
         if device.status is None or before is None or device.status is before:
             return
@@ -209,8 +216,9 @@ class MeshWatch:
         """Ask a node that answers what it has heard of devices that have never answered here."""
         assert self._threads is not None
         if self._others is not None and self._others.done():
-            for record in self._others.result().get("devices", ()):
-                if device := self._devices.get(str(record.get("name"))):
+            others = self._others.result()
+            for record in [] if others is None else others.devices:
+                if device := self._devices.get(record.name):
                     device.heard_of(record)
             self._others = None
         now = time.monotonic()
@@ -257,7 +265,7 @@ class MeshWatch:
             return None
         for device, fields in zip(self._devices.values(), table, strict=True):
             certified = fields.get("threshold")
-            fields.update(self._lessons.fields(device.name, device.learnt, heard_of(device.name, answers)))
+            fields.update(self._lessons.fields(device.name, device.learnt, reported_counts(device.name, answers)))
             if device.learnt is not None:
                 fields["certified"] = certified
         return self._lessons.everybody(answers, [fields.get("lately") for fields in table])

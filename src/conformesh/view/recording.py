@@ -336,8 +336,8 @@ class _Converted:
             wrong = [f"{name} {getattr(self.faults, name)}" for name in sorted(self.faults.names)]
             facts.append(("faults", ", ".join(wrong)))
         entry = get_method(self.method)
-        said = entry.weights(make_options(self.method, {})) == "said"  # then nobody knows the rank before all is heard
-        ranks = block.ranks() if block.knows_totals and block.alphas and not said else None
+        reported = entry.weights(make_options(self.method, {})) == "reported"  # the rank is known only at the end
+        ranks = block.ranks() if block.knows_totals and block.alphas and not reported else None
         return TraceHeading.of(
             f"{self.label} on {block.network.name}",
             block.network,

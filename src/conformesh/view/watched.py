@@ -10,17 +10,15 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
-from msgspec import convert, to_builtins
+from msgspec import convert
 
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node.status import NodeStatus, hide_private
+from conformesh.mesh.node.status import DeviceStatus, NodeStatus, OnlineStatus, hide_private
 from conformesh.mesh.processes import Watched as Launched
-from conformesh.view.learning import Learnt, check
 from conformesh.view.statuses import (
     DOWN,
     FAILED,
     SILENT,
-    Status,
     Words,
     certified_fields,
     fields_of,
@@ -60,43 +58,41 @@ class WatchedDevice:
     def __init__(self, name: str, address: str | None, patience: float, private: bool = False) -> None:
         self.name, self.address, self._private = name, address, private
         self.client = None if address is None else Client(address, timeout=patience)
-        self.status: Status | None = None
+        self.status: NodeStatus | None = None
         self.fields: dict[str, Value] = {"health": "unknown"}
-        self.learnt: Learnt | None = None
-        self.pending: Future[tuple[Status, Learnt | None]] | None = None
+        self.learnt: OnlineStatus | None = None
+        self.pending: Future[tuple[NodeStatus, OnlineStatus | None]] | None = None
         self.slow = self.over = False
         self.process: Launched | None = None
         self.log: deque[tuple[float, str, str]] = deque(maxlen=LINES)
         self._hearsay: dict[str, Value] = {}
         self._refused = -math.inf  # when it said that it does not learn
 
-    def ask(self) -> tuple[Status, Learnt | None]:
+    def ask(self) -> tuple[NodeStatus, OnlineStatus | None]:
         """Ask it how it is, and what it has learnt; who has said that it does not learn is asked that again later."""
         assert self.client is not None  # else nobody can ask it
-        status, now = self.client.status(), time.monotonic()
+        status, now = convert(self.client.status(), NodeStatus), time.monotonic()
         if self._private:  # a view may be open to others than the owner
-            status = to_builtins(hide_private(convert(status, NodeStatus)))
+            status = hide_private(status)
         if now < self._refused + LATER:
             return status, None
         try:
-            return status, self.client.online()
+            return status, convert(self.client.online(), OnlineStatus)
         except NodeError as problem:
             if problem.status not in NO_LEARNER:  # it has much to do: what it said before is about right
                 return status, self.learnt
             self._refused = now
             return status, None
 
-    def answered(self, status: Status, learnt: Learnt | None = None) -> list[Words]:
+    def answered(self, status: NodeStatus, learnt: OnlineStatus | None = None) -> list[Words]:
         """Take an answer."""
-        try:
-            fields, news = fields_of(status), news_of(self.status, status)
-            if learnt is not None:
-                check(learnt)
-        except (AttributeError, TypeError, ValueError, KeyError):
-            self.fields = {**self.fields, **STRANGE}
-            return []
-        self.status, self.slow, self.fields, self.learnt = status, False, fields, learnt
+        news = news_of(self.status, status)
+        self.status, self.slow, self.fields, self.learnt = status, False, fields_of(status), learnt
         return news
+
+    def misunderstood(self) -> None:
+        """Take an answer that is not the status of a node of this version."""
+        self.fields = {**self.fields, **STRANGE}
 
     def unanswered(self, problem: NodeError) -> list[Words]:
         """Take that there was no answer, and why."""
@@ -117,7 +113,7 @@ class WatchedDevice:
         self.fields = {**self.fields, **last}
         return [("error", last["problem"])] if first else []
 
-    def heard_of(self, record: Status) -> None:
+    def heard_of(self, record: DeviceStatus) -> None:
         """Take what others have heard of it; that counts for as long as it has never answered itself."""
         if self.status is None:
             self._hearsay = hearsay_fields(record)

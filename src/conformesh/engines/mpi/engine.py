@@ -165,7 +165,7 @@ class Mpi:
         ghosts, theirs = self.exchange.speak(self._stamp_of(message), speakers, mine)
         columns = np.concatenate([speakers, ghosts])
         order = np.argsort(self.halo.columns[columns])  # of equals the first by row is taken, as everywhere
-        return Extreme(last.values, last.hear(np.concatenate([mine, theirs])[order], columns[order]))
+        return Extreme(last.values, last.receive(np.concatenate([mine, theirs])[order], columns[order]))
 
     def _combined(
         self, message: Sum | Max | Min, inner: Callable[..., None], outer: Callable[..., None], real: bool = False
