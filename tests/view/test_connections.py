@@ -9,7 +9,7 @@ import time
 import pytest
 
 pytest.importorskip("uvicorn", reason="a view needs Starlette and uvicorn: pip install 'conformesh[view]'")
-from conformesh.view.connections import HEAD
+from conformesh.view.connections import MAX_REQUEST_BYTES
 from conformesh.view.server import ServerLimits
 from tests.view.served import Page, ask, connect, has_steps, recording, serving, step, talk
 
@@ -233,7 +233,7 @@ def test_one_connection_too_many_drops_the_one_that_was_silent_for_longest():
 
 
 def test_a_head_may_have_so_many_bytes(view):
-    for size, status in ((HEAD - 500, 200), (3 * HEAD, 400)):
+    for size, status in ((MAX_REQUEST_BYTES - 500, 200), (3 * MAX_REQUEST_BYTES, 400)):
         more = b"A: " + b"b" * size + b"\r\n"
         raw = b"GET /health HTTP/1.1\r\nHost: localhost:%d\r\n%s\r\n" % (view.port, more)
         assert talk(view, raw)[:12] == b"HTTP/1.1 %d" % status

@@ -1,15 +1,16 @@
 """From what a node says of itself to what a page shows of it."""
 
-from msgspec import to_builtins
+from msgspec import convert, to_builtins
+from msgspec.structs import replace
 
+from conformesh.mesh.node.status import DeviceStatus, NodeStatus, SearchStatus
 from conformesh.view.statuses import (
-    bracket_of,
-    byzantine_of,
-    details_of,
-    fields_of,
-    hearsay_fields,
-    is_healthy,
-    news_of,
+    byzantine_reasons,
+    device_details,
+    log_lines,
+    relayed_fields,
+    search_bracket,
+    status_fields,
 )
 from tests.mesh.nodes import Clock, calibration, state
 
@@ -17,7 +18,7 @@ ALL = ("a", "b", "c")
 
 
 def test_a_certified_node():
-    fields = fields_of(to_builtins(state().status()))
+    fields = status_fields(state().status())
     assert fields == {
         "health": "healthy",
         "phase": "certified",
@@ -36,20 +37,20 @@ def test_a_certified_node():
 def test_a_node_without_a_threshold_shows_none():
     node = state(certified=False)
     node.sent(size=70)
-    fields = fields_of(to_builtins(node.status()))
+    fields = status_fields(node.status())
     assert (fields["health"], fields["phase"], fields["sent"]) == ("unhealthy", "calibrating", 70)
     assert [fields[name] for name in ("threshold", "kind", "about")] == [None] * 3
 
 
 def test_infinity_is_the_word_for_it():
-    assert fields_of(to_builtins(state(threshold=float("inf")).status()))["threshold"] == "inf"
+    assert status_fields(state(threshold=float("inf")).status())["threshold"] == "inf"
 
 
 def test_what_is_wrong_is_said_once():
     node = state()
     node.fail("b is lost")
     node.note_error("b is lost")
-    fields = fields_of(to_builtins(node.status()))
+    fields = status_fields(node.status())
     assert (fields["health"], fields["phase"], fields["problem"]) == ("unhealthy", "failed", "b is lost")
     assert fields["threshold"] == 0.75  # the last one stays
 
@@ -60,66 +61,68 @@ def test_health_is_that_of_the_node_itself():
     broken = state()
     broken.fail("b is lost")
     for node in (state(), state(certified=False), broken):
-        assert is_healthy(to_builtins(node.status())) == (HttpReplies(node)._health(b"").status == 200)
+        healthy = HttpReplies(node)._health(b"").status == 200
+        assert status_fields(node.status())["health"] == ("healthy" if healthy else "unhealthy")
+
+
+def status_with(raw):
+    """A status from the JSON of a node."""
+    return convert(raw, NodeStatus)
+
+
+GATHERING = {"reported": ["a", "b"], "devices": 20, "missing": [], "reasons": {}, "not_agreeing": {}, "byzantine": []}
 
 
 def test_whom_a_threshold_is_about():
     """Never everybody where it is not, nor as if it were of now where it is of before."""
     now = to_builtins(state().status())
     now["certified"] |= {"about": "reported", "reported": ["a", "b"]}
-    now["gathering"] = {"reported": ["a", "b"], "devices": 20}
-    fields = fields_of(now)
+    now["gathering"] = GATHERING
+    fields = status_fields(status_with(now))
     assert (fields["about"], fields["heard"]) == ("2 of 20 heard: {a, b}", 2)
     now["certified"]["reported"] = [f"device-{k}" for k in range(12)]
-    assert fields_of(now)["about"] == (
+    assert status_fields(status_with(now))["about"] == (
         "12 of 20 heard: {device-0, device-1, device-2, device-3, device-4, ... device-11} (12 devices)"
     )
     old = to_builtins(state().status())
     old["certified"]["restored"] = True
     old["roster"]["number"] = 2
     lost = {"about": "survivors", "survivors": ["a", "b"], "lost": ["c"]}
-    assert fields_of({**old, "certified": {**old["certified"], **lost}})["about"].startswith("2 of 3, without {c}")
-    assert fields_of(old)["about"] == "everybody, from before the last start (run 3), of roster 0"
-
-
-def test_a_node_of_another_version_may_leave_everything_out():
-    fields = fields_of({"device": "a", "phase": "certified"})
-    assert fields["health"] == "unhealthy"
-    assert {name for name, value in fields.items() if value is not None} == {"health", "phase"}
-    assert news_of(None, {"phase": "starting"}) == [("info", "starting, run None")]
-    assert details_of({}, {})["neighbours"] == []
+    without = status_with({**old, "certified": {**old["certified"], **lost}})
+    assert status_fields(without)["about"].startswith("2 of 3, without {c}")
+    assert status_fields(status_with(old))["about"] == "everybody, from before the last start (run 3), of roster 0"
 
 
 def test_byzantine_devices_and_who_calls_them_so():
-    told = {"a": {"gathering": {"byzantine": ["c"]}}, "b": {"gathering": {"byzantine": ["c"]}}, "c": {}}
-    assert byzantine_of(told) == {"c": "has contradicted itself, say {a, b}"}
+    plain = to_builtins(state().status())
+    calls = status_with({**plain, "gathering": {**GATHERING, "byzantine": ["c"]}})
+    told = {"a": calls, "b": calls, "c": status_with(plain)}
+    assert byzantine_reasons(told) == {"c": "has contradicted itself, say {a, b}"}
 
 
 def test_the_bracket_is_that_of_who_is_furthest():
     def search(run, round_, low):
-        return {
-            "run": run,
-            "round": round_,
-            "search": {"low": low, "high": "inf", "below": 3, "upto": None, "estimate": 1.0},
-        }
+        found = SearchStatus(low=low, high="inf", below=3, estimate=1.0)
+        return replace(state().status(), run=run, round=round_, search=found)
 
-    assert bracket_of([search(2, 5, 0.1), search(2, 9, 0.2), search(1, 50, 0.3), {"run": 9}]) == (0.2, "inf", 3, None)
-    assert bracket_of([{"run": 1}, {"search": None}]) is None
+    idle = replace(state().status(), run=9)
+    assert search_bracket([search(2, 5, 0.1), search(2, 9, 0.2), search(1, 50, 0.3), idle]) == (0.2, "inf", 3, None)
+    assert search_bracket([idle]) is None
 
 
 def test_the_log_has_what_is_new():
     node = state(certified=False)
-    first = to_builtins(node.status())
-    assert news_of(None, first) == [("info", "calibrating, run 3")]
-    assert news_of(first, first) == []
+    first = node.status()
+    assert log_lines(None, first) == [("info", "calibrating, run 3")]
+    assert log_lines(first, first) == []
     node.certify(calibration())
     node.note_error("a frame was refused")
-    second = to_builtins(node.status())
-    assert news_of(first, second) == [("info", "certified, run 3"), ("warning", "a frame was refused")]
+    second = node.status()
+    assert log_lines(first, second) == [("info", "certified, run 3"), ("warning", "a frame was refused")]
     node.under(2, 1)
     node.fail("b is lost")
-    third = to_builtins(node.status())
-    assert news_of(second, third) == [
+    third = node.status()
+    assert log_lines(second, third) == [
         ("error", "failed, run 3"),
         ("warning", "b is lost"),
         ("info", "roster 2 is in force"),
@@ -132,7 +135,7 @@ def test_details_name_rows_of_neighbours():
     node.heard("b", size=300, round=2, frames=3)
     node.refused(None, "a frame of another run", 2)
     clock.pass_by(5.0)
-    found = details_of(to_builtins(node.status()), {"a": 0, "b": 7})
+    found = device_details(node.status(), {"a": 0, "b": 7})
     assert found["neighbours"][0] == {
         "row": 7,
         "name": "b",
@@ -148,15 +151,16 @@ def test_details_name_rows_of_neighbours():
     assert facts["threshold"] == "0.75"
 
 
-def test_hearsay():
-    record = {"name": "b", "health": "silent", "phase": "certified", "run": 4, "round": 9, "threshold": 0.5}
-    fields = hearsay_fields({**record, "about": 20, "roster": 1, "heard_seconds_ago": 3, "via": "hearsay"})
-    assert fields == {
+def test_what_another_node_knows():
+    unknown = DeviceStatus.unknown("b", 20)
+    status = replace(unknown, health="silent", run=4, round=9, threshold=0.5, about=20, roster=1, via="hearsay")
+    assert relayed_fields(status) == {
         "health": "silent",
-        "phase": "certified",
+        "phase": None,
         "threshold": 0.5,
         "run": 4,
         "round": 9,
         "roster": 1,
         "about": "20 devices",
     }
+    assert relayed_fields(unknown)["about"] is None

@@ -63,7 +63,7 @@ def up(
         started = time.perf_counter()
         watched = start_devices(folders, patience=patience, on_lost=on_lost, quorum=quorum, mode=mode)
         if watch is not None:
-            watch.attend(watched)
+            watch.follow_processes(watched)
         wait_for_devices(watched)
         if watch is not None:
             good = [one for one in watched if one.result is not None]

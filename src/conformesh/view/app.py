@@ -14,25 +14,29 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
 
 from conformesh.view.events import EventFeed, Recordings, visible_run
-from conformesh.view.guard import refusal
-from conformesh.view.report import PAGE, SCRIPTS, STYLES, part, report_of
+from conformesh.view.guard import error_response
+from conformesh.view.report import PAGE_FILE, SCRIPT_FILES, STYLE_FILES, read_page_file, report_html
 from conformesh.view.trace import Trace
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-Details = Callable[[int, int], dict[str, Any] | None]
+AskDetails = Callable[[int, int], dict[str, Any] | None]
 
-STREAMS = 32  # clients that follow events
-DOWNLOADS = 2  # that are made and sent at a time: each is held whole until it is sent
-WAITING = 16  # questions about devices that wait for an answer
-FRESH = 0.5  # seconds for which what a device has said is told again
-PIECE = 2**16  # bytes sent at a time
-TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
-JSON = "application/json"
+MAX_STREAMS = 32  # clients that follow events
+MAX_DOWNLOADS = 2  # that are made and sent at a time: each is held whole until it is sent
+MAX_QUESTIONS = 16  # questions about devices that wait for an answer
+_FRESH_SECONDS = 0.5  # seconds for which what a device has said is told again
+_CHUNK_BYTES = 2**16  # bytes sent at a time
+CONTENT_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+}
+JSON_TYPE = "application/json"
 
 
-class ViewServer:
+class ViewRoutes:
     """What a view answers.
 
     Parameters
@@ -45,7 +49,7 @@ class ViewServer:
         How many clients may follow events at a time.
     """
 
-    def __init__(self, recordings: Recordings, details: Details | None = None, streams: int = STREAMS) -> None:
+    def __init__(self, recordings: Recordings, details: AskDetails | None = None, streams: int = MAX_STREAMS) -> None:
         self.recordings, self.details, self.streams = recordings, details, streams
         self.feed = EventFeed(recordings)
         self._following = self._downloads = 0
@@ -56,8 +60,8 @@ class ViewServer:
     def app(self) -> Router:
         """Return the routes; files are a fixed table, so that no path leads anywhere else."""
         routes = [
-            Route("/", _file(PAGE)),
-            *(Route(f"/page/{name}", _file(name)) for name in (*STYLES, *SCRIPTS)),
+            Route("/", _file(PAGE_FILE)),
+            *(Route(f"/page/{name}", _file(name)) for name in (*STYLE_FILES, *SCRIPT_FILES)),
             Route("/events", self._events),
             Route("/device/{run}/{row}", self._device),
             Route("/trace.json", self._trace),
@@ -78,7 +82,7 @@ class ViewServer:
     async def _events(self, request: Request) -> Response:
         if self._following >= self.streams:
             words = f"{self.streams} pages follow this view already; close one of them"
-            return refusal(503, words, **{"Retry-After": "5"})
+            return error_response(503, words, **{"Retry-After": "5"})
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
         self._following += 1
@@ -96,14 +100,14 @@ class ViewServer:
         words = request.path_params["run"], request.path_params["row"]
         if not all(word.isascii() and word.isdecimal() and len(word) < 9 for word in words):
             got = "/".join(words)[:60]
-            return refusal(404, f"a device is named by the numbers of its run and its row, got {got!r}")
+            return error_response(404, f"a device is named by the numbers of its run and its row, got {got!r}")
         which = int(words[0]), int(words[1])
         when, answer = self._fresh.get(which, (0.0, None))
-        if answer is not None and time.monotonic() - when < FRESH:
+        if answer is not None and time.monotonic() - when < _FRESH_SECONDS:
             return answer
         if which not in self._asked:
-            if len(self._asked) >= WAITING:
-                return refusal(503, f"{WAITING} devices are being asked already; try again in a moment")
+            if len(self._asked) >= MAX_QUESTIONS:
+                return error_response(503, f"{MAX_QUESTIONS} devices are being asked already; try again in a moment")
             self._asked[which] = asyncio.create_task(self._ask(which))
         return await asyncio.shield(self._asked[which])
 
@@ -111,7 +115,7 @@ class ViewServer:
         """Ask a device, once for all who want to know; what it says is told again for a moment."""
         try:
             answer: Response = await self._in_pool(self._known, *which)
-            if len(self._fresh) >= WAITING:
+            if len(self._fresh) >= MAX_QUESTIONS:
                 self._fresh.clear()
             self._fresh[which] = time.monotonic(), answer
             return answer
@@ -121,21 +125,23 @@ class ViewServer:
     def _known(self, run: int, row: int) -> Response:
         recordings = [*self.recordings()]
         if run >= len(recordings) or row >= len(recordings[run].heading.devices):
-            return refusal(404, f"there is no device in row {row} of run {run}")
+            return error_response(404, f"there is no device in row {row} of run {run}")
         if recordings[run].heading.private:
-            return refusal(404, "this run is private: nothing is told of single devices")
+            return error_response(404, "this run is private: nothing is told of single devices")
         found = None if self.details is None else self.details(run, row)
         if found is None:
-            return refusal(404, "nobody can be asked about this device: what was recorded of it is all there is")
+            return error_response(404, "nobody can be asked about this device: what was recorded of it is all there is")
         return _in_json(found)
 
     # --- downloads ----------------------------------------------------------------------------------------------------
 
     async def _trace(self, request: Request) -> Response:
-        return await self._download(request, "trace.json", JSON, lambda: self._so_far().to_json())
+        return await self._download(request, "trace.json", JSON_TYPE, lambda: self._so_far().to_json())
 
     async def _report(self, request: Request) -> Response:
-        return await self._download(request, "report.html", TYPES["html"], lambda: report_of(self._so_far()).encode())
+        return await self._download(
+            request, "report.html", CONTENT_TYPES["html"], lambda: report_html(self._so_far()).encode()
+        )
 
     def _so_far(self) -> Trace:
         return Trace.of(visible_run(recording) for recording in [*self.recordings()])
@@ -144,8 +150,8 @@ class ViewServer:
         headers = {"Content-Disposition": f'attachment; filename="conformesh-{name}"'}
         if request.method == "HEAD":
             return Response(media_type=kind, headers=headers)
-        if self._downloads >= DOWNLOADS:
-            return refusal(503, f"{DOWNLOADS} downloads are under way already; try again in a moment")
+        if self._downloads >= MAX_DOWNLOADS:
+            return error_response(503, f"{MAX_DOWNLOADS} downloads are under way already; try again in a moment")
         self._downloads += 1
         try:
             body = await self._in_pool(make)
@@ -177,24 +183,24 @@ class _Counted(StreamingResponse):
 
 
 async def _pieces(body: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(body), PIECE):
-        yield body[start : start + PIECE]
+    for start in range(0, len(body), _CHUNK_BYTES):
+        yield body[start : start + _CHUNK_BYTES]
 
 
 def _file(name: str) -> Callable[[Request], Awaitable[Response]]:
     """Return what answers with a part of the page."""
-    kind = TYPES[name.rpartition(".")[2]]
+    kind = CONTENT_TYPES[name.rpartition(".")[2]]
 
     async def answer(request: Request) -> Response:
-        return Response(part(name), media_type=kind)
+        return Response(read_page_file(name), media_type=kind)
 
     return answer
 
 
 def _in_json(content: dict[str, Any]) -> Response:
-    return Response(msgspec.json.encode(content), media_type=JSON)
+    return Response(msgspec.json.encode(content), media_type=JSON_TYPE)
 
 
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
     known = "/, /events, /device/RUN/ROW, /trace.json, /report.html and /health"
-    await refusal(404, f"there is no such thing; a view has {known}")(scope, receive, send)
+    await error_response(404, f"there is no such thing; a view has {known}")(scope, receive, send)

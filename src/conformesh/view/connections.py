@@ -18,14 +18,14 @@ import h11
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from conformesh.view.guard import HEADERS
+from conformesh.view.guard import SECURITY_HEADERS
 from conformesh.view.server import ServerLimits
 
 # What strangers send wrong is their affair, and no line in the log of who looks at a mesh.
-STRANGERS = logging.getLogger("conformesh.view.strangers")
-STRANGERS.setLevel(logging.CRITICAL)
-LASTING = "/events"  # the one answer that does not end
-HEAD = 2**14  # bytes of a request
+CLIENT_LOG = logging.getLogger("conformesh.view.strangers")
+CLIENT_LOG.setLevel(logging.CRITICAL)
+EVENTS_PATH = "/events"  # the one answer that does not end
+MAX_REQUEST_BYTES = 2**14  # bytes of a request
 
 
 class Connection(H11Protocol):
@@ -33,7 +33,7 @@ class Connection(H11Protocol):
 
     def __init__(self, *, limits: ServerLimits, **more: Any) -> None:
         super().__init__(**more)
-        self.limits, self.logger = limits, STRANGERS
+        self.limits, self.logger = limits, CLIENT_LOG
         self.heard = time.monotonic()
         self._due: asyncio.TimerHandle | None = None  # for a whole request, then for the answer
         self._stalled: asyncio.TimerHandle | None = None
@@ -42,7 +42,7 @@ class Connection(H11Protocol):
     @property
     def lasts(self) -> bool:
         """Whether it gets events: then it may stay."""
-        return self.cycle is not None and self.scope["path"] == LASTING
+        return self.cycle is not None and self.scope["path"] == EVENTS_PATH
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Make room, and wait for the request."""
@@ -57,7 +57,7 @@ class Connection(H11Protocol):
         self.heard = time.monotonic()
         first = self.cycle is None
         self._read += len(data)
-        if first and self._read > HEAD:  # h11 would take a longer one that comes at once
+        if first and self._read > MAX_REQUEST_BYTES:  # h11 would take a longer one that comes at once
             self.send_400_response("")
             return
         super().data_received(data)
@@ -92,8 +92,8 @@ class Connection(H11Protocol):
         if begun is not None:
             self.drop()
             return
-        body = b'{"error":"needed a request like GET / HTTP/1.1, in at most %d bytes"}' % HEAD
-        headers = [*HEADERS.items(), ("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+        body = b'{"error":"needed a request like GET / HTTP/1.1, in at most %d bytes"}' % MAX_REQUEST_BYTES
+        headers = [*SECURITY_HEADERS.items(), ("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
         for part in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(part) or b"")
         self.transport.close()

@@ -23,37 +23,42 @@ from conformesh.view.recording import Recording
 from conformesh.view.trace import Step, TracedRun, TraceHeading
 
 LOG = logging.getLogger("conformesh.view")
-LOOK = 0.02  # seconds between two looks at the recordings
-EVERY = 0.1  # seconds from news to news on average: ten times a second is enough for any eye
-EARLY = 0.06  # seconds that news may come before their turn: who updates as often must not wait for the next one
+LOOK_INTERVAL = 0.02  # seconds between two looks at the recordings
+EVENT_INTERVAL = 0.1  # seconds from news to news on average: ten times a second is enough for any eye
+EARLY_SECONDS = (
+    0.06  # seconds that news may come before their turn: who updates as often must not wait for the next one
+)
 # A run that is looked at may go on in this very process, whose threads take turns. So a look that took some time is
 # followed by a pause that is so many times as long, and a run that has just begun is left alone for a moment.
-LEISURE, BEGINNING = 25, 0.1
-SLICE, LONGEST = 0.002, 0.25  # seconds of a processor for one look, and of a pause at most
-MANY = 1000  # steps that are encoded for all
-PIECE = 2**17  # bytes of an event; a step that is larger makes one alone
-KEPT = 32  # events of a run that are kept for all clients; who needs an earlier one has it made anew
-BEHIND, SLOW = 256, 5.0  # steps and seconds behind what is current, after which a client skips what it has missed
-AGAIN = 1.0  # seconds after a look that has failed
-ALIVE = 10.0  # seconds of silence after which a client is told that the server is still there
+PAUSE_FACTOR, START_DELAY = 25, 0.1
+LOOK_BUDGET, MAX_PAUSE = 0.002, 0.25  # seconds of a processor for one look, and of a pause at most
+MAX_SHARED_STEPS = 1000  # steps that are encoded for all
+EVENT_BYTES = 2**17  # bytes of an event; a step that is larger makes one alone
+KEPT_EVENTS = 32  # events of a run that are kept for all clients; who needs an earlier one has it made anew
+SKIP_STEPS, SKIP_SECONDS = (
+    256,
+    5.0,
+)  # steps and seconds behind what is current, after which a client skips what it has missed
+RETRY_SECONDS = 1.0  # seconds after a look that has failed
+KEEP_ALIVE_SECONDS = 10.0  # seconds of silence after which a client is told that the server is still there
 # What single devices of a private run know is nobody's affair, whatever a recording has.
-HIDDEN = frozenset(
+PRIVATE_FIELDS = frozenset(
     {"threshold", "certified", "labels", "misses", "lately", "within", "alarm", "kind", "about", "heard", "known"}
 )
 
 Recordings = Callable[[], Sequence[Recording]]
 
 
-def event(name: str, **data: Any) -> bytes:
+def server_sent_event(name: str, **data: Any) -> bytes:
     """Return one server-sent event."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(data))
 
 
-def visible(step: Step, heading: TraceHeading) -> Step:
+def visible_step(step: Step, heading: TraceHeading) -> Step:
     """Return what of a step may be shown: nothing about single devices where the run is private."""
     if not heading.private:
         return step
-    devices = {name: column for name, column in step.devices.items() if name not in HIDDEN}
+    devices = {name: column for name, column in step.devices.items() if name not in PRIVATE_FIELDS}
     log = [line for line in step.log if line[0] < 0 or line[1] != "info"]
     return msgspec.structs.replace(step, devices=devices, bracket=None, everybody=None, log=log)
 
@@ -61,7 +66,7 @@ def visible(step: Step, heading: TraceHeading) -> Step:
 def visible_run(recording: Recording) -> TracedRun:
     """Return what may be shown of a recording by now."""
     run = recording.run()
-    return msgspec.structs.replace(run, steps=[visible(step, run.heading) for step in run.steps])
+    return msgspec.structs.replace(run, steps=[visible_step(step, run.heading) for step in run.steps])
 
 
 class _Shown:
@@ -69,10 +74,10 @@ class _Shown:
 
     def __init__(self, number: int, recording: Recording) -> None:
         self.number, self.recording = number, recording
-        self.begun = event("run", run=number, heading=recording.heading)
+        self.begun = server_sent_event("run", run=number, heading=recording.heading)
         self.ended = b""
         self.place = 0
-        self._kept: deque[tuple[int, int, bytes]] = deque(maxlen=KEPT)
+        self._kept: deque[tuple[int, int, bytes]] = deque(maxlen=KEPT_EVENTS)
 
     def look(self) -> bool:
         """Go on to what is current, and say whether there was anything new."""
@@ -80,8 +85,8 @@ class _Shown:
             return False
         result = self.recording.result  # before the steps: then they are all there
         before = self.place
-        steps, end = self.recording.since(self.place, SLICE if result is None else math.inf)
-        if len(steps) > MANY:  # more than could be kept: each client has its own made
+        steps, end = self.recording.since(self.place, LOOK_BUDGET if result is None else math.inf)
+        if len(steps) > MAX_SHARED_STEPS:  # more than could be kept: each client has its own made
             steps = []
         while steps:
             data, count = self._encoded(steps, end - len(steps))
@@ -89,7 +94,7 @@ class _Shown:
             steps = steps[count:]
         self.place = end
         if result is not None:
-            self.ended = event("end", run=self.number, result=result)
+            self.ended = server_sent_event("end", run=self.number, result=result)
         return end > before or bool(self.ended)
 
     def piece(self, place: int) -> tuple[bytes, int]:
@@ -110,12 +115,12 @@ class _Shown:
         found: list[msgspec.Raw] = []
         size = 0
         for step in steps:
-            raw = msgspec.json.encode(visible(step, self.recording.heading))
-            if found and size + len(raw) > PIECE:
+            raw = msgspec.json.encode(visible_step(step, self.recording.heading))
+            if found and size + len(raw) > EVENT_BYTES:
                 break
             found.append(msgspec.Raw(raw))
             size += len(raw)
-        return event("steps", run=self.number, **{"from": first}, steps=found, sent=time.time()), len(found)
+        return server_sent_event("steps", run=self.number, **{"from": first}, steps=found, sent=time.time()), len(found)
 
 
 class _Place:
@@ -129,7 +134,9 @@ class _Place:
         """Return the next event, or nothing where there is none."""
         shown, now = self.shown, time.monotonic()
         if self.place < shown.place:
-            late = self.current is not None and now - self.current > SLOW and shown.place - self.place > BEHIND
+            late = (
+                self.current is not None and now - self.current > SKIP_SECONDS and shown.place - self.place > SKIP_STEPS
+            )
             data, self.place = shown.latest() if late else shown.piece(self.place)
             return data
         self.current = now
@@ -173,12 +180,12 @@ class EventFeed:
                     with suppress(Exception):  # which was said before
                         await self._in_pool(self._find_news)
                 while data := await self._in_pool(self._next, places):
-                    for start in range(0, len(data), PIECE):  # a heading may be long, and a client slow
-                        yield data[start : start + PIECE]
+                    for start in range(0, len(data), EVENT_BYTES):  # a heading may be long, and a client slow
+                        yield data[start : start + EVENT_BYTES]
                 if last:
                     return
                 try:
-                    await asyncio.wait_for(news.wait(), ALIVE)
+                    await asyncio.wait_for(news.wait(), KEEP_ALIVE_SECONDS)
                 except TimeoutError:
                     yield b": still here\n\n"
         finally:
@@ -216,13 +223,13 @@ class EventFeed:
             except Exception:
                 if not self._stopping:
                     LOG.exception("what is recorded cannot be shown")
-                    await asyncio.sleep(AGAIN)
+                    await asyncio.sleep(RETRY_SECONDS)
                 continue
             if new:
                 self._news.set()
                 self._news = asyncio.Event()
-                turn = max(turn, clock()) + EVERY
-            await asyncio.sleep(max(turn - EARLY - clock(), LOOK, min(LEISURE * took, LONGEST)))
+                turn = max(turn, clock()) + EVENT_INTERVAL
+            await asyncio.sleep(max(turn - EARLY_SECONDS - clock(), LOOK_INTERVAL, min(PAUSE_FACTOR * took, MAX_PAUSE)))
         self._looking = None
 
     def _look_once(self) -> tuple[bool, float]:
@@ -251,4 +258,4 @@ class EventFeed:
         """Say whether a run is some moments old, or over."""
         if self._met is None or self._met[0] is not recording:
             self._met = recording, time.monotonic()
-        return self._stopping or recording.result is not None or time.monotonic() - self._met[1] > BEGINNING
+        return self._stopping or recording.result is not None or time.monotonic() - self._met[1] > START_DELAY

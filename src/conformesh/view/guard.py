@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOG = logging.getLogger("conformesh.view")
-HEADERS = {
+SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -33,13 +33,16 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Connection": "close",  # one request each: who holds a connection open without asking anything is soon dropped
 }
-LOCAL = ("localhost", "127.0.0.1", "::1")
-PORTS = {"http": 80, "https": 443}  # what a browser leaves out
-ITSELF = ("same-origin", "none")  # who may ask, as browsers say it: our own page, or somebody who typed the address
-HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]@/\s]+)(?::([0-9]{1,5}))?")
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+DEFAULT_PORTS = {"http": 80, "https": 443}  # what a browser leaves out
+_OWN_FETCH_SITES = (
+    "same-origin",
+    "none",
+)  # who may ask, as browsers say it: our own page, or somebody who typed the address
+HOST_HEADER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]@/\s]+)(?::([0-9]{1,5}))?")
 
 
-def refusal(status: int, words: str, **headers: str) -> Response:
+def error_response(status: int, words: str, **headers: str) -> Response:
     """Return an answer that says in words why there is no other."""
     return JSONResponse({"error": words}, status, headers)
 
@@ -61,7 +64,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, names: Iterable[str], port: int, token: str | None = None) -> None:
         self.app, self.port = app, port
-        self.names = {name.lower() for name in (*LOCAL, *names)}
+        self.names = {name.lower() for name in (*LOCAL_NAMES, *names)}
         self._token = token
         # Two views on one machine have two cookies: browsers do not tell ports apart.
         self.cookie = f"conformesh-view-{port}"
@@ -75,7 +78,7 @@ class Guard:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun = True
-                MutableHeaders(scope=message).update(HEADERS)
+                MutableHeaders(scope=message).update(SECURITY_HEADERS)
             await send(message)
 
         try:
@@ -86,31 +89,31 @@ class Guard:
             if begun:
                 raise  # half an answer must not look like a whole one
             words = f"unexpected {type(error).__name__}; the log of the view has the details"
-            await refusal(500, words)(scope, receive, with_headers)
+            await error_response(500, words)(scope, receive, with_headers)
 
     def _judged(self, request: Request) -> Response | None:
         """Return why a request is refused, or how it begins a session; None where it may pass."""
         headers = request.headers
         if not self._is_host(headers.get("host", ""), request):
-            return refusal(403, "this view is not known under that name; open the address that it printed")
+            return error_response(403, "this view is not known under that name; open the address that it printed")
         own = f"{request.scope['scheme']}://{headers['host']}".lower()
         foreign = headers.get("origin", own).lower() != own
-        if foreign or headers.get("sec-fetch-site", "none").lower() not in ITSELF:
-            return refusal(403, "this view answers its own page only; type its address, or follow no link to it")
+        if foreign or headers.get("sec-fetch-site", "none").lower() not in _OWN_FETCH_SITES:
+            return error_response(403, "this view answers its own page only; type its address, or follow no link to it")
         if request.method not in ("GET", "HEAD"):
-            return refusal(
+            return error_response(
                 405, f"a view can only be looked at: needed GET, got {request.method[:20]}", Allow="GET, HEAD"
             )
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            return refusal(413, "a question to a view has no body")
+            return error_response(413, "a question to a view has no body")
         return None if self._token is None else self._without_token(request)
 
     def _is_host(self, text: str, request: Request) -> bool:
-        match = HOST.fullmatch(text)
+        match = HOST_HEADER.fullmatch(text)
         if match is None:
             return False
         reached: Any = request.scope.get("server") or ("",)
-        port = int(match[2]) if match[2] else PORTS.get(request.scope["scheme"])
+        port = int(match[2]) if match[2] else DEFAULT_PORTS.get(request.scope["scheme"])
         return port == self.port and match[1].strip("[]").lower() in {*self.names, str(reached[0]).lower()}
 
     def _without_token(self, request: Request) -> Response | None:
@@ -127,7 +130,7 @@ class Guard:
         if self._same(request.cookies.get(self.cookie, ""), self._session):
             return None
         words = "this view needs its token: open the address that was printed when it was started"
-        return refusal(401, words, **{"WWW-Authenticate": "Bearer"})
+        return error_response(401, words, **{"WWW-Authenticate": "Bearer"})
 
     @staticmethod
     def _same(given: str, wanted: str | None) -> bool:

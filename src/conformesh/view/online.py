@@ -20,25 +20,25 @@ from numpy.typing import NDArray
 
 from conformesh.common.array_types import Ints
 from conformesh.graph.network import Network
-from conformesh.online.bounds import DeviceAccount
+from conformesh.online.bounds import MissAccount
 from conformesh.online.result import OnlineResult, RunningCounts
 from conformesh.view.recording import Recording
 from conformesh.view.trace import (
-    SHARES,
+    SPREAD_SHARES,
     Column,
-    Everybody,
-    Pair,
+    CoverageOfAll,
+    Fact,
+    FieldValue,
     Step,
     Trace,
     TraceHeading,
-    Value,
-    refuse_crowd,
-    rounded_up,
+    require_drawable,
+    round_up,
 )
 
-POINTS = 1200  # of a curve, at most: as many as the page draws
-NUMBERS = 2**19  # that are noted of single devices in a run, about
-FIELDS = 5  # of a device at a point
+MAX_POINTS = 1200  # of a curve, at most: as many as the page draws
+MAX_NUMBERS = 2**19  # that are noted of single devices in a run, about
+NUMBERS_PER_POINT = 5  # of a device at a point
 Floats = NDArray[np.float64]
 
 
@@ -46,7 +46,7 @@ class _Noted(NamedTuple):
     """What was seen of all devices together at one point."""
 
     at: int
-    everybody: Everybody
+    everybody: CoverageOfAll
 
 
 class _Devices(NamedTuple):
@@ -88,7 +88,7 @@ class OnlineRecorder:
     """
 
     def __init__(self, network: Network, name: str = "online", window: int = 200) -> None:
-        refuse_crowd(network)
+        require_drawable(network)
         self.network, self.name, self.window = network, name, window
         self.recordings: list[Recording] = []
         self._noted: deque[_Noted] = deque()
@@ -99,7 +99,7 @@ class OnlineRecorder:
         """Begin: what is found fills up from now on."""
         self._along = RunningCounts(found)
         self._stride, self._window = _strides(found.steps, self.window)
-        at_most = max(NUMBERS // (FIELDS * len(found.ids)), 4)
+        at_most = max(MAX_NUMBERS // (NUMBERS_PER_POINT * len(found.ids)), 4)
         self._own = self._stride * math.ceil(found.steps / self._stride / at_most)
         self._lately = _Lately(self._window // self._stride)
         self._owns = _Lately(math.ceil(self.window / self._own))
@@ -115,14 +115,14 @@ class OnlineRecorder:
             points = np.append(points, done)
         if len(points) == 0:
             return
-        labels, misses = self._along.go_on(points)
+        labels, misses = self._along.advance(points)
         own = (points % self._own == 0) | (points == found.steps)
         if own.any():  # before the points themselves, which may be taken at once
             self._devices.extend(self._each(points[own], labels[:, own], misses[:, own]))
         for at, everybody in zip(points.tolist(), self._everybody(points, labels, misses), strict=True):
             self._noted.append(_Noted(at, everybody))
 
-    def _everybody(self, points: Ints, labels: Ints, misses: Ints) -> Iterator[Everybody]:
+    def _everybody(self, points: Ints, labels: Ints, misses: Ints) -> Iterator[CoverageOfAll]:
         """Yield what all devices together have covered at each point."""
         alpha, recent = self._along.found.alpha, self._lately.of(labels, misses)
         lately = _covered(*(counts.sum(axis=0) for counts in recent))
@@ -130,14 +130,14 @@ class OnlineRecorder:
         each = labels.T.copy(), misses.T.copy()
         for place, (at, own_labels, own_misses) in enumerate(zip(points.tolist(), *each, strict=True)):
             account = self._along.account(at, own_labels, own_misses)
-            yield Everybody(
+            yield CoverageOfAll(
                 alpha=alpha,
                 labels=account.labels,
                 misses=account.misses,
                 window=self._window,
                 own=self._owns.many * self._own,
                 lately=_rounded(lately[place]),
-                within=between(account),
+                within=coverage_bounds(account),
                 spread=spread[place],
             )
 
@@ -151,7 +151,7 @@ class OnlineRecorder:
         """Say that a device raised the drift alarm in this step, before the step is noted."""
         self._alarms.append((at, row, words))
 
-    def finish(self, facts: Sequence[Pair]) -> None:
+    def finish(self, facts: Sequence[Fact]) -> None:
         """Say how it ended."""
         self.recordings[-1].end(facts)
 
@@ -167,12 +167,12 @@ class OnlineRecorder:
 
 def _strides(steps: int, window: int) -> tuple[int, int]:
     """Return how many steps lie between two points, and how many are averaged: as asked for, if points allow it."""
-    least = math.ceil(steps / POINTS)
+    least = math.ceil(steps / MAX_POINTS)
     fitting = [stride for stride in range(least, window + 1) if window % stride == 0]
     return (fitting[0], window) if fitting else (least, least)
 
 
-def between(account: DeviceAccount) -> tuple[float, float] | None:
+def coverage_bounds(account: MissAccount) -> tuple[float, float] | None:
     """Return between what coverage so far must lie, whatever the scores; None where nothing is known of it."""
     known = account.gap is not None and account.labels > 0 and (account.lowest > 0 or account.highest < 1)
     return (1 - account.highest, 1 - account.lowest) if known else None
@@ -225,7 +225,7 @@ def _spread(covered: Floats) -> list[Any]:
     """Return at every point the least, the quartiles and the greatest of the devices' shares; None without any."""
     ordered = np.sort(np.ascontiguousarray(covered.T), axis=1)  # what is not a number comes last
     many = ordered.shape[1] - np.count_nonzero(np.isnan(ordered), axis=1)
-    places = np.rint(np.outer(np.maximum(many - 1, 0), SHARES)).astype(np.int64)
+    places = np.rint(np.outer(np.maximum(many - 1, 0), SPREAD_SHARES)).astype(np.int64)
     found = np.round(np.take_along_axis(ordered, places, axis=1), 4).tolist()
     return [tuple(values) if count else None for values, count in zip(found, many.tolist(), strict=True)]
 
@@ -278,21 +278,21 @@ class _Made:
         }
         return found if within.count(None) == len(within) else {**found, "within": Column(within)}
 
-    def _within(self, at: int, labels: Ints, misses: Ints) -> list[Value]:
+    def _within(self, at: int, labels: Ints, misses: Ints) -> list[FieldValue]:
         """Return how far from alpha the misses of each device can be; None where nothing is guaranteed."""
         past, rule, alpha = self._found.trail.past(at, labels), self._found.rule, self._found.alpha
-        most, known = max(alpha, 1 - alpha), dict[tuple[float, ...], Value]()
+        most, known = max(alpha, 1 - alpha), dict[tuple[float, ...], FieldValue]()
         keys = zip(past.starts.tolist(), past.members.tolist(), labels.tolist(), strict=True)
-        found: list[Value] = []
+        found: list[FieldValue] = []
         for row, key in enumerate(keys):
             if key not in known:  # bounds depend on nothing else of a device
-                bound = DeviceAccount(alpha, int(labels[row]), int(misses[row]), rule.own(past, row)).bound
-                known[key] = rounded_up(bound) if bound < most else None
+                bound = MissAccount(alpha, int(labels[row]), int(misses[row]), rule.device_gap(past, row)).bound
+                known[key] = round_up(bound) if bound < most else None
             found.append(known[key])
         return found
 
 
-def _digits(values: Floats) -> list[Value]:
+def _digits(values: Floats) -> list[FieldValue]:
     """Return numbers in four digits, as JSON can hold them; None for those that are none."""
     known = np.isfinite(values) & (values != 0)
     size = np.floor(np.log10(np.abs(values), where=known, out=np.zeros(len(values))))
@@ -300,7 +300,7 @@ def _digits(values: Floats) -> list[Value]:
     return _plain(np.round(values * scale) / scale)
 
 
-def _plain(values: Floats) -> list[Value]:
+def _plain(values: Floats) -> list[FieldValue]:
     """Return numbers as JSON can hold them; None for those that are none."""
     finite = np.isfinite(values)
     if finite.all():

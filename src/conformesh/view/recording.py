@@ -31,22 +31,22 @@ from conformesh.protocols.messages import Message, Pool, Sum, Tell
 from conformesh.results.result import Result
 from conformesh.view.trace import (
     Column,
-    Everybody,
-    Pair,
-    Spoken,
+    CoverageOfAll,
+    Fact,
+    FieldValue,
+    SentBits,
     Step,
     Trace,
     TracedRun,
     TraceHeading,
-    Value,
-    refuse_crowd,
+    require_drawable,
 )
 
-DENSE = 128  # rounds that are all noted; of twice as many every second one from there on, and so forth
-MOST_NUMBERS = 2**21  # numbers that are noted of a run before rounds are left out
-SHARE = 0.01  # of the time of a run that may be spent on watching it live
-MOST_STEPS = 50_000  # of a run that never ends: then the oldest are folded into one
-CERTIFIED = ("counted", "bounded")  # kinds of certificates that rest on nothing that nobody checked
+DENSE_ROUNDS = 128  # rounds that are all noted; of twice as many every second one from there on, and so forth
+MAX_NUMBERS = 2**21  # numbers that are noted of a run before rounds are left out
+LIVE_SHARE = 0.01  # of the time of a run that may be spent on watching it live
+MAX_STEPS = 50_000  # of a run that never ends: then the oldest are folded into one
+CERTIFIED_KINDS = ("counted", "bounded")  # kinds of certificates that rest on nothing that nobody checked
 Ints = NDArray[np.int64]
 
 
@@ -55,9 +55,9 @@ class RecordedState:
 
     def __init__(self, devices: int) -> None:
         self.devices = devices
-        self.fields: dict[str, list[Value]] = {}
-        self.bracket: tuple[Value, Value, int | None, int | None] | None = None
-        self.everybody: Everybody | None = None
+        self.fields: dict[str, list[FieldValue]] = {}
+        self.bracket: tuple[FieldValue, FieldValue, int | None, int | None] | None = None
+        self.everybody: CoverageOfAll | None = None
         self.at = 0.0
 
     def take(self, step: Step) -> None:
@@ -77,7 +77,7 @@ class RecordedState:
         columns = {name: Column([*values]) for name, values in self.fields.items()}
         return Step(at=self.at, devices=columns, bracket=self.bracket, everybody=self.everybody)
 
-    def changes(self, fields: dict[str, list[Value]]) -> dict[str, Column]:
+    def changes(self, fields: dict[str, list[FieldValue]]) -> dict[str, Column]:
         """Return what of these fields, with a value for every device, is new."""
         found = {}
         for name, values in fields.items():
@@ -111,7 +111,7 @@ class Recording:
         self._lock = threading.RLock()
         self._steps: deque[Step] = deque()
         self._dropped = 0  # steps that were folded into the first one
-        self.result: list[Pair] | None = None
+        self.result: list[Fact] | None = None
 
     @cached_property
     def heading(self) -> TraceHeading:
@@ -128,14 +128,14 @@ class Recording:
         with self._lock:
             self.known.take(step)
             self._steps.append(step)
-            if len(self._steps) > MOST_STEPS:
+            if len(self._steps) > MAX_STEPS:
                 first = RecordedState(len(self.heading.devices))
                 first.take(self._steps.popleft())
                 first.take(self._steps[0])
                 self._steps[0] = first.as_step()
                 self._dropped += 1
 
-    def end(self, result: Sequence[Pair]) -> None:
+    def end(self, result: Sequence[Fact]) -> None:
         """Say how it ended."""
         with self._lock:
             self._pull()
@@ -171,7 +171,7 @@ class Recording:
             return TracedRun(self.heading, steps, self.result)
 
 
-def replayed(run: TracedRun) -> Recording:
+def recording_of_run(run: TracedRun) -> Recording:
     """Return a run of a trace as a recording to which nothing is added any more."""
     found = Recording(msgspec.structs.replace(run.heading, live=False))
     for step in run.steps:
@@ -235,11 +235,11 @@ class Recorder:
                 "a view shows runs that one process hosts, and here several share the devices; use the engine "
                 "'simulator', or look at the result alone"
             )
-        refuse_crowd(block.network)
+        require_drawable(block.network)
         self._shown, self._noted = block.progress, deque()
         self._private = get_method(method).private
         self._spent, self._begun = 0.0, self.clock()
-        self._due, self._stride, self._sparser = 0, 1, max(min(DENSE, MOST_NUMBERS // block.devices), 4)
+        self._due, self._stride, self._sparser = 0, 1, max(min(DENSE_ROUNDS, MAX_NUMBERS // block.devices), 4)
         converted = _Converted(block, method, self.label or method, faults, self._noted)
         self.recordings.append(Recording(converted.heading, converted.steps))
 
@@ -288,12 +288,12 @@ class Recorder:
         self.conclude(answer.thresholds, answer.certificate.kind, facts, rounds=result.cost.rounds, about=about)
 
     def conclude(
-        self, thresholds: NDArray[np.float64], kind: str, facts: Sequence[Pair], *, rounds: int, about: str = ""
+        self, thresholds: NDArray[np.float64], kind: str, facts: Sequence[Fact], *, rounds: int, about: str = ""
     ) -> None:
         """Say with which thresholds, by row, the last run that was begun has ended, and what they rest on."""
         recording, many = self.recordings[-1], len(thresholds)
         fields = {
-            "phase": ["certified" if kind in CERTIFIED else "not certified"] * many,
+            "phase": ["certified" if kind in CERTIFIED_KINDS else "not certified"] * many,
             "threshold": in_json(thresholds.tolist()),
             "kind": [kind] * many,
             "about": [about or None] * many,
@@ -363,7 +363,7 @@ class _Converted:
         return Step(at=0, devices=devices)
 
     def _step(self, noted: _Noted) -> Step:
-        fields: dict[str, list[Value]] = {}
+        fields: dict[str, list[FieldValue]] = {}
         if noted.estimates is not None:
             fields["threshold"] = _plain(self._by_row(noted.estimates))
         if noted.heard is not None:
@@ -381,14 +381,14 @@ class _Converted:
         whole[self.block.rows] = values
         return whole
 
-    def _said(self, noted: _Noted) -> Spoken:
+    def _said(self, noted: _Noted) -> SentBits:
         rows = None if noted.speakers is None else self.block.rows[noted.speakers].tolist()
         if np.ndim(noted.bits) == 0:
-            return Spoken([int(noted.bits)], rows)
+            return SentBits([int(noted.bits)], rows)
         if rows is None:  # uploads: of pieces, by device
             each = np.diff(noted.bits).reshape(self.block.devices, -1).sum(axis=1)
-            return Spoken(self._by_row(each).tolist())
-        return Spoken((8 * np.diff(noted.bits)).tolist(), rows)
+            return SentBits(self._by_row(each).tolist())
+        return SentBits((8 * np.diff(noted.bits)).tolist(), rows)
 
     @cached_property
     def _links(self) -> Ints:
@@ -400,7 +400,7 @@ class _Converted:
         number = np.searchsorted(np.unique(pairs), pairs)
         return np.asarray(2 * number + (sender > receiver))
 
-    def _lost(self, round_: int, said: Spoken) -> list[int]:
+    def _lost(self, round_: int, said: SentBits) -> list[int]:
         """Return along which links something was lost; the same draws as in the run, made once more."""
         if self._weather is None:
             return []
@@ -415,6 +415,6 @@ def _ends(bracket: tuple[Any, ...] | None) -> Any:
     return None if bracket is None else (*_plain(np.array(bracket[:2])), *bracket[2:])
 
 
-def _plain(values: NDArray[np.float64]) -> list[Value]:
+def _plain(values: NDArray[np.float64]) -> list[FieldValue]:
     """Return numbers as JSON can hold them; NaN is nobody's."""
     return [None if math.isnan(value) else in_json(value) for value in values.tolist()]

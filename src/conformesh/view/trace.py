@@ -29,13 +29,13 @@ from conformesh.files.schemas import checked
 from conformesh.graph.layout import drawn_places
 from conformesh.graph.network import Network
 
-FORMAT = "conformesh-trace/1"
-MOST_DEVICES = 20_000  # that a page can draw
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the devices, in `Everybody.spread`
-MOST_BYTES = 2**29  # of a file, unpacked: what is larger is not read
+TRACE_FORMAT = "conformesh-trace/1"
+MAX_DEVICES = 20_000  # that a page can draw
+SPREAD_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the devices, in `CoverageOfAll.spread`
+MAX_TRACE_BYTES = 2**29  # of a file, unpacked: what is larger is not read
 
-Value = float | int | str | None
-Pair = tuple[str, str]
+FieldValue = float | int | str | None
+Fact = tuple[str, str]
 
 # What a step may say of a device, and how the page calls it. The page shows them in this order.
 FIELDS = {
@@ -64,11 +64,11 @@ FIELDS = {
 class Column(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """New values of some devices, by row; without rows, of all of them."""
 
-    values: list[Value]
+    values: list[FieldValue]
     rows: list[int] | None = None
 
 
-class Spoken(Struct, omit_defaults=True, forbid_unknown_fields=True):
+class SentBits(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Who said something to all its neighbours, by row (None: all), and in how many bits each (one: all alike)."""
 
     bits: list[int]
@@ -82,7 +82,7 @@ class Flow(Struct, omit_defaults=True, forbid_unknown_fields=True):
     bytes: list[int]
 
 
-class Everybody(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+class CoverageOfAll(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """What all devices together, which learn online, have covered.
 
     Attributes
@@ -132,11 +132,11 @@ class Step(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True)
 
     at: float
     devices: dict[str, Column] = {}
-    said: Spoken | None = None
+    said: SentBits | None = None
     flow: Flow | None = None
     lost: list[int] = []
-    bracket: tuple[Value, Value, int | None, int | None] | None = None
-    everybody: Everybody | None = None
+    bracket: tuple[FieldValue, FieldValue, int | None, int | None] | None = None
+    everybody: CoverageOfAll | None = None
     log: list[tuple[int, str, str]] = []
 
 
@@ -169,7 +169,7 @@ class TraceHeading(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_on
     places: list[tuple[float, float]]
     unit: Literal["rounds", "steps", "seconds"] = "rounds"
     wraps: list[int] = []
-    facts: list[Pair] = []
+    facts: list[Fact] = []
     rank: int | None = None
     scores: int | None = None
     private: bool = False
@@ -178,7 +178,7 @@ class TraceHeading(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_on
     @classmethod
     def of(cls, name: str, network: Network, **more: Any) -> TraceHeading:
         """Return the heading of a run on a network."""
-        refuse_crowd(network)
+        require_drawable(network)
         pairs = np.column_stack([network.receivers, network.indices])
         pairs = pairs[pairs[:, 0] < pairs[:, 1]]
         where = drawn_places(network, quick=True)
@@ -193,16 +193,16 @@ class TraceHeading(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_on
         )
 
 
-def rounded_up(bound: float) -> float:
+def round_up(bound: float) -> float:
     """Return a bound in four digits after the point; it is never rounded down."""
     return math.ceil(1e4 * bound - 1e-9) / 1e4
 
 
-def refuse_crowd(network: Network) -> None:
+def require_drawable(network: Network) -> None:
     """Refuse a network that no page can draw."""
-    if network.devices > MOST_DEVICES:
+    if network.devices > MAX_DEVICES:
         raise ValueError(
-            f"a view shows at most {MOST_DEVICES:,} devices, and {network.name} has {network.devices:,}; look at a "
+            f"a view shows at most {MAX_DEVICES:,} devices, and {network.name} has {network.devices:,}; look at a "
             "smaller network, or at the result alone"
         )
 
@@ -212,14 +212,14 @@ class TracedRun(Struct, omit_defaults=True, forbid_unknown_fields=True):
 
     heading: TraceHeading
     steps: list[Step] = []
-    result: list[Pair] | None = None
+    result: list[Fact] | None = None
 
 
 class Trace(Struct, forbid_unknown_fields=True):
     """Some runs that are shown side by side."""
 
     runs: list[TracedRun]
-    format: str = FORMAT
+    format: str = TRACE_FORMAT
     made: str = ""
     version: str = __version__
 
@@ -244,8 +244,10 @@ class Trace(Struct, forbid_unknown_fields=True):
         where = os.fspath(path)
         raw = from_json(_unpacked(Path(path).read_bytes(), where), where)
         got = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
-        if got != FORMAT:
-            raise ValueError(f"{where}: needed a trace of the format {FORMAT}, got {got!r}; write one with --trace")
+        if got != TRACE_FORMAT:
+            raise ValueError(
+                f"{where}: needed a trace of the format {TRACE_FORMAT}, got {got!r}; write one with --trace"
+            )
         found = checked(raw, cls, where)
         for run in found.runs:
             _check(run, where)
@@ -253,9 +255,9 @@ class Trace(Struct, forbid_unknown_fields=True):
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write a page that shows the trace and needs no server, no other file and no network."""
-        from conformesh.view.report import write_report
+        from conformesh.view.report import write_trace_report
 
-        return write_report(self, path)
+        return write_trace_report(self, path)
 
 
 def _unpacked(data: bytes, where: str) -> bytes:
@@ -263,19 +265,19 @@ def _unpacked(data: bytes, where: str) -> bytes:
     if data[:2] == b"\x1f\x8b":
         unpacking = zlib.decompressobj(wbits=31)
         try:
-            data = unpacking.decompress(data, MOST_BYTES + 1)
+            data = unpacking.decompress(data, MAX_TRACE_BYTES + 1)
         except zlib.error as problem:
             raise ValueError(f"{where}: needed a packed trace, but it does not unpack ({problem})") from None
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"{where}: a trace may have {MOST_BYTES:,} bytes, this has more")
+    if len(data) > MAX_TRACE_BYTES:
+        raise ValueError(f"{where}: a trace may have {MAX_TRACE_BYTES:,} bytes, this has more")
     return data
 
 
 def _check(run: TracedRun, where: str) -> None:
     """Refuse rows and links that are not there: the page would draw nonsense."""
     devices, edges = len(run.heading.devices), len(run.heading.edges)
-    if devices > MOST_DEVICES:
-        raise ValueError(f"{where}: a view shows at most {MOST_DEVICES:,} devices, got {devices:,}")
+    if devices > MAX_DEVICES:
+        raise ValueError(f"{where}: a view shows at most {MAX_DEVICES:,} devices, got {devices:,}")
     if len(run.heading.places) != devices:
         raise ValueError(f"{where}: needed a place for each of {devices} devices, got {len(run.heading.places)}")
     _within([row for edge in run.heading.edges for row in edge], devices, f"{where}: an edge")

@@ -45,7 +45,7 @@ from conformesh.mesh.node.online_records import (
 )
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import AlarmEvidence, AlarmFlags, AlarmStatus
-from conformesh.online.bounds import DeviceAccount
+from conformesh.online.bounds import MissAccount
 from conformesh.online.counters import Counters
 from conformesh.peer.journal import FileJournal
 
@@ -63,8 +63,8 @@ class _View(NamedTuple):
     """What can be seen of the state while the next record is being written."""
 
     threshold: float
-    device: DeviceAccount
-    everybody: DeviceAccount
+    device: MissAccount
+    everybody: MissAccount
     late: int
     pending: int
     counters: Counters
@@ -248,7 +248,7 @@ class OnlineLearning:
                 known = self._made(known.name)
             if known.undated:
                 known.take(Raised(time.time()))
-            known.counters = known.counters.merge(self._known.counters.only(self._names - {known.name}))
+            known.counters = known.counters.merge(self._known.counters.of_devices(self._names - {known.name}))
             journal.begin(encode(known.kept()))
         except OSError:
             with suppress(OSError):
@@ -329,7 +329,7 @@ class OnlineLearning:
             if self._journal is None:
                 return  # what is known of this device itself is in it
             before = self._known.counters
-            records = self._known.hear(heard.only(known), _fresh())
+            records = self._known.hear(heard.of_devices(known), _fresh())
             if self._known.counters is not before:
                 self._write(*records)
 
@@ -342,7 +342,7 @@ class OnlineLearning:
                 self._written = now, self._known.counters
 
 
-def _account(account: DeviceAccount) -> dict[str, Any]:
+def _account(account: MissAccount) -> dict[str, Any]:
     return {
         "alpha": account.alpha,
         "steps": account.labels,
