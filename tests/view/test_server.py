@@ -67,8 +67,8 @@ def test_a_page_is_told_everything_and_then_what_is_new():
 
 def test_two_pages_see_the_same_and_each_event_is_encoded_once(monkeypatch):
     made = []
-    encoded = events._Shown._encoded
-    monkeypatch.setattr(events._Shown, "_encoded", lambda *given: made.append(1) or encoded(*given))
+    encoded = events._EncodedRun._encoded
+    monkeypatch.setattr(events._EncodedRun, "_encoded", lambda *given: made.append(1) or encoded(*given))
     running = recording()
     with serving([running]) as server, Page(server) as one, Page(server) as other:
         for page in (one, other):

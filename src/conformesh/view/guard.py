@@ -1,8 +1,8 @@
-"""Who is let in to a view: by the name it is asked for, by the page that asks, and by a token.
+"""Access to a view: checks of the host name, of the page that sends a request, and of a token.
 
-A page of another site may make a browser ask a server on this machine, also under a name of its own that leads here.
-So a request must name this server as its host, and must come from its own page or from nobody's. Beyond this machine it
-must have the token besides, which a browser brings once and then has a cookie for.
+A page of another site can make a browser send requests to a server on this machine, also under a host name of its own
+that resolves to it (DNS rebinding). So a request must name this server as its host, and must come from its own page or
+from a typed address. From other machines it also needs the token, which a browser sends once and then has a cookie for.
 """
 
 from __future__ import annotations
@@ -31,35 +31,33 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Connection": "close",  # one request each: who holds a connection open without asking anything is soon dropped
+    "Connection": "close",  # one request each, so that idle connections can be dropped
 }
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-DEFAULT_PORTS = {"http": 80, "https": 443}  # what a browser leaves out
-_OWN_FETCH_SITES = (
-    "same-origin",
-    "none",
-)  # who may ask, as browsers say it: our own page, or somebody who typed the address
+DEFAULT_PORTS = {"http": 80, "https": 443}  # which a browser leaves out of the host header
+# Values of Sec-Fetch-Site for our own page, and for an address that was typed.
+_OWN_FETCH_SITES = ("same-origin", "none")
 HOST_HEADER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]@/\s]+)(?::([0-9]{1,5}))?")
 
 
 def error_response(status: int, words: str, **headers: str) -> Response:
-    """Return an answer that says in words why there is no other."""
+    """Return a JSON response that explains an error."""
     return JSONResponse({"error": words}, status, headers)
 
 
 class Guard:
-    """Lets in who may, and puts the headers on every answer.
+    """Middleware that checks requests and adds security headers to every response.
 
     Parameters
     ----------
     app
-        What answers those who are let in.
+        The application that answers accepted requests.
     names
-        The names of this server, besides the address that a client has reached.
+        Host names of this server, besides the address that a client has reached.
     port
         Where it listens.
     token
-        What a client must know; None where everybody on this machine may look.
+        A secret that clients must send; None if everybody on this machine may read.
     """
 
     def __init__(self, app: ASGIApp, names: Iterable[str], port: int, token: str | None = None) -> None:
@@ -82,22 +80,22 @@ class Guard:
             await send(message)
 
         try:
-            answer = self._judged(Request(scope)) or self.app
+            answer = self._check(Request(scope)) or self.app
             await answer(scope, receive, with_headers)
         except Exception as error:
             LOG.exception("a request failed unexpectedly")
             if begun:
-                raise  # half an answer must not look like a whole one
+                raise  # a truncated response must not look complete
             words = f"unexpected {type(error).__name__}; the log of the view has the details"
             await error_response(500, words)(scope, receive, with_headers)
 
-    def _judged(self, request: Request) -> Response | None:
-        """Return why a request is refused, or how it begins a session; None where it may pass."""
+    def _check(self, request: Request) -> Response | None:
+        """Return the response that refuses a request or starts a session; None if the request may pass."""
         headers = request.headers
         if not self._is_host(headers.get("host", ""), request):
             return error_response(403, "this view is not known under that name; open the address that it printed")
-        own = f"{request.scope['scheme']}://{headers['host']}".lower()
-        foreign = headers.get("origin", own).lower() != own
+        own_origin = f"{request.scope['scheme']}://{headers['host']}".lower()
+        foreign = headers.get("origin", own_origin).lower() != own_origin
         if foreign or headers.get("sec-fetch-site", "none").lower() not in _OWN_FETCH_SITES:
             return error_response(403, "this view answers its own page only; type its address, or follow no link to it")
         if request.method not in ("GET", "HEAD"):
@@ -106,7 +104,7 @@ class Guard:
             )
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             return error_response(413, "a question to a view has no body")
-        return None if self._token is None else self._without_token(request)
+        return None if self._token is None else self._check_token(request)
 
     def _is_host(self, text: str, request: Request) -> bool:
         match = HOST_HEADER.fullmatch(text)
@@ -116,8 +114,8 @@ class Guard:
         port = int(match[2]) if match[2] else DEFAULT_PORTS.get(request.scope["scheme"])
         return port == self.port and match[1].strip("[]").lower() in {*self.names, str(reached[0]).lower()}
 
-    def _without_token(self, request: Request) -> Response | None:
-        """Let in who knows the token, or has the cookie of who knew it; else say what is missing."""
+    def _check_token(self, request: Request) -> Response | None:
+        """Accept the token in a header, in the address of the page, or the cookie of a session; otherwise explain."""
         kind, _, bearer = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and self._same(bearer.strip(), self._token):
             return None
@@ -134,5 +132,5 @@ class Guard:
 
     @staticmethod
     def _same(given: str, wanted: str | None) -> bool:
-        """Compare in a time that tells nothing about where two texts differ."""
+        """Compare in constant time, so that timing does not reveal where two texts differ."""
         return secrets.compare_digest(given.encode("utf-8", "replace"), (wanted or "").encode())

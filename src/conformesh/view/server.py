@@ -1,4 +1,4 @@
-"""The server of a view: Starlette and uvicorn in a thread of their own, on this machine only unless told otherwise."""
+"""The server of a view: Starlette and uvicorn in a background thread, on this machine only by default."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8750
 DEFAULT_ADDRESS = f"{DEFAULT_HOST}:{DEFAULT_PORT}"
-MIN_TOKEN_LENGTH = 32  # characters of a token that somebody chose
-START_STOP_TIMEOUT = 10.0  # seconds for a server to start or to stop
+MIN_TOKEN_LENGTH = 32  # characters of a token from a file: 128 bits, if they are random hexadecimal digits
+START_STOP_TIMEOUT = 10.0  # seconds; usually it takes milliseconds
 
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """What one client may take.
+    """Limits for clients.
 
     Attributes
     ----------
     connections, streams
-        How many there may be, and how many of them may follow events.
+        Largest number of connections, and of those that follow events.
     request, answer, stalled, handshake, goodbye
-        Seconds for a whole request, for an answer to be taken, for a pause of who reads events, for a TLS handshake,
-        and for the rest to be taken when the server stops.
+        Seconds for a whole request, to read an answer, for a pause in reading events, for a TLS handshake, and to read
+        the rest when the server stops.
     """
 
     connections: int = 256
@@ -49,7 +49,7 @@ class ServerLimits:
 
 
 def new_token() -> str:
-    """Return a token that nobody guesses: 32 random bytes."""
+    """Return a random token of 32 bytes."""
     return secrets.token_urlsafe(32)
 
 
@@ -83,18 +83,18 @@ class ViewServer:
     Parameters
     ----------
     recordings
-        What is shown: the runs, or what gives them. Runs that are added later are shown as well, and one that takes the
-        place of another begins anew.
+        The runs to show, or a function that returns them. Runs that are added later are shown too; one that replaces
+        another starts again.
     host, port
         Where it listens. Port 0 asks for a free one.
     token
-        What a browser must know; needed where the host is not this machine itself.
+        A secret that browsers must send; required if the host is not local.
     cert, key
         Files of a certificate and its key, for TLS.
     details
         Asks a device, by the number of its run and its row, for what is not recorded.
     limits
-        What one client may take.
+        Limits for clients.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class ViewServer:
         details: AskDetails | None = None,
         limits: ServerLimits = ServerLimits(),  # noqa: B008 - frozen
     ) -> None:
-        _needed()
+        _require_extra()
         if not is_loopback(host) and token is None:
             raise ValueError(
                 f"beyond this machine a view needs a token, and {host} can be reached from elsewhere; give one, or "
@@ -124,12 +124,12 @@ class ViewServer:
 
     @property
     def secure(self) -> bool:
-        """Whether what is sent can be read by nobody on the way: TLS, or no way at all."""
+        """Whether traffic is encrypted, or does not leave this machine."""
         return self._cert is not None or is_loopback(self.host)
 
     @property
     def url(self) -> str:
-        """What to open in a browser; has the token, where one is needed."""
+        """The address to open in a browser, with the token if one is needed."""
         host = socket.gethostname() if _is_wildcard(self.host) else self.host
         scheme = "http" if self._cert is None else "https"
         at = f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}/"
@@ -146,7 +146,7 @@ class ViewServer:
         if self._thread is not None:
             raise RuntimeError(f"the view at {self.url} has been started already; make a new one")
         self._view = view = ViewRoutes(self._recordings, self._details, self._limits.streams)
-        listener = _listening(self.host, self.port)
+        listener = _open_listener(self.host, self.port)
         self.port = listener.getsockname()[1]
         name = socket.gethostname() if _is_wildcard(self.host) else self.host
         config = uvicorn.Config(
@@ -160,10 +160,10 @@ class ViewServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            backlog=1024,  # who waits to be accepted is not turned away
+            backlog=1024,  # connections that wait to be accepted are not refused
         )
         try:
-            config.load()  # here: a certificate that cannot be read is a mistake of who starts it
+            config.load()  # in this thread, so that a bad certificate raises an error here
         except OSError as problem:
             listener.close()
             raise ValueError(
@@ -177,9 +177,9 @@ class ViewServer:
         return self
 
     def stop(self) -> None:
-        """Let everybody go, and return when the thread has ended. Stopping twice is harmless."""
+        """Close all connections, and return when the thread has ended. Stopping twice is harmless."""
         if self._thread is not None:
-            self._server.leave()
+            self._server.request_stop()
             self._thread.join(START_STOP_TIMEOUT)
             self._view.close()
 
@@ -201,9 +201,9 @@ def serving_view(
     key: Path | None = None,
     details: AskDetails | None = None,
 ) -> Iterator[str]:
-    """Show recordings at "HOST:PORT" inside the block, and yield the address to open; nothing where `view` is None.
+    """Show recordings at "HOST:PORT" inside the block, and yield the address to open; without `view` nothing is served.
 
-    Beyond this machine a token is made where none is given. `say` is told where to look, and what to mind.
+    For other addresses than local ones a token is made if none is given. `say` receives notes for the user.
     """
     if view is None:
         yield ""
@@ -219,7 +219,7 @@ def serving_view(
         yield server.url
 
 
-def _needed() -> None:
+def _require_extra() -> None:
     try:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
@@ -228,14 +228,14 @@ def _needed() -> None:
 
 
 def _is_wildcard(host: str) -> bool:
-    """Whether it stands for every address of this machine."""
+    """Whether a host means every address of this machine."""
     try:
         return ip_address(host).is_unspecified
     except ValueError:
         return False
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _open_listener(host: str, port: int) -> socket.socket:
     try:
         kind, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(target[:2], family=kind, backlog=1024)
