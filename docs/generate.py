@@ -34,7 +34,7 @@ from conformesh.graph.weights import WEIGHTS
 from conformesh.lab.datasets.partition import PARTITIONS, partition
 from conformesh.methods import exposure_of_method
 from conformesh.pipeline.solver import REFUSALS
-from conformesh.privacy.gossip_attack import observable
+from conformesh.privacy.gossip_attack import observable_devices
 from conformesh.protocols.aggregate import AGGREGATORS, CannotAggregate
 from conformesh.scores import SCORES
 from conformesh.scores.losses import LOSSES, Steps
@@ -309,7 +309,7 @@ def observed() -> str:
     rows = []
     for name, topology in TOPOLOGIES.items():
         networks = [Network.of(name, 20, seed=seed) for seed in range(3 if topology.random else 1)]
-        found = [observable(network, [row]) for network in networks for row in range(20)]
+        found = [observable_devices(network, [row]) for network in networks for row in range(20)]
         seen, rounds = [len(devices) for devices, _ in found], [used for _, used in found]
         cells = (
             f"{low}" if low == high else f"{low} to {high}" for low, high in ((min(v), max(v)) for v in (seen, rounds))

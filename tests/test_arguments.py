@@ -24,7 +24,7 @@ from conformesh import (
     scores,
 )
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.lab.comparison import Way, compare, cost_fronts
+from conformesh.lab.comparison import MethodVariant, compare, cost_fronts
 from conformesh.lab.planning.planner import plan
 from conformesh.methods import exposure_of_method
 from conformesh.online import ACI, online
@@ -96,7 +96,7 @@ WITH_ALPHA = {
     "conformal_threshold": lambda alpha: conformal_threshold(SCORES[0], alpha),
     "PValues.sets": lambda alpha: p_values(SCORES, NETWORK, [[0.5, 0.2]]).sets(alpha),
     "plan": lambda alpha: plan(NETWORK, alpha=alpha, methods=["fcp"]),
-    "compare": lambda alpha: compare(SCORES, [NETWORK], alpha, [Way("fcp")]),
+    "compare": lambda alpha: compare(SCORES, [NETWORK], alpha, [MethodVariant("fcp")]),
     "cost_fronts": lambda alpha: cost_fronts(SCORES, [NETWORK], alpha),
     "exposure_of_method": lambda alpha: exposure_of_method("e-dcp", NETWORK, alpha=alpha),
     "online": lambda alpha: online(np.ones((4, 9)), NETWORK, alpha),
@@ -440,7 +440,7 @@ MISTAKES = {
     "names for ways": (
         lambda: compare(SCORES, [NETWORK], 0.1, ["e-dcp"]),
         TypeError,
-        r"ways must be a list of Way.*compared_ways\(\['e-dcp'\]\)",
+        r"ways must be a list of MethodVariant.*compared_ways\(\['e-dcp'\]\)",
     ),
     "two trials to compare": (
         lambda: compare(WeightedScores.of_trials([SCORES, SCORES]), [NETWORK], 0.1, []),

@@ -224,7 +224,7 @@ def test_a_new_method_brings_its_flags(monkeypatch):
     assert "fancy rounds".capitalize() in options_of_methods()["rounds"].help
     assert read_method_options("fancy", {"rounds": "3", "twice": True}) == {"rounds": 3.0, "twice": True}
     assert read_method_options("h-dcp", {"rounds": "3", "twice": None}) == {"rounds": 3}
-    with pytest.raises(ValueError, match="brand_new must be a or b, got 'c'"):
+    with pytest.raises(ValueError, match="brand_new must be 'a' or 'b', got 'c'"):
         read_method_options("fancy", {"brand_new": "c"})
 
 

@@ -27,7 +27,7 @@ from conformesh.lab.comparison import (
 )
 from conformesh.lab.comparison_plots import draw_comparison, draw_cost_fronts
 from conformesh.lab.comparison_table import format_slack, recommendation
-from conformesh.methods import Way
+from conformesh.methods import MethodVariant
 from conformesh.protocols.e_dcp import SCHEDULES
 from conformesh.scores import LAC
 
@@ -113,7 +113,7 @@ def test_sizes_are_those_of_the_library(report, data):
     network = Network.chain(12).relabelled(names)
     scores = [held[name] for name in names]
     for row in found["networks"][0]["results"]:
-        result = calibrate(scores, network, 0.1, row["method"], **Way(row["method"], row["variant"]).options)
+        result = calibrate(scores, network, 0.1, row["method"], **MethodVariant(row["method"], row["variant"]).options)
         assert row["mean_size"] == result.predict(outputs, score=LAC()).sum(axis=1).mean()
 
 
@@ -148,7 +148,7 @@ def test_the_sentence_follows_from_the_table(report):
     said = found["answer"]
     assert (said["method"], said["variant"]) == winner
     bits = [sound[winner]["bits_per_device"] for sound in tables if winner in sound]
-    assert said["sentence"].startswith(f"Use {Way(*winner).flags}: ")
+    assert said["sentence"].startswith(f"Use {MethodVariant(*winner).flags}: ")
     assert in_bits(min(bits)).split()[0] in said["sentence"]
     assert in_bits(max(bits)) in said["sentence"]
     count = wins.count(winner)

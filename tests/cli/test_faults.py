@@ -28,7 +28,7 @@ def test_what_bears_faults_runs_under_them(run, scores, method):
         (["loss=many"], "fault loss must be a number, got 'many'"),
         (["loss=1"], "loss must be at least 0 and below 1, got 1.0"),
         (["lose=0.1"], "unknown fault 'lose', did you mean 'loss'?"),
-        (["byzantine=a"], "fault byzantine must be an integer, got 'a'"),
+        (["byzantine=a"], "fault byzantine must be a whole number, got 'a'"),
         (["byzantine=1"], "Byzantine devices and attack go together"),
     ],
 )

@@ -282,7 +282,7 @@ BAD = {
     "no such column": ("--device-column where", "needs a column 'where'"),
     "too many devices": ("--devices 41", "41 devices need as many classes, got 40"),
     "no devices": ("--devices 0", "devices must be at least 1, got 0"),
-    "devices text": ("--devices many", "devices must be an integer, got 'many'"),
+    "devices text": ("--devices many", "devices must be a whole number, got 'many'"),
     "concentration": ("--partition dirichlet --concentration 0", "concentration must be a positive finite number"),
     "concentration text": ("--concentration x", "concentration must be a number, got 'x'"),
     "calibration": ("--calibration 0", "calibration must be a fraction up to 1 or a number of rows up to 2000, got 0"),
@@ -324,7 +324,7 @@ def test_devices_of_the_file_and_a_number_contradict(run, csv):
     [
         ("--rows 0", "rows must be at least 1, got 0"),
         ("--classes 1", "classes must be at least 2, got 1"),
-        ("--seed x", "seed must be an integer, got 'x'"),
+        ("--seed x", "seed must be a whole number, got 'x'"),
         ("--out o.csv", "o.csv: the name must end in .npz"),
     ],
 )

@@ -23,7 +23,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import waves
 from conformesh.protocols.masks import Secrets
-from conformesh.protocols.messages import KINDS, Each, Extreme, Max, Min, Packets, Pool, Sum, Tell
+from conformesh.protocols.messages import MESSAGE_KINDS, Each, Extreme, Max, Min, Packets, Pool, Sum, Tell
 from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, NETWORKS, losses_of, name_of, record, scores_of
 from tests.engines.strictness import BAD, MORE, NETWORK, POOLS, STRANGE, childless_tree, rows_said, saying
 from tests.protocols.alone import repeatable_secrets
@@ -204,19 +204,19 @@ def strict():
     engine = Mpi(NETWORK, owners=np.array([0, 0, 0, 1, 1, 1]))
     refused = {name: refusal(engine, once(make(engine.rows))) for name, (make, *_) in {**BAD, **MORE, **POOLS}.items()}
     said = {question: {name: not_said(engine, question, name) for name in STRANGE} for question in ("each", "tell")}
-    waves.explore, sound = childless_tree(), waves.explore
+    waves.explore_tree, sound = childless_tree(), waves.explore_tree
     scores = [[0.1 * k, 0.5] for k in range(6)]
     planted = []
     try:
         calibrate(scores, NETWORK, 0.3, engine=engine, aggregate="tree")
     except ValueError as error:
         planted.append(str(error))
-    waves.explore = sound
+    waves.explore_tree = sound
     return {
         "messages": refused,
         "said": said,
         "planted": [words for each in COMM.allgather(planted) for words in each],
-        "kinds": sorted(KINDS[kind].name for kind in engine._answers),
+        "kinds": sorted(MESSAGE_KINDS[kind].name for kind in engine._answers),
     }
 
 

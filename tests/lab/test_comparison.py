@@ -17,8 +17,8 @@ from conformesh.lab.comparison import (
     compare,
     compared_ways,
 )
-from conformesh.methods import Way
-from conformesh.protocols.averaging_schemes import WAYS
+from conformesh.methods import MethodVariant
+from conformesh.protocols.averaging_schemes import AVERAGING_SCHEMES
 from conformesh.scores import LAC, AbsoluteResidual
 from tests.strategies import exact_rank, promised_rank
 
@@ -42,7 +42,7 @@ def test_every_way_on_every_network(found):
     ways = compared_ways()
     assert {way.method for way in ways} == {*METHODS}
     assert [way.variant for way in ways if way.method == "e-dcp"] == ["top-k", "window", "count"]
-    assert [way.variant for way in ways if way.method == "h-dcp"] == [*WAYS]
+    assert [way.variant for way in ways if way.method == "h-dcp"] == [*AVERAGING_SCHEMES]
     assert [group.network for group in found.groups] == ["chain 7", "star 7", "complete 7"]
     assert [group.diameter for group in found.groups] == [6, 2, 1]
     for group in found.groups:
@@ -66,7 +66,7 @@ def test_exact_ways_share_the_pooled_threshold(found, held):
     pooled = np.sort(np.concatenate(held))
     threshold = pooled[found.required_rank - 1]
     published = exact_rank(len(pooled), ALPHA, len(NAMES))
-    for run in found.runs_of(Way("fcp")):
+    for run in found.runs_of(MethodVariant("fcp")):
         assert run.thresholds == (pooled[published - 1],) * 2
         assert run.slack == published - found.required_rank > 0
     exact = [way for way in found.ways() if way.method == "e-dcp"]
@@ -104,7 +104,7 @@ def test_sizes_are_those_of_the_library(held, rows):
 
 def test_sizes_of_intervals_are_widths(held):
     network = Network.cycle(len(NAMES)).relabelled(NAMES)
-    found = compare(held, [network], ALPHA, [Way("fcp")], score=AbsoluteResidual(), outputs=np.zeros(5))
+    found = compare(held, [network], ALPHA, [MethodVariant("fcp")], score=AbsoluteResidual(), outputs=np.zeros(5))
     (run,) = found.groups[0].runs
     assert run.size == pytest.approx(2 * run.thresholds[1])
 
@@ -113,16 +113,16 @@ def test_who_refuses_is_listed_with_the_reason(held, monkeypatch):
     def refuse(block, *given):
         raise ValueError(f"not on {block.network.name}")
 
-    monkeypatch.setattr("conformesh.protocols.e_dcp.by_flooding", refuse)
+    monkeypatch.setattr("conformesh.protocols.e_dcp.search_by_flooding", refuse)
     found = compare(held, [Network.chain(7)], ALPHA, compared_ways(["e-dcp"]))
-    assert found.groups[0].refused == {Way("e-dcp", "top-k"): "not on chain 7"}
-    assert Way("e-dcp", "top-k") not in found.ways()
+    assert found.groups[0].refused == {MethodVariant("e-dcp", "top-k"): "not on chain 7"}
+    assert MethodVariant("e-dcp", "top-k") not in found.ways()
 
 
 def test_scores_that_a_method_cannot_use(held):
     spoilt = [np.full(3, np.inf), *held[1:]]
     found = compare(spoilt, [Network.chain(7)], ALPHA, compared_ways(["e-dcp", "average"]))
-    assert "infinite" in found.groups[0].refused[Way("average")]
+    assert "infinite" in found.groups[0].refused[MethodVariant("average")]
     assert all(run.way.method == "e-dcp" for run in found.groups[0].runs)
 
 
@@ -146,7 +146,7 @@ def test_topologies_that_do_not_fit_are_named():
 
 # --- who wins ---------------------------------------------------------------------------------------------------------
 
-GOOD = ComparisonRow(Way("e-dcp", "tree"), "counted", "", (1.0, 1.0), 0.0, None, 10, 5.0, 100.0)
+GOOD = ComparisonRow(MethodVariant("e-dcp", "tree"), "counted", "", (1.0, 1.0), 0.0, None, 10, 5.0, 100.0)
 
 
 def table(*groups: list[ComparisonRow]) -> Comparison:
@@ -162,11 +162,11 @@ def table(*groups: list[ComparisonRow]) -> Comparison:
         {"assumption": "all is well"},
         {"slack": -1.0},
         {"slack": math.inf},
-        {"way": Way("fcp")},
+        {"way": MethodVariant("fcp")},
     ],
 )
 def test_only_what_is_sound_can_win(less):
-    cheap = replace(GOOD, **{"way": Way("h-dcp"), "bits": 1.0, "rounds": 1, **less})
+    cheap = replace(GOOD, **{"way": MethodVariant("h-dcp"), "bits": 1.0, "rounds": 1, **less})
     assert GOOD.is_sound
     assert not cheap.is_sound
     assert table([cheap, GOOD]).winner("bits") == (GOOD.way, 1)
@@ -174,7 +174,7 @@ def test_only_what_is_sound_can_win(less):
 
 
 def test_the_winner_is_cheapest_on_most_networks():
-    other = replace(GOOD, way=Way("e-dcp", "flood"), bits=50.0, rounds=99)
+    other = replace(GOOD, way=MethodVariant("e-dcp", "flood"), bits=50.0, rounds=99)
     dear = replace(other, bits=1000.0)
     found = table([GOOD, other], [GOOD, dear], [GOOD, dear])
     assert found.winner("bits") == (GOOD.way, 2)
@@ -183,7 +183,7 @@ def test_the_winner_is_cheapest_on_most_networks():
 
 
 def test_ties_count_for_both_and_the_other_cost_decides():
-    other = replace(GOOD, way=Way("e-dcp", "flood"), rounds=9)
+    other = replace(GOOD, way=MethodVariant("e-dcp", "flood"), rounds=9)
     found = table([GOOD, other])
     assert found.groups[0].fewest("bits") == [GOOD.way, other.way]
     assert found.winner("bits") == (other.way, 1)

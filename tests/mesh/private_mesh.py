@@ -15,7 +15,7 @@ from conformesh.mesh.config.local_scores import LocalScores
 from conformesh.mesh.node import calibration_run
 from conformesh.peer import frames
 from conformesh.peer.loopback import LinkFaults, Pause, _World
-from conformesh.privacy.account import FILE, Account, read_account
+from conformesh.privacy.account import ACCOUNT_FILE, Account, read_account
 
 NETWORK = Network.cycle(5)
 NOISY = {"epsilon": 4.0, "cells": 8, "grid": "logit"}
@@ -124,7 +124,7 @@ class Mesh(_World):
         return device.agreement
 
     def account(self, k):
-        return read_account(self.folders[k] / FILE)
+        return read_account(self.folders[k] / ACCOUNT_FILE)
 
     def releases(self, epoch=1):
         """How often an epoch was released, by the account of each device."""

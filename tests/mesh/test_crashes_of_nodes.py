@@ -249,7 +249,7 @@ def test_no_label_that_was_acknowledged_is_lost_and_none_is_counted_twice(monkey
                 node._shut()
             with at_failpoints(hit.add):
                 again = opened()
-            counted = again.shown()["device"]["steps"]
+            counted = again.status().device.steps
             assert counted in (acknowledged, acknowledged + 1)  # one may have been on the disk and not acknowledged
             acknowledged = counted
             again._shut()

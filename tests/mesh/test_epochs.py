@@ -19,7 +19,7 @@ from conformesh.mesh.config.local_scores import read_local_scores
 from conformesh.mesh.node.calibration_run import account_of
 from conformesh.mesh.node.file_watch import ScoreWatch
 from conformesh.mesh.node.privacy_watch import PrivacyWatch
-from conformesh.privacy.account import FILE as ACCOUNT
+from conformesh.privacy.account import ACCOUNT_FILE as ACCOUNT
 
 NOISY = {"epsilon": 1.0, "cells": 8}
 

@@ -26,8 +26,8 @@ from conformesh.online.counters import Counters, CountingLearner, CoverageCounts
 from conformesh.peer.journal import whole_records
 from tests.mesh.nodes import short_folder
 from tests.mesh.real import free_ports, make_mesh, wait_for
-from tests.mesh.test_beating import speaking
 from tests.mesh.test_drift import fed
+from tests.mesh.test_heartbeat import speaking
 from tests.mesh.test_serving import staying_up
 
 zenoh = pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")

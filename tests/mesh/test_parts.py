@@ -214,7 +214,7 @@ def test_a_file_with_two_sides_is_not_split(tmp_path):
 
 def node_of(result):
     state = NodeState(NAMES[0], (NAMES[1],))
-    state.begin(1)
+    state.begin_run(1)
     state.certify(replace_score(result), roster=NAMES)
     return state
 

@@ -26,13 +26,13 @@ from conformesh.mesh.config.folders import init_mesh, reissue_device
 from conformesh.mesh.config.local_scores import LocalScores
 from conformesh.mesh.http.client import NodeError
 from conformesh.mesh.node import calibration_run
-from conformesh.mesh.node.heartbeat import vitals_of
+from conformesh.mesh.node.heartbeat import share_status
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import Trouble
 from conformesh.mesh.node.status_updates import StatusFeed
 from conformesh.peer.json_bodies import Hello
 from conformesh.peer.loopback import LinkFaults, Pause, drawn_faults
-from conformesh.privacy.account import FILE, Account, read_account
+from conformesh.privacy.account import ACCOUNT_FILE, Account, read_account
 from conformesh.privacy.histogram import Release
 from conformesh.protocols import p_dcp
 from conformesh.view.statuses import status_fields
@@ -132,7 +132,7 @@ def test_a_key_that_is_not_signed_for_this_attempt_ends_it_before_any_number(tmp
         f"the key received as that of device {named} was not signed by it for this attempt" in one for one in said
     )
     assert not mesh.steps
-    assert not any((folder / FILE).exists() for folder in mesh.folders)
+    assert not any((folder / ACCOUNT_FILE).exists() for folder in mesh.folders)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_threshold_is_what_the_stored_release_answers(tmp_path):
     devices = mesh.play()
     assert thresholds(devices) == answers(mesh)
     assert mesh.releases() == [1] * 5
-    assert len({(folder / FILE).read_bytes() for folder in mesh.folders}) == 1  # it is public
+    assert len({(folder / ACCOUNT_FILE).read_bytes() for folder in mesh.folders}) == 1  # it is public
     assert mesh.account(0).record(1).devices == 5
 
 
@@ -181,7 +181,7 @@ def test_epochs_of_a_window_are_added_up(tmp_path):
         assert numbers == pytest.approx([200] * epoch, abs=60)  # epsilon 4: 0.4 for the number, 10 standard deviations
     mesh = Mesh(root, options=options)
     mesh.account(4).record(3)
-    (mesh.folders[4] / FILE).unlink()  # a device without the past releases: nobody uses them
+    (mesh.folders[4] / ACCOUNT_FILE).unlink()  # a device without the past releases: nobody uses them
     declare(mesh, 4)
     mesh.scores = [LocalScores(own.values, own.epochs + 1) for own in scores]
     assert thresholds(mesh.play()) == answers(mesh, [4])
@@ -281,7 +281,7 @@ def test_an_attempt_that_fails_before_the_reveal_costs_nothing(tmp_path):
     assert last > 4
     for round_ in range(1, last + 1):
         for folder in base.folders:
-            (folder / FILE).unlink()
+            (folder / ACCOUNT_FILE).unlink()
         mesh = Mesh(tmp_path / "m")
         start = mesh.make
 
@@ -372,7 +372,7 @@ def test_random_schedules_give_the_right_totals_or_none(tmp_path, monkeypatch, o
 
     A total is that of the devices of its attempt, nobody reveals twice in one, and accounts are never overdrawn.
     """
-    monkeypatch.setattr(p_dcp, "_noise", lambda plan, trials, stream: np.zeros(plan.numbers, dtype=np.int64))
+    monkeypatch.setattr(p_dcp, "_draw_noise", lambda plan, trials, stream: np.zeros(plan.numbers, dtype=np.int64))
     finished = 0
     for seed in range(seeds):
         rng = np.random.default_rng([31, seed])
@@ -383,7 +383,7 @@ def test_random_schedules_give_the_right_totals_or_none(tmp_path, monkeypatch, o
         root = tmp_path / on_lost
         mesh = Mesh(root, faults=faults, options={**NOISY, "releases": 3}, on_lost=on_lost, patience=3.0)
         for folder in mesh.folders:
-            (folder / FILE).unlink(missing_ok=True)
+            (folder / ACCOUNT_FILE).unlink(missing_ok=True)
         step, name = rng.choice([*STEPS, "never"]), f"device-{rng.integers(5):02}"
         crashing(mesh, step, name)
         devices = mesh.play(limit=200.0)
@@ -443,7 +443,7 @@ def test_a_rollback_is_answered_by_peers_and_the_epoch_is_not_released_again(tmp
     for rolled_back in ([1], [0, 1, 2, 3]):
         mesh = Mesh(tmp_path / "m", after=mesh)
         for k in rolled_back:
-            (mesh.folders[k] / FILE).unlink(missing_ok=True)
+            (mesh.folders[k] / ACCOUNT_FILE).unlink(missing_ok=True)
         devices = mesh.play(limit=60.0)
         assert {device.phase for device in devices} == {"failed"}
         assert not mesh.readable()
@@ -453,14 +453,14 @@ def test_a_rollback_is_answered_by_peers_and_the_epoch_is_not_released_again(tmp
 def test_a_device_without_a_readable_account_adds_no_scores(tmp_path):
     """Others see nothing of it; its operator does."""
     mesh = Mesh(tmp_path / "m", [np.full(300, 0.5) if k == 1 else np.empty(0) for k in range(5)], options=NOISY)
-    (mesh.folders[1] / FILE).write_text("{")
+    (mesh.folders[1] / ACCOUNT_FILE).write_text("{")
     devices = mesh.play()
     assert {device.phase for device in devices} == {"finished"}
     assert abs(mesh.account(0).record(1).release.totals[0]) < 100  # epsilon 0.4: 28 standard deviations
     assert any("this device takes part without its scores until" in words for words in mesh.log[AT])
-    assert (mesh.folders[1] / FILE).read_text() == "{"
+    assert (mesh.folders[1] / ACCOUNT_FILE).read_text() == "{"
     others = [words for name, told in mesh.log.items() if name != AT for words in told]
-    assert not any("account" in words or FILE in words for words in others)
+    assert not any("account" in words or ACCOUNT_FILE in words for words in others)
 
 
 @pytest.mark.parametrize(("ahead", "epoch"), [([0], 5), ([0, 3], 6)])
@@ -507,13 +507,13 @@ def shown(mesh, devices, k, where):
     node = NodeState(
         mesh.configs[k].name, clock=lambda: clock.now, wall=lambda: clock.wall, private=True
     )  # as serving.Node makes it
-    node.begin(1)
+    node.begin_run(1)
     feed = StatusFeed(node, devices[k])
     feed.look(devices[k].now)
     result = calibration_run.calibration_of(mesh.configs[k], devices[k], 1.0)
     node.certify(result, roster=mesh.configs[k].devices, run=devices[k].number, roster_number=1)
-    node.judge(Trouble.SCORES, mesh.scores[k].problem)
-    node.inspected(None, len(mesh.scores[k]), f"{len(mesh.scores[k])} scores")
+    node.set_trouble(Trouble.SCORES, mesh.scores[k].problem)
+    node.set_file_status(None, len(mesh.scores[k]), f"{len(mesh.scores[k])} scores")
     feed.look(devices[k].now + 1)
     with serving(node, where) as service:
         said = {path: ask(service, "GET", path)[2] for path in SERVED}
@@ -528,7 +528,7 @@ def shown(mesh, devices, k, where):
     status, _ = seen.ask()
     return said | {
         "view": repr(status_fields(status)),
-        "pulse": repr(vitals_of(node.shared_status(), 1.0)),
+        "heartbeat": repr(share_status(node.shared_status(), 1.0)),
         "words": str(result),
         "file": result.to_json(),
     }
@@ -542,7 +542,7 @@ def observed(mesh, where="tcp"):
         "trace": mesh.trace_of_frames,
         "steps": [(step, name) for step, name, _ in mesh.steps],
         "journals": [bytes(journal.data) for journal in mesh.journals],
-        "accounts": [(folder / FILE).read_bytes() for folder in mesh.folders],
+        "accounts": [(folder / ACCOUNT_FILE).read_bytes() for folder in mesh.folders],
         "agreement": [mesh.agreement_of(device) for device in devices],
         "shown": [shown(mesh, devices, k, where) for k in range(5)],
     }
@@ -562,7 +562,7 @@ def spread_twice(root, monkeypatch):
     for ends in ((137, 200, 263, 263), (61, 190, 300, 347)):
         mesh = Mesh(root, np.split(scores, ends), options=NOISY)
         for folder in mesh.folders:
-            (folder / FILE).unlink(missing_ok=True)
+            (folder / ACCOUNT_FILE).unlink(missing_ok=True)
         if not len(mesh.scores[3]):
             mesh.scores[3] = unusable("scores.csv: of 8 rows 8 cannot be read")
         with known_secrets(monkeypatch):
@@ -639,8 +639,8 @@ def test_the_owner_sees_what_others_do_not(tmp_path):
     assert "8 cannot be read" in own["/status"]
     assert "8 cannot be read" in own["/health"]
     assert re.search(r"(?m)^conformesh_process_", own["/metrics"])
-    assert "cannot be read" not in own["pulse"]
-    assert "scores" not in own["pulse"].replace("codes=0", "")
+    assert "cannot be read" not in own["heartbeat"]
+    assert "scores" not in own["heartbeat"].replace("codes=0", "")
 
 
 def test_failures_look_alike_to_others():
@@ -652,7 +652,7 @@ def test_failures_look_alike_to_others():
         node.fail(f"device holds {len(code)} scores", code)
         with serving(node, "tcp") as service:
             said = {path: ask(service, "GET", path)[2] for path in ("/status", "/health", "/metrics", "/threshold")}
-        found.add(repr((said, vitals_of(node.shared_status(), 1.0))))
+        found.add(repr((said, share_status(node.shared_status(), 1.0))))
         own.add(repr(to_builtins(node.status())))
     assert len(found) == 1
     assert len(own) == 7
@@ -672,11 +672,11 @@ def test_five_processes_agree_on_one_threshold(tmp_path, options):
         assert [threshold_in(result) for result in results] == expected
         return
     for folder in folders:
-        account = read_account(folder / FILE)
+        account = read_account(folder / ACCOUNT_FILE)
         assert account.releases(1) == 1
         answer = account.record(1).release.answer(ALPHA).threshold
         assert [float(threshold_in(result)) for result in results] == [answer] * 5
     again = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     assert again.returncode != 0
     assert "epoch 1 was released 1 time" in again.stdout
-    assert Account(folders[0] / FILE).refusal()
+    assert Account(folders[0] / ACCOUNT_FILE).refusal()

@@ -24,7 +24,7 @@ from conformesh.peer import frames
 from conformesh.peer.entries import PROOF, key_of, pack_shelf, sealed, unsealed
 from conformesh.peer.frames import ENTRIES, Frame
 from conformesh.peer.journal import MemoryJournal
-from conformesh.protocols.histogram_reports import Report, reports_said
+from conformesh.protocols.histogram_reports import Report, encode_reports
 
 TEXT = b"what a device says"
 
@@ -132,7 +132,7 @@ def mirrored(entry):
 
 
 def report():
-    return reports_said([Report.of(np.linspace(0, 1, 20), 0.0, 1.0, 16)])
+    return encode_reports([Report.of(np.linspace(0, 1, 20), 0.0, 1.0, 16)])
 
 
 def same_text_twice(device, root, how):
@@ -159,7 +159,7 @@ def test_two_signatures_of_one_text_prove_nothing(root, how):
 def test_two_texts_with_real_signatures_are_a_proof_that_others_accept(root):
     device, other = device_of(root), device_of(root, "device-02")
     key = key_of(1, 0)
-    other_report = reports_said([Report.of(np.zeros(20), 0.0, 1.0, 16)])
+    other_report = encode_reports([Report.of(np.zeros(20), 0.0, 1.0, 16)])
     for text in (report(), other_report):
         hear(device, 1, 0, [(key, signed_at_random(device, root, "device-01", key, text))])
     assert device.byzantine == (1,)

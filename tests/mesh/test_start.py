@@ -103,8 +103,8 @@ def test_what_a_run_needs_is_compiled_before_any_neighbour_waits(tmp_path, monke
         assert compiling._in_a_run.get()
         yield None
 
-    monkeypatch.setattr(compiling, "compile_now", said.append)
-    monkeypatch.setattr(node_module, "opened", opened)
+    monkeypatch.setattr(compiling, "compile_kernel", said.append)
+    monkeypatch.setattr(node_module, "open_links", opened)
     monkeypatch.setattr(node_module.Node, "_serve", lambda *_: None)
     node_module.Node(read_device(folders[0]), "127.0.0.1:0").run(once=True)
     assert said == [*compiled, "links"]
@@ -121,7 +121,7 @@ links._arrived, links._bell, links._sockets = _Inbox(1), queue.SimpleQueue(), Si
 
 def handle(*_):
     time.sleep(0.6)  # past the end of the wait that it interrupts
-    links.ring()
+    links.wake()
 
 signal.signal(signal.SIGALRM, handle)
 signal.setitimer(signal.ITIMER_REAL, 0.2)

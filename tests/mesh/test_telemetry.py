@@ -87,7 +87,7 @@ def test_a_run_that_is_left_for_another_ends():
 
 def test_requests_are_spans_of_their_own():
     kept = Kept()
-    with serving(traced=kept.traces.request) as service:
+    with serving(trace_reply=kept.traces.request) as service:
         ask(service, "GET", "/threshold?x=secret")
         ask(service, "GET", "/no/such/path")
         ask(service, "POST", "/recalibrate")
@@ -106,7 +106,7 @@ def test_what_goes_wrong_with_a_trace_is_said_once_and_harms_nobody(caplog):
         raise RuntimeError("no more spans")
 
     kept.traces._tracer.start_span = broken
-    with caplog.at_level(logging.INFO, "conformesh.node"), serving(traced=kept.traces.request) as service:
+    with caplog.at_level(logging.INFO, "conformesh.node"), serving(trace_reply=kept.traces.request) as service:
         for run in range(3):
             kept.traces.at(run + 1, "greeting", 1)
             kept.traces.end("failed", reason="lost")

@@ -9,7 +9,7 @@ from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import LinkFaults, Pause, play
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.block import Answers
-from conformesh.protocols.size_agreement import joint
+from conformesh.protocols.size_agreement import run_with_shared_sizes
 from tests.peer.devices import expected, starter, thresholds
 from tests.reference import distances
 
@@ -92,7 +92,13 @@ def test_every_device_learns_how_many_scores_the_others_have():
     def start(k, journal):
         from conformesh.peer.device import Device
 
-        return Device(k, network, {}, lambda net, row: joint(net, row, WeightedScores.of([scores[k]]), method), journal)
+        return Device(
+            k,
+            network,
+            {},
+            lambda net, row: run_with_shared_sizes(net, row, WeightedScores.of([scores[k]]), method),
+            journal,
+        )
 
     played = play(network, start, LinkFaults(), np.random.default_rng(0))
     assert seen == {key: [0, 1, 2, 3, 4] for key in range(5)}

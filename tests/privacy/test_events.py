@@ -33,7 +33,7 @@ from conformesh.peer.device import Device
 from conformesh.peer.loopback import LinkFaults, Pause
 from conformesh.pipeline.solver import solve_draws
 from conformesh.privacy import histogram
-from conformesh.privacy.account import FILE, Account, PrivacyRefused, read_account
+from conformesh.privacy.account import ACCOUNT_FILE, Account, PrivacyRefused, read_account
 from conformesh.protocols import p_dcp
 from tests.engines.mpi import start
 from tests.mesh.meshes import config
@@ -179,7 +179,7 @@ def test_refusals(twins, played, monkeypatch):
     refused = [at for at, _, _ in sent_by(good, kinds=("failed",))]
     assert refused
     assert min(refused) > START + ASK
-    monkeypatch.setattr(histogram, "ROW_LIMIT", 40)  # 8 scores a device: all but the empty ones have more
+    monkeypatch.setattr(histogram, "LARGEST_ROW_SUM", 40)  # 8 scores a device: all but the empty ones have more
     for name in ("a heading alone", "many scores"):
         assert played(script=SCRIPT).differences(played(FILES[name], script=SCRIPT)) == {}, name
 
@@ -200,14 +200,14 @@ def test_failure_messages(played):
     """One code for all data causes: whatever goes wrong while scores are counted, neighbours hear the same."""
 
     def failing(problem):
-        count = p_dcp._counts
+        count = p_dcp._local_counts
 
         def counts(plan, block, samples, secrets):
             if block.rows[0] == OWN:
                 raise problem
             return count(plan, block, samples, secrets)
 
-        with mock.patch.object(p_dcp, "_counts", counts):
+        with mock.patch.object(p_dcp, "_local_counts", counts):
             return played(limit=4.0)
 
     causes = [ValueError("17 scores are above 0.9"), MemoryError(), OSError(5, "Input/output error", "scores.csv")]
@@ -352,7 +352,7 @@ def shown_by(folders, ports):
         mesh = [(row["name"], row["health"], row.get("phase")) for row in client.mesh()["devices"]]
         kept = {key: status[key] for key in ("phase", "run", "request", "troubles", "last_error", "failure")}
         found.append((kept, sorted(status), health["healthy"], health["reasons"], metrics, mesh))
-    accounts = [read_account(folder / FILE) for folder in folders]
+    accounts = [read_account(folder / ACCOUNT_FILE) for folder in folders]
     return found, [[(record.epoch, record.releases, record.devices) for record in one.epochs] for one in accounts]
 
 
@@ -453,14 +453,14 @@ def leak_retry_time(hall, patch):
 
 def leak_counting_time(hall, patch):
     """Scores are sorted while neighbours wait."""
-    count = p_dcp._counts
+    count = p_dcp._local_counts
 
     def sorting(plan, block, samples, secrets):
         if block.rows[0] == OWN:
             hall.work(1e-6 * len(samples.values))
         return count(plan, block, samples, secrets)
 
-    patch(p_dcp, "_counts", sorting)
+    patch(p_dcp, "_local_counts", sorting)
 
 
 def leak_reading_time(hall, patch):

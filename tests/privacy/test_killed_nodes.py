@@ -24,7 +24,7 @@ from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.calibration_run import JOURNAL
 from conformesh.mesh.node.result_store import NAME as RESULT
 from conformesh.peer.journal import whole_records
-from conformesh.privacy.account import FILE, read_account
+from conformesh.privacy.account import ACCOUNT_FILE, read_account
 from tests.campaigns import LONG, SEED
 from tests.mesh.nodes import short_folder
 from tests.mesh.real import long_ago, make_mesh, round_of, wait_for
@@ -86,7 +86,7 @@ class Fleet:
         return None
 
     def account(self, k):
-        return read_account(self.folders[k] / FILE)
+        return read_account(self.folders[k] / ACCOUNT_FILE)
 
     def result(self, k, epoch):
         """Return threshold and roster of what a node has certified about an epoch; None if it has not."""

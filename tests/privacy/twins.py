@@ -31,12 +31,12 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.epochs import EPOCH_FILE, EpochClock
 from conformesh.mesh.config.folders import init_mesh
 from conformesh.mesh.config.local_scores import LocalScores
-from conformesh.mesh.http.replies import HttpReplies, Refused
+from conformesh.mesh.http.replies import HttpReplies, NodeInterface, Refused
 from conformesh.mesh.node import calibration_run
 from conformesh.mesh.node import file_watch as watching
-from conformesh.mesh.node import heartbeat as beating
+from conformesh.mesh.node import heartbeat as heartbeat_module
 from conformesh.mesh.node import node as node_module
-from conformesh.mesh.node.heartbeat import Beating
+from conformesh.mesh.node.heartbeat import Heartbeat
 from conformesh.mesh.node.node import Node
 from conformesh.mesh.node.privacy_watch import PrivacyWatch
 from conformesh.mesh.node.state import NodeState
@@ -156,10 +156,10 @@ class Links:
     def receive(self, timeout, enough=1):
         yield from self._hall.arrivals(self._hall.now + max(timeout, 0.0))
 
-    def send_aside(self, what, data):
+    def send_side_message(self, what, data):
         self._hall.seen.pulses.append((round(self._hall.now, 9), data))
 
-    def asides(self, what):
+    def receive_side_messages(self, what):
         return []
 
     def ring(self):
@@ -298,7 +298,7 @@ class Hall(_World):
             for when, do in self.script:
                 self._at(START + when, lambda now, do=do: do(self))
             self._each(EVERY, self._look)
-            self._each(BEAT, lambda now: self.node.beating._once(Links(self)))
+            self._each(BEAT, lambda now: self.node.heartbeat._exchange(Links(self)))
             stack.enter_context(at_failpoints(self._note_write))
             self.node.run()
         skipped = ("scores.csv",)
@@ -313,7 +313,7 @@ class Hall(_World):
         """Ask the service of the node for all that it shows, at a port and at the owner's socket."""
         at = round(now, 9)
         for shared, seen in ((True, self.seen.shown), (False, self.seen.operator)):
-            answers = HttpReplies(self.node.state, beating=self.node.beating, shared=shared)
+            answers = HttpReplies(NodeInterface(self.node.state, heartbeat=self.node.heartbeat), shared=shared)
             for path in SHARED:
                 try:
                     answer = answers.route("GET", path)(b"")
@@ -347,12 +347,12 @@ class Hall(_World):
             yield
 
         patch(node_module, "time", clock)
-        patch(beating, "time", clock)
-        patch(node_module, "opened", opened)
+        patch(heartbeat_module, "time", clock)
+        patch(node_module, "open_links", opened)
         patch(node_module, "prepared", prepared)
         patch(node_module, "Service", silent)
-        patch(Beating, "over", silent)
-        patch(node_module, "drive", partial(link.drive, clock=clock.monotonic))
+        patch(Heartbeat, "running", silent)
+        patch(node_module, "drive_device", partial(link.drive_device, clock=clock.monotonic))
         patch(node_module, "NodeState", partial(NodeState, clock=clock.monotonic, wall=clock.time))
         patch(node_module, "PrivacyWatch", partial(PrivacyWatch, wall=clock.time))
         patch(calibration_run, "token_bytes", lambda size: hashlib.sha256(b"%d" % next(draws)).digest()[:size])
@@ -390,7 +390,7 @@ class Hall(_World):
 
     def _patch_noise(self, patch):
         """Let every device add the same numbers, whatever it has counted."""
-        count, draw, counted = p_dcp._counts, p_dcp._noise, []
+        count, draw, counted = p_dcp._local_counts, p_dcp._draw_noise, []
 
         def counts(plan, block, samples, secrets):
             counted[:] = [int(block.rows[0]), count(plan, block, samples, secrets)]
@@ -402,8 +402,8 @@ class Hall(_World):
             wanted = np.random.default_rng([7, row]).integers(20, 60, drawn.shape)
             return wanted - own[0]
 
-        patch(p_dcp, "_counts", counts)
-        patch(p_dcp, "_noise", noise)
+        patch(p_dcp, "_local_counts", counts)
+        patch(p_dcp, "_draw_noise", noise)
 
 
 def new_mesh(root, **more):

@@ -9,7 +9,13 @@ from conformesh import Network
 from conformesh.engines import Simulator
 from conformesh.graph.weights import constant_weights
 from conformesh.protocols import averaging_schemes
-from conformesh.protocols.averaging_schemes import chebyshev, chebyshev_rounds, finite_time, finite_time_plan, leja
+from conformesh.protocols.averaging_schemes import (
+    chebyshev,
+    chebyshev_rounds,
+    finite_time,
+    finite_time_plan,
+    leja_order,
+)
 from conformesh.protocols.block import Block
 
 
@@ -63,7 +69,7 @@ def test_leja_order_keeps_round_off_small():
     roots, bound = finite_time_plan(net)
     assert sorted(roots) == pytest.approx(np.linalg.eigvalsh(net.laplacian().toarray())[1:])
     assert bound < 1e-9
-    np.testing.assert_array_equal(leja(np.array([1.0, 2.0, 9.0, 10.0])), [10.0, 1.0, 2.0, 9.0])
+    np.testing.assert_array_equal(leja_order(np.array([1.0, 2.0, 9.0, 10.0])), [10.0, 1.0, 2.0, 9.0])
     x = np.random.default_rng(1).integers(0, 100, 60).astype(float)
     laplacian = net.laplacian().toarray()
 

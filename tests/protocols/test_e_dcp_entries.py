@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from conformesh import Network
 from conformesh.kernels.keys import to_keys
 from conformesh.kernels.ranks import exact_alpha, make_requirement
-from conformesh.kernels.varints import written
+from conformesh.kernels.varints import encode_varints
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import e_dcp_entries
 from conformesh.protocols.block import Block
-from conformesh.protocols.e_dcp_entries import by_entries
-from conformesh.protocols.messages import Gathered, Packets
+from conformesh.protocols.e_dcp_entries import search_by_entries
+from conformesh.protocols.messages import GatheredStrings, Packets
 from tests.protocols.byzantine import has_rank
 from tests.strategies import alphas, device_scores
 
@@ -33,7 +33,7 @@ def promise_for(target, devices, rank="auto"):
 def told(packets, heard):
     """What was heard, of everybody's strings."""
     strings = [packets[row] if here else b"" for row, here in enumerate(heard)]
-    return Gathered(Packets.of(strings), np.array(heard), np.zeros(len(heard), dtype=bool))
+    return GatheredStrings(Packets.of(strings), np.array(heard), np.zeros(len(heard), dtype=bool))
 
 
 class Mesh:
@@ -52,7 +52,7 @@ class Mesh:
         nobody = np.zeros((self.devices, len(self.trials)), dtype=np.int64)
         network = Network.complete(self.devices)
         block = Block(network, np.array([row]), nobody, self.requirement, None, self.levels, self.caps)
-        return by_entries(block, samples, self.levels, None)
+        return search_by_entries(block, samples, self.levels, None)
 
     def ask(self, row, *answers):
         """What a device asks, or hands back, after these answers."""
@@ -212,8 +212,8 @@ def test_one_rank_less_is_caught(monkeypatch):
     mesh = Mesh([[rng.normal(size=8) for _ in range(4)]], (0.1,), promise_for("sizes", 4, "swap"))
     moment = mesh, 0, [True, False, True, True], None
     assert_true(*moment)
-    asked = e_dcp_entries._Table.rank
-    monkeypatch.setattr(e_dcp_entries._Table, "rank", lambda self, t, level: asked(self, t, level) - 1)
+    asked = e_dcp_entries._CertainCounts.rank
+    monkeypatch.setattr(e_dcp_entries._CertainCounts, "rank", lambda self, t, level: asked(self, t, level) - 1)
     with pytest.raises(AssertionError):
         assert_true(*moment)
 
@@ -226,10 +226,10 @@ def test_one_rank_less_is_caught(monkeypatch):
 def test_windows_hold_the_answer(mesh):
     """Every window has the exact threshold in it, and problems without one have none in reach."""
     final = mesh.outcome(0, mesh.everybody).thresholds[0]
-    sketch = e_dcp_entries._Sketch(mesh.levels, e_dcp_entries.POINTS, len(mesh.trials))
+    sketch = e_dcp_entries._SketchFormat(mesh.levels, e_dcp_entries.ENTRY_POINTS, len(mesh.trials))
     nobody = np.zeros((mesh.devices, len(mesh.trials)), dtype=np.int64)
     block = Block(Network.complete(mesh.devices), np.array([0]), nobody, mesh.requirement, None, mesh.levels)
-    table = e_dcp_entries._Table(block, mesh.levels, [sketch.read(entry) for entry in mesh.first])
+    table = e_dcp_entries._CertainCounts(block, mesh.levels, [sketch.read(entry) for entry in mesh.first])
     answered = [
         (t, level)
         for t in range(len(mesh.trials))
@@ -249,7 +249,7 @@ def floats(*values):
 
 
 def numbers(*values):
-    return written(np.array(values, dtype=np.int64)).tobytes()
+    return encode_varints(np.array(values, dtype=np.int64)).tobytes()
 
 
 @pytest.fixture

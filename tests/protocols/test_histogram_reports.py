@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformesh.protocols.histogram_reports import MOST_BINS, Report, ends_read, ends_said, reports_read, reports_said
+from conformesh.protocols.histogram_reports import (
+    MOST_BINS,
+    Report,
+    decode_ends,
+    decode_reports,
+    encode_ends,
+    encode_reports,
+)
 
 MOST = 2**40
 
@@ -37,19 +44,19 @@ def test_a_report_counts_no_score_that_lies_above(scores, low, width, bins):
 @given(st.lists(drawn, min_size=1, max_size=3), st.integers(1, 300))
 def test_what_is_said_is_read(trials, bins):
     reports = [Report.of(np.sort(np.array(own, dtype=np.float64)), -1.0, 2.0, bins) for own in trials]
-    said = reports_said(reports)
-    found = reports_read(said, len(trials), MOST)
+    said = encode_reports(reports)
+    found = decode_reports(said, len(trials), MOST)
     assert all(map(same, found, reports))
     for wrong in (said[:-1], said + b"\x05", b"\x01" + said[1:], said[:9]):
         with pytest.raises(ValueError, match=r"report|whole number|grid|hold|bins|ends"):
-            reports_read(wrong, len(trials), MOST)
+            decode_reports(wrong, len(trials), MOST)
 
 
 @given(st.binary(max_size=80), st.integers(1, 2))
 def test_any_bytes_are_a_report_or_refused(said, trials):
     for lead in (b"", b"\x02" + bytes(24 * trials)):
         try:
-            found = reports_read(lead + said, trials, MOST)
+            found = decode_reports(lead + said, trials, MOST)
         except ValueError:
             continue
         for one in found:
@@ -94,15 +101,15 @@ def planted(**change):
     ids=str,
 )
 def test_what_nobody_could_say_is_refused(change):
-    reports_read(reports_said([planted()]), 1, MOST)
+    decode_reports(encode_reports([planted()]), 1, MOST)
     with pytest.raises(ValueError, match=r"must|grid|hold"):
-        reports_read(reports_said([planted(**change)]), 1, MOST)
+        decode_reports(encode_reports([planted(**change)]), 1, MOST)
 
 
 def test_ends():
     low, high = np.array([0.5, np.inf]), np.array([2.0, -np.inf])
-    found = ends_read(ends_said(low, high), 2)
+    found = decode_ends(encode_ends(low, high), 2)
     assert np.array_equal(found, [low, high])
-    for wrong in (ends_said(low, high)[:-1], b"\x02" + ends_said(low, high)[1:], ends_said(low * np.nan, high)):
+    for wrong in (encode_ends(low, high)[:-1], b"\x02" + encode_ends(low, high)[1:], encode_ends(low * np.nan, high)):
         with pytest.raises(ValueError, match=r"no ends|NaN"):
-            ends_read(wrong, 2)
+            decode_ends(wrong, 2)

@@ -14,10 +14,16 @@ from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import projection_gossip
 from conformesh.protocols.block import Block
 from conformesh.protocols.bounds import tracked_weights
-from conformesh.protocols.bounds.tracked_weights import added_noise, bracket, combination, epsilon, whole_counts
-from conformesh.protocols.messages import Told
-from conformesh.protocols.projection_gossip import Projecting
-from conformesh.protocols.row_combination import ProjectedRows, combined
+from conformesh.protocols.bounds.tracked_weights import (
+    combine_rows,
+    combined_noise,
+    count_bounds,
+    tracked_epsilon,
+    whole_counts,
+)
+from conformesh.protocols.messages import PacketDeliveries
+from conformesh.protocols.projection_gossip import ProjectionGossip
+from conformesh.protocols.row_combination import WeightRows, best_combination
 from tests.campaigns import campaign_seeds
 
 
@@ -36,7 +42,7 @@ def followed(scores, network, bins, faults, rounds, look, range_=(0.0, 1.0)):
     block = Block(network, np.arange(network.devices), samples.sizes, alphas=(Fraction(1, 10),))
 
     def protocol():
-        devices = Projecting(block, samples, bins, range_)
+        devices = ProjectionGossip(block, samples, bins, range_)
         look(devices)
         for _ in range(rounds):
             devices.hear((yield devices.message()))
@@ -110,14 +116,14 @@ def violations(bound, trials=400):
 
 
 def test_bounds_hold_for_any_weights():
-    assert violations(bracket) == 0
+    assert violations(count_bounds) == 0
 
 
 def test_the_best_scale_is_never_worse_and_often_better():
     """Of a device that has heard of half of the others only: x alone says nothing, the best lambda the half."""
     sizes, weights = np.full(10, 10.0), np.repeat([0.5, 0.0], 5)
     x = np.array([0.5 * 50])  # all scores of those heard lie below
-    low, _ = bracket((x, np.zeros(1)), (weights, np.zeros(10)), 0.0, sizes)
+    low, _ = count_bounds((x, np.zeros(1)), (weights, np.zeros(10)), 0.0, sizes)
     assert low[0] == pytest.approx(50)
     assert x[0] - np.maximum(weights - 1, 0) @ sizes == 25
 
@@ -136,12 +142,12 @@ def _mean_size(deviations, sizes):
 
 @pytest.mark.parametrize("mistake", [_without_positive_part, _sides_exchanged, _mean_size])
 def test_a_wrong_bound_is_caught(monkeypatch, mistake):
-    monkeypatch.setattr(tracked_weights, "sides", mistake)
-    assert violations(bracket) > 0
+    monkeypatch.setattr(tracked_weights, "one_sided_sums", mistake)
+    assert violations(count_bounds) > 0
 
 
 def test_forgotten_noise_is_caught():
-    assert violations(lambda x, weights, noise, sizes: bracket(x, weights, 0.0, sizes)) > 0
+    assert violations(lambda x, weights, noise, sizes: count_bounds(x, weights, 0.0, sizes)) > 0
 
 
 def test_rows_that_contradict_themselves_are_an_error_not_a_count():
@@ -157,12 +163,12 @@ def test_weights_and_numbers_that_part_ways_are_caught(monkeypatch, mistake):
     """An update of one half of a row without the other: counts outside of what is claimed, or claims that conflict."""
 
     def half(coefficients, high, low):
-        new, rest = combination(coefficients, high, low)
+        new, rest = combine_rows(coefficients, high, low)
         part = slice(6, None) if mistake == "weights only" else slice(0, 6)
         new[..., part], rest[..., part] = high[:, 0, part], low[:, 0, part]
         return new, rest
 
-    monkeypatch.setattr(projection_gossip, "combination", half)
+    monkeypatch.setattr(projection_gossip, "combine_rows", half)
     caught = 0
     for seed in range(10):
         scores, network, bins, _ = drawn(seed)
@@ -190,7 +196,7 @@ def test_a_combination_is_as_exact_as_it_says(seed, many):
     high = rng.normal(size=(1, many, 3)) * 10.0 ** rng.integers(-3, 4)
     low = high * rng.uniform(-1, 1, high.shape) * 2.0**-54
     c = rng.normal(size=(1, many)) * 10.0 ** rng.integers(0, 3, (1, many))
-    new, rest = combination(c, high, low)
+    new, rest = combine_rows(c, high, low)
     for m in range(3):
         off = abs(Fraction(new[0, m]) + Fraction(rest[0, m]) - _exactly(c[0], high[0, :, m], low[0, :, m]))
         size = float((np.abs(c[0]) * np.abs(high[0, :, m])).sum())
@@ -223,9 +229,9 @@ def test_the_error_bound_covers_what_round_off_does():
 def test_float64_alone_would_not_do():
     c, high = np.array([[1.0, -1.0]]), np.array([[[1.0], [1.0]]])
     low = np.array([[[2.0**-60], [0.0]]])
-    new, rest = combination(c, high, low)
+    new, rest = combine_rows(c, high, low)
     assert new[0, 0] + rest[0, 0] == 2.0**-60
-    assert added_noise(c, np.ones((1, 2)), np.zeros((1, 2)))[0] < 2.0**-60
+    assert combined_noise(c, np.ones((1, 2)), np.zeros((1, 2)))[0] < 2.0**-60
 
 
 # --- the step ------------------------------------------------------------------------------------------------------
@@ -237,7 +243,7 @@ def test_a_step_never_goes_away_from_the_aim():
         weights, sizes = rng.normal(0.5, 0.6, (3, 5, 7)), rng.integers(0, 9, (3, 7)).astype(float) + 0.0
         weights[:, -1] = np.eye(7)[:3]
         sizes[:, :2] += 1
-        coefficients, noises = combined(ProjectedRows(weights, np.full((3, 5), 1e-20), sizes))
+        coefficients, noises = best_combination(WeightRows(weights, np.full((3, 5), 1e-20), sizes))
         new = (coefficients[:, :, None] * weights).sum(axis=1)
 
         def distance(a, sizes=sizes):
@@ -261,10 +267,12 @@ def test_without_oneself_the_fixed_point_is_not_the_mean(monkeypatch):
 
     def without(rows):
         others = rows.weights.copy()
-        others[:, -1 - projection_gossip.PAST :] = 0  # neither the unit vector nor the first row, which was the same
-        return combined(rows._replace(weights=others))
+        others[:, -1 - projection_gossip.ROWS_REMEMBERED :] = (
+            0  # neither the unit vector nor the first row, which was the same
+        )
+        return best_combination(rows._replace(weights=others))
 
-    monkeypatch.setattr(projection_gossip, "combined", without)
+    monkeypatch.setattr(projection_gossip, "best_combination", without)
     scores = [np.random.default_rng(k).random(5) for k in range(6)]
     devices = followed(scores, Network.chain(6), 10, Faults(loss=0.4), 80, lambda devices: None)
     assert devices.epsilons(0).max() > 0.01
@@ -277,7 +285,7 @@ def test_a_network_that_falls_apart_stays_valid_and_says_so():
     network = Network.chain(6)
     samples = WeightedScores.of(scores)
     block = Block(network, np.arange(6), samples.sizes, alphas=(Fraction(1, 10),))
-    devices = Projecting(block, samples, 20, (0.0, 1.0))
+    devices = ProjectionGossip(block, samples, 20, (0.0, 1.0))
     for _ in range(10):
         message = devices.message()
         pairs = [(k, j) for k in range(6) for j in (k - 1, k + 1) if 0 <= j < 6 and (k < 3) == (j < 3)]
@@ -290,7 +298,7 @@ def test_a_network_that_falls_apart_stays_valid_and_says_so():
 
 
 def _told(message, receiver, sender):
-    return Told(receiver, sender, message.packets.taken(sender))
+    return PacketDeliveries(receiver, sender, message.packets.taken(sender))
 
 
 # --- the method ----------------------------------------------------------------------------------------------------
@@ -357,4 +365,4 @@ def test_epsilon_is_that_of_the_row_bound():
     weights, sizes = rng.normal(1, 0.2, 5), rng.integers(1, 9, 5).astype(float)
     corners = np.array(np.meshgrid(*[[0, size] for size in sizes])).reshape(5, -1).T
     worst = np.abs(corners @ (weights - 1)).max() / sizes.sum()
-    assert epsilon(weights, np.zeros(5), np.zeros(()), sizes) == pytest.approx(worst, rel=1e-5)
+    assert tracked_epsilon(weights, np.zeros(5), np.zeros(()), sizes) == pytest.approx(worst, rel=1e-5)

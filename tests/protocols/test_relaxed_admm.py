@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from conformesh import Faults, Network, calibrate
-from conformesh.kernels.pinball import minimise
+from conformesh.kernels.pinball import minimise_pinball
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import loss_tolerant_count, relaxed_admm
 from conformesh.protocols.block import Block
-from conformesh.protocols.loss_tolerant_count import Tree, rungs
+from conformesh.protocols.loss_tolerant_count import ShortestPathTree, ladder_thresholds
 
 SCORES = [np.random.default_rng([5, k]).random(30 + k) for k in range(12)]
 POOLED = np.sort(np.concatenate(SCORES))
@@ -35,7 +35,7 @@ def test_the_estimate_is_the_minimiser_of_the_pooled_loss():
     """With a regulariser that hardly pulls: relaxed ADMM ends where one device with all scores would."""
     found = run(Network.complete(12), {"loss": 0.3}, rounds=600, kappa=50.0, mu=1e-3)
     rank = found.certificate.required_rank
-    assert found.estimate == pytest.approx(minimise(POOLED, 50.0, rank, 12e-6, 0.9), abs=1e-6)
+    assert found.estimate == pytest.approx(minimise_pinball(POOLED, 50.0, rank, 12e-6, 0.9), abs=1e-6)
 
 
 def test_taking_a_number_that_is_meant_for_another_is_caught(monkeypatch):
@@ -48,7 +48,9 @@ def test_taking_a_number_that_is_meant_for_another_is_caught(monkeypatch):
 
     agreed = 0.01
     assert spread() < agreed
-    monkeypatch.setattr(relaxed_admm, "_place", lambda block, receiver, sender: np.zeros_like(receiver))
+    monkeypatch.setattr(
+        relaxed_admm, "_positions_at_neighbours", lambda block, receiver, sender: np.zeros_like(receiver)
+    )
     assert spread() > agreed
 
 
@@ -86,8 +88,8 @@ def test_who_has_not_heard_holds_infinity_and_is_told_how_to_hear():
 
 def test_a_count_that_is_taken_twice_is_caught(monkeypatch):
     """Planted: children are not remembered, so that what is repeated counts again, in place of what is missing."""
-    monkeypatch.setattr(loss_tolerant_count.Sums, "news", lambda self, which: which >= 0)
-    monkeypatch.setattr(loss_tolerant_count.Sums, "complete", property(lambda self: self.missing <= 0))
+    monkeypatch.setattr(loss_tolerant_count.TreeSums, "news", lambda self, which: which >= 0)
+    monkeypatch.setattr(loss_tolerant_count.TreeSums, "complete", property(lambda self: self.missing <= 0))
     wrong = 0
     for seed in range(20):
         found = run(Network.chain(12), {"loss": 0.3, "seed": seed}, rounds=5)
@@ -98,7 +100,7 @@ def test_a_count_that_is_taken_twice_is_caught(monkeypatch):
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.name)
 def test_the_tree_spans_and_has_the_shortest_ways(network):
     block = Block.everywhere(network, np.ones((12, 1), dtype=np.int64))
-    tree = Tree.of(block)
+    tree = ShortestPathTree.of(block)
     parent = dict(zip(tree.children.tolist(), tree.parents.tolist(), strict=True))
     assert sorted(parent) == [k for k in range(12) if k != network.centre]
     for k in parent:
@@ -112,19 +114,21 @@ def test_the_tree_spans_and_has_the_shortest_ways(network):
 def test_every_block_of_one_reads_the_same_tree_off_the_map():
     network = Network.torus(3, 4)
     sizes = np.ones((12, 1), dtype=np.int64)
-    whole = Tree.of(Block.everywhere(network, sizes))
+    whole = ShortestPathTree.of(Block.everywhere(network, sizes))
     for k in range(12):
-        alone = Tree.of(Block(network, np.array([k]), sizes))
+        alone = ShortestPathTree.of(Block(network, np.array([k]), sizes))
         assert alone.children.tolist() == whole.children[whole.parents == k].tolist()
 
 
 def test_rungs_lie_around_the_centre_and_end_at_the_largest_score():
-    found = rungs(np.array([0.5, 0.2, 0.9]))[0]
+    found = ladder_thresholds(np.array([0.5, 0.2, 0.9]))[0]
     assert found[-1] == 0.9
     assert 0.5 in found
     assert found.min() == pytest.approx(0.3)
     assert np.abs(found - 0.5)[found != 0.5].min() == pytest.approx(0.2 / 2**13)
-    assert (rungs(np.array([5.0, 0.2, 0.9]))[0] <= 0.9).all()  # never above: a larger threshold would only be larger
+    assert (
+        ladder_thresholds(np.array([5.0, 0.2, 0.9]))[0] <= 0.9
+    ).all()  # never above: a larger threshold would only be larger
 
 
 def test_options_that_need_every_message_are_refused():

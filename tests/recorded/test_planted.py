@@ -303,12 +303,12 @@ def thresholds_of_devices_are_rotated(patch):
 
 @bug("form-01", "shifted-04", "loopback-05")
 def certificate_names_another_rule(patch):
-    changed(patch, block, "signed", lambda certificate: structs.replace(certificate, rule="ghost"))
+    changed(patch, block, "with_guarantee", lambda certificate: structs.replace(certificate, rule="ghost"))
 
 
 @bug("values-02", "risk-03")
 def certificate_names_another_mixture(patch):
-    changed(patch, block, "signed", lambda certificate: structs.replace(certificate, mixture="paper"))
+    changed(patch, block, "with_guarantee", lambda certificate: structs.replace(certificate, mixture="paper"))
 
 
 # --- methods, faults, cost --------------------------------------------------------------------------------------------
@@ -334,9 +334,11 @@ def faults_follow_another_seed(patch):
 
 @bug("loopback-02", "loopback-04")
 def guarantee_is_lost_on_a_device(patch):
-    right = methods.joint
+    right = methods.run_with_shared_sizes
     patch.setattr(
-        methods, "joint", lambda net, row, own, run, requirement, *more: right(net, row, own, run, ranks.DEFAULT, *more)
+        methods,
+        "run_with_shared_sizes",
+        lambda net, row, own, run, requirement, *more: right(net, row, own, run, ranks.DEFAULT, *more),
     )
 
 

@@ -18,6 +18,7 @@ from conformesh import Network, calibrate
 from conformesh.cli import app, mesh_up
 from conformesh.cli import recording as viewing
 from conformesh.mesh.config.folders import init_mesh
+from conformesh.mesh.http.replies import NodeInterface
 from conformesh.mesh.http.server import Service
 from conformesh.view import Recorder, Trace
 from tests.mesh.nodes import short_folder, state
@@ -184,7 +185,7 @@ def test_a_mesh_is_watched_and_then_written(tmp_path):
         folders = init_mesh(root / "m", Network.chain(2), insecure=True)
         node = state()
         with (
-            Service(node, folders[0]),
+            Service(NodeInterface(node), folders[0]),
             Command("view", root / "m", "--port", "0", "--trace", tmp_path / "t.json") as command,
         ):
             url = command.url()

@@ -217,13 +217,13 @@ def test_one_connection_too_many_drops_the_one_that_was_silent_for_longest():
         while len(state.connections) < 3:
             assert time.monotonic() < until
             time.sleep(0.005)
-        oldest = min(state.connections, key=lambda one: one.heard)
+        oldest = min(state.connections, key=lambda one: one.last_read)
         first = next(link for link in links if link.getsockname()[1] == oldest.client[1])
         first.sendall(b"GET /health")  # it has said something, so another one is the silent one
-        while time.monotonic() - oldest.heard > 1 or min(state.connections, key=lambda one: one.heard) is oldest:
+        while time.monotonic() - oldest.heard > 1 or min(state.connections, key=lambda one: one.last_read) is oldest:
             assert time.monotonic() < until
             time.sleep(0.005)
-        silent = min(state.connections, key=lambda one: one.heard)
+        silent = min(state.connections, key=lambda one: one.last_read)
         dropped = next(link for link in links if link.getsockname()[1] == silent.client[1])
         assert ask(server, "/health")[0] == 200
         with contextlib.suppress(ConnectionError):

@@ -222,31 +222,36 @@ def test_recent_coverage_is_taken_over_enough_labels():
     assert [late.update(*counts) for counts in [(5000, 700), (5010, 701)]] == [None, 0.9]
 
 
-def account(steps, misses, within):
-    return OnlineAccount(0.1, steps, misses, None, within, "in words")
+def answer(steps, misses, within, everybody=None, **more):
+    account = OnlineAccount(0.1, steps, misses, None, within, "")
+    rule = {
+        "alpha": 0.1,
+        "learning": 0.05,
+        "local": 0.05,
+        "bound": 1.0,
+        "scale": None,
+        "origin": None,
+        "threshold": 0.5,
+    }
+    counts = {"late": 0, "pending": 0, "reported": {}, "alarm": None, "refused": {}}
+    return OnlineStatus(**rule | counts | {"device": account, "everybody": everybody or account} | more)
 
 
-def learnt(device, everybody=None, raised=None, reported=None):
-    """What a node reports of its learning; `raised` says whether the alarms of the device and of the fleet are."""
-    alarm = None
-    if raised is not None:
-        evidence = AlarmEvidence(2.5, 0.1)
-        alarm = AlarmStatus(0.05, evidence, AlarmFlags(*raised), 1.0, device.steps, None, None, 3)
-    return OnlineStatus(
-        0.1, 0.05, 0.05, 1.0, None, None, 0.5, device, everybody or device, 0, 2, reported or {}, alarm, {}
-    )
+def alarm(device, fleet):
+    evidence = AlarmEvidence(30.0, 2.0)
+    return AlarmStatus(0.05, evidence, AlarmFlags(device, fleet), 1.0, 50, 40 if device else None, None, 3)
 
 
-def test_learning_of_a_mesh():
+def test_history_of_a_mesh():
     history = LearningHistory()
-    one = learnt(account(100, 20, 0.04321), account(300, 30, 0.3))
-    two = learnt(account(50, 0, 0.9), account(290, 29, 0.2), raised=(True, False))
+    one = answer(100, 20, 0.04321, OnlineAccount(0.1, 300, 30, None, 0.3, ""))
+    two = answer(50, 0, 0.9, OnlineAccount(0.1, 290, 29, None, 0.2, ""), alarm=alarm(True, False))
     fields = {"labels": 100, "misses": 20, "lately": 0.8, "threshold": 0.5, "within": 0.0433, "alarm": None}
     assert history.fields("one", one) == fields
     assert history.fields("two", two)["within"] is None  # any share of misses is within .9 of .1
     assert history.fields("two", two)["alarm"] == "raised"
     assert history.fields("three", None) == {}
-    assert history.fields("three", None, DeviceCounts(10, 1)) == {"labels": 10, "misses": 1, "lately": 0.9}
+    assert history.fields("three", None, DeviceCounts(10, 1, 1)) == {"labels": 10, "misses": 1, "lately": 0.9}
     found = history.of_all([one, two], [0.8, 1.0, 0.9])
     assert (found.labels, found.misses, found.window, found.own) == (300, 30, 600, 200)  # who has heard most
     assert found.within == pytest.approx((0.6, 1.0))
@@ -254,18 +259,16 @@ def test_learning_of_a_mesh():
     assert history.of_all([], []) is None
 
 
-@pytest.mark.parametrize(("raised", "shown"), [(None, None), ((False, False), None), ((False, True), None)])
-def test_an_alarm_that_is_not_raised_on_the_device_is_not_shown(raised, shown):
-    status = learnt(account(50, 0, 0.2), raised=raised)
-    assert LearningHistory().fields("one", status)["alarm"] is shown
-    facts = dict(learning_details(status))
-    assert facts["awaited"] == "2 labels"
-    expected = None if raised is None else "not raised, evidence 2.5, chance of a false one 0.05"
-    assert facts.get("drift alarm") == expected
-
-
 def test_of_who_does_not_answer_the_most_that_was_heard_counts():
-    device = account(1, 0, 0.5)
-    reports = [learnt(device, reported={"c": DeviceCounts(many, 1)}) for many in (5, 9, 7)]
-    assert reported_counts("c", reports) == DeviceCounts(9, 1)
-    assert reported_counts("d", reports) is None
+    heard = [answer(0, 0, 0.9, reported={"c": DeviceCounts(many, 1, 1)}) for many in (5, 9, 7)]
+    assert reported_counts("c", heard) == DeviceCounts(9, 1, 1)
+    assert reported_counts("d", heard) is None
+
+
+def test_an_alarm_is_shown_only_where_it_is_raised():
+    """Both flags are always there: that there are flags says nothing."""
+    quiet, raised = answer(50, 0, 0.9, alarm=alarm(False, False)), answer(50, 0, 0.9, alarm=alarm(False, True))
+    assert LearningHistory().fields("a", quiet)["alarm"] is None
+    assert dict(learning_details(quiet))["drift alarm"].startswith("not raised, evidence 30.0 of the device")
+    assert LearningHistory().fields("a", raised)["alarm"] == "raised"
+    assert dict(learning_details(raised))["drift alarm"].startswith("raised for the fleet, ")

@@ -44,7 +44,7 @@ def test_the_page_and_its_parts(view):
 def test_no_path_leads_to_another_file(view, path):
     status, _, body = ask(view, path)
     assert status == 404
-    assert "there is no such thing; a view has /" in json.loads(body)["error"]
+    assert "no such path; a view has /" in json.loads(body)["error"]
 
 
 def test_head_is_get_without_a_body(view):
@@ -261,7 +261,7 @@ def test_details_are_asked_for_once_in_a_while(monkeypatch):
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/device/0/1", "nobody can be asked about this device: what was recorded of it is all there is"),
+        ("/device/0/1", "this device cannot be asked: only what was recorded is known"),
         ("/device/0/3", "there is no device in row 3 of run 0"),
         ("/device/1/0", "there is no device in row 0 of run 1"),
         ("/device/0/-1", "a device is named by the numbers of its run and its row, got '0/-1'"),

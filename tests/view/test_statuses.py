@@ -1,9 +1,8 @@
 """From what a node says of itself to what a page shows of it."""
 
-from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
-from conformesh.mesh.node.status import DeviceStatus, NodeStatus, SearchStatus
+from conformesh.mesh.node.status import DeviceStatus, Gathering, Phase, SearchStatus
 from conformesh.view.statuses import (
     byzantine_reasons,
     device_details,
@@ -36,7 +35,7 @@ def test_a_certified_node():
 
 def test_a_node_without_a_threshold_shows_none():
     node = state(certified=False)
-    node.sent(size=70)
+    node.count_sent(size=70)
     fields = status_fields(node.status())
     assert (fields["health"], fields["phase"], fields["sent"]) == ("unhealthy", "calibrating", 70)
     assert [fields[name] for name in ("threshold", "kind", "about")] == [None] * 3
@@ -56,58 +55,48 @@ def test_what_is_wrong_is_said_once():
 
 
 def test_health_is_that_of_the_node_itself():
-    from conformesh.mesh.http.replies import HttpReplies
+    from conformesh.mesh.http.replies import HttpReplies, NodeInterface
 
     broken = state()
     broken.fail("b is lost")
     for node in (state(), state(certified=False), broken):
-        healthy = HttpReplies(node)._health(b"").status == 200
-        assert status_fields(node.status())["health"] == ("healthy" if healthy else "unhealthy")
-
-
-def status_with(raw):
-    """A status from the JSON of a node."""
-    return convert(raw, NodeStatus)
-
-
-GATHERING = {"reported": ["a", "b"], "devices": 20, "missing": [], "reasons": {}, "not_agreeing": {}, "byzantine": []}
+        is_healthy = HttpReplies(NodeInterface(node))._health(b"").status == 200
+        assert status_fields(node.status())["health"] == ("healthy" if is_healthy else "unhealthy")
 
 
 def test_whom_a_threshold_is_about():
     """Never everybody where it is not, nor as if it were of now where it is of before."""
-    now = to_builtins(state().status())
-    now["certified"] |= {"about": "reported", "reported": ["a", "b"]}
-    now["gathering"] = GATHERING
-    fields = status_fields(status_with(now))
+    now = state().status()
+    now.certified.about, now.certified.reported = "reported", ["a", "b"]
+    now.gathering = Gathering(["a", "b"], 20, [], {}, {}, [])
+    fields = status_fields(now)
     assert (fields["about"], fields["heard"]) == ("2 of 20 heard: {a, b}", 2)
-    now["certified"]["reported"] = [f"device-{k}" for k in range(12)]
-    assert status_fields(status_with(now))["about"] == (
+    now.certified.reported = [f"device-{k}" for k in range(12)]
+    assert status_fields(now)["about"] == (
         "12 of 20 heard: {device-0, device-1, device-2, device-3, device-4, ... device-11} (12 devices)"
     )
-    old = to_builtins(state().status())
-    old["certified"]["restored"] = True
-    old["roster"]["number"] = 2
-    lost = {"about": "survivors", "survivors": ["a", "b"], "lost": ["c"]}
-    without = status_with({**old, "certified": {**old["certified"], **lost}})
-    assert status_fields(without)["about"].startswith("2 of 3, without {c}")
-    assert status_fields(status_with(old))["about"] == "everybody, from before the last start (run 3), of roster 0"
+    old = state().status()
+    old.certified.restored = True
+    old.roster.number = 2
+    lost = replace(old.certified, about="survivors", survivors=["a", "b"], lost=["c"])
+    assert status_fields(replace(old, certified=lost))["about"].startswith("2 of 3, without {c}")
+    assert status_fields(old)["about"] == "everybody, from before the last start (run 3), of roster 0"
 
 
 def test_byzantine_devices_and_who_calls_them_so():
-    plain = to_builtins(state().status())
-    calls = status_with({**plain, "gathering": {**GATHERING, "byzantine": ["c"]}})
-    told = {"a": calls, "b": calls, "c": status_with(plain)}
-    assert byzantine_reasons(told) == {"c": "has contradicted itself, say {a, b}"}
+    quiet = state().status()
+    caller = replace(quiet, gathering=Gathering([], 3, [], {}, {}, ["c"]))
+    assert byzantine_reasons({"a": caller, "b": caller, "c": quiet}) == {"c": "has contradicted itself, say {a, b}"}
 
 
 def test_the_bracket_is_that_of_who_is_furthest():
     def search(run, round_, low):
-        found = SearchStatus(low=low, high="inf", below=3, estimate=1.0)
-        return replace(state().status(), run=run, round=round_, search=found)
+        bracket = SearchStatus(low=low, high="inf", below=3, estimate=1.0)
+        return replace(state().status(), run=run, round=round_, search=bracket)
 
     idle = replace(state().status(), run=9)
     assert search_bracket([search(2, 5, 0.1), search(2, 9, 0.2), search(1, 50, 0.3), idle]) == (0.2, "inf", 3, None)
-    assert search_bracket([idle]) is None
+    assert search_bracket([idle, idle]) is None
 
 
 def test_the_log_has_what_is_new():
@@ -119,7 +108,7 @@ def test_the_log_has_what_is_new():
     node.note_error("a frame was refused")
     second = node.status()
     assert log_lines(first, second) == [("info", "certified, run 3"), ("warning", "a frame was refused")]
-    node.under(2, 1)
+    node.set_roster(2, 1)
     node.fail("b is lost")
     third = node.status()
     assert log_lines(second, third) == [
@@ -132,8 +121,8 @@ def test_the_log_has_what_is_new():
 def test_details_name_rows_of_neighbours():
     clock = Clock()
     node = state(clock=clock)
-    node.heard("b", size=300, round=2, frames=3)
-    node.refused(None, "a frame of another run", 2)
+    node.count_received("b", size=300, round=2, frames=3)
+    node.count_refused(None, "a frame of another run", 2)
     clock.pass_by(5.0)
     found = device_details(node.status(), {"a": 0, "b": 7})
     assert found["neighbours"][0] == {
@@ -151,16 +140,16 @@ def test_details_name_rows_of_neighbours():
     assert facts["threshold"] == "0.75"
 
 
-def test_what_another_node_knows():
-    unknown = DeviceStatus.unknown("b", 20)
-    status = replace(unknown, health="silent", run=4, round=9, threshold=0.5, about=20, roster=1, via="hearsay")
-    assert relayed_fields(status) == {
+def test_hearsay():
+    record = {"health": "silent", "phase": Phase.CERTIFIED, "run": 4, "round": 9, "threshold": 0.5, "about": 20}
+    record |= {"roster": 1, "heard_seconds_ago": 3.0, "via": "hearsay"}
+    fields = relayed_fields(replace(DeviceStatus.unknown("b", 20), **record))
+    assert fields == {
         "health": "silent",
-        "phase": None,
+        "phase": "certified",
         "threshold": 0.5,
         "run": 4,
         "round": 9,
         "roster": 1,
         "about": "20 devices",
     }
-    assert relayed_fields(unknown)["about"] is None

@@ -140,7 +140,7 @@ def parse_whole_number(text: str | int, what: str, least: int) -> int:
     try:
         number = int(text)
     except ValueError:
-        raise ValueError(f"{what} must be an integer, got {text!r}") from None
+        raise ValueError(f"{what} must be a whole number, got {text!r}") from None
     if number < least:
         raise ValueError(f"{what} must be at least {least}, got {number}")
     return number

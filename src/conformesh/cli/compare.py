@@ -32,7 +32,7 @@ from conformesh.lab.comparison_table import (
     table_columns,
     table_row,
 )
-from conformesh.methods import Way
+from conformesh.methods import MethodVariant
 from conformesh.plots.pictures import picture_file
 from conformesh.scores import LAC, RegressionScore, Score
 
@@ -215,7 +215,7 @@ def _object(found: Comparison, seed: int, target: Path | None, traded: Path | No
     }
 
 
-def _way(way: Way | None) -> dict[str, Any]:
+def _way(way: MethodVariant | None) -> dict[str, Any]:
     return {"method": None, "variant": None} if way is None else {"method": way.method, "variant": way.variant}
 
 

@@ -20,7 +20,7 @@ from conformesh.graph.network import Network
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.datasets.digits import TRAINING_IMAGES, Digits, DigitsSplit, load_digits_on_devices, split_digits
-from conformesh.methods import METHODS, REACH
+from conformesh.methods import CONNECTIONS, METHODS
 from conformesh.pipeline.solver import Batch, solve_draws
 from conformesh.plots.pictures import Agreement, Measured, draw_agreement, draw_methods
 from conformesh.protocols.block import Block
@@ -96,7 +96,7 @@ def demo(
         progress.step()
         lines = []
         for network in networks:
-            for method in sorted(METHODS, key=lambda name: REACH.index(METHODS[name].description.needs)):
+            for method in sorted(METHODS, key=lambda name: CONNECTIONS.index(METHODS[name].description.needs)):
                 progress.what = f"{method} on {network.name}"
                 batch = solve_draws(samples, network, (level,), method)
                 cost = solve_draws(first, network, (level,), method).cost  # stages of a search differ by split

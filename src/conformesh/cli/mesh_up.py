@@ -14,12 +14,11 @@ import click
 
 from conformesh.cli import console, options
 from conformesh.cli.command import PATH_TYPE, SOURCE_TYPE, Argument, Option, command
-from conformesh.cli.node import OVERRIDES
 from conformesh.cli.recording import RecordingOptions, publish_recordings
 from conformesh.common.quantities import in_bits, in_bytes
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import device_folders, scatter_scores
-from conformesh.mesh.node.main import Start, with_changes
+from conformesh.mesh.node.main import Start, override_settings
 from conformesh.mesh.processes import Watched, launch, wait
 from conformesh.results.result import Result
 
@@ -34,17 +33,14 @@ _RIGHT = ("round", "rounds", "neighbours", "payload", "sent", "received")
 @command(
     Argument("root", "DIR", "The folder that mesh init made.", type=PATH_TYPE),
     Option("--scores FILE", "Scatter this score file over the devices first.", type=SOURCE_TYPE),
-    *OVERRIDES,
+    options.overrides(),
     options.recording_options(),
     options.json_option("Print every device's result as JSON."),
 )
 def up(
     root: Path,
     scores: str | None,
-    patience: str | None,
-    on_lost: str | None,
-    quorum: str | None,
-    mode: str | None,
+    overrides: dict[str, str],
     recording: RecordingOptions,
     as_json: bool,
 ) -> None:
@@ -54,14 +50,12 @@ def up(
     stays after the end, in a terminal, until Ctrl-C.
     """
     folders = device_folders(root)
-    with_changes(
-        read_device(folders[0]), patience, on_lost, quorum, mode
-    )  # a mistake is said once, not by every device
+    override_settings(read_device(folders[0]), overrides)  # a mistake is reported once, not by every device
     if scores is not None:
         scatter_scores(root, scores)
     with _recorded(root, recording) as watch:
         started = time.perf_counter()
-        watched = start_devices(folders, patience=patience, on_lost=on_lost, quorum=quorum, mode=mode)
+        watched = start_devices(folders, settings=overrides)
         if watch is not None:
             watch.follow_processes(watched)
         wait_for_devices(watched)

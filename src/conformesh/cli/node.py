@@ -12,19 +12,7 @@ import click
 import conformesh.cli
 from conformesh.cli import console, options
 from conformesh.cli.command import PATH_TYPE, Argument, Option, command
-from conformesh.mesh.config import MODES, ON_LOST
 from conformesh.mesh.node.main import Start, in_json, run
-
-# For this start only, instead of what device.toml says. Text: `with_changes` checks it together with device.toml.
-OVERRIDES = [
-    Option("--patience <float>", "Seconds to wait for a neighbour, this time."),
-    Option(f"--on-lost {'|'.join(ON_LOST)}", "What a lost neighbour means, this time, on all devices."),
-    Option("--quorum <int>", "How many devices must be left to continue, more than half, this time, on all devices."),
-    Option(
-        f"--mode {'|'.join(MODES)}",
-        "Talk in rounds, or at any time without waiting for anybody, this time, on all devices.",
-    ),
-]
 
 
 @command(
@@ -37,8 +25,7 @@ OVERRIDES = [
         type=click.Choice(["words", "json", "progress"]),
         default="words",
     ),
-    *OVERRIDES,
-    Option("--heartbeat <float>", "Seconds between two heartbeats, this time; 0 for none."),
+    options.overrides(heartbeat=True),
     Option("--telemetry", "Send traces to an OpenTelemetry collector; so does OTEL_EXPORTER_OTLP_ENDPOINT."),
     options.view_option(),
     options.json_option("With --once, print the result as JSON."),
@@ -48,11 +35,7 @@ def node(
     once: bool,
     http: str | None,
     log: str,
-    patience: str | None,
-    on_lost: str | None,
-    quorum: str | None,
-    mode: str | None,
-    heartbeat: str | None,
+    overrides: dict[str, str],
     telemetry: bool,
     view: str | None,
     as_json: bool,
@@ -61,9 +44,7 @@ def node(
 
     Its file of scores stays with it. Killed and started again it goes on where it was.
     """
-    start = Start(
-        str(folder), once, http, log, patience, on_lost, quorum, mode, heartbeat, telemetry, "--debug" in sys.argv
-    )
+    start = Start(str(folder), once, http, log, overrides, telemetry, "--debug" in sys.argv)
     if view is not None:
         _show(folder, http, view)
     if not once and conformesh.cli.is_own_process and os.name == "posix":

@@ -11,7 +11,7 @@ import os
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from conformesh.cli import console
 from conformesh.cli.command import (
@@ -547,20 +547,43 @@ def jobs_option() -> Option:
 def setting_option(name: str) -> Option:
     """Return one setting of ``device.toml`` as an option: its help, default and choices are those of `SETTINGS`."""
     from conformesh.mesh.config.settings import SETTINGS
+    from conformesh.protocols.options import without_none
 
     one = SETTINGS[name]
-    kind = _without_none(one.hint)
-    types: dict[Any, Any] = {int: WholeNumber(1), float: Number()}
+    kind = without_none(one.hint)
+    readers: dict[Any, Any] = {int: WholeNumber(1), float: Number()}
     metavar = "|".join(one.choices) or f"<{kind.__name__}>"
     word = f"--{name.replace('_', '-')} {metavar}"
-    return Option(word, one.help, type=types.get(kind, str), default=one.default, panel=RUNNING_PANEL)
+    return Option(word, one.help, type=readers.get(kind, str), default=one.default, panel=RUNNING_PANEL)
+
+
+def overrides(*, heartbeat: bool = False) -> OptionGroup:
+    """Settings for one start only, instead of those of device.toml; the command gets their texts by name."""
+    from conformesh.mesh.config import MODES, ON_LOST
+
+    found = [
+        Option("--patience <float>", "Seconds to wait for a neighbour, this time."),
+        Option(f"--on-lost {'|'.join(ON_LOST)}", "What a lost neighbour means, this time, on all devices."),
+        Option(
+            "--quorum <int>", "How many devices must be left to continue, more than half, this time, on all devices."
+        ),
+        Option(
+            f"--mode {'|'.join(MODES)}",
+            "Talk in rounds, or at any time without waiting for anybody, this time, on all devices.",
+        ),
+    ]
+    if heartbeat:
+        found.append(Option("--heartbeat <float>", "Seconds between two heartbeats, this time; 0 for none."))
+    return OptionGroup("overrides", _given, found)
+
+
+def _given(**texts: str | None) -> dict[str, str]:
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 def read_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """Read ``--set section.name=value`` words, by the name of the setting; lists are separated by commas."""
-    from conformesh.cli.command import split_commas
+    """Read ``--set section.name=value`` words, by the name of the setting."""
     from conformesh.mesh.config.settings import find_setting
-    from conformesh.protocols.options import option_from_text
 
     found: dict[str, Any] = {}
     for pair in pairs:
@@ -573,10 +596,7 @@ def read_settings(pairs: Sequence[str]) -> dict[str, Any]:
                 f"--set {one.path}: give the method's options as --NAME, those of the score by --score-option, and "
                 "shares by --mixture FILE"
             )
-        if get_origin(one.hint) is tuple:
-            found[one.field.name] = split_commas(text)
-        else:
-            found[one.field.name] = option_from_text(text.strip(), _without_none(one.hint), one.path)
+        found[one.field.name] = one.read(text)
     return found
 
 
@@ -671,6 +691,7 @@ def options_of_methods(methods: Iterable[str] | None = None) -> dict[str, _Metho
     from dataclasses import fields
 
     from conformesh.methods import METHODS
+    from conformesh.protocols.options import without_none
 
     found: dict[str, _MethodOption] = {}
     for name in METHODS if methods is None else methods:
@@ -678,7 +699,7 @@ def options_of_methods(methods: Iterable[str] | None = None) -> dict[str, _Metho
         for field in fields(METHODS[name].options):
             if "help" in field.metadata:
                 option = found.setdefault(field.name, _MethodOption(field.name, {}, {}))
-                option.hints[name] = _without_none(hints[field.name])
+                option.hints[name] = without_none(hints[field.name])
                 option.fields[name] = field
     return found
 
@@ -702,7 +723,7 @@ def method_options(*methods: str, chosen: bool = False) -> OptionGroup:
 def read_method_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that were given, in the types of the method and after it has accepted them."""
     from conformesh.methods import get_method, make_options
-    from conformesh.protocols.options import option_from_text
+    from conformesh.protocols.options import convert_option
 
     get_method(method)  # an unknown name is said first
     chosen = {name: value for name, value in given.items() if value is not None}
@@ -710,8 +731,8 @@ def read_method_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]
         return {}
     known = options_of_methods([method])
     for name, value in chosen.items():
-        if name in known and not isinstance(value, bool | int):
-            chosen[name] = option_from_text(value, known[name].hints[method], name)
+        if name in known:
+            chosen[name] = convert_option(value, known[name].hints[method], name, is_text=True)
     make_options(method, chosen)
     return chosen
 
@@ -721,14 +742,14 @@ def read_faults(pairs: Sequence[str]) -> Faults | None:
     if not pairs:
         return None
     from conformesh.cli.command import parse_whole_number
-    from conformesh.protocols.faults import Faults, as_faults
+    from conformesh.protocols.faults import Faults, make_faults
 
     found = read_key_values(pairs, "fault", {**get_type_hints(Faults), "byzantine": str})
     if "byzantine" in found:
         found["byzantine"] = tuple(
             parse_whole_number(row, "fault byzantine", 0) for row in found["byzantine"].split(";")
         )
-    return as_faults(found)
+    return make_faults(found)
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -736,7 +757,7 @@ def read_faults(pairs: Sequence[str]) -> Faults | None:
 
 def read_key_values(pairs: Sequence[str], what: str, hints: Mapping[str, Any]) -> dict[str, Any]:
     """Read ``key=value`` words; each value takes the type that `hints` gives its key (unknown keys stay text)."""
-    from conformesh.protocols.options import option_from_text
+    from conformesh.protocols.options import convert_option
 
     found: dict[str, Any] = {}
     for pair in pairs:
@@ -744,13 +765,5 @@ def read_key_values(pairs: Sequence[str], what: str, hints: Mapping[str, Any]) -
         key = key.strip().replace("-", "_")
         if not (equals and key and text.strip()):
             raise ValueError(f"{what} must be key=value, got {pair!r}")
-        found[key] = option_from_text(text.strip(), _without_none(hints.get(key, str)), f"{what} {key}")
+        found[key] = convert_option(text.strip(), hints.get(key, str), f"{what} {key}", is_text=True)
     return found
-
-
-def _without_none(hint: Any) -> Any:
-    """Return the type that an optional value has when it is there."""
-    if get_origin(hint) in (Union, types.UnionType):
-        left = [kind for kind in get_args(hint) if kind is not type(None)]
-        return left[0] if len(left) == 1 else str
-    return hint

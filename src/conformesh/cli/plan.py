@@ -34,9 +34,9 @@ from conformesh.lab.planning.networks import (
 )
 from conformesh.lab.planning.planner import GUARANTEE_ORDER, PLAN_COLUMNS, RIGHT_ALIGNED, SORT_KEYS, Plan
 from conformesh.lab.planning.planner import plan as simulate
-from conformesh.methods import METHODS, get_method, make_options, ways_of
+from conformesh.methods import METHODS, get_method, make_options, method_variants
 from conformesh.plots.pictures import picture_file
-from conformesh.protocols.options import option_from_text
+from conformesh.protocols.options import convert_option
 
 _MOST = 10**12  # devices: a larger number is a typing mistake
 
@@ -159,11 +159,11 @@ def _options(names: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
                 f"none of {', '.join(names or [])} has the option {name!r}; it belongs to "
                 f"{', '.join(flags[name].fields)}"
             )
-        chosen[name] = value if isinstance(value, bool) else option_from_text(value, flags[name].hints[owners[0]], name)
+        chosen[name] = convert_option(value, flags[name].hints[owners[0]], name, is_text=True)
     for method in METHODS if names is None else names:
         known = get_method(method).option_names()
         make_options(method, {name: value for name, value in chosen.items() if name in known})
-    ways_of(names, chosen)
+    method_variants(names, chosen)
     return chosen
 
 

@@ -21,8 +21,8 @@ from conformesh.cli.results import PrivateRelease, SavedRun, releases_by_group
 from conformesh.common.quantities import in_bits, in_count, pluralize
 from conformesh.files.json_numbers import in_json
 from conformesh.kernels.ranks import DEFAULT
-from conformesh.methods import Way, make_options
-from conformesh.privacy.account import EXACT, FILE, Account, AccountFields, read_account
+from conformesh.methods import MethodVariant, make_options
+from conformesh.privacy.account import ACCOUNT_FILE, EXACT_RUN, Account, AccountFields, read_account
 from conformesh.privacy.histogram import HistogramPlan, Release
 from conformesh.results.certificate import Noise
 
@@ -276,7 +276,7 @@ def _sent(network: Network, alpha: Fraction, given: dict[str, Any]) -> tuple[flo
 
     scores = draw_scores(np.ones(network.devices, dtype=np.int64), "uniform")[0]
     try:
-        cost = measure_way(Way("p-dcp"), network, scores, alpha, DEFAULT, given)[1]
+        cost = measure_way(MethodVariant("p-dcp"), network, scores, alpha, DEFAULT, given)[1]
     except RunTooLong:
         return None, None
     return cost.rounds, cost.bits
@@ -297,11 +297,11 @@ def explain_account(path: Path) -> Explanation:
     """Say what a device has released so far, what it may still release, and what it would refuse, and why."""
     folder = path if path.is_dir() else path.parent
     config = _config(folder)
-    file = path if path.is_file() else folder / FILE
+    file = path if path.is_file() else folder / ACCOUNT_FILE
     if config is None and not file.exists():
         raise ValueError(
-            f"{path}: needed a device's folder (with device.toml) or its {FILE}; found neither. A whole mesh has one "
-            "folder for each device"
+            f"{path}: needed a device's folder (with device.toml) or its {ACCOUNT_FILE}; found neither. A whole mesh "
+            "has one folder for each device"
         )
     if config is not None and not config.is_private and not file.exists():
         raise ValueError(f"{folder}: method {config.run.method!r} is not private, so the device has no account")
@@ -347,13 +347,13 @@ def explain_account(path: Path) -> Explanation:
             "exact_until": fields.exact_until,
             "exact_runs": [run.devices for run in fields.exact_runs],
             "epochs": [
-                {"epoch": epoch, "releases": None if used == EXACT else used, "left": left, "devices": devices}
+                {"epoch": epoch, "releases": None if used == EXACT_RUN else used, "left": left, "devices": devices}
                 for epoch, used, left, devices in lines
             ],
         },
         ("epoch", "releases", "left", "devices"),
         [
-            (str(epoch), "without noise" if used == EXACT else str(used), str(left), str(devices or ""))
+            (str(epoch), "without noise" if used == EXACT_RUN else str(used), str(left), str(devices or ""))
             for epoch, used, left, devices in lines
         ],
     )

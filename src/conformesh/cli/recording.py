@@ -15,7 +15,7 @@ from conformesh.cli import console
 
 if TYPE_CHECKING:
     from conformesh.graph.network import Network
-    from conformesh.methods import Way
+    from conformesh.methods import MethodVariant
     from conformesh.pipeline.solver import Batch
     from conformesh.view.app import AskDetails
     from conformesh.view.online import OnlineRecorder
@@ -99,10 +99,10 @@ def comparison_callbacks(recorder: Recorder, runs: int) -> dict[str, Any]:
             "--method and --network"
         )
 
-    def begin(way: Way, network: Network) -> None:
+    def begin(way: MethodVariant, network: Network) -> None:
         recorder.label = str(way)
 
-    def ended(way: Way, network: Network, found: Batch | str) -> None:
+    def ended(way: MethodVariant, network: Network, found: Batch | str) -> None:
         if isinstance(found, str):
             recorder.fail(found)
             return

@@ -36,12 +36,12 @@ from conformesh.kernels.ranks import (
     make_requirement,
 )
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.methods import METHODS, REACH, Way
-from conformesh.methods import ways_of as every_way_of
+from conformesh.methods import CONNECTIONS, METHODS, MethodVariant
+from conformesh.methods import method_variants as every_way_of
 from conformesh.pipeline.solver import Batch, solve_draws
 from conformesh.protocols.aggregate import PREFERENCES
 from conformesh.protocols.block import Block
-from conformesh.protocols.e_dcp import SCHEDULES, ways_for
+from conformesh.protocols.e_dcp import SCHEDULES, aggregators_for
 from conformesh.results.certificate import Kind
 from conformesh.scores import Score, as_score
 from conformesh.table import Table, as_network
@@ -72,7 +72,7 @@ class ComparisonRow:
         What the method has to say about its result.
     """
 
-    way: Way
+    way: MethodVariant
     guarantee: Kind
     assumption: str
     thresholds: tuple[float, float]
@@ -111,9 +111,9 @@ class NetworkComparison:
     diameter: int
     diameter_is_exact: bool
     runs: tuple[ComparisonRow, ...]
-    refused: dict[Way, str]
+    refused: dict[MethodVariant, str]
 
-    def fewest(self, by: CostUnit) -> list[Way]:
+    def fewest(self, by: CostUnit) -> list[MethodVariant]:
         """Return the cheapest sound ways; several if they cost the same."""
         price = {run.way: getattr(run, by) for run in self.runs if run.is_sound}
         return [way for way in price if price[way] == min(price.values())]
@@ -172,19 +172,19 @@ class Comparison:
 
         return draw_comparison(path, self)
 
-    def runs_of(self, way: Way) -> list[ComparisonRow]:
+    def runs_of(self, way: MethodVariant) -> list[ComparisonRow]:
         """Return the runs of one way, over the networks on which it works."""
         return [run for group in self.groups for run in group.runs if run.way == way]
 
-    def ways(self) -> list[Way]:
+    def ways(self) -> list[MethodVariant]:
         """Return every way that worked on some network, in the order of the table."""
         return _in_order({run.way for group in self.groups for run in group.runs})
 
-    def winner(self, by: CostUnit) -> tuple[Way, int] | None:
+    def winner(self, by: CostUnit) -> tuple[MethodVariant, int] | None:
         """Return the way that is cheapest on most networks, and on how many; of two such, the cheaper in all."""
         wins = Counter(way for group in self.groups for way in group.fewest(by))
 
-        def price(way: Way) -> tuple[float, ...]:
+        def price(way: MethodVariant) -> tuple[float, ...]:
             runs = self.runs_of(way)
             costs = sum(run.bits for run in runs), sum(run.rounds for run in runs)
             return -wins[way], *(costs if by == "bits" else costs[::-1])
@@ -307,7 +307,7 @@ def _front_runs(seed: int) -> list[tuple[str, str, dict[str, Any]]]:
         (f"prefer {prefer}", "e-dcp", {"prefer": prefer}) for prefer in PREFERENCES
     ]
     for schedule in SCHEDULES:
-        for over in ways_for(schedule) if schedule != AUTO else ():
+        for over in aggregators_for(schedule) if schedule != AUTO else ():
             found.append((f"{schedule} {over}", "e-dcp", {"schedule": schedule, "aggregate": over}))
     for way in compared_ways(name for name, entry in METHODS.items() if entry.description.paper == _PAPER):
         seeded = {"seed": seed} if "seed" in METHODS[way.method].option_names() else {}
@@ -340,7 +340,7 @@ def compare(
     devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
     networks: Sequence[Network],
     alpha: Alpha = 0.1,
-    ways: Sequence[Way] | None = None,
+    ways: Sequence[MethodVariant] | None = None,
     *,
     mixture: str | Mapping[Any, Any] = "sizes",
     rank_rule: str = AUTO,
@@ -350,8 +350,8 @@ def compare(
     rows_at: Sequence[str] | None = None,
     seed: int = 0,
     rng: Rng | None = None,
-    begin: Callable[[Way, Network], None] = lambda way, network: None,
-    ended: Callable[[Way, Network, Batch | str], None] = lambda way, network, found: None,
+    begin: Callable[[MethodVariant, Network], None] = lambda way, network: None,
+    ended: Callable[[MethodVariant, Network, Batch | str], None] = lambda way, network, found: None,
     observer: Observer | None = None,
     progress: bool = False,
 ) -> Comparison:
@@ -397,13 +397,15 @@ def compare(
     ids, n = networks[0].ids, int(samples.sizes.sum())
     measure = _Measure(block, samples, score, outputs, _rows(ids, rows_at), seed)
     measure(np.full(len(ids), np.inf))  # report outputs that do not fit the score before the runs, not after them
-    if strange := next((way for way in ways or () if not isinstance(way, Way)), None):
+    if strange := next((way for way in ways or () if not isinstance(way, MethodVariant)), None):
         names = f"[{ways!r}]" if isinstance(ways, str) else f"[{strange!r}]"
-        raise TypeError(f"ways must be a list of Way, which compared_ways({names}) makes of names, got {strange!r}")
+        raise TypeError(
+            f"ways must be a list of MethodVariant, which compared_ways({names}) makes of names, got {strange!r}"
+        )
     chosen = [*(compared_ways() if ways is None else ways)]
     with Progress("comparing", len(networks) * len(chosen), shown=progress) as bar:
 
-        def started(way: Way, network: Network) -> None:
+        def started(way: MethodVariant, network: Network) -> None:
             bar.step(f"{way} on {network.name}")
             begin(way, network)
 
@@ -445,7 +447,7 @@ def _setting(
     return networks, samples, requirement, block
 
 
-def compared_ways(methods: Iterable[str] | None = None) -> list[Way]:
+def compared_ways(methods: Iterable[str] | None = None) -> list[MethodVariant]:
     """Return every way to run these methods, by default all; ways without a server come first.
 
     Variant `auto` selects one of the other ways of its method, so it is left out rather than run twice.
@@ -532,11 +534,13 @@ class _RunSetting(NamedTuple):
     requirement: Requirement
     seed: int
     observer: Observer | None
-    begin: Callable[[Way, Network], None]
-    ended: Callable[[Way, Network, Batch | str], None]
+    begin: Callable[[MethodVariant, Network], None]
+    ended: Callable[[MethodVariant, Network, Batch | str], None]
 
 
-def _compare_on(network: Network, ways: Sequence[Way], measure: _Measure, setting: _RunSetting) -> NetworkComparison:
+def _compare_on(
+    network: Network, ways: Sequence[MethodVariant], measure: _Measure, setting: _RunSetting
+) -> NetworkComparison:
     runs, refused = [], {}
     for way in ways:
         setting.begin(way, network)
@@ -551,7 +555,7 @@ def _compare_on(network: Network, ways: Sequence[Way], measure: _Measure, settin
     return NetworkComparison(network.name, network.diameter, network.diameter_is_exact, tuple(runs), refused)
 
 
-def _run_way(way: Way, network: Network, setting: _RunSetting) -> Batch:
+def _run_way(way: MethodVariant, network: Network, setting: _RunSetting) -> Batch:
     options = way.options
     if "seed" in METHODS[way.method].option_names():
         options["seed"] = setting.seed
@@ -567,7 +571,7 @@ def _run_way(way: Way, network: Network, setting: _RunSetting) -> Batch:
     )
 
 
-def _comparison_row(way: Way, batch: Batch, measure: _Measure) -> ComparisonRow:
+def _comparison_row(way: MethodVariant, batch: Batch, measure: _Measure) -> ComparisonRow:
     thresholds, certificate = batch.outcome.thresholds[:, 0, 0], batch.outcome.certificates[0][0]
     slack, size = measure(thresholds)
     return ComparisonRow(
@@ -584,6 +588,8 @@ def _comparison_row(way: Way, batch: Batch, measure: _Measure) -> ComparisonRow:
     )
 
 
-def _in_order(ways: Iterable[Way]) -> list[Way]:
+def _in_order(ways: Iterable[MethodVariant]) -> list[MethodVariant]:
     places = {way: place for place, way in enumerate(every_way_of())}
-    return sorted(ways, key=lambda way: (REACH.index(way.needs), [*METHODS].index(way.method), places.get(way, -1)))
+    return sorted(
+        ways, key=lambda way: (CONNECTIONS.index(way.needs), [*METHODS].index(way.method), places.get(way, -1))
+    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conformesh.lab.comparison import compared_ways
-from conformesh.methods import Way
+from conformesh.methods import MethodVariant
 from conformesh.plots.pictures import FAINT, GROUND, INK, STYLE, Where, hues_of_methods
 
 if TYPE_CHECKING:
@@ -259,10 +259,10 @@ def draw_comparison(path: Where, comparison: Comparison) -> Any:
         return kept(figure, path)
 
 
-def _marks(ways: Sequence[Way]) -> dict[Way, dict[str, Any]]:
+def _marks(ways: Sequence[MethodVariant]) -> dict[MethodVariant, dict[str, Any]]:
     """Give each way a shape of its own; the ways of one method share a colour, servers are grey."""
     hues = hues_of_methods()
-    marks: dict[Way, dict[str, Any]] = {}
+    marks: dict[MethodVariant, dict[str, Any]] = {}
     for index, way in enumerate(ways):
         size = 6.5 if way.needs == "server" else 8.0
         marks[way] = {"marker": _WAY_SHAPES[index % len(_WAY_SHAPES)], "color": hues[way.method], "markersize": size}
@@ -297,7 +297,7 @@ def _cost_limits(
 def _draw_costs(
     axes: Any,
     group: NetworkComparison,
-    marks: dict[Way, dict[str, Any]],
+    marks: dict[MethodVariant, dict[str, Any]],
     limits: tuple[tuple[float, float], tuple[float, float]],
 ) -> None:
     (first, last), _ = limits
@@ -329,7 +329,9 @@ def _in_thousands(value: float) -> str:
     return f"{value:g} "
 
 
-def _draw_slack(axes: Any, comparison: Comparison, ways: Sequence[Way], marks: dict[Way, dict[str, Any]]) -> None:
+def _draw_slack(
+    axes: Any, comparison: Comparison, ways: Sequence[MethodVariant], marks: dict[MethodVariant, dict[str, Any]]
+) -> None:
     """Draw the slack of every way, in rows that are the legend as well, with slack and mean size in numbers beside."""
     every = [comparison.runs_of(way) for way in ways]
     reach = max([abs(run.slack) for runs in every for run in runs if np.isfinite(run.slack)], default=1.0)
@@ -359,7 +361,7 @@ def _draw_slack(axes: Any, comparison: Comparison, ways: Sequence[Way], marks: d
         _write_beside(axes, 68, ["mean size", *(_span(of_way, ".2f") for of_way in sizes)])
 
 
-def _way_label(way: Way, runs: Sequence[ComparisonRow]) -> str:
+def _way_label(way: MethodVariant, runs: Sequence[ComparisonRow]) -> str:
     """Return a way's name with what its certificate says, and whether it sends anything at all."""
     kinds = dict.fromkeys(run.guarantee + "*" * (run.guarantee == "counted" and run.assumption != "") for run in runs)
     silent = "" if any(run.bits for run in runs) else ", sends nothing"

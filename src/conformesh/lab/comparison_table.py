@@ -8,7 +8,7 @@ from typing import Any
 
 from conformesh.common.quantities import in_bits, in_count, pluralize
 from conformesh.lab.comparison import Comparison, ComparisonRow, CostUnit, NetworkComparison
-from conformesh.methods import Way
+from conformesh.methods import MethodVariant
 
 COMPARISON_COLUMNS = (
     "method",
@@ -93,7 +93,7 @@ def _no_recommendation(found: Comparison) -> str:
     )
 
 
-def _winner_clause(found: Comparison, way: Way, won: int) -> str:
+def _winner_clause(found: Comparison, way: MethodVariant, won: int) -> str:
     runs = _sound(found, way)
     sound = {run.way for group in found.groups for run in group.runs if run.is_sound}
     why = f"of {len(sound)} here that count their rank and need no server it sends the fewest bits on"
@@ -103,7 +103,7 @@ def _winner_clause(found: Comparison, way: Way, won: int) -> str:
     return f"Use {way.flags}: {why} {_of_all(won, found)} ({cost})"
 
 
-def _sound(found: Comparison, way: Way) -> list[ComparisonRow]:
+def _sound(found: Comparison, way: MethodVariant) -> list[ComparisonRow]:
     return [run for run in found.runs_of(way) if run.is_sound]
 
 

@@ -130,7 +130,7 @@ class MissAccount:
 
     Only examples whose labels have arrived count.
 
-    >>> str(DeviceAccount(0.1, 1000, 103, Gap(20.1, 20.9)))
+    >>> str(MissAccount(0.1, 1000, 103, MissGap(20.1, 20.9)))
     'so far 0.103, guaranteed within 0.021 of 0.1'
 
     Attributes

@@ -28,7 +28,7 @@ from conformesh.online.couplings import CoupledState, NetworkLinks, Rule
 from conformesh.online.integrators import ACI, Decaying
 from conformesh.online.learners import LEARNERS, Learner
 from conformesh.online.result import BoundTrail, OnlineResult
-from conformesh.protocols.faults import Faults, as_faults
+from conformesh.protocols.faults import Faults, make_faults
 from conformesh.table import Table, as_devices, as_network, order_by_id
 
 # Steps between two reports to the observer, and chances to save. Scores of a block are copied step by step into
@@ -123,7 +123,7 @@ def online(
     if there is not None:
         scores = np.where(there, scores, np.nan)
     arrivals = Arrivals.of(scores, late, there)
-    run = _Run(rule, network, as_faults(faults), scores, arrivals, there, np.inf if largest is None else largest)
+    run = _Run(rule, network, make_faults(faults), scores, arrivals, there, np.inf if largest is None else largest)
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint), run.settings())
     return run.run_steps(observer or (lambda done: None), saved, resume)
 

@@ -39,7 +39,7 @@ from conformesh.peer.json_bodies import in_a_line
 from conformesh.peer.links import Make
 from conformesh.peer.memory import Heading
 from conformesh.peer.settings import PeerError, failure_of
-from conformesh.protocols.messages import Gather, Gathered, Packets
+from conformesh.protocols.messages import Gather, GatheredStrings, Packets
 
 
 class AsyncDevice(PeerSpreading):
@@ -219,7 +219,7 @@ class AsyncDevice(PeerSpreading):
             self.log(f"run {self.number}: everybody was heard")
         self._dirty = False  # what this device has just said is in the result
 
-    def _gathered(self, stage: int, message: Gather) -> Gathered:
+    def _gathered(self, stage: int, message: Gather) -> GatheredStrings:
         """Return everybody's strings of a stage, as far as they are there and can be used."""
         devices, strings = self.full.devices, []
         heard: NDArray[np.bool_] = np.zeros(devices, dtype=np.bool_)
@@ -230,7 +230,7 @@ class AsyncDevice(PeerSpreading):
             heard[k] = self._usable(key) and self._passes(key, message)
             disputed[k] |= message.sealed and bool(self._bad >> key & 1)  # signed nonsense is proof enough
             strings.append(self._text(key) if heard[k] else b"")
-        return Gathered(Packets.of(strings), heard, disputed, self.seal is not None)
+        return GatheredStrings(Packets.of(strings), heard, disputed, self.seal is not None)
 
     def _passes(self, key: int, message: Gather) -> bool:
         """Return whether an entry is one that could be said; one that is not counts as never heard."""

@@ -4,11 +4,11 @@
 WANT, and who hears WANT repeats what is missing. What was heard is in the journal before anything that follows from it
 is said, and a protocol is deterministic given the answers: a device that starts again replays its journal.
 
-A frame speaks for its round and, where the protocol knows so (`Quiet`), for a number of silent ones after it, in which
-its sender sends nothing and nobody waits for it. So nobody is ever more than one round ahead of the last round that a
-neighbour has spoken for: who is further ahead has heard what the neighbour no longer knows it said. And a neighbour
-whose last frame came in round s has heard all before s and maybe nothing since: one's own frames from the earliest such
-s on are memory enough, which without quiet rounds are two.
+A frame speaks for its round and, where the protocol knows so (`Silence`), for a number of silent ones after it, in
+which its sender sends nothing and nobody waits for it. So nobody is ever more than one round ahead of the last round
+that a neighbour has spoken for: who is further ahead has heard what the neighbour no longer knows it said. And a
+neighbour whose last frame came in round s has heard all before s and maybe nothing since: one's own frames from the
+earliest such s on are memory enough, which without quiet rounds are two.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from conformesh.peer.frames import DATA, MOST_QUIET, SILENT, WANT, Frame, FrameE
 from conformesh.peer.links import EVERYBODY, Linked
 from conformesh.peer.memory import REPORTED, Heading, SentMessages, pack_round, unpack_round
 from conformesh.protocols.ledger import Ledger
-from conformesh.protocols.message_checks import Rules
-from conformesh.protocols.messages import Each, Max, Message, Min, Tell, may_be_silent, quiet_of
+from conformesh.protocols.message_checks import MessageChecks
+from conformesh.protocols.messages import Each, Max, Message, Min, Tell, may_be_silent, silent_rounds
 
 
 class Rounds(Linked):
@@ -85,7 +85,7 @@ class Rounds(Linked):
         network, row = self._survivors() if self.lost else (self.full, self.row)
         self.phase = "running"
         self._protocol = self.make(network, row, self._context()) if self.private else self.make(network, row)
-        self._rules = Rules(network, np.array([row]))
+        self._rules = MessageChecks(network, np.array([row]))
         self.ledger = Ledger(1)
         self.log(f"run {self.number}: {network.devices} devices")
         self._advance(None)
@@ -107,7 +107,7 @@ class Rounds(Linked):
         self.ledger.enter(message)  # as in every engine: a broadcast counts once, repetitions do not
         self._aloud = self.round > self._spoken_for
         if self._aloud:
-            self._spoken_for = self.round + min(quiet_of(message), MOST_QUIET)
+            self._spoken_for = self.round + min(silent_rounds(message), MOST_QUIET)
         rest = self._spoken_for - self.round
         self._mine[self.round] = Frame(DATA, self.run, self.row, self.round, flags, body, rest)
         self._forget(min(self._spoke.values(), default=self.round))

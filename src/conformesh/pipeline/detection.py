@@ -36,10 +36,17 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
 from conformesh.pipeline.p_values import exact_p_values, up
 from conformesh.pipeline.solver import running, samples_here
-from conformesh.protocols.block import Block, in_rows
+from conformesh.protocols.block import Block, merge_rows
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.rank_counts import CountQuestion, Flagged, RankCounts, spread, step_up, tally
+from conformesh.protocols.rank_counts import (
+    CountQuestion,
+    FlaggedCounts,
+    RankCounts,
+    benjamini_hochberg,
+    count_below,
+    flood_test_scores,
+)
 from conformesh.results.detection import Detection
 from conformesh.table import Table, as_network, known_devices
 
@@ -145,7 +152,7 @@ def detect(
         tests = samples_here(host, WeightedScores.from_flat(tests_here.score, tests_here.sizes))
         samples, sizes, requirement, chance = _used(host, samples, asked, rule, sample_size, seed)
         block = Block(network, host.rows, sizes[:, None], requirement)
-        counts = in_rows(host.blocks, host.share(tests.sizes))[:, 0] if p_values else None
+        counts = merge_rows(host.blocks, host.share(tests.sizes))[:, 0] if p_values else None
         (found, counted, told), cost = host.run(detection(block, samples, tests, level * chance, chosen, counts))
         threshold = float(found.thresholds[0]) if found.flagged[0] else math.inf
         whole = _of_all(host, arrays)
@@ -178,7 +185,7 @@ def _used(
     host: Engine, samples: WeightedScores, asked: Requirement, rule: str, sample_size: int | None, seed: int
 ) -> tuple[WeightedScores, Ints, Requirement, Fraction]:
     """Return the scores that the rule uses of the devices here, how many of all, their promise, and P(no redrawing)."""
-    sizes = in_rows(host.blocks, host.share(samples.sizes))[:, 0]
+    sizes = merge_rows(host.blocks, host.share(samples.sizes))[:, 0]
     if rule == _PLAIN:
         if sample_size is not None:
             raise ValueError("sample_size says how many scores the thinned rule uses; rule='plain' uses all of them")
@@ -192,14 +199,14 @@ def _used(
 
 def detection(
     block: Block, samples: WeightedScores, tests: WeightedScores, level: Fraction, options: EDCP, counts: Ints | None
-) -> Protocol[tuple[Flagged, RankCounts | None, CountQuestion | None]]:
+) -> Protocol[tuple[FlaggedCounts, RankCounts | None, CountQuestion | None]]:
     """Run the step-up rule; with `counts`, how many test scores every device has, also count their p-values."""
-    flagged = yield from step_up(block, samples, tests, level, options)
+    flagged = yield from benjamini_hochberg(block, samples, tests, level, options)
     if counts is None or not counts.sum():
         return flagged, None, None
-    told = yield from spread(block, tests, counts)
+    told = yield from flood_test_scores(block, tests, counts)
     asked, _ = CountQuestion.of(np.zeros(len(told), dtype=np.int64), told)
-    counted = yield from tally(block, samples, asked, options)
+    counted = yield from count_below(block, samples, asked, options)
     return flagged, counted, asked
 
 

@@ -27,8 +27,8 @@ from conformesh.methods import check_keywords, make_options
 from conformesh.pipeline.problems import DeviceRows, agree, columns_of, named_groups, with_groups
 from conformesh.pipeline.shift import weighting_of
 from conformesh.pipeline.solver import rows_here, running, samples_here
-from conformesh.protocols.block import Block, in_rows
-from conformesh.protocols.rank_counts import CountQuestion, RankCounts, tally
+from conformesh.protocols.block import Block, merge_rows
+from conformesh.protocols.rank_counts import CountQuestion, RankCounts, count_below
 from conformesh.results.certificate import Cost
 from conformesh.results.p_values import PValues
 from conformesh.scores import Function, Score, as_score
@@ -148,7 +148,7 @@ def p_values(
             engine=host,
             **options,
         )
-    for text in batch.tally.notes:
+    for text in batch.counts.notes:
         note(text)
     return PValues(
         values=batch.values.reshape(scores.shape),
@@ -162,7 +162,7 @@ def p_values(
         exact=batch.exact,
         network=network.name,
         seconds=time.perf_counter() - started,
-        options=batch.tally.facts,
+        options=batch.counts.facts,
     )
 
 
@@ -180,7 +180,7 @@ class _PBatch:
         The largest of the fractions that each float stands for.
     rule
         The rule that was used, of `ranks.RANK_RULES`, or `auto` where each p-value is the smaller of two.
-    tally, cost, sizes
+    counts, cost, sizes
         The counts, what they cost, and how many scores every device held in each trial.
     """
 
@@ -188,7 +188,7 @@ class _PBatch:
     fractions: NDArray[Any]
     exact: dict[float, Fraction]
     rule: str
-    tally: RankCounts
+    counts: RankCounts
     cost: Cost
     sizes: Ints
 
@@ -215,10 +215,10 @@ def p_values_batch(
     asked, places = CountQuestion.of(np.asarray(trials, dtype=np.int64), _numbers(scores, "test scores"))
     with running(engine, network, observer) as host:
         mine = samples_here(host, samples)
-        sizes = in_rows(host.blocks, host.share(mine.sizes))
-        held = None if items is None else in_rows(host.blocks, host.share(rows_here(host, items)))
+        sizes = merge_rows(host.blocks, host.share(mine.sizes))
+        held = None if items is None else merge_rows(host.blocks, host.share(rows_here(host, items)))
         block = Block(network, host.rows, sizes, requirement, held)
-        counted, cost = host.run(tally(block, mine, asked, chosen))
+        counted, cost = host.run(count_below(block, mine, asked, chosen))
     fractions, runs = exact_p_values(block, asked, counted)
     floats = np.array([up(p) for p in fractions])
     exact: dict[float, Fraction] = {}

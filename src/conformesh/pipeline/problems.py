@@ -32,7 +32,7 @@ from conformesh.guarantee import LOWER, UPPER, Groups, Guarantee, LossBound, Wei
 from conformesh.kernels.ranks import LOCAL_LOSS_UNITS, LOSS_UNITS, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.shift import WeightUnit, check_bound, label_weights
-from conformesh.protocols.block import in_rows
+from conformesh.protocols.block import merge_rows
 from conformesh.scores.centres import WHOLE, Centres, centre_name
 
 if TYPE_CHECKING:  # a device of a mesh without groups needs none of these
@@ -185,7 +185,7 @@ def agree(engine: Engine, rows: DeviceRows, bound: float | None, named: Iterable
 def share_counts(engine: Engine, counts: Ints) -> Ints:
     """Return numbers of all devices of the network by row, from those of the devices here."""
     local = counts[engine.rows] if len(counts) == engine.network.devices else counts
-    return in_rows(engine.blocks, engine.share(local))
+    return merge_rows(engine.blocks, engine.share(local))
 
 
 def configured(guarantee: Guarantee, table: Table, device: str) -> _PartNames:

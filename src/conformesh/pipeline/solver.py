@@ -32,7 +32,7 @@ from conformesh.kernels.ranks import (
     exact_alpha,
 )
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.methods import get_method, make_options, refuse_faults, requirement_of, run_method, suited_options
+from conformesh.methods import get_method, make_options, options_for_score, refuse_faults, requirement_of, run_method
 from conformesh.pipeline.assembly import add_answers, refuse_nan
 from conformesh.pipeline.problems import (
     Columns,
@@ -48,10 +48,10 @@ from conformesh.pipeline.problems import (
     share_counts,
     with_groups,
 )
-from conformesh.protocols.block import Answers, Block, SearchProgress, in_rows
-from conformesh.protocols.faults import Faults, as_faults
+from conformesh.protocols.block import Answers, Block, SearchProgress, merge_rows
+from conformesh.protocols.faults import Faults, make_faults
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.size_agreement import everybodys_counts, on_its_own
+from conformesh.protocols.size_agreement import exchange_counts, run_without_server
 from conformesh.results.certificate import Cost
 from conformesh.results.result import Result
 from conformesh.scores import Score
@@ -283,7 +283,7 @@ def solve(
     from conformesh.common.progress import rounds_on_a_bar
 
     started = time.perf_counter()
-    chosen, faults = _method_options(run, score), as_faults(run.faults)
+    chosen, faults = _method_options(run, score), make_faults(run.faults)
     refuse_faults(run.method, chosen, faults)
     refuse(guarantee, run, network.devices)
     asked, kept = _requirements(guarantee, run.method, network)
@@ -347,17 +347,17 @@ def solve_on_device(
     private = get_method(run.method).private
     here, nobody = np.array([row]), np.zeros((network.devices, counts.shape[1]), dtype=np.int64)
     blank = Block(network, here, nobody, progress=shown or SearchProgress(), secrets=secrets)
-    known = nobody if private else (yield from everybodys_counts(blank, counts))
+    known = nobody if private else (yield from exchange_counts(blank, counts))
     agreed = PublicFacts(names, known)
     if guarantee.groups is not None and guarantee.groups.rule:
         run = replace(run, group_rule=guarantee.groups.rule, group_order=guarantee.groups.names)
     guarantee, columns = _columns(rows, guarantee, agreed, run, asked, kept)
     if columns.sizes is None:
-        columns = replace(columns, sizes=((yield from everybodys_counts(blank, columns.scores[0].sizes)),))
+        columns = replace(columns, sizes=((yield from exchange_counts(blank, columns.scores[0].sizes)),))
     block = _site(blank, columns, run, chosen)
     hidden = _draw_hidden_scores(columns, rows, here, agreed, run.seed)
     method = _protocol(block, columns, columns.scores, run, chosen, hidden, None, sealed=False)  # frames are not signed
-    outcome = yield from on_its_own(block, method)
+    outcome = yield from run_without_server(block, method)
     sizes = block.sizes if outcome.sizes is None else outcome.sizes
     outcome, problems = replace(outcome, sizes=sizes), columns.problems
     if hidden[0] is not None:  # a device draws by itself: the draws of others need no agreement
@@ -372,7 +372,7 @@ def solve_on_device(
 
 def _method_options(run: MethodRun, score: Score | None) -> Any:
     """Return the options of the method."""
-    return make_options(run.method, suited_options(run.method, run.options, score))
+    return make_options(run.method, options_for_score(run.method, run.options, score))
 
 
 def _requirements(guarantee: Guarantee, method: str, network: Network) -> tuple[Requirement, Requirement]:
@@ -495,7 +495,7 @@ def _by_group_rule(
     hidden: Sequence[NDArray[np.float64] | None],
 ) -> Protocol[Answers]:
     """Run a rule of overlapping groups, for one side after the other."""
-    from conformesh.protocols.groups import grouped
+    from conformesh.protocols.groups import group_thresholds
 
     assert columns.grouping is not None
     assert columns.sizes is not None
@@ -508,7 +508,7 @@ def _by_group_rule(
             block, sizes=counts, items=None, asked=None, alphas=tuple(columns.levels[level] for level in own)
         )
         grouping = replace(columns.grouping, hidden=hidden[side])
-        outcomes.append((yield from grouped(here, mine, options, grouping)))
+        outcomes.append((yield from group_thresholds(here, mine, options, grouping)))
         levels.append(own)
     if len(outcomes) == 1:
         return outcomes[0]
@@ -633,7 +633,7 @@ def solve_draws(
     if not levels:
         raise ValueError("calibration needs at least one alpha, got none")
     entry, chosen = get_method(method), make_options(method, options)
-    wrong = as_faults(faults)
+    wrong = make_faults(faults)
     refuse_faults(method, chosen, wrong)
     kept = requirement_of(method, requirement)
     check_shares(kept, network.ids)
@@ -641,8 +641,8 @@ def solve_draws(
 
     with running(engine, network, observer) as host:
         mine = samples_here(host, samples)
-        sizes = in_rows(host.blocks, host.share(mine.sizes))
-        held = None if items is None else in_rows(host.blocks, host.share(rows_here(host, items)))
+        sizes = merge_rows(host.blocks, host.share(mine.sizes))
+        held = None if items is None else merge_rows(host.blocks, host.share(rows_here(host, items)))
         block = Block(network, host.rows, sizes, kept, held, levels)
         begin(host.observer, block, method, wrong)
         runs = 1 if joint else samples.trials * (len(levels) if entry.execution.per_alpha else 1)

@@ -5,7 +5,8 @@ the histograms that all devices began with. In round t device j says row j of :m
 rounds has as many equations as unknowns, and since counts are whole numbers, round-off in the last digits does no harm.
 
 Whether the equations have one answer is a matter of the graph alone, by the observability of linear systems: devices
-that look alike from where one listens (leaves of a star, to another leaf) are known by their sum only (`observable`).
+that look alike from where one listens (leaves of a star, to another leaf) are known by their sum only
+(`observable_devices`).
 
 Assumes     the map and the weights known, as they are to every device; messages of 64 bits, or `unit` of fewer
 Guarantees  what is `certain` is right, if messages are what gossip says: a bound on all errors stays below half a count
@@ -27,7 +28,7 @@ from conformesh.graph.weights import Weights
 _UNIT = 2.0**-53  # relative error of a number on a wire of 64 bits
 _PRIME = 2**31 - 1  # products of two remainders fit into 63 bits
 _CUTS = 10.0 ** -np.arange(6, 16)  # singular values below such a part of the largest are left out
-LARGEST = 400  # devices: beyond, exact elimination takes too long
+MOST_SOLVED_DEVICES = 400  # devices: beyond, exact elimination takes too long
 
 
 class _Overheard(NamedTuple):
@@ -39,7 +40,7 @@ class _Overheard(NamedTuple):
     values: Any
 
 
-class Ear:
+class Eavesdropper:
     """An observer of the simulator that keeps what some devices of a mesh hear: all that their neighbours say.
 
     On a mesh a device says everything to all its neighbours alike, whomever it is meant for.
@@ -60,7 +61,7 @@ class Ear:
     """
 
     def __init__(self, network: Network, rows: Sequence[int]) -> None:
-        self.near = within_earshot(network, rows)
+        self.near = with_neighbours(network, rows)
         self.heard: list[_Overheard] = []
 
     def __call__(self, round_: int, message: Any, answer: Any) -> None:
@@ -78,7 +79,7 @@ class Ear:
             self.heard.append(_Overheard(round_, kind, everybody[which], said))
 
 
-def within_earshot(network: Network, rows: Sequence[int]) -> Ints:
+def with_neighbours(network: Network, rows: Sequence[int]) -> Ints:
     """Return these devices and their neighbours, ascending: whose words the devices know."""
     near = [network.neighbours(row).astype(np.int64) for row in rows]
     return np.unique(np.concatenate([np.asarray(rows, dtype=np.int64), *near]))
@@ -106,7 +107,7 @@ class _Recovered:
         return int(self.certain.sum())
 
 
-def recover(coefficients: Floats, values: Floats, noise: ArrayLike, sizes: Ints) -> _Recovered:
+def recover_counts(coefficients: Floats, values: Floats, noise: ArrayLike, sizes: Ints) -> _Recovered:
     """Solve for the counts at ascending thresholds of all devices, from linear combinations of them.
 
     Parameters
@@ -139,10 +140,10 @@ def recover(coefficients: Floats, values: Floats, noise: ArrayLike, sizes: Ints)
     return _Recovered(whole.astype(np.int64), near & ascending & (errors < 0.5), errors)
 
 
-def recover_from_gossip(
+def recover_histograms(
     network: Network,
     weights: Weights,
-    ear: Ear,
+    ear: Eavesdropper,
     sizes: ArrayLike,
     *,
     eta: float = 1.0,
@@ -168,13 +169,13 @@ def recover_from_gossip(
     said = [one.values.reshape(len(one.values), -1) for one in ear.heard if one.kind == "sum"]
     said = [one for one in said if one.shape == said[-1].shape][:rounds]
     if not said:
-        raise ValueError("no sum was heard: recover_from_gossip needs a run of h-dcp with consensus 'gossip'")
+        raise ValueError("no sum was heard: recover_histograms needs a run of h-dcp with consensus 'gossip'")
     values = np.concatenate(said) * (held.sum() / network.devices)  # of counts again: y is K / n times these
     rows = np.concatenate([*_gossip_rows(network, weights, ear.near, len(said), eta)])
     largest = np.abs(values).max()
     each = unit * largest * (network.largest_degree + 8)  # of one round: sums over neighbours, a product, a difference
     noise = each * np.repeat(np.arange(1, len(said) + 1), len(ear.near)) * 2  # as much again for the coefficients
-    return recover(rows, values, noise, held)
+    return recover_counts(rows, values, noise, held)
 
 
 def _gossip_rows(network: Network, weights: Weights, near: Ints, rounds: int, eta: float = 1.0) -> Iterator[Floats]:
@@ -186,7 +187,7 @@ def _gossip_rows(network: Network, weights: Weights, near: Ints, rounds: int, et
         power = power @ matrix
 
 
-def tree_rows(parent: Ints, near: Ints) -> Floats:
+def tree_coefficients(parent: Ints, near: Ints) -> Floats:
     """Return of whom the sums are that these devices say on the way up a tree: everybody below each, and itself."""
     below = np.zeros((len(parent), len(parent)))
     for row in range(len(parent)):
@@ -197,7 +198,7 @@ def tree_rows(parent: Ints, near: Ints) -> Floats:
     return below[near]
 
 
-def observable(
+def observable_devices(
     network: Network, rows: Sequence[int], rounds: int | None = None, weights: Weights | None = None
 ) -> tuple[Ints, int]:
     """Return whose first values follow from what these devices hear of gossip, and after how many rounds.
@@ -206,10 +207,12 @@ def observable(
     (accelerated, or in rounds that end), since all of them say polynomials of it. Without `weights` all edges weigh
     alike. Devices that are not returned are known by sums only.
     """
-    if network.devices > LARGEST:
-        raise ValueError(f"what can be observed is worked out up to {LARGEST} devices, got {network.devices:,}")
+    if network.devices > MOST_SOLVED_DEVICES:
+        raise ValueError(
+            f"what can be observed is worked out up to {MOST_SOLVED_DEVICES} devices, got {network.devices:,}"
+        )
     step, basis = _mixing(network, weights), _Basis(network.devices)
-    news = [np.eye(1, network.devices, row, dtype=np.int64)[0] for row in within_earshot(network, rows).tolist()]
+    news = [np.eye(1, network.devices, row, dtype=np.int64)[0] for row in with_neighbours(network, rows).tolist()]
     used = 0
     while news and (rounds is None or used < rounds):
         added = [vector for vector in map(basis.add, news) if vector is not None]

@@ -1,4 +1,4 @@
-"""WAYS: four ways to average a histogram, each with the error bounds that hold for it.
+"""AVERAGING_SCHEMES: four ways to average a histogram, each with the error bounds that hold for it.
 
 gossip       the paper's consensus, any W, any eta, any width on the wire
 chebyshev    the same messages, accelerated: about the square root of the rounds
@@ -19,25 +19,25 @@ from conformesh.graph.network import Network
 from conformesh.graph.weights import Weights
 from conformesh.protocols.block import Block
 from conformesh.protocols.bounds.histogram import (
-    UNIT,
-    Mixing,
+    UNIT_ROUNDOFF,
+    MixingRates,
     arithmetic_epsilon,
     chebyshev_epsilon,
     cumulative_epsilon,
     paper_epsilon,
-    radius,
     row_epsilon,
+    start_radius,
 )
 from conformesh.protocols.consensus import gossip, rate_at, rounds_to_shrink
 from conformesh.protocols.messages import Protocol, Sum
-from conformesh.protocols.projection_gossip import check_memory, default_rounds
-from conformesh.protocols.wire_format import Wire
+from conformesh.protocols.projection_gossip import check_memory, default_gossip_rounds
+from conformesh.protocols.wire_format import WireFormat
 
 LARGEST_DENSE = 1500  # devices up to which all eigenvalues are computed: K x K matrices, a few seconds
 _DISTINCT = 1e-9  # eigenvalues nearer than this, relative to the largest, are one
 
 
-class Gossip:
+class GossipScheme:
     """Linear consensus with W_eta, as the paper prints it. `options` are those of H-DCP.
 
     `as_printed` says whether the paper's bound, eta and the bound for rounded messages hold for it, and `tracked`
@@ -52,7 +52,7 @@ class Gossip:
         if options.bound == "row" and block.devices > LARGEST_DENSE:
             raise ValueError(f"bound='row' needs a K x K matrix, up to {LARGEST_DENSE:,} devices; use 'cumulative'")
 
-    def run(self, y: Floats, rounds: int, wire: Wire) -> Protocol[Floats]:
+    def run(self, y: Floats, rounds: int, wire: WireFormat) -> Protocol[Floats]:
         """Average for some rounds."""
         return (yield from gossip(y, self.block, self.weights, rounds, self.options.eta, wire))
 
@@ -60,7 +60,7 @@ class Gossip:
         """Return the bound before the first round; for equal sizes it grows as the square root of their number."""
         if self.options.bound == "paper":
             return paper_epsilon(sizes, self.options.bins, self.weights.gap, self.options.eta, 0)
-        return radius(sizes)
+        return start_radius(sizes)
 
     def rounds_for(self, start: float, target: float) -> int:
         """Return the fewest rounds that bring the bound from `start` to `target`; the row bound is never larger."""
@@ -69,7 +69,7 @@ class Gossip:
             return rounds_to_shrink(1 - eta * self.weights.gap, target / start)
         return rounds_to_shrink(rate_at(self.weights, eta), target / start)
 
-    def epsilon(self, sizes: Ints, rounds: int, wire: Wire) -> tuple[float, float]:
+    def epsilon(self, sizes: Ints, rounds: int, wire: WireFormat) -> tuple[float, float]:
         """Return the consensus error bound and what finite precision adds to it."""
         eta = self.options.eta
         if self.options.bound == "paper":
@@ -80,9 +80,9 @@ class Gossip:
             consensus = cumulative_epsilon(sizes, rate_at(self.weights, eta), rounds)
         return consensus, self._precision(sizes, rounds, wire)
 
-    def _precision(self, sizes: Ints, rounds: int, wire: Wire) -> float:
+    def _precision(self, sizes: Ints, rounds: int, wire: WireFormat) -> float:
         eta = self.options.eta
-        mixing = Mixing(
+        mixing = MixingRates(
             second=1 - eta * (1 - self.weights.second),
             smallest=1 - eta * (1 - self.weights.smallest),
             degree=self.block.network.largest_degree,
@@ -101,7 +101,7 @@ class Gossip:
         return np.asarray(rest - polynomial(np.zeros(1))[0] * np.outer(constant, constant))
 
 
-class _Chebyshev(Gossip):
+class _Chebyshev(GossipScheme):
     """Chebyshev-accelerated gossip; the same number of messages a round."""
 
     as_printed = False
@@ -111,7 +111,7 @@ class _Chebyshev(Gossip):
         if not isinstance(weights.edge, float):
             raise ValueError("consensus='chebyshev' goes with one weight for all edges: best-constant or max-degree")
 
-    def run(self, y: Floats, rounds: int, wire: Wire) -> Protocol[Floats]:
+    def run(self, y: Floats, rounds: int, wire: WireFormat) -> Protocol[Floats]:
         """Average for some rounds."""
         return (yield from chebyshev(y, self.block, float(self.weights.edge), self.weights.rate, rounds))
 
@@ -119,7 +119,7 @@ class _Chebyshev(Gossip):
         """Return the fewest rounds that bring the bound from `start` to `target`."""
         return chebyshev_rounds(self.weights.rate, target / start)
 
-    def epsilon(self, sizes: Ints, rounds: int, wire: Wire) -> tuple[float, float]:
+    def epsilon(self, sizes: Ints, rounds: int, wire: WireFormat) -> tuple[float, float]:
         """Return the bound; round-off enters every later round through a polynomial that grows at most linearly."""
         rate = self.weights.rate
         consensus = chebyshev_epsilon(sizes, rate, rounds)
@@ -128,7 +128,7 @@ class _Chebyshev(Gossip):
         return consensus, 2 * (rounds + 2) * self._precision(sizes, rounds, wire)
 
 
-class _FiniteTime(Gossip):
+class _FiniteTime(GossipScheme):
     """Averaging that ends: one round per distinct non-zero eigenvalue of the Laplacian."""
 
     as_printed = False
@@ -142,7 +142,7 @@ class _FiniteTime(Gossip):
                 f"{options.rounds}; leave rounds out"
             )
 
-    def run(self, y: Floats, rounds: int, wire: Wire) -> Protocol[Floats]:
+    def run(self, y: Floats, rounds: int, wire: WireFormat) -> Protocol[Floats]:
         """Take the eigenvalues out, one a round."""
         return (yield from finite_time(y, self.block, self.roots))
 
@@ -150,13 +150,15 @@ class _FiniteTime(Gossip):
         """Return the number of distinct non-zero eigenvalues."""
         return len(self.roots)
 
-    def epsilon(self, sizes: Ints, rounds: int, wire: Wire) -> tuple[float, float]:
+    def epsilon(self, sizes: Ints, rounds: int, wire: WireFormat) -> tuple[float, float]:
         """Return what round-off and inexact eigenvalues may leave; consensus itself leaves nothing."""
         c = sizes * (len(sizes) / float(sizes.sum()))
-        return self.relative * float(np.linalg.norm(c)) + 8 * UNIT, 4 * UNIT * float(np.linalg.norm(c))
+        return self.relative * float(np.linalg.norm(c)) + 8 * UNIT_ROUNDOFF, 4 * UNIT_ROUNDOFF * float(
+            np.linalg.norm(c)
+        )
 
 
-class _Projection(Gossip):
+class _Projection(GossipScheme):
     """Projection gossip (`projection_gossip`): what it needs to know of the network is how long to go on."""
 
     as_printed = False
@@ -168,7 +170,7 @@ class _Projection(Gossip):
 
     def rounds_for(self, start: float, target: float) -> int:
         """Return rounds after which counts are usually exact."""
-        return default_rounds(self.block)
+        return default_gossip_rounds(self.block)
 
 
 def _chebyshev_share(modes: Floats, rate: float, rounds: int) -> Floats:
@@ -238,7 +240,7 @@ def finite_time_plan(network: Network) -> tuple[Floats, float]:
     new = np.concatenate([[True], np.diff(eigenvalues) > _DISTINCT * eigenvalues[-1]])
     groups = np.split(eigenvalues, np.flatnonzero(new)[1:])
     distinct = np.array([group.mean() for group in groups])
-    roots = leja(distinct)
+    roots = leja_order(distinct)
     factors = np.abs(1 - eigenvalues[None, :] / roots[:, None])  # (rounds, eigenvalues)
     known = 1e-14 * eigenvalues[-1] / eigenvalues  # relative error of an eigenvalue, generously
     factors = np.maximum(factors, known[None, :])
@@ -247,12 +249,18 @@ def finite_time_plan(network: Network) -> tuple[Floats, float]:
     after = np.concatenate([np.cumprod(factors[::-1], axis=0)[::-1], ones]).max(axis=1)
     left = np.prod(factors, axis=0).max()
     growth = 1 + 2 * network.degree.max() / roots
-    noise = (int(network.degree.max()) + 6) * UNIT * growth * np.maximum(before[:-1], 1.0) * np.maximum(after[1:], 1.0)
+    noise = (
+        (int(network.degree.max()) + 6)
+        * UNIT_ROUNDOFF
+        * growth
+        * np.maximum(before[:-1], 1.0)
+        * np.maximum(after[1:], 1.0)
+    )
     roots.flags.writeable = False  # shared by whoever asks
     return roots, float(left + noise.sum())
 
 
-def leja(points: Floats) -> Floats:
+def leja_order(points: Floats) -> Floats:
     """Order points so that each next one is farthest from those before, in the product of distances."""
     left = np.ones(len(points), dtype=bool)
     order = [int(np.argmax(points))]
@@ -267,8 +275,8 @@ def leja(points: Floats) -> Floats:
     return points[order]
 
 
-WAYS: dict[str, type[Gossip]] = {
-    "gossip": Gossip,
+AVERAGING_SCHEMES: dict[str, type[GossipScheme]] = {
+    "gossip": GossipScheme,
     "chebyshev": _Chebyshev,
     "finite-time": _FiniteTime,
     "projection": _Projection,

@@ -46,31 +46,35 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import (
     AGGREGATORS,
     PREFERENCES,
-    Total,
+    NetworkSum,
     aggregate_choices,
-    by_price,
+    aggregator_prices,
     get_aggregator,
-    prices_on,
-    ranked,
+    rank_aggregators,
+    sort_by_price,
 )
 from conformesh.protocols.block import Answers, Block
-from conformesh.protocols.consensus import largest
-from conformesh.protocols.messages import Gathering, Protocol
+from conformesh.protocols.consensus import agreed_maximum
+from conformesh.protocols.messages import GatheringProtocol, Protocol
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.quantiser import agree_on_ends
-from conformesh.protocols.top_k import by_flooding, can_flood
-from conformesh.protocols.waves import Found, Pace, by_waves, searched
+from conformesh.protocols.top_k import can_flood, search_by_flooding
+from conformesh.protocols.waves import FoundScore, Pace, needs_search, search_by_waves
 from conformesh.results.certificate import Certificate, too_few
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # from which the default is chosen
-_TYPICAL = math.log(1000)  # of the number of scores in the choice: it changes the choice little
+_LOG_TYPICAL_SIZE = math.log(1000)  # of the number of scores in the choice: it changes the choice little
 SCHEDULES = (AUTO, "top-k", "window", "count")
 # By what is preferred: how many scores a device may list in a pass on average, and how wide windows are. Measured on
 # drawn scores and PathMNIST; no data decides on the result.
 PACES = {"rounds": (math.inf, 1.2), "numbers": (12.0, 0.38), "bits": (12.0, 0.38), "balanced": (12.0, 0.42)}
-NARROW = 6.0  # scores that a device may list by the schedule `count`
-POINTS, _GROWTH, _FEW = 7, 1, 64  # of a sketch; and beyond so many devices more of them, the larger a subtree is
-_DEEPER = 2.0  # more scores that a device may list when all is balanced, for each doubling beyond that
+COUNT_LISTED = 6.0  # scores that a device may list by the schedule `count`
+SKETCH_POINTS, _GROWTH, _FEW_DEVICES = (
+    7,
+    1,
+    64,
+)  # of a sketch; and beyond so many devices more of them, the larger a subtree is
+_MORE_PER_DOUBLING = 2.0  # more scores that a device may list when all is balanced, for each doubling beyond that
 STAGES_BY_VALUE = 16  # stages by value; then by key
 _KEY_BITS = 64  # no bracket holds more floats than 2 to this
 _MOST_STAGES = STAGES_BY_VALUE + 2 * _KEY_BITS  # half the floats are left after each of the later ones
@@ -96,7 +100,7 @@ class EDCP:
             raise ValueError(f"width must be at least 1, got {self.width}")
         if self.warm is not None and not self.warm[0] <= self.warm[1]:
             raise ValueError(f"warm must be LOW <= HIGH, got {self.warm[0]} {self.warm[1]}")
-        ways = ways_for(self.schedule)
+        ways = aggregators_for(self.schedule)
         if self.aggregate != AUTO and self.aggregate not in ways:
             raise ValueError(
                 f"schedule {self.schedule!r} goes over {' or '.join(ways)}, and not over {self.aggregate!r}; leave one "
@@ -104,7 +108,7 @@ class EDCP:
             )
 
 
-def ways_for(schedule: str) -> tuple[str, ...]:
+def aggregators_for(schedule: str) -> tuple[str, ...]:
     """Return over what a schedule can go, of the aggregators that there are."""
     return tuple(name for name, way in AGGREGATORS.items() if schedule in (AUTO, *way.schedules))
 
@@ -118,12 +122,12 @@ class _Chosen:
     pace: Pace
 
 
-def chosen(block: Block, options: EDCP, ranks: Ints | None, n: Ints | None) -> _Chosen:
+def choose_schedule(block: Block, options: EDCP, ranks: Ints | None, n: Ints | None) -> _Chosen:
     """Return the schedule that was asked for, or the best one for `prefer` on this network."""
-    growth = _GROWTH if block.devices > _FEW else 0
+    growth = _GROWTH if block.devices > _FEW_DEVICES else 0
     fetched, slack = PACES[options.prefer]
     if options.prefer == "balanced":  # in a large tree a pass more is long, and a sketch as well
-        fetched += _DEEPER * math.log2(max(block.devices / _FEW, 1.0))
+        fetched += _MORE_PER_DOUBLING * math.log2(max(block.devices / _FEW_DEVICES, 1.0))
     schedule: str = options.schedule
     over = options.aggregate
     if schedule == AUTO and over == AUTO:
@@ -136,62 +140,64 @@ def chosen(block: Block, options: EDCP, ranks: Ints | None, n: Ints | None) -> _
             over = "flood"
     if options.schedule == AUTO and schedule == "top-k" and over == "tree" and options.aggregate == AUTO:
         schedule = "window"  # too many scores to pass on
-    fetched = {"window": math.inf, "count": NARROW}.get(schedule, fetched)
-    return _Chosen(schedule, over, Pace(options.width or POINTS, growth, fetched, slack))
+    fetched = {"window": math.inf, "count": COUNT_LISTED}.get(schedule, fetched)
+    return _Chosen(schedule, over, Pace(options.width or SKETCH_POINTS, growth, fetched, slack))
 
 
-def e_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: EDCP) -> Gathering[Answers]:
+def e_dcp(
+    block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: EDCP
+) -> GatheringProtocol[Answers]:
     """Find the exact threshold of every trial and alpha together, in rounds or by entries."""
     if not options.entries:
-        return (yield from in_rounds(block, samples, options))
-    from conformesh.protocols.e_dcp_entries import by_entries  # which a device in rounds needs no memory for
+        return (yield from e_dcp_in_rounds(block, samples, options))
+    from conformesh.protocols.e_dcp_entries import search_by_entries  # which a device in rounds needs no memory for
 
-    outcome = yield from by_entries(block, samples, alphas, options.width)
+    outcome = yield from search_by_entries(block, samples, alphas, options.width)
     return replace(outcome, facts={"schedule": "entries", "over": "flood"})
 
 
-def in_rounds(block: Block, samples: WeightedScores, options: EDCP) -> Protocol[Answers]:
+def e_dcp_in_rounds(block: Block, samples: WeightedScores, options: EDCP) -> Protocol[Answers]:
     """Find the exact thresholds by the schedule that was asked for, or the best one."""
     n, ranks = (block.masses.sum(axis=0), block.ranks()) if block.knows_totals else (None, None)
     examples: Ints | None = None
-    plan = chosen(block, options, ranks, n)
+    plan = choose_schedule(block, options, ranks, n)
     if plan.schedule == "count" and plan.over != "tree":
-        return (yield from _by_stages(block, samples, options))
+        return (yield from _search_by_sums(block, samples, options))
     if n is None and (block.rounds_weights or plan.over == "flood" or plan.schedule == "top-k"):
         total = yield from get_aggregator(plan.over).prepare(block)
-        totals = yield from weigh_all(block, samples, total)
+        totals = yield from sum_weights(block, samples, total)
         n, ranks, examples = totals.weights, block.ranks(*totals), totals.examples
-        plan = chosen(block, options, ranks, n)  # now that it is known how many scores a flood would pass on
+        plan = choose_schedule(block, options, ranks, n)  # now that it is known how many scores a flood would pass on
     facts = {"over": plan.over}
     if plan.over == "flood" and n is not None and ranks is not None:
-        found = yield from by_flooding(block, samples, ranks, n)
-        answers = {problem: Found(key, rank) for problem, (key, rank) in found.items()}
+        found = yield from search_by_flooding(block, samples, ranks, n)
+        answers = {problem: FoundScore(key, rank) for problem, (key, rank) in found.items()}
         facts |= {"schedule": "top-k"}
     else:
         one_side = plan.schedule == "top-k"
-        ranks, n, asked = yield from by_waves(block, samples, plan.pace, n, ranks, one_side, options.warm)
-        answers = {problem: asked.found[problem] for problem in np.flatnonzero(searched(ranks, n)).tolist()}
+        ranks, n, asked = yield from search_by_waves(block, samples, plan.pace, n, ranks, one_side, options.warm)
+        answers = {problem: asked.found[problem] for problem in np.flatnonzero(needs_search(ranks, n)).tolist()}
         named = "top-k" if one_side else "count" if asked.sketches else "window"
         facts |= {"schedule": named, "passes": str(asked.passes), "points": str(plan.pace.points)}
-    brackets = _brackets(block, ranks, n)
+    brackets = _new_brackets(block, ranks, n)
     for problem, one in answers.items():
         which = np.array([problem])
         brackets.low[which], brackets.high[which] = one.bracket
         brackets.close(which, np.array([one.answer]), np.array([one.counted]))
-    return replace(counted_outcome(block, ranks, n, brackets, examples), facts=facts)
+    return replace(counted_answers(block, ranks, n, brackets, examples), facts=facts)
 
 
-def _by_stages(block: Block, samples: WeightedScores, options: EDCP) -> Protocol[Answers]:
+def _search_by_sums(block: Block, samples: WeightedScores, options: EDCP) -> Protocol[Answers]:
     """Count at a few thresholds a stage, through an aggregator."""
-    width = options.width or best_width(block, options.aggregate, options.prefer)
+    width = options.width or best_stage_width(block, options.aggregate, options.prefer)
 
-    def attempt(total: Total) -> Protocol[Answers]:
-        totals = yield from weigh_all(block, samples, total)
+    def attempt(total: NetworkSum) -> Protocol[Answers]:
+        totals = yield from sum_weights(block, samples, total)
         n, ranks = totals.weights, block.ranks(*totals)
-        first = None if options.warm is None else _ladder(*options.warm, ranks.size)
-        brackets = yield from search(block, samples, ranks, n, total, width, first)
+        first = None if options.warm is None else _warm_thresholds(*options.warm, ranks.size)
+        brackets = yield from search_by_counts(block, samples, ranks, n, total, width, first)
         facts = {"schedule": "count", "over": "sums", "stage_width": str(width)}
-        return replace(counted_outcome(block, ranks, n, brackets, totals.examples), facts=facts)
+        return replace(counted_answers(block, ranks, n, brackets, totals.examples), facts=facts)
 
     return (yield from with_exact_sums(block, options.aggregate, options.prefer, width, attempt))
 
@@ -204,7 +210,7 @@ class _Totals(NamedTuple):
     examples: Ints | None = None
 
 
-def weigh_all(block: Block, samples: WeightedScores, total: Total) -> Protocol[_Totals]:
+def sum_weights(block: Block, samples: WeightedScores, total: NetworkSum) -> Protocol[_Totals]:
     """Add up what all scores of each column weigh, and whatever else the required ranks need to know."""
     mine = samples.masses
     if block.knows_totals:  # everybody knows the sizes
@@ -219,7 +225,7 @@ def weigh_all(block: Block, samples: WeightedScores, total: Total) -> Protocol[_
     return _Totals(*(yield from total(np.stack([mine, lost, mass], axis=1)))[0])
 
 
-def best_width(block: Block, aggregate: str, prefer: str) -> int:
+def best_stage_width(block: Block, aggregate: str, prefer: str) -> int:
     """Return how many thresholds a stage should try, from what a sum costs on this network.
 
     A stage of M thresholds cuts the bracket to about 1/(M + 1), or 1/3 with one, which interpolates; so about
@@ -227,11 +233,11 @@ def best_width(block: Block, aggregate: str, prefer: str) -> int:
     minimises the predicted rounds, numbers, or their product.
     """
     rounds_count, numbers_count = PREFERENCES[prefer]
-    prices = prices_on(block) if aggregate == AUTO else {aggregate: get_aggregator(aggregate).price(block)}
+    prices = aggregator_prices(block) if aggregate == AUTO else {aggregate: get_aggregator(aggregate).price(block)}
 
     def predicted(width: int) -> float:
-        price = by_price(prices, prefer, width)[0][1]
-        stages = _TYPICAL / math.log(width + 1 if width > 1 else 3)
+        price = sort_by_price(prices, prefer, width)[0][1]
+        stages = _LOG_TYPICAL_SIZE / math.log(width + 1 if width > 1 else 3)
         rounds = price.setup + (1 + stages) * price.rounds + 2 * block.network.diameter
         numbers = price.per_number * (1 + stages * width) + 3 * block.network.diameter
         return float((rounds + 1) ** rounds_count * (numbers + 1) ** numbers_count)
@@ -239,10 +245,10 @@ def best_width(block: Block, aggregate: str, prefer: str) -> int:
     return min(WIDTHS, key=predicted)
 
 
-def way_to_add(block: Block, aggregate: str, prefer: str, width: int) -> str:
+def choose_aggregator(block: Block, aggregate: str, prefer: str, width: int) -> str:
     """Return the aggregator to use: the one asked for, or the best one for `prefer` on this network."""
     if aggregate == AUTO:
-        return ranked(block, prefer, width)[0][0]
+        return rank_aggregators(block, prefer, width)[0][0]
     get_aggregator(aggregate).price(block)  # refuses, saying why, where it cannot be used on this network
     return aggregate
 
@@ -256,26 +262,26 @@ class _HasFacts(TypingProtocol):
     def facts(self) -> dict[str, str]: ...
 
 
-F = TypeVar("F", bound=_HasFacts)
+AnswersWithFacts = TypeVar("AnswersWithFacts", bound=_HasFacts)
 
 
 def with_exact_sums(
-    block: Block, aggregate: str, prefer: str, width: int, attempt: Callable[[Total], Protocol[F]]
-) -> Protocol[F]:
+    block: Block, aggregate: str, prefer: str, width: int, attempt: Callable[[NetworkSum], Protocol[AnswersWithFacts]]
+) -> Protocol[AnswersWithFacts]:
     """Run `attempt` on the chosen way to add up, and note in its facts which one that was."""
-    name = way_to_add(block, aggregate, prefer, width)
+    name = choose_aggregator(block, aggregate, prefer, width)
     total = yield from get_aggregator(name).prepare(block)
     outcome = yield from attempt(total)
     why = "as asked for" if aggregate != AUTO else f"best for {prefer} of the exact ways on this network"
     return replace(outcome, facts={**outcome.facts, "sums_by": name, "sums_why": why})
 
 
-def search(
+def search_by_counts(
     block: Block,
     samples: WeightedScores,
     ranks: Ints,
     n: Ints,
-    total: Total,
+    total: NetworkSum,
     width: int,
     first: Floats | None = None,
     settle: bool = False,
@@ -287,11 +293,11 @@ def search(
     the answer where its rank is high enough, though a smaller one might be too.
     """
     most = int(n.max(initial=0))
-    brackets = _brackets(block, ranks, n)
+    brackets = _new_brackets(block, ranks, n)
     if first is not None and brackets.open.any():
         which = np.flatnonzero(brackets.open)
         pivots = np.sort(to_keys(first[which]), axis=1)
-        counts = yield from _counted(samples, brackets, which, pivots, total, most)
+        counts = yield from _count_at(samples, brackets, which, pivots, total, most)
         brackets.shrink(which, pivots, counts.T)
         block.progress.bracket = brackets.first
         if settle:
@@ -304,13 +310,13 @@ def search(
         if brackets.stage.max() > _MOST_STAGES:
             raise _contradiction(f"no threshold is left after {_MOST_STAGES} stages")
         if brackets.stuck().any():
-            yield from _snap(block, samples, brackets, np.flatnonzero(brackets.stuck()))
+            yield from _shrink_to_scores(block, samples, brackets, np.flatnonzero(brackets.stuck()))
         elif (ready := brackets.ready()).any():
-            yield from _finish(block, samples, brackets, np.flatnonzero(ready), total, most)
+            yield from _name_answer(block, samples, brackets, np.flatnonzero(ready), total, most)
         else:
             which = np.flatnonzero(brackets.open)
             pivots = brackets.pivots(which, width)
-            counts = yield from _counted(samples, brackets, which, pivots, total, most)
+            counts = yield from _count_at(samples, brackets, which, pivots, total, most)
             brackets.shrink(which, pivots, counts.T)
         block.progress.bracket = brackets.first
     return brackets
@@ -323,14 +329,14 @@ def _contradiction(what: str) -> ValueError:
     )
 
 
-def _brackets(block: Block, ranks: Ints, n: Ints) -> Brackets:
+def _new_brackets(block: Block, ranks: Ints, n: Ints) -> Brackets:
     """Return the state of a search for all ranks, at its beginning."""
     levels = ranks.shape[1]
     grains = np.repeat([demand.grain(block.requirement) for demand in block.demands], levels)
     return Brackets(ranks.ravel(), np.repeat(n, levels), np.repeat(np.arange(len(n)), levels), grains)
 
 
-def counted_outcome(block: Block, ranks: Ints, n: Ints, brackets: Brackets, examples: Ints | None = None) -> Answers:
+def counted_answers(block: Block, ranks: Ints, n: Ints, brackets: Brackets, examples: Ints | None = None) -> Answers:
     """Say what was found, the same on every device; `examples` weigh so much where scores are drops of losses."""
     unit = block.requirement.loss_unit
     found = np.where(ranks > n[:, None], np.inf, from_keys(brackets.high).reshape(ranks.shape))
@@ -351,7 +357,7 @@ def counted_outcome(block: Block, ranks: Ints, n: Ints, brackets: Brackets, exam
     return Answers(thresholds, certificates, brackets=brackets.last.reshape(2, *ranks.shape))
 
 
-def _ladder(low: float, high: float, problems: int) -> Floats:
+def _warm_thresholds(low: float, high: float, problems: int) -> Floats:
     """Return thresholds around an old bracket, near and far: a few scores more or less seldom move the new one out."""
     if not (np.isfinite(low) and np.isfinite(high)):
         return np.full((problems, 1), high)
@@ -359,33 +365,33 @@ def _ladder(low: float, high: float, problems: int) -> Floats:
     return np.tile(np.array([low - 6 * step, low, high, high + 6 * step]), (problems, 1))
 
 
-def _counted(
-    samples: WeightedScores, brackets: Brackets, which: Ints, pivots: Ints, total: Total, most: int
+def _count_at(
+    samples: WeightedScores, brackets: Brackets, which: Ints, pivots: Ints, total: NetworkSum, most: int
 ) -> Protocol[Ints]:
     """Count all scores at or below every pivot, (width, problems): everybody its own, then the sum."""
     counts: Ints = yield from total(samples.counts_of(brackets.trial[which], from_keys(pivots)), most)
     return np.asarray(counts[0], dtype=np.int64)
 
 
-def _finish(
-    block: Block, samples: WeightedScores, brackets: Brackets, which: Ints, total: Total, most: int
+def _name_answer(
+    block: Block, samples: WeightedScores, brackets: Brackets, which: Ints, total: NetworkSum, most: int
 ) -> Protocol[None]:
     """Name the score: the largest <= hi where count(hi) = r, else the smallest > lo, whose rank is then counted."""
     above = brackets.from_below()[which]
     low, high = samples.inside(brackets.trial[which], from_keys(brackets.low[which]), from_keys(brackets.high[which]))
-    found = (yield from largest(np.where(above, -low, high), block))[0]
+    found = (yield from agreed_maximum(np.where(above, -low, high), block))[0]
     answer = to_keys(np.where(above, -found, found))
     brackets.close(which[~above], answer[~above], brackets.at_high[which[~above]])
     if above.any():
         rest = which[above]
-        counts = yield from _counted(samples, brackets, rest, answer[above][:, None], total, most)
+        counts = yield from _count_at(samples, brackets, rest, answer[above][:, None], total, most)
         brackets.close(rest, answer[above], counts[0])
 
 
-def _snap(block: Block, samples: WeightedScores, brackets: Brackets, which: Ints) -> Protocol[None]:
+def _shrink_to_scores(block: Block, samples: WeightedScores, brackets: Brackets, which: Ints) -> Protocol[None]:
     """Draw a bracket in to the scores that it holds; if these are all equal, that is the answer."""
     low, high = samples.inside(brackets.trial[which], from_keys(brackets.low[which]), from_keys(brackets.high[which]))
-    ends = (yield from largest(np.stack([-low, high], axis=1), block))[0]
+    ends = (yield from agreed_maximum(np.stack([-low, high], axis=1), block))[0]
     smallest, greatest = to_keys(-ends[0]), to_keys(ends[1])
     if (smallest > greatest).any():
         raise _contradiction("no score lies where some were counted")

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from conformesh.protocols.block import Answers, Block
-from conformesh.protocols.flood import everybody
-from conformesh.protocols.messages import Gather, Gathered, Gathering, Packets, Protocol
+from conformesh.protocols.flood import flood_strings
+from conformesh.protocols.messages import Gather, GatheredStrings, GatheringProtocol, Packets, Protocol
 
 
 class Claims(NamedTuple):
@@ -26,20 +26,22 @@ class Claims(NamedTuple):
 
 
 # From what the devices here would say to what they do; only a simulator, which hosts all of them, has one.
-Attack = Callable[[Gather, Block], Claims]
+ClaimedStrings = Callable[[Gather, Block], Claims]
 
 
-def flooded(
-    protocol: Gathering[Answers], block: Block, attack: Attack | None = None, sealed: bool = True
+def gather_by_flooding(
+    protocol: GatheringProtocol[Answers], block: Block, attack: ClaimedStrings | None = None, sealed: bool = True
 ) -> Protocol[Answers]:
     """Drive a protocol, and answer by flooding what it asks of everybody; all else goes to the engine.
 
     `sealed` says whether nobody can change what others say: so it is where one process hosts all of them.
     """
-    return (yield from answering(protocol, lambda message: _answer(message, block, attack, sealed)))
+    return (yield from answer_locally(protocol, lambda message: _answer_gather(message, block, attack, sealed)))
 
 
-def answering(protocol: Generator[Any, Any, Answers], own: Callable[[Any], Protocol[Any] | None]) -> Protocol[Answers]:
+def answer_locally(
+    protocol: Generator[Any, Any, Answers], own: Callable[[Any], Protocol[Any] | None]
+) -> Protocol[Answers]:
     """Drive a protocol: what `own` has a protocol for is answered by that, all else by the engine."""
     answer: Any = None
     while True:
@@ -52,15 +54,19 @@ def answering(protocol: Generator[Any, Any, Answers], own: Callable[[Any], Proto
         answer = (yield message) if others is None else (yield from others)
 
 
-def _answer(message: Any, block: Block, attack: Attack | None, sealed: bool) -> Protocol[Gathered] | None:
-    return _gathered(message, block, attack, sealed) if isinstance(message, Gather) else None
+def _answer_gather(
+    message: Any, block: Block, attack: ClaimedStrings | None, sealed: bool
+) -> Protocol[GatheredStrings] | None:
+    return _flood_strings(message, block, attack, sealed) if isinstance(message, Gather) else None
 
 
-def _gathered(message: Gather, block: Block, attack: Attack | None, sealed: bool) -> Protocol[Gathered]:
+def _flood_strings(
+    message: Gather, block: Block, attack: ClaimedStrings | None, sealed: bool
+) -> Protocol[GatheredStrings]:
     said, twice = message.packets, np.zeros(len(block.rows), dtype=np.bool_)
     if attack is not None:
         said, twice = attack(message, block)
-    found = yield from everybody(block, said)
+    found = yield from flood_strings(block, said)
     disputed = np.zeros(block.devices, dtype=np.bool_)
     disputed[block.rows] = twice  # both strings reach everybody: what relays pass on is signed
     check = message.check or (lambda said, row: None)
@@ -74,4 +80,4 @@ def _gathered(message: Gather, block: Block, attack: Attack | None, sealed: bool
     if disputed.any():
         kept = [b"" if disputed[row] else found[row] for row in range(block.devices)]
         found = Packets.of(kept)
-    return Gathered(found, ~disputed, disputed, sealed)
+    return GatheredStrings(found, ~disputed, disputed, sealed)

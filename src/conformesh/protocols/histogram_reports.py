@@ -18,13 +18,13 @@ from functools import lru_cache
 import numpy as np
 
 from conformesh.common.array_types import Floats, Ints
-from conformesh.kernels.varints import read, written
-from conformesh.protocols.quantiser import edges_between
+from conformesh.kernels.varints import decode_varints, encode_varints
+from conformesh.protocols.quantiser import bin_edges
 
-ENDS, _REPORT = 1, 2
+ENDS_CODE, _REPORT = 1, 2
 MOST_BINS = 2**16
 _NUMBERS = np.dtype("<f8")
-_HEADS = 4  # whole numbers of a trial before its bins
+_HEAD_NUMBERS = 4  # whole numbers of a trial before its bins
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class Report:
         >>> Report.of(np.array([0.1, 0.3, 7.0]), 0.0, 1.0, 4).counts.tolist()
         [1, 1]
         """
-        at = np.searchsorted(edges_of(low, high, bins), scores, side="left")
+        at = np.searchsorted(grid_edges(low, high, bins), scores, side="left")
         places, counts = np.unique(at[at < bins], return_counts=True)
         above = scores[(at == bins) & np.isfinite(scores)]
         return cls(len(scores), low, high, bins, places, counts, len(above), float(above[-1]) if len(above) else high)
@@ -65,7 +65,7 @@ class Report:
     @property
     def points(self) -> tuple[Floats, Ints]:
         """Thresholds, ascending, and how many scores more than at the one before lie at or below each of them."""
-        where, many = edges_of(self.low, self.high, self.bins)[self.places], self.counts
+        where, many = grid_edges(self.low, self.high, self.bins)[self.places], self.counts
         return (np.append(where, self.top), np.append(many, self.above)) if self.above else (where, many)
 
     def problem(self, most: int) -> str:
@@ -82,21 +82,21 @@ class Report:
 
 
 @lru_cache(maxsize=64)
-def edges_of(low: float, high: float, bins: int) -> Floats:
+def grid_edges(low: float, high: float, bins: int) -> Floats:
     """Return the upper edges of a grid: the same bits for who counts and for who reads."""
-    edges: Floats = edges_between(np.array([low]), np.array([high]), bins)[0]
+    edges: Floats = bin_edges(np.array([low]), np.array([high]), bins)[0]
     edges.setflags(write=False)
     return edges
 
 
-def ends_said(low: Floats, high: Floats) -> bytes:
+def encode_ends(low: Floats, high: Floats) -> bytes:
     """Return the ends of a device's scores, each (trials,), as it says them."""
-    return bytes([ENDS]) + np.stack([low, high], axis=1).astype(_NUMBERS).tobytes()
+    return bytes([ENDS_CODE]) + np.stack([low, high], axis=1).astype(_NUMBERS).tobytes()
 
 
-def ends_read(said: bytes, trials: int) -> tuple[Floats, Floats]:
+def decode_ends(said: bytes, trials: int) -> tuple[Floats, Floats]:
     """Return the ends that a device says, each (trials,); a device without finite scores says +inf and -inf."""
-    if len(said) != 1 + 16 * trials or said[0] != ENDS:
+    if len(said) != 1 + 16 * trials or said[0] != ENDS_CODE:
         raise ValueError(f"{len(said)} bytes are no ends of {trials} trials")
     low, high = np.frombuffer(said, _NUMBERS, offset=1).astype(np.float64).reshape(trials, 2).T
     if np.isnan(low).any() or np.isnan(high).any():
@@ -104,7 +104,7 @@ def ends_read(said: bytes, trials: int) -> tuple[Floats, Floats]:
     return low, high
 
 
-def reports_said(reports: Sequence[Report]) -> bytes:
+def encode_reports(reports: Sequence[Report]) -> bytes:
     """Return a device's reports, one for each trial, as it says them."""
     floats = np.array([[one.low, one.high, one.top] for one in reports], dtype=_NUMBERS)
     whole = [
@@ -116,21 +116,21 @@ def reports_said(reports: Sequence[Report]) -> bytes:
             one.counts,
         )
     ]
-    return bytes([_REPORT]) + floats.tobytes() + written(np.concatenate(whole).astype(np.int64)).tobytes()
+    return bytes([_REPORT]) + floats.tobytes() + encode_varints(np.concatenate(whole).astype(np.int64)).tobytes()
 
 
-def reports_read(said: bytes, trials: int, most: int) -> list[Report]:
+def decode_reports(said: bytes, trials: int, most: int) -> list[Report]:
     """Return the reports that a device says, or say what is wrong with them; `most` is the largest size."""
     start = 1 + 24 * trials
     if len(said) < start or said[0] != _REPORT:
         raise ValueError(f"{len(said)} bytes are no reports of {trials} trials")
     floats = np.frombuffer(said[1:start], _NUMBERS).reshape(trials, 3).tolist()
-    numbers, at, found = read(np.frombuffer(said, np.uint8, offset=start)), 0, []
+    numbers, at, found = decode_varints(np.frombuffer(said, np.uint8, offset=start)), 0, []
     for low, high, top in floats:
-        if len(numbers) < at + _HEADS:
+        if len(numbers) < at + _HEAD_NUMBERS:
             raise ValueError("a report is cut off")
-        size, bins, many, above = numbers[at : at + _HEADS].tolist()
-        at += _HEADS
+        size, bins, many, above = numbers[at : at + _HEAD_NUMBERS].tolist()
+        at += _HEAD_NUMBERS
         if many > min(MOST_BINS, (len(numbers) - at) // 2):
             raise ValueError(f"a report says that {many} bins hold scores, and does not list them")
         gaps, counts = numbers[at : at + many], numbers[at + many : at + 2 * many]

@@ -28,17 +28,17 @@ from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Packets, Protocol, Tell
 
 _HALVINGS = 14  # rungs on each side of the estimate, each half as far away as the one before
-RUNGS = 2 * _HALVINGS + 2
-_ENDS, _LADDER, _COUNTS, ANSWER = range(4)  # what a message is about; its first number
+LADDER_SIZE = 2 * _HALVINGS + 2
+_ENDS_MESSAGE, _LADDER_MESSAGE, _COUNTS_MESSAGE, ANSWER_MESSAGE = range(4)  # what a message is about; its first number
 
 
-def default_rounds(network: Network) -> int:
+def default_count_rounds(network: Network) -> int:
     """Return rounds in which ladder, counts and answer cross the tree even where two of three messages get lost."""
     return 10 * network.centre_depth + 60
 
 
 @dataclass(frozen=True, eq=False)
-class Tree:
+class ShortestPathTree:
     """The spanning tree of shortest paths from the centre, which every device reads off the map.
 
     Attributes
@@ -57,7 +57,7 @@ class Tree:
     keys: Ints
 
     @classmethod
-    def of(cls, block: Block) -> Tree:
+    def of(cls, block: Block) -> ShortestPathTree:
         """Walk the map from its centre."""
         network, K = block.network, block.devices
         levels, queue = np.empty(K, dtype=np.int64), np.empty(K, dtype=np.int64)
@@ -80,10 +80,10 @@ class Tree:
         return np.where(self.keys[at] == asked, at, -1)
 
 
-class Sums:
+class TreeSums:
     """What devices add up over the tree, each with its children: complete once all children's are there."""
 
-    def __init__(self, tree: Tree, own: Floats, add: Any) -> None:
+    def __init__(self, tree: ShortestPathTree, own: Floats, add: Any) -> None:
         self.tree, self.values, self._add = tree, own, add
         self.heard = np.zeros(len(tree.children), dtype=np.bool_)
         self.missing = np.bincount(tree.parents, minlength=len(own))
@@ -105,20 +105,20 @@ class Sums:
         np.subtract.at(self.missing, parents, 1)
 
 
-class LadderCounting:
+class LossTolerantCount:
     """The devices here while they count, for all problems (trial, alpha) at once."""
 
     def __init__(self, block: Block, samples: WeightedScores, quantiles: Floats, ranks: Ints) -> None:
         self.block, self.samples, self.many = block, samples, ranks.size
-        self.tree, self.ranks = Tree.of(block), ranks.ravel()
+        self.tree, self.ranks = ShortestPathTree.of(block), ranks.ravel()
         here = len(block.rows)
         finite = np.isfinite(quantiles.reshape(here, -1)) & np.repeat(samples.sizes > 0, ranks.shape[1], axis=1)
         mine = quantiles.reshape(here, -1)
         top = np.repeat(samples.extremes()[1], ranks.shape[1], axis=1)
         own = [np.where(finite, mine, -np.inf), np.where(finite, -mine, -np.inf), top]
-        self.ends = Sums(self.tree, np.concatenate(own, axis=1), np.maximum)
+        self.ends = TreeSums(self.tree, np.concatenate(own, axis=1), np.maximum)
         self.ladder: Floats | None = None  # centre, reach and top, (3 problems,): the same for all who know it
-        self.counts: Sums | None = None
+        self.counts: TreeSums | None = None
         self.knows = np.zeros(here, dtype=np.bool_)  # who knows the ladder
         self.answer: Floats | None = None  # threshold and count, (2 problems,)
         self.answered = np.zeros(here, dtype=np.bool_)
@@ -142,7 +142,7 @@ class LadderCounting:
         if about is not None:
             fresh = fresh & about
         if fresh.any():
-            values = _numbers(told, fresh, first + np.arange(self.width))
+            values = _read_numbers(told, fresh, first + np.arange(self.width))
             said = ~np.isnan(values).any(axis=1)
             self.ends.take(which[fresh][said], values[said])
 
@@ -166,10 +166,10 @@ class LadderCounting:
             up, down = (np.maximum(np.where(np.isfinite(end), end, own), own) for end, own in ((high, x), (low, -x)))
             self._learn(np.array([root]), np.concatenate([x, up + down, top]))
         if self.counts is not None and not self.answered[root] and self.knows[root] and self.counts.complete[root]:
-            counts = self.counts.values[root].reshape(RUNGS, self.many)
+            counts = self.counts.values[root].reshape(LADDER_SIZE, self.many)
             reached = counts >= self.ranks
             at, each = reached.argmax(axis=0), np.arange(self.many)
-            tau = np.where(reached.any(axis=0), rungs(self._known).T[at, each], np.inf)
+            tau = np.where(reached.any(axis=0), ladder_thresholds(self._known).T[at, each], np.inf)
             count = np.where(reached.any(axis=0), counts[at, each], self.block.masses.sum(axis=0).repeat(self._levels))
             self._know(np.array([root]), np.concatenate([tau, count]))
 
@@ -187,9 +187,9 @@ class LadderCounting:
         if self.ladder is None:
             self.ladder = ladder
             trials = np.repeat(np.arange(self.block.trials), self._levels)
-            own = self.samples.counts_of(trials, rungs(ladder))  # (devices, rungs, problems)
+            own = self.samples.counts_of(trials, ladder_thresholds(ladder))  # (devices, rungs, problems)
             # float64 counts exactly: promises keep sums below 2^52
-            self.counts = Sums(self.tree, own.reshape(len(own), -1).astype(np.float64), np.add)
+            self.counts = TreeSums(self.tree, own.reshape(len(own), -1).astype(np.float64), np.add)
         self.knows[places] = True
 
     def _know(self, places: Ints, answer: Floats) -> None:
@@ -200,8 +200,17 @@ class LadderCounting:
         """Return what each device says: the latest that it knows, and what those before it in turn may miss."""
         counted = self.knows & self.counts.complete if self.counts is not None else self.knows
         ends = self.ends.complete & ~self.knows
-        kinds = np.select([self.answered, counted, self.knows, ends], [ANSWER, _COUNTS, _LADDER, _ENDS], -1)
-        size = {_ENDS: self.width, _LADDER: self.width, _COUNTS: self.width + RUNGS * self.many, ANSWER: 2 * self.many}
+        kinds = np.select(
+            [self.answered, counted, self.knows, ends],
+            [ANSWER_MESSAGE, _COUNTS_MESSAGE, _LADDER_MESSAGE, _ENDS_MESSAGE],
+            -1,
+        )
+        size = {
+            _ENDS_MESSAGE: self.width,
+            _LADDER_MESSAGE: self.width,
+            _COUNTS_MESSAGE: self.width + LADDER_SIZE * self.many,
+            ANSWER_MESSAGE: 2 * self.many,
+        }
         speakers = np.flatnonzero(kinds >= 0)
         lengths = 1 + np.array([size[kind] for kind in range(4)])[kinds[speakers]]
         flat, starts = np.empty(int(lengths.sum())), np.cumsum(lengths) - lengths
@@ -211,15 +220,15 @@ class LadderCounting:
             if some.any():
                 flat[starts[some][:, None] + 1 + np.arange(size[kind])] = self._said(kind, speakers[some])
         offsets = np.concatenate([[0], 8 * np.cumsum(lengths)])
-        return Tell(Packets(flat.view(np.uint8), offsets), speakers, lengths, _check)
+        return Tell(Packets(flat.view(np.uint8), offsets), speakers, lengths, _check_message)
 
     def _said(self, kind: int, places: Ints) -> Any:
         """Return the numbers of such messages of these devices."""
-        if kind == _ENDS:
+        if kind == _ENDS_MESSAGE:
             return self.ends.values[places]
-        if kind == ANSWER:
+        if kind == ANSWER_MESSAGE:
             return self.answer
-        if kind == _LADDER:
+        if kind == _LADDER_MESSAGE:
             return self.ladder
         assert self.counts is not None
         return np.concatenate([np.tile(self._known, (len(places), 1)), self.counts.values[places]], axis=1)
@@ -228,23 +237,25 @@ class LadderCounting:
         receiver, sender = np.asarray(told.receiver), np.asarray(told.sender)
         kinds = told.floats(np.zeros(len(receiver), dtype=np.int64)).astype(np.int64)
         local = self.block.local(receiver)
-        self.hear_ends(told, kinds == _ENDS, 1)
-        about = ((kinds == _LADDER) | (kinds == _COUNTS)) & ~self.knows[local]
+        self.hear_ends(told, kinds == _ENDS_MESSAGE, 1)
+        about = ((kinds == _LADDER_MESSAGE) | (kinds == _COUNTS_MESSAGE)) & ~self.knows[local]
         if about.any():
-            said = _numbers(told, _first(about), 1 + np.arange(self.width))[0]
+            said = _read_numbers(told, _only_first(about), 1 + np.arange(self.width))[0]
             self._learn(np.unique(local[about]), said)
         which = self.tree.which(receiver, sender, self.block.devices)
         if self.counts is not None:
-            fresh = (kinds == _COUNTS) & self.counts.news(which)
+            fresh = (kinds == _COUNTS_MESSAGE) & self.counts.news(which)
             if fresh.any():
-                values = _numbers(told, fresh, 1 + self.width + np.arange(RUNGS * self.many))
+                values = _read_numbers(told, fresh, 1 + self.width + np.arange(LADDER_SIZE * self.many))
                 self.counts.take(which[fresh], values)
-        about = (kinds == ANSWER) & ~self.answered[local]
+        about = (kinds == ANSWER_MESSAGE) & ~self.answered[local]
         if about.any():
-            self._know(np.unique(local[about]), _numbers(told, _first(about), 1 + np.arange(2 * self.many))[0])
+            self._know(
+                np.unique(local[about]), _read_numbers(told, _only_first(about), 1 + np.arange(2 * self.many))[0]
+            )
 
 
-def rungs(ladder: Floats) -> Floats:
+def ladder_thresholds(ladder: Floats) -> Floats:
     """Return the thresholds that are counted, (problems, RUNGS), ascending: around a centre, and the largest score."""
     centre, reach, top = ladder.reshape(3, -1, 1)
     steps = reach * 0.5 ** np.arange(_HALVINGS)
@@ -252,21 +263,21 @@ def rungs(ladder: Floats) -> Floats:
     return np.sort(np.concatenate([np.minimum(inner, top), top], axis=1), axis=1)
 
 
-def _first(mask: Bools) -> Bools:
+def _only_first(mask: Bools) -> Bools:
     """Return a mask of the first that is true: all of them say the same."""
     out = np.zeros_like(mask)
     out[int(np.argmax(mask))] = True
     return out
 
 
-def _numbers(told: Any, which: Bools, places: Ints) -> Floats:
+def _read_numbers(told: Any, which: Bools, places: Ints) -> Floats:
     """Return some numbers of some messages, (messages, places)."""
     part = told.said_by(np.asarray(told.receiver)[which], np.asarray(told.sender)[which])
     numbers: Floats = part.floats(np.arange(int(which.sum())), np.tile(places, (int(which.sum()), 1)))
     return numbers
 
 
-def _check(said: bytes) -> None:
+def _check_message(said: bytes) -> None:
     """Refuse what nobody could say here."""
     if len(said) % 8 or not said or np.frombuffer(said[:8])[0] not in range(4):
         raise ValueError(f"a message must be float64 numbers, the first of them from 0 to 3, got {len(said)} bytes")

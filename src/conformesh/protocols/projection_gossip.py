@@ -10,7 +10,7 @@ Guarantees  at every device at least r of all scores lie at or below its thresho
 Message     weights, histogram and the range, two float64 each, and an error bound: 2 (K + M) + 1 numbers, and 4 more
             where the range is to be agreed on; who does not know the range yet says what it knows of it
 Departures  not in the paper. Numbers are pairs of float64, because extrapolation costs digits; messages of one round
-            are taken together, up to `_TOGETHER` at a time, by ascending sender
+            are taken together, up to `_MESSAGES_TOGETHER` at a time, by ascending sender
 """
 
 from __future__ import annotations
@@ -25,31 +25,33 @@ import numpy as np
 from conformesh.common.array_types import Bools, Floats, Ints
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Block
-from conformesh.protocols.bounds.tracked_weights import Interval, combination, epsilon, whole_counts
+from conformesh.protocols.bounds.tracked_weights import CountInterval, combine_rows, tracked_epsilon, whole_counts
 from conformesh.protocols.messages import Packets, Tell
-from conformesh.protocols.quantiser import Quantiser, edges_over
-from conformesh.protocols.row_combination import ProjectedRows, combined
+from conformesh.protocols.quantiser import Quantiser, quantiser_over
+from conformesh.protocols.row_combination import WeightRows, best_combination
 
-_TOGETHER = 16  # messages that are taken together
-PAST = 4  # earlier rows of its own that a device keeps: as in accelerated gossip, they show where it is heading
-_COPIES = 7 + PAST  # of every row, that a round holds at a time
-MOST_BYTES = 4 * 10**9
-AT_ONCE = 2**23  # numbers of messages that are looked at together
+_MESSAGES_TOGETHER = 16  # messages that are taken together
+ROWS_REMEMBERED = (
+    4  # earlier rows of its own that a device keeps: as in accelerated gossip, they show where it is heading
+)
+_ROW_COPIES = 7 + ROWS_REMEMBERED  # of every row, that a round holds at a time
+MOST_STATE_BYTES = 4 * 10**9
+NUMBERS_AT_ONCE = 2**23  # numbers of messages that are looked at together
 
 
-def default_rounds(block: Block) -> int:
+def default_gossip_rounds(block: Block) -> int:
     """Return rounds after which counts are usually exact, also where a third of all messages get lost."""
     return 30 + 9 * block.network.diameter if block.devices > 1 else 0
 
 
 def check_memory(devices: int, here: int, bins: int, trials: int) -> None:
     """Refuse what does not fit into memory: every device here keeps a number for every device."""
-    needed = 16 * _COPIES * here * trials * (devices + bins)
-    if needed > MOST_BYTES:
+    needed = 16 * _ROW_COPIES * here * trials * (devices + bins)
+    if needed > MOST_STATE_BYTES:
         raise ValueError(
             f"consensus='projection' keeps {devices:,} weights and {bins:,} bins for each of {here:,} devices, which "
-            f"takes about {needed / 1e9:,.0f} GB here, and {MOST_BYTES / 1e9:.0f} GB are the limit; use q-dcp with "
-            "asynchronous=True, which bears the same faults, or consensus='gossip' where no message is lost"
+            f"takes about {needed / 1e9:,.0f} GB here, and {MOST_STATE_BYTES / 1e9:.0f} GB are the limit; use q-dcp "
+            "with asynchronous=True, which bears the same faults, or consensus='gossip' where no message is lost"
         )
 
 
@@ -105,7 +107,7 @@ class _ProjectionState:
         return cls(rest[:, 0], rest[:, 1], noises)
 
 
-class Projecting:
+class ProjectionGossip:
     """The devices here, from round to round."""
 
     def __init__(self, block: Block, samples: WeightedScores, bins: int, range_: tuple[float, float] | None) -> None:
@@ -125,7 +127,7 @@ class Projecting:
         self.ends = _Ends(np.stack(ends, axis=1), known)
         if range_ is not None:
             given = np.tile(np.array([[-range_[0]], [range_[1]]]), (1, block.trials))
-            self._begin(edges_over(given, given, bins, complete=False))
+            self._begin(quantiser_over(given, given, bins, complete=False))
         elif self.ends.ready.any():
             self._learn()
 
@@ -168,8 +170,8 @@ class Projecting:
             self._learn()
         if self.view is None:
             return
-        for first in range(0, int(place.max(initial=-1)) + 1, _TOGETHER):
-            some = np.flatnonzero((place >= first) & (place < first + _TOGETHER))
+        for first in range(0, int(place.max(initial=-1)) + 1, _MESSAGES_TOGETHER):
+            some = np.flatnonzero((place >= first) & (place < first + _MESSAGES_TOGETHER))
             for part in self._parts(receiver[some]):
                 at = some[part]
                 said = told.said_by(receiver[at], sender[at])
@@ -177,7 +179,7 @@ class Projecting:
 
     def _parts(self, receiver: Ints) -> list[Ints]:
         """Return messages in parts that fit into memory; those of one receiver stay together."""
-        most = max(AT_ONCE // self._lengths[1], 1)
+        most = max(NUMBERS_AT_ONCE // self._lengths[1], 1)
         starts = np.flatnonzero(np.diff(receiver, prepend=-1)).tolist()
         cuts = [0]
         for start, end in pairwise([*starts, len(receiver)]):
@@ -204,13 +206,15 @@ class Projecting:
         ready = self.ends.ready
         if self.quantiser is None and ready.any():
             ends = self.ends.values[int(np.argmax(ready))]
-            self._begin(edges_over(ends[:2], ends[2:], self.bins, complete=True))
+            self._begin(quantiser_over(ends[:2], ends[2:], self.bins, complete=True))
 
     def _begin(self, quantiser: Quantiser) -> None:
         self.quantiser = quantiser
         self.own = _ProjectionState.own(self.block, self.samples, quantiser.edges)
         self.view = _ProjectionState(*(part.copy() for part in self.own.parts))
-        self.past = _ProjectionState(*(np.zeros((len(part), PAST, *part.shape[1:])) for part in self.own.parts))
+        self.past = _ProjectionState(
+            *(np.zeros((len(part), ROWS_REMEMBERED, *part.shape[1:])) for part in self.own.parts)
+        )
 
     def _combine(self, receiver: Ints, place: Ints, said: Packets) -> None:
         """Replace the rows of those who heard some by the best combination of these, their own, and themselves."""
@@ -223,27 +227,27 @@ class Projecting:
         heard = _ProjectionState.heard(numbers[:, 4 * trials :] if self.agreed else numbers, trials)
         who, at = np.unique(receiver, return_inverse=True)
         # as many rows for all, with zeros in place of what was not heard: then every engine rounds alike
-        many = min(_TOGETHER, self.block.network.largest_degree) + PAST + 2
+        many = min(_MESSAGES_TOGETHER, self.block.network.largest_degree) + ROWS_REMEMBERED + 2
         stacked = _ProjectionState(*(np.zeros((len(who), many, *part.shape[1:])) for part in self.view.parts))
         for rows, *sources in zip(
             stacked.parts, self.view.parts, heard.parts, self.past.parts, self.own.parts, strict=True
         ):
             mine, theirs, before, alone = sources
             rows[:, 0], rows[at, 1 + place], rows[:, -1] = mine[who], theirs, alone[who]
-            rows[:, -1 - PAST : -1] = before[who]
+            rows[:, -1 - ROWS_REMEMBERED : -1] = before[who]
         self._remember(who)
         for trial in np.flatnonzero(self.sizes.any(axis=1)).tolist():
             high, low, noises = (part[:, :, trial] for part in stacked.parts)
             sizes = np.broadcast_to(self.sizes[trial], (len(who), K))
-            coefficients, bound = combined(ProjectedRows(high[:, :, :K], noises, sizes))
-            self.view.high[who, trial], self.view.low[who, trial] = combination(coefficients, high, low)
+            coefficients, bound = best_combination(WeightRows(high[:, :, :K], noises, sizes))
+            self.view.high[who, trial], self.view.low[who, trial] = combine_rows(coefficients, high, low)
             self.view.noises[who, trial] = bound
 
     def _remember(self, who: Ints) -> None:
         """Keep the rows of these devices as they are now, in place of the oldest."""
         assert self.view is not None
         assert self.past is not None
-        slot = self._turn[who] % PAST
+        slot = self._turn[who] % ROWS_REMEMBERED
         self._turn[who] += 1
         for before, mine in zip(self.past.parts, self.view.parts, strict=True):
             before[who, slot] = mine[who]
@@ -257,10 +261,10 @@ class Projecting:
         if self.view is not None and self.sizes[trial].any():
             K = self.block.devices
             weights = self.view.high[ready, trial, :K], self.view.low[ready, trial, :K]
-            out[ready] = np.minimum(epsilon(*weights, self.view.noises[ready, trial], self.sizes[trial]), 1)
+            out[ready] = np.minimum(tracked_epsilon(*weights, self.view.noises[ready, trial], self.sizes[trial]), 1)
         return out
 
-    def counts(self, trial: int) -> Interval:
+    def counts(self, trial: int) -> CountInterval:
         """Return between which whole numbers each device knows the counts to be."""
         here, n, K = len(self.block.rows), int(self.sizes[trial].sum()), self.block.devices
         low, high = np.zeros((here, self.bins), dtype=np.int64), np.full((here, self.bins), n)
@@ -273,7 +277,7 @@ class Projecting:
             low[ready], high[ready] = found
             if self.quantiser.complete[trial]:  # the range was agreed on: no score lies above it
                 low[ready, -1] = high[ready, -1] = n
-        return Interval(low, high)
+        return CountInterval(low, high)
 
 
 def _check(lengths: tuple[int, int], said: bytes) -> None:

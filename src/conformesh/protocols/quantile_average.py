@@ -16,23 +16,23 @@ from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.weights import constant_rate, constant_weights
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Block
-from conformesh.protocols.consensus import EXACT, agreed_mean, rounds_to_shrink, smallest
+from conformesh.protocols.consensus import FULL_PRECISION, agreed_mean, agreed_minimum, rounds_to_shrink
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.wire_format import Wire
+from conformesh.protocols.wire_format import WireFormat
 
-ANCHORS = ("average", "average-rank", "min")
-LARGEST = 1e300  # of a quantile that is averaged: sums over neighbours, weighted, must stay below 1.8e308
-_AGREEMENT = 1e-6  # each averaging shrinks the disagreement at least this much
+S0_RULES = ("average", "average-rank", "min")
+LARGEST_AVERAGED = 1e300  # of a quantile that is averaged: sums over neighbours, weighted, must stay below 1.8e308
+_AVERAGING_PRECISION = 1e-6  # each averaging shrinks the disagreement at least this much
 
 
-def anchor(
+def agree_on_s0(
     block: Block,
     samples: WeightedScores,
     gamma: Floats,
     spectrum: Spectrum,
     kind: str | float,
     averaging: int | None = None,
-    wire: Wire = EXACT,
+    wire: WireFormat = FULL_PRECISION,
 ) -> Protocol[Floats]:
     """Return s0, the same on every device: (devices here, trials, alphas).
 
@@ -40,7 +40,7 @@ def anchor(
     Sample quantiles interpolate between order statistics (`average-rank`: they do not). Devices without scores stay
     out.
     """
-    if str(kind) not in ANCHORS:
+    if str(kind) not in S0_RULES:
         return np.full((len(block.rows), *gamma.shape), float(kind))
     holders = (block.sizes > 0).sum(axis=0)
     mine = local_quantiles(samples, gamma, interpolate=kind != "average-rank")
@@ -51,10 +51,10 @@ def anchor(
         )
     if kind == "min":
         mine[empty] = np.inf
-        found = (yield from smallest(wire.outward(mine, -np.inf), block, runs=2)).astype(np.float64)
+        found = (yield from agreed_minimum(wire.outward(mine, -np.inf), block, runs=2)).astype(np.float64)
         return np.where(np.isfinite(found), found, 0.0)
     mine[empty] = 0.0
-    refuse_overflow(np.where(np.abs(mine) > LARGEST, np.inf, mine))
+    refuse_overflow(np.where(np.abs(mine) > LARGEST_AVERAGED, np.inf, mine))
     weights = constant_weights(block.network, spectrum)
     mean = yield from agreed_mean(mine, block, weights, averaging_rounds(block, spectrum, averaging), wire)
     found = mean * (block.devices / np.maximum(holders, 1))[:, None]
@@ -65,8 +65,8 @@ def refuse_overflow(mean: Floats) -> Floats:
     """Refuse an average that is not finite, or could not be: sums of finite scores near 1.8e308 end in NaN."""
     if not np.isfinite(mean).all():
         raise OverflowError(
-            f"scores beyond {LARGEST:g} cannot be averaged, since their sums leave float64: divide all scores by one "
-            "number, calibrate, and multiply the threshold by it; or use e-dcp, which only compares them"
+            f"scores beyond {LARGEST_AVERAGED:g} cannot be averaged, since their sums leave float64: divide all scores "
+            "by one number, calibrate, and multiply the threshold by it; or use e-dcp, which only compares them"
         )
     return mean
 
@@ -95,4 +95,4 @@ def averaging_rounds(block: Block, spectrum: Spectrum, given: int | None) -> int
         return given
     if block.devices == 1:
         return 0
-    return rounds_to_shrink(constant_rate(spectrum), _AGREEMENT / math.sqrt(block.devices))
+    return rounds_to_shrink(constant_rate(spectrum), _AVERAGING_PRECISION / math.sqrt(block.devices))

@@ -5,8 +5,8 @@ before and its own unit vector (what it knows of itself, without error) it takes
 (1, ..., 1), in the norm in which device j counts n_j times: a small least squares problem.
 
 Extrapolation costs digits: coefficients of opposite signs add up what round-off left in each row. So a ridge is put on
-the coefficients, and of several the one is taken that brings most for its price: a factor of `_EXCHANGE` powers of ten
-in round-off is worth one power of ten in distance.
+the coefficients, and of several the one is taken that brings most for its price: a factor of `_ROUNDOFF_PRICE` powers
+of ten in round-off is worth one power of ten in distance.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import NamedTuple
 import numpy as np
 
 from conformesh.common.array_types import Floats
-from conformesh.protocols.bounds.tracked_weights import added_noise
+from conformesh.protocols.bounds.tracked_weights import combined_noise
 
 _RIDGES = np.array([1e-15, *(10.0**-e for e in range(13, -1, -1))])
-_EXCHANGE = 15.0
-_MOST = 0.1  # of a score: what round-off may not exceed
-_STEEPNESS = 6.0  # round-off below MOST times this power of the distance is free
-_NEARER = 1 - 1e-9  # a step must bring at least this factor
+_ROUNDOFF_PRICE = 15.0
+_LARGEST_ROUNDOFF = 0.1  # of a score: what round-off may not exceed
+_FREE_ROUNDOFF_POWER = 6.0  # round-off below MOST times this power of the distance is free
+_LEAST_PROGRESS = 1 - 1e-9  # a step must bring at least this factor
 
 
-class ProjectedRows(NamedTuple):
+class WeightRows(NamedTuple):
     """Rows of weights and what goes with them, problem by problem.
 
     Attributes
@@ -44,7 +44,7 @@ class ProjectedRows(NamedTuple):
     sizes: Floats
 
 
-def combined(rows: ProjectedRows) -> tuple[Floats, Floats]:
+def best_combination(rows: WeightRows) -> tuple[Floats, Floats]:
     """Return the coefficients of the best combination, (problems, rows), and its error bound, (problems,).
 
     One's own row, unchanged, where no combination is better.
@@ -54,10 +54,14 @@ def combined(rows: ProjectedRows) -> tuple[Floats, Floats]:
     masses = (np.abs(rows.weights) * rows.sizes[:, None]).sum(axis=2)
     tried = _solutions(gram, aims)  # (problems, ridges, rows)
     distances = total - 2 * (tried * aims[:, None]).sum(axis=2) + ((tried @ gram) * tried).sum(axis=2)
-    noises = added_noise(tried, masses[:, None], rows.noises[:, None])
+    noises = combined_noise(tried, masses[:, None], rows.noises[:, None])
     now = ((1 - rows.weights[:, :1]) ** 2 * rows.sizes[:, None]).sum(axis=2)
     prices = _price(distances, noises, total)
-    worth = (noises <= _MOST) & (distances < now * _NEARER) & (prices < _price(now, rows.noises[:, :1], total))
+    worth = (
+        (noises <= _LARGEST_ROUNDOFF)
+        & (distances < now * _LEAST_PROGRESS)
+        & (prices < _price(now, rows.noises[:, :1], total))
+    )
     best = np.where(worth, prices, np.inf).argmin(axis=1)
     each = np.arange(len(best))
     moved, stay = worth[each, best], np.zeros_like(aims)
@@ -69,11 +73,11 @@ def combined(rows: ProjectedRows) -> tuple[Floats, Floats]:
 def _price(distances: Floats, noises: Floats, total: Floats) -> Floats:
     """Return what is left to do, on a scale on which distance and round-off can be exchanged."""
     off = np.sqrt(np.maximum(distances, 1e-20) * total)  # by which a count can be off at most (Cauchy and Schwarz)
-    free = _MOST * np.minimum(1, 0.5 / off) ** _STEEPNESS
-    return np.asarray(np.log(off) + np.log(np.maximum(noises, free)) / _EXCHANGE)
+    free = _LARGEST_ROUNDOFF * np.minimum(1, 0.5 / off) ** _FREE_ROUNDOFF_POWER
+    return np.asarray(np.log(off) + np.log(np.maximum(noises, free)) / _ROUNDOFF_PRICE)
 
 
-def _gram(rows: ProjectedRows) -> tuple[Floats, Floats]:
+def _gram(rows: WeightRows) -> tuple[Floats, Floats]:
     """Return inner products of the rows, and those with (1, ..., 1); device j counts n_j times."""
     weighed = rows.weights * rows.sizes[:, None]
     return weighed @ rows.weights.transpose(0, 2, 1), weighed.sum(axis=2)

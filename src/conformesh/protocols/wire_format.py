@@ -12,7 +12,7 @@ _FORMATS: dict[int, type[np.floating[Any]]] = {16: np.float16, 32: np.float32, 6
 
 
 @dataclass(frozen=True)
-class Wire:
+class WireFormat:
     """Round values to the width that travels. 64 bits lose nothing, since devices compute in float64."""
 
     bits: int = 64

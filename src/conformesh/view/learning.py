@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from conformesh.common.quantities import pluralize
-from conformesh.mesh.node.status import DeviceCounts, OnlineAccount, OnlineStatus
+from conformesh.mesh.node.status import AlarmStatus, DeviceCounts, OnlineAccount, OnlineStatus
 from conformesh.view.trace import SPREAD_SHARES, CoverageOfAll, FieldValue, round_up
 
 RECENT_LABELS = 200  # labels of a device over which recent coverage is averaged: a standard error of 2 % at 90 %
@@ -69,7 +69,12 @@ class LearningHistory:
         if status is None:
             return fields
         within = round_up(status.device.within) if is_informative(status.device) else None
-        return {**fields, "threshold": status.threshold, "within": within, "alarm": alarm_field(status)}
+        return {
+            **fields,
+            "threshold": status.threshold,
+            "within": within,
+            "alarm": "raised" if is_raised(status.alarm) else None,
+        }
 
     def of_all(self, statuses: Iterable[OnlineStatus], shares: Iterable[FieldValue]) -> CoverageOfAll | None:
         """Return the coverage of all devices, as the node knows it that has most reports; None if no node learns."""
@@ -96,9 +101,9 @@ def is_informative(account: OnlineAccount) -> bool:
     return account.steps > 0 and account.within < max(account.alpha, 1 - account.alpha)
 
 
-def alarm_field(status: OnlineStatus) -> str | None:
-    """Return "raised" if the drift alarm of the device is raised; None if not, or without an alarm."""
-    return "raised" if status.alarm is not None and status.alarm.raised.device else None
+def is_raised(alarm: AlarmStatus | None) -> bool:
+    """Whether the drift alarm of the device or of the fleet is raised."""
+    return alarm is not None and bool(alarm.raised.raised())
 
 
 def reported_counts(name: str, statuses: Iterable[OnlineStatus]) -> DeviceCounts | None:
@@ -112,9 +117,9 @@ def learning_details(status: OnlineStatus) -> list[tuple[str, str]]:
     facts = [("misses", status.device.words), ("of everybody", status.everybody.words)]
     facts.append(("awaited", pluralize(status.pending, "label")))
     if alarm := status.alarm:
-        state = "raised" if alarm.raised.device else "not raised"
-        evidence = f"evidence {alarm.evidence.device}, chance of a false one {alarm.level}"
-        facts.append(("drift alarm", f"{state}, {evidence}"))
+        state = f"raised for the {' and the '.join(alarm.raised.raised())}" if is_raised(alarm) else "not raised"
+        evidence = f"evidence {alarm.evidence.device} of the device and {alarm.evidence.fleet} of the fleet"
+        facts.append(("drift alarm", f"{state}, {evidence}, chance of a false one {alarm.level}"))
     return facts
 
 

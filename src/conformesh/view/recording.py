@@ -343,10 +343,10 @@ class _StepMaker:
             wrong = [f"{name} {getattr(self.faults, name)}" for name in sorted(self.faults.names)]
             facts.append(("faults", ", ".join(wrong)))
         entry = get_method(self.method)
-        said = (
-            entry.weights(make_options(self.method, {})) == "said"
-        )  # then the rank is known only once all reports have arrived
-        ranks = block.ranks() if block.knows_totals and block.alphas and not said else None
+        reported = (
+            entry.weights(make_options(self.method, {})) == "reported"
+        )  # then the rank is known only once all have arrived
+        ranks = block.ranks() if block.knows_totals and block.alphas and not reported else None
         return TraceHeading.of(
             f"{self.label} on {block.network.name}",
             block.network,

@@ -13,7 +13,7 @@ from conformesh.lab.planning.link import Link
 from conformesh.lab.planning.measurement import FEW_SCORES, PLAN_DRAWS, draw_scores
 from conformesh.lab.planning.networks import simulated_network, simulated_topology
 from conformesh.lab.planning.planner import plan
-from conformesh.methods import Way
+from conformesh.methods import MethodVariant
 
 LINK = Link.parse("100ms,1Mbit")
 TORUS = Network.torus(5, 4)
@@ -30,7 +30,7 @@ def whole():
 
 
 def row_of(found, method, variant=None):
-    (row,) = [row for row in found.rows if row.way == Way(method, variant)]
+    (row,) = [row for row in found.rows if row.way == MethodVariant(method, variant)]
     return row
 
 
@@ -61,7 +61,16 @@ def test_figures_equal_those_of_calibrate_on_the_same_scores():
         assert row.rounds_between == (cost.rounds, cost.rounds)
 
 
-@pytest.mark.parametrize("way", [Way("e-dcp", "window"), Way("p-dcp"), Way("h-dcp", "gossip"), Way("r-dcp")], ids=str)
+@pytest.mark.parametrize(
+    "way",
+    [
+        MethodVariant("e-dcp", "window"),
+        MethodVariant("p-dcp"),
+        MethodVariant("h-dcp", "gossip"),
+        MethodVariant("r-dcp"),
+    ],
+    ids=str,
+)
 def test_figures_are_means_of_runs_on_drawn_scores(whole, way):
     row = row_of(whole, *way)
     drawn = draw_scores(np.full(20, 50))
@@ -213,9 +222,9 @@ def test_nothing_with_less_of_a_guarantee_is_recommended_over_more():
         assert (best.guarantee, best.needs, best.assumption) == ("counted", "neighbours", "")
         assert best.price(sort) == min(row.price(sort) for row in found.rows if row.tier == 0)
         assert [row.tier for row in found.rows] == sorted(row.tier for row in found.rows)
-    assert torus(methods=["average", "local", "fcp"]).recommended.way == Way("fcp")
-    assert torus(methods=["average", "q-dcp"]).recommended.way == Way("q-dcp")
-    assert torus(methods=["average"]).recommended.way == Way("average")
+    assert torus(methods=["average", "local", "fcp"]).recommended.way == MethodVariant("fcp")
+    assert torus(methods=["average", "q-dcp"]).recommended.way == MethodVariant("q-dcp")
+    assert torus(methods=["average"]).recommended.way == MethodVariant("average")
 
 
 def test_the_recommendation_depends_on_the_link():
@@ -230,7 +239,7 @@ def test_exact_thresholds_are_told_from_bins(whole):
     assert all(row.exact for row in whole.rows if row.way.method == "e-dcp")
     assert not any(row.exact for row in whole.rows if row.way.method in ("h-dcp", "r-dcp", "wfcp"))
     only = torus(methods=["e-dcp", "r-dcp"], sort="rounds", options={"schedule": "window"})
-    assert only.recommended.way == Way("r-dcp")
+    assert only.recommended.way == MethodVariant("r-dcp")
     assert "Its threshold is rounded up to a bin; e-dcp --schedule window gives the exact one" in only.reason()
 
 
@@ -241,7 +250,7 @@ def test_a_bound_that_says_nothing_is_not_recommended():
     row = row_of(found, "h-dcp", "gossip")
     assert (row.useful, row.tier) == (False, 3)
     assert row.notes
-    assert found.recommended.way == Way("fcp")
+    assert found.recommended.way == MethodVariant("fcp")
 
 
 def test_noise_is_a_kind_of_guarantee():
@@ -267,7 +276,7 @@ def test_a_guarantee_can_be_asked_for():
 def test_options_go_to_the_methods_that_have_them():
     found = torus(options={"aggregate": "tree", "bins": 10, "range": (0.0, 1.0)}, methods=["e-dcp", "h-dcp", "fcp"])
     assert {row.way for row in found.rows if row.way.method == "e-dcp"} == {
-        Way("e-dcp", schedule) for schedule in ("top-k", "auto", "window", "count")
+        MethodVariant("e-dcp", schedule) for schedule in ("top-k", "auto", "window", "count")
     }
     assert row_of(found, "h-dcp", "finite-time").cost.numbers == 8 * 10  # eight distinct eigenvalues
 
@@ -283,8 +292,8 @@ def test_what_cannot_run_has_its_reason():
     large = simulated_network(Network.of("random-regular", 3200), 3200)
     flood = {"schedule": "count", "aggregate": "flood"}
     found = plan(large, 2, methods=["e-dcp", "p-dcp"], options=flood)
-    assert "3,000 devices" in found.refused[Way("e-dcp", "count")]
-    assert "up to 2,000 devices" in found.refused[Way("p-dcp")]
+    assert "3,000 devices" in found.refused[MethodVariant("e-dcp", "count")]
+    assert "up to 2,000 devices" in found.refused[MethodVariant("p-dcp")]
     slow = plan(Network.torus(20, 15), 5, methods=["h-dcp"], options={"consensus": "projection"}, time_limit=0.2)
     (reason,) = slow.refused.values()
     assert "stopped in round" in reason

@@ -22,7 +22,7 @@ from conformesh.graph.network import Network
 from conformesh.kernels.ranks import Alpha, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.planning.link import Link
-from conformesh.methods import Way, get_method
+from conformesh.methods import MethodVariant, get_method
 from conformesh.pipeline.solver import Batch, solve_draws
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Message, Pool, Tell
@@ -138,7 +138,7 @@ class _RoundWatch:
 
 
 def measure_way(
-    way: Way,
+    way: MethodVariant,
     network: Network,
     scores: WeightedScores,
     alpha: Alpha,

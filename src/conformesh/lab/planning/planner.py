@@ -26,7 +26,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.planning.link import Link
 from conformesh.lab.planning.measurement import ANY_SHAPE, RUN_TIME_LIMIT, RunCost, draw_scores, measure_way
 from conformesh.lab.planning.networks import MOST_SIMULATED_DEVICES, SimulatedNetwork, simulated_network
-from conformesh.methods import Way, get_method, ways_of
+from conformesh.methods import MethodVariant, get_method, method_variants
 from conformesh.protocols.block import Block
 from conformesh.results.certificate import Kind
 
@@ -63,7 +63,7 @@ class PlanRow:
         Notes of the method about its result, and choices it made.
     """
 
-    way: Way
+    way: MethodVariant
     guarantee: Kind
     assumption: str
     cost: RunCost
@@ -157,7 +157,7 @@ class Plan:
     sort: _Sort
     required_rank: int
     rows: tuple[PlanRow, ...]
-    refused: dict[Way, str]
+    refused: dict[MethodVariant, str]
 
     @property
     def scores(self) -> int:
@@ -354,7 +354,7 @@ def plan(
     check_shares(requirement, place.network.ids)
     block = replace(Block.everywhere(place.network, samples[0].sizes), requirement=requirement, alphas=(level,))
     given, rows, refused = dict(options or {}), [], {}
-    ways = ways_of(methods, given)
+    ways = method_variants(methods, given)
     with Progress("planning", len(ways), shown=progress) as bar:
         for way in ways:
             bar.step(str(way))
@@ -389,7 +389,7 @@ def _check_plan(where: Any, link: Any, methods: Any, options: Any) -> None:
         raise TypeError(
             f"options must be a dict of options of the methods, got {type(options).__name__} {options!r:.40}"
         )
-    known = {name for way in ways_of(methods) for name in get_method(way.method).option_names()}
+    known = {name for way in method_variants(methods) for name in get_method(way.method).option_names()}
     if strange := next((name for name in options or () if name not in known), None):
         raise ValueError(
             f"options: none of the methods has {strange!r}; they have {', '.join(sorted(known)) or 'none'}"
@@ -437,7 +437,12 @@ def _required_rank(block: Block) -> int:
 
 
 def _row(
-    way: Way, block: Block, samples: Sequence[WeightedScores], link: Link, options: Mapping[str, Any], time_limit: float
+    way: MethodVariant,
+    block: Block,
+    samples: Sequence[WeightedScores],
+    link: Link,
+    options: Mapping[str, Any],
+    time_limit: float,
 ) -> PlanRow:
     runs = [
         measure_way(way, block.network, drawn, block.alphas[0], block.requirement, options, time_limit)

@@ -12,7 +12,7 @@ from conformesh.kernels.ranks import AUTO
 from conformesh.lab.planning.link import Link
 from conformesh.lab.planning.networks import simulated_topology
 from conformesh.lab.planning.planner import Plan, PlanRow, plan
-from conformesh.methods import METHODS, Way, ways_of
+from conformesh.methods import METHODS, MethodVariant, method_variants
 from conformesh.plots.pictures import INK, MUTED, STYLE, Where, hues_of_methods
 
 
@@ -24,7 +24,7 @@ class _Vertex(NamedTuple):
     sound: bool
 
 
-_Lines = dict[Way, list[_Vertex]]
+_Lines = dict[MethodVariant, list[_Vertex]]
 _LATENCIES = np.geomspace(1e-5, 10, 241)  # seconds, 40 a decade
 _SIDES = (4, 6, 10, 16, 24)  # networks of side^2 devices are simulated besides that of the plan: squares fit a torus
 _POINT_LIMIT = 2.0  # seconds that one run for a point of a line may take, so that a picture takes less than a minute
@@ -123,10 +123,10 @@ def _by_devices(found: Plan, topology: str, options: Mapping[str, Any]) -> _Line
     return lines
 
 
-def _styles(ways: Sequence[Way]) -> dict[Way, dict[str, Any]]:
+def _styles(ways: Sequence[MethodVariant]) -> dict[MethodVariant, dict[str, Any]]:
     """One colour per method, one dash per variant, the same in every picture; what needs a server is grey."""
     hues, found = hues_of_methods(), {}
-    every = [way for way in ways_of() if way.variant != AUTO]
+    every = [way for way in method_variants() if way.variant != AUTO]
     for way in sorted(ways, key=lambda way: [*METHODS].index(way.method)):
         alike = [other for other in every if hues[other.method] == hues[way.method]]
         nth, grey = alike.index(way) if way in alike else 0, hues[way.method] == MUTED
@@ -138,7 +138,7 @@ def _styles(ways: Sequence[Way]) -> dict[Way, dict[str, Any]]:
     return found
 
 
-def _draw_lines(axes: Any, lines: _Lines, styles: Mapping[Way, dict[str, Any]]) -> None:
+def _draw_lines(axes: Any, lines: _Lines, styles: Mapping[MethodVariant, dict[str, Any]]) -> None:
     for way, points in lines.items():
         axes.plot([p.x for p in points], [p.seconds for p in points], **styles[way])
     for nth, (x, seconds, winner) in enumerate(_leaders(lines)):
@@ -154,9 +154,9 @@ def _draw_lines(axes: Any, lines: _Lines, styles: Mapping[Way, dict[str, Any]]) 
     axes.set_axisbelow(True)
 
 
-def _leaders(lines: _Lines) -> list[tuple[float, float, Way]]:
+def _leaders(lines: _Lines) -> list[tuple[float, float, MethodVariant]]:
     """Return the fastest of the sound ways, first and wherever it changes: x, seconds and who."""
-    best: dict[float, tuple[float, Way]] = {}
+    best: dict[float, tuple[float, MethodVariant]] = {}
     for way, points in lines.items():
         for x, seconds, sound in points:
             if sound and (x not in best or seconds < best[x][0]):

@@ -16,7 +16,7 @@ from conformesh.lab.reproduction.paper_methods import PAPER_METHODS, PaperMethod
 from conformesh.lab.reproduction.paper_scores import OutputSource, PaperScores, ScoreKind
 from conformesh.lab.sweeps.cells import CellMethod, MethodSpec, SweepCell
 from conformesh.lab.sweeps.sources import NetworkSpec, Options
-from conformesh.methods import PUBLISHED, get_method
+from conformesh.methods import PAPER_REQUIREMENT, get_method
 
 SCORE_KINDS: tuple[ScoreKind, ...] = ("logits", "confidences")  # what the released code uses, what the text says
 ALPHA = 0.1  # the level of every item that is not a curve over levels
@@ -130,7 +130,7 @@ def _solver(method: str, options: Mapping[str, Any]) -> CellMethod:
     if method in PAPER_METHODS:
         return PaperMethodSpec(method, _sorted(options))
     if get_method(method).requirement is None:  # use the guarantee of the paper's methods, so that lines compare
-        options = {"mixture": PUBLISHED.mixture, "rank_rule": PUBLISHED.rank_rule, **options}
+        options = {"mixture": PAPER_REQUIREMENT.mixture, "rank_rule": PAPER_REQUIREMENT.rank_rule, **options}
     return MethodSpec(method, _sorted(options))
 
 

@@ -46,9 +46,9 @@ from conformesh.protocols.bounds.histogram import paper_epsilon
 from conformesh.protocols.bounds.quantile import bias_epsilon
 from conformesh.protocols.consensus import gossip
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.q_dcp import Knobs, admm
+from conformesh.protocols.q_dcp import AdmmParameters, admm
 from conformesh.protocols.quantile_average import local_quantiles
-from conformesh.protocols.wire_format import Wire
+from conformesh.protocols.wire_format import WireFormat
 from conformesh.results.certificate import Certificate, Cost
 
 _TIE = 1e-9  # a level that is met up to round-off counts as met
@@ -108,9 +108,9 @@ def q_dcp_released(
     graph = _Looped.of(block)
     rates = [graph.rate(float(block.sizes[:, trial].max()) * kappa / 4 + mu, mu) for trial in range(block.trials)]
     c = np.array([[rate[0]] for rate in rates]) * np.ones_like(gamma)
-    knobs = Knobs(2 * c, np.full_like(gamma, kappa), np.full_like(gamma, mu))
+    knobs = AdmmParameters(2 * c, np.full_like(gamma, kappa), np.full_like(gamma, mu))
     local_s0 = np.broadcast_to(centre, local.shape).copy()
-    s = yield from admm(block, samples, gamma, local_s0, np.zeros_like(local), knobs, rounds, Wire(wire), loops=1)
+    s = yield from admm(block, samples, gamma, local_s0, np.zeros_like(local), knobs, rounds, WireFormat(wire), loops=1)
 
     epsilon = np.empty_like(gamma)
     for trial, a in np.ndindex(gamma.shape):
@@ -182,7 +182,7 @@ def h_dcp_printed(
     counts = samples.counts(edges)
     counts[:, -1] = block.sizes  # what lies above the last level is put there
     x = np.diff(counts, axis=1, prepend=0) * (block.devices / np.maximum(block.totals, 1))
-    x = yield from gossip(x, block, weights, rounds, wire=Wire(wire))
+    x = yield from gossip(x, block, weights, rounds, wire=WireFormat(wire))
     cumulative = np.cumsum(x, axis=1)
 
     epsilon = np.array([paper_epsilon(sizes, bins, weights.gap, 1.0, rounds) for sizes in block.sizes.T])

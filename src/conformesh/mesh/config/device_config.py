@@ -29,7 +29,7 @@ from conformesh.mesh.config.settings import (
     change_sections,
     check_section,
 )
-from conformesh.methods import get_method, make_options, requirement_of, without_rounds
+from conformesh.methods import async_options, get_method, make_options, requirement_of
 from conformesh.online.counters import CountingLearner
 from conformesh.peer.rosters import FIELD, roster_words
 from conformesh.peer.settings import Settings
@@ -109,7 +109,7 @@ class DeviceConfig:
         options = {name: getattr(chosen, name) for name in self.run.options}
         object.__setattr__(self, "run", replace(self.run, options=options))
         if self.run.mode == "anytime":
-            without_rounds(self.run.method, chosen)
+            async_options(self.run.method, chosen)
             if self.security.insecure and get_method(self.run.method).signs_entries:
                 raise ValueError(
                     f"method {self.run.method!r} without rounds signs what devices say, with their certificates, and "

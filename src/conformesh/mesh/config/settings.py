@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 from conformesh.common.names import unknown
 from conformesh.kernels.ranks import AUTO
 from conformesh.mesh.config import MODES, ON_LOST
+from conformesh.protocols.options import convert_option
 
 # Seconds. Below 0.1 a heartbeat costs more than it tells; above an hour a lost device would go unnoticed for too long.
 # Both are choices.
@@ -173,6 +174,12 @@ class Setting(NamedTuple):
     def choices(self) -> tuple[str, ...]:
         """The words it takes, where they can be listed."""
         return get_args(self.hint) if get_origin(self.hint) is Literal else ()
+
+    def read(self, text: str) -> Any:
+        """Return the value that a word of the command line stands for; lists are separated by commas."""
+        if get_origin(self.hint) is tuple:
+            return tuple(word.strip() for word in text.split(",") if word.strip())
+        return convert_option(text.strip(), self.hint, self.path, is_text=True)
 
     def check(self, value: Any) -> None:
         """Refuse a value that is out of range."""

@@ -7,98 +7,85 @@ the threshold of the moment.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import UNSET, Struct
 from numpy.typing import NDArray
 
 from conformesh.common.names import unknown
 from conformesh.files.json_numbers import in_json, number
+from conformesh.mesh.http.messages import ObserveReply, ObserveRequest, PredictNextReply, PredictNextRequest
 from conformesh.mesh.http.request_bodies import parsed, table_of
-from conformesh.mesh.node.online_records import Example, JudgedObservation
 from conformesh.scores import Score
 
-_OBSERVE = ("score", "outputs", "label", "example", "next")
-_NEXT = ("outputs",)
+if TYPE_CHECKING:
+    from conformesh.mesh.node.online import OnlineLearning
 
 
-class Learns(Protocol):
-    """What learns from labels."""
-
-    score: Score | None
-
-    def predict(self) -> Example:
-        """Give the next example an id and a threshold."""
-
-    def observe(self, score: float, id: str | None = None) -> JudgedObservation:
-        """Count a label."""
-
-    def shown(self) -> dict[str, Any]:
-        """Return the state as JSON."""
-
-
-def observed(online: Learns, body: bytes) -> dict[str, Any]:
+def observe(online: OnlineLearning, body: bytes) -> ObserveReply:
     """Count the label in a body; say what became of it and, where asked, what is predicted next."""
     request = parsed(body)
-    _check(request, _OBSERVE)
+    _refuse_unknown(request, ObserveRequest)
     example = request.get("example")
     if not isinstance(example, str | None):
         raise ValueError(f"'example' must be the id of a prediction, a text, got {type(example).__name__}")
     score, asked = _score_in(online, request), request.get("next")
-    table = None if asked is None else _next_table(online, asked)  # what is wrong with it is said before all is counted
+    table = None if asked is None else _next_table(online, asked)  # refused before anything is counted
     judged = online.observe(score, example)
-    now = online.shown()
-    return {
-        "example": judged.id,
-        "score": judged.score,
-        "threshold": in_json(judged.threshold),
-        "missed": judged.missed,
-        "repeated": judged.repeated,
-        "device": now["device"],
-        "everybody": now["everybody"],
-        "threshold_now": now["threshold"],
-        **({} if asked is None else {"next": _predicted(online, table)}),
-    }
+    now = online.status()
+    return ObserveReply(
+        example=judged.id,
+        score=judged.score,
+        threshold=in_json(judged.threshold),
+        missed=judged.missed,
+        repeated=judged.repeated,
+        device=now.device,
+        everybody=now.everybody,
+        threshold_now=now.threshold,
+        next=UNSET if asked is None else _predict_next(online, table),
+    )
 
 
-def predicted(online: Learns, body: bytes) -> dict[str, Any]:
+def predict_next(online: OnlineLearning, body: bytes) -> PredictNextReply:
     """Give the next example an id and a threshold, and a set or an interval where its outputs are in the body."""
-    return _predicted(online, _next_table(online, parsed(body)))
+    return _predict_next(online, _next_table(online, parsed(body)))
 
 
-def _predicted(online: Learns, table: NDArray[Any] | None) -> dict[str, Any]:
+def _predict_next(online: OnlineLearning, table: NDArray[Any] | None) -> PredictNextReply:
     example = online.predict()
-    about = {"example": example.id, "threshold": in_json(example.threshold)}
-    if table is None:
-        return about
-    return {**about, **_region(_score_of(online), table, example.threshold)}
+    reply = PredictNextReply(example.id, in_json(example.threshold))
+    if table is not None:
+        _add_region(reply, _score_of(online), table, example.threshold)
+    return reply
 
 
-def _region(score: Score, table: NDArray[Any], threshold: float) -> dict[str, Any]:
+def _add_region(reply: PredictNextReply, score: Score, table: NDArray[Any], threshold: float) -> None:
     if score.task == "regression":
-        return {"interval": in_json(score.intervals(table, threshold)[0].tolist())}
-    members = np.flatnonzero(score.sets(table, threshold)[0]).tolist()
-    return {"set": members, "size": len(members)}
+        reply.interval = in_json(score.intervals(table, threshold)[0].tolist())
+    else:
+        members = np.flatnonzero(score.sets(table, threshold)[0]).tolist()
+        reply.set, reply.size = members, len(members)
 
 
-def _next_table(online: Learns, request: Any) -> NDArray[Any] | None:
+def _next_table(online: OnlineLearning, request: Any) -> NDArray[Any] | None:
     """Return the outputs of the next example, after trying them; None where there are none."""
     if not isinstance(request, dict):
         raise ValueError(f"'next' must be an object, which may have 'outputs', got {type(request).__name__}")
-    _check(request, _NEXT)
+    _refuse_unknown(request, PredictNextRequest)
     if request.get("outputs") is None:
         return None
     score = _score_of(online)
     table = _row(score, request["outputs"])
-    _region(score, table, 0.0)
+    _add_region(PredictNextReply("", 0.0), score, table, 0.0)  # raises for a table that does not fit the score
     return table
 
 
-def _score_in(online: Learns, request: dict[str, Any]) -> float:
+def _score_in(online: OnlineLearning, request: dict[str, Any]) -> float:
     """Return the score that a request tells, or that of its label."""
     labelled = "outputs" in request or "label" in request
     if ("score" in request) == labelled or ("outputs" in request) != ("label" in request):
-        got = ", ".join(name for name in _OBSERVE[:3] if name in request) or "none"
+        got = ", ".join(name for name in ("score", "outputs", "label") if name in request) or "none"
         raise ValueError(f"needed 'score', or 'outputs' with their 'label', got {got}")
     if not labelled:
         return number(request["score"], "'score'")
@@ -119,7 +106,7 @@ def _row(score: Score, outputs: Any) -> NDArray[Any]:
     return table[:, 0] if score.task == "regression" and table.shape[1] == 1 else table
 
 
-def _score_of(online: Learns) -> Score:
+def _score_of(online: OnlineLearning) -> Score:
     score = online.score
     if score is None:
         raise ValueError("device.toml names no score: send 'score', the score itself, in place of outputs and label")
@@ -128,7 +115,7 @@ def _score_of(online: Learns) -> Score:
     return score
 
 
-def _check(request: dict[str, Any], known: tuple[str, ...]) -> None:
+def _refuse_unknown(request: dict[str, Any], kind: type[Struct]) -> None:
     for name in request:
-        if name not in known:
-            raise ValueError(unknown("field", name, known))
+        if name not in kind.__struct_fields__:
+            raise ValueError(unknown("field", name, kind.__struct_fields__))

@@ -12,14 +12,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import Struct, to_builtins
+from msgspec import UNSET, Struct, to_builtins
+from msgspec.structs import asdict
 
 from conformesh.common.names import unknown
 from conformesh.files.json_numbers import in_json
-from conformesh.mesh.http.online_replies import Learns, observed, predicted
+from conformesh.mesh.http.messages import (
+    AcceptedReply,
+    Answer,
+    CalibrationReply,
+    CertificateReply,
+    HealthReply,
+    IntervalsReply,
+    PredictRequest,
+    SetsReply,
+    ThresholdReply,
+)
+from conformesh.mesh.http.online_replies import observe, predict_next
 from conformesh.mesh.http.paths import (
     CALIBRATION,
     CERTIFICATE,
@@ -39,19 +51,21 @@ from conformesh.mesh.http.paths import (
     VERBS,
 )
 from conformesh.mesh.http.request_bodies import parsed, table_of
-from conformesh.mesh.node.certified_result import Certified
+from conformesh.mesh.node.certified_result import Certified, certificate_fields
 from conformesh.mesh.node.health import explain_missing_threshold, judge_health
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import NodeStatus
 from conformesh.scores import SCORES, Score, get_score
 
 if TYPE_CHECKING:
-    from conformesh.mesh.http.metrics import Exposition
+    from conformesh.mesh.http.metrics import Exposition, Snapshot
+    from conformesh.mesh.node.heartbeat import Heartbeat
+    from conformesh.mesh.node.online import OnlineLearning
 
 LOG = logging.getLogger("conformesh.node")
 Headers = tuple[tuple[str, str], ...]
-TABLES = ("probabilities", "outputs")  # what a request may call its table
-OF_ROWS = ("alpha", "groups", "weight")  # which of several thresholds the rows need, as in `Result.predict`
+_TABLES = ("probabilities", "outputs")  # what a request may call its table
+_OF_ROWS = ("alpha", "groups", "weight")  # which of several thresholds the rows need, as in `Result.predict`
 
 
 class Refused(Exception):  # noqa: N818 - a proper answer, only not the wished one
@@ -83,14 +97,30 @@ class HttpReply:
 Reply = Callable[[bytes], HttpReply]
 
 
-class ReceivedBody(Protocol):
-    """What knows of everybody."""
+@dataclass(frozen=True, eq=False)
+class NodeInterface:
+    """The parts of a node that local programs can reach; what needs a missing part is answered with 501.
 
-    def mesh(self) -> dict[str, Any]:
-        """Return what was heard of everybody, as JSON."""
+    Attributes
+    ----------
+    state
+        What the node reports about itself.
+    recalibrate
+        Requests a new run, returns when the request is on the disk, and says what becomes of it. Its RuntimeError is
+        answered with 409, its OSError with 503.
+    accept_roster
+        Takes a newer roster and says what becomes of it; its ValueError is answered with 409.
+    heartbeat
+        Knows the status of all devices.
+    online
+        Learns from labels.
+    """
 
-    def measured(self) -> dict[str, Any]:
-        """Return the same as numbers, for metrics."""
+    state: NodeState
+    recalibrate: Callable[[], str | None] | None = None
+    accept_roster: Callable[[bytes], str] | None = None
+    heartbeat: Heartbeat | None = None
+    online: OnlineLearning | None = None
 
 
 class HttpReplies:
@@ -98,34 +128,18 @@ class HttpReplies:
 
     Parameters
     ----------
-    state
-        What the engine's thread updates.
-    recalibrate
-        Asks the engine for a new run, returns when the request is on the disk, and says what became of it. A
-        RuntimeError of it is answered with 409 and its words, an OSError with 503.
-    hand
-        Takes a roster, and says what becomes of it; a ValueError of it is answered with 409 and its words.
-    beating
-        Knows what was heard of everybody; without it ``/mesh`` answers 501.
-    online
-        Learns from labels; without it what belongs to that answers 501.
+    node
+        The node that answers.
     shared
-        Whether others than the owner may ask, as at a port: of a private node they learn nothing about its scores.
+        Whether others than the owner may ask, as at a port: about a private node they learn nothing that depends on its
+        scores.
     """
 
-    def __init__(
-        self,
-        state: NodeState,
-        recalibrate: Callable[[], str | None] | None = None,
-        hand: Callable[[bytes], str] | None = None,
-        beating: ReceivedBody | None = None,
-        online: Learns | None = None,
-        shared: bool = False,
-    ) -> None:
-        self.state, self._shared = state, shared
-        self._about_process = not (shared and state.private)  # memory and time of the process depend on its scores
-        self.recalibrate, self.hand, self.beating, self.online = recalibrate, hand, beating, online
-        self._exposition: Exposition | None = None  # made when it is first asked for: most nodes are never
+    def __init__(self, node: NodeInterface, *, shared: bool = False) -> None:
+        self.node, self._shared = node, shared
+        # Memory and time of a process depend on its scores.
+        self._about_process = not (shared and node.state.private)
+        self._exposition: Exposition | None = None  # made for the first request: most nodes are never asked
         self.routes: dict[str, Reply] = {
             THRESHOLD: self._threshold,
             CERTIFICATE: self._certificate,
@@ -138,9 +152,9 @@ class HttpReplies:
             PREDICT: self._predict,
             RECALIBRATE: self._recalibrate,
             ROSTER: self._roster,
-            ONLINE: lambda _: HttpReply.of(self._learning().shown()),
-            OBSERVE: partial(self._learns, observed),
-            PREDICT_NEXT: partial(self._learns, predicted),
+            ONLINE: lambda _: HttpReply.of(self._learning().status()),
+            OBSERVE: partial(self._learn, observe),
+            PREDICT_NEXT: partial(self._learn, predict_next),
         }
 
     def route(self, method: str, path: str, accept: str = "") -> Reply:
@@ -155,100 +169,111 @@ class HttpReplies:
         return partial(self._metrics, accept) if path == METRICS else self.routes[path]
 
     def _status(self) -> NodeStatus:
-        return self.state.shared_status() if self._shared else self.state.status()
+        state = self.node.state
+        return state.shared_status() if self._shared else state.status()
 
     def _certified(self) -> Certified:
-        found = self.state.certified
+        found = self.node.state.certified
         if found is None:
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, explain_missing_threshold(self._status()))
         return found
 
     def _threshold(self, _: bytes) -> HttpReply:
         found = self._certified()
-        answers = found.answers()
-        about = {"method": found.calibration.method, "answers": answers} | found.facts()
-        return HttpReply.of(_only(answers, "threshold", "alpha", "certificate") | about)
+        answers, method = _answers(found), found.calibration.method
+        reply = ThresholdReply(**asdict(found.facts()), method=method, answers=answers)
+        if len(answers) == 1:  # of several, nobody is to take the first by mistake
+            (answer,) = answers
+            reply.threshold, reply.alpha, reply.certificate = answer.threshold, answer.alpha, answer.certificate
+        return HttpReply.of(reply)
 
     def _certificate(self, _: bytes) -> HttpReply:
         found = self._certified()
-        answers = found.answers()
+        answers = _answers(found)
         for one, answer in zip(answers, found.calibration.answers, strict=True):
-            one["words"] = str(answer.certificate)
-        return HttpReply.of(_only(answers, "certificate", "words") | {"answers": answers} | found.facts())
+            one.words = str(answer.certificate)
+        reply = CertificateReply(**asdict(found.facts()), answers=answers)
+        if len(answers) == 1:
+            reply.certificate, reply.words = answers[0].certificate, answers[0].words
+        return HttpReply.of(reply)
 
     def _calibration(self, _: bytes) -> HttpReply:
         found = self._certified()
-        return HttpReply.of({"calibration": found.calibration.to_dict()} | found.facts())
+        return HttpReply.of(CalibrationReply(**asdict(found.facts()), calibration=found.calibration.to_dict()))
 
     def _health(self, _: bytes) -> HttpReply:
         status = self._status()
         health = judge_health(status)
-        content: dict[str, Any] = {"healthy": health.healthy, "phase": status.phase, "reasons": health.words}
-        content |= {"links_down": health.links_down}
-        content |= {} if status.alarm is None else {"alarm": status.alarm.raised}
-        return HttpReply.of(content, HTTPStatus.OK if health.healthy else HTTPStatus.SERVICE_UNAVAILABLE)
+        alarm = UNSET if status.alarm is None else status.alarm.raised
+        reply = HealthReply(health.healthy, status.phase, health.words, health.links_down, alarm)
+        return HttpReply.of(reply, HTTPStatus.OK if health.healthy else HTTPStatus.SERVICE_UNAVAILABLE)
 
     def _metrics(self, accept: str, _: bytes) -> HttpReply:
         if self._exposition is None:
             from conformesh.mesh.http.metrics import Exposition
 
             try:
-                self._exposition = Exposition(self._now, self._about_process)
+                self._exposition = Exposition(self._snapshot, self._about_process)
             except ImportError:
                 words = "metrics need prometheus-client: pip install 'conformesh[mesh]'"
                 raise Refused(HTTPStatus.NOT_IMPLEMENTED, words) from None
         body, content_type = self._exposition.text(accept)
         return HttpReply(HTTPStatus.OK, body, content_type)
 
-    def _now(self) -> dict[str, Any]:
+    def _snapshot(self) -> Snapshot:
         """Return what metrics are made of."""
-        status = self._status()
-        mesh = None if self.beating is None else self.beating.measured()
-        online = None if self.online is None else self.online.shown()
-        about = {"healthy": judge_health(status).healthy, "mesh": mesh, "online": online}
-        return {**to_builtins(status), **about}
+        from conformesh.mesh.http.metrics import Snapshot
+
+        status, heartbeat, online = self._status(), self.node.heartbeat, self.node.online
+        return Snapshot(
+            status,
+            judge_health(status).healthy,
+            None if heartbeat is None else heartbeat.mesh_status(),
+            None if heartbeat is None else heartbeat.counts(),
+            None if online is None else online.status(),
+        )
 
     def _mesh(self, _: bytes) -> HttpReply:
-        if self.beating is None:
+        if self.node.heartbeat is None:
             raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node was started alone, and hears of nobody")
-        return HttpReply.of(self.beating.mesh())
+        return HttpReply.of(self.node.heartbeat.mesh_status())
 
     def _recalibrate(self, _: bytes) -> HttpReply:
-        if self.recalibrate is None:
+        if self.node.recalibrate is None:
             raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node was started without a way to calibrate again")
         try:
-            became = self.recalibrate()
+            became = self.node.recalibrate()
         except RuntimeError as error:
             raise Refused(HTTPStatus.CONFLICT, f"no new run: {error}") from None
         except OSError as error:  # only a request that is on the disk is acknowledged
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"the request cannot be stored: {error}") from None
         LOG.info("a local program asked for a new run: %s", became or "accepted")
-        return HttpReply.of({"accepted": True} | ({} if became is None else {"run": became}), HTTPStatus.ACCEPTED)
+        return HttpReply.of(AcceptedReply(True, run=UNSET if became is None else became), HTTPStatus.ACCEPTED)
 
     def _roster(self, body: bytes) -> HttpReply:
-        if self.hand is None:
+        if self.node.accept_roster is None:
             raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node was started without a way to take rosters")
         try:
-            became = self.hand(body)
+            became = self.node.accept_roster(body)
         except ValueError as error:
-            self.state.refused(None, "a roster that is refused")
+            self.node.state.count_refused(None, "a roster that is refused")
             raise Refused(HTTPStatus.CONFLICT, f"refused: {error}") from None
         LOG.info("a local program handed over a roster: %s", became)
-        return HttpReply.of({"accepted": True, "roster": became}, HTTPStatus.ACCEPTED)
+        return HttpReply.of(AcceptedReply(True, roster=became), HTTPStatus.ACCEPTED)
 
     def _predict(self, body: bytes) -> HttpReply:
         found = self._certified()
         try:
-            return HttpReply.of(_prediction(found, body))
+            return HttpReply.of(_predict(found, body))
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
 
-    def _learning(self) -> Learns:
-        if self.online is None:
+    def _learning(self) -> OnlineLearning:
+        if self.node.online is None:
             raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node does not learn online: device.toml has no [online]")
-        return self.online
+        return self.node.online
 
-    def _learns(self, reply: Callable[[Learns, bytes], dict[str, Any]], body: bytes) -> HttpReply:
+    def _learn(self, reply: Callable[[OnlineLearning, bytes], Struct], body: bytes) -> HttpReply:
         online = self._learning()
         try:
             return HttpReply.of(reply(online, body))
@@ -260,9 +285,17 @@ class HttpReplies:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
 
 
-def _only(answers: list[dict[str, Any]], *names: str) -> dict[str, Any]:
-    """Return fields of the answer of a result that has only one: of several, nobody is to take the first by mistake."""
-    return {name: answers[0][name] for name in names} if len(answers) == 1 else {}
+def _answers(found: Certified) -> list[Answer]:
+    """Return the threshold of every part and level with its certificate."""
+    return [
+        Answer(
+            part=list(answer.part),
+            alpha=float(answer.alpha),
+            threshold=in_json(answer.threshold),
+            certificate=certificate_fields(answer.certificate),
+        )
+        for answer in found.calibration.answers
+    ]
 
 
 def _described(_: bytes) -> HttpReply:
@@ -274,14 +307,14 @@ def _described(_: bytes) -> HttpReply:
 # --- predictions ------------------------------------------------------------------------------------------------------
 
 
-def _prediction(found: Certified, body: bytes) -> dict[str, Any]:
+def _predict(found: Certified, body: bytes) -> SetsReply | IntervalsReply:
     request = parsed(body)
-    names = [name for name in TABLES if name in request]
+    names = [name for name in _TABLES if name in request]
     if len(names) != 1:
         raise ValueError(f"needed one of 'probabilities' and 'outputs', got {', '.join(names) or 'neither'}")
     for name in request:
-        if name not in (*TABLES, "score", *OF_ROWS):
-            raise ValueError(unknown("field", name, (*TABLES, "score", *OF_ROWS)))
+        if name not in PredictRequest.__struct_fields__:
+            raise ValueError(unknown("field", name, PredictRequest.__struct_fields__))
     score = _score(found.calibration.score, request.get("score"))
     table = table_of(names[0], request[names[0]])
     if score.task == "regression" and table.ndim == 2 and table.shape[1] == 1:
@@ -289,18 +322,16 @@ def _prediction(found: Certified, body: bytes) -> dict[str, Any]:
     rows = _of_rows(request)
     result = found.calibration.at(rows.pop("alpha", None))
     predicted = result.predict(table, score=score, **rows)
-    about: dict[str, Any] = {"run": found.run}
-    if len(result) == 1:
-        about = {"threshold": in_json(result.threshold), **about}
+    threshold = in_json(result.threshold) if len(result) == 1 else UNSET
     if score.task == "regression":
-        return {"intervals": in_json(predicted.tolist()), **about}
+        return IntervalsReply(found.run, in_json(predicted.tolist()), threshold)
     sets = [np.flatnonzero(row).tolist() for row in predicted]
-    return {"sets": sets, "sizes": [len(members) for members in sets], **about}
+    return SetsReply(found.run, sets, [len(members) for members in sets], threshold)
 
 
 def _of_rows(request: dict[str, Any]) -> dict[str, Any]:
     """Return which of several thresholds the rows of a request need, checked for their types."""
-    rows = {name: request[name] for name in OF_ROWS if name in request}
+    rows = {name: request[name] for name in _OF_ROWS if name in request}
     if "alpha" in rows and not _is_number(rows["alpha"]):
         raise ValueError(f"'alpha' must be a number, got {rows['alpha']!r:.40}")
     if "groups" in rows and not (isinstance(rows["groups"], list) and all(map(_is_group, rows["groups"]))):

@@ -15,7 +15,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.epochs import EpochClock
 from conformesh.mesh.config.local_scores import NO_SCORES, LocalScores
-from conformesh.methods import async_protocol, get_method, make_options, suited_options
+from conformesh.methods import async_protocol, get_method, make_options, options_for_score
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
 from conformesh.peer.entries import Seal
@@ -102,12 +102,12 @@ def _caps(config: DeviceConfig) -> NDArray[np.int64] | None:
 
 def account_of(config: DeviceConfig, epoch: int) -> Account:
     """Return the account of a private device, as it is on the disk now."""
-    from conformesh.privacy.account import FILE, Account
+    from conformesh.privacy.account import ACCOUNT_FILE, Account
 
     options = make_options(config.run.method, config.run.options)
     ahead = None if options.epoch_seconds is None else 1
     return Account(
-        config.folder / FILE, epoch=epoch, window=options.window, releases=options.releases, most_ahead=ahead
+        config.folder / ACCOUNT_FILE, epoch=epoch, window=options.window, releases=options.releases, most_ahead=ahead
     )
 
 
@@ -141,7 +141,7 @@ def secrets_of(
 ) -> Secrets:
     """Return fresh secrets for one attempt. They live in memory only."""
     from conformesh.mesh.config.seal import CertificateSeal  # which takes cryptography into memory
-    from conformesh.protocols.masks import KEY, Secrets
+    from conformesh.protocols.masks import KEY_BYTES, Secrets
 
     seal, account = CertificateSeal(config), account_of(config, epoch)
     if account.problem:
@@ -157,7 +157,7 @@ def secrets_of(
     def genuine(name: str, message: bytes, proof: bytes) -> bool:
         return seal.genuine(config.devices.index(name), message, proof)
 
-    return Secrets((token_bytes(KEY),), context, seal.sign, genuine, account, scores_of)
+    return Secrets((token_bytes(KEY_BYTES),), context, seal.sign, genuine, account, scores_of)
 
 
 def protocol_of(config: DeviceConfig, scores: LocalScores, shown: SearchProgress | None = None) -> Make:
@@ -165,7 +165,7 @@ def protocol_of(config: DeviceConfig, scores: LocalScores, shown: SearchProgress
     _ = get_method(config.run.method).protocol  # loaded now, and not in a run
     guarantee, score = config.chosen_guarantee, config.chosen_score
     if config.run.mode == "anytime":
-        chosen = make_options(config.run.method, suited_options(config.run.method, config.run.options, score))
+        chosen = make_options(config.run.method, options_for_score(config.run.method, config.run.options, score))
         samples, caps = WeightedScores.of([scores.values], (config.name,)), _caps(config)
         alphas, requirement = guarantee.alphas, config.requirement
 

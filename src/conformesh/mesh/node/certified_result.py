@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from conformesh.files.json_numbers import in_json
-from conformesh.mesh.node.status import ThresholdForAll
+from conformesh.mesh.node.status import CertifiedFacts, ThresholdForAll
 from conformesh.results.certificate import Certificate
 from conformesh.results.result import Result
 
@@ -56,33 +56,22 @@ class Certified:
         """Whether it is about everybody who takes part, and not only about those who were heard so far."""
         return not any(answer.certificate.heard for answer in self.calibration.answers)
 
-    def facts(self) -> dict[str, Any]:
-        """Return the fields of `CertifiedFacts`, which every reply about it contains besides the numbers."""
-        return {
-            "scores": self._scores(),
-            "devices": len(self.roster),
-            "made": in_utc(self.made),
-            "run": self.run,
-            "restored": self.restored,
-            "final": self.final,
-            "about": "reported" if not self.whole else "survivors" if self.lost else "everybody",
-            **({} if self.whole else {"reported": list(self.roster), "everybody": self._everybody()}),
-            "roster_number": self.roster_number,
-            "survivors": list(self.roster),
-            "lost": list(self.lost),
-        }
-
-    def answers(self) -> list[dict[str, Any]]:
-        """Return the threshold of every part and level with its certificate, as JSON."""
-        return [
-            {
-                "part": list(answer.part),
-                "alpha": float(answer.alpha),
-                "threshold": in_json(answer.threshold),
-                "certificate": _plain(answer.certificate),
-            }
-            for answer in self.calibration.answers
-        ]
+    def facts(self) -> CertifiedFacts:
+        """Return what every reply about it contains besides its numbers."""
+        return CertifiedFacts(
+            scores=self._scores(),
+            devices=len(self.roster),
+            made=in_utc(self.made),
+            run=self.run,
+            restored=self.restored,
+            final=self.final,
+            about="reported" if not self.whole else "survivors" if self.lost else "everybody",
+            reported=None if self.whole else list(self.roster),
+            everybody=None if self.whole else self._everybody(),
+            roster_number=self.roster_number,
+            survivors=list(self.roster),
+            lost=list(self.lost),
+        )
 
     def _scores(self) -> int | None:
         """Return how many scores are behind the thresholds, on all devices; None where noise hides it."""
@@ -97,12 +86,13 @@ class Certified:
         if self.about_all is None:
             return ThresholdForAll("inf", None)
         answer = self.about_all.answer
-        return ThresholdForAll(in_json(answer.threshold), _plain(answer.certificate))
+        return ThresholdForAll(in_json(answer.threshold), certificate_fields(answer.certificate))
 
 
-def _plain(certificate: Certificate) -> dict[str, Any]:
-    made: dict[str, Any] = in_json(to_builtins(certificate))
-    return made
+def certificate_fields(certificate: Certificate) -> dict[str, Any]:
+    """Return a certificate as JSON has it."""
+    fields: dict[str, Any] = in_json(to_builtins(certificate))
+    return fields
 
 
 def in_utc(seconds: float) -> str:

@@ -13,7 +13,8 @@ import os
 import signal
 import sys
 import traceback
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -29,17 +30,13 @@ class Start:
     once: bool = False
     http: str | None = None
     log: str = "words"
-    patience: str | None = None
-    on_lost: str | None = None
-    quorum: str | None = None
-    mode: str | None = None
-    heartbeat: str | None = None
+    settings: dict[str, str] = field(default_factory=dict)  # name -> text, instead of what device.toml has
     telemetry: bool = False
     debug: bool = False
 
     def command(self) -> list[str]:
         """Return the words that start the process."""
-        given = {name: value for name, value in asdict(self).items() if value not in (None, False)}
+        given = {name: value for name, value in asdict(self).items() if value not in (None, False, {})}
         return [sys.executable, "-m", "conformesh.mesh.node.main", json.dumps(given)]
 
     def become(self) -> NoReturn:
@@ -61,9 +58,7 @@ def run(start: Start) -> tuple[DeviceConfig, Certified | None]:
     from conformesh.mesh.node.telemetry import traces_of
 
     def read() -> DeviceConfig:
-        return with_changes(
-            read_device(start.folder), start.patience, start.on_lost, start.quorum, start.mode, start.heartbeat
-        )
+        return override_settings(read_device(start.folder), start.settings)
 
     config = read()
     if start.log == "words":
@@ -83,34 +78,11 @@ def run(start: Start) -> tuple[DeviceConfig, Certified | None]:
     return node.config, node.state.certified
 
 
-def with_changes(
-    config: DeviceConfig,
-    patience: str | None,
-    on_lost: str | None,
-    quorum: str | None = None,
-    mode: str | None = None,
-    heartbeat: str | None = None,
-) -> DeviceConfig:
-    """Return the configuration with what the command line says; only patience and heartbeat may differ by device."""
-    changes: dict[str, Any] = {}
-    if patience is not None:
-        changes["patience"] = _number(patience, float, "patience must be a number")
-    if heartbeat is not None:
-        changes["heartbeat"] = _number(heartbeat, float, "heartbeat must be a number")
-    if on_lost is not None:
-        changes["on_lost"] = on_lost
-    if quorum is not None:
-        changes["quorum"] = _number(quorum, int, "quorum must be a whole number")
-    if mode is not None:
-        changes["mode"] = mode
-    return config.with_settings(**changes)
+def override_settings(config: DeviceConfig, texts: Mapping[str, str]) -> DeviceConfig:
+    """Return the configuration with the settings that the command line names, by the names of `SETTINGS`."""
+    from conformesh.mesh.config.settings import SETTINGS
 
-
-def _number(text: str, kind: type[Any], needed: str) -> Any:
-    try:
-        return kind(text)
-    except ValueError:
-        raise ValueError(f"{needed}, got {text!r}") from None
+    return config.with_settings(**{name: SETTINGS[name].read(text) for name, text in texts.items()})
 
 
 ABOUT = ("device", "run", "roster", "roster_number", "lost")  # what stands beside the calibration in a device's result

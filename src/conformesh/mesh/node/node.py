@@ -20,17 +20,18 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from conformesh.files.files import remove_drafts
-from conformesh.kernels.compilation import prepared
+from conformesh.kernels.compilation import compiled_beforehand
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.device_toml import read_device, reload_config
+from conformesh.mesh.http.replies import NodeInterface
 from conformesh.mesh.http.server import Service
-from conformesh.mesh.link import Transport, drive, opened
+from conformesh.mesh.link import Transport, drive_device, open_links
 from conformesh.mesh.node.calibration_run import JOURNAL, PrivatePart, calibration_of, make_device, protocol_of
 from conformesh.mesh.node.certified_result import Certified
 from conformesh.mesh.node.disk_watch import DiskWatch
 from conformesh.mesh.node.file_watch import CertificateWatch, ScoreWatch
 from conformesh.mesh.node.folder_lock import sole_process
-from conformesh.mesh.node.heartbeat import Beating
+from conformesh.mesh.node.heartbeat import Heartbeat
 from conformesh.mesh.node.membership import Membership
 from conformesh.mesh.node.online import OnlineLearning
 from conformesh.mesh.node.privacy_watch import PrivacyWatch
@@ -91,7 +92,7 @@ class Node:
         self.disk = DiskWatch(config.folder)
         self.pending = PendingRun(config.folder)
         self.search_progress = SearchProgress()
-        self.beating = Beating(config, self.state)
+        self.heartbeat = Heartbeat(config, self.state)
         self.online = None if config.learner is None else OnlineLearning(config, self.state)
         self.privacy = PrivacyWatch(config) if config.is_private else None
         self._asked = threading.Event()  # for a new run, by a local program
@@ -109,7 +110,7 @@ class Node:
         self._unsaved: Certified | None = None  # a threshold that could not be written yet
         self._last_outcome: object = None  # the last outcome of an asynchronous device that was looked at
         self._told = ("", 0.0)  # phase and time of the last record of progress
-        self.state.under(config.roster_number, self.members.rosters.floor)
+        self.state.set_roster(config.roster_number, self.members.rosters.floor)
 
     def run(self, once: bool = False) -> None:
         """Calibrate, and unless `once` stay up until `stopping` is set. Raises what ended a single calibration."""
@@ -117,7 +118,7 @@ class Node:
             self._remove_drafts()
             self._look_at_privacy()
             if once or not self._refusal:
-                self.state.request()  # whoever starts calibrates, so a threshold from before is not enough for long
+                self.state.request_run()  # whoever starts calibrates, so a threshold from before is not enough for long
             self.members.verify()
             old = self.store.load()
             if old is not None:
@@ -127,13 +128,9 @@ class Node:
             with (
                 self._learning(),
                 Service(
-                    self.state,
+                    NodeInterface(self.state, self.recalibrate, self.members.hand, self.heartbeat, self.online),
                     self.address,
-                    recalibrate=self.recalibrate,
-                    hand=self.members.hand,
-                    beating=self.beating,
-                    online=self.online,
-                    traced=None if self.traces is None else self.traces.request,
+                    trace_reply=None if self.traces is None else self.traces.request,
                 ),
             ):
                 self._stay_up(once)
@@ -161,23 +158,26 @@ class Node:
             self.online.close()
 
     @contextmanager
-    def _beside(self, transport: Transport) -> Iterator[None]:
+    def _side_messages(self, transport: Transport) -> Iterator[None]:
         """Tell neighbours what is told beside the runs."""
-        with self.beating.over(transport), nullcontext() if self.online is None else self.online.over(transport):
+        with (
+            self.heartbeat.running(transport),
+            nullcontext() if self.online is None else self.online.running(transport),
+        ):
             yield
 
     def stop(self) -> None:
         """End soon; also from a handler of signals."""
         self.stopping.set()
         if self._links is not None:
-            self._links.ring()
+            self._links.wake()
 
     def reload(self) -> None:
         """Read the files again soon; also from a handler of signals."""
         self._due = 0.0
         self._reloading.set()
         if self._links is not None:
-            self._links.ring()
+            self._links.wake()
 
     def _reload(self) -> None:
         """Read device.toml, the scores and the certificate again, and say what takes effect.
@@ -217,7 +217,7 @@ class Node:
             self.certificate.use()
             self._reloaded = False
             try:
-                with self._compiled(), opened(self.config) as transport, self._beside(transport):
+                with self._compiled(), open_links(self.config) as transport, self._side_messages(transport):
                     self._links = transport
                     self._serve(transport, once)
                 pause = SHORTEST
@@ -248,8 +248,8 @@ class Node:
         if not self.members.moving:
             return
         self.members.move()
-        self.state.under(self.members.rosters.number, self.members.rosters.floor)
-        self.state.judge(Trouble.ROSTER, self.members.removed)
+        self.state.set_roster(self.members.rosters.number, self.members.rosters.floor)
+        self.state.set_trouble(Trouble.ROSTER, self.members.removed)
         if self.members.removed:
             self.state.fail(self.members.removed)
             return
@@ -257,14 +257,14 @@ class Node:
         self.scores.config = self.config
         self.certificate.under(self.config)
         self.store = ResultStore(self.config)
-        self.beating.under(self.config)
+        self.heartbeat.set_roster(self.config)
         if self.online is not None:
-            self.online.under(self.config)
-        self.state.expect([neighbour.name for neighbour in self.config.neighbours])
+            self.online.set_roster(self.config)
+        self.state.set_neighbours([neighbour.name for neighbour in self.config.neighbours])
         log.info("roster %d: %d devices", self.config.roster_number, len(self.config.devices))
 
     def _refused_roster(self, words: str) -> None:
-        self.state.refused(None, "a roster that is refused")
+        self.state.count_refused(None, "a roster that is refused")
         self.state.note_error(words)
         log.warning("%s", words)
 
@@ -280,7 +280,7 @@ class Node:
         greeting = device is not None and device.phase == "greeting"
         number = self.state.status().run if device is None else device.number
         self.pending.ask(number if greeting else number + 1)
-        self.state.request()
+        self.state.request_run()
         self._asked.set()
         if phase is Phase.CERTIFIED:
             waiting = asked or (device is not None and self._asked_in == device.number)
@@ -294,7 +294,7 @@ class Node:
         # How long this takes must not tell how many scores a private device has.
         scores = 0 if self.config.is_private else len(self.scores.known)
         work = max(scores, len(self.config.devices))
-        return prepared(get_method(self.config.run.method).execution.kernels, work)
+        return compiled_beforehand(get_method(self.config.run.method).execution.kernels, work)
 
     def _serve(self, transport: Transport, once: bool) -> None:
         """Run one device after another over the same links, until the node stops or needs other links."""
@@ -347,7 +347,7 @@ class Node:
             if device is not None:
                 self._take_offered(device)
                 if device.rosters.moving:
-                    drive(device, transport, lambda: self.stopping.is_set() or device.handed)
+                    drive_device(device, transport, lambda: self.stopping.is_set() or device.handed)
             mended = unwritable and not self.disk.problem
             if self._asked.is_set() or self._other_scores or self._new_epoch or self._needs_links or mended:
                 return
@@ -378,7 +378,9 @@ class Node:
                 full = OSError(self.disk.problem)
             if full is not None:
                 return self._stay_out(device, feed, transport, True, full, FULL)
-            drive(device, transport, lambda: self._enough(device, once), lambda: self._attend(device, feed, once))
+            drive_device(
+                device, transport, lambda: self._enough(device, once), lambda: self._attend(device, feed, once)
+            )
             if once and isinstance(device, AsyncDevice) and not device.final:
                 self._certify(device)  # nothing new came for long: what is certain of the heard
             if once and isinstance(device, Device) and device.phase == "finished":
@@ -441,7 +443,7 @@ class Node:
             self._take_offered(device)
             feed.look_at_counts(time.monotonic())
 
-        drive(device, transport, enough, attend)
+        drive_device(device, transport, enough, attend)
         return problem if once else None
 
     def _log(self, words: str) -> None:
@@ -480,10 +482,10 @@ class Node:
             self._refused_roster(self.members.problem)
             self.members.problem = ""
         unknown = "" if self.privacy is None else self.privacy.problem
-        self.state.judge(Trouble.SCORES, "; ".join(filter(None, [self.scores.problem, unknown])))
-        self.state.judge(Trouble.CERTIFICATE, self.certificate.problem)
-        self.state.judge(Trouble.DISK, self.disk.problem)
-        self.state.inspected(self.certificate.expires, self.scores.failures, self.scores.waiting)
+        self.state.set_trouble(Trouble.SCORES, "; ".join(filter(None, [self.scores.problem, unknown])))
+        self.state.set_trouble(Trouble.CERTIFICATE, self.certificate.problem)
+        self.state.set_trouble(Trouble.DISK, self.disk.problem)
+        self.state.set_file_status(self.certificate.expires, self.scores.failures, self.scores.waiting)
 
     def _attend(self, device: Device | AsyncDevice, feed: StatusFeed, once: bool) -> None:
         """Pass on what was asked for, tell the state where the device is, and keep a result that is new."""
@@ -492,17 +494,17 @@ class Node:
         if self.traces is not None and not device.idle:
             self.traces.at(device.number, device.phase, device.rosters.number)
         self._take_offered(device)
-        self.state.under(device.rosters.number, device.rosters.floor)
+        self.state.set_roster(device.rosters.number, device.rosters.floor)
         if self._other_scores:
             self._other_scores = False
             log.info("the scores have changed: asking for a new run", extra={"run": device.number})
-            self.state.request()
+            self.state.request_run()
             scores = self.scores.known
             device.recalibrate(now, protocol_of(self.config, scores, self.search_progress), scores.digest)
         if self._new_epoch:
             self._new_epoch = False
             log.info("an epoch has closed: asking for a new run", extra={"run": device.number})
-            self.state.request()
+            self.state.request_run()
             device.recalibrate(now)
         if self._asked.is_set() or (self.pending.run > device.number and self._asked_in != device.number):
             self._asked_in = device.number
@@ -576,7 +578,7 @@ class Node:
             self.traces.end("certified", rounds=device.round)
         self.pending.done(device.number)
         if self.pending.run:  # asked for during this run
-            self.state.request()
+            self.state.request_run()
         self._save(made)
         log.info("%s, %s", *_in_words(result), extra={"run": device.number})
 
@@ -588,7 +590,7 @@ class Node:
         except OSError as problem:
             self._unsaved = made
             self.disk.fail(problem)
-            self.state.judge(Trouble.DISK, self.disk.problem)
+            self.state.set_trouble(Trouble.DISK, self.disk.problem)
 
 
 def _in_words(result: Result) -> tuple[str, str]:

@@ -35,9 +35,15 @@ class PrivacyWatch:
 
     def look(self) -> bool:
         """Look again; return whether an epoch has closed since the last look that may be released."""
-        from conformesh.privacy.account import FILE  # which a device that is not private need not hold in memory
+        from conformesh.privacy.account import (
+            ACCOUNT_FILE,  # which a device that is not private need not hold in memory
+        )
 
-        last, due, stamp = self.epochs.last_closed(), self.epochs.last_due(), stamp_of(self.config.folder / FILE)
+        last, due, stamp = (
+            self.epochs.last_closed(),
+            self.epochs.last_due(),
+            stamp_of(self.config.folder / ACCOUNT_FILE),
+        )
         if self._read != (stamp, last):
             self._read = stamp, last
             self._account_problem = account_of(self.config, last).problem

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats, Ints
-from conformesh.protocols.bounds.histogram import UNIT
+from conformesh.protocols.bounds.histogram import UNIT_ROUNDOFF
 
 _Pair = tuple[Floats, Floats]
 _SLACK = 1 + 1e-6  # more than float64 loses in sums of up to 1e8 terms of one sign
@@ -34,7 +34,7 @@ _STEEPEST = 1e9  # the largest of them
 _FAR = 2.0**60  # beyond any count, and still an int64
 
 
-class Interval(NamedTuple):
+class CountInterval(NamedTuple):
     """Whole numbers between which counts lie, both (devices, edges)."""
 
     low: Ints
@@ -46,21 +46,21 @@ class Interval(NamedTuple):
         return np.asarray(self.low == self.high)
 
 
-def added_noise(coefficients: Floats, masses: Floats, noises: Floats) -> Floats:
+def combined_noise(coefficients: Floats, masses: Floats, noises: Floats) -> Floats:
     r"""Return the error bound of a combination of rows, over the last axis.
 
     .. math:: \delta' = \sum_i |c_i| \delta_i + g \sum_i |c_i| (2 S_i + \delta_i), \qquad
               S_i = \sum_j |a_{ij}| n_j, \quad g = 4 m (m + 3) u^2
 
-    `combination` is off by at most g times the sum of magnitudes: for x, where ``|x_i| <= S_i + delta_i``, and for each
-    new weight, which counts at most n_j times. m is the most that rows can be, so that it is the same for all.
+    `combine_rows` is off by at most g times the sum of magnitudes: for x, where ``|x_i| <= S_i + delta_i``, and for
+    each new weight, which counts at most n_j times. m is the most that rows can be, so that it is the same for all.
     """
     size = np.abs(coefficients)
-    unit = 4 * _ROWS * (_ROWS + 3) * UNIT**2
+    unit = 4 * _ROWS * (_ROWS + 3) * UNIT_ROUNDOFF**2
     return np.asarray(_SLACK * (size * (noises + unit * (2 * masses + noises))).sum(axis=-1) + _TINY)
 
 
-def combination(coefficients: Floats, high: Floats, low: Floats) -> _Pair:
+def combine_rows(coefficients: Floats, high: Floats, low: Floats) -> _Pair:
     r"""Return sum_i c_i (high_i + low_i) as a pair, for coefficients (problems, m) and rows (problems, m, ...).
 
     Products and sums of the high parts are split into a rounded number and its exact rest (Dekker, Knuth); what is
@@ -99,32 +99,32 @@ def _halves(a: Floats) -> _Pair:
     return high, a - high
 
 
-def sides(deviations: Floats, sizes: Floats) -> _Pair:
+def one_sided_sums(deviations: Floats, sizes: Floats) -> _Pair:
     """Return sum [d_j]_+ n_j and sum [-d_j]_+ n_j over the last axis, rounded up, of deviations d_j = a_j - 1."""
     over, under = ((np.maximum(side, 0) * sizes).sum(axis=-1) for side in (deviations, -deviations))
     return _SLACK * over, _SLACK * under
 
 
-def epsilon(high: Floats, low: Floats, noises: Floats, sizes: Floats) -> Floats:
+def tracked_epsilon(high: Floats, low: Floats, noises: Floats, sizes: Floats) -> Floats:
     """Return the largest error of x / n on either side, with what round-off adds, of rows of weights."""
-    worst = np.maximum(*sides((high - 1) + low, sizes))
+    worst = np.maximum(*one_sided_sums((high - 1) + low, sizes))
     return np.asarray(_SLACK * (worst + noises) / sizes.sum(axis=-1))
 
 
-def bracket(x: _Pair, weights: _Pair, noise: float, sizes: Floats) -> _Pair:
+def count_bounds(x: _Pair, weights: _Pair, noise: float, sizes: Floats) -> _Pair:
     """Return bounds of the counts at one device's edges, from its (edges,) numbers and (devices,) weights.
 
     Counts do not fall from edge to edge, so that a lower bound holds at all later edges, and an upper one at all
     earlier ones.
     """
-    near = sides((weights[0] - 1) + weights[1], sizes)
+    near = one_sided_sums((weights[0] - 1) + weights[1], sizes)
     scales = _scales(weights[0])[:, None]
-    rounding = 4 * UNIT * ((np.abs(scales * weights[0]) + 1) * sizes).sum(axis=1)
-    over, under = (side + rounding for side in sides(scales * weights[0] - 1, sizes))
+    rounding = 4 * UNIT_ROUNDOFF * ((np.abs(scales * weights[0]) + 1) * sizes).sum(axis=1)
+    over, under = (side + rounding for side in one_sided_sums(scales * weights[0] - 1, sizes))
     scales = np.append(scales, [[1.0]], axis=0)
     over, under = np.append(over, near[0])[:, None], np.append(under, near[1])[:, None]
     middle = scales * x[0] + scales * x[1]
-    rest = _SLACK * scales * noise + 8 * UNIT * (scales * np.abs(x[0]) + over + under)
+    rest = _SLACK * scales * noise + 8 * UNIT_ROUNDOFF * (scales * np.abs(x[0]) + over + under)
     low, high = (middle - over - rest).max(axis=0), (middle + under + rest).min(axis=0)
     return np.maximum.accumulate(low), np.minimum.accumulate(high[::-1])[::-1]
 
@@ -137,7 +137,7 @@ def _scales(weights: Floats) -> Floats:
     return 1 / positive
 
 
-def whole_counts(x: _Pair, weights: _Pair, noises: Floats, sizes: Floats) -> Interval:
+def whole_counts(x: _Pair, weights: _Pair, noises: Floats, sizes: Floats) -> CountInterval:
     """Return between which whole numbers the counts lie, at every device (rows) and edge.
 
     Bounds that exclude each other are an error, never a count: somebody said something that is not so.
@@ -145,7 +145,7 @@ def whole_counts(x: _Pair, weights: _Pair, noises: Floats, sizes: Floats) -> Int
     low, high = np.zeros(x[0].shape, dtype=np.int64), np.zeros(x[0].shape, dtype=np.int64)
     total = int(sizes.sum())
     for k in range(len(noises)):
-        below, above = bracket((x[0][k], x[1][k]), (weights[0][k], weights[1][k]), float(noises[k]), sizes)
+        below, above = count_bounds((x[0][k], x[1][k]), (weights[0][k], weights[1][k]), float(noises[k]), sizes)
         low[k] = np.ceil(np.clip(below, 0, _FAR))
         high[k] = np.floor(np.clip(above, -1, total))
     if (low > high).any():
@@ -154,4 +154,4 @@ def whole_counts(x: _Pair, weights: _Pair, noises: Floats, sizes: Floats) -> Int
             f"at edge {m} a device can have counted neither {low[k, m]} scores or more nor {high[k, m]} or fewer, and "
             "it must be one of them: what it was told does not belong together, and no threshold can be certified"
         )
-    return Interval(low, high)
+    return CountInterval(low, high)

@@ -9,7 +9,7 @@ import pytest
 
 from conformesh import Network, calibrate
 from conformesh.kernels import compilation as compiling
-from conformesh.kernels.pinball import DEGREE, admm_step
+from conformesh.kernels.pinball import RootFinder
 from conformesh.methods import METHODS
 
 HEAVY = ("numba", "scipy", "networkx", "sklearn", "matplotlib", "polars")
@@ -72,51 +72,51 @@ def account(monkeypatch):
 
 
 def test_one_large_call_is_compiled_at_once(account):
-    assert compiling.compiled("graph", 9.0) is None
-    assert compiling.compiled("pinball", 10.0) is not None
+    assert compiling.compiled_loops("graph", 9.0) is None
+    assert compiling.compiled_loops("pinball", 10.0) is not None
     assert account == ["pinball"]
 
 
 def test_many_small_calls_are_compiled_in_the_end_and_stay_so(account):
-    answers = [compiling.compiled("graph", 3.0) for _ in range(5)]
+    answers = [compiling.compiled_loops("graph", 3.0) for _ in range(5)]
     assert [answer is not None for answer in answers] == [False, False, False, True, True]
-    assert compiling.compiled("graph", 0.0) is answers[-1]
+    assert compiling.compiled_loops("graph", 0.0) is answers[-1]
     assert account == ["graph"]
 
 
 def test_calls_count_however_small(account, monkeypatch):
     monkeypatch.setattr(compiling, "CALL", 5.0)
-    assert [compiling.compiled("graph", 0.0) is not None for _ in range(3)] == [False, True, True]
+    assert [compiling.compiled_loops("graph", 0.0) is not None for _ in range(3)] == [False, True, True]
 
 
 def test_work_that_is_announced_is_compiled_before_it_begins(account):
-    compiling.expect("graph", 9.0)
-    assert compiling.compiled("graph", 1.0) is None
-    compiling.expect("graph", 10.0)
-    assert compiling.compiled("graph", 0.0) is not None
-    with compiling.prepared([], 0.0):
-        compiling.expect("pinball", 1000.0)
+    compiling.expect_work("graph", 9.0)
+    assert compiling.compiled_loops("graph", 1.0) is None
+    compiling.expect_work("graph", 10.0)
+    assert compiling.compiled_loops("graph", 0.0) is not None
+    with compiling.compiled_beforehand([], 0.0):
+        compiling.expect_work("pinball", 1000.0)
     assert account == ["graph"]
 
 
 def test_with_numba_at_hand_a_tenth_of_the_loss_is_enough(account, monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", types.ModuleType("numba"))
-    assert compiling.compiled("graph", 0.9) is None
-    assert compiling.compiled("graph", 0.1) is not None
+    assert compiling.compiled_loops("graph", 0.9) is None
+    assert compiling.compiled_loops("graph", 0.1) is not None
 
 
 def test_a_run_begins_with_everything_compiled_and_compiles_nothing(account):
-    with compiling.prepared(["pinball"], 1.0):
+    with compiling.compiled_beforehand(["pinball"], 1.0):
         assert account == ["pinball", "compiled"]
-        assert compiling.compiled("pinball", 1.0) is not None
-        assert compiling.compiled("graph", 1000.0) is None
+        assert compiling.compiled_loops("pinball", 1.0) is not None
+        assert compiling.compiled_loops("graph", 1000.0) is None
     assert account == ["pinball", "compiled"]
-    assert compiling.compiled("graph", 10.0) is not None
+    assert compiling.compiled_loops("graph", 10.0) is not None
 
 
 def test_a_small_run_prepares_nothing(account):
-    with compiling.prepared(["pinball"], 0.9):
-        assert compiling.compiled("pinball", 1000.0) is None
+    with compiling.compiled_beforehand(["pinball"], 0.9):
+        assert compiling.compiled_loops("pinball", 1000.0) is None
     assert account == []
 
 
@@ -127,14 +127,14 @@ def test_a_method_names_kernels_that_exist():
 def test_what_was_compiled_beforehand_serves_a_run(monkeypatch):
     """A prepared run of Q-DCP meets no types that are new to the compiled loops, whether or not scores are frozen."""
     monkeypatch.setattr(compiling, "_loaded", {})
-    compiling.compile_now("pinball")
-    steps = compiling.load("pinball").admm_steps
+    compiling.compile_kernel("pinball")
+    steps = compiling.load_loops("pinball")._find_roots_from
     known = list(steps.signatures)
     for frozen in (False, True):
         values = np.sort(np.random.default_rng(0).random(50))
         values.setflags(write=not frozen)
-        state = np.full((1, 1), np.nan), np.zeros((1, DEGREE + 2))
-        admm_step(values, np.array([0, 50]), 1, *np.ones((9, 1)), *state)
+        finder = RootFinder(values, np.array([0, 50]), 1, np.ones(1), np.ones(1))
+        finder.solve(np.ones(1), np.ones(1))
     assert list(steps.signatures) == known
 
 

@@ -1,4 +1,4 @@
-"""Pulses: everybody hears of everybody, the newest counts, and a Byzantine device cannot speak for a neighbour."""
+"""Heartbeats: everybody hears of everybody, the newest counts, and a Byzantine device cannot speak for a neighbour."""
 
 import math
 
@@ -9,13 +9,21 @@ from hypothesis import strategies as st
 
 from conformesh import Network
 from conformesh.mesh.node.health import CODES
-from conformesh.mesh.node.heartbeat import vitals_of
-from conformesh.mesh.node.heartbeat_table import LARGEST, MOST, PHASES, HeartbeatRecord, Pulse, Pulses, Vitals
+from conformesh.mesh.node.heartbeat import share_status
+from conformesh.mesh.node.heartbeat_table import (
+    LARGEST_MESSAGE,
+    MOST_RECORDS,
+    PHASES,
+    HeartbeatMessage,
+    HeartbeatRecord,
+    SharedStatus,
+    StatusTable,
+)
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import Trouble
 from conformesh.peer.settings import FAILURES
 
-from .beats import CALM, World
+from .heartbeats import CALM, World, statuses
 from .nodes import calibration, state
 
 SLOW = pytest.mark.slow
@@ -25,21 +33,21 @@ NAMES = ("a", "b", "c", "d")
 
 def chain():
     """The first of a-b-c-d, which hears b alone."""
-    one = Pulses("a", 1.0, 7)
-    one.under(NAMES, ["b"], 1)
+    one = StatusTable("a", 1.0, 7)
+    one.set_roster(NAMES, ["b"], 1)
     return one
 
 
-def record(name, start=5, beat=1, age=0, vitals=CALM):
-    return HeartbeatRecord(NAMES.index(name), start, beat, age, vitals)
+def record(name, start=5, beat=1, age=0, status=CALM):
+    return HeartbeatRecord(NAMES.index(name), start, beat, age, status)
 
 
 def packed(own, *others, roster=1):
-    return msgspec.msgpack.encode(Pulse(1, roster, own, list(others)))
+    return msgspec.msgpack.encode(HeartbeatMessage(1, roster, own, list(others)))
 
 
 def row(one, name, now):
-    return {row["name"]: row for row in one.shown(CALM, now)}[name]
+    return {row["name"]: row for row in statuses(one, CALM, now)}[name]
 
 
 # --- how news travels -------------------------------------------------------------------------------------------------
@@ -129,7 +137,7 @@ def test_a_neighbour_behind_a_broken_link_is_known_by_hearsay():
 @pytest.mark.parametrize(
     ("devices", "most"), [(20, 1000), pytest.param(100, 5000, marks=SLOW), pytest.param(400, 7000, marks=SLOW)]
 )
-def test_a_pulse_takes_few_bytes(devices, most):
+def test_a_heartbeat_takes_few_bytes(devices, most):
     """Bytes a second to each neighbour, of the device that sends most; the docs have these figures."""
     world = World(Network.of("torus", devices))
     world.pass_by(20.0)
@@ -149,8 +157,8 @@ def test_the_newest_counts_in_whatever_order_and_however_often(heard, random):
     one = chain()
     for start, beat in heard + random.sample(heard, len(heard) // 2):
         vitals = msgspec.structs.replace(CALM, run=10 * start + beat)
-        one.hear("b", packed(record("b", 0, 0), record("c", start, beat, vitals=vitals)), 100.0)
-        one.hear("b", packed(record("b", start, beat, vitals=vitals)), 100.0)
+        one.update("b", packed(record("b", 0, 0), record("c", start, beat, status=vitals)), 100.0)
+        one.update("b", packed(record("b", start, beat, status=vitals)), 100.0)
     start, beat = max(heard)
     assert row(one, "b", 100.0)["run"] == row(one, "c", 100.0)["run"] == 10 * start + beat
 
@@ -159,30 +167,30 @@ def test_the_newest_counts_in_whatever_order_and_however_often(heard, random):
 @given(st.lists(st.tuples(stamps, st.integers(0, 10**6), st.booleans()), max_size=20), st.integers(0, 2**50))
 def test_a_byzantine_device_cannot_speak_for_a_neighbour(lies, far):
     """b is a neighbour and says of itself that it is well; d is a neighbour too, and says anything of b and of a."""
-    one = Pulses("a", 1.0, 7)
-    one.under(NAMES, ["b", "d"], 1)
-    one.hear("b", packed(record("b", 2, 2)), 100.0)
+    one = StatusTable("a", 1.0, 7)
+    one.set_roster(NAMES, ["b", "d"], 1)
+    one.update("b", packed(record("b", 2, 2)), 100.0)
     for (start, beat), age, sick in [*lies, ((far, far), 0, True)]:
         said = SICK if sick else CALM
         lie = (record("b", start, beat, age, said), record("a", start, beat, age, said))
-        one.hear("d", packed(record("d", 1, 1), *lie), 100.5)
+        one.update("d", packed(record("d", 1, 1), *lie), 100.5)
     shown = row(one, "b", 101.0)
     assert (shown["health"], shown["via"], shown["heard_seconds_ago"]) == ("healthy", "neighbour", 1.0)
     assert row(one, "a", 101.0)["via"] == "itself"
-    said = msgspec.msgpack.decode(one.say(CALM, 101.0), type=Pulse)
+    said = msgspec.msgpack.decode(one.encode_if_due(CALM, 101.0), type=HeartbeatMessage)
     assert {(other.start, other.beat) for other in said.others if other.row == 1} <= {(2, 2)}
 
 
-def test_a_pulse_under_the_name_of_another_is_refused():
+def test_a_heartbeat_under_the_name_of_another_is_refused():
     one = chain()
-    one.hear("b", packed(record("c")), 100.0)
-    assert one.refused == {"the name of another device": 1}
+    one.update("b", packed(record("c")), 100.0)
+    assert one.counts.refused == {"the name of another device": 1}
     assert row(one, "c", 100.0)["health"] == "unknown"
 
 
 def test_what_was_said_long_ago_is_silent_when_it_is_first_heard():
     one = chain()
-    one.hear("b", packed(record("b"), record("c", age=60_000)), 100.0)
+    one.update("b", packed(record("b"), record("c", age=60_000)), 100.0)
     assert row(one, "c", 100.0) | {"run": 4} == row(one, "c", 100.0)
     assert (row(one, "c", 100.0)["health"], row(one, "c", 100.0)["heard_seconds_ago"]) == ("silent", 60.0)
 
@@ -190,23 +198,23 @@ def test_what_was_said_long_ago_is_silent_when_it_is_first_heard():
 def test_silence_is_measured_by_the_beat_of_who_is_silent():
     one = chain()
     slow = msgspec.structs.replace(CALM, interval=50)
-    one.hear("b", packed(record("b", vitals=slow), record("c")), 100.0)
+    one.update("b", packed(record("b", status=slow), record("c")), 100.0)
     assert [row(one, name, 103.0)["health"] for name in "bc"] == ["healthy", "silent"]
     assert row(one, "b", 111.0)["health"] == "silent"
 
 
 def test_of_a_neighbour_under_another_roster_its_own_words_count_and_no_hearsay():
     one = chain()
-    one.hear("b", packed(record("d", vitals=SICK), record("c"), roster=2), 100.0)
+    one.update("b", packed(record("d", status=SICK), record("c"), roster=2), 100.0)
     assert (row(one, "b", 100.0)["health"], row(one, "c", 100.0)["health"]) == ("unhealthy", "unknown")
 
 
 def test_another_roster_keeps_what_is_known_of_those_who_stay():
     one = chain()
-    one.hear("b", packed(record("b"), record("c"), record("d")), 100.0)
-    one.under(("d", "a", "b"), ["b"], 2)
-    assert {row["name"]: row["health"] for row in one.shown(CALM, 100.0)} == dict.fromkeys("dab", "healthy")
-    said = msgspec.msgpack.decode(one.say(CALM, 100.0), type=Pulse)
+    one.update("b", packed(record("b"), record("c"), record("d")), 100.0)
+    one.set_roster(("d", "a", "b"), ["b"], 2)
+    assert {row["name"]: row["health"] for row in statuses(one, CALM, 100.0)} == dict.fromkeys("dab", "healthy")
+    said = msgspec.msgpack.decode(one.encode_if_due(CALM, 100.0), type=HeartbeatMessage)
     assert (said.roster, said.own.row) == (2, 1)
 
 
@@ -228,46 +236,46 @@ def good():
         (b"\xc1" * 100, "malformed"),
         (msgspec.msgpack.encode({"version": 1}), "malformed"),
         (msgspec.msgpack.encode([2, 1, record("b"), []]), "malformed"),
-        (packed(record("b", vitals=msgspec.structs.replace(CALM, run=-1))), "malformed"),
-        (packed(record("b", vitals=msgspec.structs.replace(CALM, phase=len(PHASES)))), "malformed"),
-        (packed(record("b", vitals=msgspec.structs.replace(CALM, interval=0))), "malformed"),
+        (packed(record("b", status=msgspec.structs.replace(CALM, run=-1))), "malformed"),
+        (packed(record("b", status=msgspec.structs.replace(CALM, phase=len(PHASES)))), "malformed"),
+        (packed(record("b", status=msgspec.structs.replace(CALM, interval=0))), "malformed"),
         (packed(record("b", start=2**60)), "malformed"),
         (packed(record("b", age=-5)), "malformed"),
         (packed(HeartbeatRecord(9, 1, 1, 0, CALM)), "the name of another device"),
         (packed(record("b"), HeartbeatRecord(4, 1, 1, 0, CALM)), "a row that is not in the roster"),
-        (b"\x00" * (LARGEST + 1), "too large"),
+        (b"\x00" * (LARGEST_MESSAGE + 1), "too large"),
     ],
 )
-def test_what_is_no_pulse_is_refused_and_changes_nothing(data, reason):
+def test_what_is_no_heartbeat_is_refused_and_changes_nothing(data, reason):
     one = chain()
-    one.hear("b", good(), 100.0)
-    before = one.shown(CALM, 100.0)
-    one.hear("b", data, 100.0)
-    assert one.refused == {reason: 1}
-    assert one.shown(CALM, 100.0) == before
-    assert one.counts["heard"] == 1
+    one.update("b", good(), 100.0)
+    before = statuses(one, CALM, 100.0)
+    one.update("b", data, 100.0)
+    assert one.counts.refused == {reason: 1}
+    assert statuses(one, CALM, 100.0) == before
+    assert one.counts.received == 1
 
 
 def test_a_threshold_that_is_no_number_is_refused():
-    data = packed(record("b", vitals=msgspec.structs.replace(CALM, threshold=1.5)))
+    data = packed(record("b", status=msgspec.structs.replace(CALM, threshold=1.5)))
     nan = data.replace(msgspec.msgpack.encode(1.5), msgspec.msgpack.encode(math.nan))
     assert nan != data
     one = chain()
-    one.hear("b", nan, 100.0)
-    assert one.refused == {"malformed": 1}
+    one.update("b", nan, 100.0)
+    assert one.counts.refused == {"malformed": 1}
 
 
 def test_a_stranger_is_refused():
     one = chain()
-    one.hear("c", packed(record("c")), 100.0)
-    assert one.refused == {"a stranger": 1}
+    one.update("c", packed(record("c")), 100.0)
+    assert one.counts.refused == {"a stranger": 1}
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_do_no_harm(data):
     one = chain()
-    one.hear("b", data, 100.0)
-    assert one.refused.total() + one.counts["heard"] == 1
+    one.update("b", data, 100.0)
+    assert sum(one.counts.refused.values()) + one.counts.received == 1
 
 
 @given(st.integers(0, len(good()) - 1), st.integers(1, 255))
@@ -275,39 +283,41 @@ def test_bytes_that_were_changed_do_no_harm(place, change):
     data = bytearray(good())
     data[place] ^= change
     one = chain()
-    one.hear("b", bytes(data), 100.0)
-    for shown in one.shown(CALM, 100.0):
+    one.update("b", bytes(data), 100.0)
+    for shown in statuses(one, CALM, 100.0):
         assert shown["health"] in ("healthy", "unhealthy", "silent", "unknown")
-    assert one.say(CALM, 100.0)
+    assert one.encode_if_due(CALM, 100.0)
 
 
 def test_a_thousand_devices_fit_and_wait_for_their_turn():
     names = tuple(f"device-{k:04d}" for k in range(1000))
-    one = Pulses(names[0], 1.0, 7)
-    one.under(names, names[1:2], 1)
+    one = StatusTable(names[0], 1.0, 7)
+    one.set_roster(names, names[1:2], 1)
     vitals = msgspec.structs.replace(CALM, run=10**6, round=10**6, roster=10**6, certified=10**6, about=1000)
     others = [HeartbeatRecord(k, 2**40, 2**40, 10**6, vitals) for k in range(2, 1000)]
-    one.hear(names[1], packed(HeartbeatRecord(1, 1, 1, 0, vitals), *others), 100.0)
+    one.update(names[1], packed(HeartbeatRecord(1, 1, 1, 0, vitals), *others), 100.0)
     sizes, told = [], set()
     for step in range(5):
-        data = one.say(CALM, 100.0 + step / 4)
+        data = one.encode_if_due(CALM, 100.0 + step / 4)
         sizes.append(len(data or b""))
-        told |= {other.row for other in msgspec.msgpack.decode(data, type=Pulse).others} if data else set()
-    assert max(sizes) < LARGEST
+        told |= {other.row for other in msgspec.msgpack.decode(data, type=HeartbeatMessage).others} if data else set()
+    assert max(sizes) < LARGEST_MESSAGE
     assert told == set(range(1, 1000))
-    assert MOST < 1000
+    assert MOST_RECORDS < 1000
 
 
 def test_a_neighbour_that_seems_to_start_again_and_again_gets_no_more_than_its_share():
-    one = Pulses("a", 1.0, 7)
-    one.under(NAMES, ["b", "c"], 1)
-    one.hear("c", packed(record("c"), record("d")), 100.0)
+    one = StatusTable("a", 1.0, 7)
+    one.set_roster(NAMES, ["b", "c"], 1)
+    one.update("c", packed(record("c"), record("d")), 100.0)
     told = 0
     for step in range(40):
         now = 100.0 + step / 4
-        one.hear("b", packed(record("b", start=step)), now)
-        said = one.say(CALM, now)
-        told += sum(other.row == 3 for other in msgspec.msgpack.decode(said, type=Pulse).others) if said else 0
+        one.update("b", packed(record("b", start=step)), now)
+        said = one.encode_if_due(CALM, now)
+        told += (
+            sum(other.row == 3 for other in msgspec.msgpack.decode(said, type=HeartbeatMessage).others) if said else 0
+        )
     assert told <= 12  # once a second
 
 
@@ -316,22 +326,22 @@ def test_a_neighbour_that_seems_to_start_again_and_again_gets_no_more_than_its_s
 
 def test_what_is_wrong_travels_as_codes_and_never_as_words():
     node = state()
-    node.judge(Trouble.SCORES, "/home/somebody/scores.csv, line 3: got 'secret'")
-    vitals = vitals_of(node.status(), 1.0)
-    data = packed(record("a", vitals=vitals))
+    node.set_trouble(Trouble.SCORES, "/home/somebody/scores.csv, line 3: got 'secret'")
+    vitals = share_status(node.status(), 1.0)
+    data = packed(record("a", status=vitals))
     assert b"secret" not in data
-    one = Pulses("b", 1.0, 1)
-    one.under(NAMES, ["a"], 1)
-    one.hear("a", data, 100.0)
+    one = StatusTable("b", 1.0, 1)
+    one.set_roster(NAMES, ["a"], 1)
+    one.update("a", data, 100.0)
     assert row(one, "a", 100.0)["reasons"] == ["scores"]
     assert row(one, "a", 100.0)["health"] == "unhealthy"
 
 
 def test_a_failure_and_a_missing_threshold_have_codes():
     node = state(certified=False)
-    assert vitals_of(node.status(), 1.0).codes == 1 << CODES.index("uncertified")
+    assert share_status(node.status(), 1.0).codes == 1 << CODES.index("uncertified")
     node.fail("b is gone", "lost")
-    vitals = vitals_of(node.status(), 1.0)
+    vitals = share_status(node.status(), 1.0)
     assert [code for bit, code in enumerate(CODES) if vitals.codes >> bit & 1] == ["lost", "uncertified"]
     assert (vitals.certified, vitals.threshold, vitals.common) == (None, None, False)
 
@@ -339,10 +349,10 @@ def test_a_failure_and_a_missing_threshold_have_codes():
 def test_a_threshold_from_own_scores_alone_is_not_told():
     node = state(certified=False)
     node.certify(calibration(method="local"))
-    vitals = vitals_of(node.status(), 1.0)
+    vitals = share_status(node.status(), 1.0)
     assert (vitals.certified, vitals.threshold, vitals.common) == (3, None, False)
     node.certify(calibration())
-    assert vitals_of(node.status(), 1.0).threshold == 0.75
+    assert share_status(node.status(), 1.0).threshold == 0.75
 
 
 @pytest.mark.parametrize("threshold", [math.inf, -math.inf, 0.25])
@@ -350,13 +360,13 @@ def test_infinite_thresholds_travel(threshold):
     node = NodeState("b")
     node.certify(calibration(threshold))
     one = chain()
-    one.hear("b", packed(record("b", vitals=vitals_of(node.status(), 1.0))), 100.0)
+    one.update("b", packed(record("b", status=share_status(node.status(), 1.0))), 100.0)
     assert float(row(one, "b", 100.0)["threshold"]) == threshold
 
 
 def test_every_field_of_vitals_has_its_place():
     """Positions are the format: what is new goes to the end."""
-    assert Vitals.__struct_fields__ == (
+    assert SharedStatus.__struct_fields__ == (
         *("phase", "healthy", "codes", "run", "round", "roster", "interval"),
         *("certified", "threshold", "about", "common", "alarms"),
     )

@@ -1,12 +1,18 @@
-"""Pulses of many devices on virtual time, for the tests: links that can be cut, devices that can stop and start."""
+"""Heartbeats of many devices on virtual time, for tests: links that can be cut, devices that can stop and start."""
 
 import numpy as np
+from msgspec import to_builtins
 
-from conformesh.mesh.node.heartbeat_table import Pulses, Vitals
+from conformesh.mesh.node.heartbeat_table import SharedStatus, StatusTable
 
-CALM = Vitals(
+CALM = SharedStatus(
     phase=3, healthy=True, codes=0, run=4, round=12, roster=1, interval=10, certified=4, threshold=0.5, about=3
 )
+
+
+def statuses(table, own, now):
+    """The rows of a table, as JSON has them."""
+    return to_builtins(table.snapshot(own, now))
 
 
 class World:
@@ -24,10 +30,10 @@ class World:
         self.sent = dict.fromkeys(names, 0)  # bytes to each neighbour
 
     def _made(self, name, start, interval=1.0):
-        made = Pulses(name, interval, start)
+        made = StatusTable(name, interval, start)
         row = self.network.ids.index(name)
         neighbours = [self.network.ids[k] for k in self.network.neighbours(row).tolist()]
-        made.under(self.network.ids, neighbours, 1)
+        made.set_roster(self.network.ids, neighbours, 1)
         return made
 
     def restart(self, name, start):
@@ -47,16 +53,16 @@ class World:
                 self._speak(name)
 
     def _speak(self, name):
-        data = self.devices[name].say(self.vitals[name], self.now)
+        data = self.devices[name].encode_if_due(self.vitals[name], self.now)
         if data is None:
             return
         self.sent[name] += len(data)
         for other in self.devices[name].neighbours:
             if other not in self.down and frozenset((name, other)) not in self.cut:
-                self.devices[other].hear(name, data, self.now)
+                self.devices[other].update(name, data, self.now)
 
     def shown(self, name):
-        return {row["name"]: row for row in self.devices[name].shown(self.vitals[name], self.now)}
+        return {row["name"]: row for row in statuses(self.devices[name], self.vitals[name], self.now)}
 
     def health(self, name, of):
         return self.shown(name)[of]["health"]

@@ -1,4 +1,4 @@
-"""Pulses between real processes: who stops is seen, who has no right to speak is not heard, and no run is changed."""
+"""Heartbeats between real processes: a stopped device is noticed, a wrong one refused, no run is changed."""
 
 import json
 import signal
@@ -16,15 +16,15 @@ from conformesh import Network
 from conformesh.cli import app
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node.heartbeat_table import HeartbeatRecord, Pulse
-from tests.mesh.beats import CALM
+from conformesh.mesh.node.heartbeat_table import HeartbeatMessage, HeartbeatRecord
+from tests.mesh.heartbeats import CALM
 from tests.mesh.nodes import numbers, short_folder
 from tests.mesh.real import make_mesh, wait_for
 from tests.mesh.test_serving import after, staying_up
 
 zenoh = pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
 pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
-pytestmark = pytest.mark.xdist_group("pulses")
+pytestmark = pytest.mark.xdist_group("heartbeats")
 
 
 def rows(client):
@@ -86,18 +86,18 @@ def test_who_is_killed_is_silent_to_all_and_mesh_status_says_so():
 SLOWER = 5  # how much slower than here a machine may be
 
 
-def test_a_pulse_changes_no_run_and_none_of_its_bytes_is_counted_as_a_frame():
-    """The same results, with the same ledgers, with a pulse ten times a second and without any."""
+def test_a_heartbeat_changes_no_run_and_none_of_its_bytes_is_counted_as_a_frame():
+    """The same results, with the same ledgers, with a heartbeat ten times a second and without any."""
     results = []
-    for pulse in (0.0, 0.1):
+    for heartbeat in (0.0, 0.1):
         with short_folder() as root, ExitStack() as stack:
-            folders, _ = make_mesh(root / "m", Network.chain(2), insecure=True, heartbeat=pulse)
+            folders, _ = make_mesh(root / "m", Network.chain(2), insecure=True, heartbeat=heartbeat)
             clients = [Client(folder) for folder in folders]
             for folder in folders:
                 stack.enter_context(staying_up(folder))
             after(clients, 0)
             results.append([client.calibration().to_dict() | {"seconds": None, "network": None} for client in clients])
-            if pulse:
+            if heartbeat:
                 wait_for(lambda clients=clients: _are_quiet(clients))  # a run that is over says nothing more
                 assert all(healths(client) == ["healthy"] * 2 for client in clients)
             else:
@@ -110,7 +110,7 @@ def test_a_pulse_changes_no_run_and_none_of_its_bytes_is_counted_as_a_frame():
 
 
 def _are_quiet(clients):
-    """Whether no frame was sent while each device had said some more pulses."""
+    """Whether no frame was sent while each device had said some more heartbeats."""
     sent, said = [_sent(client) for client in clients], [_said(client) for client in clients]
     for client, count in zip(clients, said, strict=True):
         wait_for(lambda client=client, count=count: _said(client) > count + 5)
@@ -122,10 +122,10 @@ def _sent(client):
 
 
 def _said(client):
-    return numbers(client.metrics())["conformesh_pulses_sent_total"]
+    return numbers(client.metrics())["conformesh_heartbeats_sent_total"]
 
 
-def test_a_pulse_counts_only_under_the_certificate_of_its_device():
+def test_a_heartbeat_counts_only_under_the_certificate_of_its_device():
     """device-02 has a link to device-01, with its own certificate: it is heard for itself, and not as device-00."""
     with short_folder() as root, ExitStack() as stack:
         folders, _ = make_mesh(root / "m", Network.chain(3))
@@ -134,19 +134,19 @@ def test_a_pulse_counts_only_under_the_certificate_of_its_device():
         stack.enter_context(staying_up(folders[1]))
         wait_for(lambda: rows(client))
         lies = {
-            f"conformesh/{config.mesh}/{name}/~pulse": Pulse(1, 1, HeartbeatRecord(row, 1, 1, 0, CALM), [])
+            f"conformesh/{config.mesh}/{name}/~pulse": HeartbeatMessage(1, 1, HeartbeatRecord(row, 1, 1, 0, CALM), [])
             for row, name in ((0, "device-00"), (2, "device-02"))
         }
         stack.enter_context(speaking(config, folders[2], lies))
         wait_for(lambda: rows(client)["device-02"]["via"] == "neighbour")
-        said = numbers(client.metrics())["conformesh_pulses_received_total"]
-        wait_for(lambda: numbers(client.metrics())["conformesh_pulses_received_total"] > said + 5)
+        said = numbers(client.metrics())["conformesh_heartbeats_received_total"]
+        wait_for(lambda: numbers(client.metrics())["conformesh_heartbeats_received_total"] > said + 5)
         assert rows(client)["device-00"]["health"] == "unknown"
-        assert not any("pulses_refused" in name for name in numbers(client.metrics()))  # none came as far as that
+        assert not any("heartbeats_refused" in name for name in numbers(client.metrics()))  # none came as far as that
 
 
 class speaking:  # noqa: N801 - reads as what it does
-    """A session with a device's certificate and no rules, which publishes pulses under any keys, again and again."""
+    """A session with a device's certificate and no rules, which publishes heartbeats under any keys, repeatedly."""
 
     def __init__(self, config, identity, lies):
         settings = {
@@ -172,9 +172,9 @@ class speaking:  # noqa: N801 - reads as what it does
         with zenoh.open(self.config) as session:
             while not self.done.wait(0.05):
                 beat += 1
-                for key, pulse in self.lies.items():
-                    own = msgspec.structs.replace(pulse.own, beat=beat)
-                    session.put(key, msgspec.msgpack.encode(msgspec.structs.replace(pulse, own=own)))
+                for key, heartbeat in self.lies.items():
+                    own = msgspec.structs.replace(heartbeat.own, beat=beat)
+                    session.put(key, msgspec.msgpack.encode(msgspec.structs.replace(heartbeat, own=own)))
 
     def __enter__(self):
         self.thread.start()
