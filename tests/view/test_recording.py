@@ -300,13 +300,13 @@ def test_a_recorder_takes_its_share_of_the_time_and_no_more(share, round_time):
     """On a clock of its own: a round takes `round_time`, to note one takes 4."""
     clock = [0.0]
     recorder = Recorder(share, clock=lambda: clock[0])
-    note = recorder._note
+    note = recorder._record
 
     def slow(round_, message):
         note(round_, message)
         clock[0] += 4.0
 
-    recorder._note = slow
+    recorder._record = slow
 
     def watch(*round_):
         clock[0] += round_time
