@@ -87,7 +87,7 @@ def test_nodes_calibrate_by_epochs_and_nothing_else_starts_a_run():
         # After a restart nobody asks for a run that would be refused, and all is well.
         with ExitStack() as stack:
             nodes = [stack.enter_context(staying_up(folder)) for folder in folders]
-            wait_for(lambda: all(node._device is not None and node._device.idle for node in nodes))
+            wait_for(lambda: all(node.driver.device is not None and node.driver.device.idle for node in nodes))
             wait_for(lambda: all(client_is_healthy(client) for client in (clients[0], *clients[2:])))
             assert [client.threshold() for client in clients] == found
             assert released(folders, 2)[0] == [1] * 4
