@@ -27,7 +27,7 @@ from conformesh import (
 )
 from conformesh.lab.comparison import compare, compared_ways
 from conformesh.scores import losses
-from conformesh.table import Table, check_range
+from conformesh.table import Table
 
 RNG = np.random.default_rng(0)
 NAMES = ["b", "a", "d10", "d2"]  # the network sorts them: a, b, d2, d10
@@ -594,11 +594,11 @@ def test_scores_out_of_range_name_device_and_row():
     lac = scores.LAC()
     whole = Table.from_flat([0.1, 0.2, 0.3, 0.4, 1.5, 0.1], [1, 2, 3])
     with pytest.raises(ValueError, match=r"device c, row 1: scores of 'lac' are between 0 and 1, got 1\.5"):
-        check_range(lac, whole, ["a", "b", "c"])
+        whole.check_range(lac, ["a", "b", "c"])
     with pytest.raises(ValueError, match=r"device c, row 1: scores of 'lac' are between 0 and 1, got 1\.5"):
-        check_range(lac, whole.taken([2]), ["c"])
-    check_range(lac, whole.taken([0, 1]), ["a", "b"])
-    check_range(None, whole, ["a", "b", "c"])
+        whole.taken([2]).check_range(lac, ["c"])
+    whole.taken([0, 1]).check_range(lac, ["a", "b"])
+    whole.check_range(None, ["a", "b", "c"])
 
 
 # --- columns by role --------------------------------------------------------------------------------------------------

@@ -411,9 +411,16 @@ def get_method(name: str) -> Method:
     return METHODS[name]
 
 
-def make_options(name: str, given: Mapping[str, Any]) -> Any:
-    """Return a method's options from keywords, converted to their types; an unknown one is an error."""
+def make_options(name: str, given: Mapping[str, Any], score: Score | None = None) -> Any:
+    """Return a method's options from keywords, converted to their types; an unknown one is an error.
+
+    Options that were not given are the defaults or, where others suit the score better, these.
+    """
     method = get_method(name)
+    if score is not None:
+        given = {**method.score_options(score), **given}
+    if not given:
+        return method.options()
     refuse_confidence(given)
     known = {f.name for f in fields(method.options)}
     for key in given:
@@ -438,8 +445,10 @@ _LEVELS = ("alpha", "alphas", "risk", "risks", "fdr")
 
 def check_keywords(function: str, method: str, given: Mapping[str, Any]) -> None:
     """Raise `TypeError` for a keyword that is no option of any method, with what to write instead if that is clear."""
+    if not given:
+        return
     refuse_confidence(given)
-    known = {f.name for f in fields(get_method(method).options)} if given else set()
+    known = {f.name for f in fields(get_method(method).options)}
     strange = [key for key in given if key not in known]
     if strange:
         known = {f.name for entry in METHODS.values() for f in fields(entry.options)}
@@ -467,11 +476,6 @@ def _instead(function: str, key: str) -> str:
     return f"did you mean {close!r}?" if close else ""
 
 
-def options_for_score(name: str, given: Mapping[str, Any], score: Score | None) -> dict[str, Any]:
-    """Return the given options, completed by those that suit the score better than the defaults."""
-    return {**(get_method(name).score_options(score) if score is not None else {}), **given}
-
-
 def requirement_of(name: str, asked: Requirement = DEFAULT) -> Requirement:
     """Return the requirement of a run: the one asked for, or the fixed one of the method, which allows no other."""
     own = get_method(name).requirement
@@ -483,10 +487,10 @@ def requirement_of(name: str, asked: Requirement = DEFAULT) -> Requirement:
     return own or asked
 
 
-def refuse_faults(name: str, options: Any, faults: Faults | None) -> None:
+def refuse_faults(name: str, options: Any, faults: Faults) -> None:
     """Raise `ValueError` for a fault that a method does not tolerate with these options."""
     entry = get_method(name)
-    for fault in sorted(faults.names if faults is not None else ()):
+    for fault in sorted(faults.names):
         if fault not in entry.tolerance.faults(options):
             others = [
                 _tolerant_call(other)

@@ -371,7 +371,7 @@ def test_random_schedules_give_the_right_totals_or_none(tmp_path, monkeypatch, o
 
     A total is that of the devices of its attempt, nobody reveals twice in one, and accounts are never overdrawn.
     """
-    monkeypatch.setattr(p_dcp, "_noise", lambda plan, trials, stream: np.zeros(plan.numbers, dtype=np.int64))
+    monkeypatch.setattr(p_dcp, "_draw_noise", lambda plan, trials, stream: np.zeros(plan.numbers, dtype=np.int64))
     finished = 0
     for seed in range(seeds):
         rng = np.random.default_rng([31, seed])

@@ -176,38 +176,38 @@ def test_other_scores_notice(bug, keeps_journal):
 
 def counts_too_much(monkeypatch):
     """A score known to be the i-th is taken for a proof of all scores up to the next known one."""
-    known = e_dcp_entries._known
+    known = e_dcp_entries._device_sketch
 
     def wrong(values, ranks, size):
         found = known(values, ranks, size)
         return found._replace(least=found.most)
 
-    monkeypatch.setattr(e_dcp_entries, "_known", wrong)
+    monkeypatch.setattr(e_dcp_entries, "_device_sketch", wrong)
 
 
 def asks_for_one_less(monkeypatch):
-    rank = e_dcp_entries._Table.rank
-    monkeypatch.setattr(e_dcp_entries._Table, "rank", lambda self, t, level: rank(self, t, level) - 1)
+    rank = e_dcp_entries._CertainCounts.rank
+    monkeypatch.setattr(e_dcp_entries._CertainCounts, "rank", lambda self, t, level: rank(self, t, level) - 1)
 
 
 def names_nobody(monkeypatch):
     """What is about the heard passes for a promise about everybody."""
-    outcome = e_dcp_entries._Table.outcome
+    outcome = e_dcp_entries._CertainCounts.outcome
 
     def wrong(self, here, heard=(), exact=False):
         return outcome(self, here, (), exact)
 
-    monkeypatch.setattr(e_dcp_entries._Table, "outcome", wrong)
+    monkeypatch.setattr(e_dcp_entries._CertainCounts, "outcome", wrong)
 
 
 def forgets_who_is_missing(monkeypatch):
     """About everybody, with the rank that is asked of those who were heard."""
-    about = e_dcp_entries._about_all
+    about = e_dcp_entries._answers_about_all
 
     def wrong(block, alphas, known, heard):
         return about(replace(block, caps=0 * block.caps) if block.caps is not None else block, alphas, known, heard)
 
-    monkeypatch.setattr(e_dcp_entries, "_about_all", wrong)
+    monkeypatch.setattr(e_dcp_entries, "_answers_about_all", wrong)
 
 
 def misses_one_below_the_window(monkeypatch):
@@ -222,8 +222,8 @@ def misses_one_below_the_window(monkeypatch):
 
 
 def window_that_begins_too_late(monkeypatch):
-    possible = e_dcp_entries._Table._possible
-    monkeypatch.setattr(e_dcp_entries._Table, "_possible", lambda self, t: possible(self, t) // 2)
+    possible = e_dcp_entries._CertainCounts._possible
+    monkeypatch.setattr(e_dcp_entries._CertainCounts, "_possible", lambda self, t: possible(self, t) // 2)
 
 
 @pytest.mark.parametrize(
@@ -239,11 +239,11 @@ def window_that_begins_too_late(monkeypatch):
 )
 def test_certificates_notice(mistake, monkeypatch):
     mistake(monkeypatch)
-    e_dcp_entries._Sketch.read.cache_clear()
+    e_dcp_entries._SketchFormat.read.cache_clear()
     try:
         assert false_or_hung(AsyncDevice)
     finally:
-        e_dcp_entries._Sketch.read.cache_clear()
+        e_dcp_entries._SketchFormat.read.cache_clear()
 
 
 def test_links_that_are_never_up_leave_everybody_with_a_true_certificate_about_itself():

@@ -486,7 +486,7 @@ def _complete_attempts(mesh, honest):
 
 def _noise_of(mesh, entry):
     plan = mesh.options.plan(len(entry.ids), DEFAULT)
-    return p_dcp._noise(plan, 1, Secrets((entry.seed,), entry.context).streams(b"noise")[0])
+    return p_dcp._draw_noise(plan, 1, Secrets((entry.seed,), entry.context).streams(b"noise")[0])
 
 
 def _rank(table):

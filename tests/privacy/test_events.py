@@ -202,14 +202,14 @@ def test_failure_messages(played):
     """One code for all data causes: whatever goes wrong while scores are counted, neighbours hear the same."""
 
     def failing(problem):
-        count = p_dcp._counts
+        count = p_dcp._local_counts
 
         def counts(plan, block, samples, secrets):
             if block.rows[0] == OWN:
                 raise problem
             return count(plan, block, samples, secrets)
 
-        with mock.patch.object(p_dcp, "_counts", counts):
+        with mock.patch.object(p_dcp, "_local_counts", counts):
             return played(limit=4.0)
 
     causes = [ValueError("17 scores are above 0.9"), MemoryError(), OSError(5, "Input/output error", "scores.csv")]
@@ -455,14 +455,14 @@ def leak_retry_time(hall, patch):
 
 def leak_counting_time(hall, patch):
     """Scores are sorted while neighbours wait."""
-    count = p_dcp._counts
+    count = p_dcp._local_counts
 
     def sorting(plan, block, samples, secrets):
         if block.rows[0] == OWN:
             hall.work(1e-6 * len(samples.values))
         return count(plan, block, samples, secrets)
 
-    patch(p_dcp, "_counts", sorting)
+    patch(p_dcp, "_local_counts", sorting)
 
 
 def leak_reading_time(hall, patch):

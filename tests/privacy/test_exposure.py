@@ -177,7 +177,7 @@ def test_a_leaf_of_the_tree_sketches_its_own_scores_alone(twenty_devices, monkey
     leaf = row_of(found, "a sketch of its scores", "the coalition").devices[0]
     assert leaf not in parent
     listed = []
-    plain = Waves.heard
+    plain = Waves.merge_replies
 
     def watched(self, *words):
         known = plain(self, *words)
@@ -202,7 +202,7 @@ def test_a_flood_of_the_largest_scores_has_owners(twenty_devices):
     block, heard = Block.everywhere(TORUS, np.ones((20, 1), dtype=np.int64)), set()
     for one in ear.heard:
         for sender, packet in zip(one.senders.tolist(), one.values, strict=True):
-            (said,) = top_k._read(written.get_items, packet, sender, 1, block)
+            (said,) = top_k._read_lists(written.get_items, packet, sender, 1, block)
             for owner, key in zip(said.owners.tolist(), said.keys.tolist(), strict=True):
                 heard.add((owner, float(from_keys(np.array([key]))[0])))
     result = calibrate(twenty_devices, TORUS, 0.1, "e-dcp", prefer="rounds")

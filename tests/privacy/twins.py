@@ -391,7 +391,7 @@ class Hall(_World):
 
     def _patch_noise(self, patch):
         """Let every device add the same numbers, whatever it has counted."""
-        count, draw, counted = p_dcp._counts, p_dcp._noise, []
+        count, draw, counted = p_dcp._local_counts, p_dcp._draw_noise, []
 
         def counts(plan, block, samples, secrets):
             counted[:] = [int(block.rows[0]), count(plan, block, samples, secrets)]
@@ -403,8 +403,8 @@ class Hall(_World):
             wanted = np.random.default_rng([7, row]).integers(20, 60, drawn.shape)
             return wanted - own[0]
 
-        patch(p_dcp, "_counts", counts)
-        patch(p_dcp, "_noise", noise)
+        patch(p_dcp, "_local_counts", counts)
+        patch(p_dcp, "_draw_noise", noise)
 
 
 def new_mesh(root, **more):

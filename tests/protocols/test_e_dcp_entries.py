@@ -212,8 +212,8 @@ def test_one_rank_less_is_caught(monkeypatch):
     mesh = Mesh([[rng.normal(size=8) for _ in range(4)]], (0.1,), promise_for("sizes", 4, "swap"))
     moment = mesh, 0, [True, False, True, True], None
     assert_true(*moment)
-    asked = e_dcp_entries._Table.rank
-    monkeypatch.setattr(e_dcp_entries._Table, "rank", lambda self, t, level: asked(self, t, level) - 1)
+    asked = e_dcp_entries._CertainCounts.rank
+    monkeypatch.setattr(e_dcp_entries._CertainCounts, "rank", lambda self, t, level: asked(self, t, level) - 1)
     with pytest.raises(AssertionError):
         assert_true(*moment)
 
@@ -226,10 +226,10 @@ def test_one_rank_less_is_caught(monkeypatch):
 def test_windows_hold_the_answer(mesh):
     """Every window has the exact threshold in it, and problems without one have none in reach."""
     final = mesh.outcome(0, mesh.everybody).thresholds[0]
-    sketch = e_dcp_entries._Sketch(mesh.levels, e_dcp_entries.ENTRY_POINTS, len(mesh.trials))
+    sketch = e_dcp_entries._SketchFormat(mesh.levels, e_dcp_entries.ENTRY_POINTS, len(mesh.trials))
     nobody = np.zeros((mesh.devices, len(mesh.trials)), dtype=np.int64)
     block = Block(Network.complete(mesh.devices), np.array([0]), nobody, mesh.requirement, None, mesh.levels)
-    table = e_dcp_entries._Table(block, mesh.levels, [sketch.read(entry) for entry in mesh.first])
+    table = e_dcp_entries._CertainCounts(block, mesh.levels, [sketch.read(entry) for entry in mesh.first])
     answered = [
         (t, level)
         for t in range(len(mesh.trials))

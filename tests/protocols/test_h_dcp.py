@@ -27,9 +27,9 @@ from conformesh.protocols.consensus import rate_at
 from conformesh.protocols.h_dcp import (
     HDCP,
     MOST_AUTO_ROUNDS,
-    _certain,
     _decide,
-    _loose,
+    _loose_bound_note,
+    _surely_reaches,
     _whole_counts,
     consensus_rounds,
 )
@@ -348,7 +348,7 @@ def test_without_scores_nothing_is_averaged():
 )
 def test_a_loose_bound_is_blamed_on_its_larger_part(consensus, precision, blames):
     for chosen in (True, False):
-        words = _loose(consensus, precision, chosen)
+        words = _loose_bound_note(consensus, precision, chosen)
         assert ("use a wider wire" in words, "set more rounds" in words) == (blames == "wire", blames == "rounds")
         if blames == "rounds":
             assert ("than the automatic limit" in words, "or none to have them chosen" in words) == (chosen, not chosen)
@@ -363,7 +363,7 @@ def test_a_count_that_exceeds_the_rank_less_one_reaches_it(bound):
         (0.1, 0.1, [False, False, True, False, True]),
         (0.4, 0.0, [False, False, False, False, True]),
     ):
-        found = _certain(y, 10, 5, Fraction(5), consensus, precision, bound)
+        found = _surely_reaches(y, 10, 5, Fraction(5), consensus, precision, bound)
         assert found.tolist() == [certain]
 
 
@@ -371,7 +371,7 @@ def test_the_papers_level_gives_way_by_noise_where_that_costs_no_rank():
     """Level 5 of 9 scores: a view of 5 that noise has moved counts; with noise of half a score nothing is given."""
 
     def holds(count, precision, consensus=0.0):
-        return bool(_certain(np.array([[count / 9]]), 9, 5, Fraction(5), consensus, precision, "paper")[0, 0])
+        return bool(_surely_reaches(np.array([[count / 9]]), 9, 5, Fraction(5), consensus, precision, "paper")[0, 0])
 
     tiny = 1e-12
     assert holds(5 - 8 * tiny, tiny)

@@ -18,7 +18,7 @@ from conformesh.methods import PAPER_REQUIREMENT
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.block import Block
 from conformesh.protocols.bounds.quantile import admm_rate, bias_epsilon, convergence_epsilon, largest_distance
-from conformesh.protocols.q_dcp import QDCP, AdmmParameters, _vacuous, admm, q_dcp, rounds_per_run
+from conformesh.protocols.q_dcp import QDCP, AdmmParameters, _note_if_vacuous, admm, q_dcp, rounds_per_run
 from conformesh.protocols.quantile_average import local_quantiles
 from conformesh.protocols.wire_format import WireFormat
 from conformesh.scores import APS, LAC, Logit
@@ -525,9 +525,9 @@ def test_one_device_sees_it_by_its_own_scores():
 
     def noted(raised):
         samples = WeightedScores.of([rng.exponential(size=50)])
-        return bool(_vacuous(samples, np.array([math.log(10) + raised]), 0, 0.9, 0.0, raised, options))
+        return bool(_note_if_vacuous(samples, np.array([math.log(10) + raised]), 0, 0.9, 0.0, raised, options))
 
     assert sum(noted(0.0) for _ in range(2000)) < 20
     assert sum(noted(5.0) for _ in range(200)) > 180
     few = WeightedScores.of([rng.exponential(size=20)])  # which may all lie below the right threshold
-    assert not _vacuous(few, np.array([99.0]), 0, 0.9, 0.0, 1.0, options)
+    assert not _note_if_vacuous(few, np.array([99.0]), 0, 0.9, 0.0, 1.0, options)

@@ -48,7 +48,9 @@ def test_taking_a_number_that_is_meant_for_another_is_caught(monkeypatch):
 
     agreed = 0.01
     assert spread() < agreed
-    monkeypatch.setattr(relaxed_admm, "_place", lambda block, receiver, sender: np.zeros_like(receiver))
+    monkeypatch.setattr(
+        relaxed_admm, "_positions_at_neighbours", lambda block, receiver, sender: np.zeros_like(receiver)
+    )
     assert spread() > agreed
 
 

@@ -364,13 +364,13 @@ def start_a_bracket_too_late(patch):
 
 def miss_a_rank(patch):
     """The answer is read one rank too low."""
-    true = waves._from_list
+    true = waves._answer_in_list
 
     def wrong(problem, reply):
         lower = waves.RankSearch(max(problem.rank - 1, problem.below + 1), problem.below, problem.upto)
         return true(lower, reply)
 
-    patch.setattr(waves, "_from_list", wrong)
+    patch.setattr(waves, "_answer_in_list", wrong)
 
 
 def never_ask_again(patch):

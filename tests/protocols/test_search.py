@@ -16,7 +16,7 @@ from conformesh.protocols.e_dcp import (
     STAGES_BY_VALUE,
     WIDTHS,
     Brackets,
-    _ladder,
+    _warm_thresholds,
     best_stage_width,
     choose_aggregator,
 )
@@ -89,7 +89,7 @@ def test_a_warm_start_costs_half():
     ],
 )
 def test_the_ladder_reaches_six_steps_beyond_an_old_bracket(low, high, ladder):
-    rungs = _ladder(low, high, 3)
+    rungs = _warm_thresholds(low, high, 3)
     assert rungs.shape == (3, len(ladder))
     np.testing.assert_allclose(rungs[2], ladder, rtol=1e-15)
 

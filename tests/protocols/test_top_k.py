@@ -139,7 +139,7 @@ def test_every_packet_is_the_twins_by_many_tables(monkeypatch, many_tables):
 
 def say_what_no_longer_matters(patch):
     """News are passed on although k larger scores are known."""
-    patch.setattr(known, "from_column", lambda first, words: ~np.zeros((len(first), words), np.uint64))
+    patch.setattr(known, "rows_marked_from", lambda first, words: ~np.zeros((len(first), words), np.uint64))
 
 
 def drop_a_score_too_many(patch):
@@ -155,8 +155,8 @@ def drop_a_score_too_many(patch):
 
 def leave_marks_where_they_were(patch):
     """Scores get columns between others, and nobody's marks move."""
-    true = known.moved
-    patch.setattr(known, "moved", lambda bits, to, words: true(bits, np.arange(len(to)), words))
+    true = known.move_columns
+    patch.setattr(known, "move_columns", lambda bits, to, words: true(bits, np.arange(len(to)), words))
 
 
 MISTAKES = [

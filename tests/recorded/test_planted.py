@@ -115,8 +115,8 @@ def binomial_rule_does_not_share_its_risk(patch):
 
 @bug("form-09", "disjoint-02", "overlapping-05", "weighted-06", "risk-02", "risks-03")
 def mixture_is_ignored(patch):
-    right = api.make_requirement
-    patch.setattr(api, "make_requirement", lambda mixture, *more: right("sizes", *more))
+    right = api.Mixture
+    patch.setattr(api, "Mixture", lambda *given: right("sizes"))
 
 
 @bug("p-values-02", "p-values-12")

@@ -307,14 +307,14 @@ def _ratios(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def _read_shares(source: str, column: str, layout: ColumnNames | None) -> dict[str, Any]:
+    from conformesh.files.input_forms import device_shares
     from conformesh.files.score_files import column_named
     from conformesh.files.tables import read_table
-    from conformesh.table import shares_in
 
     table = read_table(source, f"columns 'device' and {column!r}", layout=layout)
     names, index = table.names(column_named(table, "device", None if layout is None else layout.device))
     values = table.numbers(column)
-    return shares_in({name: values[index == k] for k, name in enumerate(names)}, f"{source}: {column}")
+    return device_shares({name: values[index == k] for k, name in enumerate(names)}, f"{source}: {column}")
 
 
 def guarantee_options(*wanted: str, levels: bool = False) -> OptionGroup:

@@ -271,7 +271,8 @@ def clean_scores(scores: Any, who: str, *, sides: bool = False) -> Floats:
     try:
         if array.dtype.kind in "cmM":  # NumPy would convert a part of them, with a warning or none
             raise TypeError
-        note_large_integers(array, who)
+        if array.dtype.kind in "iuO":
+            note_large_integers(array, who)
         array = np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError):
         raise TypeError(f"{who}: scores must be numbers, got {type(scores).__name__} {str(scores)[:40]!r}") from None

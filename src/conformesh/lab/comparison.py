@@ -21,7 +21,7 @@ from conformesh.common.array_types import Floats
 from conformesh.common.progress import Progress
 from conformesh.common.quantities import in_bits, pluralize
 from conformesh.common.random_streams import Rng, seed_of
-from conformesh.engines import make_engine
+from conformesh.engines import get_driver
 from conformesh.engines.base import Observer
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
@@ -38,13 +38,14 @@ from conformesh.kernels.ranks import (
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import CONNECTIONS, METHODS, MethodVariant
 from conformesh.methods import method_variants as every_way_of
+from conformesh.pipeline.networks import as_network
 from conformesh.pipeline.solver import Batch, solve_draws
 from conformesh.protocols.aggregate import PREFERENCES
 from conformesh.protocols.block import Block
 from conformesh.protocols.e_dcp import SCHEDULES, aggregators_for
 from conformesh.results.certificate import Kind
 from conformesh.scores import Score, as_score
-from conformesh.table import Table, as_network
+from conformesh.table import Table
 
 CostUnit = Literal["bits", "rounds"]
 _PAPER = "Wen2025"  # the paper whose methods a front compares with E-DCP
@@ -438,7 +439,7 @@ def _setting(
     for network in networks:
         if network.ids != ids:
             raise ValueError(f"the networks must have the same devices: {networks[0].name} and {network.name} differ")
-        local = table.ordered(network, make_engine("simulator", network).rows)  # the same for all networks
+        local = table.ordered(network, get_driver("simulator").make(network).rows)  # the same for all
     assert local.score is not None
     samples = WeightedScores.from_flat(local.score, local.sizes, names=ids)
     requirement = make_requirement(mixture if table.shares is None else table.shares, rank_rule, pac_confidence)

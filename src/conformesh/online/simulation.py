@@ -20,6 +20,7 @@ from conformesh import __version__
 from conformesh.common.array_types import Bools, Floats
 from conformesh.common.names import unknown
 from conformesh.engines.faulty import Weather
+from conformesh.files.input_forms import as_devices, order_by_id
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import check_alpha, explain_confidence
 from conformesh.online.arrivals import Arrivals, spread
@@ -28,8 +29,9 @@ from conformesh.online.couplings import Coupled, Links, Rule
 from conformesh.online.integrators import ACI, Decaying
 from conformesh.online.learners import LEARNERS, Learner
 from conformesh.online.result import OnlineResult, Trail
+from conformesh.pipeline.networks import as_network
 from conformesh.protocols.faults import Faults, make_faults
-from conformesh.table import Table, as_devices, as_network, order_by_id
+from conformesh.table import Table
 
 BLOCK = 1024  # steps whose scores are brought into the order of time at once
 

@@ -61,9 +61,9 @@ _MOST_RELEASES = EXACT_RUN - 1  # of one epoch
 # Epochs of which counts are kept: 20 years of weeks, or 40 days of hours; 200 kB of JSON at most
 EPOCHS_KEPT = 1000
 MOST_ROSTERS = 100  # different ones of exact runs: a mesh that changes more often needs epsilon
-_DIGEST = 16  # bytes that name a release: nobody finds two with the same name, or another one with a given name
-_HEAD, _ENTRY = struct.Struct("<Q"), struct.Struct(f"<H{_DIGEST}s")
-_NOTHING = bytes(_DIGEST)  # the name of no release
+_DIGEST_BYTES = 16  # bytes that name a release: nobody finds two with the same name, or another one with a given name
+_HEAD, _ENTRY = struct.Struct("<Q"), struct.Struct(f"<H{_DIGEST_BYTES}s")
+_NO_RELEASE = bytes(_DIGEST_BYTES)  # the name of no release
 
 _MOST_EPOCHS = 2**53  # no epoch has a higher number: JSON numbers are exact up to here
 
@@ -206,7 +206,7 @@ class Account:
         parts = [_HEAD.pack(self.epoch)]
         for epoch in range(self.epoch, self.epoch - self.window - 1, -1):
             record = self._fields.record(epoch)
-            name = _NOTHING if record is None or record.release is None else _name(record.release)
+            name = _NO_RELEASE if record is None or record.release is None else _release_name(record.release)
             parts.append(_ENTRY.pack(self._fields.releases(epoch), name) if epoch > 0 else bytes(_ENTRY.size))
         return b"".join(parts)
 
@@ -216,14 +216,14 @@ class Account:
         A past release counts if every device of the run states the same one.
         """
         heard = [_Claim.of(one, self.window) for one in claims]
-        epoch = _largest((one.epoch for one in heard), coalition)
+        epoch = _largest_honest((one.epoch for one in heard), coalition)
         if self.most_ahead is not None and epoch > self.epoch + self.most_ahead:
             # An epoch far ahead would use up all before it (`EPOCHS_KEPT`). The clock does not depend on the scores.
             raise PrivacyRefused(
                 f"the others release epoch {epoch}, and by the clock of this device {self.epoch} has closed last; set "
                 "the clocks"
             )
-        claimed = _largest((one.releases(epoch) for one in heard), coalition)
+        claimed = _largest_honest((one.releases(epoch) for one in heard), coalition)
         if claimed > self._fields.releases(epoch) and epoch > self._fields.used_up:
             self._change(epoch, releases=claimed)  # after a rollback, say
         self._refuse(epoch)
@@ -231,8 +231,8 @@ class Account:
         for earlier in range(max(1, epoch - self.window + 1), epoch):
             record = self._fields.record(earlier)
             if record is not None and record.release is not None:
-                name = _name(record.release)
-                if all(one.entries.get(earlier, (0, _NOTHING))[1] == name for one in heard):
+                name = _release_name(record.release)
+                if all(one.entries.get(earlier, (0, _NO_RELEASE))[1] == name for one in heard):
                     past.append(record.release)
         return _Settled(epoch, tuple(past))
 
@@ -367,14 +367,14 @@ def plan_digest(release: Release) -> str:
     ).hexdigest()
 
 
-def _name(release: Release) -> bytes:
-    return hashlib.sha256(msgspec.json.encode(release)).digest()[:_DIGEST]
+def _release_name(release: Release) -> bytes:
+    return hashlib.sha256(msgspec.json.encode(release)).digest()[:_DIGEST_BYTES]
 
 
-def _largest(numbers: Iterable[int], coalition: int) -> int:
+def _largest_honest(numbers: Iterable[int], coalition: int) -> int:
     """Return the (t+1)-th largest number, 0 if there are not so many: some honest device says so or more.
 
-    >>> _largest([3, 9, 5], 1)
+    >>> _largest_honest([3, 9, 5], 1)
     5
     """
     ordered = sorted(numbers, reverse=True)

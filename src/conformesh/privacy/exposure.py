@@ -25,8 +25,10 @@ from conformesh.privacy.gossip_attack import with_neighbours
 _To = Literal["neighbours", "everybody", "a server", "the coalition"]
 Edges = Iterable[tuple[int, int]]
 EACH, ALL = "each device", "all devices together"
-_EVERY_COALITION = 200  # of one size that are tried; of more, devices are added one by one, each the worst of several
-_TRIED = 2_000_000  # by the square of the number of devices, how many of them are tried: those with most neighbours
+_MOST_COALITIONS = 200  # of one size that are tried; of more, devices are added one by one, each the worst of several
+_GROWTH_WORK = (
+    2_000_000  # by the square of the number of devices, how many of them are tried: those with most neighbours
+)
 
 
 @dataclass(frozen=True)
@@ -221,7 +223,7 @@ def measure_exposure(
     if network is None:
         rows: tuple[int, ...] = ()
     elif isinstance(coalition, int):
-        rows = _worst(reveals, where, options, coalition)
+        rows = _worst_coalition(reveals, where, options, coalition)
     else:
         rows = tuple(sorted({network.row(name) for name in coalition}))
     where = replace(where, coalition=rows)
@@ -233,30 +235,30 @@ def measure_exposure(
         where.devices,
         tuple(found),
         tuple(names[row] for row in rows),
-        tuple(names[row] for row in _bare(where, found)) if rows else (),
+        tuple(names[row] for row in _bare_devices(where, found)) if rows else (),
         isinstance(coalition, int) and bool(rows),
         ids=names,
     )
 
 
-def _bare(where: ExposureContext, found: Iterable[Disclosure]) -> tuple[int, ...]:
+def _bare_devices(where: ExposureContext, found: Iterable[Disclosure]) -> tuple[int, ...]:
     """Return whose own numbers a coalition learns, of those who are not in it."""
     return where.others(sorted({row for one in found for row in one.devices}))
 
 
-def _worst(reveals: Reveals, where: ExposureContext, options: Any, size: int) -> tuple[int, ...]:
+def _worst_coalition(reveals: Reveals, where: ExposureContext, options: Any, size: int) -> tuple[int, ...]:
     """Return the coalition of this size that learns most: of all, or, where these are many, grown one by one."""
     if not 0 <= size < where.devices:
         raise ValueError(f"a coalition must leave somebody out: 0 to {where.devices - 1} devices, got {size}")
 
     def learned(rows: tuple[int, ...]) -> int:
         joined = replace(where, coalition=rows)
-        return len(_bare(joined, reveals(joined, options)))
+        return len(_bare_devices(joined, reveals(joined, options)))
 
     def grown(rows: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         return (tuple(sorted((*rows, row))) for row in tried if row not in rows)
 
-    most = min(max(_TRIED // where.devices**2, 8), _EVERY_COALITION)
+    most = min(max(_GROWTH_WORK // where.devices**2, 8), _MOST_COALITIONS)
     if math.comb(where.devices, size) <= most:
         return max(combinations(where.everyone, size), key=learned)
     assert where.network is not None

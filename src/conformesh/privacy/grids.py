@@ -44,10 +44,10 @@ def grid_points(name: GridName, count: int, ends: tuple[float, float] | None = N
         points = odds / (1.0 + odds)
         points[-1] = LOGIT_TOP
     elif ends is not None:
-        points = _powers(_octave(ends[0]), _octave(ends[1]), count)
+        points = _spaced_as_floats(_log2_exactly(ends[0]), _log2_exactly(ends[1]), count)
         points[-1] = ends[1]
     else:
-        above = _powers(-_OCTAVES, _OCTAVES, count - count // 2)
+        above = _spaced_as_floats(-_OCTAVES, _OCTAVES, count - count // 2)
         points = np.concatenate([-above[::-1][: count // 2], above])
     return np.unique(points)
 
@@ -65,7 +65,7 @@ def check_grid(name: str, ends: tuple[float, float] | None) -> None:
         raise ValueError(f"the range of the grid powers must lie above 0, got {low} {high}; use linear, or no range")
 
 
-def _powers(low: float, high: float, count: int) -> Floats:
+def _spaced_as_floats(low: float, high: float, count: int) -> Floats:
     """Return points as evenly spaced as a float between two powers of two, up to 2 to the power of `high`."""
     return _powers_of_two(low + (high - low) * (np.arange(1, count + 1) / count))
 
@@ -76,7 +76,7 @@ def _powers_of_two(at: Floats) -> Floats:
     return np.ldexp(1.0 + (at - whole), whole.astype(np.int64))
 
 
-def _octave(value: float) -> float:
+def _log2_exactly(value: float) -> float:
     """Return where a number above 0 stands among such points; `math.log2` need not be the same on every machine."""
     part, power = math.frexp(value)
     return power - 1 + (2 * part - 1)

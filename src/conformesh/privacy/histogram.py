@@ -62,7 +62,9 @@ COPIES_PER_SCORE = {
     "equal": 8,
     "given": 32,
 }  # of each score: fine enough for f < n_k, and for the ratios of given shares
-_ROOM = 4  # with whole devices slack and inflation may take up to 1/ROOM of alpha; beyond, sets say nothing
+_PRIVATE_DEVICE_ROOM = (
+    4  # with whole devices slack and inflation may take up to 1/_PRIVATE_DEVICE_ROOM of alpha; beyond, sets say nothing
+)
 LARGEST_ROW_SUM = (
     2**30
 )  # sum of all devices' counts, at most: half of what 32 bits with sign hold, the rest is for noise
@@ -318,11 +320,14 @@ class HistogramPlan:
         return noise_inflation(alpha, *self.epsilons, self.shape)
 
     def devices_needed(self, alpha: Fraction) -> int:
-        """Return how many devices make slack and inflation at most a quarter of what may be missed, see `_ROOM`.
+        """Return how many devices make slack and inflation at most a quarter of what may be missed.
 
         With as many devices outside `honest` as there are now; more of them mean less noise each.
         """
-        others, one = self.devices - self.honest, alpha * (self.cap or self.slack * (self.fill or 1)) / _ROOM
+        others, one = (
+            self.devices - self.honest,
+            alpha * (self.cap or self.slack * (self.fill or 1)) / _PRIVATE_DEVICE_ROOM,
+        )
 
         def needed_by(devices: int) -> int:
             shape = Fraction(devices, devices - others)
@@ -489,7 +494,7 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("a window needs at least one release")
         first = releases[0]
         for other in releases[1:]:
-            if _kind(other) != _kind(first):
+            if _window_key(other) != _window_key(first):
                 raise ValueError("releases of a window must have the same grid, cells, mixture and epsilon")
         return replace(
             first,
@@ -501,7 +506,7 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-def _kind(release: Release) -> Release:
+def _window_key(release: Release) -> Release:
     """Return what releases of a window must share."""
     members = "" if release.items is None else release.members
     items = None if release.items is None else 0

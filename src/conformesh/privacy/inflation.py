@@ -65,7 +65,7 @@ import numpy as np
 from conformesh.common.array_types import Floats
 from conformesh.privacy.noise import negative_binomial, noise_law, rounded_exp
 
-_GRAIN = 1000  # I is a multiple of 1/GRAIN scores: fine enough not to matter, coarse enough to print
+_INFLATION_STEPS = 1000  # I is a multiple of 1/GRAIN scores: fine enough not to matter, coarse enough to print
 SHARPNESS = 1.005  # the bound over [1, R] exceeds the largest omega at the ends of its pieces by at most this factor
 _SMALLEST_ALPHA = 1e-9  # tails of the noise are known to within _FOURIER
 _FOURIER = 1e-11  # absolute error of a tail of a law formed by the Fourier transform: 10^5 numbers, each below 1e-16
@@ -151,16 +151,16 @@ def omega(epsilon: Fraction, shape: Fraction) -> Fraction:
         raise ValueError(f"the shape of noise must be positive, got {float(shape):g}")
     bound = 1 / (1 - rounded_exp(epsilon))
     if shape > 1:
-        bound = max(bound, _largest(epsilon, Fraction(1), shape))
-    return Fraction(math.ceil(Fraction(bound * _SAFE) * _GRAIN), _GRAIN)
+        bound = max(bound, _largest_mean_excess(epsilon, Fraction(1), shape))
+    return Fraction(math.ceil(Fraction(bound * _SAFE) * _INFLATION_STEPS), _INFLATION_STEPS)
 
 
-def _largest(epsilon: Fraction, low: Fraction, high: Fraction) -> float:
+def _largest_mean_excess(epsilon: Fraction, low: Fraction, high: Fraction) -> float:
     """Return an upper bound of E[X | X > 0] over shapes from `low` to `high`, at least 1.
 
     Pieces are halved until their bound is within a factor SHARPNESS of the largest value known at an end.
     """
-    known = {shape: _positive_part(epsilon, shape) for shape in (low, high)}
+    known = {shape: _positive_moments(epsilon, shape) for shape in (low, high)}
     best = max(mean / chance for mean, chance in known.values())
     pieces, bound = [(low, high)], 0.0
     while pieces:
@@ -171,13 +171,13 @@ def _largest(epsilon: Fraction, low: Fraction, high: Fraction) -> float:
             continue
         # a short fraction near the middle: those of exact middles grow without end
         middle = Fraction((start + end) / 2).limit_denominator(10**6)
-        known[middle] = _positive_part(epsilon, middle)
+        known[middle] = _positive_moments(epsilon, middle)
         best = max(best, known[middle][0] / known[middle][1])
         pieces += [(start, middle), (middle, end)]
     return bound
 
 
-def _positive_part(epsilon: Fraction, shape: Fraction) -> tuple[float, float]:
+def _positive_moments(epsilon: Fraction, shape: Fraction) -> tuple[float, float]:
     """Return E X^+, or slightly more, and P(X > 0), or slightly less.
 
     With X = N - M, both of cumulative chances F: X^+ counts the k with M <= k < N, so E X^+ = sum F(k) (1 - F(k)), and

@@ -30,8 +30,8 @@ from conformesh.protocols.histogram_reports import (
 from conformesh.protocols.messages import Gather, Packets
 
 FARTHEST_SCORE = 1e300  # as far as scores of Byzantine devices reach
-_TIMES = 1000  # how many times as many scores a Byzantine device claims
-_SPREAD = 0.5  # standard deviation of noise, as a part of the grid
+_SIZE_FACTOR = 1000  # how many times as many scores a Byzantine device claims
+_NOISE_WIDTH = 0.5  # standard deviation of noise, as a part of the grid
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class AttackerView:
     chance: np.random.Generator
 
 
-_Lie = Callable[[Report, AttackerView], Report]
+_AttackFunction = Callable[[Report, AttackerView], Report]
 
 
 def scores_from_report(report: Report) -> NDArray[np.float64]:
@@ -52,7 +52,7 @@ def scores_from_report(report: Report) -> NDArray[np.float64]:
     return np.concatenate([np.repeat(where, more), np.full(rest, np.inf)])
 
 
-def _saying(mine: Report, places: NDArray[np.int64], counts: NDArray[np.int64], size: int) -> Report:
+def _false_report(mine: Report, places: NDArray[np.int64], counts: NDArray[np.int64], size: int) -> Report:
     """Return a report of these bins, on the Byzantine device's own grid."""
     kept = counts > 0
     return replace(mine, size=size, places=places[kept], counts=counts[kept], above=0, top=mine.high)
@@ -60,12 +60,12 @@ def _saying(mine: Report, places: NDArray[np.int64], counts: NDArray[np.int64], 
 
 def _all_low(mine: Report, scene: AttackerView) -> Report:
     """All scores are very low, so that thresholds fall and honest examples are missed."""
-    return _saying(mine, np.zeros(1, np.int64), np.array([mine.size]), mine.size)
+    return _false_report(mine, np.zeros(1, np.int64), np.array([mine.size]), mine.size)
 
 
 def _all_high(mine: Report, scene: AttackerView) -> Report:
     """All scores are very high, so that sets grow."""
-    return _saying(mine, np.empty(0, np.int64), np.empty(0, np.int64), mine.size)
+    return _false_report(mine, np.empty(0, np.int64), np.empty(0, np.int64), mine.size)
 
 
 def _two_faced(mine: Report, scene: AttackerView) -> Report:
@@ -81,23 +81,23 @@ def mimicry(mine: Report, scene: AttackerView) -> Report:
         below = np.concatenate([[0], np.cumsum(more)])[np.searchsorted(where, edges, side="right")]
         shares = np.maximum(shares, below / max(one.size, 1))
     counts = np.diff(np.floor(shares * mine.size + 1e-9), prepend=0.0).astype(np.int64)
-    return _saying(mine, np.arange(mine.bins), counts, mine.size)
+    return _false_report(mine, np.arange(mine.bins), counts, mine.size)
 
 
 def _size_lie(mine: Report, scene: AttackerView) -> Report:
     """A thousand times as many scores, all very low, so that nobody else counts."""
-    return _all_low(replace(mine, size=_TIMES * mine.size), scene)
+    return _all_low(replace(mine, size=_SIZE_FACTOR * mine.size), scene)
 
 
 def _size_high(mine: Report, scene: AttackerView) -> Report:
     """A thousand times as many scores, all very high, which without a cap makes thresholds infinite."""
-    return _all_high(replace(mine, size=_TIMES * mine.size), scene)
+    return _all_high(replace(mine, size=_SIZE_FACTOR * mine.size), scene)
 
 
 def noise(mine: Report, scene: AttackerView) -> Report:
     """Scores with Gaussian noise, half as wide as the grid."""
     scores = scores_from_report(mine)
-    shifted = scores + scene.chance.normal(scale=_SPREAD * (mine.high - mine.low), size=len(scores))
+    shifted = scores + scene.chance.normal(scale=_NOISE_WIDTH * (mine.high - mine.low), size=len(scores))
     return Report.of(np.sort(shifted), mine.low, mine.high, mine.bins)
 
 
@@ -106,7 +106,7 @@ def copy(mine: Report, scene: AttackerView) -> Report:
     return scene.honest[int(scene.chance.integers(len(scene.honest)))] if scene.honest else mine
 
 
-ATTACKS: dict[str, _Lie] = {
+ATTACKS: dict[str, _AttackFunction] = {
     "all-low": _all_low,
     "all-high": _all_high,
     "two-faced": _two_faced,
@@ -125,12 +125,14 @@ def make_attack(faults: Faults) -> ClaimedStrings:
     lie = ATTACKS[faults.attack]
 
     def attack(message: Gather, block: Block) -> Claims:
-        return Claims(*_attacked(message, block, faults, lie))
+        return Claims(*_attacked_strings(message, block, faults, lie))
 
     return attack
 
 
-def _attacked(message: Gather, block: Block, faults: Faults, lie: _Lie) -> tuple[Packets, NDArray[np.bool_]]:
+def _attacked_strings(
+    message: Gather, block: Block, faults: Faults, lie: _AttackFunction
+) -> tuple[Packets, NDArray[np.bool_]]:
     """Return what everybody says, and who says two things."""
     if len(block.rows) < block.devices:
         raise ValueError(
@@ -142,21 +144,23 @@ def _attacked(message: Gather, block: Block, faults: Faults, lie: _Lie) -> tuple
     said = [message.packets[place] for place in block.local(np.arange(block.devices)).tolist()]  # by row
     byzantine = sorted({*faults.byzantine})
     if said[0][:1] == bytes([ENDS_CODE]):
-        told = {row: _far(said[row]) if lie is not _two_faced else said[row] for row in byzantine}
+        told = {row: _false_ends(said[row]) if lie is not _two_faced else said[row] for row in byzantine}
     else:
-        told = _lied(said, block, byzantine, faults.seed, lie)
+        told = _false_reports(said, block, byzantine, faults.seed, lie)
     mine = [told.get(row, said[row]) for row in block.rows.tolist()]
     return Packets.of(mine), np.isin(block.rows, byzantine) if lie is _two_faced else np.zeros(
         len(mine), dtype=np.bool_
     )
 
 
-def _far(said: bytes) -> bytes:
+def _false_ends(said: bytes) -> bytes:
     low, high = decode_ends(said, (len(said) - 1) // 16)
     return encode_ends(np.full_like(low, -FARTHEST_SCORE), np.full_like(high, FARTHEST_SCORE))
 
 
-def _lied(said: Sequence[bytes], block: Block, byzantine: Sequence[int], seed: int, lie: _Lie) -> dict[int, bytes]:
+def _false_reports(
+    said: Sequence[bytes], block: Block, byzantine: Sequence[int], seed: int, lie: _AttackFunction
+) -> dict[int, bytes]:
     """Return what each Byzantine device says of its scores."""
     known = [decode_reports(one, block.trials, np.iinfo(np.int64).max) for one in said]
     honest = [own for row, own in enumerate(known) if row not in byzantine]

@@ -265,11 +265,11 @@ def with_guarantee(
         rule=demand.name(alpha),
         weight=certificate.weight if certificate.weight is not None or alike else demand.total,
         pac_confidence=None if requirement.pac_confidence is None else float(requirement.pac_confidence),
-        losses=_all_losses(certificate, demand, requirement),
+        losses=_largest_loss(certificate, demand, requirement),
     )
 
 
-def _all_losses(certificate: Certificate, demand: Demand, requirement: Requirement) -> int | None:
+def _largest_loss(certificate: Certificate, demand: Demand, requirement: Requirement) -> int | None:
     """Return the largest possible loss of all examples; of a part of them only the protocol knows it."""
     if not requirement.loss_unit or certificate.losses is not None:
         return certificate.losses
@@ -329,7 +329,7 @@ class Answers:
             thresholds=merge_rows(blocks, [part.thresholds for part in parts]),
             estimates=merge_rows(blocks, estimates) if estimates else None,
             certificates=[
-                [_joined_certificate(blocks, [part.certificates[t][a] for part in parts]) for a in range(len(row))]
+                [_merge_certificates(blocks, [part.certificates[t][a] for part in parts]) for a in range(len(row))]
                 for t, row in enumerate(first.certificates)
             ],
             notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
@@ -344,7 +344,7 @@ def merge_rows(blocks: Sequence[NDArray[np.int64]], parts: Sequence[NDArray[Any]
     return whole
 
 
-def _joined_certificate(blocks: Sequence[NDArray[np.int64]], parts: Sequence[Certificate]) -> Certificate:
+def _merge_certificates(blocks: Sequence[NDArray[np.int64]], parts: Sequence[Certificate]) -> Certificate:
     """Return the certificate of all: the same everywhere, but for ranks that each device counts for itself.
 
     Where parts know more and less, as after lost messages, that of who knows least, and the smallest count.

@@ -69,21 +69,23 @@ def agreed_maximum(x: NDArray[np.generic], block: Block, runs: int = 0) -> Proto
 
     So many of the last axes of `x` are independent runs, each of which pays for its own news only.
     """
-    return (yield from _spread(Max, x, block, runs))
+    return (yield from _spread_extreme(Max, x, block, runs))
 
 
 def agreed_minimum(x: NDArray[np.generic], block: Block, runs: int = 0) -> Protocol[NDArray[np.generic]]:
     """Agree on the elementwise minimum over all devices, in as many rounds as the diameter."""
-    return (yield from _spread(Min, x, block, runs))
+    return (yield from _spread_extreme(Min, x, block, runs))
 
 
-def _spread(ask: type[Max] | type[Min], x: NDArray[Any], block: Block, runs: int) -> Protocol[NDArray[np.generic]]:
+def _spread_extreme(
+    ask: type[Max] | type[Min], x: NDArray[Any], block: Block, runs: int
+) -> Protocol[NDArray[np.generic]]:
     """Let the best values spread: in the first round who has any speaks, then only who has heard a better one."""
     several = math.prod(x.shape[x.ndim - runs :]) > 1
-    news = x != _worst(x, ask is Max)
+    news = x != _neutral_value(x, ask is Max)
     speakers: NDArray[Any] = np.flatnonzero(news.any(axis=tuple(range(1, x.ndim))))
     for _ in range(block.network.diameter):
-        billed = _billed(news, runs)[speakers] if several else None
+        billed = _numbers_billed(news, runs)[speakers] if several else None
         before = np.array(x) if several else x
         heard: Extreme = yield ask(x, brief=True, speakers=speakers, billed=billed)
         x, speakers = heard.values, heard.changed
@@ -91,7 +93,7 @@ def _spread(ask: type[Max] | type[Min], x: NDArray[Any], block: Block, runs: int
     return np.array(x)  # an answer to a brief question does not last
 
 
-def _billed(news: NDArray[np.bool_], runs: int) -> NDArray[np.int64]:
+def _numbers_billed(news: NDArray[np.bool_], runs: int) -> NDArray[np.int64]:
     """Return how many numbers each device would say if every run were alone: all of those in which it has any news."""
     own = tuple(range(1, news.ndim - runs))
     each = math.prod(news.shape[axis] for axis in own)
@@ -99,7 +101,7 @@ def _billed(news: NDArray[np.bool_], runs: int) -> NDArray[np.int64]:
     return np.asarray(each * with_news.reshape(len(news), -1).sum(axis=1))
 
 
-def _worst(x: NDArray[Any], upward: bool) -> Any:
+def _neutral_value(x: NDArray[Any], upward: bool) -> Any:
     """Return the value that beats nobody's: who has nothing else stays silent."""
     if x.dtype.kind == "f":
         worst: Any = -np.inf if upward else np.inf

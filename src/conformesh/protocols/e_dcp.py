@@ -63,14 +63,18 @@ from conformesh.protocols.waves import FoundScore, Pace, needs_search, search_by
 from conformesh.results.certificate import Certificate, too_few
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # from which the default is chosen
-_TYPICAL = math.log(1000)  # of the number of scores in the choice: it changes the choice little
+_LOG_TYPICAL_SIZE = math.log(1000)  # of the number of scores in the choice: it changes the choice little
 SCHEDULES = (AUTO, "top-k", "window", "count")
 # By what is preferred: how many scores a device may list in a pass on average, and how wide windows are. Measured on
 # drawn scores and PathMNIST; no data decides on the result.
 PACES = {"rounds": (math.inf, 1.2), "numbers": (12.0, 0.38), "bits": (12.0, 0.38), "balanced": (12.0, 0.42)}
-NARROW = 6.0  # scores that a device may list by the schedule `count`
-SKETCH_POINTS, _GROWTH, _FEW = 7, 1, 64  # of a sketch; and beyond so many devices more of them, the larger a subtree is
-_DEEPER = 2.0  # more scores that a device may list when all is balanced, for each doubling beyond that
+COUNT_LISTED = 6.0  # scores that a device may list by the schedule `count`
+SKETCH_POINTS, _GROWTH, _FEW_DEVICES = (
+    7,
+    1,
+    64,
+)  # of a sketch; and beyond so many devices more of them, the larger a subtree is
+_MORE_PER_DOUBLING = 2.0  # more scores that a device may list when all is balanced, for each doubling beyond that
 STAGES_BY_VALUE = 16  # stages by value; then by key
 _KEY_BITS = 64  # no bracket holds more floats than 2 to this
 _MOST_STAGES = STAGES_BY_VALUE + 2 * _KEY_BITS  # half the floats are left after each of the later ones
@@ -120,10 +124,10 @@ class _Chosen:
 
 def choose_schedule(block: Block, options: EDCP, ranks: Ints | None, n: Ints | None) -> _Chosen:
     """Return the schedule that was asked for, or the best one for `prefer` on this network."""
-    growth = _GROWTH if block.devices > _FEW else 0
+    growth = _GROWTH if block.devices > _FEW_DEVICES else 0
     fetched, slack = PACES[options.prefer]
     if options.prefer == "balanced":  # in a large tree a pass more is long, and a sketch as well
-        fetched += _DEEPER * math.log2(max(block.devices / _FEW, 1.0))
+        fetched += _MORE_PER_DOUBLING * math.log2(max(block.devices / _FEW_DEVICES, 1.0))
     schedule: str = options.schedule
     over = options.aggregate
     if schedule == AUTO and over == AUTO:
@@ -136,7 +140,7 @@ def choose_schedule(block: Block, options: EDCP, ranks: Ints | None, n: Ints | N
             over = "flood"
     if options.schedule == AUTO and schedule == "top-k" and over == "tree" and options.aggregate == AUTO:
         schedule = "window"  # too many scores to pass on
-    fetched = {"window": math.inf, "count": NARROW}.get(schedule, fetched)
+    fetched = {"window": math.inf, "count": COUNT_LISTED}.get(schedule, fetched)
     return _Chosen(schedule, over, Pace(options.width or SKETCH_POINTS, growth, fetched, slack))
 
 
@@ -158,7 +162,7 @@ def e_dcp_in_rounds(block: Block, samples: WeightedScores, options: EDCP) -> Pro
     examples: Ints | None = None
     plan = choose_schedule(block, options, ranks, n)
     if plan.schedule == "count" and plan.over != "tree":
-        return (yield from _by_stages(block, samples, options))
+        return (yield from _search_by_sums(block, samples, options))
     if n is None and (block.rounds_weights or plan.over == "flood" or plan.schedule == "top-k"):
         total = yield from get_aggregator(plan.over).prepare(block)
         totals = yield from sum_weights(block, samples, total)
@@ -175,7 +179,7 @@ def e_dcp_in_rounds(block: Block, samples: WeightedScores, options: EDCP) -> Pro
         answers = {problem: asked.found[problem] for problem in np.flatnonzero(needs_search(ranks, n)).tolist()}
         named = "top-k" if one_side else "count" if asked.sketches else "window"
         facts |= {"schedule": named, "passes": str(asked.passes), "points": str(plan.pace.points)}
-    brackets = _brackets(block, ranks, n)
+    brackets = _new_brackets(block, ranks, n)
     for problem, one in answers.items():
         which = np.array([problem])
         brackets.low[which], brackets.high[which] = one.bracket
@@ -183,14 +187,14 @@ def e_dcp_in_rounds(block: Block, samples: WeightedScores, options: EDCP) -> Pro
     return replace(counted_answers(block, ranks, n, brackets, examples), facts=facts)
 
 
-def _by_stages(block: Block, samples: WeightedScores, options: EDCP) -> Protocol[Answers]:
+def _search_by_sums(block: Block, samples: WeightedScores, options: EDCP) -> Protocol[Answers]:
     """Count at a few thresholds a stage, through an aggregator."""
     width = options.width or best_stage_width(block, options.aggregate, options.prefer)
 
     def attempt(total: NetworkSum) -> Protocol[Answers]:
         totals = yield from sum_weights(block, samples, total)
         n, ranks = totals.weights, block.ranks(*totals)
-        first = None if options.warm is None else _ladder(*options.warm, ranks.size)
+        first = None if options.warm is None else _warm_thresholds(*options.warm, ranks.size)
         brackets = yield from search_by_counts(block, samples, ranks, n, total, width, first)
         facts = {"schedule": "count", "over": "sums", "stage_width": str(width)}
         return replace(counted_answers(block, ranks, n, brackets, totals.examples), facts=facts)
@@ -233,7 +237,7 @@ def best_stage_width(block: Block, aggregate: str, prefer: str) -> int:
 
     def predicted(width: int) -> float:
         price = sort_by_price(prices, prefer, width)[0][1]
-        stages = _TYPICAL / math.log(width + 1 if width > 1 else 3)
+        stages = _LOG_TYPICAL_SIZE / math.log(width + 1 if width > 1 else 3)
         rounds = price.setup + (1 + stages) * price.rounds + 2 * block.network.diameter
         numbers = price.per_number * (1 + stages * width) + 3 * block.network.diameter
         return float((rounds + 1) ** rounds_count * (numbers + 1) ** numbers_count)
@@ -289,11 +293,11 @@ def search_by_counts(
     the answer where its rank is high enough, though a smaller one might be too.
     """
     most = int(n.max(initial=0))
-    brackets = _brackets(block, ranks, n)
+    brackets = _new_brackets(block, ranks, n)
     if first is not None and brackets.open.any():
         which = np.flatnonzero(brackets.open)
         pivots = np.sort(to_keys(first[which]), axis=1)
-        counts = yield from _counted(samples, brackets, which, pivots, total, most)
+        counts = yield from _count_at(samples, brackets, which, pivots, total, most)
         brackets.shrink(which, pivots, counts.T)
         block.progress.bracket = brackets.first
         if settle:
@@ -306,13 +310,13 @@ def search_by_counts(
         if brackets.stage.max() > _MOST_STAGES:
             raise _contradiction(f"no threshold is left after {_MOST_STAGES} stages")
         if brackets.stuck().any():
-            yield from _snap(block, samples, brackets, np.flatnonzero(brackets.stuck()))
+            yield from _shrink_to_scores(block, samples, brackets, np.flatnonzero(brackets.stuck()))
         elif (ready := brackets.ready()).any():
-            yield from _finish(block, samples, brackets, np.flatnonzero(ready), total, most)
+            yield from _name_answer(block, samples, brackets, np.flatnonzero(ready), total, most)
         else:
             which = np.flatnonzero(brackets.open)
             pivots = brackets.pivots(which, width)
-            counts = yield from _counted(samples, brackets, which, pivots, total, most)
+            counts = yield from _count_at(samples, brackets, which, pivots, total, most)
             brackets.shrink(which, pivots, counts.T)
         block.progress.bracket = brackets.first
     return brackets
@@ -325,7 +329,7 @@ def _contradiction(what: str) -> ValueError:
     )
 
 
-def _brackets(block: Block, ranks: Ints, n: Ints) -> Brackets:
+def _new_brackets(block: Block, ranks: Ints, n: Ints) -> Brackets:
     """Return the state of a search for all ranks, at its beginning."""
     levels = ranks.shape[1]
     grains = np.repeat([demand.grain(block.requirement) for demand in block.demands], levels)
@@ -353,7 +357,7 @@ def counted_answers(block: Block, ranks: Ints, n: Ints, brackets: Brackets, exam
     return Answers(thresholds, certificates, brackets=brackets.last.reshape(2, *ranks.shape))
 
 
-def _ladder(low: float, high: float, problems: int) -> Floats:
+def _warm_thresholds(low: float, high: float, problems: int) -> Floats:
     """Return thresholds around an old bracket, near and far: a few scores more or less seldom move the new one out."""
     if not (np.isfinite(low) and np.isfinite(high)):
         return np.full((problems, 1), high)
@@ -361,7 +365,7 @@ def _ladder(low: float, high: float, problems: int) -> Floats:
     return np.tile(np.array([low - 6 * step, low, high, high + 6 * step]), (problems, 1))
 
 
-def _counted(
+def _count_at(
     samples: WeightedScores, brackets: Brackets, which: Ints, pivots: Ints, total: NetworkSum, most: int
 ) -> Protocol[Ints]:
     """Count all scores at or below every pivot, (width, problems): everybody its own, then the sum."""
@@ -369,7 +373,7 @@ def _counted(
     return np.asarray(counts[0], dtype=np.int64)
 
 
-def _finish(
+def _name_answer(
     block: Block, samples: WeightedScores, brackets: Brackets, which: Ints, total: NetworkSum, most: int
 ) -> Protocol[None]:
     """Name the score: the largest <= hi where count(hi) = r, else the smallest > lo, whose rank is then counted."""
@@ -380,11 +384,11 @@ def _finish(
     brackets.close(which[~above], answer[~above], brackets.at_high[which[~above]])
     if above.any():
         rest = which[above]
-        counts = yield from _counted(samples, brackets, rest, answer[above][:, None], total, most)
+        counts = yield from _count_at(samples, brackets, rest, answer[above][:, None], total, most)
         brackets.close(rest, answer[above], counts[0])
 
 
-def _snap(block: Block, samples: WeightedScores, brackets: Brackets, which: Ints) -> Protocol[None]:
+def _shrink_to_scores(block: Block, samples: WeightedScores, brackets: Brackets, which: Ints) -> Protocol[None]:
     """Draw a bracket in to the scores that it holds; if these are all equal, that is the answer."""
     low, high = samples.inside(brackets.trial[which], from_keys(brackets.low[which]), from_keys(brackets.high[which]))
     ends = (yield from agreed_maximum(np.stack([-low, high], axis=1), block))[0]

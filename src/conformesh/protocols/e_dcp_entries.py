@@ -42,12 +42,14 @@ from conformesh.protocols.messages import Gather, GatheredStrings, GatheringProt
 from conformesh.results.certificate import Certificate, too_few
 
 ENTRY_POINTS = 8  # order statistics of a device, for each level
-_NEAR = 1.8  # most of them lie within so many standard deviations of the level, as that of independent scores varies
-_FAR = 4.0  # and one so many times as far from the end as the level: devices need not be alike
-_MOST_HELD = 2**40  # scores of one device; sums over all of them stay far below 2^63
+_NEAR_DEVIATIONS = (
+    1.8  # most of them lie within so many standard deviations of the level, as that of independent scores varies
+)
+_FAR_FACTOR = 4.0  # and one so many times as far from the end as the level: devices need not be alike
+_MOST_SCORES = 2**40  # scores of one device; sums over all of them stay far below 2^63
 _FLOAT = struct.Struct("<d")
 ENTRIES_REMEMBERED = 4096  # entries, of which a device without rounds reads the same again and again
-_NOTHING = -(2**63)  # below the key of every float
+_BELOW_ALL_KEYS = -(2**63)  # below the key of every float
 
 
 class _DeviceSketch(NamedTuple):
@@ -62,7 +64,7 @@ class _DeviceSketch(NamedTuple):
     size: int
 
 
-_Row = tuple[_DeviceSketch, ...]  # of one device, by trial
+_TrialSketches = tuple[_DeviceSketch, ...]  # of one device, by trial
 
 
 def search_by_entries(
@@ -71,18 +73,18 @@ def search_by_entries(
     """Find the exact threshold of every trial and level, or the best that is certain of those who were heard."""
     if block.requirement.loss_unit or block.requirement.is_weighted or samples.weights is not None:
         raise ValueError("without rounds e-dcp counts every score alike, and these have weights of their own")
-    sketch = _Sketch(alphas, points or ENTRY_POINTS, block.trials)
+    sketch = _SketchFormat(alphas, points or ENTRY_POINTS, block.trials)
     first: GatheredStrings = yield Gather(sketch.packets(samples), sketch.check)
     known = [sketch.read(first.packets[row]) if first.heard[row] else None for row in range(block.devices)]
     if not first.complete:
-        return _as_heard(block, alphas, _with_own(block, samples, known), first.heard)
-    everybody = _Table(block, alphas, known)
+        return _partial_answers(block, alphas, _add_own_scores(block, samples, known), first.heard)
+    everybody = _CertainCounts(block, alphas, known)
     windows = everybody.windows()
-    refined = partial(_row_refined, known=tuple(known), windows=windows)
+    refined = partial(_refine_sketches, known=tuple(known), windows=windows)
     second: GatheredStrings = yield Gather(_window_packets(samples, windows), refined)
     for row in np.flatnonzero(second.heard).tolist():
         known[row] = refined(second.packets[row], row)
-    everybody = _Table(block, alphas, known if second.complete else _with_own(block, samples, known))
+    everybody = _CertainCounts(block, alphas, known if second.complete else _add_own_scores(block, samples, known))
     return everybody.outcome(len(block.rows), exact=second.complete)
 
 
@@ -90,7 +92,7 @@ def search_by_entries(
 
 
 @dataclass(frozen=True)
-class _Sketch:
+class _SketchFormat:
     """Which order statistics a device tells, and how: sizes of its trials, then for each the values, 8 bytes each."""
 
     alphas: tuple[Fraction, ...]
@@ -104,9 +106,9 @@ class _Sketch:
         chosen = {n}
         for alpha in self.alphas:
             tail = float(alpha) * n
-            spread = _NEAR * math.sqrt(tail * (1 - float(alpha)))
+            spread = _NEAR_DEVIATIONS * math.sqrt(tail * (1 - float(alpha)))
             near = np.linspace(tail - spread, tail + spread, max(self.points - 2, 1))
-            chosen |= {min(max(n - round(t), 1), n) for t in (*near.tolist(), _FAR * tail)}
+            chosen |= {min(max(n - round(t), 1), n) for t in (*near.tolist(), _FAR_FACTOR * tail)}
         return np.array(sorted(chosen))
 
     def packets(self, samples: WeightedScores) -> Packets:
@@ -120,38 +122,38 @@ class _Sketch:
         return Packets.of(strings)
 
     @lru_cache(maxsize=ENTRIES_REMEMBERED)  # noqa: B019 - sketches are small, and alike for all devices
-    def read(self, entry: bytes) -> _Row:
+    def read(self, entry: bytes) -> _TrialSketches:
         """Return what an entry says of each trial; `ValueError` if nobody could say it."""
         data = np.frombuffer(entry, dtype=np.uint8)
         at, sizes = 0, []
         for _ in range(self.trials):
-            size, at = _number(data, at)
+            size, at = _read_number(data, at)
             sizes.append(size)
         ranks = [self.ranks(size) for size in sizes]
-        values = _floats(entry[at:], sum(map(len, ranks)))
+        values = _read_scores(entry[at:], sum(map(len, ranks)))
         parts = np.split(values, np.cumsum([len(one) for one in ranks])[:-1])
-        return tuple(_known(part, rank, size) for part, rank, size in zip(parts, ranks, sizes, strict=True))
+        return tuple(_device_sketch(part, rank, size) for part, rank, size in zip(parts, ranks, sizes, strict=True))
 
     def check(self, entry: bytes, owner: int) -> None:
         """Refuse what is no first entry."""
         self.read(entry)
 
 
-def _known(values: NDArray[np.float64], ranks: Ints, size: int) -> _DeviceSketch:
+def _device_sketch(values: NDArray[np.float64], ranks: Ints, size: int) -> _DeviceSketch:
     keys = to_keys(values)
     if (keys[1:] < keys[:-1]).any():  # a difference of keys may overflow
         raise ValueError("order statistics that do not ascend")
     return _DeviceSketch(keys, ranks, np.append(ranks[1:] - 1, size)[: len(ranks)], size)
 
 
-def _number(data: NDArray[np.uint8], at: int) -> tuple[int, int]:
+def _read_number(data: NDArray[np.uint8], at: int) -> tuple[int, int]:
     numbers, behind = decode_varints_at(data, np.array([at]), np.array([len(data)]))
-    if numbers[0] > _MOST_HELD:
+    if numbers[0] > _MOST_SCORES:
         raise ValueError(f"{numbers[0]:,} scores, which nobody holds")
     return int(numbers[0]), int(behind[0])
 
 
-def _floats(data: bytes, count: int) -> NDArray[np.float64]:
+def _read_scores(data: bytes, count: int) -> NDArray[np.float64]:
     if len(data) != _FLOAT.size * count:
         raise ValueError(f"{count} scores take {_FLOAT.size * count} bytes, got {len(data)}")
     values = np.frombuffer(data, dtype="<f8").astype(np.float64)
@@ -171,7 +173,7 @@ class _Window(NamedTuple):
     high: int
 
 
-class _Inside(NamedTuple):
+class _WindowScores(NamedTuple):
     """A device's scores in a window: how many lie at or below its lower end, and the others as keys."""
 
     window: _Window
@@ -194,31 +196,33 @@ def _window_packets(samples: WeightedScores, windows: Sequence[_Window]) -> Pack
     return Packets.of(strings)
 
 
-def _read_window(entry: bytes, windows: Sequence[_Window], trials: int) -> list[list[_Inside]]:
+def _read_window(entry: bytes, windows: Sequence[_Window], trials: int) -> list[list[_WindowScores]]:
     """Return what a second entry says, by trial; `ValueError` if nobody could say it."""
     data = np.frombuffer(entry, dtype=np.uint8)
     at, numbers = 0, []
     for _ in range(2 * len(windows)):
-        number, at = _number(data, at)
+        number, at = _read_number(data, at)
         numbers.append(number)
     counts = numbers[1::2]
-    parts = np.split(_floats(entry[at:], sum(counts)), np.cumsum(counts)[:-1]) if windows else []
-    found: list[list[_Inside]] = [[] for _ in range(trials)]
+    parts = np.split(_read_scores(entry[at:], sum(counts)), np.cumsum(counts)[:-1]) if windows else []
+    found: list[list[_WindowScores]] = [[] for _ in range(trials)]
     for window, below, values in zip(windows, numbers[::2], parts, strict=True):
         keys = to_keys(values)
         if len(keys) and (keys[0] <= window.low or keys[-1] > window.high or (keys[1:] < keys[:-1]).any()):
             raise ValueError("scores that do not ascend inside their window")
-        found[window.trial].append(_Inside(window, below, keys))
+        found[window.trial].append(_WindowScores(window, below, keys))
     return found
 
 
-def _row_refined(entry: bytes, owner: int, known: Sequence[_Row | None], windows: Sequence[_Window]) -> _Row:
+def _refine_sketches(
+    entry: bytes, owner: int, known: Sequence[_TrialSketches | None], windows: Sequence[_Window]
+) -> _TrialSketches:
     """Return what is known of a device with its second entry; `ValueError` if it could not say that after its first."""
     first = known[owner] or ()
-    return tuple(map(_refined, first, _read_window(entry, windows, len(first))))
+    return tuple(map(_refine_sketch, first, _read_window(entry, windows, len(first))))
 
 
-def _refined(known: _DeviceSketch, finer: Sequence[_Inside]) -> _DeviceSketch:
+def _refine_sketch(known: _DeviceSketch, finer: Sequence[_WindowScores]) -> _DeviceSketch:
     """Return what is known of a device with its scores inside the windows."""
     keys, least = [known.keys], [known.least]
     for window, below, inside in finer:
@@ -234,8 +238,8 @@ def _refined(known: _DeviceSketch, finer: Sequence[_Inside]) -> _DeviceSketch:
     )  # what lies below at most is no longer asked
 
 
-def _with_own(
-    block: Block, samples: WeightedScores, known: Sequence[_Row | None]
+def _add_own_scores(
+    block: Block, samples: WeightedScores, known: Sequence[_TrialSketches | None]
 ) -> list[tuple[_DeviceSketch, ...] | None]:
     """Return what a device knows that is alone here: all its own scores, and what it has heard of others."""
     found = [*known]
@@ -251,10 +255,10 @@ def _with_own(
 # --- what is certain --------------------------------------------------------------------------------------------------
 
 
-class _Table:
+class _CertainCounts:
     """What is known of some devices, and what the promise asks of these: `known[row]` by trial, None if unheard."""
 
-    def __init__(self, block: Block, alphas: tuple[Fraction, ...], known: Sequence[_Row | None]) -> None:
+    def __init__(self, block: Block, alphas: tuple[Fraction, ...], known: Sequence[_TrialSketches | None]) -> None:
         self.block, self.alphas = block, alphas
         self.rows = [row for row, one in enumerate(known) if one is not None]
         self.known = [one for one in known if one is not None]
@@ -284,13 +288,13 @@ class _Table:
 
     def certain(self, t: int) -> tuple[Ints, Ints]:
         """Return keys, ascending and different, and what surely lies at or below each of them."""
-        return _summed([one[t].keys for one in self.known], [one[t].least for one in self.known], self._weights(t))
+        return _sum_counts([one[t].keys for one in self.known], [one[t].least for one in self.known], self._weights(t))
 
     def _possible(self, t: int) -> Ints:
         """Return what lies at or below each key of `certain` at most."""
         told, weights = [one[t] for one in self.known], self._weights(t)
         first = np.array([one.least[0] - 1 if len(one.least) else 0 for one in told], dtype=np.int64)
-        _, more = _summed(
+        _, more = _sum_counts(
             [one.keys for one in told], [one.most - f for one, f in zip(told, first, strict=True)], weights
         )
         return more + int(weights @ first)  # below the first key of a device lie fewer scores than its rank
@@ -307,7 +311,7 @@ class _Table:
                     continue
                 high = int(keys[np.searchsorted(least, rank)])
                 below = int(np.searchsorted(most, rank)) - 1  # the last key that surely has too little below it
-                found.append(_Window(t, int(keys[below]) if below >= 0 else _NOTHING, high))
+                found.append(_Window(t, int(keys[below]) if below >= 0 else _BELOW_ALL_KEYS, high))
         return found
 
     def outcome(self, here: int, heard: tuple[str, ...] = (), exact: bool = False) -> Answers:
@@ -344,7 +348,7 @@ class _Table:
         return with_guarantee(told, demand, self.block.requirement, t, level, alpha)
 
 
-def _summed(keys: Sequence[Ints], counts: Sequence[Ints], weights: Ints) -> tuple[Ints, Ints]:
+def _sum_counts(keys: Sequence[Ints], counts: Sequence[Ints], weights: Ints) -> tuple[Ints, Ints]:
     """Return all keys of some devices, and what their counts at each of these weigh together; counts only grow."""
     steps = [w * np.diff(count, prepend=0) for count, w in zip(counts, weights.tolist(), strict=True)]
     at, step = np.concatenate([*keys, np.empty(0, np.int64)]), np.concatenate([*steps, np.empty(0, np.int64)])
@@ -354,17 +358,17 @@ def _summed(keys: Sequence[Ints], counts: Sequence[Ints], weights: Ints) -> tupl
     return at[last], total[last]
 
 
-def _as_heard(
-    block: Block, alphas: tuple[Fraction, ...], known: Sequence[_Row | None], heard: NDArray[np.bool_]
+def _partial_answers(
+    block: Block, alphas: tuple[Fraction, ...], known: Sequence[_TrialSketches | None], heard: NDArray[np.bool_]
 ) -> Answers:
     """Return what is certain before the first entries are complete: about the heard, and about everybody."""
-    table = _Table(block, alphas, known)
+    table = _CertainCounts(block, alphas, known)
     names = tuple(block.network.ids[row] for row in table.rows)
-    return replace(table.outcome(len(block.rows), names), about_all=_about_all(block, alphas, known, heard))
+    return replace(table.outcome(len(block.rows), names), about_all=_answers_about_all(block, alphas, known, heard))
 
 
-def _about_all(
-    block: Block, alphas: tuple[Fraction, ...], known: Sequence[_Row | None], heard: NDArray[np.bool_]
+def _answers_about_all(
+    block: Block, alphas: tuple[Fraction, ...], known: Sequence[_TrialSketches | None], heard: NDArray[np.bool_]
 ) -> Answers | None:
     """Return what is certain about everybody though some were not heard, where it is known how much they may hold.
 
@@ -379,4 +383,4 @@ def _about_all(
         for row, one in enumerate(known)
     ]
     strict = replace(block, requirement=replace(block.requirement, rank_rule="swap"))
-    return _Table(strict, alphas, filled).outcome(len(block.rows))
+    return _CertainCounts(strict, alphas, filled).outcome(len(block.rows))

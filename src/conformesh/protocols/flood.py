@@ -47,7 +47,11 @@ def flood_strings(block: Block, mine: Packets, numbers: Ints | None = None) -> P
     Packets
         The strings of all devices, by row.
     """
-    entries, ears, check = _Entries.of(block, mine), _Ears.of(block), partial(_check, devices=block.devices)
+    entries, ears, check = (
+        _EntryTable.of(block, mine),
+        _Listeners.of(block),
+        partial(_check_entries, devices=block.devices),
+    )
     news = bits_of(np.arange(len(block.rows)), block.rows, (len(block.rows), words_for(block.devices)))
     known, held = news.copy(), np.zeros(len(news), dtype=np.int64)
     block.progress.heard = "heard", lambda: held
@@ -58,7 +62,7 @@ def flood_strings(block: Block, mine: Packets, numbers: Ints | None = None) -> P
         held += each
         complete = speakers[held[speakers] == block.devices]  # after this nothing is news to them
         quiet = Silence(complete, np.full(len(complete), left))
-        many = _sums(entries.words if numbers is None else numbers, owners, ends)
+        many = _sum_numbers(entries.words if numbers is None else numbers, owners, ends)
         told: PacketDeliveries = yield Tell(entries.told(owners, ends), speakers, many, check, quiet)
         news = ears.heard(news, entries.from_elsewhere(told, ears, block)) & ~known
         known |= news
@@ -68,7 +72,7 @@ def flood_strings(block: Block, mine: Packets, numbers: Ints | None = None) -> P
 def flood_numbers(block: Block, mine: NDArray[np.integer]) -> Protocol[Ints]:
     """Tell everybody everybody's row of whole numbers >= 0, (devices here, ...); return those of all, by row."""
     each = int(np.prod(mine.shape[1:], dtype=np.int64))
-    strings = _strings(mine.reshape(len(mine), each).astype(np.int64))
+    strings = _encode_rows(mine.reshape(len(mine), each).astype(np.int64))
     found = yield from flood_strings(block, strings, np.full(block.devices, each))
     counted = np.diff(np.append(0, np.cumsum(found.values < 128))[found.offsets])  # a number ends in such a byte
     if (counted != each).any():
@@ -80,13 +84,13 @@ def flood_numbers(block: Block, mine: NDArray[np.integer]) -> Protocol[Ints]:
     return decode_varints(found.values).reshape(block.devices, *mine.shape[1:])
 
 
-def _strings(table: Ints) -> Packets:
+def _encode_rows(table: Ints) -> Packets:
     """Return every row of whole numbers as a string."""
     ends = np.cumsum(varint_lengths(table).sum(axis=1))
     return Packets(encode_varints(table.ravel()), np.concatenate([[0], ends]))
 
 
-def _sums(numbers: Ints, owners: Ints, ends: Ints) -> Ints:
+def _sum_numbers(numbers: Ints, owners: Ints, ends: Ints) -> Ints:
     """Return how many numbers the owners up to each end stand for."""
     if (numbers == numbers[0]).all():
         return np.asarray(numbers[0] * np.diff(ends, prepend=0))
@@ -95,7 +99,7 @@ def _sums(numbers: Ints, owners: Ints, ends: Ints) -> Ints:
 
 
 @dataclass(frozen=True, eq=False)
-class _Ears:
+class _Listeners:
     """Whom the devices here hear: compressed rows into the table of the devices here and, behind them, of `ghosts`."""
 
     ghosts: Ints
@@ -103,7 +107,7 @@ class _Ears:
     columns: Ints
 
     @classmethod
-    def of(cls, block: Block) -> _Ears:
+    def of(cls, block: Block) -> _Listeners:
         senders = block.network.indices[block.edge_rows].astype(np.int64)
         place = np.full(block.devices, -1, dtype=np.int64)
         place[block.rows] = np.arange(len(block.rows))
@@ -122,7 +126,7 @@ class _Ears:
 
 
 @dataclass(eq=False)
-class _Entries:
+class _EntryTable:
     """All entries that any device here has heard of, one after the other: `place` says where an owner's is."""
 
     values: NDArray[np.uint8]
@@ -131,9 +135,9 @@ class _Entries:
     place: Ints
 
     @classmethod
-    def of(cls, block: Block, mine: Packets) -> _Entries:
+    def of(cls, block: Block, mine: Packets) -> _EntryTable:
         sizes = np.diff(mine.offsets)
-        heads = _strings(np.stack([block.rows, sizes], axis=1))
+        heads = _encode_rows(np.stack([block.rows, sizes], axis=1))
         both = Packets(
             np.concatenate([heads.values, mine.values]),
             np.concatenate([heads.offsets, heads.offsets[-1] + mine.offsets[1:]]),
@@ -164,7 +168,7 @@ class _Entries:
         table[filled] = self.values
         return Packets(table[places][filled[places]], taken)
 
-    def from_elsewhere(self, told: PacketDeliveries, ears: _Ears, block: Block) -> Bits:
+    def from_elsewhere(self, told: PacketDeliveries, ears: _Listeners, block: Block) -> Bits:
         """Keep what is new of what ghosts said; return who said what. What devices here say is known here."""
         shape = len(ears.ghosts), words_for(len(self.place))
         if not len(ears.ghosts):
@@ -172,7 +176,7 @@ class _Entries:
         sender, first = np.unique(told.sender, return_index=True)
         chosen = np.isin(sender, ears.ghosts)
         sender, packets = sender[chosen], told.packets.taken(first[chosen])
-        said, owner, start, body, stop = _parsed(packets, sender, len(self.place), told.round)
+        said, owner, start, body, stop = _parse_entries(packets, sender, len(self.place), told.round)
         row = np.searchsorted(ears.ghosts, sender[said])
         new, at = np.unique(owner, return_index=True)
         at = at[self.place[new] < 0]
@@ -224,12 +228,12 @@ class _Entries:
         return Packets(self.values[np.repeat(ends[order], sizes) + within], np.concatenate([[0], np.cumsum(sizes)]))
 
 
-def _check(said: bytes, devices: int) -> None:
+def _check_entries(said: bytes, devices: int) -> None:
     """Refuse bytes that are not entries."""
-    _parsed(Packets.of([said]), np.zeros(1, dtype=np.int64), devices, 0)
+    _parse_entries(Packets.of([said]), np.zeros(1, dtype=np.int64), devices, 0)
 
 
-def _parsed(packets: Packets, senders: Ints, devices: int, round_: int) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+def _parse_entries(packets: Packets, senders: Ints, devices: int, round_: int) -> tuple[Ints, Ints, Ints, Ints, Ints]:
     """Return the entries of all strings: in which string, whose, where it and its bytes begin, and where it ends.
 
     All strings are read at once, first entry by first entry, then the second ones, and so on.

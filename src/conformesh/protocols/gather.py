@@ -36,7 +36,7 @@ def gather_by_flooding(
 
     `sealed` says whether nobody can change what others say: so it is where one process hosts all of them.
     """
-    return (yield from answer_locally(protocol, lambda message: _answer(message, block, attack, sealed)))
+    return (yield from answer_locally(protocol, lambda message: _answer_gather(message, block, attack, sealed)))
 
 
 def answer_locally(
@@ -54,13 +54,15 @@ def answer_locally(
         answer = (yield message) if others is None else (yield from others)
 
 
-def _answer(
+def _answer_gather(
     message: Any, block: Block, attack: ClaimedStrings | None, sealed: bool
 ) -> Protocol[GatheredStrings] | None:
-    return _gathered(message, block, attack, sealed) if isinstance(message, Gather) else None
+    return _flood_strings(message, block, attack, sealed) if isinstance(message, Gather) else None
 
 
-def _gathered(message: Gather, block: Block, attack: ClaimedStrings | None, sealed: bool) -> Protocol[GatheredStrings]:
+def _flood_strings(
+    message: Gather, block: Block, attack: ClaimedStrings | None, sealed: bool
+) -> Protocol[GatheredStrings]:
     said, twice = message.packets, np.zeros(len(block.rows), dtype=np.bool_)
     if attack is not None:
         said, twice = attack(message, block)

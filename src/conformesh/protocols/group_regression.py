@@ -41,12 +41,12 @@ from conformesh.protocols.quantiser import agree_on_ends
 from conformesh.results.certificate import Certificate
 
 MOST_ATOMS_HIDDEN = 50  # atoms, above which not every score is hidden in turn
-_FEW = 3  # scores of a cell that are named rather than counted
-_LONG = 8  # splits by value after which ends are named
-_SPREAD = 4  # values that stand for the scores of a cell
+_FEW_SCORES = 3  # scores of a cell that are named rather than counted
+_MOST_SPLITS = 8  # splits by value after which ends are named
+_POINTS_PER_CELL = 4  # values that stand for the scores of a cell
 ENTRIES_AT_ONCE = 2_000_000  # entries of all tableaus at once
-_GOLDEN = 0.6180339887498949
-_FINEST = 1e13  # of slopes: whole numbers over small determinants are told apart in float64
+_GOLDEN_RATIO = 0.6180339887498949
+_FINEST_SLOPE = 1e13  # of slopes: whole numbers over small determinants are told apart in float64
 
 
 @dataclass(eq=False)
@@ -67,12 +67,14 @@ class ScoreInterval:
     @property
     def wants_names(self) -> bool:
         """Whether its smallest and largest score should be named rather than its scores be counted."""
-        return not self.tight and (self.scores <= _FEW or self.splits > _LONG)
+        return not self.tight and (self.scores <= _FEW_SCORES or self.splits > _MOST_SPLITS)
 
     def cuts(self) -> list[float]:
         """Return thresholds inside the cell, ascending, none of them its upper end: counts there split it."""
         inner = [self.low + (self.high - self.low) * part for part in (0.25, 0.5, 0.75)]
-        if self.tight and (self.scores <= 2 * _FEW or self.splits > _LONG):  # the ends are scores, and leave
+        if self.tight and (
+            self.scores <= 2 * _FEW_SCORES or self.splits > _MOST_SPLITS
+        ):  # the ends are scores, and leave
             inner = [self.low, inner[1], float(np.nextafter(self.high, -np.inf))]
         return sorted({min(max(cut, self.low), float(np.nextafter(self.high, -np.inf))) for cut in inner})
 
@@ -93,7 +95,7 @@ class ScoreCells:
 
     def bends(self, level: PinballLevel) -> tuple[Bends, Bends]:
         """Return where the atoms' functions bend: apart from each other, as the simplex method needs it, and as is."""
-        spots = [_spots(own, atom) for atom, own in enumerate(self.cells)]
+        spots = [_points_of_cells(own, atom) for atom, own in enumerate(self.cells)]
         width = max(len(where) for where, _ in spots) + 2
         at = np.full((len(spots), width), np.inf)
         slopes = np.empty((len(spots), width))
@@ -103,7 +105,7 @@ class ScoreCells:
             counts = np.concatenate([[0], np.cumsum(scores)])
             steps = level.steep * counts - level.pull * counts[-1]
             slopes[atom, : len(steps)], slopes[atom, len(steps) :] = steps, steps[-1]
-        return Bends(_apart(at), slopes), Bends(at, slopes)
+        return Bends(_separate_bends(at), slopes), Bends(at, slopes)
 
     def hit(self, values: Floats) -> set[tuple[int, int]]:
         """Return the cells, by atom and place, that hold a value and scores not known; `values` (problems, atoms)."""
@@ -132,10 +134,10 @@ class ScoreCells:
             ScoreInterval(low, high, above - below, tight=False, splits=cell.splits + 1)
             for low, high, below, above in zip(lows, highs, ranks[:-1], ranks[1:], strict=True)
         ]
-        return _resolved([part for part in parts if part.scores])
+        return _split_known_pairs([part for part in parts if part.scores])
 
 
-def _resolved(cells: list[ScoreInterval]) -> list[ScoreInterval]:
+def _split_known_pairs(cells: list[ScoreInterval]) -> list[ScoreInterval]:
     """Part cells with two scores, both of which are known, in two."""
     found = []
     for cell in cells:
@@ -149,7 +151,7 @@ def _resolved(cells: list[ScoreInterval]) -> list[ScoreInterval]:
     return found
 
 
-def _spots(cells: list[ScoreInterval], atom: int) -> tuple[list[float], list[int]]:
+def _points_of_cells(cells: list[ScoreInterval], atom: int) -> tuple[list[float], list[int]]:
     """Return values that stand for the scores of an atom, ascending, and for how many each of them stands."""
     where, scores = [], []
     for cell in cells:
@@ -157,7 +159,7 @@ def _spots(cells: list[ScoreInterval], atom: int) -> tuple[list[float], list[int
             where.append(cell.high)
             scores.append(cell.scores)
             continue
-        many = min(cell.scores, _SPREAD)
+        many = min(cell.scores, _POINTS_PER_CELL)
         shares = np.diff(np.arange(many + 1) * cell.scores // many).tolist()
         noise = (zlib.crc32(repr((atom, cell.low, cell.high)).encode()) / 2**32 - 0.5) * 0.6
         spots = [cell.low + (cell.high - cell.low) * (i + 0.5 + noise) / many for i in range(many)]
@@ -170,14 +172,14 @@ def _spots(cells: list[ScoreInterval], atom: int) -> tuple[list[float], list[int
     return where, scores
 
 
-def _apart(at: Floats) -> Floats:
+def _separate_bends(at: Floats) -> Floats:
     """Move bends up by less than a billionth of their range, so that no fit meets two of them by chance."""
     finite = np.isfinite(at)
     span = float(np.ptp(at[finite])) or 1.0
     room = np.full(at.shape, 1e-10 * span)
     both = finite[:, :-1] & finite[:, 1:]
     room[:, :-1][both] = np.minimum(room[:, :-1][both], (at[:, 1:][both] - at[:, :-1][both]) / 2)
-    noise = np.modf(np.arange(1, at.size + 1) * _GOLDEN)[0].reshape(at.shape)  # no two sums of few of them agree
+    noise = np.modf(np.arange(1, at.size + 1) * _GOLDEN_RATIO)[0].reshape(at.shape)  # no two sums of few of them agree
     return np.where(finite, at + noise * room, at)
 
 
@@ -192,7 +194,7 @@ class PinballLevel:
     def of(cls, alpha: Fraction, n: int) -> PinballLevel:
         """Return the level just below 1 - alpha at which no group of n scores or fewer has too many above its fit."""
         steep = alpha.denominator * (n + 1)
-        if float(steep) * n > _FINEST:
+        if float(steep) * n > _FINEST_SLOPE:
             raise ValueError(
                 f"group_rule='regression' takes fewer scores: {n:,} at alpha {alpha} are too many to be told apart in "
                 "float64; use 'seq' or 'atoms'"
@@ -225,11 +227,11 @@ def _fits_for(
     atoms = members.shape[1]
     masses = np.array([sum(cell.scores for cell in own) for own in book.cells])
     base = improved(apart, first_vertex(members, apart, masses), np.zeros((1, atoms)))
-    yield _values(base, true), np.full(1, -np.inf), np.zeros(1, dtype=np.int64)
+    yield _fit_values(base, true), np.full(1, -np.inf), np.zeros(1, dtype=np.int64)
     push = np.eye(atoms) * (level.pull + 1)  # a new score at infinity, and among equal fits the largest
     every = np.arange(atoms)
     alone = improved(apart, base.repeated(np.zeros(atoms, dtype=np.int64)), push)
-    yield _values(alone, true)[alone.bounded], np.full(atoms, -np.inf), every
+    yield _fit_values(alone, true)[alone.bounded], np.full(atoms, -np.inf), every
     if hidden is None:
         return
     slack = 1e-9 * float(np.ptp(true.at[np.isfinite(true.at)]))
@@ -237,23 +239,27 @@ def _fits_for(
     for begin in range(0, atoms, size):
         new = np.repeat(every[begin : begin + size], len(hidden.atoms))
         gone = np.tile(hidden.atoms, len(new) // len(hidden.atoms))
-        values, own = _without(apart, true, alone, push, new, gone, level.steep - level.pull)  # one below the fit
-        fit = _at(values, own, gone)
+        values, own = _fits_without_hidden(
+            apart, true, alone, push, new, gone, level.steep - level.pull
+        )  # one below the fit
+        fit = _fit_at_atoms(values, own, gone)
         high = np.flatnonzero(hidden.ends[1, gone] >= fit - slack)
-        over, raised = _without(apart, true, alone, push, new[high], gone[high], -level.pull)  # one that is not
+        over, raised = _fits_without_hidden(
+            apart, true, alone, push, new[high], gone[high], -level.pull
+        )  # one that is not
         # with a hidden score on the fit itself, the other fit counts, unless that passes through it too
         counts = hidden.ends[0, gone] < fit - slack
-        counts[high] |= _at(over, raised, gone[high]) >= fit[high] - slack
+        counts[high] |= _fit_at_atoms(over, raised, gone[high]) >= fit[high] - slack
         yield values[np.isfinite(own)], np.where(counts, own, -np.inf), new
         yield over[np.isfinite(raised)], raised, new[high]
 
 
-def _at(values: Floats, own: Floats, atoms: Ints) -> Floats:
+def _fit_at_atoms(values: Floats, own: Floats, atoms: Ints) -> Floats:
     """Return the value of each fit at an atom, +inf where the fit has no bound."""
     return np.where(np.isfinite(own), values[np.arange(len(atoms)), atoms], np.inf)
 
 
-def _without(
+def _fits_without_hidden(
     apart: Bends, true: Bends, alone: Vertices, push: Floats, new: Ints, gone: Ints, pull: int
 ) -> tuple[Floats, Floats]:
     """Return the values of the fits with a new score at each of some atoms and without one at others, and at the new.
@@ -262,15 +268,15 @@ def _without(
     """
     pulls = push[new]
     pulls[np.arange(len(new)), gone] += pull
-    values, own = _values(alone, true)[new], _own(alone, true, np.arange(len(alone.basis)))[new]
-    moved = np.flatnonzero(_moved(apart, alone, pulls, new))
+    values, own = _fit_values(alone, true)[new], _fit_at_new_point(alone, true, np.arange(len(alone.basis)))[new]
+    moved = np.flatnonzero(_is_not_optimal(apart, alone, pulls, new))
     if len(moved):
         found = improved(apart, alone.repeated(new[moved]), pulls[moved])
-        values[moved], own[moved] = _values(found, true), _own(found, true, new[moved])
+        values[moved], own[moved] = _fit_values(found, true), _fit_at_new_point(found, true, new[moved])
     return values, own
 
 
-def _moved(bends: Bends, at: Vertices, pulls: Floats, rows: Ints) -> Bools:
+def _is_not_optimal(bends: Bends, at: Vertices, pulls: Floats, rows: Ints) -> Bools:
     """Mark the problems for which the vertex they start from, `rows` of them, is not optimal."""
     lean = np.empty((len(rows), at.basis.shape[1]))
     for row in np.unique(rows):
@@ -282,7 +288,7 @@ def _moved(bends: Bends, at: Vertices, pulls: Floats, rows: Ints) -> Bools:
     return np.asarray(off.any(axis=1) & at.bounded[rows])
 
 
-def _values(at: Vertices, bends: Bends) -> Floats:
+def _fit_values(at: Vertices, bends: Bends) -> Floats:
     """Return the values of fits that pass through the scores of their basis, exactly there.
 
     Every other value must lie between the bends for which the conditions of optimality were checked.
@@ -298,7 +304,7 @@ def _values(at: Vertices, bends: Bends) -> Floats:
     return values
 
 
-def _own(at: Vertices, bends: Bends, atoms: Ints) -> Floats:
+def _fit_at_new_point(at: Vertices, bends: Bends, atoms: Ints) -> Floats:
     """Return the value of each fit for the new point, rounded up; +inf where it has no bound."""
     own = bends.at[at.basis, at.bend]
     many = np.arange(len(atoms))
@@ -325,13 +331,13 @@ def fit_group_thresholds(
     if not (np.isfinite(low) and np.isfinite(high)):
         raise ValueError("group_rule='regression' adds scores up, so they must be finite, got inf; use 'seq'")
     fitted = determined_atoms(members, counts > 0)
-    run = _Run(block, samples, members[:, fitted], ScoreCells.of(counts[fitted], low, high, fitted), total)
+    run = _Regression(block, samples, members[:, fitted], ScoreCells.of(counts[fitted], low, high, fitted), total)
     levels = [PinballLevel.of(alpha, int(counts.sum())) for alpha in block.alphas]
     _, reach = yield from run.settle(levels, None)  # most is settled by the few fits without a hidden score
     if hidden is None or (counts > 0).sum() <= MOST_ATOMS_HIDDEN:
         inner, _ = yield from run.settle(levels, lambda level: _Hidden.anywhere(run.book))
     else:
-        drawn = yield from _drawn(block, hidden[:, fitted], reach, total)
+        drawn = yield from _hide_drawn_scores(block, hidden[:, fitted], reach, total)
         inner, _ = yield from run.settle(levels, lambda level: drawn[level])
     thresholds = np.full((len(counts), len(levels)), np.inf)
     thresholds[fitted] = inner
@@ -342,7 +348,7 @@ def fit_group_thresholds(
     return Answers(everywhere, certificates, facts={"exchanges": str(run.exchanges)})
 
 
-def _drawn(block: Block, hidden: Floats, reach: Floats, total: NetworkSum) -> Protocol[list[_Hidden]]:
+def _hide_drawn_scores(block: Block, hidden: Floats, reach: Floats, total: NetworkSum) -> Protocol[list[_Hidden]]:
     """Learn in which atoms drawn scores lie, and whether all of an atom lie below all fits, or above them.
 
     `reach` (levels, 2, atoms) are the smallest and the largest fit without a hidden score.
@@ -364,7 +370,7 @@ def _drawn(block: Block, hidden: Floats, reach: Floats, total: NetworkSum) -> Pr
 
 
 @dataclass(eq=False)
-class _Run:
+class _Regression:
     """One device's part in a regression: what it holds, and what everybody has learnt."""
 
     block: Block
@@ -396,7 +402,7 @@ class _Run:
                     hits |= self.book.hit(values)
             if not hits:
                 return thresholds, reach
-            yield from _refined(self.block, self.samples, self.book, hits, self.total)
+            yield from _refine_cells(self.block, self.samples, self.book, hits, self.total)
             self.exchanges += 1
 
 
@@ -408,7 +414,7 @@ def determined_atoms(members: Bools, held: Bools) -> Ints:
     return np.sort(np.concatenate([np.flatnonzero(held), np.array(free, dtype=np.int64)]))
 
 
-def _refined(
+def _refine_cells(
     block: Block, samples: WeightedScores, book: ScoreCells, hits: set[tuple[int, int]], total: NetworkSum
 ) -> Protocol[None]:
     """Split every cell that was hit: by counts, or by naming its ends where few scores are left or counts do not."""
@@ -420,15 +426,15 @@ def _refined(
     if counted:
         cuts = [book.cells[atom][index].cuts() for atom, index in counted]
         trials = book.trials[[atom for (atom, _), own in zip(counted, cuts, strict=True) for _ in own]]
-        counts = yield from _agreed_counts(block, samples, trials, np.concatenate(cuts), total)
+        counts = yield from _count_and_compare(block, samples, trials, np.concatenate(cuts), total)
         ends = np.cumsum([len(own) for own in cuts])
         for place, mine, some in zip(counted, cuts, np.split(counts, ends[:-1]), strict=True):
             parts[place] = book.split(*place, mine, some.tolist())
     for atom, cells in enumerate(book.cells):
-        cells[:] = _resolved([part for i, cell in enumerate(cells) for part in parts.get((atom, i), [cell])])
+        cells[:] = _split_known_pairs([part for i, cell in enumerate(cells) for part in parts.get((atom, i), [cell])])
 
 
-def _agreed_counts(
+def _count_and_compare(
     block: Block, samples: WeightedScores, trials: Ints, asked: Floats, total: NetworkSum
 ) -> Protocol[Ints]:
     """Count the scores of atoms at or below thresholds that every device has worked out for itself.

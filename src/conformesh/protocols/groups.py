@@ -39,7 +39,7 @@ from conformesh.protocols.e_dcp import EDCP, best_stage_width, e_dcp_in_rounds, 
 from conformesh.protocols.messages import Protocol
 from conformesh.results.certificate import Certificate
 
-_ENOUGH = 70  # scores of an atom, from which on its own rank is better than what it shares with others
+_ENOUGH_FOR_ATOMS = 70  # scores of an atom, from which on its own rank is better than what it shares with others
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +75,8 @@ class Grouping:
         """Check the rule and the order against the groups that occur, and choose what was left open.
 
         The choice depends on nothing but what is known before the scores: `auto` is `atoms` where every atom was named
-        beforehand and `_ENOUGH` scores are expected of each; else `seq`, which is never above `max` and needs no scale
-        on which scores add up, as `regression` does.
+        beforehand and `_ENOUGH_FOR_ATOMS` scores are expected of each; else `seq`, which is never above `max` and needs
+        no scale on which scores add up, as `regression` does.
         """
         if rule not in (AUTO, *GROUP_RULES):
             raise ValueError(unknown("group rule", rule, (AUTO, *GROUP_RULES)))
@@ -89,7 +89,7 @@ class Grouping:
         if len({*wanted}) < len(wanted):
             raise ValueError(f"group_order must name every group once, got {', '.join(wanted)}")
         if rule == AUTO:
-            large = bool(expected) and all((expected or {}).get(atom, 0) >= _ENOUGH for atom in atoms)
+            large = bool(expected) and all((expected or {}).get(atom, 0) >= _ENOUGH_FOR_ATOMS for atom in atoms)
             rule = "atoms" if large else "seq"
         return cls(tuple(atoms), rule, (*(name for name in wanted if name in names), EVERYONE))
 
@@ -147,7 +147,7 @@ def _by_atoms(block: Block, samples: WeightedScores, options: EDCP, grouping: Gr
 
 def _by_max(block: Block, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Answers]:
     """Search every group's own swap rank."""
-    merged = _merged(samples, [np.flatnonzero(row) for row in grouping.members])
+    merged = _merge_atoms(samples, [np.flatnonzero(row) for row in grouping.members])
     return (yield from e_dcp_in_rounds(_with_trials(block, merged, grouping), merged, options))
 
 
@@ -156,29 +156,29 @@ def _by_seq(block: Block, samples: WeightedScores, options: EDCP, grouping: Grou
     width = options.width or best_stage_width(block, options.aggregate, options.prefer)
 
     def attempt(total: NetworkSum) -> Protocol[Answers]:
-        return (yield from _sequence(block, samples, grouping, total, width))
+        return (yield from _search_in_sequence(block, samples, grouping, total, width))
 
     return (yield from with_exact_sums(block, options.aggregate, options.prefer, width, attempt))
 
 
-def _sequence(
+def _search_in_sequence(
     block: Block, samples: WeightedScores, grouping: Grouping, total: NetworkSum, width: int
 ) -> Protocol[Answers]:
     """Find theta_hi and theta_lo of one batch of groups after the other."""
     groups, levels = len(grouping.order), len(block.alphas)
     masses, spares = yield from _group_masses(samples, grouping, total)
     required = _with_trials(block, samples, grouping).ranks(masses, spares)  # (1 - alpha) n_g + 1
-    least = _least(block, masses, spares)  # (1 - alpha) (n_g - 1)
+    least = _lower_ranks(block, masses, spares)  # (1 - alpha) (n_g - 1)
     reach = np.full((2, len(grouping.atoms), levels), -np.inf)  # T_hi and T_lo of every atom
     found, counted = np.full((groups, levels), -np.inf), np.zeros((groups, levels), dtype=np.int64)
     for batch in _batches(grouping.members):
         last = batch[-1] == groups - 1
         problems = [(side, g, level) for side in range(1 if last else 2) for g in batch for level in range(levels)]
         trials = [
-            _above(samples, np.flatnonzero(grouping.members[g]), reach[1 - side, :, level])
+            _scores_above(samples, np.flatnonzero(grouping.members[g]), reach[1 - side, :, level])
             for side, g, level in problems
         ]
-        rest = _beside(trials)
+        rest = _join_trials(trials)
         covered = samples.masses @ grouping.members.T  # (devices here, groups)
         mine = np.stack([covered[:, g] for _, g, _ in problems], axis=1) - rest.masses
         done = np.zeros(len(problems), dtype=np.int64)
@@ -220,7 +220,7 @@ def _group_masses(samples: WeightedScores, grouping: Grouping, total: NetworkSum
     return np.asarray(masses, dtype=np.int64), np.asarray(spares, dtype=np.int64)
 
 
-def _least(block: Block, masses: Ints, spares: Ints) -> Ints:
+def _lower_ranks(block: Block, masses: Ints, spares: Ints) -> Ints:
     """Return what the fit of any exchange of one score reaches in each group at least, (groups, alphas)."""
     largest = block.demands[0].largest
     return np.array(
@@ -248,15 +248,15 @@ def _with_trials(block: Block, samples: WeightedScores, grouping: Grouping) -> B
     return replace(block, sizes=block.sizes @ grouping.members.T.astype(np.int64), items=items)
 
 
-def _merged(samples: WeightedScores, trials: Sequence[Ints]) -> WeightedScores:
+def _merge_atoms(samples: WeightedScores, trials: Sequence[Ints]) -> WeightedScores:
     """Return samples whose trials are unions of trials."""
-    return _beside([_above(samples, atoms, None) for atoms in trials])
+    return _join_trials([_scores_above(samples, atoms, None) for atoms in trials])
 
 
 _Piece = tuple[list[Floats], list[Ints] | None, Ints | None]
 
 
-def _above(samples: WeightedScores, atoms: Ints, floor: Floats | None) -> _Piece:
+def _scores_above(samples: WeightedScores, atoms: Ints, floor: Floats | None) -> _Piece:
     """Return each device's scores of some atoms, those above the floor of their atom alone, with their weights."""
     values, weights = [], []
     for device in range(samples.devices):
@@ -276,7 +276,7 @@ def _above(samples: WeightedScores, atoms: Ints, floor: Floats | None) -> _Piece
     return values, None if samples.weights is None else weights, spares
 
 
-def _beside(pieces: Sequence[_Piece]) -> WeightedScores:
+def _join_trials(pieces: Sequence[_Piece]) -> WeightedScores:
     """Return samples with these trials."""
     values = [values for values, _, _ in pieces]
     weights = [weights for _, weights, _ in pieces if weights is not None]

@@ -102,7 +102,7 @@ def h_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], o
 
     scale = block.devices / np.maximum(masses.sum(axis=0), 1)
     y = samples.counts(quantiser.edges) * scale  # y_mk = K n_k / n * cumulative histogram
-    block.progress.estimates = _quantiles_in(quantiser.edges[0], int(block.ranks()[0, 0]), int(masses[:, 0].sum()))
+    block.progress.estimates = _quantile_reader(quantiser.edges[0], int(block.ranks()[0, 0]), int(masses[:, 0].sum()))
     y = yield from way.run(y, rounds, wire)
     block.progress.estimates = None
 
@@ -111,7 +111,7 @@ def h_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], o
     return _decide(block, y, quantiser, alphas, epsilons, options, weights, chosen)
 
 
-def _quantiles_in(edges: Floats, rank: int, n: int) -> Callable[[Floats], Floats]:
+def _quantile_reader(edges: Floats, rank: int, n: int) -> Callable[[Floats], Floats]:
     """Return what reads the quantile off every device's view of the histogram, (devices here, bins, ...).
 
     Bins are skipped at first: a view of a thousand bins is read in two steps of about thirty.
@@ -175,7 +175,7 @@ def _decide(
                 holds = np.greater_equal(counts, rank)
             else:
                 level = (1 - alpha) * demand.base if demand.name(alpha) == "ghost" else Fraction(rank)
-                holds = _certain(y[:, :, trial], n, rank, level, consensus, precision, options.bound)
+                holds = _surely_reaches(y[:, :, trial], n, rank, level, consensus, precision, options.bound)
                 if quantiser.complete[trial]:
                     holds[:, -1] = True  # the range was agreed on: all n scores lie at or below its upper end
             found: NDArray[np.bool_] = np.asarray(holds.any(axis=1))
@@ -190,7 +190,7 @@ def _decide(
             if crowd is not None:
                 crowds.append(crowd)
             elif counts is None and (not found.all() or bin_[found].max(initial=0) == options.bins - 1):
-                notes.add(_loose(consensus, precision, chosen))
+                notes.add(_loose_bound_note(consensus, precision, chosen))
                 if options.bound == "paper" and quantiser.complete[trial]:
                     notes.add(_NOT_LEVEL_M)
         certificates.append(row)
@@ -210,7 +210,7 @@ def _whole_counts(values: Floats, error: float) -> Ints:
     return counts.astype(np.int64)
 
 
-def _certain(
+def _surely_reaches(
     y: Floats, n: int, rank: int, level: Fraction, consensus: float, precision: float, bound: str
 ) -> NDArray[np.bool_]:
     """Mark where the pooled count is certainly at least `rank`.
@@ -240,7 +240,7 @@ _NOT_LEVEL_M = (
 )
 
 
-def _loose(consensus: float, precision: float, chosen: bool) -> str:
+def _loose_bound_note(consensus: float, precision: float, chosen: bool) -> str:
     if not math.isfinite(precision) or precision > consensus:
         return (
             f"h-dcp: rounding on the wire leaves an error of {precision:.3g}, too large for a finite or useful "

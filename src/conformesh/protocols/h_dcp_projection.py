@@ -60,16 +60,16 @@ def _decide(devices: ProjectionGossip, alphas: tuple[Fraction, ...], rounding: b
                 edges, base = devices.quantiser.edges[trial], float(alpha * block.demands[trial].base)
                 crowd = crowding_note("h-dcp", edges, counts.low[0], rank, base, short)
                 crowds += [] if crowd is None else [crowd]
-            counted = _counted(counts, rank) if rounding else None
+            counted = _exact_count(counts, rank) if rounding else None
             row.append(Certificate("bounded" if counted is None else "counted", rank, counted, worst))
             if counted is None and not found.all():
-                notes.add(_unheard(int((~found).sum()), len(found), worst))
+                notes.add(_unheard_note(int((~found).sum()), len(found), worst))
         certificates.append(row)
     notes |= {max(crowds)[1]} if crowds else set()
     return Answers(thresholds, certificates, notes=tuple(sorted(notes)))
 
 
-def _counted(counts: CountInterval, rank: int) -> int | None:
+def _exact_count(counts: CountInterval, rank: int) -> int | None:
     """Return the count at the threshold if every device here knows the smallest edge that reaches the rank.
 
     That is so where the count at it is exact, and that at the edge before certainly short of the rank. A rank that no
@@ -85,7 +85,7 @@ def _counted(counts: CountInterval, rank: int) -> int | None:
     return int(counts.low[0, at[0]]) if counts.exact[each, at].all() else None
 
 
-def _unheard(short: int, here: int, worst: float) -> str:
+def _unheard_note(short: int, here: int, worst: float) -> str:
     return (
         f"h-dcp: {short} of {pluralize(here, 'device')} here know too little of the others to say more than +inf after "
         f"these rounds (the largest error bound is {worst:.3g}); set more rounds"

@@ -24,7 +24,7 @@ from conformesh.protocols.quantiser import bin_edges
 ENDS_CODE, _REPORT = 1, 2
 MOST_BINS = 2**16
 _NUMBERS = np.dtype("<f8")
-_HEADS = 4  # whole numbers of a trial before its bins
+_HEAD_NUMBERS = 4  # whole numbers of a trial before its bins
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,10 +127,10 @@ def decode_reports(said: bytes, trials: int, most: int) -> list[Report]:
     floats = np.frombuffer(said[1:start], _NUMBERS).reshape(trials, 3).tolist()
     numbers, at, found = decode_varints(np.frombuffer(said, np.uint8, offset=start)), 0, []
     for low, high, top in floats:
-        if len(numbers) < at + _HEADS:
+        if len(numbers) < at + _HEAD_NUMBERS:
             raise ValueError("a report is cut off")
-        size, bins, many, above = numbers[at : at + _HEADS].tolist()
-        at += _HEADS
+        size, bins, many, above = numbers[at : at + _HEAD_NUMBERS].tolist()
+        at += _HEAD_NUMBERS
         if many > min(MOST_BINS, (len(numbers) - at) // 2):
             raise ValueError(f"a report says that {many} bins hold scores, and does not list them")
         gaps, counts = numbers[at : at + many], numbers[at + many : at + 2 * many]

@@ -29,7 +29,7 @@ from conformesh.protocols.messages import Packets, Protocol, Tell
 
 _HALVINGS = 14  # rungs on each side of the estimate, each half as far away as the one before
 LADDER_SIZE = 2 * _HALVINGS + 2
-_ENDS, _LADDER, _COUNTS, ANSWER_MESSAGE = range(4)  # what a message is about; its first number
+_ENDS_MESSAGE, _LADDER_MESSAGE, _COUNTS_MESSAGE, ANSWER_MESSAGE = range(4)  # what a message is about; its first number
 
 
 def default_count_rounds(network: Network) -> int:
@@ -142,7 +142,7 @@ class LossTolerantCount:
         if about is not None:
             fresh = fresh & about
         if fresh.any():
-            values = _numbers(told, fresh, first + np.arange(self.width))
+            values = _read_numbers(told, fresh, first + np.arange(self.width))
             said = ~np.isnan(values).any(axis=1)
             self.ends.take(which[fresh][said], values[said])
 
@@ -200,11 +200,15 @@ class LossTolerantCount:
         """Return what each device says: the latest that it knows, and what those before it in turn may miss."""
         counted = self.knows & self.counts.complete if self.counts is not None else self.knows
         ends = self.ends.complete & ~self.knows
-        kinds = np.select([self.answered, counted, self.knows, ends], [ANSWER_MESSAGE, _COUNTS, _LADDER, _ENDS], -1)
+        kinds = np.select(
+            [self.answered, counted, self.knows, ends],
+            [ANSWER_MESSAGE, _COUNTS_MESSAGE, _LADDER_MESSAGE, _ENDS_MESSAGE],
+            -1,
+        )
         size = {
-            _ENDS: self.width,
-            _LADDER: self.width,
-            _COUNTS: self.width + LADDER_SIZE * self.many,
+            _ENDS_MESSAGE: self.width,
+            _LADDER_MESSAGE: self.width,
+            _COUNTS_MESSAGE: self.width + LADDER_SIZE * self.many,
             ANSWER_MESSAGE: 2 * self.many,
         }
         speakers = np.flatnonzero(kinds >= 0)
@@ -216,15 +220,15 @@ class LossTolerantCount:
             if some.any():
                 flat[starts[some][:, None] + 1 + np.arange(size[kind])] = self._said(kind, speakers[some])
         offsets = np.concatenate([[0], 8 * np.cumsum(lengths)])
-        return Tell(Packets(flat.view(np.uint8), offsets), speakers, lengths, _check)
+        return Tell(Packets(flat.view(np.uint8), offsets), speakers, lengths, _check_message)
 
     def _said(self, kind: int, places: Ints) -> Any:
         """Return the numbers of such messages of these devices."""
-        if kind == _ENDS:
+        if kind == _ENDS_MESSAGE:
             return self.ends.values[places]
         if kind == ANSWER_MESSAGE:
             return self.answer
-        if kind == _LADDER:
+        if kind == _LADDER_MESSAGE:
             return self.ladder
         assert self.counts is not None
         return np.concatenate([np.tile(self._known, (len(places), 1)), self.counts.values[places]], axis=1)
@@ -233,20 +237,22 @@ class LossTolerantCount:
         receiver, sender = np.asarray(told.receiver), np.asarray(told.sender)
         kinds = told.floats(np.zeros(len(receiver), dtype=np.int64)).astype(np.int64)
         local = self.block.local(receiver)
-        self.hear_ends(told, kinds == _ENDS, 1)
-        about = ((kinds == _LADDER) | (kinds == _COUNTS)) & ~self.knows[local]
+        self.hear_ends(told, kinds == _ENDS_MESSAGE, 1)
+        about = ((kinds == _LADDER_MESSAGE) | (kinds == _COUNTS_MESSAGE)) & ~self.knows[local]
         if about.any():
-            said = _numbers(told, _first(about), 1 + np.arange(self.width))[0]
+            said = _read_numbers(told, _only_first(about), 1 + np.arange(self.width))[0]
             self._learn(np.unique(local[about]), said)
         which = self.tree.which(receiver, sender, self.block.devices)
         if self.counts is not None:
-            fresh = (kinds == _COUNTS) & self.counts.news(which)
+            fresh = (kinds == _COUNTS_MESSAGE) & self.counts.news(which)
             if fresh.any():
-                values = _numbers(told, fresh, 1 + self.width + np.arange(LADDER_SIZE * self.many))
+                values = _read_numbers(told, fresh, 1 + self.width + np.arange(LADDER_SIZE * self.many))
                 self.counts.take(which[fresh], values)
         about = (kinds == ANSWER_MESSAGE) & ~self.answered[local]
         if about.any():
-            self._know(np.unique(local[about]), _numbers(told, _first(about), 1 + np.arange(2 * self.many))[0])
+            self._know(
+                np.unique(local[about]), _read_numbers(told, _only_first(about), 1 + np.arange(2 * self.many))[0]
+            )
 
 
 def ladder_thresholds(ladder: Floats) -> Floats:
@@ -257,21 +263,21 @@ def ladder_thresholds(ladder: Floats) -> Floats:
     return np.sort(np.concatenate([np.minimum(inner, top), top], axis=1), axis=1)
 
 
-def _first(mask: Bools) -> Bools:
+def _only_first(mask: Bools) -> Bools:
     """Return a mask of the first that is true: all of them say the same."""
     out = np.zeros_like(mask)
     out[int(np.argmax(mask))] = True
     return out
 
 
-def _numbers(told: Any, which: Bools, places: Ints) -> Floats:
+def _read_numbers(told: Any, which: Bools, places: Ints) -> Floats:
     """Return some numbers of some messages, (messages, places)."""
     part = told.said_by(np.asarray(told.receiver)[which], np.asarray(told.sender)[which])
     numbers: Floats = part.floats(np.arange(int(which.sum())), np.tile(places, (int(which.sum()), 1)))
     return numbers
 
 
-def _check(said: bytes) -> None:
+def _check_message(said: bytes) -> None:
     """Refuse what nobody could say here."""
     if len(said) % 8 or not said or np.frombuffer(said[:8])[0] not in range(4):
         raise ValueError(f"a message must be float64 numbers, the first of them from 0 to 3, got {len(said)} bytes")

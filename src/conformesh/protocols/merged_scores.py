@@ -40,7 +40,7 @@ class ScoreReport(NamedTuple):
     held_back: int
 
 
-class _Top(NamedTuple):
+class _LargestScores(NamedTuple):
     """The k largest scores that one device knows, ascending, with ties of the last one; or all, if they are fewer."""
 
     keys: Ints
@@ -116,7 +116,7 @@ class MergedScores:
         Listener i hears ``senders[starts[i]:starts[i + 1]]``: places of devices here and, after these, `others`.
         """
         each = np.repeat(np.arange(len(others)), [len(said.keys) for said in others])
-        from_others = self._marks(each, len(others), *_joined(others))
+        from_others = self._marks(each, len(others), *_join_reports(others))
         back = np.where(self.news_held_back, self.held_back, LOWEST)
         back = np.append(back, np.array([said.held_back for said in others], np.int64))
         heard, heard_back = np.zeros_like(self._known), np.full(len(self._rows), LOWEST, np.int64)
@@ -142,11 +142,11 @@ class MergedScores:
         self._say_own(rest)
 
     @property
-    def of_first(self) -> _Top:
+    def of_first(self) -> _LargestScores:
         """What the first device here knows: in the end all know the same."""
         columns = marked_columns(self._known[:1])
         columns = columns[columns >= self._starts[0]]
-        return _Top(self.keys[columns], self.times[columns])
+        return _LargestScores(self.keys[columns], self.times[columns])
 
     @property
     def answered(self) -> bool:
@@ -255,7 +255,7 @@ class MergedScores:
         return columns[old:]
 
 
-def _joined(said: list[ScoreReport]) -> tuple[Ints, Ints, Ints]:
+def _join_reports(said: list[ScoreReport]) -> tuple[Ints, Ints, Ints]:
     """Return all scores that were said, with owners and weights."""
     nobody = np.empty(0, np.int64)
     keys, owners, times = (np.concatenate([nobody, *(part[i] for part in said)]) for i in range(3))

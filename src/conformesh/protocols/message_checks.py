@@ -61,7 +61,7 @@ class MessageChecks:
         kind, values = kind_of(message), message.values
         try:
             if type(values) is not np.ndarray or values.dtype not in _TYPES:
-                raise TypeError(f"values must be an array of {_names()}, got {_described(values)}")
+                raise TypeError(f"values must be an array of {_type_names()}, got {_describe(values)}")
             self._check_values(message)
             if round_ <= self._latest:
                 self._check_silence(message, round_)
@@ -98,7 +98,7 @@ class MessageChecks:
         for name, array in (("places", places), ("rounds", rounds)):
             if type(array) is not np.ndarray or array.dtype != np.int64 or array.shape != places.shape:
                 raise ValueError(
-                    f"{name} of {len(places)} quiet devices must be int64 of that shape, got {_described(array)}"
+                    f"{name} of {len(places)} quiet devices must be int64 of that shape, got {_describe(array)}"
                 )
         if rounds.min(initial=0) < 0:
             raise ValueError(f"nobody can be quiet for {int(rounds.min())} rounds")
@@ -128,12 +128,12 @@ class MessageChecks:
         elif getattr(message.weights, "shape", None) != (self.edges,) or message.weights.dtype != np.float64:
             raise ValueError(
                 f"weights must be one float64 per directed edge of the devices here, shape {(self.edges,)}, got "
-                f"{_described(message.weights)}"
+                f"{_describe(message.weights)}"
             )
 
     def _check_speakers(self, speakers: Array) -> None:
         if type(speakers) is not np.ndarray or speakers.ndim != 1 or speakers.dtype.kind not in "bi":
-            raise TypeError(f"speakers must be a mask or a list of places, got {_described(speakers)}")
+            raise TypeError(f"speakers must be a mask or a list of places, got {_describe(speakers)}")
         if speakers.dtype == np.bool_:
             if len(speakers) != self.devices:
                 raise ValueError(f"the mask of speakers needs {self.devices} entries, got {len(speakers)}")
@@ -148,14 +148,14 @@ class MessageChecks:
         self._check_speakers(message.speakers)
         values, offsets, speakers = message.values, message.packets.offsets, message.speakers
         if speakers.dtype != np.int64:
-            raise TypeError(f"speakers of bytes must be their places in int64, got {_described(speakers)}")
+            raise TypeError(f"speakers of bytes must be their places in int64, got {_describe(speakers)}")
         if values.dtype != np.uint8 or values.ndim != 1:
-            raise TypeError(f"bytes must stand in a flat array of uint8, got {_described(values)}")
+            raise TypeError(f"bytes must stand in a flat array of uint8, got {_describe(values)}")
         needed = {"offsets": (offsets, len(speakers) + 1), "numbers": (message.numbers, len(speakers))}
         for name, (array, length) in needed.items():
             if type(array) is not np.ndarray or array.dtype != np.int64 or array.shape != (length,):
                 raise ValueError(
-                    f"{name} for {len(speakers)} speakers must be int64 of shape {(length,)}, got {_described(array)}"
+                    f"{name} for {len(speakers)} speakers must be int64 of shape {(length,)}, got {_describe(array)}"
                 )
         if offsets[0] != 0 or offsets[-1] != len(values) or (offsets[1:] < offsets[:-1]).any():
             raise ValueError(f"offsets must lead from 0 to {len(values)}, the number of bytes, and must not fall")
@@ -166,7 +166,7 @@ class MessageChecks:
         if offsets.dtype != np.int64 or left or not pieces or offsets[0] != 0 or offsets[-1] != n:
             raise ValueError(
                 f"offsets must be int64 and cut flat values into as many pieces for each of the {self.devices} devices "
-                f"here, from 0 to their number; got {_described(offsets)} for values of shape {message.values.shape}"
+                f"here, from 0 to their number; got {_describe(offsets)} for values of shape {message.values.shape}"
             )
         if (offsets[1:] < offsets[:-1]).any():
             raise ValueError("offsets must not fall")
@@ -183,9 +183,9 @@ def _check_size(values: Array, addends: int) -> None:
         )
 
 
-def _described(values: object) -> str:
+def _describe(values: object) -> str:
     return f"{values.dtype} of shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
 
 
-def _names() -> str:
+def _type_names() -> str:
     return ", ".join(np.dtype(name).name for name in WIRE_TYPES)

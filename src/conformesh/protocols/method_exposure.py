@@ -46,35 +46,35 @@ _SERVER = " (on a mesh, which has no server, everybody learns it)"
 # --- how numbers travel -----------------------------------------------------------------------------------------------
 
 
-def _said(where: ExposureContext, what: str, numbers: int | None, more: str = "") -> list[Disclosure]:
+def _own_value_shown(where: ExposureContext, what: str, numbers: int | None, more: str = "") -> list[Disclosure]:
     """What a device says of itself alone: its neighbours hear it."""
     rows = [Disclosure("neighbours", what + more, numbers=numbers)]
-    return [*rows, *_known(where, what, numbers, where.near)]
+    return [*rows, *_known_to_coalition(where, what, numbers, where.near)]
 
 
-def _leaves(where: ExposureContext, what: str, numbers: int | None) -> list[Disclosure]:
+def _merged_sketch(where: ExposureContext, what: str, numbers: int | None) -> list[Disclosure]:
     """What is merged over a spanning tree and cannot be taken apart again: of a leaf its own."""
     rows = [Disclosure("neighbours", f"{what}, {_BELOW}", numbers=numbers)]
     if where.network is None:
         return rows
     parents = {*weights_below(where.network, np.ones(where.devices, dtype=np.int64))[0].tolist()}
-    return [*rows, *_known(where, what, numbers, [row for row in where.near if row not in parents])]
+    return [*rows, *_known_to_coalition(where, what, numbers, [row for row in where.near if row not in parents])]
 
 
-def _below(where: ExposureContext, what: str, numbers: int | None, total: bool) -> list[Disclosure]:
+def _tree_sum(where: ExposureContext, what: str, numbers: int | None, total: bool) -> list[Disclosure]:
     """What is added up, or listed, over a spanning tree: who hears a device and all its children knows its own."""
     rows = [Disclosure("neighbours", f"{what}, {_BELOW}", numbers=numbers)]
     if where.network is None:
         return rows
     alone = [part[0] for part in learned_tree_sums(where.network, where.coalition, total) if len(part) == 1]
-    return [*rows, *_known(where, what, numbers, tuple(alone))]
+    return [*rows, *_known_to_coalition(where, what, numbers, tuple(alone))]
 
 
-def _everybody(where: ExposureContext, what: str, numbers: int | None) -> list[Disclosure]:
+def _flooded(where: ExposureContext, what: str, numbers: int | None) -> list[Disclosure]:
     return [Disclosure("everybody", what, numbers=numbers, devices=where.everyone)]
 
 
-def _mixed(
+def _averaged(
     where: ExposureContext, what: str, numbers: int | None, rounds: int | None = None, weights: Any = None
 ) -> list[Disclosure]:
     """What is averaged by gossip of any kind: bare in the first round, and later a known combination of everybody's."""
@@ -86,7 +86,7 @@ def _mixed(
     if where.network.devices > MOST_SOLVED_DEVICES:
         return [
             *rows,
-            *_known(
+            *_known_to_coalition(
                 where,
                 f"{what}; of how many more is worked out up to {MOST_SOLVED_DEVICES} devices",
                 numbers,
@@ -95,11 +95,13 @@ def _mixed(
         ]
     return [
         *rows,
-        *_known(where, what, numbers, observable_devices(where.network, where.coalition, rounds, weights)[0]),
+        *_known_to_coalition(
+            where, what, numbers, observable_devices(where.network, where.coalition, rounds, weights)[0]
+        ),
     ]
 
 
-def _known(where: ExposureContext, what: str, numbers: int | None, rows: Any) -> list[Disclosure]:
+def _known_to_coalition(where: ExposureContext, what: str, numbers: int | None, rows: Any) -> list[Disclosure]:
     """What the coalition knows of these devices, each apart from all others."""
     others = where.others(int(row) for row in rows)
     if not where.coalition or not others:
@@ -107,19 +109,19 @@ def _known(where: ExposureContext, what: str, numbers: int | None, rows: Any) ->
     return [Disclosure("the coalition", what, where.named(others), numbers, others)]
 
 
-def _ends(where: ExposureContext) -> list[Disclosure]:
+def _agreed_range(where: ExposureContext) -> list[Disclosure]:
     """The agreement on a range: a maximum that spreads."""
     whole = Disclosure("everybody", "the smallest and the largest of all scores: true scores of somebody", ALL, 2)
-    return [*_said(where, _ENDS, 2, ", in its first frame"), whole]
+    return [*_own_value_shown(where, _ENDS, 2, ", in its first frame"), whole]
 
 
-def _summed(where: ExposureContext, what: str, numbers: int | None, by: str) -> list[Disclosure]:
+def _aggregated(where: ExposureContext, what: str, numbers: int | None, by: str) -> list[Disclosure]:
     """What an aggregator adds up."""
     totals = Disclosure("everybody", f"{what}: the totals", ALL, numbers)
     summands = AGGREGATORS[by].summands
     if summands == "below":
-        return [*_below(where, what, numbers, total=True), totals]
-    return _everybody(where, what, numbers)
+        return [*_tree_sum(where, what, numbers, total=True), totals]
+    return _flooded(where, what, numbers)
 
 
 # --- E-DCP ------------------------------------------------------------------------------------------------------------
@@ -131,21 +133,21 @@ def exposure_of_e_dcp(where: ExposureContext, options: EDCP) -> list[Disclosure]
     if schedule == "entries":
         points, near = options.width or TOLD, "its scores in a window around the threshold, as they are"
         order = "some of its scores with their ranks, as they are"
-        return [KNOWS_SIZE, *_everybody(where, order, points), *_everybody(where, near, None), _A_SCORE]
+        return [KNOWS_SIZE, *_flooded(where, order, points), *_flooded(where, near, None), _A_SCORE]
     if schedule == "count" and over != "tree":
-        return [KNOWS_SIZE, *_stages(where, options.warm is None, over), _A_SCORE]
+        return [KNOWS_SIZE, *_search_stages(where, options.warm is None, over), _A_SCORE]
     if over == "flood":
         likely = "those of its scores that may be among the k largest (or smallest) of all, as they are"
         top = "which of its scores are among the k largest (or smallest) of all, as they are, with its name"
-        return [KNOWS_SIZE, *_said(where, likely, None), *_everybody(where, top, None), _A_SCORE]
+        return [KNOWS_SIZE, *_own_value_shown(where, likely, None), *_flooded(where, top, None), _A_SCORE]
     if schedule == "top-k":
         top = "those of its scores that may be among the k largest (or smallest) of all, as they are"
-        return [KNOWS_SIZE, *_below(where, top, None, total=False), _A_SCORE]
+        return [KNOWS_SIZE, *_tree_sum(where, top, None, total=False), _A_SCORE]
     window = "counts of its scores at asked thresholds, and its scores in a window, as they are"
     return [
         KNOWS_SIZE,
-        *_leaves(where, "a sketch of its scores (rounded quantiles)", options.width or SKETCH_POINTS),
-        *_below(where, window, None, total=False),
+        *_merged_sketch(where, "a sketch of its scores (rounded quantiles)", options.width or SKETCH_POINTS),
+        *_tree_sum(where, window, None, total=False),
         Disclosure("everybody", "the brackets that are asked about, and the rank of the threshold", ALL, None),
         _A_SCORE,
     ]
@@ -169,13 +171,13 @@ def _schedule(where: ExposureContext, options: EDCP) -> tuple[str, str]:
     return plan.schedule, choose_aggregator(block, options.aggregate, options.prefer, width)
 
 
-def _stages(where: ExposureContext, ends: bool, by: str) -> list[Disclosure]:
+def _search_stages(where: ExposureContext, ends: bool, by: str) -> list[Disclosure]:
     """What a search by counts reveals: the ends of all scores, counts, and scores next to the answer."""
     last = "the largest of its scores up to the answer, or the smallest from there, as it is, at the end"
     return [
-        *(_ends(where) if ends else []),
-        *_summed(where, "counts of its scores at thresholds that are asked", None, by),
-        *_said(where, last, 1),
+        *(_agreed_range(where) if ends else []),
+        *_aggregated(where, "counts of its scores at thresholds that are asked", None, by),
+        *_own_value_shown(where, last, 1),
     ]
 
 
@@ -184,17 +186,17 @@ def _stages(where: ExposureContext, ends: bool, by: str) -> list[Disclosure]:
 
 def exposure_of_h_dcp(where: ExposureContext, options: HDCP) -> list[Disclosure]:
     """Say what H-DCP reveals: to whoever can solve linear equations, everybody's histogram."""
-    rows = [KNOWS_SIZE, *(_ends(where) if options.range is None else [])]
+    rows = [KNOWS_SIZE, *(_agreed_range(where) if options.range is None else [])]
     histogram = "its exact histogram" + (f", rounded to {options.wire} bits" if options.wire < 64 else "")
     if AVERAGING_SCHEMES[options.consensus].tracked:
-        rows += _said(where, histogram, options.bins, ", in its first frame")
+        rows += _own_value_shown(where, histogram, options.bins, ", in its first frame")
         words = "an equation for everybody's histogram, with its coefficients, in every later frame"
         rows.append(Disclosure("neighbours", words, ALL, options.bins))
     elif where.network is None:
-        rows += _mixed(where, histogram, options.bins)
+        rows += _averaged(where, histogram, options.bins)
     else:
         weights = known_weights(where.network, options.weights, None)
-        rows += _mixed(where, histogram, options.bins, options.rounds, weights)
+        rows += _averaged(where, histogram, options.bins, options.rounds, weights)
     return [*rows, Disclosure("everybody", "the histogram of all scores", ALL, options.bins), _A_BIN]
 
 
@@ -202,32 +204,32 @@ def exposure_of_q_dcp(where: ExposureContext, options: QDCP) -> list[Disclosure]
     """Say what Q-DCP reveals: quantiles, then an estimate in every round, and counts where it certifies."""
     rows = [KNOWS_SIZE]
     if options.asynchronous:
-        rows += _leaves(where, f"{_QUANTILE}, and its largest score", 2)
-        rows += _estimates(where, options.rounds)
+        rows += _merged_sketch(where, f"{_QUANTILE}, and its largest score", 2)
+        rows += _admm_estimates(where, options.rounds)
         counts = f"counts of its scores at {LADDER_SIZE} thresholds around the estimate"
-        return [*rows, *_below(where, counts, LADDER_SIZE, total=False), _NO_SCORE]
+        return [*rows, *_tree_sum(where, counts, LADDER_SIZE, total=False), _NO_SCORE]
     if str(options.s0) == "min":
-        rows += _said(where, _QUANTILE, 1, ", in its first frame")
+        rows += _own_value_shown(where, _QUANTILE, 1, ", in its first frame")
     elif str(options.s0) in S0_RULES:
-        rows += _mixed(where, _QUANTILE, 1, options.averaging)
+        rows += _averaged(where, _QUANTILE, 1, options.averaging)
     if options.continuation:
-        rows += _said(where, _QUANTILE, 1, ", in a maximum that spreads")
-    rows += _estimates(where, options.rounds)
+        rows += _own_value_shown(where, _QUANTILE, 1, ", in a maximum that spreads")
+    rows += _admm_estimates(where, options.rounds)
     if not (options.certify or options.continuation):
         return [*rows, _NO_SCORE]
     searched = Disclosure("everybody", "the threshold: the estimate, or where its rank fell short a true score", ALL)
     by = str(where.facts.get("sums_by", "")) or _sums_by(where, options.aggregate)
-    return [*rows, *_stages(where, True, by), searched]
+    return [*rows, *_search_stages(where, True, by), searched]
 
 
-def _estimates(where: ExposureContext, rounds: int) -> list[Disclosure]:
+def _admm_estimates(where: ExposureContext, rounds: int) -> list[Disclosure]:
     """ADMM: who hears a device and all its neighbours works out the derivative of its loss, a smoothed count."""
     rows = [Disclosure("neighbours", "its estimate in every round, which its scores pull", numbers=rounds)]
     if where.network is None:
         return rows
     heard = {*where.near, *where.coalition}
     around = [row for row in where.near if heard.issuperset(where.network.neighbours(row).tolist())]
-    return [*rows, *_known(where, "smoothed counts of its scores at its estimates", rounds, around)]
+    return [*rows, *_known_to_coalition(where, "smoothed counts of its scores at its estimates", rounds, around)]
 
 
 def _sums_by(where: ExposureContext, aggregate: str) -> str:
@@ -240,14 +242,14 @@ def _sums_by(where: ExposureContext, aggregate: str) -> str:
 def exposure_of_r_dcp(where: ExposureContext, options: RDCP) -> list[Disclosure]:
     """Say what R-DCP reveals: everything is signed, and goes to everybody."""
     ends = options.range is None and options.grid == "agreed"
-    rows = _everybody(where, "its smallest and its largest finite score, as they are, signed", 2) if ends else []
+    rows = _flooded(where, "its smallest and its largest finite score, as they are, signed", 2) if ends else []
     histogram = "its exact histogram and its largest finite score, signed"
-    return [KNOWS_SIZE, *rows, *_everybody(where, histogram, options.bins + 1), _A_BIN]
+    return [KNOWS_SIZE, *rows, *_flooded(where, histogram, options.bins + 1), _A_BIN]
 
 
 def exposure_of_average(where: ExposureContext, options: Any) -> list[Disclosure]:
     """Say what averaging quantiles reveals."""
-    return [KNOWS_SIZE, *_mixed(where, _QUANTILE, 1, options.averaging), _NO_SCORE]
+    return [KNOWS_SIZE, *_averaged(where, _QUANTILE, 1, options.averaging), _NO_SCORE]
 
 
 # --- with a server, and alone -----------------------------------------------------------------------------------------
@@ -266,7 +268,7 @@ def exposure_of_fedcp_qq(where: ExposureContext, options: FedCPQQ) -> list[Discl
 
 def exposure_of_wfcp(where: ExposureContext, options: WFCP) -> list[Disclosure]:
     """Say what WFCP reveals; on the air the server hears the sum of all histograms, and noise."""
-    rows = [KNOWS_SIZE, *(_ends(where) if options.range is None else [])]
+    rows = [KNOWS_SIZE, *(_agreed_range(where) if options.range is None else [])]
     return [
         *rows,
         _uploaded(where, "its exact histogram; on the air, only its sum with all others'", options.bins),
@@ -314,4 +316,4 @@ def exposure_of_p_dcp(where: ExposureContext, options: PDCP) -> list[Disclosure]
         words = f"the same sums over each of {len(parts)} parts of the graph of masks, of {smallest} devices or more"
         rows.append(Disclosure("the coalition", words, where.named(where.others(where.everyone)), None))
     alone = tuple(part[0] for part in parts if len(part) == 1)
-    return [*rows, *_known(where, counts.replace("all scores", "its scores"), None, alone)]
+    return [*rows, *_known_to_coalition(where, counts.replace("all scores", "its scores"), None, alone)]

@@ -54,17 +54,19 @@ from conformesh.results.certificate import Certificate, Noise
 from conformesh.scores.base import Score
 
 GRID_POINTS = 2**14  # of a grid that is searched without noise
-_COARSE = 0.005  # more scores than this part of all at or below the threshold, beyond those required, deserve a note
-_MOST_TOLD = 64  # totals that a result lists
-_WIDE = (
+_COARSE_EXCESS = (
+    0.005  # more scores than this part of all at or below the threshold, beyond those required, deserve a note
+)
+_MOST_LISTED_TOTALS = 64  # totals that a result lists
+_WIDE_CELL = (
     0.1  # a part of the noisy scores in the threshold's own cell that deserves a note: coverage may be as much higher
 )
-_DEAR = 2  # noise that takes more than 1/DEAR of what may be missed deserves a note
-_SIMULATED = "none: one program simulated all devices and saw every score; only a run on a mesh protects anything"
-_ABOUT_NOISE = ("honest", "cells", "cap", "fill", "epoch_seconds")  # options that mean nothing without epsilon
+_DEAR_NOISE = 2  # noise that takes more than 1/DEAR of what may be missed deserves a note
+_SIMULATED_NOTE = "none: one program simulated all devices and saw every score; only a run on a mesh protects anything"
+_NOISE_OPTIONS = ("honest", "cells", "cap", "fill", "epoch_seconds")  # options that mean nothing without epsilon
 
 
-def _ways() -> tuple[str, ...]:
+def _masked_aggregators() -> tuple[str, ...]:
     return tuple(name for name, way in AGGREGATORS.items() if way.masked)
 
 
@@ -78,7 +80,7 @@ class PDCP:
     cells: int | None = option(None, "cells of the histogram with epsilon; by default by expected scores and epsilon")
     expected_scores: int = option(100, "scores that a device is expected to hold, to choose cells and fill")
     width: int = option(7, "thresholds a stage, without epsilon")
-    aggregate: str = option("tree", "how masked numbers are added up", _ways)
+    aggregate: str = option("tree", "how masked numbers are added up", _masked_aggregators)
     coalition: int = option(1, "devices that may share all they know; the others must be two or more")
     honest: int | None = option(None, "devices that keep their noise secret; by default all but the coalition")
     unit: Literal["score", "device"] = option("score", "what epsilon protects: each score, or a device with all scores")
@@ -92,16 +94,16 @@ class PDCP:
 
     def __post_init__(self) -> None:
         check_choice("grid", self.grid, (AUTO, "logit", "linear", "powers"))
-        check_choice("aggregate", self.aggregate, _ways())
+        check_choice("aggregate", self.aggregate, _masked_aggregators())
         check_choice("unit", self.unit, ("score", "device"))
         check_grid(self.grid, self.range)
-        for name in ("expected_scores", "width", "window", "releases", *_ABOUT_NOISE):
+        for name in ("expected_scores", "width", "window", "releases", *_NOISE_OPTIONS):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.coalition < 0:
             raise ValueError(f"coalition must be at least 0 devices, got {self.coalition}")
         if self.epsilon is None:
-            given = [name for name in _ABOUT_NOISE if getattr(self, name) is not None]
+            given = [name for name in _NOISE_OPTIONS if getattr(self, name) is not None]
             given += [name for name in ("unit", "window", "releases") if getattr(self, name) not in ("score", 1)]
             if given:
                 raise ValueError(f"{' and '.join(given)} is about noise: give epsilon too")
@@ -186,17 +188,19 @@ def p_dcp(
     block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP
 ) -> GatheringProtocol[Answers]:
     """Agree on masks, then search by exact counts, or release one noisy histogram."""
-    _refuse_number(block.devices, options)
-    _refuse_unproven(block.requirement, options)
+    _check_device_count(block.devices, options)
+    _check_requirement(block.requirement, options)
     secrets = block.secrets or Secrets.simulated(block)
     if options.epsilon is None:
         outcome = yield from _search_exactly(block, samples, alphas, options, secrets)
     else:
         outcome = yield from _release_histogram(block, samples, alphas, options, secrets)
-    return outcome if block.secrets is not None else replace(outcome, facts={**outcome.facts, "privacy": _SIMULATED})
+    return (
+        outcome if block.secrets is not None else replace(outcome, facts={**outcome.facts, "privacy": _SIMULATED_NOTE})
+    )
 
 
-def _refuse_number(devices: int, options: PDCP) -> None:
+def _check_device_count(devices: int, options: PDCP) -> None:
     """Refuse so few devices that one is not hidden, and more than masks are for."""
     refuse_too_many_devices(devices)
     if 1 < devices < options.coalition + 2:  # alone there is nobody to hide from
@@ -206,7 +210,7 @@ def _refuse_number(devices: int, options: PDCP) -> None:
         )
 
 
-def _refuse_unproven(requirement: Requirement, options: PDCP) -> None:
+def _check_requirement(requirement: Requirement, options: PDCP) -> None:
     """Refuse what would reveal a device, or has no proof."""
     noisy = options.epsilon is not None
     refusals = [
@@ -273,8 +277,10 @@ def _release_histogram(
     masks, claims = yield from agree_on_masks(block, secrets, b"" if account is None else account.claim())
     epoch, past = (1, ()) if account is None else account.settle(claims, options.coalition)
     own = samples if secrets.scores_of is None else secrets.scores_of(epoch)
-    counts = _counts(plan, block, own, secrets)  # before the next message: all later ones are sent without local work
-    noise = np.array([_noise(plan, own.trials, stream) for stream in secrets.streams(b"noise")])
+    counts = _local_counts(
+        plan, block, own, secrets
+    )  # before the next message: all later ones are sent without local work
+    noise = np.array([_draw_noise(plan, own.trials, stream) for stream in secrets.streams(b"noise")])
     sums = yield from MaskedSums.over(block, masks, get_aggregator(options.aggregate))
 
     def charge() -> None:
@@ -289,10 +295,10 @@ def _release_histogram(
     releases = [plan.release(row, (epoch,), members) for row in totals.reshape(own.trials, plan.numbers)]
     if account is not None:
         account.store(epoch, releases[0])
-    windows = [_window(release, past) for release in releases]
+    windows = [_sum_window(release, past) for release in releases]
     answers = [[window.answer(alpha) for alpha in alphas] for window in windows]
     certificates = [
-        [_certificate(block, plan, options, window, answer) for answer in row]
+        [_noisy_certificate(block, plan, options, window, answer) for answer in row]
         for window, row in zip(windows, answers, strict=True)
     ]
     facts: dict[str, Any] = {
@@ -306,15 +312,15 @@ def _release_histogram(
     if len(each) == 1:
         facts |= each[0]
     return Answers(
-        _everywhere(block, np.array([[answer.threshold for answer in row] for row in answers])),
+        _on_every_device(block, np.array([[answer.threshold for answer in row] for row in answers])),
         certificates,
-        notes=_notes(windows, answers, alphas) if len(windows) == 1 or block.requirement.is_weighted else (),
+        notes=_noise_notes(windows, answers, alphas) if len(windows) == 1 or block.requirement.is_weighted else (),
         facts=facts,
         trial_facts=each if block.requirement.is_weighted else [],  # many draws of a simulation are not for the record
     )
 
 
-def _counts(plan: HistogramPlan, block: Block, samples: WeightedScores, secrets: Secrets) -> Ints:
+def _local_counts(plan: HistogramPlan, block: Block, samples: WeightedScores, secrets: Secrets) -> Ints:
     """Return the numbers of each local device, (devices, trials * numbers)."""
     table = np.empty((len(block.rows), samples.trials, plan.numbers), dtype=np.int64)
     for place, (row, stream) in enumerate(zip(block.rows.tolist(), secrets.streams(b"order"), strict=True)):
@@ -323,7 +329,7 @@ def _counts(plan: HistogramPlan, block: Block, samples: WeightedScores, secrets:
     return table.reshape(len(table), -1)
 
 
-def _noise(plan: HistogramPlan, trials: int, stream: Any) -> Ints:
+def _draw_noise(plan: HistogramPlan, trials: int, stream: Any) -> Ints:
     """Return a device's shares of noise for all trials, (trials * numbers,); for one trial those of `draw_noise`."""
     cells, number = plan.noise
     parts = [] if number is None else [number.draw(stream, trials)[:, None]]
@@ -331,7 +337,7 @@ def _noise(plan: HistogramPlan, trials: int, stream: Any) -> Ints:
     return np.concatenate(parts, axis=1).ravel()
 
 
-def _window(release: Release, past: Sequence[Release]) -> Release:
+def _sum_window(release: Release, past: Sequence[Release]) -> Release:
     """Return the sum of a release and those of earlier epochs; a release of another plan does not count."""
     alike = []
     for earlier in past:
@@ -341,7 +347,7 @@ def _window(release: Release, past: Sequence[Release]) -> Release:
     return Release.summed([*alike, release])
 
 
-def _certificate(
+def _noisy_certificate(
     block: Block, plan: HistogramPlan, options: PDCP, window: Release, answer: NoisyThreshold
 ) -> Certificate:
     epochs = tuple(sorted({*window.epochs}))
@@ -366,7 +372,7 @@ def _certificate(
     )
 
 
-def _notes(
+def _noise_notes(
     windows: list[Release], answers: list[list[NoisyThreshold]], alphas: tuple[Fraction, ...]
 ) -> tuple[str, ...]:
     """Say where noise takes most of what may be missed, or all of it: by the release alone, which is public."""
@@ -385,8 +391,8 @@ def _notes(
         return ()
     release, answer = windows[0], answers[0][hardest]
     cost, missed = release.slack + answer.inflation.value, alphas[hardest] * release.number
-    if _DEAR * cost <= missed:
-        return _wide_cell(release, answer)
+    if _DEAR_NOISE * cost <= missed:
+        return _wide_cell_note(release, answer)
     return (
         f"p-dcp: noise costs {float(cost / release.slack):.3g} scores where {float(missed / release.slack):.3g} of "
         f"about {release.number // release.slack:,} may be missed, so prediction sets are much larger than without "
@@ -394,11 +400,11 @@ def _notes(
     )
 
 
-def _wide_cell(release: Release, answer: NoisyThreshold) -> tuple[str, ...]:
+def _wide_cell_note(release: Release, answer: NoisyThreshold) -> tuple[str, ...]:
     """Say where the grid is too coarse for the scores, by the release alone."""
     below = int(np.searchsorted(release.pivots, answer.threshold))  # pivots below the threshold
     held = release.totals[1 - release.cells :][below - 1] if below else 0
-    if held <= _WIDE * release.number:
+    if held <= _WIDE_CELL * release.number:
         return ()
     return (
         f"p-dcp: about {held / release.number:.0%} of the scores lie between the threshold {answer.threshold:.6g} and "
@@ -423,30 +429,30 @@ def _search_exactly(
     masks, _ = yield from agree_on_masks(block, secrets)
     sums = yield from MaskedSums.over(block, masks, get_aggregator(options.aggregate))
     if secrets.account is not None:
-        secrets.account.charge_exact(block.network.ids, _digest(samples), options.coalition + 2)
-    outcome = yield from _exact(block, samples, alphas, options, sums)
+        secrets.account.charge_exact(block.network.ids, _scores_digest(samples), options.coalition + 2)
+    outcome = yield from _search_grid(block, samples, alphas, options, sums)
     yield from sums.compared()
     return outcome
 
 
-def _digest(samples: WeightedScores) -> str:
+def _scores_digest(samples: WeightedScores) -> str:
     """Name the scores of the local devices, for the account: exact sums over changed scores tell what changed."""
     return hashlib.sha256(samples.offsets.tobytes() + samples.values.tobytes()).hexdigest()
 
 
-def _exact(
+def _search_grid(
     block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP, sums: MaskedSums
 ) -> Protocol[Answers]:
     """Count on the grid until the threshold is known."""
     n = yield from sums(samples.sizes)
-    demands = [_demand(block, int(total), alphas) for total in n]
+    demands = [_rank_demand(block, int(total), alphas) for total in n]
     ranks = np.array(
         [
             [demand.required(block.requirement, alpha, t, level, int(n[t]), 0) for level, alpha in enumerate(alphas)]
             for t, demand in enumerate(demands)
         ]
     )
-    search = _Search(
+    search = _GridSearch(
         grid_points(options.chosen_grid, GRID_POINTS, options.range), ranks.ravel(), np.repeat(n, len(alphas))
     )
     trial_of = np.repeat(np.arange(block.trials), len(alphas))
@@ -468,17 +474,19 @@ def _exact(
         )
         for at, rank in enumerate(ranks.ravel().tolist())
     ]
-    coarse = (search.counted - ranks.ravel() > np.maximum(_COARSE * search.n, 1)) & np.isfinite(search.thresholds)
+    coarse = (search.counted - ranks.ravel() > np.maximum(_COARSE_EXCESS * search.n, 1)) & np.isfinite(
+        search.thresholds
+    )
     return Answers(
-        _everywhere(block, search.thresholds.reshape(ranks.shape)),
-        _rows(certificates, len(alphas)),
-        notes=(_coarse(search, int(np.argmax(coarse))),) if coarse.any() else (),
+        _on_every_device(block, search.thresholds.reshape(ranks.shape)),
+        _by_trial(certificates, len(alphas)),
+        notes=(_coarse_note(search, int(np.argmax(coarse))),) if coarse.any() else (),
         facts={"grid": options.chosen_grid, "points": str(len(search.grid)), **search.revealed()},
         sizes=n[None],
     )
 
 
-def _demand(block: Block, n: int, alphas: tuple[Fraction, ...]) -> Demand:
+def _rank_demand(block: Block, n: int, alphas: tuple[Fraction, ...]) -> Demand:
     """Return what the promise asks where only n and K are known: for these targets nothing else matters."""
     rule = "swap" if block.requirement.mixture == "sizes" else "ghost"
     one = np.array(
@@ -487,7 +495,7 @@ def _demand(block: Block, n: int, alphas: tuple[Fraction, ...]) -> Demand:
     return replace(block.requirement, rank_rule=rule).demand(one, alphas)
 
 
-class _Search:
+class _GridSearch:
     """Brackets on the grid, one for each problem: `low` has too few scores, `high` enough; the last place is +inf."""
 
     def __init__(self, grid: Floats, ranks: Ints, n: Ints) -> None:
@@ -533,14 +541,14 @@ class _Search:
 
     def revealed(self) -> dict[str, str]:
         """Return what everybody has learnt, for the record; of several problems only how much."""
-        if len(self.n) > 1 or len(self.told) > _MOST_TOLD:
+        if len(self.n) > 1 or len(self.told) > _MOST_LISTED_TOTALS:
             return {"revealed": "how many scores there are in all and at or below asked thresholds, and thresholds"}
         totals = ", ".join(f"{self.grid[place - 1]:.6g}: {count}" for place, count in sorted(self.told.items()))
         words = f"{self.n[0]:,} scores in all, totals at {pluralize(len(self.told), 'threshold')}, and the threshold"
         return {"revealed": words, "revealed_totals": totals}
 
 
-def _coarse(search: _Search, at: int) -> str:
+def _coarse_note(search: _GridSearch, at: int) -> str:
     return (
         f"p-dcp: {search.counted[at] - search.ranks[at]} scores more than required lie at or below the threshold, "
         "where they are equal or the grid is coarse; name the score, or give a grid and its range"
@@ -550,9 +558,9 @@ def _coarse(search: _Search, at: int) -> str:
 # --- pieces -----------------------------------------------------------------------------------------------------------
 
 
-def _everywhere(block: Block, thresholds: Floats) -> Floats:
+def _on_every_device(block: Block, thresholds: Floats) -> Floats:
     return np.broadcast_to(thresholds, (len(block.rows), *thresholds.shape)).copy()
 
 
-def _rows(certificates: list[Certificate], levels: int) -> list[list[Certificate]]:
+def _by_trial(certificates: list[Certificate], levels: int) -> list[list[Certificate]]:
     return [certificates[at : at + levels] for at in range(0, len(certificates), levels)]

@@ -10,7 +10,7 @@ Guarantees  at every device at least r of all scores lie at or below its thresho
 Message     weights, histogram and the range, two float64 each, and an error bound: 2 (K + M) + 1 numbers, and 4 more
             where the range is to be agreed on; who does not know the range yet says what it knows of it
 Departures  not in the paper. Numbers are pairs of float64, because extrapolation costs digits; messages of one round
-            are taken together, up to `_TOGETHER` at a time, by ascending sender
+            are taken together, up to `_MESSAGES_TOGETHER` at a time, by ascending sender
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from conformesh.protocols.messages import Packets, Tell
 from conformesh.protocols.quantiser import Quantiser, quantiser_over
 from conformesh.protocols.row_combination import WeightRows, best_combination
 
-_TOGETHER = 16  # messages that are taken together
+_MESSAGES_TOGETHER = 16  # messages that are taken together
 ROWS_REMEMBERED = (
     4  # earlier rows of its own that a device keeps: as in accelerated gossip, they show where it is heading
 )
-_COPIES = 7 + ROWS_REMEMBERED  # of every row, that a round holds at a time
+_ROW_COPIES = 7 + ROWS_REMEMBERED  # of every row, that a round holds at a time
 MOST_STATE_BYTES = 4 * 10**9
 NUMBERS_AT_ONCE = 2**23  # numbers of messages that are looked at together
 
@@ -46,7 +46,7 @@ def default_gossip_rounds(block: Block) -> int:
 
 def check_memory(devices: int, here: int, bins: int, trials: int) -> None:
     """Refuse what does not fit into memory: every device here keeps a number for every device."""
-    needed = 16 * _COPIES * here * trials * (devices + bins)
+    needed = 16 * _ROW_COPIES * here * trials * (devices + bins)
     if needed > MOST_STATE_BYTES:
         raise ValueError(
             f"consensus='projection' keeps {devices:,} weights and {bins:,} bins for each of {here:,} devices, which "
@@ -170,8 +170,8 @@ class ProjectionGossip:
             self._learn()
         if self.view is None:
             return
-        for first in range(0, int(place.max(initial=-1)) + 1, _TOGETHER):
-            some = np.flatnonzero((place >= first) & (place < first + _TOGETHER))
+        for first in range(0, int(place.max(initial=-1)) + 1, _MESSAGES_TOGETHER):
+            some = np.flatnonzero((place >= first) & (place < first + _MESSAGES_TOGETHER))
             for part in self._parts(receiver[some]):
                 at = some[part]
                 said = told.said_by(receiver[at], sender[at])
@@ -227,7 +227,7 @@ class ProjectionGossip:
         heard = _ProjectionState.heard(numbers[:, 4 * trials :] if self.agreed else numbers, trials)
         who, at = np.unique(receiver, return_inverse=True)
         # as many rows for all, with zeros in place of what was not heard: then every engine rounds alike
-        many = min(_TOGETHER, self.block.network.largest_degree) + ROWS_REMEMBERED + 2
+        many = min(_MESSAGES_TOGETHER, self.block.network.largest_degree) + ROWS_REMEMBERED + 2
         stacked = _ProjectionState(*(np.zeros((len(who), many, *part.shape[1:])) for part in self.view.parts))
         for rows, *sources in zip(
             stacked.parts, self.view.parts, heard.parts, self.past.parts, self.own.parts, strict=True

@@ -52,8 +52,8 @@ from conformesh.protocols.spectrum_estimation import estimate_spectrum
 from conformesh.protocols.wire_format import WireFormat
 from conformesh.results.certificate import Certificate, Kind, too_few
 
-_MOST_FALSE_ALARMS = 0.05  # chance that a device warns of a threshold that is right, scores being alike
-_FALL = 2.5  # the scale of the continuation falls this much from one run to the next
+_FALSE_ALARM_RATE = 0.05  # chance that a device warns of a threshold that is right, scores being alike
+_SCALE_DECAY = 2.5  # the scale of the continuation falls this much from one run to the next
 
 
 @dataclass(frozen=True)
@@ -122,19 +122,19 @@ class QDCP:
 def q_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: QDCP) -> Protocol[Answers]:
     """Run Algorithm 1; the threshold is the agreed estimate plus the two error terms, or one whose rank was counted."""
     if options.asynchronous:
-        return (yield from _unreliable(block, samples, options))
+        return (yield from _q_dcp_over_lossy_links(block, samples, options))
     spectrum = block.network.spectrum if options.spectrum == "map" else (yield from estimate_spectrum(block))
     ranks, totals = block.ranks(), block.masses.sum(axis=0)
     gamma = np.minimum(ranks / np.maximum(totals, 1)[:, None], 1.0)  # (trials, alphas); 1 where r > n: +inf anyway
     wire = WireFormat(options.wire)
-    block.progress.estimates = _first_of_each
+    block.progress.estimates = _first_estimate
     s0 = yield from agree_on_s0(block, samples, gamma, spectrum, options.s0, options.averaging, wire)
     if options.continuation:
-        estimates = yield from _continued(block, samples, gamma, s0, spectrum, options, wire)
+        estimates = yield from _estimate_by_continuation(block, samples, gamma, s0, spectrum, options, wire)
     else:
-        estimates, last = yield from _estimate(block, samples, gamma, s0, spectrum, options, wire)
+        estimates, last = yield from _estimate_once(block, samples, gamma, s0, spectrum, options, wire)
         if not options.certify:
-            return _assumed(block, samples, ranks, estimates, last, spectrum, options)
+            return _with_error_terms(block, samples, ranks, estimates, last, spectrum, options)
 
     block.progress.estimates = None  # what is said from now on are counts
 
@@ -146,12 +146,12 @@ def q_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], o
     return (yield from with_exact_sums(block, options.aggregate, "balanced", 1, attempt))
 
 
-def _first_of_each(values: Floats) -> Floats:
+def _first_estimate(values: Floats) -> Floats:
     """Read the estimate of the first trial and level off what devices say, (devices here, trials, alphas)."""
     return values[:, 0, 0] if values.ndim == 3 else np.full(len(values), np.nan)
 
 
-def _unreliable(block: Block, samples: WeightedScores, options: QDCP) -> Protocol[Answers]:
+def _q_dcp_over_lossy_links(block: Block, samples: WeightedScores, options: QDCP) -> Protocol[Answers]:
     """Run relaxed ADMM over links that may lose anything, and count the rank of what it ends with."""
     ranks, totals = block.ranks(), block.masses.sum(axis=0)
     gamma = np.minimum(ranks / np.maximum(totals, 1)[:, None], 1.0)
@@ -161,10 +161,10 @@ def _unreliable(block: Block, samples: WeightedScores, options: QDCP) -> Protoco
     x = yield from relaxed_admm(block, samples, gamma, s0, *knobs, options.rounds, counting)
     rounds = default_count_rounds(block.network) if options.counting is None else options.counting
     yield from counting.run(x, rounds)
-    return _heard_outcome(block, ranks, totals, counting, x.reshape(len(x), *ranks.shape), rounds)
+    return _counted_where_heard(block, ranks, totals, counting, x.reshape(len(x), *ranks.shape), rounds)
 
 
-def _heard_outcome(
+def _counted_where_heard(
     block: Block, ranks: Ints, totals: Ints, counting: LossTolerantCount, estimates: Floats, rounds: int
 ) -> Answers:
     """Return the counted threshold on every device that has heard of it, +inf on the others."""
@@ -192,7 +192,7 @@ def _heard_outcome(
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
+class _AdmmRun:
     """What one run of ADMM was started with, for its error terms: s0 and start (trials, alphas), rates by trial."""
 
     s0: Floats
@@ -202,7 +202,7 @@ class _Run:
     distance: Floats
 
 
-def _estimate(
+def _estimate_once(
     block: Block,
     samples: WeightedScores,
     gamma: Floats,
@@ -210,7 +210,7 @@ def _estimate(
     spectrum: Spectrum,
     options: QDCP,
     wire: WireFormat,
-) -> Protocol[tuple[Floats, _Run]]:
+) -> Protocol[tuple[Floats, _AdmmRun]]:
     """Run ADMM and agree on the average of what the devices end with."""
     rates = [_rate(block.sizes[:, trial], spectrum, block.devices, options) for trial in range(block.trials)]
     start = s0 if options.start == "s0" else np.zeros_like(s0)
@@ -222,11 +222,11 @@ def _estimate(
     refuse_overflow(estimates)
     distance = np.zeros_like(gamma)
     if options.bound == "paper" and not options.certify:
-        distance = yield from _oracle(block, samples, gamma, s0[0], start[0], rates, options)
-    return estimates, _Run(s0[0], start[0], gamma, rates, distance)
+        distance = yield from _oracle_distance(block, samples, gamma, s0[0], start[0], rates, options)
+    return estimates, _AdmmRun(s0[0], start[0], gamma, rates, distance)
 
 
-def _continued(
+def _estimate_by_continuation(
     block: Block,
     samples: WeightedScores,
     gamma: Floats,
@@ -251,7 +251,7 @@ def _continued(
     rounds = averaging_rounds(block, spectrum, options.averaging)
     degree = max(float(block.network.degree.mean()), 1.0)
     for stage in range(options.continuation):
-        w = np.maximum(spread / _FALL**stage, floor)
+        w = np.maximum(spread / _SCALE_DECAY**stage, floor)
         curvature = (np.maximum(block.totals, 1) / block.devices)[:, None] * np.maximum(1 - gamma, 1e-3) / w
         knobs = AdmmParameters(curvature / degree, 4 / w, 0.1 * curvature / block.devices)
         s = yield from admm(block, samples, gamma, s0, s0, knobs, rounds_per_run(options), wire)
@@ -264,8 +264,14 @@ def rounds_per_run(options: QDCP) -> int:
     return max(options.rounds // options.continuation, 1) if options.continuation else options.rounds
 
 
-def _assumed(
-    block: Block, samples: WeightedScores, ranks: Ints, estimates: Floats, run: _Run, spectrum: Spectrum, options: QDCP
+def _with_error_terms(
+    block: Block,
+    samples: WeightedScores,
+    ranks: Ints,
+    estimates: Floats,
+    run: _AdmmRun,
+    spectrum: Spectrum,
+    options: QDCP,
 ) -> Answers:
     """Add the two error terms, right if the assumption is ([Wen2025] Eq. (13), Eq. (14), Eq. (15), Theorem 4.4)."""
     certificates: list[list[Certificate]] = []
@@ -278,10 +284,10 @@ def _assumed(
             if rank > n:
                 row.append(too_few(rank, n))
                 continue
-            unfinished, bias = _terms(block, spectrum, run, trial, a, options)
+            unfinished, bias = _error_terms(block, spectrum, run, trial, a, options)
             thresholds[:, trial, a] = estimates[:, trial, a] + unfinished + bias
-            notes |= _vacuous(samples, thresholds[:, trial, a], trial, rank / n, unfinished, bias, options)
-            words = _assumption(
+            notes |= _note_if_vacuous(samples, thresholds[:, trial, a], trial, rank / n, unfinished, bias, options)
+            words = _assumption_text(
                 options, bounds.regulariser_reach(sizes, float(run.gamma[trial, a]), options.mu), spectrum
             )
             row.append(Certificate(kind, rank, None, unfinished + bias, unfinished, bias, words))
@@ -289,7 +295,7 @@ def _assumed(
     return Answers(thresholds, certificates, estimates, tuple(sorted(notes)))
 
 
-def _vacuous(
+def _note_if_vacuous(
     samples: WeightedScores, thresholds: Floats, trial: int, gamma: float, unfinished: float, bias: float, options: QDCP
 ) -> set[str]:
     """Return a note where hardly any score here lies above the threshold, so that sets hold nearly every label.
@@ -303,7 +309,7 @@ def _vacuous(
     scores = [samples.segment(k, trial) for k in range(samples.devices)]
     pooled = np.sort(np.concatenate(scores))
     n = len(pooled)
-    if not n or gamma**n > _MOST_FALSE_ALARMS:
+    if not n or gamma**n > _FALSE_ALARM_RATE:
         return set()
     above = sum(int((own > threshold).sum()) for own, threshold in zip(scores, thresholds.tolist(), strict=True))
     quantile = pooled[min(math.ceil(gamma * n), n) - 1]
@@ -381,7 +387,9 @@ def _rate(sizes: NDArray[np.int64], spectrum: Spectrum, devices: int, options: Q
     return bounds.admm_rate(spectrum, smoothness, options.mu, options.c, options.b)
 
 
-def _terms(block: Block, spectrum: Spectrum, run: _Run, trial: int, level: int, options: QDCP) -> tuple[float, float]:
+def _error_terms(
+    block: Block, spectrum: Spectrum, run: _AdmmRun, trial: int, level: int, options: QDCP
+) -> tuple[float, float]:
     """Return epsilon^(T) and the bias, by the chosen reading."""
     sizes, rate = block.sizes[:, trial], run.rates[trial]
     copies = 1 if options.bound == "paper" else block.devices
@@ -396,7 +404,7 @@ def _terms(block: Block, spectrum: Spectrum, run: _Run, trial: int, level: int, 
     return bounds.convergence_epsilon(rate, block.devices, options.mu, options.rounds, distance), bias
 
 
-def _oracle(
+def _oracle_distance(
     block: Block,
     samples: WeightedScores,
     gamma: Floats,
@@ -439,7 +447,7 @@ def _energy(block: Block, gradient: Floats) -> float:
     return float(gradient[1:] @ spsolve(laplacian, gradient[1:]))
 
 
-def _assumption(options: QDCP, reach: float, spectrum: Spectrum) -> str:
+def _assumption_text(options: QDCP, reach: float, spectrum: Spectrum) -> str:
     words = [
         f"|s0 - s*| <= epsilon0 = {options.epsilon0:g} (s0 is within {options.epsilon0:g} of the required quantile), "
         f"which nobody checked; the regulariser keeps the estimate within {reach:.3g} of s0 whatever the scores are"

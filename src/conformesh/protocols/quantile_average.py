@@ -22,7 +22,7 @@ from conformesh.protocols.wire_format import WireFormat
 
 S0_RULES = ("average", "average-rank", "min")
 LARGEST_AVERAGED = 1e300  # of a quantile that is averaged: sums over neighbours, weighted, must stay below 1.8e308
-_AGREEMENT = 1e-6  # each averaging shrinks the disagreement at least this much
+_AVERAGING_PRECISION = 1e-6  # each averaging shrinks the disagreement at least this much
 
 
 def agree_on_s0(
@@ -95,4 +95,4 @@ def averaging_rounds(block: Block, spectrum: Spectrum, given: int | None) -> int
         return given
     if block.devices == 1:
         return 0
-    return rounds_to_shrink(constant_rate(spectrum), _AGREEMENT / math.sqrt(block.devices))
+    return rounds_to_shrink(constant_rate(spectrum), _AVERAGING_PRECISION / math.sqrt(block.devices))

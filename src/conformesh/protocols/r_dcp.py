@@ -108,11 +108,11 @@ def r_dcp(
         low, high = (np.where(np.isfinite(end), end, 0.0) for end in (low, high))
     else:
         mine = [encode_ends(*ends) for ends in zip(low, high, strict=True)]
-        check = partial(_ends_checked, trials=block.trials)
+        check = partial(_check_ends, trials=block.trials)
         ends: GatheredStrings = yield Gather(Packets.of(mine), check, sealed=True)
         if ends.heard.sum() + ends.disputed.sum() < block.devices - f:  # f devices may stay silent: wait for no more
-            return _waiting(block, alphas, f, ends)
-        low, high = (np.broadcast_to(end, low.shape) for end in _grid(ends, block.trials, f))
+            return _waiting_answers(block, alphas, f, ends)
+        low, high = (np.broadcast_to(end, low.shape) for end in _grid_from_ends(ends, block.trials, f))
     said = [
         encode_reports(
             [
@@ -124,14 +124,14 @@ def r_dcp(
     ]
     most = LARGEST_SUM // block.devices
     heard: GatheredStrings = yield Gather(
-        Packets.of(said), partial(_reports_checked, trials=block.trials, most=most), sealed=True
+        Packets.of(said), partial(_check_reports, trials=block.trials, most=most), sealed=True
     )
     words = [
         decode_reports(heard.packets[row], block.trials, most) if here else None for row, here in enumerate(heard.heard)
     ]
     known: dict[bytes, DeviceRanks] = {}
     trials = [
-        _Heard.of(block, [None if one is None else one[t] for one in words], heard, caps, f, known)
+        _TrialReports.of(block, [None if one is None else one[t] for one in words], heard, caps, f, known)
         for t in range(block.trials)
     ]
     found = [[trial.trimming.at(alpha) if trial.enough else None for alpha in alphas] for trial in trials]
@@ -150,15 +150,15 @@ def without_agreed_grid(options: RDCP) -> RDCP:
     return options if options.range is not None else replace(options, grid="own")
 
 
-def _ends_checked(said: bytes, row: int, trials: int) -> None:
+def _check_ends(said: bytes, row: int, trials: int) -> None:
     decode_ends(said, trials)
 
 
-def _reports_checked(said: bytes, row: int, trials: int, most: int) -> None:
+def _check_reports(said: bytes, row: int, trials: int, most: int) -> None:
     decode_reports(said, trials, most)
 
 
-def _grid(ends: GatheredStrings, trials: int, f: int) -> tuple[Floats, Floats]:
+def _grid_from_ends(ends: GatheredStrings, trials: int, f: int) -> tuple[Floats, Floats]:
     """Return grid ends that f devices cannot stretch: the (f + 1)-th smallest low, and the (f + 1)-th largest high.
 
     Among f + 1 devices one is honest, so that the grid ends within what honest devices hold; scores beyond it are said
@@ -176,7 +176,7 @@ def _grid(ends: GatheredStrings, trials: int, f: int) -> tuple[Floats, Floats]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Heard:
+class _TrialReports:
     """What was heard of one trial: who may be honest, and what all of these say.
 
     `about` names the devices that the promise is about, where these are not all.
@@ -199,7 +199,7 @@ class _Heard:
         caps: Sequence[int | None],
         f: int,
         known: dict[bytes, DeviceRanks],
-    ) -> _Heard:
+    ) -> _TrialReports:
         ids, requirement = block.network.ids, block.requirement
         over = [one is not None and cap is not None and one.size > cap for one, cap in zip(words, caps, strict=True)]
         proven = heard.disputed | np.array(over)
@@ -253,7 +253,7 @@ class _Heard:
         )
 
 
-def _waiting(block: Block, alphas: tuple[Fraction, ...], f: int, ends: GatheredStrings) -> Answers:
+def _waiting_answers(block: Block, alphas: tuple[Fraction, ...], f: int, ends: GatheredStrings) -> Answers:
     """Return +inf, which is right whoever lies: too few were heard to say more."""
     nothing = Certificate("counted", 1, 0, mixture=block.requirement.mixture, rule="swap", weight=0, byzantine=f)
     return Answers(
@@ -281,7 +281,7 @@ def most_tolerable(devices: int, alpha: Fraction) -> int:
 
 def _notes(
     block: Block,
-    trials: Sequence[_Heard],
+    trials: Sequence[_TrialReports],
     found: Sequence[Sequence[TrimmedCount | None]],
     alphas: tuple[Fraction, ...],
     f: int,
@@ -303,11 +303,11 @@ def _notes(
             yield (
                 f"r-dcp: no finite threshold is right for every {block.devices - f} of {block.devices} devices, since "
                 f"{pluralize(len(few), 'device')} {names} say that too few of their scores are finite, or were not "
-                f"heard of, and may be honest; {_bearing_words(block.devices, alpha, f)}"
+                f"heard of, and may be honest; {_remedy(block.devices, alpha, f)}"
             )
 
 
-def _bearing_words(devices: int, alpha: Fraction, f: int) -> str:
+def _remedy(devices: int, alpha: Fraction, f: int) -> str:
     most = most_tolerable(devices, alpha)
     if f > most:
         return (

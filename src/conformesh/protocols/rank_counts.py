@@ -97,14 +97,16 @@ def count_below(block: Block, samples: WeightedScores, asked: CountQuestion, opt
             n, spares = np.array([demand.total for demand in block.demands], dtype=np.int64), None
         most, found = int(n.max(initial=0)), [np.empty(0, dtype=np.int64)]
         for part in asked.parts(width):
-            mine = np.concatenate([_below(weighed, trial, thresholds) for trial, thresholds in part], axis=1)
+            mine = np.concatenate(
+                [_count_strictly_below(weighed, trial, thresholds) for trial, thresholds in part], axis=1
+            )
             found.append(np.array((yield from total(mine, most))[0], dtype=np.int64))
         return RankCounts(np.concatenate(found), n, np.zeros_like(n) if spares is None else spares)
 
     return (yield from with_exact_sums(block, options.aggregate, options.prefer, width, attempt))
 
 
-def _below(samples: WeightedScores, trial: int, thresholds: Floats) -> Ints:
+def _count_strictly_below(samples: WeightedScores, trial: int, thresholds: Floats) -> Ints:
     """Return what each device's scores strictly below each threshold weigh, (devices, M)."""
     before = np.where(thresholds == -np.inf, np.nan, np.nextafter(thresholds, -np.inf))  # nothing is up to NaN
     return samples.counts_of(np.array([trial]), before[None, :])[:, :, 0]
@@ -160,7 +162,7 @@ def benjamini_hochberg(
         thresholds, going = np.full(len(m), np.inf), np.flatnonzero(m)
         while len(going):
             levels = [level * Fraction(r, max(k, 1)) for r, k in zip(flagged.tolist(), m.tolist(), strict=True)]
-            ranks = _ranks(block, levels, n, spares)
+            ranks = _ranks_at_levels(block, levels, n, spares)
             ranks = np.where(np.isin(np.arange(len(m)), going), ranks, n + 1)[:, None]  # who is done asks for nothing
             brackets = yield from search_by_counts(block, weighed, ranks, n, total, width)
             found = np.where(ranks[:, 0] > n, np.inf, from_keys(brackets.high))[going]
@@ -176,7 +178,7 @@ def benjamini_hochberg(
     return (yield from with_exact_sums(block, options.aggregate, options.prefer, width, attempt))
 
 
-def _ranks(block: Block, levels: list[Fraction], n: Ints, spares: Ints | None) -> Ints:
+def _ranks_at_levels(block: Block, levels: list[Fraction], n: Ints, spares: Ints | None) -> Ints:
     """Return the required rank of every trial at a level of its own."""
     more = np.zeros_like(n) if spares is None else spares
     return np.array(

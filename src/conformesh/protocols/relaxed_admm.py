@@ -9,7 +9,7 @@ Assumes     graph connected, its map known; K and every n_k known
 Guarantees  nothing by itself: an estimate whose rank `loss_tolerant_count` counts
 Message     one number for each neighbour, and three besides that `loss_tolerant_count` needs
 Departures  - f_k is the smoothed pinball loss, and its regulariser pulls towards the device's own last estimate instead
-              of an agreed s0: re-centred `_CENTRES` times, as the proximal point method does, it leaves no bias
+              of an agreed s0: re-centred `_RECENTRINGS` times, as the proximal point method does, it leaves no bias
             - a message to each neighbour is one broadcast that holds them all: whoever hears it finds its own
 """
 
@@ -30,8 +30,8 @@ from conformesh.protocols.messages import Packets, Protocol, Tell
 from conformesh.protocols.quantile_average import local_quantiles
 
 _RELAXATION = 0.5  # how far a number moves towards what was heard: below 1, so that losses do no harm
-_CENTRES = 5  # how often the regulariser is centred, evenly over the rounds
-_LIGHT = 0.05  # of the scores of a device: what the regulariser weighs in the end, each time less by one factor
+_RECENTRINGS = 5  # how often the regulariser is centred, evenly over the rounds
+_FINAL_WEIGHT = 0.05  # of the scores of a device: what the regulariser weighs in the end, each time less by one factor
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,14 +65,20 @@ class _Edges:
         receiver, sender = block.rows[owner], network.indices[block.edge_rows].astype(np.int64)
         keys = receiver * K + sender
         order = np.argsort(keys)
-        return cls(owner, np.concatenate([[0], np.cumsum(degree)]), keys[order], order, _place(block, receiver, sender))
+        return cls(
+            owner,
+            np.concatenate([[0], np.cumsum(degree)]),
+            keys[order],
+            order,
+            _positions_at_neighbours(block, receiver, sender),
+        )
 
     def of_messages(self, receiver: Ints, sender: Ints, devices: int) -> Ints:
         """Return the edge along which each message came."""
         return self.order[np.searchsorted(self.keys, receiver * devices + sender)]
 
 
-def _place(block: Block, receiver: Ints, sender: Ints) -> Ints:
+def _positions_at_neighbours(block: Block, receiver: Ints, sender: Ints) -> Ints:
     """Return where each receiver stands among the neighbours of its sender."""
     network = block.network
     if len(block.rows) == block.devices:
@@ -97,14 +103,14 @@ def relaxed_admm(
 
     The regulariser begins at `s0`, or at the device's own quantile; where it has none it does not pull.
     """
-    edges, steps = _Edges.of(block), _Steps(block, samples, gamma, s0, kappa, mu, penalty)
-    weaker = (mu / _lightest(block, mu)) ** (1 / (_CENTRES - 1))
+    edges, steps = _Edges.of(block), _LocalProblems(block, samples, gamma, s0, kappa, mu, penalty)
+    weaker = (mu / _final_regulariser(block, mu)) ** (1 / (_RECENTRINGS - 1))
     many = gamma.size
     z = np.zeros((len(edges.owner), many))
     for t in range(rounds):
-        if t and t % -(-rounds // _CENTRES) == 0:
+        if t and t % -(-rounds // _RECENTRINGS) == 0:
             steps.centre(weaker)
-        x = steps.solve(_sums(z, edges))
+        x = steps.solve(_sum_by_device(z, edges))
         told = yield _message(2 * steps.rho * x[edges.owner] - z, edges, counting)
         receiver, sender = np.asarray(told.receiver), np.asarray(told.sender)
         at = edges.of_messages(receiver, sender, block.devices)
@@ -112,10 +118,10 @@ def relaxed_admm(
         said = told.floats(first[:, None] + np.arange(many))
         z[at] += _RELAXATION * (said - z[at])
         counting.hear_ends(told)
-    return steps.solve(_sums(z, edges))
+    return steps.solve(_sum_by_device(z, edges))
 
 
-class _Steps:
+class _LocalProblems:
     """The local problems of the devices here: F(x) + (mu + rho d) x = gamma n + mu s0 + sum of z."""
 
     def __init__(
@@ -155,18 +161,18 @@ class _Steps:
         return self.s
 
 
-def _lightest(block: Block, mu: float) -> float:
+def _final_regulariser(block: Block, mu: float) -> float:
     """Return the weight of the regulariser in the end: little beside the scores of a device."""
-    return min(mu, _LIGHT * max(float(block.totals.max(initial=0)), 1.0) / block.devices)
+    return min(mu, _FINAL_WEIGHT * max(float(block.totals.max(initial=0)), 1.0) / block.devices)
 
 
 def _penalty(block: Block, mu: float) -> float:
     """Return a penalty that moves a device about as much as its own loss does: known to all beforehand."""
     mean = max(float(block.network.degree.mean()), 1.0)
-    return (_lightest(block, mu) + max(float(block.totals.max(initial=0)), 1.0) / block.devices) / mean
+    return (_final_regulariser(block, mu) + max(float(block.totals.max(initial=0)), 1.0) / block.devices) / mean
 
 
-def _sums(z: Floats, edges: _Edges) -> Floats:
+def _sum_by_device(z: Floats, edges: _Edges) -> Floats:
     """Add up the numbers of each device, by ascending neighbour."""
     here = len(edges.starts) - 1
     return np.stack([np.bincount(edges.owner, column, here) for column in z.T], axis=1)
@@ -182,9 +188,9 @@ def _message(numbers: Floats, edges: _Edges, counting: LossTolerantCount) -> Tel
     first = starts[edges.owner] + width + many * (np.arange(len(edges.owner)) - edges.starts[edges.owner])
     flat[first[:, None] + np.arange(many)] = numbers
     offsets = np.concatenate([[0], 8 * np.cumsum(lengths)])
-    return Tell(Packets(flat.view(np.uint8), offsets), np.arange(here), lengths, _check)
+    return Tell(Packets(flat.view(np.uint8), offsets), np.arange(here), lengths, _check_message)
 
 
-def _check(said: bytes) -> Any:
+def _check_message(said: bytes) -> Any:
     if len(said) % 8:
         raise ValueError(f"numbers take 8 bytes each, got {len(said)} bytes")

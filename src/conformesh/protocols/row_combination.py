@@ -5,8 +5,8 @@ before and its own unit vector (what it knows of itself, without error) it takes
 (1, ..., 1), in the norm in which device j counts n_j times: a small least squares problem.
 
 Extrapolation costs digits: coefficients of opposite signs add up what round-off left in each row. So a ridge is put on
-the coefficients, and of several the one is taken that brings most for its price: a factor of `_EXCHANGE` powers of ten
-in round-off is worth one power of ten in distance.
+the coefficients, and of several the one is taken that brings most for its price: a factor of `_ROUNDOFF_PRICE` powers
+of ten in round-off is worth one power of ten in distance.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from conformesh.common.array_types import Floats
 from conformesh.protocols.bounds.tracked_weights import combined_noise
 
 _RIDGES = np.array([1e-15, *(10.0**-e for e in range(13, -1, -1))])
-_EXCHANGE = 15.0
-_MOST = 0.1  # of a score: what round-off may not exceed
-_STEEPNESS = 6.0  # round-off below MOST times this power of the distance is free
-_NEARER = 1 - 1e-9  # a step must bring at least this factor
+_ROUNDOFF_PRICE = 15.0
+_LARGEST_ROUNDOFF = 0.1  # of a score: what round-off may not exceed
+_FREE_ROUNDOFF_POWER = 6.0  # round-off below MOST times this power of the distance is free
+_LEAST_PROGRESS = 1 - 1e-9  # a step must bring at least this factor
 
 
 class WeightRows(NamedTuple):
@@ -57,7 +57,11 @@ def best_combination(rows: WeightRows) -> tuple[Floats, Floats]:
     noises = combined_noise(tried, masses[:, None], rows.noises[:, None])
     now = ((1 - rows.weights[:, :1]) ** 2 * rows.sizes[:, None]).sum(axis=2)
     prices = _price(distances, noises, total)
-    worth = (noises <= _MOST) & (distances < now * _NEARER) & (prices < _price(now, rows.noises[:, :1], total))
+    worth = (
+        (noises <= _LARGEST_ROUNDOFF)
+        & (distances < now * _LEAST_PROGRESS)
+        & (prices < _price(now, rows.noises[:, :1], total))
+    )
     best = np.where(worth, prices, np.inf).argmin(axis=1)
     each = np.arange(len(best))
     moved, stay = worth[each, best], np.zeros_like(aims)
@@ -69,8 +73,8 @@ def best_combination(rows: WeightRows) -> tuple[Floats, Floats]:
 def _price(distances: Floats, noises: Floats, total: Floats) -> Floats:
     """Return what is left to do, on a scale on which distance and round-off can be exchanged."""
     off = np.sqrt(np.maximum(distances, 1e-20) * total)  # by which a count can be off at most (Cauchy and Schwarz)
-    free = _MOST * np.minimum(1, 0.5 / off) ** _STEEPNESS
-    return np.asarray(np.log(off) + np.log(np.maximum(noises, free)) / _EXCHANGE)
+    free = _LARGEST_ROUNDOFF * np.minimum(1, 0.5 / off) ** _FREE_ROUNDOFF_POWER
+    return np.asarray(np.log(off) + np.log(np.maximum(noises, free)) / _ROUNDOFF_PRICE)
 
 
 def _gram(rows: WeightRows) -> tuple[Floats, Floats]:

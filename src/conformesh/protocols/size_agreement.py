@@ -28,7 +28,7 @@ from conformesh.protocols.gather import answer_locally
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Packets, Pool, Protocol
 
-_MOST_HELD = 2**40  # scores or examples of one device; sums over all of them stay far below 2^63
+_MOST_EXAMPLES = 2**40  # scores or examples of one device; sums over all of them stay far below 2^63
 MethodProtocol = Callable[[Block, WeightedScores], Protocol[Answers]]
 
 
@@ -60,7 +60,7 @@ def run_with_shared_sizes(
 def exchange_counts(block: Block, mine: NDArray[np.int64]) -> Protocol[NDArray[np.int64]]:
     """Return how many scores or examples everybody has, by row; refuse a number that no device can have."""
     table = yield from flood_numbers(block, mine)
-    if table.max(initial=0) > _MOST_HELD:
+    if table.max(initial=0) > _MOST_EXAMPLES:
         raise ValueError(
             f"device {block.network.ids[int(np.argmax(table.reshape(len(table), -1).max(axis=1)))]} says that it holds "
             f"{table.max():,} scores, which nobody does; look whether it can be trusted"
@@ -86,12 +86,12 @@ def _without_server(protocol: Protocol[Answers], block: Block, ledger: Ledger) -
             raise ValueError(
                 "an oracle sees all scores, which only a simulator can grant; choose bound='sound' for q-dcp"
             )
-        return _flooded(message, block)
+        return _flood_pool(message, block)
 
     return (yield from answer_locally(protocol, own))
 
 
-def _flooded(message: Pool, block: Block) -> Protocol[Pool]:
+def _flood_pool(message: Pool, block: Block) -> Protocol[Pool]:
     """Return everybody's values: first how many everybody has in each of its pieces, then the values, as bytes."""
     pieces = (len(message.offsets) - 1) // len(block.rows)
     counts = np.diff(message.offsets).reshape(len(block.rows), pieces)

@@ -71,7 +71,7 @@ def estimate_spectrum(block: Block, tolerance: float = 1e-3, seed: int = 0) -> P
     """
     if block.devices == 1:
         return Spectrum(largest=0.0, smallest=0.0, signless=0.0, source="estimated")
-    reach, top = yield from _reach(block)
+    reach, top = yield from _bound_diameter(block)
     noise = np.array([stream(seed, "spectral", int(k)).standard_normal(2) for k in block.rows])
     x = np.concatenate([noise, np.ones((len(block.rows), 1))], axis=1)  # columns v, u, q
     scale = np.array([2.0 * top, 2.0 * top, 2.0 * top])  # of B, then of L and D+A: their last estimates
@@ -79,7 +79,7 @@ def estimate_spectrum(block: Block, tolerance: float = 1e-3, seed: int = 0) -> P
     rounds, phase = 0, _FIRST_PHASE
     previous = np.zeros(3)
     while rounds < _MAX_ROUNDS:
-        x, facts = yield from _phase(x, block, phase, scale)
+        x, facts = yield from _power_iterations(x, block, phase, scale)
         for _ in range(reach):
             facts = yield Max(facts, shared=True)
         old_v, old_u, new_v, new_u, signless, v_top, minus_v_bottom, u_top, q_top = facts[0]
@@ -99,7 +99,7 @@ def estimate_spectrum(block: Block, tolerance: float = 1e-3, seed: int = 0) -> P
     raise RuntimeError(f"the spectral gap did not settle within {_MAX_ROUNDS:,} rounds; use the map (spectrum='map')")
 
 
-def _phase(x: Floats, block: Block, rounds: int, scale: Floats) -> Protocol[tuple[Floats, Floats]]:
+def _power_iterations(x: Floats, block: Block, rounds: int, scale: Floats) -> Protocol[tuple[Floats, Floats]]:
     """Run the three power iterations for some rounds; return the vectors and what one maximum must agree on."""
     degree = block.degree[:, None]
     sign = np.array([-1.0, -1.0, 1.0])  # L v, L u, (D+A) q
@@ -113,7 +113,7 @@ def _phase(x: Floats, block: Block, rounds: int, scale: Floats) -> Protocol[tupl
     return x, np.concatenate(facts, axis=1)
 
 
-def _reach(block: Block) -> Protocol[tuple[int, int]]:
+def _bound_diameter(block: Block) -> Protocol[tuple[int, int]]:
     """Learn an upper bound of the diameter and the largest degree, from the roster alone.
 
     Distances to the first device of the roster spread in at most K - 1 rounds; twice the largest bounds the diameter.

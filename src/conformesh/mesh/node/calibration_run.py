@@ -15,7 +15,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.epochs import EpochClock
 from conformesh.mesh.config.local_scores import NO_SCORES, LocalScores
-from conformesh.methods import async_protocol, get_method, make_options, options_for_score
+from conformesh.methods import async_protocol, get_method, make_options
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
 from conformesh.peer.entries import Seal
@@ -118,11 +118,7 @@ def private_protocol_of(
 
     All it reads is read when an attempt begins, before anything is sent in it.
     """
-    run, guarantee, score = (
-        MethodRun(config.run.method, config.run.options),
-        config.chosen_guarantee,
-        config.chosen_score,
-    )
+    run, guarantee = MethodRun(config.run.method, config.run.options, config.chosen_score), config.chosen_guarantee
     _ = get_method(config.run.method).protocol  # loaded now, and not in a run
 
     def make(network: Network, row: int, context: bytes) -> Generator[Any, Any, Any]:
@@ -131,7 +127,7 @@ def private_protocol_of(
         # With epsilon the protocol asks for the scores of the epoch that all devices settle on.
         own = np.empty(0) if config.has_epsilon else scores.up_to_epoch(epoch)
         table = Table.from_flat(own, [len(own)], names=(config.name,))
-        return solve_on_device(network, row, table, guarantee, run, score=score, secrets=secrets)
+        return solve_on_device(network, row, table, guarantee, run, secrets=secrets)
 
     return make
 
@@ -165,7 +161,7 @@ def protocol_of(config: DeviceConfig, scores: LocalScores, shown: SearchProgress
     _ = get_method(config.run.method).protocol  # loaded now, and not in a run
     guarantee, score = config.chosen_guarantee, config.chosen_score
     if config.run.mode == "anytime":
-        chosen = make_options(config.run.method, options_for_score(config.run.method, config.run.options, score))
+        chosen = make_options(config.run.method, config.run.options, score)
         samples, caps = WeightedScores.of([scores.values], (config.name,)), _caps(config)
         alphas, requirement = guarantee.alphas, config.requirement
 
@@ -175,12 +171,12 @@ def protocol_of(config: DeviceConfig, scores: LocalScores, shown: SearchProgress
             return async_protocol(config.run.method, network, row, samples, alphas, chosen, requirement, caps)
 
         return gathering
-    run, table = MethodRun(config.run.method, config.run.options), table_of(config, scores)
+    run, table = MethodRun(config.run.method, config.run.options, score), table_of(config, scores)
 
     def make(network: Network, row: int) -> Generator[Any, Any, Any]:
         if shown is not None:
             shown.clear()
-        return solve_on_device(network, row, table, guarantee, run, score=score, shown=shown)
+        return solve_on_device(network, row, table, guarantee, run, progress=shown)
 
     return make
 
