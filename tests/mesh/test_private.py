@@ -24,6 +24,7 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.epochs import declare_epoch
 from conformesh.mesh.config.folders import init_mesh, reissue_device
 from conformesh.mesh.config.local_scores import LocalScores
+from conformesh.mesh.http.client import NodeError
 from conformesh.mesh.node import calibration_run
 from conformesh.mesh.node.heartbeat import share_status
 from conformesh.mesh.node.state import NodeState
@@ -34,7 +35,7 @@ from conformesh.peer.loopback import LinkFaults, Pause, drawn_faults
 from conformesh.privacy.account import ACCOUNT_FILE, Account, read_account
 from conformesh.privacy.histogram import Release
 from conformesh.protocols import p_dcp
-from conformesh.view.statuses import fields_of
+from conformesh.view.statuses import status_fields
 from conformesh.view.watched import WatchedDevice
 from tests.mesh.meshes import config
 from tests.mesh.nodes import Clock, ask, serving, threshold_in
@@ -516,11 +517,17 @@ def shown(mesh, devices, k, where):
     feed.look(devices[k].now + 1)
     with serving(node, where) as service:
         said = {path: ask(service, "GET", path)[2] for path in SERVED}
+
+    def not_learning():
+        raise NodeError("this node does not learn", 404)
+
     seen = WatchedDevice("a", None, 1.0, private=True)
-    seen.client = SimpleNamespace(status=lambda: to_builtins(node.status()), online=dict)  # of the owner, unshared
+    seen.client = SimpleNamespace(
+        status=lambda: to_builtins(node.status()), online=not_learning
+    )  # of the owner, unshared
     status, _ = seen.ask()
     return said | {
-        "view": repr(fields_of(status)),
+        "view": repr(status_fields(status)),
         "heartbeat": repr(share_status(node.shared_status(), 1.0)),
         "words": str(result),
         "file": result.to_json(),

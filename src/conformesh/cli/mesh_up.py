@@ -57,7 +57,7 @@ def up(
         started = time.perf_counter()
         watched = start_devices(folders, settings=overrides)
         if watch is not None:
-            watch.attend(watched)
+            watch.follow_processes(watched)
         wait_for_devices(watched)
         if watch is not None:
             good = [one for one in watched if one.result is not None]

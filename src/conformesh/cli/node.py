@@ -73,9 +73,9 @@ def _show(folder: Path, http: str | None, view: str) -> None:
 
     It reads a pipe that is open for as long as this process is, also once it has become another: then it ends too.
     """
-    from conformesh.view.server import parse_view
+    from conformesh.view.server import parse_view_address
 
-    host, port = parse_view(view)
+    host, port = parse_view_address(view)
     words = [sys.executable, "-m", "conformesh", "view", str(folder), "--host", host, "--port", str(port), "--attached"]
     ends, held = os.pipe()
     os.set_inheritable(held, True)

@@ -159,7 +159,7 @@ class _DriftWatch:
         """At which of its labels each device that raised the alarm did so."""
         return {name: int(at) for name, at in zip(self._found.ids, self._state.raised_at, strict=True) if at}
 
-    def go_on(self, done: int) -> list[tuple[int, int, int]]:
+    def advance(self, done: int) -> list[tuple[int, int, int]]:
         """Return row, step and label of everybody who raises the alarm up to this step."""
         scores = self._found.scores[:, self._done : done].T
         seen = ~np.isnan(scores)
@@ -189,7 +189,7 @@ class _StreamObserver:
 
     def __call__(self, done: int) -> None:
         self.tell(done)
-        new = [] if self._drift is None else self._drift.go_on(done)
+        new = [] if self._drift is None else self._drift.advance(done)
         if self._recorder is not None:
             for row, step, label in new:
                 self._recorder.alarm(row, step, f"at its label {label:,}")
