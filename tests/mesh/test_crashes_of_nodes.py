@@ -28,7 +28,7 @@ from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node import membership, result_store
 from conformesh.mesh.node.membership import Membership
 from conformesh.mesh.node.online import OnlineLearning
-from conformesh.mesh.node.run_request import PendingRun
+from conformesh.mesh.node.run_request import RunRequests
 from conformesh.peer.device import Device
 from conformesh.peer.journal import FileJournal
 from conformesh.peer.loopback import Cut, LinkFaults, play
@@ -271,10 +271,10 @@ def test_a_charge_of_the_account_is_whole_wherever_a_node_is_killed(tmp_path):
 
 def test_a_requested_run_is_whole_wherever_a_node_is_killed(tmp_path):
     for number, step in enumerate(WRITE, 1):
-        PendingRun(tmp_path).ask(2 * number)
+        RunRequests(tmp_path).ask(2 * number)
         with pytest.raises(Killed), at_failpoints(killing(number)):
-            PendingRun(tmp_path).ask(2 * number + 1)
-        assert PendingRun(tmp_path).run == 2 * number + (step in ("renamed", "done"))
+            RunRequests(tmp_path).ask(2 * number + 1)
+        assert RunRequests(tmp_path).run == 2 * number + (step in ("renamed", "done"))
 
 
 def test_a_draft_that_a_crash_has_left_is_removed(tmp_path):

@@ -27,7 +27,9 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.http.client import Client
 from conformesh.mesh.node import file_watch as watching
 from conformesh.mesh.node import node as node_module
+from conformesh.mesh.node import node_files, run_driver
 from conformesh.mesh.node.node import Node
+from conformesh.mesh.node.node_files import NodeFiles
 from conformesh.mesh.node.state import NodeState
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import LinkFaults, Pause
@@ -137,7 +139,7 @@ def test_who_starts_a_run_and_when(twins):
         assert greetings[0] == greetings[1], name
         between = [at for at, _, _ in sent_by(other) if START + CHANGE <= at < START + CLOSE]
         assert not between, name  # the new file is read in this time, and nobody hears of it
-        assert other.hall.node.scores.scores is None or len(other.operator), name
+        assert other.hall.node.files.scores.scores is None or len(other.operator), name
     _, good, _ = twins[0]
     runs = [json.loads(body)["run"] for _, sender, _, body in good.words if sender == OWN and b"agreement" in body]
     assert {1, 2} <= {*runs}  # and when the epoch closes there is another run
@@ -222,7 +224,7 @@ def test_greeting_and_agreement(twins):
     """No digest of scores, no size, no grid from data."""
     same(twins, "words")
     for name, _, other in twins:
-        scores = other.hall.node.scores.known
+        scores = other.hall.node.files.scores.known
         for _, sender, _, body in other.words:
             if sender == OWN and b"agreement" in body:
                 agreed = json.loads(body)["agreement"]
@@ -389,7 +391,7 @@ def test_real_nodes_show_the_same_with_and_without_scores():
 
 def scores_in(hall):
     """Return how many scores the node has, as leaks know it."""
-    return len(hall.node.scores.known)
+    return len(hall.node.files.scores.known)
 
 
 def leak_frame_size(hall, patch):
@@ -433,7 +435,7 @@ def leak_digest(hall, patch):
 
     def telling(self, flags=0):
         frame = hello(self, flags)
-        digest = hall.node.scores.known.digest.encode()
+        digest = hall.node.files.scores.known.digest.encode()
         return frame._replace(body=frame.body[:-1] + b',"scores":"' + digest + b'"}') if self.row == OWN else frame
 
     patch(Device, "_hello", telling)
@@ -465,7 +467,7 @@ def leak_counting_time(hall, patch):
 
 def leak_reading_time(hall, patch):
     """A changed file is read in the thread that answers neighbours."""
-    patch(node_module, "ScoreWatch", lambda config, beside=False: watching.ScoreWatch(config))
+    patch(node_files, "ScoreWatch", lambda config, beside=False: watching.ScoreWatch(config))
 
 
 def leak_failure(hall, patch):
@@ -491,15 +493,16 @@ def leak_account(hall, patch):
 
 def leak_changed_file(hall, patch):
     """A changed file asks for a run."""
-    look = Node._look_at_files
+    look = NodeFiles.look
 
     def asking(self, at_once=False):
         before = self.scores.known.digest
         look(self, at_once)
-        if before != self.scores.known.digest and self._device is not None and self._device.phase == "finished":
-            self._device.recalibrate(hall.now)
+        device = hall.node.driver.device
+        if before != self.scores.known.digest and device is not None and device.phase == "finished":
+            device.recalibrate(hall.now)
 
-    patch(Node, "_look_at_files", asking)
+    patch(NodeFiles, "look", asking)
 
 
 def leak_status(hall, patch):
@@ -509,18 +512,18 @@ def leak_status(hall, patch):
 
 def leak_result(hall, patch):
     """The result says how many scores the device has."""
-    made = node_module.calibration_of
+    made = run_driver.calibration_of
 
     def telling(*parts, **named):
         found = made(*parts, **named)
         return structs.replace(found, answers=(structs.replace(found.answer, examples=scores_in(hall)),))
 
-    patch(node_module, "calibration_of", telling)
+    patch(run_driver, "calibration_of", telling)
 
 
 def leak_compiling(hall, patch):
     """More loops are compiled for more scores."""
-    patch(Node, "_compiled", lambda self: node_module.prepared((), len(self.scores.known)))
+    patch(Node, "_compiled", lambda self: node_module.compiled_beforehand((), len(self.files.scores.known)))
 
 
 def leak_journal(hall, patch):
@@ -528,7 +531,7 @@ def leak_journal(hall, patch):
     heading = Device._heading
 
     def telling(self):
-        digest = hall.node.scores.known.digest if self.row == OWN and scores_in(hall) else ""
+        digest = hall.node.files.scores.known.digest if self.row == OWN and scores_in(hall) else ""
         return heading(self)._replace(scores=digest)
 
     patch(Device, "_heading", telling)
