@@ -5,6 +5,7 @@ import pytest
 
 from conformesh import METHODS, Network
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import LinkFaults, Pause, play
 from conformesh.pipeline.solver import solve_draws
@@ -92,7 +93,9 @@ def test_every_device_learns_how_many_scores_the_others_have():
     def start(k, journal):
         from conformesh.peer.device import Device
 
-        return Device(k, network, {}, lambda net, row: joint(net, row, WeightedScores.of([scores[k]]), method), journal)
+        return Device(
+            PeerSetup(k, network, {}, lambda net, row: joint(net, row, WeightedScores.of([scores[k]]), method), journal)
+        )
 
     played = play(network, start, LinkFaults(), np.random.default_rng(0))
     assert seen == {key: [0, 1, 2, 3, 4] for key in range(5)}
