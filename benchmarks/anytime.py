@@ -37,7 +37,7 @@ from conformesh.peer.interface import Peer, PeerSetup
 from conformesh.peer.journal import Journal
 from conformesh.peer.loopback import Changing, Delay, LinkFaults, Start, play
 from conformesh.peer.settings import Settings
-from conformesh.protocols.messages import Gathered, Packets
+from conformesh.protocols.messages import GatheredStrings, Packets
 
 Floats = NDArray[np.float64]
 DEVICES, DRAWS, SETS = 20, 10, 60
@@ -317,12 +317,12 @@ def thresholds_heard(scores: Sequence[Floats], order: Sequence[int]) -> Floats:
     for count in range(1, len(scores)):
         heard = np.isin(np.arange(len(scores)), order[:count])
         strings = [text if here else b"" for text, here in zip(said, heard, strict=True)]
-        found.append(_answer(protocol(order[0]), Gathered(Packets.of(strings), heard, 0 * heard > 0)))
+        found.append(_answer(protocol(order[0]), GatheredStrings(Packets.of(strings), heard, 0 * heard > 0)))
     pooled = np.sort(np.concatenate(scores))
     return np.array([*found, pooled[math.ceil((1 - ALPHAS[0]) * len(pooled))]])
 
 
-def _answer(protocol: Any, heard: Gathered) -> float:
+def _answer(protocol: Any, heard: GatheredStrings) -> float:
     next(protocol)
     try:
         protocol.send(heard)

@@ -40,7 +40,7 @@ def _triad(a: Any, b: Any, c: Any) -> None:
 def triad(a: Any, b: Any, c: Any) -> float:
     """Run STREAM's a = b + 3 c on all threads, and return the seconds."""
     start = time.perf_counter()
-    threads.in_blocks(lambda i, j: _triad(a[i:j], b[i:j], c[i:j]), len(a), len(a))
+    threads.run_in_blocks(lambda i, j: _triad(a[i:j], b[i:j], c[i:j]), len(a), len(a))
     return time.perf_counter() - start
 
 

@@ -30,9 +30,9 @@ from conformesh import Network
 from conformesh.kernels.ranks import Requirement, conformal_threshold
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
-from conformesh.protocols.attacks import ATTACKS, Scene, scores_of
+from conformesh.protocols.attacks import ATTACKS, AttackerView, scores_from_report
 from conformesh.protocols.bounds.quantile_of_quantiles import best_ranks
-from conformesh.protocols.reports import Report
+from conformesh.protocols.histogram_reports import Report
 
 Floats = NDArray[np.float64]
 ALPHA, EACH, BINS = 0.1, 50, 4096
@@ -104,8 +104,8 @@ def said(draw: Draw, byzantine: int, attack: str, seed: int) -> list[Floats]:
     pooled = np.concatenate(draw.held)
     low, high = float(pooled.min()), float(pooled.max())
     reports = [Report.of(np.sort(own), low, high, BINS) for own in draw.held]
-    scene = Scene(reports[byzantine:], np.random.default_rng([seed, 1]))
-    return [*(scores_of(ATTACKS[attack](own, scene)) for own in reports[:byzantine]), *draw.held[byzantine:]]
+    scene = AttackerView(reports[byzantine:], np.random.default_rng([seed, 1]))
+    return [*(scores_from_report(ATTACKS[attack](own, scene)) for own in reports[:byzantine]), *draw.held[byzantine:]]
 
 
 @cache

@@ -21,7 +21,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.detection import default_sample_size, no_redraw, thinned_sizes
 from conformesh.protocols.block import Block
 from conformesh.protocols.e_dcp import EDCP
-from conformesh.protocols.tally import step_up
+from conformesh.protocols.rank_counts import benjamini_hochberg
 
 DEVICES, SCORES, TESTS, PART, LIFT = 20, 50, 200, 0.15, 3.5
 FDR = Fraction(1, 10)
@@ -51,7 +51,7 @@ def measured(
     held = WeightedScores.of_trials([[tests[d][device[d] == k] for k in range(DEVICES)] for d in range(draws)])
     block = Block(NETWORK, np.arange(DEVICES), samples.sizes, requirement)
     started = time.perf_counter()
-    found, _ = Simulator(NETWORK).run(step_up(block, samples, held, level, EDCP()), draws)
+    found, _ = Simulator(NETWORK).run(benjamini_hochberg(block, samples, held, level, EDCP()), draws)
     seconds = time.perf_counter() - started
     flagged = tests > np.where(found.flagged > 0, found.thresholds, np.inf)[:, None]
     wrong = (flagged & ~anomaly).sum(axis=1) / np.maximum(flagged.sum(axis=1), 1)

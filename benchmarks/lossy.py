@@ -17,9 +17,9 @@ from conformesh.engines import Simulator
 from conformesh.graph.weights import metropolis
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Block
-from conformesh.protocols.bounds.tracked import epsilon
+from conformesh.protocols.bounds.tracked_weights import tracked_epsilon
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.projection import Projecting
+from conformesh.protocols.projection_gossip import ProjectionGossip
 
 N = 1000  # scores, on 20 devices
 AIMS = (0.01, 1 / (2 * N))  # of the error bound: one in a hundred, and half a score
@@ -43,7 +43,7 @@ def _projection(network: Network, sizes: np.ndarray, faults: Faults) -> list[flo
     errors: list[float] = []
 
     def protocol() -> Protocol[None]:
-        devices = Projecting(block, samples, 1, (0.0, 1.0))
+        devices = ProjectionGossip(block, samples, 1, (0.0, 1.0))
         while (not errors or errors[-1] >= AIMS[1]) and len(errors) < MOST:
             devices.hear((yield devices.message()))
             errors.append(float(devices.epsilons(0).max()))
@@ -59,7 +59,7 @@ def _synchronous(network: Network, sizes: np.ndarray) -> list[float]:
     while (not errors or errors[-1] >= AIMS[1]) and len(errors) < 3 * MOST:
         rows = w @ rows
         scaled = network.devices * rows
-        errors.append(float(epsilon(scaled, 0 * scaled, np.zeros(len(rows)), sizes.astype(float)).max()))
+        errors.append(float(tracked_epsilon(scaled, 0 * scaled, np.zeros(len(rows)), sizes.astype(float)).max()))
     return _until(errors)
 
 

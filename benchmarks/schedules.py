@@ -279,11 +279,11 @@ def keep(lines: Sequence[Line]) -> None:
 
 def draw(folder: Path, picture: Path) -> None:
     """Draw rounds against bits."""
-    from conformesh.lab.comparison import fronts
-    from conformesh.lab.comparison_plots import draw_front
+    from conformesh.lab.comparison import cost_fronts
+    from conformesh.lab.comparison_plots import draw_cost_fronts
 
     [scores] = real(folder, "logits", 1)
-    draw_front(picture, fronts(scores, [Network.torus(5, 4), Network.chain(DEVICES)], ALPHA))
+    draw_cost_fronts(picture, cost_fronts(scores, [Network.torus(5, 4), Network.chain(DEVICES)], ALPHA))
 
 
 def main(folder: Path) -> None:

@@ -37,7 +37,7 @@ from conformesh import Network, calibrate
 from conformesh.view import Recorder
 from conformesh.view.recording import Recording
 from conformesh.view.server import ViewServer
-from conformesh.view.trace import Column, Spoken, Step, TraceHeading
+from conformesh.view.trace import Column, SentBits, Step, TraceHeading
 
 RATE = 10  # updates a second
 LATEST = 0.1  # seconds from event to picture
@@ -83,7 +83,7 @@ def serve(devices: int, seconds: float) -> None:
                 "round": Column([number] * devices),
                 "sent": Column(rng.integers(1000, 9000, devices).tolist()),
             }
-            recording.add(Step(at=time.time() - began, devices=columns, said=Spoken([64])))
+            recording.add(Step(at=time.time() - began, devices=columns, said=SentBits([64])))
         share = (time.process_time() - used) / (time.monotonic() - start)
         print(json.dumps([share, number]), flush=True)
         sys.stdin.readline()
@@ -167,7 +167,7 @@ def _mesh(devices: int) -> Iterator[tuple[Path, list[subprocess.Popen[bytes]]]]:
     from tests.mesh.nodes import short_folder
     from tests.mesh.real import make_mesh
 
-    from conformesh.mesh.node.process import Start
+    from conformesh.mesh.node.main import Start
 
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with short_folder() as root:

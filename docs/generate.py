@@ -34,7 +34,7 @@ from conformesh.graph.weights import WEIGHTS
 from conformesh.lab.datasets.partition import PARTITIONS, partition
 from conformesh.methods import exposure_of_method
 from conformesh.pipeline.solver import REFUSALS
-from conformesh.privacy.attack import observable
+from conformesh.privacy.gossip_attack import observable_devices
 from conformesh.protocols.aggregate import AGGREGATORS, CannotAggregate
 from conformesh.scores import SCORES
 from conformesh.scores.losses import LOSSES, Steps
@@ -309,7 +309,7 @@ def observed() -> str:
     rows = []
     for name, topology in TOPOLOGIES.items():
         networks = [Network.of(name, 20, seed=seed) for seed in range(3 if topology.random else 1)]
-        found = [observable(network, [row]) for network in networks for row in range(20)]
+        found = [observable_devices(network, [row]) for network in networks for row in range(20)]
         seen, rounds = [len(devices) for devices, _ in found], [used for _, used in found]
         cells = (
             f"{low}" if low == high else f"{low} to {high}" for low, high in ((min(v), max(v)) for v in (seen, rounds))
@@ -522,19 +522,19 @@ def sweep_keys() -> str:
     """Every key of a sweep's configuration, table by table."""
     from msgspec import NODEFAULT
 
-    from conformesh.lab.sweeps.config import RECORDS
-    from conformesh.lab.sweeps.schema import SOURCES, MethodTable, NetworkTable, SweepFile, keys_of
+    from conformesh.lab.sweeps.config import RECORDABLE
+    from conformesh.lab.sweeps.schema import SCORE_SOURCES, MethodTable, NetworkTable, SweepFile, describe_keys
 
     tables = {"The whole": SweepFile, "`[[networks]]`": NetworkTable, "`[[methods]]`": MethodTable}
-    tables |= {f'`[scores]`, source = "{name}"': keys for name, keys in SOURCES.items()}
+    tables |= {f'`[scores]`, source = "{name}"': keys for name, keys in SCORE_SOURCES.items()}
     parts = []
     for title, keys in tables.items():
         rows = [
             (code(name), meaning, "needed" if default is NODEFAULT else _left_out(default))
-            for name, meaning, default in keys_of(keys)
+            for name, meaning, default in describe_keys(keys)
         ]
         parts.append(f"### {title}\n\n" + table(("key", "what it says", "by default"), rows))
-    recorded = [(code(name), meaning) for name, meaning in RECORDS.items()]
+    recorded = [(code(name), meaning) for name, meaning in RECORDABLE.items()]
     return "\n\n".join([*parts, "### `record`\n\n" + table(("word", "what is recorded"), recorded)])
 
 
@@ -569,8 +569,8 @@ def failures() -> str:
 
 def routes() -> str:
     """What a node answers."""
-    from conformesh.mesh.http.interface import VERBS
     from conformesh.mesh.http.openapi import OPERATIONS
+    from conformesh.mesh.http.paths import VERBS
 
     rows = [
         (code(f"{verb} {path}"), OPERATIONS[path].summary, ", ".join(map(str, OPERATIONS[path].answers)))

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import polars as pl
 
-from conformesh.lab.reproduction import EXPERIMENTS, get_experiment
-from conformesh.lab.reproduction.experiment import VARIANTS
-from conformesh.lab.reproduction.published import published
-from conformesh.lab.reproduction.results import Curves, curves_of
-from conformesh.lab.reproduction.verdicts import Verdict, judge
+from conformesh.lab.reproduction.curves import VARIANTS, Curves, published_points, select_curves
+from conformesh.lab.reproduction.experiments import EXPERIMENTS, get_experiment
+from conformesh.lab.reproduction.verdicts import Verdict, judge_case
 
 RESULTS = Path(__file__).parents[1] / "results"
 Rows = list[Sequence[str]]
@@ -57,7 +55,9 @@ def reasons(name: str) -> str:
 
 def at(name: str, x: str, scores: str = "logits") -> tuple[Sequence[str], Rows]:
     """Coverage and labels of every line at one x: published, as released, as written."""
-    theirs = {point.line: point for point in published(name) if point.x == float(x)} if scores == "logits" else {}
+    theirs = (
+        {point.line: point for point in published_points(name) if point.x == float(x)} if scores == "logits" else {}
+    )
     both = {variant: _curves(name, variant, scores) for variant in VARIANTS}
     lines = list(dict.fromkeys(line for curves in both.values() for line in curves.lines()))
     rows: Rows = []
@@ -90,9 +90,9 @@ def _cell(curves: Curves, line: str, x: float) -> str:
 @cache
 def _verdict(name: str, variant: str, scores: str) -> Verdict:
     curves, released = (_curves(name, which, scores) for which in (variant, "as-released"))
-    return judge(get_experiment(name), variant, scores, curves, on_their_data=True, released=released)
+    return judge_case(get_experiment(name), variant, scores, curves, on_their_data=True, released=released)
 
 
 @cache
 def _curves(name: str, variant: str, scores: str) -> Curves:
-    return curves_of(pl.read_csv(RESULTS / f"{name}.csv"), name, variant, scores)
+    return select_curves(pl.read_csv(RESULTS / f"{name}.csv"), name, variant, scores)

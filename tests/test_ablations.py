@@ -11,7 +11,7 @@ from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.block import Block
 from conformesh.protocols.bounds import histogram
 from conformesh.protocols.consensus import gossip
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.wire_format import WireFormat
 from tests.statistics import assert_coverage
 
 
@@ -60,7 +60,7 @@ def test_without_the_correction_h_dcp_falls_short(monkeypatch):
 
     assert worst() >= rank
     for name in ("cumulative_epsilon", "arithmetic_epsilon"):
-        monkeypatch.setattr(f"conformesh.protocols.averages.{name}", lambda *_: 0.0)
+        monkeypatch.setattr(f"conformesh.protocols.averaging_schemes.{name}", lambda *_: 0.0)
     assert worst() < rank
 
 
@@ -69,7 +69,7 @@ def test_without_the_sent_value_rounding_moves_the_mean():
     net = Network.cycle(6)
     rng = np.random.default_rng(1)
     x = rng.random((6, 1)) * 3
-    weights, wire = WEIGHTS["best-constant"](net), Wire(16)
+    weights, wire = WEIGHTS["best-constant"](net), WireFormat(16)
     block = Block.everywhere(net, np.ones((6, 1), dtype=np.int64))
     kept, _ = Simulator(net).run(gossip(x, block, weights, 200, wire=wire))
     assert kept.mean() == pytest.approx(x.mean(), abs=1e-13)

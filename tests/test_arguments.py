@@ -24,7 +24,7 @@ from conformesh import (
     scores,
 )
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.lab.comparison import Way, compare, fronts
+from conformesh.lab.comparison import MethodVariant, compare, cost_fronts
 from conformesh.lab.planning.planner import plan
 from conformesh.methods import exposure_of_method
 from conformesh.online import ACI, online
@@ -56,7 +56,7 @@ WITH_CONFIDENCE = {
     "detect": lambda **given: detect(SCORES, NETWORK, SCORES, **given),
     "p_values": lambda **given: p_values(SCORES, NETWORK, [0.5], **given),
     "compare": lambda **given: compare(SCORES, [NETWORK], **given),
-    "fronts": lambda **given: fronts(SCORES, [NETWORK], **given),
+    "cost_fronts": lambda **given: cost_fronts(SCORES, [NETWORK], **given),
     "plan": lambda **given: plan(NETWORK, **given),
     "online": lambda **given: online(np.ones((4, 9)), NETWORK, **given),
     "MeshClassifier": classifier,
@@ -96,8 +96,8 @@ WITH_ALPHA = {
     "conformal_threshold": lambda alpha: conformal_threshold(SCORES[0], alpha),
     "PValues.sets": lambda alpha: p_values(SCORES, NETWORK, [[0.5, 0.2]]).sets(alpha),
     "plan": lambda alpha: plan(NETWORK, alpha=alpha, methods=["fcp"]),
-    "compare": lambda alpha: compare(SCORES, [NETWORK], alpha, [Way("fcp")]),
-    "fronts": lambda alpha: fronts(SCORES, [NETWORK], alpha),
+    "compare": lambda alpha: compare(SCORES, [NETWORK], alpha, [MethodVariant("fcp")]),
+    "cost_fronts": lambda alpha: cost_fronts(SCORES, [NETWORK], alpha),
     "exposure_of_method": lambda alpha: exposure_of_method("e-dcp", NETWORK, alpha=alpha),
     "online": lambda alpha: online(np.ones((4, 9)), NETWORK, alpha),
     "MeshClassifier": lambda alpha: classifier(alpha=alpha).calibrate(X[40:], Y[40:]),
@@ -440,7 +440,7 @@ MISTAKES = {
     "names for ways": (
         lambda: compare(SCORES, [NETWORK], 0.1, ["e-dcp"]),
         TypeError,
-        r"ways must be a list of Way.*ways_of\(\['e-dcp'\]\)",
+        r"ways must be a list of MethodVariant.*compared_ways\(\['e-dcp'\]\)",
     ),
     "two trials to compare": (
         lambda: compare(WeightedScores.of_trials([SCORES, SCORES]), [NETWORK], 0.1, []),

@@ -28,6 +28,7 @@ from conformesh.scores import SCORES
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 BESIDE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/flower/README.md", "examples/pytorch/README.md")
+PLACES = ("src", "tests", "docs", "benchmarks", "examples", "tools")
 PAGES = [*map(ROOT.joinpath, BESIDE), *sorted(DOCS.rglob("*.md"))]
 MODULES = sorted(
     ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
@@ -326,6 +327,16 @@ def test_tests_that_pages_name_exist():
     for page in PAGES:
         named = {*re.findall(r"`(?:test_\w+\.py::)?(test(?:_[a-z0-9]+){3,})`", page.read_text("utf-8"))}
         assert not (missing := named - known), f"{page.name} names tests that do not exist: {sorted(missing)}"
+
+
+def test_files_that_pages_name_exist():
+    """Whoever reads of a Python file will look for it. `name.py` stands for a file that the reader writes."""
+    known = [path.relative_to(ROOT).as_posix() for part in PLACES for path in (ROOT / part).rglob("*.py")]
+    for page in PAGES:
+        text = FENCE.sub("", page.read_text(encoding="utf-8"))
+        named = {*re.findall(r"`((?:[\w.-]+/)*(?!name\.py)\w+\.py)(?:::\w+)?`", text)}
+        missing = [name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in known)]
+        assert not missing, f"{page.name} names files that do not exist: {sorted(missing)}"
 
 
 def test_commands_that_pages_name_exist():

@@ -157,3 +157,15 @@ def test_importing_the_library_loads_nothing_heavy():
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     )
     assert not loaded & {"matplotlib", "sklearn", "polars", "pandas", "networkx", "click", "rich", "mpi4py", "zenoh"}
+
+
+def test_type_checkers_see_the_names_that_are_loaded():
+    """The two lists of public names are the same: what is loaded when used, and what type checkers import."""
+    typed = {}
+    for node in ast.walk(ast.parse((SOURCE / "__init__.py").read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("conformesh"):
+            typed |= {alias.name: node.module for alias in node.names if alias.name == alias.asname}
+    loaded = {name: f"conformesh.{home}" for name, home in conformesh._HOMES.items()}
+    loaded |= {name: f"conformesh.{home}".rpartition(".")[0] for name, home in conformesh._MODULES.items()}
+    assert typed == loaded
+    assert sorted(conformesh.__all__) == sorted([*typed, "__version__"])

@@ -34,7 +34,7 @@ from conformesh import (
     scores,
 )
 from conformesh.cli import app
-from conformesh.lab.comparison import compare, ways_of
+from conformesh.lab.comparison import compare, compared_ways
 from conformesh.online import online
 from conformesh.scores.losses import Steps
 from conformesh.sklearn import MeshClassifier, MeshRegressor
@@ -409,7 +409,7 @@ def p_values_of_a_list_and_a_graph_with_names():
 
 @mistake("error", "the order of devices is ambiguous")
 def a_comparison_of_a_list_and_a_graph_with_names():
-    compare(IN_ORDER, [GRAPH], 0.1, ways_of(["fcp"]))
+    compare(IN_ORDER, [GRAPH], 0.1, compared_ways(["fcp"]))
 
 
 @mistake("error", "the order of devices is ambiguous")

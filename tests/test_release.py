@@ -16,7 +16,8 @@ from packaging.version import Version
 import conformesh
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = SETTINGS["project"]
 LOCK = (ROOT / "requirements" / "dev.lock").read_text(encoding="utf-8")
 LOCKED = ("test", "docs", "release")  # the extras whose versions are pinned
 
@@ -134,3 +135,12 @@ def test_a_site_without_versions_and_a_strange_version_are_refused(versions, tmp
         versions.write_list(tmp_path)
     with pytest.raises(ValueError, match=r"version must be like 0.1.0 or 0.2.0rc1, got '\.\./x'"):
         versions.build(tmp_path, "../x")
+
+
+# --- mutants ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_module_to_mutate_exists():
+    """A pattern without a file would leave a module untested by mutants, and nothing else would notice."""
+    for pattern in SETTINGS["tool"]["mutmut"]["only_mutate"]:
+        assert [*ROOT.glob(pattern)], f"pyproject.toml: nothing matches {pattern}"

@@ -43,8 +43,8 @@ OPTIONS = {"q-dcp": {"rounds": 30}, "h-dcp": {"rounds": 30, "bins": 20}, "e-dcp"
 @pytest.fixture
 def large(monkeypatch):
     """Treat every network as a large one: routes and tallies are not remembered, maxima spread."""
-    monkeypatch.setattr(simulator, "REMEMBERED", 0)
-    monkeypatch.setattr("conformesh.protocols.ledger.REMEMBERED", 0)
+    monkeypatch.setattr(simulator, "MOST_REMEMBERED_DEVICES", 0)
+    monkeypatch.setattr("conformesh.protocols.ledger.MOST_REMEMBERED_DEVICES", 0)
 
 
 @pytest.mark.parametrize("network", [Network.torus(20_000), Network.geometric(20_000)], ids=lambda n: n.name)
@@ -105,8 +105,8 @@ def test_a_large_network_is_simulated_as_a_small_one(method, monkeypatch):
     """What large networks take for speed (spreading maxima, no remembered routes) changes nothing on a small one."""
     network, samples = Network.torus(6, 5), ragged(30)
     small = solve_draws(samples, network, [0.3], method, **OPTIONS.get(method, {}))
-    monkeypatch.setattr(simulator, "REMEMBERED", 0)
-    monkeypatch.setattr("conformesh.protocols.ledger.REMEMBERED", 0)
+    monkeypatch.setattr(simulator, "MOST_REMEMBERED_DEVICES", 0)
+    monkeypatch.setattr("conformesh.protocols.ledger.MOST_REMEMBERED_DEVICES", 0)
     assert_same_batch(solve_draws(samples, network, [0.3], method, **OPTIONS.get(method, {})), small)
 
 

@@ -15,7 +15,7 @@ import conformesh
 from conformesh import METHODS, TOPOLOGIES, Network, calibrate
 from conformesh.engines import ENGINES
 from conformesh.peer.loopback import LinkFaults, play
-from conformesh.protocols.aggregate import CannotAggregate, ranked
+from conformesh.protocols.aggregate import CannotAggregate, rank_aggregators
 from conformesh.protocols.block import Block
 from conformesh.scores import SCORES, get_score
 from tests.engines.mpi import start
@@ -181,12 +181,12 @@ def test_the_aggregator_has_its_place_in_auto(skeletons, network):
     scores = [rng.normal(size=rng.integers(10, 40)) for _ in range(network.devices)]
     chosen, tree = calibrate(scores, network, 0.1, aggregate="hub"), calibrate(scores, network, 0.1, aggregate="tree")
     block = Block.everywhere(network, np.array([[len(own)] for own in scores]))
-    assert ranked(block, "balanced", 1)[0][0] == "hub"
+    assert rank_aggregators(block, "balanced", 1)[0][0] == "hub"
     assert chosen.options["sums_by"] == "hub"
     assert chosen.thresholds.tobytes() == tree.thresholds.tobytes()
     assert chosen.certificate == tree.certificate
     torus = Block.everywhere(Network.torus(2, 3), np.array([[len(own)] for own in scores[:6]]))
-    assert "hub" not in dict(ranked(torus, "balanced", 1))
+    assert "hub" not in dict(rank_aggregators(torus, "balanced", 1))
     with pytest.raises(CannotAggregate, match="no device is a neighbour of all others"):
         calibrate(scores[:6], Network.torus(2, 3), 0.1, aggregate="hub")
 

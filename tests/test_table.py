@@ -25,9 +25,9 @@ from conformesh import (
     scores,
     update,
 )
-from conformesh.lab.comparison import compare, ways_of
+from conformesh.lab.comparison import compare, compared_ways
 from conformesh.scores import losses
-from conformesh.table import Table, check_range
+from conformesh.table import Table
 
 RNG = np.random.default_rng(0)
 NAMES = ["b", "a", "d10", "d2"]  # the network sorts them: a, b, d2, d10
@@ -83,7 +83,7 @@ def frames():
 @pytest.mark.parametrize("kind", ["polars", "pandas", "structured", "dict"])
 def test_scores_by_name_find_their_device(kind):
     assert local(frames()[kind]) == LOCAL
-    table = compare(frames()[kind], [NETWORK], 0.2, ways_of(["local"]))
+    table = compare(frames()[kind], [NETWORK], 0.2, compared_ways(["local"]))
     assert table.groups[0].runs[0].thresholds == (min(LOCAL), max(LOCAL))
 
 
@@ -212,7 +212,7 @@ def test_networks_by_name_and_from_networkx():
     assert calibrate(flat_table(), "torus").network == "torus 2x2"
     path = nx.relabel_nodes(nx.path_graph(4), dict(enumerate(NAMES)))
     assert update(calibrate(IN_ORDER, NETWORK), BY_NAME, path).threshold == exact
-    assert compare(BY_NAME, ["cycle"], 0.2, ways_of(["fcp"])).devices == 4
+    assert compare(BY_NAME, ["cycle"], 0.2, compared_ways(["fcp"])).devices == 4
 
 
 @pytest.mark.parametrize(
@@ -594,11 +594,11 @@ def test_scores_out_of_range_name_device_and_row():
     lac = scores.LAC()
     whole = Table.from_flat([0.1, 0.2, 0.3, 0.4, 1.5, 0.1], [1, 2, 3])
     with pytest.raises(ValueError, match=r"device c, row 1: scores of 'lac' are between 0 and 1, got 1\.5"):
-        check_range(lac, whole, ["a", "b", "c"])
+        whole.check_range(lac, ["a", "b", "c"])
     with pytest.raises(ValueError, match=r"device c, row 1: scores of 'lac' are between 0 and 1, got 1\.5"):
-        check_range(lac, whole.taken([2]), ["c"])
-    check_range(lac, whole.taken([0, 1]), ["a", "b"])
-    check_range(None, whole, ["a", "b", "c"])
+        whole.taken([2]).check_range(lac, ["c"])
+    whole.taken([0, 1]).check_range(lac, ["a", "b"])
+    whole.check_range(None, ["a", "b", "c"])
 
 
 # --- columns by role --------------------------------------------------------------------------------------------------

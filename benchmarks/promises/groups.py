@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from conformesh import Network, TooFewScores, calibrate
 from conformesh.files.memberships import Memberships
 from conformesh.kernels.group_fit import first_vertex, improved
-from conformesh.protocols.group_regression import Book, PinballLevel, ScoreInterval, spanned
+from conformesh.protocols.group_regression import PinballLevel, ScoreCells, ScoreInterval, determined_atoms
 
 ALPHA = 0.1
 RULES = ("atoms", "max", "seq", "regression")
@@ -146,13 +146,13 @@ def pooled(values: Floats, within: Bools, asked: Bools) -> Floats:
     names = sorted({name for atom in whole.atoms for name in atom})
     members = np.array([[name in atom for atom in whole.atoms] for name in names] + [[True] * len(whole.atoms)])
     counts = np.bincount(codes, minlength=len(whole.atoms))
-    fitted = spanned(members, counts > 0)
+    fitted = determined_atoms(members, counts > 0)
     cells = []
     for a in fitted:
         each, many = np.unique(values[codes == a], return_counts=True)
         cells.append([ScoreInterval(v, v, c, tight=True) for v, c in zip(each.tolist(), many.tolist(), strict=True)])
     level = PinballLevel.of(Fraction(str(ALPHA)), len(values))
-    bends, _ = Book(cells, fitted).bends(level)
+    bends, _ = ScoreCells(cells, fitted).bends(level)
     base = improved(bends, first_vertex(members[:, fitted], bends, counts[fitted]), np.zeros((1, len(fitted))))
     pulls = np.eye(len(fitted)) * level.pull
     found = improved(bends, base.repeated(np.zeros(len(fitted), dtype=np.int64)), pulls)

@@ -37,7 +37,7 @@ import rivals
 from numpy.typing import NDArray
 
 from conformesh.kernels.ranks import make_requirement
-from conformesh.lab.datasets.digits import load_digits_at
+from conformesh.lab.datasets.digits import load_digits_on_devices
 from conformesh.privacy.histogram import HistogramPlan, Release
 from conformesh.protocols.p_dcp import PDCP
 
@@ -114,7 +114,7 @@ def pathmnist(folder: Path) -> Population:
 
 def digits() -> Population:
     """Return the digits of the demo."""
-    held = load_digits_at(devices=DEVICES, seed=0)
+    held = load_digits_on_devices(devices=DEVICES, seed=0)
     return Population.of("digits", held.probabilities, np.asarray(held.labels, dtype=np.int64))
 
 

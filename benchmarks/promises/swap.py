@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 from conformesh import Network
 from conformesh.kernels.ranks import Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.lab.datasets.digits import load_digits_at, split
-from conformesh.methods import PUBLISHED
+from conformesh.lab.datasets.digits import load_digits_on_devices, split_digits
+from conformesh.methods import PAPER_REQUIREMENT
 from conformesh.pipeline.solver import solve_draws
 from conformesh.results.certificate import Certificate
 
 ALPHA, DRAWS = 0.1, 60
 Floats = NDArray[np.float64]
 RANK_RULES = {  # what is shown: the method, its promise, and the target that coverage is measured for
-    "published (fcp)": ("fcp", PUBLISHED, "paper"),
+    "published (fcp)": ("fcp", PAPER_REQUIREMENT, "paper"),
     "swap, target paper": ("e-dcp", Requirement("paper", "swap"), "paper"),
     "swap, target sizes": ("e-dcp", Requirement("sizes", "swap"), "sizes"),
     "swap, target equal": ("e-dcp", Requirement("equal", "swap"), "equal"),
@@ -60,11 +60,11 @@ def outputs_at(path: Path, kind: str, devices: int, n: int) -> Iterator[Draw]:
 
 def digits_at(devices: int) -> Iterator[Draw]:
     """Yield draws of the digits of the demo, in unequal mixes and numbers."""
-    digits = load_digits_at(devices=devices, seed=0)
+    digits = load_digits_on_devices(devices=devices, seed=0)
     table, labels = 1 - digits.probabilities, np.asarray(digits.labels)
     true = table[np.arange(len(labels)), labels]
     for number in range(DRAWS):
-        rows = split(digits, seed=0, number=number)
+        rows = split_digits(digits, seed=0, number=number)
         tested = np.asarray(rows.test)  # drawn from the devices together, so that each stands for all of them
         yield (
             [true[own] for own in rows.calibration],

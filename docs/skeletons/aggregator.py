@@ -10,19 +10,19 @@ from __future__ import annotations
 import numpy as np
 
 from conformesh.common.array_types import Ints
-from conformesh.protocols.aggregate import Aggregator, CannotAggregate, Price, Total
+from conformesh.protocols.aggregate import Aggregator, CannotAggregate, NetworkSum, Price
 from conformesh.protocols.block import Block
-from conformesh.protocols.messages import Each, Protocol, narrow_type
+from conformesh.protocols.messages import Each, Protocol, narrowest_integer
 
 
-def hub_total(block: Block) -> Protocol[Total]:
+def hub_total(block: Block) -> Protocol[NetworkSum]:
     """Return the function that adds up; a way that has to prepare by messages yields them here."""
     yield from ()
     hub = int(np.argmax(block.network.degree))
     middle, others = np.flatnonzero(block.rows == hub), np.flatnonzero(block.rows != hub)  # one of them may be empty
 
     def total(values: Ints, largest: int | None = None) -> Protocol[Ints]:
-        x = np.ascontiguousarray(values, narrow_type(largest))  # few bits; no partial sum exceeds `largest`
+        x = np.ascontiguousarray(values, narrowest_integer(largest))  # few bits; no partial sum exceeds `largest`
         heard = yield Each(x, others)
         if len(middle):
             x[middle] += heard.values[heard.receiver == hub].sum(axis=0, dtype=x.dtype)

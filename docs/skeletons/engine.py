@@ -13,8 +13,19 @@ from conformesh.engines.base import Observer, drive, refuse_losses
 from conformesh.graph.network import Network
 from conformesh.protocols.faults import Faults
 from conformesh.protocols.ledger import Ledger
-from conformesh.protocols.message_checks import Rules
-from conformesh.protocols.messages import Deliveries, Each, Extreme, Max, Min, Pool, Protocol, Sum, Tell, Told
+from conformesh.protocols.message_checks import MessageChecks
+from conformesh.protocols.messages import (
+    Deliveries,
+    Each,
+    Extreme,
+    Max,
+    Min,
+    PacketDeliveries,
+    Pool,
+    Protocol,
+    Sum,
+    Tell,
+)
 from conformesh.results.certificate import Cost
 
 T = TypeVar("T")
@@ -40,7 +51,7 @@ class Loops:
             Tell: self._tell,
             Pool: self._pool,
         }
-        return drive(protocol, Rules(self.network, self.rows), ledger, answers, self.observer), ledger.cost()
+        return drive(protocol, MessageChecks(self.network, self.rows), ledger, answers, self.observer), ledger.cost()
 
     def share(self, mine: T) -> list[T]:
         """Return what every block has: there is one."""
@@ -77,9 +88,11 @@ class Loops:
         receiver, sender = self._pairs(message)
         return Deliveries(receiver, sender, message.values[sender], round_)
 
-    def _tell(self, message: Tell, round_: int) -> Told:
+    def _tell(self, message: Tell, round_: int) -> PacketDeliveries:
         receiver, sender = self._pairs(message)
-        return Told(receiver, sender, message.packets.taken(np.searchsorted(message.places, sender)), round_)
+        return PacketDeliveries(
+            receiver, sender, message.packets.taken(np.searchsorted(message.places, sender)), round_
+        )
 
     def _pairs(self, message: Each | Max | Min | Tell) -> NDArray[np.int64]:
         """List who hears whom, by receiver and then by sender."""

@@ -16,10 +16,10 @@ import numpy as np
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import Description, Method
 from conformesh.protocols.block import Answers, Block
-from conformesh.protocols.consensus import largest
+from conformesh.protocols.consensus import agreed_maximum
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import option
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.wire_format import WireFormat
 from conformesh.results.certificate import Certificate, too_few
 
 
@@ -34,9 +34,9 @@ def largest_score(
     block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: LargestScore
 ) -> Protocol[Answers]:
     """Ask for the maximum; thresholds have the shape (devices here, trials, alphas)."""
-    wire = Wire(options.wire)
+    wire = WireFormat(options.wire)
     _, mine = samples.extremes()  # (devices here, trials); -inf where a device has no score
-    agreed = yield from largest(wire.outward(mine, np.inf), block)  # rounded up: never below the true maximum
+    agreed = yield from agreed_maximum(wire.outward(mine, np.inf), block)  # rounded up: never below the true maximum
     ranks = block.ranks()  # (trials, alphas), what the guarantee requires
     thresholds = np.where(ranks > block.totals[:, None], np.inf, agreed.astype(np.float64)[:, :, None])
     certificates = [

@@ -77,7 +77,7 @@ from dataclasses import dataclass
 from conformesh import METHODS
 from conformesh.methods import Description, Method
 from conformesh.protocols.block import Answers
-from conformesh.protocols.consensus import largest
+from conformesh.protocols.consensus import agreed_maximum
 from conformesh.results.certificate import Certificate
 
 
@@ -89,7 +89,7 @@ class NoOptions:
 def largest_score(site, samples, alphas, options):
     """Every village passes on the largest score it has heard of."""
     _, mine = samples.extremes()  # the largest score of each device
-    agreed = yield from largest(
+    agreed = yield from agreed_maximum(
         mine, site
     )  # questions and answers, for as many rounds as the diameter
     ranks = site.ranks()  # what the guarantee requires

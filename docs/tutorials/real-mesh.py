@@ -31,7 +31,7 @@ with open("scores.csv", "w", newline="") as file:
 # `conformesh mesh init` makes a folder for each device: what was agreed on, its certificate and
 # key, its scores. In a shell you would type these commands; a notebook calls them.
 
-from conformesh.cli.demo_mesh import free_ports
+from conformesh.cli.demo_mesh import find_free_ports
 
 
 def conformesh(line):
@@ -40,7 +40,7 @@ def conformesh(line):
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
 
 
-port = free_ports(5)
+port = find_free_ports(5)
 print(conformesh(f"mesh init mesh --scores scores.csv --network cycle --base-port {port}"))
 print(*sorted(path.name for path in Path("mesh/pump-0").iterdir()), sep="\n")
 

@@ -84,12 +84,12 @@ def simulated(grid: Federation, network: Network) -> Result:
 
 def meshed(folders: list[Path]) -> list[Result]:
     """Agree as a mesh: one process per client, which reads the file that its client wrote, on encrypted links."""
-    from conformesh.cli.mesh_up import follow, launch_once
+    from conformesh.cli.mesh_up import start_devices, wait_for_devices
     from conformesh.mesh.config.device_toml import read_device
-    from conformesh.mesh.node.store import ResultStore
+    from conformesh.mesh.node.result_store import ResultStore
 
-    watched = launch_once(folders, http="127.0.0.1:0")
-    follow(watched)
+    watched = start_devices(folders, http="127.0.0.1:0")
+    wait_for_devices(watched)
     failed = [f"{one.name}: {one.error}" for one in watched if one.result is None]
     if failed:
         raise RuntimeError(f"{len(failed)} of {len(watched)} devices have no threshold; {failed[0]}")
@@ -128,10 +128,10 @@ def main(argv: list[str] | None = None) -> tuple[Federation, Result]:
 
 def make_mesh(root: Path, network: Network) -> list[Path]:
     """Make a folder with certificate and configuration for every client, as `conformesh mesh init` does."""
-    from conformesh.cli.demo_mesh import free_ports
+    from conformesh.cli.demo_mesh import find_free_ports
     from conformesh.mesh.config.folders import init_mesh
 
-    return init_mesh(root, network, base_port=free_ports(CLIENTS), alpha=str(ALPHA), score="lac", days=1)
+    return init_mesh(root, network, base_port=find_free_ports(CLIENTS), alpha=str(ALPHA), score="lac", days=1)
 
 
 if __name__ == "__main__":

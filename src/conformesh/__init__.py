@@ -7,73 +7,45 @@ cover the true label with probability at least 1 - alpha. Start with `calibrate`
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# Type checkers follow imports and no table of names, so that the public names stand here a second time; a test compares
+# the two. A stub that is parsed at import would be the only list, but is missing in zip files and frozen programs.
 if TYPE_CHECKING:
-    from conformesh import scores
-    from conformesh.api import calibrate, control, update
-    from conformesh.common.notes import CalibrationNote
-    from conformesh.graph.network import Network
-    from conformesh.graph.topologies import TOPOLOGIES
-    from conformesh.kernels.ranks import conformal_rank, conformal_threshold
-    from conformesh.lab.comparison import compare
-    from conformesh.lab.planning.planner import plan
-    from conformesh.lab.sweeps.sweep import sweep
-    from conformesh.methods import METHODS
-    from conformesh.pipeline.detection import detect
-    from conformesh.pipeline.p_values import p_values
-    from conformesh.pipeline.quantiles import quantiles
-    from conformesh.pipeline.shift import estimate_ratios
-    from conformesh.pipeline.solver import TooFewScores
-    from conformesh.protocols.faults import Faults
-    from conformesh.results.certificate import Certificate, Cost
-    from conformesh.results.detection import Detection
-    from conformesh.results.evaluation import Evaluation
-    from conformesh.results.p_values import PValues
-    from conformesh.results.quantiles import Quantiles
-    from conformesh.results.result import Result
-    from conformesh.scores import losses
-    from conformesh.scores.centres import Centres, choose_centres
-    from conformesh.table import Table
+    from conformesh import scores as scores
+    from conformesh.api import calibrate as calibrate
+    from conformesh.api import control as control
+    from conformesh.api import update as update
+    from conformesh.common.notes import CalibrationNote as CalibrationNote
+    from conformesh.graph.network import Network as Network
+    from conformesh.graph.topologies import TOPOLOGIES as TOPOLOGIES
+    from conformesh.kernels.ranks import conformal_rank as conformal_rank
+    from conformesh.kernels.ranks import conformal_threshold as conformal_threshold
+    from conformesh.lab.comparison import compare as compare
+    from conformesh.lab.planning.planner import plan as plan
+    from conformesh.lab.sweeps.sweep import sweep as sweep
+    from conformesh.methods import METHODS as METHODS
+    from conformesh.pipeline.detection import detect as detect
+    from conformesh.pipeline.p_values import p_values as p_values
+    from conformesh.pipeline.quantiles import quantiles as quantiles
+    from conformesh.pipeline.shift import estimate_ratios as estimate_ratios
+    from conformesh.pipeline.solver import TooFewScores as TooFewScores
+    from conformesh.protocols.faults import Faults as Faults
+    from conformesh.results.certificate import Certificate as Certificate
+    from conformesh.results.certificate import Cost as Cost
+    from conformesh.results.detection import Detection as Detection
+    from conformesh.results.evaluation import Evaluation as Evaluation
+    from conformesh.results.p_values import PValues as PValues
+    from conformesh.results.quantiles import Quantiles as Quantiles
+    from conformesh.results.result import Result as Result
+    from conformesh.scores import losses as losses
+    from conformesh.scores.centres import Centres as Centres
+    from conformesh.scores.centres import choose_centres as choose_centres
+    from conformesh.table import Table as Table
 
 __version__ = "0.1.0"  # the one place where the version is written: the build and the documentation read it here
 
-__all__ = [
-    "METHODS",
-    "TOPOLOGIES",
-    "CalibrationNote",
-    "Centres",
-    "Certificate",
-    "Cost",
-    "Detection",
-    "Evaluation",
-    "Faults",
-    "Network",
-    "PValues",
-    "Quantiles",
-    "Result",
-    "Table",
-    "TooFewScores",
-    "__version__",
-    "calibrate",
-    "choose_centres",
-    "compare",
-    "conformal_rank",
-    "conformal_threshold",
-    "control",
-    "detect",
-    "estimate_ratios",
-    "losses",
-    "p_values",
-    "plan",
-    "quantiles",
-    "scores",
-    "sweep",
-    "update",
-]
-
-# Names load when first used, so that `conformesh --help` need not wait for compilers and eigenvalues.
+# Where each public name is defined. It is loaded when first used, so that `conformesh --help` need not wait for
+# compilers and eigenvalues.
 _HOMES = {
-    "METHODS": "methods",
-    "TOPOLOGIES": "graph.topologies",
     "CalibrationNote": "common.notes",
     "Centres": "scores.centres",
     "Certificate": "results.certificate",
@@ -81,10 +53,12 @@ _HOMES = {
     "Detection": "results.detection",
     "Evaluation": "results.evaluation",
     "Faults": "protocols.faults",
+    "METHODS": "methods",
     "Network": "graph.network",
     "PValues": "results.p_values",
     "Quantiles": "results.quantiles",
     "Result": "results.result",
+    "TOPOLOGIES": "graph.topologies",
     "Table": "table",
     "TooFewScores": "pipeline.solver",
     "calibrate": "api",
@@ -101,8 +75,9 @@ _HOMES = {
     "sweep": "lab.sweeps.sweep",
     "update": "api",
 }
-
 _MODULES = {"losses": "scores.losses", "scores": "scores"}
+
+__all__ = ["__version__", *_HOMES, *_MODULES]  # noqa: PLE0604 - names of a table are text
 
 
 def __getattr__(name: str) -> Any:

@@ -14,17 +14,18 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import ArrayLike
 
+from conformesh.common.arrays import as_array, columns_of
 from conformesh.common.names import natural_order, unknown
 from conformesh.common.random_streams import Rng, recorded_seed
 from conformesh.engines import Engine, fail_together
 from conformesh.engines.base import Observer
+from conformesh.files.input_forms import ColumnRoles
 from conformesh.files.memberships import Atom
 from conformesh.graph.network import Network
 from conformesh.guarantee import Guarantee, LossBound, Mixture, Sides
 from conformesh.kernels.ranks import (
     AUTO,
     CHOSEN_MIXTURES,
-    GIVEN,
     Alpha,
     check_alpha,
     check_pac_confidence,
@@ -33,14 +34,15 @@ from conformesh.kernels.ranks import (
     make_requirement,
 )
 from conformesh.methods import METHODS, check_keywords
+from conformesh.pipeline.networks import as_network, known_devices
 from conformesh.pipeline.shift import weighting_of
 from conformesh.pipeline.solver import MethodRun, solve
-from conformesh.protocols.faults import Faults
+from conformesh.protocols.faults import Faults, make_faults
 from conformesh.results.result import Result
 from conformesh.scores import Function, Score, as_score, two_sided
 from conformesh.scores.centres import Centres
 from conformesh.scores.losses import Loss, as_loss
-from conformesh.table import ColumnNames, Table, as_classes, as_network, known_devices, loss_table
+from conformesh.table import Table, argument_or_own
 
 
 @fail_together
@@ -186,10 +188,10 @@ def calibrate(
     [361, 321]
     """
     check_keywords("calibrate", method, options)
-    kind, names = as_score(score), ColumnNames(columns)
-    weight = names.named("weight", weight, data)
+    kind, roles = None if score is None else as_score(score), ColumnRoles(columns)
+    weight = argument_or_own(roles, "weight", weight, data)
     if class_weights is not None:
-        labels = names.named("label", labels, data)
+        labels = argument_or_own(roles, "label", labels, data)
     if centres is not None or inputs is not None:
         inputs = _inputs(inputs, centres, weight, data)
     shift, source = weighting_of(weight, weight_bound, inputs, test_weights, class_weights, labels)
@@ -203,7 +205,7 @@ def calibrate(
     network, ids = known_devices(network, engine)
     table = Table.of(
         data,
-        columns=names,
+        columns=roles,
         sides=not symmetric,
         groups=groups,
         weight=source,
@@ -213,15 +215,16 @@ def calibrate(
         ids=ids,
         once=True,
     )
-    run = MethodRun(method, options, engine, faults, observer, progress, strict)
+    run = MethodRun(method, options, kind, engine, make_faults(faults), observer, progress, strict)
     if table.groups is not None or group_rule or group_order or group_atoms:
         run = _with_grouping(run, table, group_rule, group_order, group_atoms, rng)
     elif rng is not None:
         recorded_seed(rng)  # refuses what is neither a generator nor a whole number, also where nothing is drawn
     if table.shares is not None or guarantee.mixture.kind not in CHOSEN_MIXTURES:
         guarantee = _with_shares(guarantee, table)
-    known = None if classes is None else as_classes(classes)
-    return solve(table, guarantee, as_network(network, table), run, score=kind, classes=known)
+    return solve(
+        table, guarantee, as_network(network, table), run, classes=None if classes is None else _classes(classes)
+    )
 
 
 @fail_together
@@ -297,8 +300,8 @@ def control(
     ('counted', 0.6682)
     """
     check_keywords("control", method, options)
-    names = ColumnNames(columns)
-    weight = names.named("weight", weight)
+    roles = ColumnRoles(columns)
+    weight = roles.argument("weight", weight)
     if centres is not None or inputs is not None:
         inputs = _inputs(inputs, centres, weight, losses)
     shift, source = weighting_of(weight, weight_bound, inputs, test_weights, None, None)
@@ -311,17 +314,17 @@ def control(
         loss=LossBound(1.0 if bound is None else float(bound), as_loss(loss)),
     )
     network, ids = known_devices(network, engine)
-    table = loss_table(
+    table = Table.of_losses(
         losses,
         bound,
-        names,
-        ids,
+        columns=roles,
+        ids=ids,
         groups=groups,
         weight=source,
         inputs=None if centres is None else inputs,
         mixture=mixture,
     )
-    run = MethodRun(method, options, engine, faults, observer, progress, strict)
+    run = MethodRun(method, options, None, engine, make_faults(faults), observer, progress, strict)
     if table.groups is not None or group_rule:
         run = _with_grouping(run, table, group_rule, None, None, None)
     return solve(table, _with_shares(guarantee, table), as_network(network, table), run, bound=bound)
@@ -395,12 +398,12 @@ def _levels(given: Any, what: str, exact: Callable[[Any], Fraction]) -> tuple[Fr
 
 def _mixture(mixture: Any, rank_rule: str, pac_confidence: Alpha | None) -> dict[str, Any]:
     """Return the fields of a guarantee that say which devices new examples come from, and by which rule."""
-    column = isinstance(mixture, str) and mixture not in CHOSEN_MIXTURES
-    made = make_requirement("sizes" if column else mixture, rank_rule)
     level = None if pac_confidence is None else check_pac_confidence(pac_confidence)
-    shares = None if made.shares is None else {**made.shares}
-    kind = str(mixture) if column else made.mixture
-    return {"mixture": Mixture(kind, shares), "rank_rule": rank_rule, "pac_confidence": level}
+    if isinstance(mixture, str):  # one of `MIXTURES` or a column, which only the table knows: see `_with_shares`
+        return {"mixture": Mixture(mixture), "rank_rule": rank_rule, "pac_confidence": level}
+    made = make_requirement(mixture, rank_rule)
+    shares = Mixture(made.mixture, {**(made.shares or {})})
+    return {"mixture": shares, "rank_rule": rank_rule, "pac_confidence": level}
 
 
 def _with_shares(guarantee: Guarantee, table: Table) -> Guarantee:
@@ -408,7 +411,7 @@ def _with_shares(guarantee: Guarantee, table: Table) -> Guarantee:
     if table.shares is not None:
         made = make_requirement(table.shares)
         return structs.replace(guarantee, mixture=Mixture(made.mixture, {**(made.shares or {})}))
-    if guarantee.mixture.kind != GIVEN:
+    if guarantee.mixture.shares is None:
         make_requirement(guarantee.mixture.kind)  # says what is allowed
     return guarantee
 
@@ -461,3 +464,21 @@ def _expected_atoms(given: Any) -> dict[Atom, int]:
         )
     counts = given if isinstance(given, Mapping) else dict.fromkeys(map(tuple, given), 0)
     return {natural_order({*map(str, atom)}): int(count) for atom, count in counts.items()}
+
+
+def _classes(classes: Any) -> tuple[str | bool | int | float, ...]:
+    """Return classes: names, numbers and booleans as given, all else as written; or the columns of a frame.
+
+    >>> _classes(["cat", "dog"]), _classes(np.array([3, 5]))
+    (('cat', 'dog'), (3, 5))
+    """
+    columns = columns_of(classes)
+    if isinstance(classes, str | bytes) or (columns is None and not hasattr(classes, "__iter__")):
+        raise TypeError(
+            f"classes must be the names of the columns of outputs, got {type(classes).__name__} {classes!r:.40}"
+        )
+    given = [*columns] if columns is not None else as_array(classes, "classes").tolist()
+    names = tuple(name if isinstance(name, bool | int | float) else str(name) for name in given)
+    if len({*names}) < max(2, len(names)):
+        raise ValueError(f"classes must be at least 2 different names, got {', '.join(map(str, names[:8]))}")
+    return names

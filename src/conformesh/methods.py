@@ -1,4 +1,9 @@
-"""METHODS: everything the library can run, one line each. CLI choices, docs rows, plans and tests follow this table."""
+"""METHODS: the table of all methods, and the functions that run one of them by name.
+
+An entry says how to run a method, what it guarantees, which faults and weights it supports, and what it reveals. The
+command line, the tables of the documentation, plans, comparisons and parametrised tests are all derived from the
+table: a new method is one file in `protocols` and one entry here.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +22,27 @@ from conformesh.common.names import closest, unknown
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import AUTO, DEFAULT, Alpha, Requirement, check_alpha, refuse_confidence
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.privacy.exposure import Edges, Exposure, Reveals, Where, measure_exposure
-from conformesh.protocols import baselines, e_dcp, exposures, fedcp_qq, h_dcp, p_dcp, q_dcp, r_dcp, wfcp
+from conformesh.privacy.exposure import Edges, Exposure, ExposureContext, Reveals, measure_exposure
+from conformesh.protocols import baselines, e_dcp, fedcp_qq, h_dcp, method_exposure, p_dcp, q_dcp, r_dcp, wfcp
 from conformesh.protocols.block import Answers, Block, SearchProgress
 from conformesh.protocols.faults import Faults
-from conformesh.protocols.gathering import flooded
+from conformesh.protocols.gather import gather_by_flooding
 from conformesh.protocols.masks import Secrets
-from conformesh.protocols.messages import Gathering, Protocol
-from conformesh.protocols.options import as_option, choices_of
-from conformesh.protocols.size_agreement import joint, on_its_own
+from conformesh.protocols.messages import GatheringProtocol, Protocol
+from conformesh.protocols.options import choices_of, convert_option
+from conformesh.protocols.size_agreement import run_with_shared_sizes, run_without_server
 from conformesh.results.result import Result
 from conformesh.scores.base import Score
 
-_MethodProtocol = Callable[[Block, WeightedScores, tuple[Fraction, ...], Any], Gathering[Answers]]
-_Needs = Literal["neighbours", "nothing", "server"]
-_Weights = Literal["scores", "devices", "said", "none"]
-REACH: tuple[_Needs, ...] = ("neighbours", "nothing", "server")  # the order of tables: first what needs no server
+_MethodProtocol = Callable[[Block, WeightedScores, tuple[Fraction, ...], Any], GatheringProtocol[Answers]]
+_Connection = Literal["neighbours", "nothing", "server"]
+_Weights = Literal["scores", "devices", "reported", "none"]
+# In the order of tables and figures: methods that work without a server come first.
+CONNECTIONS: tuple[_Connection, ...] = ("neighbours", "nothing", "server")
 # The requirement of the paper's methods, and of the baselines that it compares them with.
-PUBLISHED = Requirement("paper", "ghost")
-# Fields of `Faults` under which messages or devices are missing for some rounds, but nobody lies.
-_LOSSES = frozenset({"loss", "activation", "links"})
+PAPER_REQUIREMENT = Requirement("paper", "ghost")
+# Fields of `Faults` under which messages or devices are missing in some rounds, but all that arrives is honest.
+_LINK_FAULTS = frozenset({"loss", "activation", "links"})
 
 
 @dataclass(frozen=True)
@@ -48,17 +54,17 @@ class Description:
     guarantee
         What its certificate says, in a few words.
     needs
-        Whom a device must be able to reach.
+        What a device must be connected to: its neighbours, a server, or nothing.
     sends
         What one device sends.
     paper
-        The reference it comes from, a key of the bibliography; empty where it comes from none.
+        Key of its publication in the bibliography; empty if it was not published before.
     summary
         One sentence.
     """
 
     guarantee: str
-    needs: _Needs
+    needs: _Connection
     sends: str
     paper: str
     summary: str
@@ -71,14 +77,15 @@ class _Execution:
     Attributes
     ----------
     variants
-        The option whose choices comparisons and plans try one after the other.
+        The option whose values comparisons and plans try one after the other; empty if there is none.
     per_alpha
         True if each level alpha needs messages of its own; False if one run serves all levels.
     has_independent_draws
-        Whether, with these options, draws that share a run of the simulator do not change each other's cost and
-        certificate.
+        Whether, with these options, draws that share a run of the simulator have the cost and the certificate that
+        each would have in a run of its own.
     kernels
-        Those of `kernels.compilation.LOSS` that a device with many scores runs compiled, loaded before its run.
+        Entries of `kernels.compilation.LOSS` that a device with many scores runs compiled. They are loaded before the
+        run, so that compiling does not delay a round.
     """
 
     variants: str = ""
@@ -89,7 +96,7 @@ class _Execution:
 
 @dataclass(frozen=True)
 class _FaultTolerance:
-    """Which faults (fields of `Faults`) a method tolerates with given options, and the options to ask for then."""
+    """Fields of `Faults` that a method tolerates with given options, and the options that tolerate the most."""
 
     faults: Callable[[Any], frozenset[str]]
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -97,9 +104,9 @@ class _FaultTolerance:
 
 @dataclass(frozen=True)
 class _AsyncMode:
-    """How a method runs without rounds: `options` turns the options given into those that send only `Gather`.
+    """How a method runs in asynchronous mode: `options` turns the given options into those that send only `Gather`.
 
-    `is_signed` says whether each device must sign its entries, because others pass them on.
+    `is_signed` says whether each device must sign its entries, because other devices relay them.
     """
 
     options: Callable[[Any], Any]
@@ -119,21 +126,22 @@ class Method:
     description, execution
         What help texts say about it, and how it is run.
     requirement
-        The requirement of the paper that it comes from, which it keeps whatever is asked for. None: the one asked for.
+        The fixed requirement of the publication it comes from; None if it supports the requirement of the call.
     weights
-        Which weights it takes with these options: of `scores`, only of `devices` (each score of a device weighs alike),
-        of devices by how many scores they `said` to hold, which it then works out and certifies itself, or `none`.
+        The weights that it supports with given options: `scores` (every score may have its own weight), `devices` (all
+        scores of a device weigh the same), `reported` (it derives the weights of devices from the sizes that they
+        report during the run, and completes the certificates itself), or `none`.
     tolerance
         The faults that it tolerates.
     async_mode
-        How it runs without rounds; None where it needs rounds.
+        How it runs in asynchronous mode; None if it needs rounds.
     private
-        Whether nobody may see of a device what its neighbours could not compute: a view then shows no values, nobody is
-        told how many scores a device holds, and on a mesh a device has secrets for each run.
+        Whether a device must be hidden from the others. Then a view shows no values, sizes are not exchanged, and on a
+        mesh each device has fresh secrets for every run.
     score_options
-        The options that suit a score, where none were given.
+        Option values that suit a score, used where the caller gives none.
     reveals
-        What it tells whom, and what a coalition of devices learns (`privacy.exposure`). None where nobody has said.
+        What each participant, or a coalition of devices, learns (`privacy.exposure`); None if that is not known.
     """
 
     protocol: _MethodProtocol
@@ -150,22 +158,22 @@ class Method:
     reveals: Reveals | None = None
 
     def option_names(self) -> tuple[str, ...]:
-        """Return the names a user may set."""
+        """Return the names of the options that a user may set."""
         return tuple(f.name for f in fields(self.options) if "help" in f.metadata)
 
     def choices(self, name: str) -> tuple[str, ...]:
-        """Return the words that an option takes, where they can be listed."""
+        """Return the values of an option that has a fixed list of them, else nothing."""
         hints = get_type_hints(self.options)
         return next((choices_of(f, hints[name]) for f in fields(self.options) if f.name == name), ())
 
     @property
     def signs_entries(self) -> bool:
-        """Whether devices without rounds must sign what they say."""
+        """Whether devices must sign their entries in asynchronous mode."""
         return self.async_mode is not None and self.async_mode.is_signed
 
     @property
     def starts_warm(self) -> bool:
-        """Whether it can start from the bracket of an earlier result."""
+        """Whether a run can start from the bracket of an earlier result."""
         return "warm" in {f.name for f in fields(self.options)}
 
 
@@ -182,8 +190,8 @@ METHODS: dict[str, Method] = {
         ),
         execution=_Execution(variants="schedule"),
         async_mode=_AsyncMode(lambda options: replace(options, entries=True)),
-        weights=lambda options: "said" if options.entries else "scores",
-        reveals=exposures.e_dcp,
+        weights=lambda options: "reported" if options.entries else "scores",
+        reveals=method_exposure.exposure_of_e_dcp,
     ),
     "q-dcp": Method(
         q_dcp.q_dcp,
@@ -197,12 +205,12 @@ METHODS: dict[str, Method] = {
         ),
         execution=_Execution(per_alpha=True, kernels=("pinball",)),
         tolerance=_FaultTolerance(
-            lambda options: _LOSSES if options.asynchronous else frozenset(), {"asynchronous": True}
+            lambda options: _LINK_FAULTS if options.asynchronous else frozenset(), {"asynchronous": True}
         ),
         weights=lambda options: (
             "devices" if options.certify or options.continuation or options.asynchronous else "none"
         ),
-        reveals=exposures.q_dcp,
+        reveals=method_exposure.exposure_of_q_dcp,
     ),
     "h-dcp": Method(
         h_dcp.h_dcp,
@@ -219,10 +227,11 @@ METHODS: dict[str, Method] = {
             has_independent_draws=lambda options: options.rounds is not None and options.range is not None,
         ),
         tolerance=_FaultTolerance(
-            lambda options: _LOSSES if options.consensus == "projection" else frozenset(), {"consensus": "projection"}
+            lambda options: _LINK_FAULTS if options.consensus == "projection" else frozenset(),
+            {"consensus": "projection"},
         ),
         weights=lambda options: "devices",
-        reveals=exposures.h_dcp,
+        reveals=method_exposure.exposure_of_h_dcp,
     ),
     "r-dcp": Method(
         r_dcp.r_dcp,
@@ -235,9 +244,9 @@ METHODS: dict[str, Method] = {
             summary="holds whatever some devices say: histograms, trimmed",
         ),
         tolerance=_FaultTolerance(lambda options: frozenset({"byzantine"})),
-        async_mode=_AsyncMode(r_dcp.without_agreement, is_signed=True),
-        weights=lambda options: "said",
-        reveals=exposures.r_dcp,
+        async_mode=_AsyncMode(r_dcp.without_agreed_grid, is_signed=True),
+        weights=lambda options: "reported",
+        reveals=method_exposure.exposure_of_r_dcp,
     ),
     "p-dcp": Method(
         p_dcp.p_dcp,
@@ -251,10 +260,10 @@ METHODS: dict[str, Method] = {
                 "private: neighbours learn sums over all devices and nothing else; with epsilon differentially private"
             ),
         ),
-        weights=lambda options: "said",
+        weights=lambda options: "reported",
         private=True,
-        score_options=p_dcp.suited,
-        reveals=exposures.p_dcp,
+        score_options=p_dcp.p_dcp_options_for,
+        reveals=method_exposure.exposure_of_p_dcp,
     ),
     "cp": Method(
         baselines.cp,
@@ -267,7 +276,7 @@ METHODS: dict[str, Method] = {
             summary="split CP on the pooled scores",
         ),
         requirement=Requirement("exchangeable"),
-        reveals=exposures.pooled,
+        reveals=method_exposure.exposure_of_pooled,
     ),
     "fcp": Method(
         baselines.fcp,
@@ -279,8 +288,8 @@ METHODS: dict[str, Method] = {
             paper="Lu2023",
             summary="pooled scores, for a mixture of devices",
         ),
-        requirement=PUBLISHED,
-        reveals=exposures.pooled,
+        requirement=PAPER_REQUIREMENT,
+        reveals=method_exposure.exposure_of_pooled,
     ),
     "fedcp-qq": Method(
         fedcp_qq.fedcp_qq,
@@ -294,7 +303,7 @@ METHODS: dict[str, Method] = {
         ),
         execution=_Execution(per_alpha=True, has_independent_draws=lambda options: True),
         requirement=Requirement("exchangeable"),
-        reveals=exposures.fedcp_qq,
+        reveals=method_exposure.exposure_of_fedcp_qq,
     ),
     "wfcp": Method(
         wfcp.wfcp,
@@ -307,8 +316,8 @@ METHODS: dict[str, Method] = {
             summary="histograms added up on a shared channel, with or without noise",
         ),
         execution=_Execution(has_independent_draws=lambda options: not options.noise and options.range is not None),
-        requirement=PUBLISHED,
-        reveals=exposures.wfcp,
+        requirement=PAPER_REQUIREMENT,
+        reveals=method_exposure.exposure_of_wfcp,
     ),
     "local": Method(
         baselines.local,
@@ -322,7 +331,7 @@ METHODS: dict[str, Method] = {
         ),
         execution=_Execution(has_independent_draws=lambda options: True),
         requirement=Requirement("own"),
-        reveals=exposures.local,
+        reveals=method_exposure.exposure_of_local,
     ),
     "average": Method(
         baselines.average,
@@ -335,14 +344,14 @@ METHODS: dict[str, Method] = {
             summary="mean of local quantiles",
         ),
         execution=_Execution(per_alpha=True),
-        requirement=PUBLISHED,
-        reveals=exposures.average,
+        requirement=PAPER_REQUIREMENT,
+        reveals=method_exposure.exposure_of_average,
     ),
 }
 
 
-class Way(NamedTuple):
-    """A method and, where it has `variants`, which of them: what a row of a comparison or of a plan is about."""
+class MethodVariant(NamedTuple):
+    """A method, and a value of its option `variants` if it has one: the subject of one row of a comparison or plan."""
 
     method: str
     variant: str | None = None
@@ -351,26 +360,28 @@ class Way(NamedTuple):
         return self.method if self.variant is None else f"{self.method} {self.variant}"
 
     @property
-    def needs(self) -> _Needs:
-        """Whom a device must be able to reach."""
+    def needs(self) -> _Connection:
+        """What a device must be connected to."""
         return METHODS[self.method].description.needs
 
     @property
     def options(self) -> dict[str, Any]:
-        """The way as options of its method."""
+        """The variant as options of its method."""
         return {} if self.variant is None else {METHODS[self.method].execution.variants: self.variant}
 
     @property
     def flags(self) -> str:
-        """The way as one would ask for it on the command line."""
+        """The variant as written on the command line."""
         if self.variant in (None, AUTO):
             return self.method
         return f"{self.method} --{METHODS[self.method].execution.variants} {self.variant}"
 
 
-def ways_of(methods: Iterable[str] | None = None, options: Mapping[str, Any] | None = None) -> list[Way]:
-    """Return every way to run these methods, by default all; options that were given leave only what goes with them."""
-    given, ways = options or {}, []
+def method_variants(
+    methods: Iterable[str] | None = None, options: Mapping[str, Any] | None = None
+) -> list[MethodVariant]:
+    """Return the variants of these methods (by default of all methods) that are compatible with the given options."""
+    given, variants_found = options or {}, []
     for name in dict.fromkeys(METHODS if methods is None else methods):
         entry = get_method(name)
         variants = entry.execution.variants
@@ -378,14 +389,15 @@ def ways_of(methods: Iterable[str] | None = None, options: Mapping[str, Any] | N
         if variants in given:
             values = tuple(value for value in values if value == given[variants])
         elif given:
-            mine = {key: value for key, value in given.items() if key in entry.option_names()}
-            values = tuple(v for v in values if _goes_with(name, {**mine, variants: v})) or values
-        ways += [Way(name, value) for value in values] or [Way(name)]
-    return ways
+            known = {key: value for key, value in given.items() if key in entry.option_names()}
+            # No compatible value: keep all, so that running them says which of the given options is wrong.
+            values = tuple(v for v in values if _are_compatible(name, {**known, variants: v})) or values
+        variants_found += [MethodVariant(name, value) for value in values] or [MethodVariant(name)]
+    return variants_found
 
 
-def _goes_with(name: str, given: Mapping[str, Any]) -> bool:
-    """Say whether a method has these options together."""
+def _are_compatible(name: str, given: Mapping[str, Any]) -> bool:
+    """Return whether a method accepts these options together."""
     with suppress(ValueError):
         make_options(name, given)
         return True
@@ -393,15 +405,22 @@ def _goes_with(name: str, given: Mapping[str, Any]) -> bool:
 
 
 def get_method(name: str) -> Method:
-    """Look a method up, or say what there is."""
+    """Return the entry of a method; an unknown name raises an error that lists the known ones."""
     if name not in METHODS:
         raise ValueError(unknown("method", name, METHODS))
     return METHODS[name]
 
 
-def make_options(name: str, given: Mapping[str, Any]) -> Any:
-    """Build a method's options from keywords, in their types; an unknown one is an error that names who has it."""
+def make_options(name: str, given: Mapping[str, Any], score: Score | None = None) -> Any:
+    """Return a method's options from keywords, converted to their types; an unknown one is an error.
+
+    Options that were not given are the defaults or, where others suit the score better, these.
+    """
     method = get_method(name)
+    if score is not None:
+        given = {**method.score_options(score), **given}
+    if not given:
+        return method.options()
     refuse_confidence(given)
     known = {f.name for f in fields(method.options)}
     for key in given:
@@ -412,20 +431,24 @@ def make_options(name: str, given: Mapping[str, Any]) -> Any:
         if key not in known:
             owners = [other for other, entry in METHODS.items() if key in {f.name for f in fields(entry.options)}]
             belongs = f"it belongs to {', '.join(owners)}" if owners else "no method has it"
-            mine = ", ".join(method.option_names()) or "none"
-            raise ValueError(f"method {name!r} has no option {key!r}: {belongs}; options of {name}: {mine}")
+            names = ", ".join(method.option_names()) or "none"
+            raise ValueError(f"method {name!r} has no option {key!r}: {belongs}; options of {name}: {names}")
     hints = get_type_hints(method.options)
-    return method.options(**{key: as_option(value, hints[key], key) for key, value in given.items()})
+    return method.options(**{key: convert_option(value, hints[key], key) for key, value in given.items()})
 
 
-_FUNCTIONS = ("calibrate", "control", "p_values", "quantiles", "detect")  # that take options of a method
-_LEVELS = ("alpha", "alphas", "risk", "risks", "fdr")  # words for how often, or how much, a result may err
+# Public functions whose keyword arguments may be options of a method.
+_FUNCTIONS = ("calibrate", "control", "p_values", "quantiles", "detect")
+# Names for the error level of a result. A function has one of them; a user may try another.
+_LEVELS = ("alpha", "alphas", "risk", "risks", "fdr")
 
 
 def check_keywords(function: str, method: str, given: Mapping[str, Any]) -> None:
-    """Refuse keywords that are no option of any method, and say what to write instead."""
+    """Raise `TypeError` for a keyword that is no option of any method, with what to write instead if that is clear."""
+    if not given:
+        return
     refuse_confidence(given)
-    known = {f.name for f in fields(get_method(method).options)} if given else set()
+    known = {f.name for f in fields(get_method(method).options)}
     strange = [key for key in given if key not in known]
     if strange:
         known = {f.name for entry in METHODS.values() for f in fields(entry.options)}
@@ -437,7 +460,7 @@ def check_keywords(function: str, method: str, given: Mapping[str, Any]) -> None
 
 
 def _instead(function: str, key: str) -> str:
-    """Return what to write instead of a keyword that a function does not have; nothing where that is not clear."""
+    """Return what to write instead of a keyword that a function does not have; empty where that is not clear."""
     package = import_module("conformesh")
     arguments = {name: [*signature(getattr(package, name)).parameters] for name in _FUNCTIONS}
     own = next((name for name in _LEVELS if name in arguments[function]), None)
@@ -453,13 +476,8 @@ def _instead(function: str, key: str) -> str:
     return f"did you mean {close!r}?" if close else ""
 
 
-def suited_options(name: str, given: Mapping[str, Any], score: Score | None) -> dict[str, Any]:
-    """Return the options that were given and, where others suit a score better than the defaults, these."""
-    return {**(get_method(name).score_options(score) if score is not None else {}), **given}
-
-
 def requirement_of(name: str, asked: Requirement = DEFAULT) -> Requirement:
-    """Return the requirement that a method keeps: the one asked for, or its own, beside which it allows no other."""
+    """Return the requirement of a run: the one asked for, or the fixed one of the method, which allows no other."""
     own = get_method(name).requirement
     if own is not None and asked not in (DEFAULT, own):
         raise ValueError(
@@ -469,10 +487,10 @@ def requirement_of(name: str, asked: Requirement = DEFAULT) -> Requirement:
     return own or asked
 
 
-def refuse_faults(name: str, options: Any, faults: Faults | None) -> None:
-    """Refuse faults that a method does not tolerate with these options, in a sentence."""
+def refuse_faults(name: str, options: Any, faults: Faults) -> None:
+    """Raise `ValueError` for a fault that a method does not tolerate with these options."""
     entry = get_method(name)
-    for fault in sorted(faults.names if faults is not None else ()):
+    for fault in sorted(faults.names):
         if fault not in entry.tolerance.faults(options):
             others = [
                 _tolerant_call(other)
@@ -499,31 +517,38 @@ def _tolerant_call(name: str) -> str:
 def run_method(
     name: str, block: Block, samples: WeightedScores, options: Any, faults: Faults | None = None, *, sealed: bool = True
 ) -> Protocol[Answers]:
-    """Run a method with the weights that the block's promise gives the scores; its certificates say about whom.
+    """Run a method with the weights that the block's requirement gives the scores, and complete its certificates.
 
-    `sealed` says whether nobody can change what it passes on for others.
+    `sealed` says that no device can change what it relays for others, as in a simulation.
     """
-    return (yield from flooded(_weighted_method(name, block, samples, options), block, _attack_of(faults), sealed))
+    return (
+        yield from gather_by_flooding(
+            _weighted_method(name, block, samples, options), block, _attack_of(faults), sealed
+        )
+    )
 
 
 def _attack_of(faults: Faults | None) -> Any:
-    """Return what Byzantine devices do to what they say, where there are any."""
+    """Return what the Byzantine devices of these faults send, or None if there are none."""
     if faults is None or not faults.byzantine:
         return None
-    from conformesh.protocols.attacks import make_attack  # a device of a mesh attacks nobody
+    from conformesh.protocols.attacks import make_attack  # a mesh never needs it
 
     return make_attack(faults)
 
 
-def _weighted_method(name: str, block: Block, samples: WeightedScores, options: Any) -> Gathering[Answers]:
+def _weighted_method(name: str, block: Block, samples: WeightedScores, options: Any) -> GatheringProtocol[Answers]:
     entry = get_method(name)
     takes = entry.weights(options)
     if takes == "none" and block.requirement.rank_rule == AUTO and any(d.weights is not None for d in block.demands):
-        with suppress(ValueError):  # where counting scores alike is proven too, by the ghost rule
+        # The rank rule is free and the best one would weigh scores, which this method cannot. The ghost rule is proven
+        # for counting all scores alike; where it does not apply either, the error below says what to use.
+        with suppress(ValueError):
             counting = replace(block, requirement=replace(block.requirement, rank_rule="ghost"))
             counting.demands  # noqa: B018
             block = counting
-    if takes == "said":  # whoever lies may lie about sizes, too: nothing here rests on what the block has of them
+    if takes == "reported":
+        # A Byzantine device may lie about its size too, so nothing here may rest on the sizes that the block has.
         return (yield from entry.protocol(block, samples, block.alphas, options))
     weighed = samples if entry.requirement is not None else block.weighed(samples)
     uneven = not block.requirement.has_equal_weights
@@ -542,8 +567,8 @@ def _weighted_method(name: str, block: Block, samples: WeightedScores, options: 
     )
 
 
-def without_rounds(name: str, options: Any) -> Any:
-    """Return the options with which a method asks nothing but `Gather`; a method that needs rounds is refused."""
+def async_options(name: str, options: Any) -> Any:
+    """Return the options with which a method sends only `Gather`; raise `ValueError` for a method that needs rounds."""
     mode = get_method(name).async_mode
     if mode is None:
         able = [other for other, entry in METHODS.items() if entry.async_mode is not None]
@@ -560,12 +585,12 @@ def async_protocol(
     options: Any,
     requirement: Requirement = DEFAULT,
     caps: NDArray[np.int64] | None = None,
-) -> Gathering[Answers]:
-    """Run a method on one device that has no rounds: it asks nothing but `Gather`, and knows nothing but the map.
+) -> GatheringProtocol[Answers]:
+    """Run a method on one device in asynchronous mode: it sends only `Gather`, and knows only the map beforehand.
 
-    `caps` says how many scores each device may hold at most, where that is known.
+    `caps` has the maximum number of scores of every device, where the roster states it.
     """
-    chosen = without_rounds(name, options)
+    chosen = async_options(name, options)
     nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
     block = Block(network, np.array([row]), nobody, requirement_of(name, requirement), None, alphas, caps)
     return _weighted_method(name, block, samples, chosen)
@@ -583,20 +608,22 @@ def device_protocol(
     shown: SearchProgress | None = None,
     secrets: Secrets | None = None,
 ) -> Protocol[Answers]:
-    """Run a method on one device, which knows nothing of the others but the map: its part of a run on a mesh.
+    """Run a method on one device that knows only the map of the network: its part of a run on a mesh.
 
-    A private method is not told how many scores the others hold; `secrets` are what it keeps to itself.
+    A private method does not exchange sizes; `secrets` are the device's secrets for this run.
     """
 
     def method(block: Block, mine: WeightedScores) -> Protocol[Answers]:
         return run_method(name, block, mine, options, sealed=False)  # frames in rounds are not signed
 
     if not get_method(name).private:
-        return joint(network, row, samples, method, requirement_of(name, requirement), alphas, items, shown)
+        return run_with_shared_sizes(
+            network, row, samples, method, requirement_of(name, requirement), alphas, items, shown
+        )
     nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
     here, kept = np.array([row]), requirement_of(name, requirement)
     block = Block(network, here, nobody, kept, items, alphas, progress=shown or SearchProgress(), secrets=secrets)
-    return on_its_own(block, method(block, samples))
+    return run_without_server(block, method(block, samples))
 
 
 def exposure_of_method(
@@ -609,20 +636,20 @@ def exposure_of_method(
     masks: Edges | None = None,
     **options: Any,
 ) -> Exposure:
-    """Say who would learn what from a run of a method on a mesh.
+    """Return who would learn what from a run of a method on a mesh.
 
     Parameters
     ----------
     method, options
-        What is to run, with its own options.
+        The method and its options.
     network
-        Who may talk to whom.
+        The links between devices.
     coalition
-        Names of devices that tell each other all they hear; or how many, and then those of that number that learn most.
+        Names of devices that share all they receive, or a number: then the coalition of that size that learns most.
     scores, alpha
-        How many scores each device has, and the level, where the method chooses by these what to send.
+        Number of scores of each device, and the level; some methods choose by these what to send.
     masks
-        For masked sums, which pairs of devices share a mask, as rows; by default all.
+        For masked sums: the pairs of devices that share a mask, as rows; by default all pairs.
 
     Examples
     --------
@@ -630,7 +657,7 @@ def exposure_of_method(
     >>> print(exposure_of_method("h-dcp", Network.cycle(20), coalition=1).summary().partition(" has ")[2])
     19 of 19 other devices' own numbers
     """
-    where = Where(network.devices, network, scores=scores, alpha=check_alpha(alpha), masks=masks)
+    where = ExposureContext(network.devices, network, scores=scores, alpha=check_alpha(alpha), masks=masks)
     return _exposure(method, where, options, coalition)
 
 
@@ -642,10 +669,10 @@ def exposure_of_result(
     devices: int | None = None,
     masks: Edges | None = None,
 ) -> Exposure:
-    """Say what a run has revealed; with its `network` also what a coalition of devices has learned.
+    """Return what a run has revealed; with its `network` also what a coalition of devices has learned.
 
-    `devices` says how many took part, where the result is of one of them, as on a mesh. Facts of the result whose names
-    begin with "revealed" are handed on as they are.
+    `devices` is the number of devices of the run, needed where the result is that of one device of a mesh. Facts of the
+    result whose names begin with "revealed" are passed on unchanged.
     """
     K = result.devices if devices is None else devices
     if network is not None and network.devices != K:
@@ -654,17 +681,22 @@ def exposure_of_result(
         )
     options: dict[str, Any] = {}
     for name in get_method(result.method).option_names():
-        with suppress(ValueError):  # of what is no option: a fact that took its place, or one's own matrix by its name
+        # A result may hold a fact in place of an option, or the name of a user's own matrix: neither is a value.
+        with suppress(ValueError):
             make_options(result.method, {**options, name: result.options.get(name)})
             options[name] = result.options.get(name)
-    where = Where(K, network, (), result.answers[0].examples // K, result.answers[0].alpha, result.options, masks)
+    where = ExposureContext(
+        K, network, (), result.answers[0].examples // K, result.answers[0].alpha, result.options, masks
+    )
     found = _exposure(result.method, where, options, coalition)
-    said = {name: value for name, value in result.options.items() if name.startswith("revealed")}
-    return replace(found, network=result.network or found.network, facts=said)
+    facts = {name: value for name, value in result.options.items() if name.startswith("revealed")}
+    return replace(found, network=result.network or found.network, facts=facts)
 
 
-def _exposure(method: str, where: Where, given: Mapping[str, Any], coalition: int | Sequence[Any]) -> Exposure:
+def _exposure(
+    method: str, where: ExposureContext, given: Mapping[str, Any], coalition: int | Sequence[Any]
+) -> Exposure:
     reveals = get_method(method).reveals
     if reveals is None:
-        raise ValueError(f"nobody has said what method {method!r} reveals; add `reveals` to its line in METHODS")
+        raise ValueError(f"what method {method!r} reveals is not known; add `reveals` to its line in METHODS")
     return measure_exposure(method, reveals, where, make_options(method, given), coalition)

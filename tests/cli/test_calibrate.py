@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 from conformesh import METHODS, Network, Result, calibrate
-from conformesh.cli.options import checked_options, key_values, method_options, options_of_methods
+from conformesh.cli.options import method_options, options_of_methods, read_key_values, read_method_options
 from conformesh.common.names import natural_order
 from conformesh.protocols.options import option
 
@@ -222,22 +222,22 @@ def test_a_new_method_brings_its_flags(monkeypatch):
     assert callable(declared)
     assert {"rounds", "brand_new", "twice"} <= {option.name for option in declared()}
     assert "fancy rounds".capitalize() in options_of_methods()["rounds"].help
-    assert checked_options("fancy", {"rounds": "3", "twice": True}) == {"rounds": 3.0, "twice": True}
-    assert checked_options("h-dcp", {"rounds": "3", "twice": None}) == {"rounds": 3}
-    with pytest.raises(ValueError, match="brand_new must be a or b, got 'c'"):
-        checked_options("fancy", {"brand_new": "c"})
+    assert read_method_options("fancy", {"rounds": "3", "twice": True}) == {"rounds": 3.0, "twice": True}
+    assert read_method_options("h-dcp", {"rounds": "3", "twice": None}) == {"rounds": 3}
+    with pytest.raises(ValueError, match="brand_new must be 'a' or 'b', got 'c'"):
+        read_method_options("fancy", {"brand_new": "c"})
 
 
 def test_key_values_take_the_types_of_their_keys():
     hints = {"p": float | None, "rows": int, "randomised": bool}
-    assert key_values(["p=0.3", "rows=4", "randomised=yes", "other=x"], "option", hints) == {
+    assert read_key_values(["p=0.3", "rows=4", "randomised=yes", "other=x"], "option", hints) == {
         "p": 0.3,
         "rows": 4,
         "randomised": True,
         "other": "x",
     }
     with pytest.raises(ValueError, match="option randomised must be true or false, got 'perhaps'"):
-        key_values(["randomised=perhaps"], "option", hints)
+        read_key_values(["randomised=perhaps"], "option", hints)
 
 
 def test_result_holds_no_score(run, scores, held):

@@ -16,10 +16,18 @@ from conformesh.cli import app
 from conformesh.common.names import natural_order
 from conformesh.common.quantities import in_bits
 from conformesh.kernels.ranks import AUTO
-from conformesh.lab.comparison import ComparisonPoint, Front, compare, fronts, information_floor, networks_of, ways_of
-from conformesh.lab.comparison_plots import draw_comparison, draw_front
-from conformesh.lab.comparison_table import answer, in_ranks
-from conformesh.methods import Way
+from conformesh.lab.comparison import (
+    CostFront,
+    FrontPoint,
+    build_networks,
+    compare,
+    compared_ways,
+    cost_fronts,
+    information_floor,
+)
+from conformesh.lab.comparison_plots import draw_comparison, draw_cost_fronts
+from conformesh.lab.comparison_table import format_slack, recommendation
+from conformesh.methods import MethodVariant
 from conformesh.protocols.e_dcp import SCHEDULES
 from conformesh.scores import LAC
 
@@ -76,7 +84,7 @@ def test_json_has_everything(report):
     }
     assert (found["alpha"], found["devices"], found["scores"], found["skipped"]) == (0.1, 12, 300, [])
     assert [network["network"].split()[0] for network in found["networks"]] == [*TOPOLOGIES]
-    everything = {(way.method, way.variant) for way in ways_of()}
+    everything = {(way.method, way.variant) for way in compared_ways()}
     for network in found["networks"]:
         ran = [(row["method"], row["variant"]) for row in network["results"]]
         refused = [(row["method"], row["variant"]) for row in network["refused"]]
@@ -105,7 +113,7 @@ def test_sizes_are_those_of_the_library(report, data):
     network = Network.chain(12).relabelled(names)
     scores = [held[name] for name in names]
     for row in found["networks"][0]["results"]:
-        result = calibrate(scores, network, 0.1, row["method"], **Way(row["method"], row["variant"]).options)
+        result = calibrate(scores, network, 0.1, row["method"], **MethodVariant(row["method"], row["variant"]).options)
         assert row["mean_size"] == result.predict(outputs, score=LAC()).sum(axis=1).mean()
 
 
@@ -140,7 +148,7 @@ def test_the_sentence_follows_from_the_table(report):
     said = found["answer"]
     assert (said["method"], said["variant"]) == winner
     bits = [sound[winner]["bits_per_device"] for sound in tables if winner in sound]
-    assert said["sentence"].startswith(f"Use {Way(*winner).flags}: ")
+    assert said["sentence"].startswith(f"Use {MethodVariant(*winner).flags}: ")
     assert in_bits(min(bits)).split()[0] in said["sentence"]
     assert in_bits(max(bits)) in said["sentence"]
     count = wins.count(winner)
@@ -228,19 +236,21 @@ def test_too_few_scores_for_any_answer(run, csv):
 
 def test_only_servers_are_no_answer(data):
     held, _ = data
-    found = compare([*held.values()], [Network.star(12)], 0.1, ways_of(["cp", "fcp"]))
-    assert answer(found).startswith("None of these: ")
-    assert "the only" not in answer(found)
+    found = compare([*held.values()], [Network.star(12)], 0.1, compared_ways(["cp", "fcp"]))
+    assert recommendation(found).startswith("None of these: ")
+    assert "the only" not in recommendation(found)
 
 
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow), 6])
 def test_any_comparison_can_be_drawn(tmp_path, devices):
     """Costs of zero, infinite slack, empty panels: no warning, and something to see."""
     ids = [str(k) for k in range(devices)]
-    networks, _ = networks_of(["chain", "star", "cycle", "tree"], ids)
+    networks, _ = build_networks(["chain", "star", "cycle", "tree"], ids)
     rng = np.random.default_rng(devices)
     for scores in (40, 1):
-        found = compare([rng.random(scores) for _ in ids], networks, 0.1, ways_of(["e-dcp", "h-dcp", "local", "cp"]))
+        found = compare(
+            [rng.random(scores) for _ in ids], networks, 0.1, compared_ways(["e-dcp", "h-dcp", "local", "cp"])
+        )
         draw_comparison(tmp_path / "c.png", found)
         picture_at(tmp_path / "c.png")
 
@@ -259,14 +269,14 @@ def test_the_front_is_drawn(data, tmp_path):
 def test_any_front_can_be_drawn(tmp_path, scores):
     """Nobody to talk to, no finite threshold, equal points: no warning, and something to see."""
     rng = np.random.default_rng(3)
-    found = fronts([rng.random(many) for many in (*scores, 5)], [Network.chain(len(scores) + 1)], 0.1)
-    draw_front(tmp_path / "f.png", found)
+    found = cost_fronts([rng.random(many) for many in (*scores, 5)], [Network.chain(len(scores) + 1)], 0.1)
+    draw_cost_fronts(tmp_path / "f.png", found)
     picture_at(tmp_path / "f.png")
 
 
 def test_the_front_has_every_way_and_ends_at_both_floors(data):
     held, _ = data
-    [found] = fronts([*held.values()], [Network.torus(12)], 0.1)
+    [found] = cost_fronts([*held.values()], [Network.torus(12)], 0.1)
     names = {point.name for point in found.points}
     assert {"prefer rounds", "prefer bits", "top-k flood", "window tree", "count flood", "q-dcp"} <= names
     best = found.best()
@@ -276,13 +286,13 @@ def test_the_front_has_every_way_and_ends_at_both_floors(data):
 
 
 def test_what_is_beaten_or_assumed_is_not_on_the_front():
-    counted = [ComparisonPoint("a", "m", "counted", "", 4, 90.0), ComparisonPoint("b", "m", "counted", "", 9, 20.0)]
-    beaten = [ComparisonPoint("c", "m", "counted", "", 9, 30.0), ComparisonPoint("d", "m", "counted", "", 10, 20.0)]
+    counted = [FrontPoint("a", "m", "counted", "", 4, 90.0), FrontPoint("b", "m", "counted", "", 9, 20.0)]
+    beaten = [FrontPoint("c", "m", "counted", "", 9, 30.0), FrontPoint("d", "m", "counted", "", 10, 20.0)]
     others = [
-        ComparisonPoint("e", "m", "assumed", "luck", 1, 1.0),
-        ComparisonPoint("f", "m", "counted", "luck", 1, 1.0),
+        FrontPoint("e", "m", "assumed", "luck", 1, 1.0),
+        FrontPoint("f", "m", "counted", "luck", 1, 1.0),
     ]
-    assert Front("x", 2, 1.0, (*others, *beaten, *counted)).best() == counted
+    assert CostFront("x", 2, 1.0, (*others, *beaten, *counted)).best() == counted
 
 
 def test_the_floor_by_trying_everything():
@@ -306,7 +316,7 @@ def test_no_floor_where_nothing_is_searched():
 
 
 def test_slack_in_words():
-    assert [in_ranks(x) for x in (0.0, 4.0, -31.0, 12345.0, math.inf)] == ["0", "+4", "-31", "+12,345", "inf"]
+    assert [format_slack(x) for x in (0.0, 4.0, -31.0, 12345.0, math.inf)] == ["0", "+4", "-31", "+12,345", "inf"]
 
 
 @pytest.mark.parametrize(

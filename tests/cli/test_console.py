@@ -16,7 +16,7 @@ import pytest
 import conformesh
 import conformesh.common.progress as progress_bars
 from conformesh import __version__
-from conformesh.cli import COMMANDS, SUBCOMMANDS, command, console, load
+from conformesh.cli import COMMANDS, SUBCOMMANDS, command, console, load_command
 from conformesh.common.quantities import in_bits
 
 
@@ -196,7 +196,7 @@ def test_help_on_a_terminal_is_in_boxes_that_fit(name, width, monkeypatch, capsy
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setattr(command, "is_terminal", lambda: True)
     with pytest.raises(SystemExit):
-        load(COMMANDS, name)(["--help"], prog_name=f"conformesh {name}")
+        load_command(COMMANDS, name)(["--help"], prog_name=f"conformesh {name}")
     page = capsys.readouterr().out
     assert {len(line) for line in page.splitlines() if line.startswith(("╭", "│", "╰"))} == {width}
     assert "╭─ Guarantee ─" in page
@@ -209,7 +209,7 @@ def every_command():
     for name in COMMANDS:
         yield name, getattr(import_module(f"conformesh.cli.{COMMANDS[name][0]}"), name)
         for sub in SUBCOMMANDS.get(name, ()):
-            yield f"{name} {sub}", load(SUBCOMMANDS[name], sub)
+            yield f"{name} {sub}", load_command(SUBCOMMANDS[name], sub)
 
 
 @pytest.mark.parametrize(

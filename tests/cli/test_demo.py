@@ -9,7 +9,7 @@ import pytest
 from matplotlib.image import imread
 
 from conformesh import METHODS
-from conformesh.cli.demo import REACH, _interval
+from conformesh.cli.demo import CONNECTIONS, _interval
 
 pytestmark = pytest.mark.xdist_group("demo")  # they share what is computed
 
@@ -32,7 +32,7 @@ def test_every_method_on_both_networks(report):
     rows = {(row["network"], row["method"]): row for row in found["results"]}
     assert {*rows} == {(network, method) for network in ("torus 3x2", "chain 6") for method in METHODS}
     needs = [METHODS[row["method"]].description.needs for row in found["results"][: len(METHODS)]]
-    assert needs == sorted(needs, key=REACH.index)  # what needs no server comes first
+    assert needs == sorted(needs, key=CONNECTIONS.index)  # what needs no server comes first
     for row in found["results"]:
         assert 0.75 < row["low"] <= row["coverage"] <= row["high"] <= 1
         assert 0.5 < row["size"] <= 10
@@ -74,7 +74,7 @@ def test_the_same_seed_tells_the_same_story(run, report):
     [
         ("--devices 7", "torus needs a number of devices that is rows x columns"),
         ("--devices 900", "the demo needs 1 to 572 devices"),
-        ("--devices x", "devices must be an integer, got 'x'"),
+        ("--devices x", "devices must be a whole number, got 'x'"),
         ("--splits 0", "splits must be at least 1, got 0"),
         ("--alpha 2", "alpha must lie strictly between 0 and 1, got 2"),
     ],

@@ -59,7 +59,7 @@ def test_people_see_who_is_flagged_and_why(run, files, tmp_path):
     [
         (["--fdr", "2"], "fdr must lie strictly between 0 and 1"),
         (["--rule", "magic"], "rule must be thinned or plain"),
-        (["--sample-size", "many"], "--sample-size must be an integer"),
+        (["--sample-size", "many"], "--sample-size must be a whole number"),
         (["--sample-size", "241"], "sample_size=241 of 240 scores is too many"),
         (["--out", "found.txt"], "must end in .json or .csv"),
         (["--aggregate", "magic"], "unknown aggregator"),

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from conformesh.cli.options import chosen_faults
+from conformesh.cli.options import read_faults
 from conformesh.protocols.faults import Faults
 
 LOSSY = ("--fault", "loss=0.3", "--fault", "seed=7")
@@ -28,7 +28,7 @@ def test_what_bears_faults_runs_under_them(run, scores, method):
         (["loss=many"], "fault loss must be a number, got 'many'"),
         (["loss=1"], "loss must be at least 0 and below 1, got 1.0"),
         (["lose=0.1"], "unknown fault 'lose', did you mean 'loss'?"),
-        (["byzantine=a"], "fault byzantine must be an integer, got 'a'"),
+        (["byzantine=a"], "fault byzantine must be a whole number, got 'a'"),
         (["byzantine=1"], "Byzantine devices and attack go together"),
     ],
 )
@@ -40,6 +40,6 @@ def test_mistakes_are_said_in_words(run, scores, faults, words):
 
 
 def test_faults_are_read_from_words():
-    given = chosen_faults(["loss=0.25", "activation=0.5", "links=0.9", "byzantine=3;7", "attack=any", "seed=4"])
+    given = read_faults(["loss=0.25", "activation=0.5", "links=0.9", "byzantine=3;7", "attack=any", "seed=4"])
     assert given == Faults(0.25, 0.5, 0.9, (3, 7), "any", 4)
-    assert chosen_faults([]) is None is chosen_faults(["seed=4"])
+    assert read_faults([]) is None is read_faults(["seed=4"])

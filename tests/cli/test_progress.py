@@ -13,7 +13,7 @@ import pytest
 from conformesh import Network, calibrate, sweep
 from conformesh.cli import console
 from conformesh.common import progress as bars
-from conformesh.lab.comparison import compare, ways_of
+from conformesh.lab.comparison import compare, compared_ways
 
 
 class Terminal(io.StringIO):
@@ -81,7 +81,7 @@ def test_lines_can_be_said_while_the_bar_is_there(terminal):
     screen = terminal()
     with bars.Progress("thinking", total=5):
         screen.wait_for("thinking")
-        console.say("one\nline")
+        console.print_status("one\nline")
         screen.wait_for("one line")
 
 
@@ -163,7 +163,7 @@ def test_in_a_pipe_nobody_counts(capsys):
 def test_comparisons_and_sweeps_tell_their_bar(monkeypatch):
     told: list[str] = []
     monkeypatch.setattr(bars.Progress, "step", lambda self, what=None: told.append(what))
-    compare([[0.1, 0.2], [0.3, 0.4]], [Network.chain(2)], 0.4, ways_of(["local"]), progress=True)
+    compare([[0.1, 0.2], [0.3, 0.4]], [Network.chain(2)], 0.4, compared_ways(["local"]), progress=True)
     assert told == ["local on chain 2"]
     grid = {
         "scores": {"source": "synthetic", "per_device": 50},

@@ -75,7 +75,7 @@ def test_a_page_is_there_while_it_runs(run, scores, monkeypatch):
 
     said = []
     monkeypatch.setattr(Recorder, "finish", slow)
-    monkeypatch.setattr("conformesh.cli.console.say", said.append)
+    monkeypatch.setattr("conformesh.cli.console.print_status", said.append)
     result = run("calibrate", str(scores), "--view", ":0")
     assert result.exit_code == 0, result.stderr
     assert "<!doctype html>" in pages[0]
@@ -105,7 +105,7 @@ def test_a_method_that_cannot_run_says_why_in_the_trace(run, scores, tmp_path, m
 
 
 def test_too_many_runs_side_by_side_are_refused(run, scores, tmp_path, monkeypatch):
-    monkeypatch.setattr(recording, "MOST_RUNS", 2)
+    monkeypatch.setattr(recording, "_MOST_RUNS", 2)
     result = run("compare", str(scores), "--method", "e-dcp", "--network", "chain", "--report", "r.html")
     assert result.exit_code == 2
     assert "at most 2 runs side by side, and this comparison has 3" in result.stderr

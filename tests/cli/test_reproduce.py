@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from conformesh.cli import app
 from conformesh.lab.datasets.synthetic import synthetic_outputs
-from conformesh.lab.reproduction import EXPERIMENTS, get_experiment
-from conformesh.lab.reproduction.rows import FULL_DRAWS, SEED
+from conformesh.lab.reproduction.experiments import EXPERIMENTS, get_experiment
+from conformesh.lab.reproduction.reproduction import DEFAULT_SEED, PAPER_DRAWS
 
 pytestmark = pytest.mark.xdist_group("reproduce")  # they share what is computed
 WORDS = ("reproduce", "star-table", "--quick", "--scores", "logits", "--jobs", "1")
@@ -41,8 +41,8 @@ def test_list_names_everything(run):
 
 def test_help_says_what_is_written(run):
     page = " ".join(run("reproduce", "--help", env={"COLUMNS": "200"}).stdout.split())
-    assert all(word in page for word in ("PDF, PNG", "report.html", "--data", "--quick", f"by default {FULL_DRAWS}"))
-    assert f"[default: {SEED}]" in page
+    assert all(word in page for word in ("PDF, PNG", "report.html", "--data", "--quick", f"by default {PAPER_DRAWS}"))
+    assert f"[default: {DEFAULT_SEED}]" in page
 
 
 def test_without_a_name_it_says_which_there_are(run, tmp_path):

@@ -18,7 +18,7 @@ from conformesh.files.score_files import read_scores
 from conformesh.lab.datasets.partition import PARTITIONS, partition
 from conformesh.lab.datasets.synthetic import synthetic_outputs
 from conformesh.mesh.config.device_toml import read_device
-from conformesh.mesh.config.own_scores import read_own_scores, scatter_scores
+from conformesh.mesh.config.local_scores import read_local_scores, scatter_scores
 from conformesh.scores import get_score
 
 SOFTMAX = "note: o.npz holds logits, score 'lac' reads probabilities: taking their softmax\n"
@@ -282,7 +282,7 @@ BAD = {
     "no such column": ("--device-column where", "needs a column 'where'"),
     "too many devices": ("--devices 41", "41 devices need as many classes, got 40"),
     "no devices": ("--devices 0", "devices must be at least 1, got 0"),
-    "devices text": ("--devices many", "devices must be an integer, got 'many'"),
+    "devices text": ("--devices many", "devices must be a whole number, got 'many'"),
     "concentration": ("--partition dirichlet --concentration 0", "concentration must be a positive finite number"),
     "concentration text": ("--concentration x", "concentration must be a number, got 'x'"),
     "calibration": ("--calibration 0", "calibration must be a fraction up to 1 or a number of rows up to 2000, got 0"),
@@ -324,7 +324,7 @@ def test_devices_of_the_file_and_a_number_contradict(run, csv):
     [
         ("--rows 0", "rows must be at least 1, got 0"),
         ("--classes 1", "classes must be at least 2, got 1"),
-        ("--seed x", "seed must be an integer, got 'x'"),
+        ("--seed x", "seed must be a whole number, got 'x'"),
         ("--out o.csv", "o.csv: the name must end in .npz"),
     ],
 )
@@ -365,12 +365,12 @@ def test_a_mesh_takes_only_scores_of_its_own_kind(run, outputs):
     folder = min(pathlib.Path("m").glob("*/device.toml")).parent
     config = read_device(folder)
     assert config.scores.score == "lac"
-    assert len(read_own_scores(config)) == len(scores_in("lac.csv")["0"])
+    assert len(read_local_scores(config)) == len(scores_in("lac.csv")["0"])
     with pytest.raises(ValueError, match=r"aps.csv: holds scores of APS.*but LAC\(\) was named"):
         scatter_scores("m", "aps.csv")
     pl.read_csv("aps.csv").filter(pl.col("device") == 0).write_csv(folder / "scores.csv")
     with pytest.raises(ValueError, match=r"scores.csv: holds scores of APS.*but LAC\(\) was named"):
-        read_own_scores(config)
+        read_local_scores(config)
 
 
 def test_files_of_two_kinds_are_not_mixed(run, outputs, tmp_path):

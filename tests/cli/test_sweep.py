@@ -5,7 +5,7 @@ from pathlib import Path
 
 import polars as pl
 
-from conformesh.lab.sweeps.config import read_config
+from conformesh.lab.sweeps.config import read_sweep_config
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sweep.toml"
 CONFIG = """
@@ -18,7 +18,7 @@ methods = [{ name = "e-dcp" }, { name = "average" }]
 
 
 def test_the_example_is_right_and_dry_run_writes_nothing(run, tmp_path):
-    assert len(read_config(EXAMPLE).networks) == 3
+    assert len(read_sweep_config(EXAMPLE).networks) == 3
     result = run("sweep", EXAMPLE, "--dry-run")
     assert (result.exit_code, result.stderr) == (0, "")
     assert "20 draws, alpha 0.05, 0.1, 0.2: 720 rows from 240 cells" in result.stdout

@@ -9,9 +9,9 @@ import conformesh
 from conformesh import Network, calibrate, choose_centres, detect, estimate_ratios
 from conformesh.common.random_streams import SEEDS, digest_of, recorded_seed, seed_of
 from conformesh.graph.topologies import TOPOLOGIES
-from conformesh.lab.comparison import compare, fronts, networks_of, ways_of
-from conformesh.lab.datasets.digits import load_digits_at, split
-from conformesh.lab.datasets.partition import partition, split_rows
+from conformesh.lab.comparison import build_networks, compare, compared_ways, cost_fronts
+from conformesh.lab.datasets.digits import load_digits_on_devices, split_digits
+from conformesh.lab.datasets.partition import partition, split_calibration_rows
 from conformesh.lab.datasets.synthetic import synthetic_outputs
 
 RANDOM = [name for name, topology in TOPOLOGIES.items() if topology.random]
@@ -28,18 +28,18 @@ DRAWERS = {  # what draws, as something that can be compared
     **{f"Network.of {name}": lambda name=name, **how: edges(Network.of(name, 30, **how)) for name in RANDOM},
     **{name: lambda name=name, **how: edges(TOPOLOGIES[name].build(30, **how)) for name in RANDOM},
     "positions": lambda **how: Network.from_pairs(4, [(0, 1), (1, 2), (2, 3)]).positions(**how).tolist(),
-    "networks_of": lambda **how: edges(networks_of(["erdos-renyi"], [*"abcdefgh"], **how)[0][0]),
+    "build_networks": lambda **how: edges(build_networks(["erdos-renyi"], [*"abcdefgh"], **how)[0][0]),
     "choose_centres": lambda **how: choose_centres(INPUTS, 5, **how).points.tolist(),
     "partition": lambda **how: partition(DRAWN, 5, "dirichlet", **how).tolist(),
-    "split_rows": lambda **how: split_rows(partition(DRAWN, 2), 20, **how)[0].tolist(),
+    "split_calibration_rows": lambda **how: split_calibration_rows(partition(DRAWN, 2), 20, **how)[0].tolist(),
     "synthetic_outputs": lambda **how: synthetic_outputs(50, 5, **how).values.tolist(),
-    "load_digits_at": lambda **how: [own.tolist() for own in load_digits_at(4, **how).rows],
-    "split": lambda **how: split(load_digits_at(4), number=0, **how).test.tolist(),
+    "load_digits_on_devices": lambda **how: [own.tolist() for own in load_digits_on_devices(4, **how).rows],
+    "split_digits": lambda **how: split_digits(load_digits_on_devices(4), number=0, **how).test.tolist(),
 }
 MEASURERS = {  # what takes a seed for methods that draw, or for a model without chance
     "estimate_ratios": lambda **how: estimate_ratios(INPUTS, INPUTS, **how),
-    "compare": lambda **how: compare(HELD, [Network.cycle(5)], 0.1, ways_of(["fcp"]), **how),
-    "fronts": lambda **how: fronts(HELD, [Network.cycle(5)], **how),
+    "compare": lambda **how: compare(HELD, [Network.cycle(5)], 0.1, compared_ways(["fcp"]), **how),
+    "cost_fronts": lambda **how: cost_fronts(HELD, [Network.cycle(5)], **how),
 }
 
 

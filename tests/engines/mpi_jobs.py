@@ -13,7 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 from conformesh import Network, TooFewScores, calibrate, control, detect, p_values
-from conformesh.cli.pipeline import RankOptions, table_of
+from conformesh.cli.hosts import _Ranks, table_of_devices
 from conformesh.engines import Mpi, Simulator
 from conformesh.engines.mpi.exchange import DifferentQuestions
 from conformesh.engines.mpi.partition import PARTITIONS
@@ -23,7 +23,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import waves
 from conformesh.protocols.masks import Secrets
-from conformesh.protocols.messages import KINDS, Each, Extreme, Max, Min, Packets, Pool, Sum, Tell
+from conformesh.protocols.messages import MESSAGE_KINDS, Each, Extreme, Max, Min, Packets, Pool, Sum, Tell
 from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, NETWORKS, losses_of, name_of, record, scores_of
 from tests.engines.strictness import BAD, MORE, NETWORK, POOLS, STRANGE, childless_tree, rows_said, saying
 from tests.protocols.alone import repeatable_secrets
@@ -204,19 +204,19 @@ def strict():
     engine = Mpi(NETWORK, owners=np.array([0, 0, 0, 1, 1, 1]))
     refused = {name: refusal(engine, once(make(engine.rows))) for name, (make, *_) in {**BAD, **MORE, **POOLS}.items()}
     said = {question: {name: not_said(engine, question, name) for name in STRANGE} for question in ("each", "tell")}
-    waves.explore, sound = childless_tree(), waves.explore
+    waves.explore_tree, sound = childless_tree(), waves.explore_tree
     scores = [[0.1 * k, 0.5] for k in range(6)]
     planted = []
     try:
         calibrate(scores, NETWORK, 0.3, engine=engine, aggregate="tree")
     except ValueError as error:
         planted.append(str(error))
-    waves.explore = sound
+    waves.explore_tree = sound
     return {
         "messages": refused,
         "said": said,
         "planted": [words for each in COMM.allgather(planted) for words in each],
-        "kinds": sorted(KINDS[kind].name for kind in engine._answers),
+        "kinds": sorted(MESSAGE_KINDS[kind].name for kind in engine._answers),
     }
 
 
@@ -327,9 +327,9 @@ def loading(folder):
     """Read scores from each kind of source; every rank gets those it hosts, and of a folder no others."""
     found = {}
     for source in ("scores.csv", "parts", "hive", "arrays"):
-        held, engine = RankOptions(Mpi, COMM).load(f"{folder}/{source}", ColumnNames(groups=("site",)), around)
+        held, engine = _Ranks(Mpi, COMM).load(f"{folder}/{source}", ColumnNames(groups=("site",)), around)
         ids = tuple(engine.network.ids[row] for row in engine.rows)
-        rows = table_of(held, ids)
+        rows = table_of_devices(held, ids)
         mine = [sorted(rows.score[rows.rows(k)].tolist()) for k in range(rows.devices)]
         read = engine.network.ids if source == "scores.csv" else ids
         found[source] = {"scores": dict(zip(ids, mine, strict=True)), "reads": {*held.devices} == {*read}}

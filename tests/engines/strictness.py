@@ -134,7 +134,7 @@ def childless_tree():
     assert planted != source
     scope = {"__name__": tree.__name__}
     exec(planted, scope)
-    return scope["explore"]
+    return scope["explore_tree"]
 
 
 def saying(question, here, speakers):

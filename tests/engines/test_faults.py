@@ -6,7 +6,7 @@ import pytest
 from conformesh import Faults, Network, calibrate
 from conformesh.engines.base import refuse_losses
 from conformesh.methods import METHODS, make_options
-from conformesh.protocols.faults import as_faults
+from conformesh.protocols.faults import make_faults
 
 SCORES = [np.random.default_rng(k).random(30) for k in range(6)]
 NETWORK = Network.cycle(6)
@@ -71,12 +71,12 @@ def test_an_engine_that_delivers_everything_says_so():
 
 
 def test_faults_are_read_from_what_a_user_gives():
-    assert as_faults(None) is None is as_faults({}) is as_faults(Faults(seed=3))
-    assert as_faults({"loss": 0.5, "seed": 2}) == Faults(loss=0.5, seed=2)
+    assert make_faults(None) is None is make_faults({}) is make_faults(Faults(seed=3))
+    assert make_faults({"loss": 0.5, "seed": 2}) == Faults(loss=0.5, seed=2)
     assert Faults(loss=0.1).loses
     assert not Faults(byzantine=(1,), attack="x").loses
     with pytest.raises(ValueError, match="did you mean 'loss'"):
-        as_faults({"lose": 0.5})
+        make_faults({"lose": 0.5})
     with pytest.raises(ValueError, match="loss must be at least 0 and below 1, got 1"):
         Faults(loss=1)
     with pytest.raises(ValueError, match="activation must be above 0"):

@@ -3,7 +3,7 @@ import pytest
 
 from conformesh import Network
 from conformesh.engines import Simulator
-from conformesh.protocols.messages import Deliveries, Each, Max, Min, Packets, Pool, Sum, Tell, Told
+from conformesh.protocols.messages import Deliveries, Each, Max, Min, PacketDeliveries, Packets, Pool, Sum, Tell
 
 
 def once(message):
@@ -79,7 +79,7 @@ def test_observers_see_what_was_told():
     seen = []
     message = Tell(Packets.of([b"hub", b""]), np.array([0, 2]), np.array([5, 1]))
     told, _ = Simulator(Network.star(4), lambda *event: seen.append(event)).run(once(message))
-    assert [(round_, type(answer)) for round_, _, answer in seen] == [(1, Told)]
+    assert [(round_, type(answer)) for round_, _, answer in seen] == [(1, PacketDeliveries)]
     assert seen[0][2] is told
     assert [told.packets[i] for i in range(4)] == [b"", b"hub", b"hub", b"hub"]
     assert told.said_by(np.array([3, 0]), np.array([0, 2]))[0] == b"hub"
@@ -147,7 +147,7 @@ def test_what_a_sender_said_is_the_same_worked_out_or_looked_up():
 
 def test_observers_may_keep_what_they_see(monkeypatch):
     """Brief answers share memory from round to round, but not under somebody's eyes."""
-    monkeypatch.setattr("conformesh.engines.simulator.REMEMBERED", 0)
+    monkeypatch.setattr("conformesh.engines.simulator.MOST_REMEMBERED_DEVICES", 0)
     seen = []
 
     def protocol():
@@ -163,7 +163,7 @@ def test_observers_may_keep_what_they_see(monkeypatch):
 
 
 def test_a_brief_sum_never_writes_where_it_reads(monkeypatch):
-    monkeypatch.setattr("conformesh.engines.simulator.REMEMBERED", 0)
+    monkeypatch.setattr("conformesh.engines.simulator.MOST_REMEMBERED_DEVICES", 0)
 
     def again():
         x = np.array([1.0, 10.0, 100.0])

@@ -16,8 +16,19 @@ from conformesh.peer.loopback import LinkFaults, play
 from conformesh.protocols import ledger, messages, waves
 from conformesh.protocols.block import Block
 from conformesh.protocols.ledger import Ledger
-from conformesh.protocols.message_checks import Rules
-from conformesh.protocols.messages import KINDS, Deliveries, Each, Kind, Max, Packets, Pool, Sum, Tell, Told
+from conformesh.protocols.message_checks import MessageChecks
+from conformesh.protocols.messages import (
+    MESSAGE_KINDS,
+    Deliveries,
+    Each,
+    Max,
+    MessageKind,
+    PacketDeliveries,
+    Packets,
+    Pool,
+    Sum,
+    Tell,
+)
 from tests.engines.mpi import job
 from tests.engines.mpi_cases import PARTS
 from tests.engines.strictness import (
@@ -47,7 +58,7 @@ def on_ranks(name):
 def make(request, monkeypatch):
     """Make a simulator: one that remembers, one that does not, and one that hosts devices in another order."""
     if request.param == "large":
-        monkeypatch.setattr(simulator, "REMEMBERED", 0)
+        monkeypatch.setattr(simulator, "MOST_REMEMBERED_DEVICES", 0)
     return lambda network: Simulator(network, order=near_order(network) if request.param == "reordered" else None)
 
 
@@ -64,7 +75,7 @@ def test_and_by_a_device(name, row):
     """A block of one has the same rules."""
     message, error, words = BAD[name]
     with pytest.raises(error, match=words):
-        Rules(NETWORK, np.array([row])).check(message(np.array([row])), 1)
+        MessageChecks(NETWORK, np.array([row])).check(message(np.array([row])), 1)
 
 
 def test_a_device_holds_its_protocol_to_the_rules():
@@ -165,7 +176,7 @@ def test_every_pair_is_answered_as_the_list_of_messages_says(make, network, ques
 def test_receivers_and_senders_go_in_pairs():
     answers = (
         Deliveries(np.array([0]), np.array([1]), np.ones(1)),
-        Told(np.array([0]), np.array([1]), Packets.of([b"x"])),
+        PacketDeliveries(np.array([0]), np.array([1]), Packets.of([b"x"])),
     )
     for answer in answers:
         with pytest.raises(ValueError, match="a receiver for each sender"):
@@ -227,7 +238,7 @@ def test_a_parent_that_stays_silent_is_found_out_on_every_engine(engine, monkeyp
     if engine == "mpi":
         assert re.search(words, " ".join(on_ranks("planted")))
         return
-    monkeypatch.setattr(waves, "explore", childless_tree())
+    monkeypatch.setattr(waves, "explore_tree", childless_tree())
     if engine == "simulator":
         with pytest.raises(ValueError, match=words):
             calibrate(scores, NETWORK, 0.3, aggregate="tree")
@@ -242,13 +253,15 @@ def test_a_parent_that_stays_silent_is_found_out_on_every_engine(engine, monkeyp
 
 def unknown_to():
     """Name, for every part that must know all kinds of messages, those that it does not know."""
-    neighbours = {kind for kind, entry in KINDS.items() if entry.code is not None}
+    neighbours = {kind for kind, entry in MESSAGE_KINDS.items() if entry.code is not None}
     parts = {
-        "simulator": {*KINDS} - {*Simulator(NETWORK)._answers},
+        "simulator": {*MESSAGE_KINDS} - {*Simulator(NETWORK)._answers},
         "peers": neighbours - {*combine.ANSWERS},
-        "frames": {kind for kind in neighbours if frames.QUESTIONS.get(KINDS[kind].name) != KINDS[kind].code},
-        "ledger": {kind for kind, entry in KINDS.items() if entry.payers not in ledger.CHARGES},
-        "protocols": {*KINDS} ^ {*messages.Message.__args__},
+        "frames": {
+            kind for kind in neighbours if frames.QUESTIONS.get(MESSAGE_KINDS[kind].name) != MESSAGE_KINDS[kind].code
+        },
+        "ledger": {kind for kind, entry in MESSAGE_KINDS.items() if entry.payers not in ledger.CHARGES},
+        "protocols": {*MESSAGE_KINDS} ^ {*messages.Message.__args__},
     }
     return {name: missing for name, missing in parts.items() if missing}
 
@@ -259,11 +272,14 @@ def test_every_part_knows_every_kind():
 
 @MPI
 def test_mpi_ranks_know_every_kind():
-    assert on_ranks("kinds") == sorted(entry.name for entry in KINDS.values())
+    assert on_ranks("kinds") == sorted(entry.name for entry in MESSAGE_KINDS.values())
 
 
 def test_names_and_codes_are_different_and_fit_a_byte():
-    names, codes = [entry.name for entry in KINDS.values()], [entry.code for entry in KINDS.values() if entry.code]
+    names, codes = (
+        [entry.name for entry in MESSAGE_KINDS.values()],
+        [entry.code for entry in MESSAGE_KINDS.values() if entry.code],
+    )
     assert len({*names}) == len(names)
     assert len({*codes}) == len(codes)
     assert all(0 < code < 256 for code in codes)
@@ -275,7 +291,7 @@ def test_a_kind_that_somebody_does_not_know_is_found(monkeypatch):
     class Median(Max):
         pass
 
-    monkeypatch.setitem(KINDS, Median, Kind("median", 9, "voters"))
+    monkeypatch.setitem(MESSAGE_KINDS, Median, MessageKind("median", 9, "voters"))
     assert unknown_to() == {part: {Median} for part in ("simulator", "peers", "frames", "ledger", "protocols")}
     with pytest.raises(TypeError, match="this engine has no answer to 'median'"):
         Simulator(NETWORK).run(once(Median(np.ones(6))))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformesh import CalibrationNote
-from conformesh.cli.pipeline import table_of
+from conformesh.cli.hosts import table_of_devices
 from conformesh.files.score_files import read_scores
 
 
@@ -56,7 +56,7 @@ def test_categories_are_names(tmp_path):
 
 
 def test_devices_without_rows_are_empty():
-    found = table_of(from_text("device,score\nb,1\nc,2\n"), ("c", "a", "b"))
+    found = table_of_devices(from_text("device,score\nb,1\nc,2\n"), ("c", "a", "b"))
     assert (found.names, found.sizes.tolist(), found.score.tolist()) == (("c", "a", "b"), [1, 0, 1], [2.0, 1.0])
 
 

@@ -10,14 +10,14 @@ from conformesh import METHODS, TOPOLOGIES
 from conformesh.engines import ENGINES
 from conformesh.graph.weights import WEIGHTS
 from conformesh.protocols.aggregate import AGGREGATORS
-from conformesh.protocols.averages import WAYS
+from conformesh.protocols.averaging_schemes import AVERAGING_SCHEMES
 from conformesh.scores import SCORES
 
 SOURCE = Path(__file__).parents[2] / "src" / "conformesh"
 HOMES = {
     "methods.py": METHODS,
     "protocols/aggregate.py": AGGREGATORS,
-    "protocols/averages.py": WAYS,
+    "protocols/averaging_schemes.py": AVERAGING_SCHEMES,
     "engines/__init__.py": ENGINES,
     "graph/topologies.py": TOPOLOGIES,
     "graph/weights.py": WEIGHTS,

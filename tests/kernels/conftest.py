@@ -9,7 +9,7 @@ from conformesh.kernels import compilation as compiling
 
 @pytest.fixture(scope="module", params=["numpy", "compiled"])
 def way(request):
-    """How the kernels of this module run, whatever the work; `test_compiling` alone does without."""
+    """How the kernels of this module run, whatever the work; `test_compilation` alone does without."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiling, "_loaded", {})
         patch.setattr(compiling, "LOADING", math.inf if request.param == "numpy" else -1.0)

@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformesh.kernels.graph import (
-    attach,
+    attach_by_degree,
     breadth_first,
     components,
     eccentricities,
-    heard_from,
     is_bipartite,
-    mean_span,
-    reordered,
-    spanning_tree,
-    which_speaker,
-    without_branches,
+    match_senders,
+    mean_memory_distance,
+    message_pairs,
+    reorder_neighbours,
+    rows_with_children,
+    two_core,
 )
 from tests.strategies import networks
 
@@ -72,7 +72,7 @@ def test_who_joins_by_degree_is_the_same_in_parts(links, parts):
         more = chances[given_out : given_out + 2000 // parts]
         given_out += len(more)
         left = np.concatenate([left, more])
-        device, used = attach(ends, links, device, left)
+        device, used = attach_by_degree(ends, links, device, left)
         left = left[used:]
     slow = [*range(links), *[links] * links]
     tries = iter(chances)
@@ -92,14 +92,14 @@ def test_bipartite_equals_networkx(network):
 
 @given(networks())
 def test_cutting_leaves_keeps_the_two_core(network):
-    stays = without_branches(network.indptr, network.indices)
+    stays = two_core(network.indptr, network.indices)
     core = set(nx.k_core(network.to_networkx(), 2))
     assert {network.ids[k] for k in np.flatnonzero(stays)} == core
 
 
 def test_cutting_leaves_passes_over_a_diagonal():
     matrix = nx.laplacian_matrix(nx.lollipop_graph(4, 3)).tocsr()
-    stays = without_branches(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32))
+    stays = two_core(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32))
     assert stays.tolist() == [True] * 4 + [False] * 3
 
 
@@ -110,7 +110,7 @@ def test_who_was_heard_is_a_neighbour_that_speaks(network, seed):
     speakers = rng.permutation(K)[: rng.integers(0, K + 1)]
     receivers, senders = rng.integers(0, K, 12), rng.integers(-1, K + 1, 12)
     numbers = np.zeros(K, np.int64)
-    which, strange = which_speaker(network.indptr, network.indices, speakers, receivers, senders, numbers)
+    which, strange = match_senders(network.indptr, network.indices, speakers, receivers, senders, numbers)
     pairs = [*zip(receivers.tolist(), senders.tolist(), strict=True)]
     known = [j in speakers and j in network.neighbours(k) for k, j in pairs]
     assert strange == (-1 if all(known) else known.index(False))
@@ -136,7 +136,7 @@ def test_parents_are_the_lowest_neighbours_one_level_up(network):
     parents = {
         next(j for j in network.neighbours(k).tolist() if levels[j] == levels[k] - 1) for k in range(1, network.devices)
     }
-    assert set(np.flatnonzero(spanning_tree(network.indptr, network.indices, levels)).tolist()) == parents
+    assert set(np.flatnonzero(rows_with_children(network.indptr, network.indices, levels)).tolist()) == parents
 
 
 @given(networks(), st.randoms())
@@ -144,12 +144,12 @@ def test_another_order_keeps_every_row(network, random):
     order = np.array(random.sample(range(network.devices), network.devices))
     place = np.argsort(order)
     starts = np.concatenate([[0], np.cumsum(network.degree[order])])
-    rows = reordered(network.indptr, network.indices, order, place, starts)
+    rows = reorder_neighbours(network.indptr, network.indices, order, place, starts)
     assert rows.dtype == np.int32
     for i, k in enumerate(order):
         assert rows[starts[i] : starts[i + 1]].tolist() == place[network.neighbours(k)].tolist()
     gaps = [abs(int(place[k]) - int(place[j])) for k in range(network.devices) for j in network.neighbours(k)]
-    assert mean_span(network.indptr, network.indices, place) == sum(gaps) / max(len(gaps), 1)
+    assert mean_memory_distance(network.indptr, network.indices, place) == sum(gaps) / max(len(gaps), 1)
 
 
 @given(networks(), st.data())
@@ -157,6 +157,6 @@ def test_messages_come_by_receiver_then_by_sender(network, data):
     speakers = sorted(data.draw(st.sets(st.integers(0, network.devices - 1))))
     expected = [(k, j) for k in range(network.devices) for j in network.neighbours(k).tolist() if j in speakers]
     scratch = np.zeros((2, network.devices), dtype=bool)
-    receiver, sender = heard_from(network.indptr, network.indices, np.array(speakers, dtype=np.int64), *scratch)
+    receiver, sender = message_pairs(network.indptr, network.indices, np.array(speakers, dtype=np.int64), *scratch)
     assert [*zip(receiver.tolist(), sender.tolist(), strict=True)] == expected
     assert not scratch.any()

@@ -6,7 +6,7 @@ from scipy.optimize import brentq
 from scipy.special import expit
 
 from conformesh.kernels import compilation as compiling
-from conformesh.kernels.pinball import DEGREE, admm_step, minimise, solve
+from conformesh.kernels.pinball import DEGREE, RootFinder, find_root, minimise_pinball
 from tests.reference import loss_gradient, smoothed_loss
 
 pytestmark = pytest.mark.usefixtures("way")
@@ -47,7 +47,7 @@ def test_root_equals_a_root_finder(seed, n, kappa, slope, level, kind):
     rng = np.random.default_rng(seed)
     values = drawn(kind, rng, n)
     rhs = level * n + slope * rng.normal()
-    root = solve(values, 0, n, kappa, slope, rhs, 0.0, np.full(1, np.nan), np.zeros(DEGREE + 2))
+    root = find_root(memoryview(values), 0, n, (kappa, slope, rhs), 0.0, (np.full(1, np.nan), np.zeros(DEGREE + 2)))
     assert root == pytest.approx(slow_root(values, kappa, slope, rhs), rel=1e-9, abs=1e-9)
 
 
@@ -59,7 +59,7 @@ def test_the_interpolant_gives_the_same_root_as_the_sum():
     x = 0.0
     used = False
     for rhs in np.linspace(9_000, 9_100, 40):  # a slowly moving problem, as ADMM poses it
-        x = solve(values, 0, len(values), 2000.0, 500.0, rhs, x, centre, coefficients)
+        x = find_root(memoryview(values), 0, len(values), (2000.0, 500.0, rhs), x, (centre, coefficients))
         used |= bool(np.isfinite(centre[0]))
         assert x == pytest.approx(slow_root(values, 2000.0, 500.0, rhs), abs=1e-12)
     assert used
@@ -67,14 +67,14 @@ def test_the_interpolant_gives_the_same_root_as_the_sum():
 
 def test_infinite_scores_count_as_saturated():
     values = np.array([-np.inf, 0.0, np.inf])
-    assert minimise(values, 2000.0, 1.5, 1.0, 0.0) == pytest.approx(0.0, abs=1e-12)
+    assert minimise_pinball(values, 2000.0, 1.5, 1.0, 0.0) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_minimise_finds_the_minimum_of_the_loss():
     rng = np.random.default_rng(2)
     scores = np.sort(rng.normal(size=200))
     gamma, kappa, mu, s0 = 0.9, 50.0, 3.0, 0.2
-    s = minimise(scores, kappa, gamma * len(scores), mu, s0)
+    s = minimise_pinball(scores, kappa, gamma * len(scores), mu, s0)
     assert abs(loss_gradient(s, scores, gamma, kappa, mu, s0)) < 1e-9
     best = smoothed_loss(s, scores, gamma, kappa, mu, s0)
     assert all(best <= smoothed_loss(s + d, scores, gamma, kappa, mu, s0) + 1e-9 for d in (-1e-3, 1e-3, -0.1, 0.1))
@@ -88,29 +88,28 @@ def test_gradient_is_the_derivative_of_the_loss():
         assert loss_gradient(s, *args) == pytest.approx(slope, rel=1e-5, abs=1e-6)
 
 
-def steps_of(values, offsets, repeats, rng, monkeypatch, loading):
-    """Three ADMM steps from random places: what they leave in everything that changes."""
+def roots_of(values, offsets, repeats, rng, monkeypatch, loading):
+    """The roots of three rounds, from random places."""
     monkeypatch.setattr(compiling, "_loaded", {})
     monkeypatch.setattr(compiling, "LOADING", loading)
     problems = (len(offsets) - 1) * repeats
-    kappa, slope, half_c = (np.full(problems, x) for x in (2000.0, 500.0, 30.0))
-    degree, fixed = np.full(problems, 3.0), rng.random(problems) * 60
-    own, neighbours, duals, s = rng.random((4, problems))
-    state = np.full((problems, 1), np.nan), np.zeros((problems, DEGREE + 2))
+    finder = RootFinder(values, offsets, repeats, np.full(problems, 2000.0), rng.random(problems))
+    found = []
     for _ in range(3):
-        admm_step(values, offsets, repeats, kappa, slope, half_c, degree, fixed, own, neighbours, duals, s, *state)
-    return [array.tobytes() for array in (duals, s, *state)]
+        finder.solve(np.full(problems, 500.0), 60 * rng.random(problems))
+        found.append(finder.roots.tobytes())
+    return found
 
 
 @pytest.mark.parametrize("spread", [1.0, 1e-2, 1e-4])  # the last two crowd into one window and are interpolated
 @pytest.mark.parametrize("seed", range(5))
-def test_interpreted_steps_have_the_bits_of_compiled_ones(seed, spread, monkeypatch):
+def test_interpreted_roots_have_the_bits_of_compiled_ones(seed, spread, monkeypatch):
     rng = np.random.default_rng(seed)
     sizes = np.array([0, 1, 40, 300])
     values = np.concatenate([np.sort(0.5 + spread * rng.normal(size=n)) for n in sizes])
     values[-1] = np.inf
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     both = [
-        steps_of(values, offsets, 2, np.random.default_rng(seed), monkeypatch, loading) for loading in (np.inf, -1.0)
+        roots_of(values, offsets, 2, np.random.default_rng(seed), monkeypatch, loading) for loading in (np.inf, -1.0)
     ]
     assert both[0] == both[1]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.stats import binom
 
-from conformesh.kernels.poisson_binomial import fewer_than
+from conformesh.kernels.poisson_binomial import poisson_binomial_cdf
 from tests.kernels.conftest import assert_same_bits
 
 pytestmark = pytest.mark.usefixtures("way")
@@ -28,9 +28,9 @@ def slow(chances):
 
 @given(hnp.arrays(np.float64, st.tuples(st.integers(1, 9), st.integers(1, 4)), elements=st.floats(0, 1)))
 def test_bits_of_the_obvious_recursion(chance):
-    assert_same_bits(fewer_than(chance), np.array([slow(column) for column in chance.T]).T)
+    assert_same_bits(poisson_binomial_cdf(chance), np.array([slow(column) for column in chance.T]).T)
 
 
 def test_equal_chances_are_binomial():
-    found = fewer_than(np.full((30, 2), [0.2, 0.7]))
+    found = poisson_binomial_cdf(np.full((30, 2), [0.2, 0.7]))
     np.testing.assert_allclose(found, binom.cdf(np.arange(30)[:, None], 30, [0.2, 0.7]), rtol=1e-12)

@@ -20,7 +20,7 @@ def ragged(draw, most=6):
     """Sorted segments of 1 to 3 trials, any of them empty; now and then more than are searched one by one."""
     trials = draw(st.integers(1, 3))
     parts = draw(st.lists(st.lists(SCORES, max_size=8), min_size=trials, max_size=most * trials))
-    parts = parts[: len(parts) // trials * trials] * draw(st.sampled_from([1, 1, segments.FEW]))
+    parts = parts[: len(parts) // trials * trials] * draw(st.sampled_from([1, 1, segments.FEW_SEGMENTS]))
     offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
     return np.array([x for part in parts for x in sorted(part)], dtype=np.float64), offsets, trials
 
@@ -55,7 +55,7 @@ def test_problems_ask_their_own_trial_in_any_order(case, data):
     expected = np.zeros((devices, asked.shape[1], len(asked)), np.int32)
     for device, m, p in np.ndindex(expected.shape):
         expected[device, m, p] = (held[device * trials + trial_of[p]] <= asked[p, m]).sum()
-    assert_same_bits(segments.count_problems(values, offsets, trials, trial_of, asked), expected)
+    assert_same_bits(segments.count_per_problem(values, offsets, trials, trial_of, asked), expected)
 
     low, high = asked[:, 0], asked[:, -1]
     above, below = np.full((devices, len(asked)), np.inf), np.full((devices, len(asked)), -np.inf)
@@ -64,7 +64,7 @@ def test_problems_ask_their_own_trial_in_any_order(case, data):
         above[device, p] = next((x for x in mine if not x <= low[p]), np.inf)
         below[device, p] = next((x for x in mine[::-1] if x <= high[p]), -np.inf)
     for found, right in zip(
-        segments.scores_inside(values, offsets, trials, trial_of, low, high), (above, below), strict=True
+        segments.bracket_extremes(values, offsets, trials, trial_of, low, high), (above, below), strict=True
     ):
         np.testing.assert_array_equal(found, right)
 

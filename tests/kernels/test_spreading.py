@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from conformesh import Network
 from conformesh.engines import Simulator
-from conformesh.kernels.neighbours import equal_is_same, max_over_neighbours, min_over_neighbours
+from conformesh.kernels.neighbours import equal_values_have_equal_bits, max_over_neighbours, min_over_neighbours
 from conformesh.kernels.spreading import Spreading
-from conformesh.protocols.messages import TYPES, Max, Min
+from conformesh.protocols.messages import WIRE_TYPES, Max, Min
 from tests.strategies import networks
 
 pytestmark = pytest.mark.usefixtures("way")
@@ -44,7 +44,7 @@ def test_only_news_ends_every_round_where_everybody_speaking_does(network, seed,
         assert changed.tolist() == np.flatnonzero((x != before).any(axis=(1, 2))).tolist()
 
 
-@given(networks(), st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from(TYPES[:-1]), st.booleans())
+@given(networks(), st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from(WIRE_TYPES[:-1]), st.booleans())
 def test_any_speakers_are_heard_and_only_they(network, seed, upward, name, shuffled):
     """Zeros of both signs and NaN among them, rows in any order in memory, over a few rounds."""
     rng = np.random.default_rng(seed)
@@ -76,11 +76,11 @@ def test_any_speakers_are_heard_and_only_they(network, seed, upward, name, shuff
 
 
 def test_what_has_equal_values_with_other_bits_is_told_apart():
-    assert equal_is_same(np.array([-0.0, 1.0, -np.inf]))
-    assert equal_is_same(np.array([0.0, 1.0]))
-    assert not equal_is_same(np.array([-0.0, 0.0]))
-    assert not equal_is_same(np.array([np.nan]))
-    assert not equal_is_same(np.zeros(2, dtype=np.float32))
+    assert equal_values_have_equal_bits(np.array([-0.0, 1.0, -np.inf]))
+    assert equal_values_have_equal_bits(np.array([0.0, 1.0]))
+    assert not equal_values_have_equal_bits(np.array([-0.0, 0.0]))
+    assert not equal_values_have_equal_bits(np.array([np.nan]))
+    assert not equal_values_have_equal_bits(np.zeros(2, dtype=np.float32))
 
 
 def test_an_answer_cannot_be_changed_and_another_array_starts_anew():

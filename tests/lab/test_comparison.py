@@ -9,9 +9,16 @@ import numpy as np
 import pytest
 
 from conformesh import METHODS, TOPOLOGIES, Network, calibrate
-from conformesh.lab.comparison import Comparison, ComparisonRow, NetworkComparison, compare, networks_of, ways_of
-from conformesh.methods import Way
-from conformesh.protocols.averages import WAYS
+from conformesh.lab.comparison import (
+    Comparison,
+    ComparisonRow,
+    NetworkComparison,
+    build_networks,
+    compare,
+    compared_ways,
+)
+from conformesh.methods import MethodVariant
+from conformesh.protocols.averaging_schemes import AVERAGING_SCHEMES
 from conformesh.scores import LAC, AbsoluteResidual
 from tests.strategies import exact_rank, promised_rank
 
@@ -32,10 +39,10 @@ def found(held):
 
 
 def test_every_way_on_every_network(found):
-    ways = ways_of()
+    ways = compared_ways()
     assert {way.method for way in ways} == {*METHODS}
     assert [way.variant for way in ways if way.method == "e-dcp"] == ["top-k", "window", "count"]
-    assert [way.variant for way in ways if way.method == "h-dcp"] == [*WAYS]
+    assert [way.variant for way in ways if way.method == "h-dcp"] == [*AVERAGING_SCHEMES]
     assert [group.network for group in found.groups] == ["chain 7", "star 7", "complete 7"]
     assert [group.diameter for group in found.groups] == [6, 2, 1]
     for group in found.groups:
@@ -59,7 +66,7 @@ def test_exact_ways_share_the_pooled_threshold(found, held):
     pooled = np.sort(np.concatenate(held))
     threshold = pooled[found.required_rank - 1]
     published = exact_rank(len(pooled), ALPHA, len(NAMES))
-    for run in found.runs_of(Way("fcp")):
+    for run in found.runs_of(MethodVariant("fcp")):
         assert run.thresholds == (pooled[published - 1],) * 2
         assert run.slack == published - found.required_rank > 0
     exact = [way for way in found.ways() if way.method == "e-dcp"]
@@ -87,7 +94,9 @@ def test_sizes_are_those_of_the_library(held, rows):
     probabilities = rng.dirichlet(np.ones(8), size=60)
     at = rng.choice(NAMES, size=60).tolist() if rows == "named" else None
     network = Network.cycle(len(NAMES)).relabelled(NAMES)
-    found = compare(held, [network], ALPHA, ways_of(["local", "fcp"]), score=LAC(), outputs=probabilities, rows_at=at)
+    found = compare(
+        held, [network], ALPHA, compared_ways(["local", "fcp"]), score=LAC(), outputs=probabilities, rows_at=at
+    )
     for run in found.groups[0].runs:
         result = calibrate(held, network, ALPHA, run.way.method, score=LAC())
         assert run.size == result.predict(probabilities, device=at).sum(axis=1).mean()
@@ -95,7 +104,7 @@ def test_sizes_are_those_of_the_library(held, rows):
 
 def test_sizes_of_intervals_are_widths(held):
     network = Network.cycle(len(NAMES)).relabelled(NAMES)
-    found = compare(held, [network], ALPHA, [Way("fcp")], score=AbsoluteResidual(), outputs=np.zeros(5))
+    found = compare(held, [network], ALPHA, [MethodVariant("fcp")], score=AbsoluteResidual(), outputs=np.zeros(5))
     (run,) = found.groups[0].runs
     assert run.size == pytest.approx(2 * run.thresholds[1])
 
@@ -104,16 +113,16 @@ def test_who_refuses_is_listed_with_the_reason(held, monkeypatch):
     def refuse(block, *given):
         raise ValueError(f"not on {block.network.name}")
 
-    monkeypatch.setattr("conformesh.protocols.e_dcp.by_flooding", refuse)
-    found = compare(held, [Network.chain(7)], ALPHA, ways_of(["e-dcp"]))
-    assert found.groups[0].refused == {Way("e-dcp", "top-k"): "not on chain 7"}
-    assert Way("e-dcp", "top-k") not in found.ways()
+    monkeypatch.setattr("conformesh.protocols.e_dcp.search_by_flooding", refuse)
+    found = compare(held, [Network.chain(7)], ALPHA, compared_ways(["e-dcp"]))
+    assert found.groups[0].refused == {MethodVariant("e-dcp", "top-k"): "not on chain 7"}
+    assert MethodVariant("e-dcp", "top-k") not in found.ways()
 
 
 def test_scores_that_a_method_cannot_use(held):
     spoilt = [np.full(3, np.inf), *held[1:]]
-    found = compare(spoilt, [Network.chain(7)], ALPHA, ways_of(["e-dcp", "average"]))
-    assert "infinite" in found.groups[0].refused[Way("average")]
+    found = compare(spoilt, [Network.chain(7)], ALPHA, compared_ways(["e-dcp", "average"]))
+    assert "infinite" in found.groups[0].refused[MethodVariant("average")]
     assert all(run.way.method == "e-dcp" for run in found.groups[0].runs)
 
 
@@ -126,18 +135,18 @@ def test_too_few_scores_are_inf_and_nobody_wins():
 
 
 def test_topologies_that_do_not_fit_are_named():
-    built, skipped = networks_of(TOPOLOGIES, NAMES)
+    built, skipped = build_networks(TOPOLOGIES, NAMES)
     assert {*skipped} == {"torus", "grid"}
     assert "rows x columns" in skipped["torus"]
     assert [network.name.split()[0] for network in built] == [name for name in TOPOLOGIES if name not in skipped]
     assert all(network.ids == NAMES for network in built)
     with pytest.raises(ValueError, match="unknown topology 'rign'"):
-        networks_of(["chain", "rign"], NAMES)
+        build_networks(["chain", "rign"], NAMES)
 
 
 # --- who wins ---------------------------------------------------------------------------------------------------------
 
-GOOD = ComparisonRow(Way("e-dcp", "tree"), "counted", "", (1.0, 1.0), 0.0, None, 10, 5.0, 100.0)
+GOOD = ComparisonRow(MethodVariant("e-dcp", "tree"), "counted", "", (1.0, 1.0), 0.0, None, 10, 5.0, 100.0)
 
 
 def table(*groups: list[ComparisonRow]) -> Comparison:
@@ -153,11 +162,11 @@ def table(*groups: list[ComparisonRow]) -> Comparison:
         {"assumption": "all is well"},
         {"slack": -1.0},
         {"slack": math.inf},
-        {"way": Way("fcp")},
+        {"way": MethodVariant("fcp")},
     ],
 )
 def test_only_what_is_sound_can_win(less):
-    cheap = replace(GOOD, **{"way": Way("h-dcp"), "bits": 1.0, "rounds": 1, **less})
+    cheap = replace(GOOD, **{"way": MethodVariant("h-dcp"), "bits": 1.0, "rounds": 1, **less})
     assert GOOD.is_sound
     assert not cheap.is_sound
     assert table([cheap, GOOD]).winner("bits") == (GOOD.way, 1)
@@ -165,7 +174,7 @@ def test_only_what_is_sound_can_win(less):
 
 
 def test_the_winner_is_cheapest_on_most_networks():
-    other = replace(GOOD, way=Way("e-dcp", "flood"), bits=50.0, rounds=99)
+    other = replace(GOOD, way=MethodVariant("e-dcp", "flood"), bits=50.0, rounds=99)
     dear = replace(other, bits=1000.0)
     found = table([GOOD, other], [GOOD, dear], [GOOD, dear])
     assert found.winner("bits") == (GOOD.way, 2)
@@ -174,7 +183,7 @@ def test_the_winner_is_cheapest_on_most_networks():
 
 
 def test_ties_count_for_both_and_the_other_cost_decides():
-    other = replace(GOOD, way=Way("e-dcp", "flood"), rounds=9)
+    other = replace(GOOD, way=MethodVariant("e-dcp", "flood"), rounds=9)
     found = table([GOOD, other])
     assert found.groups[0].fewest("bits") == [GOOD.way, other.way]
     assert found.winner("bits") == (other.way, 1)
@@ -201,7 +210,7 @@ def test_bad_questions(held):
     with pytest.raises(ValueError, match="unknown device 'z'"):
         compare(held, [chain], score=LAC(), outputs=np.eye(2), rows_at=["a", "z"])
     with pytest.raises(ValueError, match="unknown method 'edcp'"):
-        ways_of(["edcp"])
+        compared_ways(["edcp"])
 
 
 def test_outputs_that_do_not_fit_are_refused_before_the_work(held):

@@ -9,12 +9,12 @@ import numpy as np
 from conformesh import Network, calibrate
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import add_device, init_mesh, revoke_device
-from conformesh.mesh.config.own_scores import OwnScores
+from conformesh.mesh.config.local_scores import LocalScores
 from conformesh.mesh.config.roster import read_document
-from conformesh.mesh.node.certified import Certified
+from conformesh.mesh.node.calibration_run import JOURNAL, calibration_of, make_device
+from conformesh.mesh.node.certified_result import Certified
 from conformesh.mesh.node.membership import Membership, hand_to_folder
-from conformesh.mesh.node.running import JOURNAL, calibration_of, make_device
-from conformesh.mesh.node.store import ResultStore
+from conformesh.mesh.node.result_store import ResultStore
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.journal import FileJournal
 from conformesh.peer.loopback import LinkFaults
@@ -211,7 +211,7 @@ class FolderWorld(Changing):
         version, self.boots[k] = self.boots[k] // 2, self.boots[k] + 1
         kwargs = {} if self.device is None else {"kind": self.device}
         journal, config = process.open_journal(), process.members.config
-        device = make(config, OwnScores(scores_of(k, version)), journal, process.members.rosters, **kwargs)
+        device = make(config, LocalScores(scores_of(k, version)), journal, process.members.rosters, **kwargs)
         device.version = version
         at = {name: i for i, name in enumerate(self.names)}
         device.world, device.places = k, [at[name] for name in config.devices]

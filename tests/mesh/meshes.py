@@ -32,7 +32,7 @@ def config(**changes):
 def sign_device(authority, folder, name, hosts, days=365, *, renew=False):
     """Write a new certificate of a device into its folder and into the authority's, as a change of a mesh does."""
     identity, texts = certificates.sign_device(authority, name, hosts, days, renew=renew)
-    record = authority / certificates.record_of(identity.name)
+    record = authority / certificates.issued_path(identity.name)
     for path in (folder, record.parent):
         path.mkdir(parents=True, exist_ok=True)
     for file, text in texts.items():

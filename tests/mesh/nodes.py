@@ -13,7 +13,8 @@ import numpy as np
 
 from conformesh import Certificate, Cost
 from conformesh.guarantee import Guarantee
-from conformesh.mesh.http.server import Service
+from conformesh.mesh.http.replies import NodeInterface
+from conformesh.mesh.http.server import Service, ServiceLimits
 from conformesh.mesh.node.state import NodeState
 from conformesh.results.result import Answer, Result
 from conformesh.scores import LAC
@@ -60,7 +61,7 @@ class Clock:
 def state(certified=True, score=LAC(), threshold=0.75, clock=None):  # noqa: B008
     clock = clock or Clock()
     found = NodeState("a", ("b", "c"), clock=lambda: clock.now, wall=lambda: clock.wall)
-    found.begin(3)
+    found.begin_run(3)
     if certified:
         found.certify(calibration(threshold, score))
     return found
@@ -81,7 +82,14 @@ def serving(node=None, where="unix", **options):
     """A running service on a socket of its own, or on a port the system chooses."""
     with short_folder() as folder:
         address = folder if where == "unix" else "127.0.0.1:0"
-        with Service(node or state(), address, **options) as service:
+        parts = {
+            name: options.pop(name)
+            for name in ("recalibrate", "accept_roster", "heartbeat", "online")
+            if name in options
+        }
+        traced, limits = options.pop("trace_reply", None), ServiceLimits(**options)
+        interface = NodeInterface(node or state(), **parts)
+        with Service(interface, address, trace_reply=traced, limits=limits) as service:
             yield service
 
 

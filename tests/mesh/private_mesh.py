@@ -9,13 +9,13 @@ import numpy as np
 
 from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
-from conformesh.mesh.config.epochs import Epochs
+from conformesh.mesh.config.epochs import EpochClock
 from conformesh.mesh.config.folders import init_mesh
-from conformesh.mesh.config.own_scores import OwnScores
-from conformesh.mesh.node import running
+from conformesh.mesh.config.local_scores import LocalScores
+from conformesh.mesh.node import calibration_run
 from conformesh.peer import frames
 from conformesh.peer.loopback import LinkFaults, Pause, _World
-from conformesh.privacy.account import FILE, Account, read_account
+from conformesh.privacy.account import ACCOUNT_FILE, Account, read_account
 
 NETWORK = Network.cycle(5)
 NOISY = {"epsilon": 4.0, "cells": 8, "grid": "logit"}
@@ -48,7 +48,7 @@ class Mesh(_World):
             init_mesh(root, network, method="p-dcp", **more)
         self.configs = [read_device(folder) for folder in self.folders]
         drawn = np.random.default_rng(11)
-        self.scores = [*map(OwnScores, scores or [drawn.random(60 + 10 * k) for k in range(network.devices)])]
+        self.scores = [*map(LocalScores, scores or [drawn.random(60 + 10 * k) for k in range(network.devices)])]
         super().__init__(self.configs[0].network, self.start, faults or LinkFaults(), np.random.default_rng(seed), stay)
         if after is not None:  # the same devices, started again
             self.journals = after.journals
@@ -62,8 +62,8 @@ class Mesh(_World):
     def start(self, k, journal):
         config = self.configs[k]
         wall = lambda: self.start_at + self.now + self.clocks[k]  # noqa: E731
-        part = running.PrivatePart(lambda: self.scores[k], Epochs(config, wall))
-        return running.make_device(config, self.scores[k], journal, self.log[config.name].append, private=part)
+        part = calibration_run.PrivatePart(lambda: self.scores[k], EpochClock(config, wall))
+        return calibration_run.make_device(config, self.scores[k], journal, self.log[config.name].append, private=part)
 
     def _deliver(self, sender, to, data, now):
         self.now = now
@@ -124,7 +124,7 @@ class Mesh(_World):
         return device.agreement
 
     def account(self, k):
-        return read_account(self.folders[k] / FILE)
+        return read_account(self.folders[k] / ACCOUNT_FILE)
 
     def releases(self, epoch=1):
         """How often an epoch was released, by the account of each device."""
@@ -145,5 +145,7 @@ def known_secrets(monkeypatch):
     """Have devices draw secrets that are the same in every call: two runs then have the same masks and noise."""
     numbers = count()
     with monkeypatch.context() as patch:
-        patch.setattr(running, "token_bytes", lambda size: hashlib.sha256(b"%d" % next(numbers)).digest()[:size])
+        patch.setattr(
+            calibration_run, "token_bytes", lambda size: hashlib.sha256(b"%d" % next(numbers)).digest()[:size]
+        )
         yield

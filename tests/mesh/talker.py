@@ -7,7 +7,7 @@ import sys
 import time
 
 from conformesh.mesh.config.device_toml import read_device
-from conformesh.mesh.link import opened
+from conformesh.mesh.link import open_links
 from conformesh.peer.interface import EVERYBODY
 
 EVERY = 0.1
@@ -15,7 +15,7 @@ EVERY = 0.1
 
 def talk(folder, seconds):
     """Talk and listen for so long."""
-    with opened(read_device(folder)) as transport:
+    with open_links(read_device(folder)) as transport:
         due = time.monotonic()
         end = due + seconds
         while (now := time.monotonic()) < end:

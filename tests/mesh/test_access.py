@@ -12,8 +12,8 @@ from conformesh import Network
 from conformesh.mesh.config import certificates
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import revoke_device
-from conformesh.mesh.config.own_scores import read_own_scores
-from conformesh.mesh.node.running import make_device
+from conformesh.mesh.config.local_scores import read_local_scores
+from conformesh.mesh.node.calibration_run import make_device
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, Frame
@@ -95,7 +95,7 @@ KINDS = ("hello", "data", "ready", "finished", "failed")
 def forged(config, rounds=(9,)):
     """What an impostor says under the name of the other device, by kind of frame: each would do harm if accepted."""
     other = 1 - config.row
-    device = make_device(config, read_own_scores(config), MemoryJournal())
+    device = make_device(config, read_local_scores(config), MemoryJournal())
     hello = Hello(device.agreement, 1, frozenset())
     return {
         "hello": [Frame(HELLO, 0, other, 0, 0, hello._replace(agreement={"alpha": "a lie"}).pack())],
@@ -117,7 +117,7 @@ def recorded(configs):
             return out
 
     def start(k, journal):
-        device = make_device(configs[k], read_own_scores(configs[k]), journal)
+        device = make_device(configs[k], read_local_scores(configs[k]), journal)
         device.__class__ = Recorded
         return device
 

@@ -67,7 +67,7 @@ def test_a_serving_node_says_about_whom_and_goes_on_when_the_others_come(tmp_pat
         wait_for(lambda: asked(folders[0], "/threshold").get("about") == "reported")
         told = asked(folders[0], "/threshold")
         assert (told["reported"], told["everybody"]["threshold"]) == (["device-00"], "inf")
-        assert asked(folders[0], "/status")["gathering"]["of"] == 3
+        assert asked(folders[0], "/status")["gathering"]["devices"] == 3
         processes += [serve(folder) for folder in folders[1:]]
         wait_for(lambda: all(asked(folder, "/threshold").get("about") == "everybody" for folder in folders))
         wait_for(lambda: all(asked(folder, "/threshold").get("threshold") == expected[0] for folder in folders))

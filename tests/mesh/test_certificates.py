@@ -10,7 +10,7 @@ import pytest
 
 from conformesh.mesh.config import certificates
 from conformesh.mesh.config.certificates import make_authority, read_certificate
-from conformesh.mesh.config.identity import check_pair
+from conformesh.mesh.config.key_pair import check_pair
 from tests.mesh.meshes import sign_device
 
 pytest.importorskip("cryptography", reason="certificates need the extra `mesh`")
@@ -194,4 +194,4 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ImportError, match=r"pip install 'conformesh\[mesh\]'"):
-        certificates.needs_cryptography()
+        certificates.require_x509()

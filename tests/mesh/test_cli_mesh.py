@@ -12,7 +12,7 @@ from conformesh.cli import SUBCOMMANDS, app
 from conformesh.files import files
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh, scatter_scores
-from conformesh.mesh.config.own_scores import put_scores, read_own_scores
+from conformesh.mesh.config.local_scores import read_local_scores, replace_scores
 from conformesh.mesh.config.reach import reach_neighbours
 from tests.mesh.meshes import sign_device, tls_server
 from tests.mesh.real import free_ports
@@ -71,12 +71,12 @@ def test_scores_are_put_in_one_step(root, tmp_path):
     assert target.read_bytes() == given.read_bytes()
     assert (target.stat().st_uid, target.stat().st_mode & 0o777) == (before.st_uid, 0o600)
     assert target.stat().st_ino != before.st_ino
-    assert sorted(read_own_scores(read_device(folder)).values.tolist()) == [0.25, 0.5]
+    assert sorted(read_local_scores(read_device(folder)).values.tolist()) == [0.25, 0.5]
 
     piped = CliRunner().invoke(app, ["mesh", "put-scores", "-", str(folder), "--json"], input="score\n1\n2\n3")
     facts = json.loads(piped.stdout)
     assert (facts["device"], facts["scores"], facts["running"]) == ("device-00", 3, False)
-    assert facts["digest"] == read_own_scores(read_device(folder)).digest
+    assert facts["digest"] == read_local_scores(read_device(folder)).digest
 
     given.write_text("device,score\n0,0.5\n1")
     (tmp_path / "given.npz").write_bytes(b"PK")
@@ -116,16 +116,16 @@ def test_put_scores_gives_owner_and_mode_to_the_draft_and_to_nothing_else(tmp_pa
     monkeypatch.setattr(os, "chown", refuse)
     monkeypatch.setattr(os, "fchown", lambda handle, *owner: changed.append((os.fstat(handle).st_mode & 0o777, owner)))
     monkeypatch.setattr(files, "on_failpoint", link_at_once)
-    put_scores(read_device(folder), str(tmp_path / "given.csv"))
+    replace_scores(read_device(folder), str(tmp_path / "given.csv"))
     assert changed == [(0o600, (before.st_uid, before.st_gid)), ("score\n1\n2\n", 0o640)]
     assert (victim.read_text(), victim.stat().st_mode & 0o777) == ("secret", 0o604)
 
     monkeypatch.setattr(files, "on_failpoint", None)
     with pytest.raises(ValueError, match=f"is a symbolic link to {victim}.*replace the file that it points to"):
-        put_scores(read_device(folder), str(tmp_path / "given.csv"))
+        replace_scores(read_device(folder), str(tmp_path / "given.csv"))
     assert target.is_symlink()
     target.unlink()
-    put_scores(read_device(folder), str(tmp_path / "given.csv"))
+    replace_scores(read_device(folder), str(tmp_path / "given.csv"))
     assert changed[-1] == (0o600, (folder.stat().st_uid, folder.stat().st_gid))
     assert target.stat().st_mode & 0o777 == 0o600
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformesh import METHODS, Network
-from conformesh.mesh.config.device_toml import Neighbour, device_text, read_device, reloaded, write_device
+from conformesh.mesh.config.device_toml import Neighbour, device_text, read_device, reload_config, write_device
 from conformesh.mesh.config.folders import add_device, init_mesh
-from conformesh.mesh.config.own_scores import read_own_scores, scatter_scores
+from conformesh.mesh.config.local_scores import read_local_scores, scatter_scores
 from tests.mesh.meshes import NAMES, config
 from tests.strategies import networks
 
@@ -230,7 +230,7 @@ def test_scores_are_spread_by_name_or_number(tmp_path):
     folders = init_mesh(tmp_path / "m", Network.chain(3), insecure=True)
     (tmp_path / "s.csv").write_text("device,score\n2,0.1\n0,0.30000000000000004\n2,inf\n")
     assert scatter_scores(tmp_path / "m", tmp_path / "s.csv") == {"device-00": 1, "device-01": 0, "device-02": 2}
-    assert [read_own_scores(read_device(f)).values.tolist() for f in folders] == [
+    assert [read_local_scores(read_device(f)).values.tolist() for f in folders] == [
         [0.30000000000000004],
         [],
         [0.1, float("inf")],
@@ -257,15 +257,15 @@ def test_scores_of_strangers_are_not_spread(tmp_path, text, words):
 def test_own_scores_and_nobody_elses(tmp_path):
     here = replace(config(), folder=tmp_path)
     with pytest.raises(ValueError, match="needs a file with its scores"):
-        read_own_scores(here)
+        read_local_scores(here)
     file = tmp_path / "scores.csv"
     for text, found in (("score\n1\n2\n", [1, 2]), ("device,score\n", []), ("score", []), ("device,score\n1,5\n", [5])):
         file.write_text(text)
-        assert read_own_scores(here).values.tolist() == found
+        assert read_local_scores(here).values.tolist() == found
     for text, words in (("device,score\ndevice-02,1\n", "a device keeps only its own"), ("score\n1\nnan\n", "got NaN")):
         file.write_text(text)
         with pytest.raises(ValueError, match=words):
-            read_own_scores(here)
+            read_local_scores(here)
 
 
 def test_a_reload_changes_what_is_the_devices_own_and_names_the_rest(tmp_path):
@@ -276,7 +276,7 @@ def test_a_reload_changes_what_is_the_devices_own_and_names_the_rest(tmp_path):
     path = folder / "device.toml"
     text = path.read_text().replace('alpha = "0.1"', 'alpha = "0.2"').replace("patience = 30", "patience = 7")
     path.write_text(text + '[map.endpoints]\ndevice-01 = "10.0.0.1:7000"\n')
-    found, later = reloaded(now, read_device(folder))
+    found, later = reload_config(now, read_device(folder))
     assert later == ["guarantee.alpha"]
     assert (found.guarantee.alpha, found.timing.patience, found.devices, found.roster) == (
         "0.1",
@@ -285,4 +285,4 @@ def test_a_reload_changes_what_is_the_devices_own_and_names_the_rest(tmp_path):
         now.roster,
     )
     assert found.endpoints == {**now.endpoints, "device-01": "10.0.0.1:7000"}
-    assert reloaded(now, now) == (now, [])
+    assert reload_config(now, now) == (now, [])

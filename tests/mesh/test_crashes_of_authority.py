@@ -14,7 +14,7 @@ pytest.importorskip("cryptography", reason="a mesh needs certificates: pip insta
 from conformesh.files import files
 from conformesh.files.files import KILLED
 from conformesh.mesh.config import authority, folders
-from conformesh.mesh.config.certificates import issued
+from conformesh.mesh.config.certificates import issued_certificates
 from conformesh.mesh.config.checks import check_folder, compare_maps, examine_authority
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import (
@@ -28,7 +28,7 @@ from conformesh.mesh.config.folders import (
     revoke_device,
 )
 from conformesh.mesh.config.roster import read_roster_file
-from conformesh.mesh.config.signing import verify
+from conformesh.mesh.config.signing import verify_document
 from tests.mesh.crashes import MOVE, WRITE, Signed, TwoRostersError, kill, kind_of, passed
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked processes")
@@ -73,9 +73,9 @@ def assert_in_order(root):
     problems = [one for folder in roots for one in check_folder(folder) if one.level == "error"]
     assert not problems + [one for one in examine_authority(root) if one.level == "error"]
     for folder in roots:
-        verify(read_roster_file(folder), folder / "ca.pem")
+        verify_document(read_roster_file(folder), folder / "ca.pem")
     assert not [*root.rglob("*.key.*.tmp"), *root.glob(".authority.json.*.tmp")]
-    assert authority.read_record(root).change is None
+    assert authority.read_authority_record(root).change is None
 
 
 def done(root):
@@ -85,7 +85,7 @@ def done(root):
     assert (root / "revoked" / "device-01").exists() == ("device-01" not in devices)
     found = ["add"] * ("late" in devices) + ["revoke"] * ("device-01" not in devices)
     for command, name in (("renew", "device-02"), ("revoke --certificate", "device-00")):
-        numbers = [one.number for one in issued(root / "ca", name)]
+        numbers = [one.number for one in issued_certificates(root / "ca", name)]
         assert numbers == [*range(1, 1 + len(numbers))]
         found += [command] * (len(numbers) - 1)
     assert current_roster(root) == 1 + sum(command in MAKES_ROSTER for command in found)
@@ -98,7 +98,7 @@ def names_a_way(words):
 
 def is_recorded(root):
     """Whether a change waits to be finished; then whoever only reads is refused in words that say what to do."""
-    recorded = authority.read_record(root).change is not None
+    recorded = authority.read_authority_record(root).change is not None
     problems = [one.text for one in examine_authority(root) if one.level == "error"]
     assert len(problems) == recorded
     assert all(map(names_a_way, problems))
@@ -177,29 +177,29 @@ def test_kills_at_every_failpoint_of_the_authority(made, points, tmp_path, caplo
 
 def numbers_from_folders(patch):
     """As it was: nothing is written ahead, and the next number is that of the folders and one."""
-    patch.setattr(authority.Authority, "make", authority.Authority._apply)
+    patch.setattr(authority.Authority, "commit", authority.Authority._apply)
     patch.setattr(folders, "_last_roster", lambda opened, config: folders._roster_of(config))
 
 
 def record_after_files(patch):
     """The change is recorded when its files are there already."""
-    made = authority.Authority.make
+    made = authority.Authority.commit
 
     def make(self, change):
         self._apply(change)
         made(self, change)
 
-    patch.setattr(authority.Authority, "make", make)
+    patch.setattr(authority.Authority, "commit", make)
 
 
 def rolls_back_what_was_handed_out(patch):
     """A change that was interrupted is dropped, though its roster may be in a folder."""
 
-    def finish(self):
+    def finish_interrupted(self):
         if self._record.change is not None:
             self._write(authority.AuthorityRecord(roster=self._record.roster))
 
-    patch.setattr(authority.Authority, "finish", finish)
+    patch.setattr(authority.Authority, "finish_interrupted", finish_interrupted)
     patch.setattr(folders, "_last_roster", lambda opened, config: opened.roster)
 
 
@@ -271,7 +271,7 @@ def test_an_interrupted_init_is_finished_or_says_what_to_do(tmp_path, caplog):
 def test_one_command_of_the_authority_at_a_time(made, tmp_path):
     root = copied(made, tmp_path / "m")
     with (
-        authority.opened(root),
+        authority.open_authority(root),
         pytest.raises(ValueError, match=f"process {os.getpid()} changes this mesh now; wait"),
     ):
         add_device(root, "late", ["device-00"])

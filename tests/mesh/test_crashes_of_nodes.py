@@ -25,10 +25,10 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh, revoke_device
 from conformesh.mesh.config.roster import read_roster_file
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node import membership, store
+from conformesh.mesh.node import membership, result_store
 from conformesh.mesh.node.membership import Membership
 from conformesh.mesh.node.online import OnlineLearning
-from conformesh.mesh.node.pending import PendingRun
+from conformesh.mesh.node.run_request import RunRequests
 from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import FileJournal
@@ -149,7 +149,7 @@ def test_kills_notice_what_a_device_does_not_write_down(templates, tmp_path, bug
     assert not notices(templates["rounds, continue"], tmp_path / "m", range(2), device=Device, **where)
 
 
-@pytest.mark.parametrize(("module", "file"), [(store, "result.json"), (membership, "roster")])
+@pytest.mark.parametrize(("module", "file"), [(result_store, "result.json"), (membership, "roster")])
 def test_kills_notice_files_that_are_written_in_place(templates, tmp_path, monkeypatch, module, file):
     where = {"only": f"{file}", "between": (1, 8)}
     assert not notices(templates["rounds, continue"], tmp_path / "m", range(2), **where)
@@ -254,7 +254,7 @@ def test_no_label_that_was_acknowledged_is_lost_and_none_is_counted_twice(monkey
                 node._shut()
             with at_failpoints(hit.add):
                 again = opened()
-            counted = again.shown()["device"]["steps"]
+            counted = again.status().device.steps
             assert counted in (acknowledged, acknowledged + 1)  # one may have been on the disk and not acknowledged
             acknowledged = counted
             again._shut()
@@ -276,10 +276,10 @@ def test_a_charge_of_the_account_is_whole_wherever_a_node_is_killed(tmp_path):
 
 def test_a_requested_run_is_whole_wherever_a_node_is_killed(tmp_path):
     for number, step in enumerate(WRITE, 1):
-        PendingRun(tmp_path).ask(2 * number)
+        RunRequests(tmp_path).ask(2 * number)
         with pytest.raises(Killed), at_failpoints(killing(number)):
-            PendingRun(tmp_path).ask(2 * number + 1)
-        assert PendingRun(tmp_path).run == 2 * number + (step in ("renamed", "done"))
+            RunRequests(tmp_path).ask(2 * number + 1)
+        assert RunRequests(tmp_path).run == 2 * number + (step in ("renamed", "done"))
 
 
 def test_a_draft_that_a_crash_has_left_is_removed(tmp_path):
@@ -356,9 +356,9 @@ def test_thirty_kills_of_a_real_node():
 
 WRITES = {"write_text", "write_bytes", "rename", "truncate", "ftruncate"}
 ALLOWED = {
-    ("mesh/node/disk.py", "os.write"),  # whether there is space: deleted at once
-    ("mesh/node/lock.py", "os.ftruncate"),  # the number of a process, for whoever is refused: no one needs it later
-    ("mesh/node/lock.py", "os.write"),
+    ("mesh/node/disk_watch.py", "os.write"),  # whether there is space: deleted at once
+    ("mesh/node/folder_lock.py", "os.ftruncate"),  # the number of a process, for an error message
+    ("mesh/node/folder_lock.py", "os.write"),
     ("mesh/node/online.py", "os.truncate"),  # after a write that failed, which a crash would leave as it is
 }
 

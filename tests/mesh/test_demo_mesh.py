@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from conformesh.cli import app
-from conformesh.cli.demo_mesh import _is_free, free_ports
+from conformesh.cli.demo_mesh import _is_free, find_free_ports
 
 
 def run(*words):
@@ -55,8 +55,8 @@ def test_devices_that_fail_end_with_1_and_leaves_no_keys(tmp_path, monkeypatch):
             (folder / "scores.csv").unlink()
         return launch(folders, **how)
 
-    launch = demo_mesh.launch_once
-    monkeypatch.setattr(demo_mesh, "launch_once", without_scores)
+    launch = demo_mesh.start_devices
+    monkeypatch.setattr(demo_mesh, "start_devices", without_scores)
     result = run("--out", tmp_path, "--devices", "4")
     assert result.exit_code == 1
     assert "needs a file with its scores" in result.stdout
@@ -79,8 +79,8 @@ def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch, missing):
 
 
 def test_ports_are_free():
-    first = free_ports(3)
+    first = find_free_ports(3)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", first + 1))
         assert not _is_free(first + 1)
-        assert not first <= free_ports(3) <= first + 1
+        assert not first <= find_free_ports(3) <= first + 1

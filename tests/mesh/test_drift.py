@@ -13,21 +13,22 @@ from conformesh import Network
 from conformesh.cli.mesh_status import _line
 from conformesh.mesh.http.client import Client
 from conformesh.mesh.node import online
-from conformesh.mesh.node.drift import drawn, of_all
+from conformesh.mesh.node.drift_alarm import drawn, of_all
 from conformesh.mesh.node.health import judge_health
-from conformesh.mesh.node.heartbeat import vitals_of
-from conformesh.mesh.node.observations import Observations, encode
+from conformesh.mesh.node.heartbeat import share_status
 from conformesh.mesh.node.online import FILE
-from conformesh.mesh.overview import FINE, _judged
+from conformesh.mesh.node.online_records import Observations, encode
+from conformesh.mesh.node.status import DeviceStatus
+from conformesh.mesh.overview import FINE, _summarise
 from conformesh.online.alarm import Alarm, FleetAlarm
 from conformesh.online.counters import Counters, CountingLearner, CoverageCounts, Life
 from conformesh.online.integrators import QuantileTracker
 from conformesh.online.simulation import online as simulated
 from conformesh.peer.journal import FileJournal
 
-from .beats import CALM, World
+from .heartbeats import CALM, World
 from .nodes import numbers, serving, short_folder, state
-from .test_online import LEARNING, WHOLE, message, opened
+from .test_online import LEARNING, WHOLE, learnt, message, opened
 
 RULE = CountingLearner(Fraction(1, 10), **LEARNING, alarm=0.05)
 
@@ -98,8 +99,8 @@ def test_a_device_that_is_killed_after_every_label_has_the_same_evidence(folder,
     assert len(seeds) == 1
     assert_is_alarm(node._known, scores)
     again = opened(folder, online=LEARNING | {"alarm": 0.05})
-    assert again.shown() == node.shown()
-    alarm = again.shown()["alarm"]
+    assert learnt(again) == learnt(node)
+    alarm = learnt(again)["alarm"]
     assert (alarm["raised_at"], alarm["steps"]) == (node._known.drift.raised_at, 120)
     assert alarm["raised_time"].startswith("20")
     assert alarm["evidence"]["device"] == pytest.approx(math.exp(node._known.drift.largest))
@@ -126,8 +127,8 @@ def test_that_it_was_raised_is_kept_where_the_moment_could_not_be_written(folder
                 break
     assert node._known.undated
     again = opened(folder, online=LEARNING | {"alarm": 0.05})
-    assert again.shown()["alarm"]["raised_at"] == node._known.drift.raised_at
-    assert again.shown()["alarm"]["raised_time"] is not None
+    assert learnt(again)["alarm"]["raised_at"] == node._known.drift.raised_at
+    assert learnt(again)["alarm"]["raised_time"] is not None
 
 
 @pytest.mark.usefixtures("unflushed")
@@ -149,8 +150,8 @@ def test_a_journal_that_cannot_be_made_shorter_now_and_then_loses_nothing(folder
         node.observe(score)
     assert len(calls) > 120
     assert_is_alarm(node._known, scores)
-    assert node.shown()["alarm"]["raised_time"] is not None
-    assert node.shown()["scale"]["scores"] == 122
+    assert learnt(node)["alarm"]["raised_time"] is not None
+    assert learnt(node)["scale"]["scores"] == 122
 
 
 @pytest.mark.usefixtures("unflushed")
@@ -158,12 +159,12 @@ def test_another_level_judges_the_same_evidence(folder):
     node = opened(folder, online=LEARNING | {"alarm": 0.05})
     for score in shifted():
         node.observe(score)
-    evidence = node.shown()["alarm"]["evidence"]["device"]
+    evidence = learnt(node)["alarm"]["evidence"]["device"]
     assert evidence > 20
-    stricter = opened(folder, online=LEARNING | {"alarm": 0.5 / evidence}).shown()["alarm"]
+    stricter = learnt(opened(folder, online=LEARNING | {"alarm": 0.5 / evidence}))["alarm"]
     assert (stricter["evidence"]["device"], stricter["steps"]) == (evidence, 120)
     assert (stricter["raised"]["device"], stricter["raised_at"], stricter["raised_time"]) == (False, None, None)
-    assert opened(folder, online=LEARNING | {"alarm": 0.2}).shown()["alarm"]["raised_at"] == 120
+    assert learnt(opened(folder, online=LEARNING | {"alarm": 0.2}))["alarm"]["raised_at"] == 120
 
 
 @pytest.mark.usefixtures("unflushed")
@@ -173,11 +174,11 @@ def test_an_alarm_that_was_switched_off_begins_anew_and_counts_again(folder):
         node.observe(score)
     other.hear(node._known.counters, 1)
     assert math.exp(of_all(other.tallies, ["device-00", "device-01", "device-02"])[0]) > 20
-    off = opened(folder).shown()
+    off = learnt(opened(folder))
     assert (off["alarm"], off["device"]["steps"]) == (None, 120)
     anew = opened(folder, online=LEARNING | {"alarm": 0.05})
-    assert anew.shown()["device"]["steps"] == 120
-    alarm = anew.shown()["alarm"]
+    assert learnt(anew)["device"]["steps"] == 120
+    alarm = learnt(anew)["alarm"]
     assert (alarm["steps"], alarm["counted"], alarm["raised_time"]) == (0, 4, None)
     assert alarm["evidence"] == {"device": 1.0, "fleet": pytest.approx(1 / 4)}
     other.hear(anew._known.counters, 1)  # at once, without another label
@@ -214,13 +215,13 @@ def test_a_lost_journal_counts_twice_and_a_lie_about_a_device_is_not_believed_by
     second = opened(folder, online=LEARNING | {"alarm": 0.05})
     second.observe(0.5)
     second.hear(said)
-    alarm = second.shown()["alarm"]
+    alarm = learnt(second)["alarm"]
     assert (alarm["counted"], alarm["steps"], alarm["raised"]) == (4, 1, {"device": False, "fleet": True})
     life = second._known._life
     lie = Counters({life: msgspec.structs.replace(second._known.own, evidence=700.0)})
     second.hear(lie.encode(second.rule))
     assert second._known._life == life  # no new life for it
-    assert second.shown()["alarm"] == alarm
+    assert learnt(second)["alarm"] == alarm
 
 
 def test_an_old_journal_goes_on_and_its_alarm_begins():
@@ -297,18 +298,18 @@ def test_it_begins_with_the_calibration_scores_and_at_the_certified_threshold(fo
     (folder / "scores.csv").write_text("score\n60\n100\n140\n")
     node = opened(folder, state(threshold=250.0), online=WHOLE | {"bound": 8.0})
     assert node.predict().threshold == 250.0
-    shown = node.shown()
+    shown = learnt(node)
     assert shown["origin"] == 2.5
     assert shown["scale"] == {"weight": 0.05, "now": 100.0, "scores": 3}
     node.observe(300.0)
-    assert node.shown()["scale"] == {"weight": 0.05, "now": 100.0 + 200.0 / 4, "scores": 4}
+    assert learnt(node)["scale"] == {"weight": 0.05, "now": 100.0 + 200.0 / 4, "scores": 4}
     again = opened(folder, online=WHOLE | {"bound": 8.0})
-    assert again.shown() == node.shown()
+    assert learnt(again) == learnt(node)
     assert Counters.decode(message(node), node.rule).origin is None
     said = msgspec.msgpack.decode(message(node))
     said[2] = 7.0  # and what others say of theirs is not heard
     again.hear(msgspec.msgpack.encode(said))
-    assert (again.shown()["origin"], again.shown()["refused"]) == (2.5, {})
+    assert (learnt(again)["origin"], learnt(again)["refused"]) == (2.5, {})
 
 
 def test_without_a_scale_of_its_own_it_begins_with_its_first_label(folder):
@@ -377,12 +378,12 @@ def test_everybody_can_see_it_and_the_device_stays_healthy(folder, caplog):
         assert metrics[f'conformesh_online_evidence{{of="{of}"}}'] == evidence
         assert metrics[f'conformesh_online_alarm{{of="{of}"}}'] == 1
     assert caplog.text.count("drift alarm of the fleet") == 1
-    vitals = vitals_of(node.status(), 1.0)
+    vitals = share_status(node.status(), 1.0)
     assert (vitals.healthy, vitals.codes, vitals.alarms) == (True, 0, 3)
     assert judge_health(node.status()).codes == []
 
 
-def test_a_pulse_tells_it_from_device_to_device():
+def test_a_heartbeat_tells_it_from_device_to_device():
     world = World(Network.chain(3))
     world.pass_by(2.0)
     first, _, last = world.network.ids
@@ -390,12 +391,18 @@ def test_a_pulse_tells_it_from_device_to_device():
     world.vitals[first] = msgspec.structs.replace(CALM, alarms=1)
     world.pass_by(0.9)  # it is news: before the next beat, over two links
     row = world.shown(last)[first]
-    assert (row["health"], row["alarms"], _line(row)[-1]) == ("healthy", ["device"], "drift")
+    assert (row["health"], row["alarms"], _line(msgspec.convert(row, DeviceStatus))[-1]) == (
+        "healthy",
+        ["device"],
+        "drift",
+    )
 
 
 def test_a_status_says_where_there_is_drift_and_is_fine():
-    row = {"name": "a", "health": "healthy", "common": False, "alarms": ["device"]}
-    rows = [row, row | {"name": "b", "alarms": []}, {key: row[key] for key in ("health", "common")} | {"name": "c"}]
-    assert _judged(rows) == (FINE, "3 devices, all healthy; drift alarm of {a}")
-    rows[1]["alarms"] = ["fleet"]
-    assert _judged(rows)[1] == "3 devices, all healthy; drift alarm of the fleet and of {a}"
+    devices = [DeviceStatus.unknown(name, 3) for name in "abc"]
+    for device in devices:
+        device.health = "healthy"
+    devices[0].alarms = ["device"]
+    assert _summarise(devices) == (FINE, "3 devices, all healthy; drift alarm of {a}")
+    devices[1].alarms = ["fleet"]
+    assert _summarise(devices)[1] == "3 devices, all healthy; drift alarm of the fleet and of {a}"

@@ -13,13 +13,13 @@ from conformesh import Network
 from conformesh.cli import app
 from conformesh.mesh.config.checks import examine_folder
 from conformesh.mesh.config.device_toml import read_device
-from conformesh.mesh.config.epochs import FILE, Epochs, declare_epoch, read_epoch
+from conformesh.mesh.config.epochs import EPOCH_FILE, EpochClock, declare_epoch, read_epoch
 from conformesh.mesh.config.folders import init_mesh, scatter_scores
-from conformesh.mesh.config.own_scores import read_own_scores
+from conformesh.mesh.config.local_scores import read_local_scores
+from conformesh.mesh.node.calibration_run import account_of
 from conformesh.mesh.node.file_watch import ScoreWatch
 from conformesh.mesh.node.privacy_watch import PrivacyWatch
-from conformesh.mesh.node.running import account_of
-from conformesh.privacy.account import FILE as ACCOUNT
+from conformesh.privacy.account import ACCOUNT_FILE as ACCOUNT
 
 NOISY = {"epsilon": 1.0, "cells": 8}
 
@@ -43,9 +43,9 @@ def run(*words):
 
 def test_declared_epochs_never_fall(configs):
     config = configs[0]
-    assert Epochs(config).last() == 1
+    assert EpochClock(config).last_closed() == 1
     declare_epoch(config, 3)
-    assert Epochs(config).last() == read_epoch(config.folder) == 3
+    assert EpochClock(config).last_closed() == read_epoch(config.folder) == 3
     declare_epoch(config, 3)
     with pytest.raises(ValueError, match="epoch 3 has closed, and numbers never fall; got 2"):
         declare_epoch(config, 2)
@@ -55,23 +55,23 @@ def test_declared_epochs_never_fall(configs):
 
 @pytest.mark.parametrize("content", [b"", b"two", b"0", b"-1", b"1.5", b"9" * 16, b"\xff"])
 def test_a_declaration_that_cannot_be_read_changes_nothing(configs, content):
-    epochs = Epochs(configs[0])
+    epochs = EpochClock(configs[0])
     declare_epoch(configs[0], 4)
-    assert epochs.last() == 4
-    (configs[0].folder / FILE).write_bytes(content)
-    assert epochs.last() == 4
+    assert epochs.last_closed() == 4
+    (configs[0].folder / EPOCH_FILE).write_bytes(content)
+    assert epochs.last_closed() == 4
     assert "declare the epoch again" in epochs.problem
     declare_epoch(configs[0], 5)
-    assert (epochs.last(), epochs.problem) == (5, "")
+    assert (epochs.last_closed(), epochs.problem) == (5, "")
 
 
 def test_epochs_by_the_clock(tmp_path):
     config, now = made(tmp_path / "m", {**NOISY, "epoch_seconds": 100})[0], [0.0]
-    epochs = Epochs(config, lambda: now[0])
+    epochs = EpochClock(config, lambda: now[0])
     seen = []
     for second in (0, 199, 200, 299, 300, 304.9, 305, 1e9):
         now[0] = second
-        seen.append((epochs.last(), epochs.due()))
+        seen.append((epochs.last_closed(), epochs.last_due()))
     # A run of an epoch that has just closed is asked for when the clocks of all devices say so.
     assert seen == [(0, 0), (0, 0), (1, 0), (1, 1), (2, 1), (2, 1), (2, 2), (9_999_999, 9_999_998)]
     with pytest.raises(
@@ -93,7 +93,7 @@ def test_a_closed_epoch_asks_for_one_run(configs):
 
     assert looks(0, 1) == [False, False]
     declare_epoch(configs[0], 2)
-    assert watch.epochs.last() == 2  # others may ask for a run of it at once
+    assert watch.epochs.last_closed() == 2  # others may ask for a run of it at once
     assert looks(2, 5, 6, 7) == [False, False, True, False]
     account_of(configs[0], 3).charge(3, ["a"], b"x")  # released before this device's operator declared it
     declare_epoch(configs[0], 3)
@@ -102,7 +102,7 @@ def test_a_closed_epoch_asks_for_one_run(configs):
     declare_epoch(configs[0], 4)
     assert looks(20, 26) == [False, True]
     assert watch.refusal == ""
-    assert Epochs(configs[0], lambda: now[0]).due() == 4  # of a node that starts
+    assert EpochClock(configs[0], lambda: now[0]).last_due() == 4  # of a node that starts
 
 
 def test_the_clock_asks_for_one_run_an_epoch(tmp_path):
@@ -111,7 +111,7 @@ def test_the_clock_asks_for_one_run_an_epoch(tmp_path):
     for second in range(1000, 1400, 2):
         now[0] = float(second)
         if watch.look():
-            asked.append((second, watch.epochs.last()))
+            asked.append((second, watch.epochs.last_closed()))
     assert asked == [(1006, 9), (1106, 10), (1206, 11), (1306, 12)]
 
 
@@ -120,12 +120,12 @@ def test_what_is_wrong_with_the_account_is_told_to_the_operator(configs):
     watch.look()
     assert watch.problem == ""
     (configs[0].folder / ACCOUNT).write_text("{")
-    (configs[0].folder / FILE).write_text("x")
+    (configs[0].folder / EPOCH_FILE).write_text("x")
     watch.look()
     assert ACCOUNT in watch.problem
     assert "declare the epoch again" in watch.problem
     (configs[0].folder / ACCOUNT).unlink()
-    (configs[0].folder / FILE).unlink()
+    (configs[0].folder / EPOCH_FILE).unlink()
     watch.look()
     assert watch.problem == ""
 
@@ -185,7 +185,7 @@ def test_put_scores_reads_as_the_device_will_so_that_one_bad_row_is_one_count(co
     given, rows = tmp_path / "given.csv", "score,epoch\n" + "0.5,1\n" * 100
     given.write_text(rows + "nan,1\n")
     assert "have no usable score and count as +infinity" in run("put-scores", given, configs[0].folder).stderr
-    assert np.isfinite(read_own_scores(configs[0]).in_epoch(1)).sum() == 100
+    assert np.isfinite(read_local_scores(configs[0]).in_epoch(1)).sum() == 100
 
 
 def test_a_file_that_became_shorter_in_place_is_used_with_epsilon(configs):
@@ -222,10 +222,10 @@ def test_epochs_travel_when_a_file_is_spread_over_the_folders(configs, tmp_path)
     given = tmp_path / "all.csv"
     given.write_text("device,score,epoch\n0,0.1,1\n1,0.2,2\n0,0.3,2\n")
     scatter_scores(tmp_path / "m", given)
-    own = read_own_scores(configs[0])
+    own = read_local_scores(configs[0])
     assert (own.in_epoch(1).tolist(), own.in_epoch(2).tolist()) == ([0.1], [0.3])
-    assert read_own_scores(configs[1]).in_epoch(2).tolist() == [0.2]
-    assert not len(read_own_scores(configs[2]))
+    assert read_local_scores(configs[1]).in_epoch(2).tolist() == [0.2]
+    assert not len(read_local_scores(configs[2]))
     given.write_text("device,score,epoch\n0,0.1,1\n1,0.2,\n")
     with pytest.raises(ValueError, match="the column 'epoch' must hold whole numbers"):
         scatter_scores(tmp_path / "m", given)
@@ -235,7 +235,7 @@ def test_a_column_of_that_name_means_nothing_to_other_methods(tmp_path):
     init_mesh(tmp_path / "m", Network.chain(2))
     config = read_device(tmp_path / "m" / "device-00")
     config.path("scores").write_text("score,epoch\n0.5,last\n0.6,\n")
-    assert sorted(read_own_scores(config).values.tolist()) == [0.5, 0.6]
+    assert sorted(read_local_scores(config).values.tolist()) == [0.5, 0.6]
 
 
 # --- bad rows stay local ----------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ ROWS = [
 def counted(config, rows):
     """Return how often each (epoch, score) counts, as a dictionary."""
     config.path("scores").write_text("device,score,epoch,score_function\n" + "".join(f"{row}\n" for row in rows))
-    found = read_own_scores(config)
+    found = read_local_scores(config)
     pairs, times = np.unique(np.stack([found.epochs.astype(float), found.values]), axis=1, return_counts=True)
     return {tuple(pair): int(n) for pair, n in zip(pairs.T.tolist(), times.tolist(), strict=True)}, found.problem
 
@@ -314,35 +314,35 @@ def test_other_forms_are_read_row_by_row_too(configs):
     arrays = {"score": np.array([0.5, np.nan]), "epoch": np.array([1, 2])}
     path = config.path("scores")
     path.write_bytes(gzip.compress(b"score;epoch\r\n0,5;1\r\nx;2\r\n"))
-    packed = read_own_scores(config)
+    packed = read_local_scores(config)
     for found in (packed, _as_npz(config, arrays)):
         assert found.in_epoch(1).tolist() == [0.5]
         assert found.in_epoch(2).tolist() == [np.inf]
     path.write_text("device,score\n")
-    assert not len(read_own_scores(config))
+    assert not len(read_local_scores(config))
 
 
 def _as_npz(config, arrays):
-    other = config.change(file="scores.npz")
+    other = config.with_settings(file="scores.npz")
     np.savez(other.path("scores"), **arrays)
-    return read_own_scores(other)
+    return read_local_scores(other)
 
 
 @pytest.mark.parametrize("content", [b"", b"device,value\n1,2\n", b"\x1f\x8bnothing"])
 def test_a_file_that_is_no_table_is_an_error_of_the_whole_file(configs, content):
     configs[0].path("scores").write_bytes(content)
     with pytest.raises(ValueError, match=r"scores\.csv"):
-        read_own_scores(configs[0])
+        read_local_scores(configs[0])
 
 
 def test_exact_runs_read_as_strictly_as_other_methods(tmp_path):
     config = made(tmp_path / "m", {})[0]
     config.path("scores").write_text("score,epoch\n0.5,1\n0.25,3\n")
-    own = read_own_scores(config)
-    assert own.until(2).tolist() == [0.5]
+    own = read_local_scores(config)
+    assert own.up_to_epoch(2).tolist() == [0.5]
     config.path("scores").write_text("score,epoch\n0.5,1\nnan,3\n")
     with pytest.raises(ValueError, match="score must be a number, got NaN"):
-        read_own_scores(config)
+        read_local_scores(config)
     config.path("scores").write_text("score,epoch\n0.5,0\n")
     with pytest.raises(ValueError, match="the column 'epoch' must hold whole numbers"):
-        read_own_scores(config)
+        read_local_scores(config)

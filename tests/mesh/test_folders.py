@@ -25,7 +25,7 @@ from conformesh.mesh.config.folders import (
 
 pytest.importorskip("cryptography", reason="certificates need the extra `mesh`")
 from conformesh.mesh.config.certificates import read_certificate
-from conformesh.mesh.config.identity import check_pair
+from conformesh.mesh.config.key_pair import check_pair
 from tests.mesh.disks import unwritable
 
 FILES = ["ca.pem", "device.key", "device.pem", "device.toml", "roster.json", "scores.csv"]
@@ -328,7 +328,7 @@ def test_a_roster_that_is_too_large_is_refused_before_anything_is_changed(tmp_pa
     for name in ("one", "two", "three"):
         add_device(root, name, ["device-00"])
     record = (root / "authority.json").read_bytes()
-    monkeypatch.setattr(roster, "LARGEST", len((root / "roster.json").read_bytes()) + 40)
+    monkeypatch.setattr(roster, "LARGEST_DOCUMENT", len((root / "roster.json").read_bytes()) + 40)
     with pytest.raises(ValueError, match=r"roster 5 would have [0-9,]+ bytes, and devices read at most .*--settled"):
         add_device(root, "four", ["device-00"])
     assert (root / "authority.json").read_bytes() == record

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from conformesh.mesh.http.interface import MONITORING, VERBS
-from conformesh.mesh.node.heartbeat import Beating
+from conformesh.mesh.http.paths import MONITORING, VERBS
+from conformesh.mesh.node.heartbeat import Heartbeat
 from conformesh.mesh.node.online import OnlineLearning
 from conformesh.mesh.node.state import NodeState
 
@@ -37,11 +37,11 @@ ANSWER = re.compile(rb"HTTP/1\.1 \d{3} [A-Za-z -]+\r\n")
 
 
 def node():
-    """A node with a pulse, so that every route has something to say."""
+    """a node with heartbeats, so that every route has something to say."""
     about = config()
     state = NodeState(about.name, ["device-00", "device-02"])
     state.certify(calibration())
-    return state, Beating(about, state)
+    return state, Heartbeat(about, state)
 
 
 def mutated(rng):
@@ -64,8 +64,8 @@ def mutated(rng):
 
 def hammer(count, seed, caplog):
     rng = random.Random(seed)
-    state, beating = node()
-    more = {"beating": beating, "recalibrate": lambda: "started", "hand": lambda body: "taken"}
+    state, heartbeat = node()
+    more = {"heartbeat": heartbeat, "recalibrate": lambda: "started", "accept_roster": lambda body: "taken"}
     with (
         caplog.at_level(logging.WARNING, "conformesh.node"),
         short_folder() as folder,
@@ -98,8 +98,8 @@ def test_ten_thousand_of_them(caplog):
 @pytest.mark.parametrize("path", ["/mesh", "/openapi.json", "/status"])
 def test_silent_and_slow_programs_keep_no_route_waiting(path):
     """500 connections that say nothing or drip; of a few answers the fastest, lest a busy machine decides."""
-    state, beating = node()
-    with serving(state, beating=beating) as service, contextlib.ExitStack() as stack:
+    state, heartbeat = node()
+    with serving(state, heartbeat=heartbeat) as service, contextlib.ExitStack() as stack:
         silent_and_slow(service, stack, 400, 100)
         seconds, until = [], time.monotonic() + 10.0
         if path not in MONITORING:  # which has a reserve; all else has a place once others were silent for a second

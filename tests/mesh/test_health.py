@@ -11,12 +11,12 @@ from msgspec import to_builtins
 
 from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
-from conformesh.mesh.node.disk import write_probe
+from conformesh.mesh.node.disk_watch import write_probe
 from conformesh.mesh.node.health import judge_health
-from conformesh.mesh.node.heartbeat import vitals_of
-from conformesh.mesh.node.heartbeat_table import Pulses
-from conformesh.mesh.node.pending import FILE, PendingRun
-from conformesh.mesh.node.service import Node
+from conformesh.mesh.node.heartbeat import share_status
+from conformesh.mesh.node.heartbeat_table import StatusTable
+from conformesh.mesh.node.node import Node
+from conformesh.mesh.node.run_request import FILE, RunRequests
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import Gathering, Phase, Trouble
 from tests.mesh.nodes import Clock, calibration, numbers, serving
@@ -36,7 +36,7 @@ def made(clock, heartbeat=1.0):
     node = NodeState(
         "a", ("b", "c"), patience=PATIENCE, heartbeat=heartbeat, clock=lambda: clock.now, wall=lambda: clock.wall
     )
-    node.begin(3)
+    node.begin_run(3)
     node.certify(calibration())
     return node
 
@@ -51,14 +51,14 @@ def test_attempts_that_fail_again_and_again_never_look_healthy(clock):
     Sampled once a second for 300 s, as the audit did; it found 300 of 304 samples healthy.
     """
     node = made(clock)
-    node.request()
+    node.request_run()
     samples = []
     for run in range(4, 14):
-        node.begin(run)
-        node.enter(Phase.WAITING)
+        node.begin_run(run)
+        node.enter_phase(Phase.WAITING)
         for _ in range(int(PATIENCE)):
             clock.pass_by(1.0)
-            node.heartbeat("c", 1.0)
+            node.note_heartbeat("c", 1.0)
             samples.append(health(node).healthy)
         node.fail("b has not said hello within 30 s", "lost")
     assert samples[: int(PATIENCE)] == [True] * int(PATIENCE)  # in progress, within its patience
@@ -68,7 +68,7 @@ def test_attempts_that_fail_again_and_again_never_look_healthy(clock):
     assert found.links_down == ["b"]
     assert "the last calibration failed: b has not said hello within 30 s" in found.words
     assert "no message from {b}: the device or the link to it is down" in found.words
-    node.heartbeat("b", 1.0)
+    node.note_heartbeat("b", 1.0)
     node.certify(calibration(), run=14)
     assert health(node) == (True, [], [], [])
 
@@ -76,11 +76,11 @@ def test_attempts_that_fail_again_and_again_never_look_healthy(clock):
 def test_the_patience_counts_from_the_request_and_not_from_the_last_attempt(clock):
     """Greetings that begin anew before they fail, as under on_lost = "continue", do not begin a new patience."""
     node = made(clock)
-    node.request()
+    node.request_run()
     for run in range(4, 8):
-        node.begin(run)
+        node.begin_run(run)
         clock.pass_by(PATIENCE / 2 + 1)
-        node.enter(Phase.WAITING)
+        node.enter_phase(Phase.WAITING)
     found = health(node)
     assert (found.healthy, found.codes) == (False, ["overdue"])
     assert "a run was requested 64 s ago and has not advanced for 30 s" in found.words
@@ -88,22 +88,22 @@ def test_the_patience_counts_from_the_request_and_not_from_the_last_attempt(cloc
 
 def test_a_long_run_that_advances_is_healthy_and_one_that_repeats_itself_is_not(clock):
     node = made(clock)
-    node.begin(4)
+    node.begin_run(4)
     for number in range(1, 10):
         clock.pass_by(PATIENCE - 1)
-        node.advance(number)
+        node.note_progress(number)
         assert health(node).healthy
     for number in (1, 2, 9):  # it has started over, and comes no further
         clock.pass_by(PATIENCE / 2)
-        node.advance(number)
+        node.note_progress(number)
     assert health(node).codes == ["overdue"]
 
 
 def test_an_asynchronous_run_that_hears_nothing_more_is_unhealthy_and_names_who_is_missing(clock):
     node = made(clock)
-    node.begin(4)
-    node.gathered(Gathering(["a", "c"], 3, ["b"], {}, {}, []))
-    node.advance(2)
+    node.begin_run(4)
+    node.set_gathering(Gathering(["a", "c"], 3, ["b"], {}, {}, []))
+    node.note_progress(2)
     node.certify(calibration(), run=4, final=False)  # a partial threshold does not end the run
     clock.pass_by(PATIENCE)
     assert health(node).healthy
@@ -112,15 +112,15 @@ def test_an_asynchronous_run_that_hears_nothing_more_is_unhealthy_and_names_who_
     assert found.codes == ["overdue"]
     assert any("no report in this run from {b}" in words for words in found.words)
     node.certify(calibration(), run=4)
-    node.heartbeat("b", 1.0)
-    node.heartbeat("c", 1.0)
+    node.note_heartbeat("b", 1.0)
+    node.note_heartbeat("c", 1.0)
     assert health(node).healthy
 
 
 def test_a_node_that_starts_again_must_succeed_within_its_patience(clock):
     """The threshold from before the start is served, and is not enough."""
     node = NodeState("a", ("b",), patience=PATIENCE, clock=lambda: clock.now)
-    node.request()
+    node.request_run()
     node.restore(replace(made(clock).certified, restored=True))
     assert health(node).healthy
     clock.pass_by(PATIENCE + 1)
@@ -134,10 +134,10 @@ def test_a_link_is_down_after_the_patience_or_three_heartbeats(clock, heartbeat)
     if not heartbeat:
         clock.pass_by(1000.0)
         assert health(node).links_down == []
-        node.request()
+        node.request_run()
     clock.pass_by(limit)
     assert health(node).links_down == []
-    node.heard("c", size=10)
+    node.count_received("c", size=10)
     clock.pass_by(1.0)
     found = health(node)
     assert found.links_down == ["b"]
@@ -155,11 +155,11 @@ def test_a_neighbour_is_judged_by_the_interval_of_its_own_heartbeats(clock):
     node = made(clock)
     interval = 2 * PATIENCE
     for _ in range(3):
-        node.heartbeat("b", interval)
-        node.heartbeat("c", interval)
+        node.note_heartbeat("b", interval)
+        node.note_heartbeat("c", interval)
         clock.pass_by(interval)
         assert health(node).links_down == []
-    node.heartbeat("c", 1.0)  # it was started again with another interval
+    node.note_heartbeat("c", 1.0)  # it was started again with another interval
     clock.pass_by(PATIENCE + 1)
     assert health(node).links_down == ["c"]
     clock.pass_by(3 * interval)
@@ -169,23 +169,23 @@ def test_a_neighbour_is_judged_by_the_interval_of_its_own_heartbeats(clock):
 def test_a_neighbour_without_heartbeats_is_judged_by_runs_only(clock):
     """Also one that was started again without them."""
     node = made(clock)
-    node.heartbeat("c", 1.0)
+    node.note_heartbeat("c", 1.0)
     clock.pass_by(PATIENCE + 1)
-    node.heard("b", size=10)
-    node.heard("c", size=10)
+    node.count_received("b", size=10)
+    node.count_received("c", size=10)
     clock.pass_by(100 * PATIENCE)
     assert health(node).links_down == []
-    node.request()
+    node.request_run()
     clock.pass_by(PATIENCE + 1)
-    node.heard("c", size=10)
+    node.count_received("c", size=10)
     assert health(node).links_down == ["b"]
 
 
 def test_a_refusal_for_the_sake_of_privacy_says_its_reason(clock):
     node = made(clock)
-    node.begin(4)
+    node.begin_run(4)
     node.fail("the privacy budget of 3 is spent", "privacy")
-    node.begin(5)
+    node.begin_run(5)
     found = health(node)
     assert found.codes == ["privacy"]
     assert found.words == ["the last calibration failed: the privacy budget of 3 is spent"]
@@ -207,17 +207,17 @@ def test_a_disk_that_takes_nothing_is_noticed_without_a_run(node, monkeypatch, c
     def refuse(path):
         raise OSError(code, "no")
 
-    node._look_at_files(at_once=True)
+    node.files.look(at_once=True)
     assert health(node.state).healthy
-    monkeypatch.setattr("conformesh.mesh.node.disk.write_probe", refuse)
-    node.disk._due = 0.0
-    node._look_at_files(at_once=True)
+    monkeypatch.setattr("conformesh.mesh.node.disk_watch.write_probe", refuse)
+    node.files.disk._due = 0.0
+    node.files.look(at_once=True)
     found = health(node.state)
     assert found.codes == ["disk"]
     assert found.words[0].startswith(f"disk: {node.config.folder} cannot be written: ")
     monkeypatch.undo()
-    node.disk._due = 0.0
-    node._look_at_files(at_once=True)
+    node.files.disk._due = 0.0
+    node.files.look(at_once=True)
     assert health(node.state).healthy
     assert not (node.config.folder / ".disk-probe.tmp").exists()
 
@@ -242,26 +242,26 @@ def test_health_is_judged_by_the_patience_that_was_reloaded(node):
     before = node.config.timing.patience
     toml.write_text(toml.read_text().replace(f"patience = {before}", "patience = 300.0"))
     node.reload()
-    node._look_at_files(at_once=True)
-    node.state.request()
+    node.files.look(at_once=True)
+    node.state.request_run()
     assert node.config.timing.patience == 300.0 != before
     assert to_builtins(node.state.status())["request"]["patience"] == 300.0 + node.config.peer_settings.linger
 
 
 def test_the_interval_of_a_neighbour_is_read_from_its_heartbeat(node):
     own, other = node.config.devices
-    sender = Pulses(other, 300.0, 1)
-    sender.under(node.config.devices, [own], node.config.roster_number)
-    data = sender.say(vitals_of(NodeState(other).status(), 300.0), 0.0)
+    sender = StatusTable(other, 300.0, 1)
+    sender.set_roster(node.config.devices, [own], node.config.roster_number)
+    data = sender.encode_if_due(share_status(NodeState(other).status(), 300.0), 0.0)
 
     class Links:
-        def asides(self, kind):
+        def receive_side_messages(self, kind):
             return [(other, data, time.monotonic())]
 
-        def send_aside(self, kind, data):
+        def send_side_message(self, kind, data):
             pass
 
-    node.beating._once(Links())
+    node.heartbeat._exchange(Links())
     assert node.state._neighbours[other].interval == 300.0
 
 
@@ -273,15 +273,15 @@ def test_a_threshold_that_cannot_be_written_is_written_later(node, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("conformesh.mesh.node.store.write_file", refuse)
-        node._save(made)
-        node.disk._due = 0.0
-        node._look_at_files(at_once=True)
+        patch.setattr("conformesh.mesh.node.result_store.write_file", refuse)
+        node.files.save(made)
+        node.files.disk._due = 0.0
+        node.files.look(at_once=True)
         assert health(node.state).codes == ["disk"]
-        assert not node.store.path.exists()
-    node.disk._due = 0.0
-    node._look_at_files(at_once=True)
-    assert node.store.path.exists()
+        assert not node.files.store.path.exists()
+    node.files.disk._due = 0.0
+    node.files.look(at_once=True)
+    assert node.files.store.path.exists()
     assert Trouble.DISK.value not in to_builtins(node.state.status())["troubles"]
 
 
@@ -301,7 +301,7 @@ def test_a_start_removes_the_drafts_of_processes_that_were_killed(node, monkeypa
     def end():
         raise RuntimeError("far enough")
 
-    monkeypatch.setattr(node.members, "verify", end)
+    monkeypatch.setattr(node.files.members, "verify", end)
     with pytest.raises(RuntimeError, match="far enough"):
         node.run()
     left = {path.name for path in folder.glob(".*.tmp")}
@@ -309,23 +309,23 @@ def test_a_start_removes_the_drafts_of_processes_that_were_killed(node, monkeypa
 
 
 def test_a_request_is_on_the_disk_until_a_run_has_met_it(tmp_path):
-    pending = PendingRun(tmp_path)
+    pending = RunRequests(tmp_path)
     assert pending.run == 0
     pending.ask(5)
     pending.ask(4)  # an earlier run cannot meet it
-    assert PendingRun(tmp_path).run == 5
-    pending.done(4)
-    assert PendingRun(tmp_path).run == pending.run == 5
-    pending.done(5)
+    assert RunRequests(tmp_path).run == 5
+    pending.meet(4)
+    assert RunRequests(tmp_path).run == pending.run == 5
+    pending.meet(5)
     assert (pending.run, (tmp_path / FILE).exists()) == (0, False)
 
 
 def test_numbers_that_begin_anew_do_not_keep_a_request_for_ever(tmp_path):
     """A device that has lost its journal is in run 1 again."""
-    PendingRun(tmp_path).ask(40)
-    pending = PendingRun(tmp_path)
-    pending.asked_in(2)
-    pending.done(2)
+    RunRequests(tmp_path).ask(40)
+    pending = RunRequests(tmp_path)
+    pending.pass_on(1, met_by=2)
+    pending.meet(2)
     assert (pending.run, (tmp_path / FILE).exists()) == (0, False)
 
 
@@ -333,8 +333,8 @@ def test_a_request_that_cannot_be_stored_is_not_accepted(node, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("conformesh.mesh.node.pending.write_file", refuse)
+    monkeypatch.setattr("conformesh.mesh.node.run_request.write_file", refuse)
     with pytest.raises(OSError, match="No space"):
-        node.recalibrate()
-    assert not node._asked.is_set()
-    assert node.pending.run == 0
+        node.driver.recalibrate()
+    assert not node.requests.is_new
+    assert node.requests.run == 0

@@ -14,8 +14,8 @@ from conformesh import Certificate, Network
 from conformesh.cli import app, mesh_up
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh
-from conformesh.mesh.node.process import with_changes
-from conformesh.mesh.node.processes import Watched, _read_log
+from conformesh.mesh.node.main import override_settings
+from conformesh.mesh.processes import Watched, _read_log
 from conformesh.results.certificate import Noise
 from tests.mesh.nodes import calibration, short_folder
 from tests.mesh.real import drawn_scores, make_mesh
@@ -29,7 +29,7 @@ def ended(name, threshold=0.75, error="", **progress):
 
 
 def printed(capsys, *watched):
-    mesh_up.print_result(watched, 1.5)
+    mesh_up.print_agreement(watched, 1.5)
     return capsys.readouterr().out
 
 
@@ -132,7 +132,7 @@ def test_what_a_lost_neighbour_means_is_handed_to_all(root, monkeypatch, words, 
     assert result.exit_code == 0, result.output
     assert [one["device"] for one in json.loads(result.stdout)] == ["device-00", "device-01"]
     assert result.stderr == ""
-    about = {"once": True, "log": "progress", **handed}
+    about = {"once": True, "log": "progress"} | ({"settings": handed} if handed else {})
     assert got == [(name, {"folder": str(root / name), **about}) for name in ("device-00", "device-01")]
 
 
@@ -156,11 +156,13 @@ def test_a_mistake_is_said_before_anything_starts(root, monkeypatch, words, erro
 
 def test_what_a_lost_neighbour_means_is_part_of_the_agreement(root):
     config = read_device(root / "device-00")
-    changed = with_changes(config, "7", "continue")
+    changed = override_settings(config, {"patience": "7", "on_lost": "continue"})
     assert (changed.timing.patience, changed.folder) == (7.0, config.folder)
     assert changed.agreement()["on_lost"] == "continue with 2 of 2 devices"
-    assert with_changes(config, None, "continue", "2") == config.change(on_lost="continue", quorum=2)
-    assert with_changes(config, None, None) == config
+    assert override_settings(config, {"on_lost": "continue", "quorum": "2"}) == config.with_settings(
+        on_lost="continue", quorum=2
+    )
+    assert override_settings(config, {}) == config
 
 
 @pytest.fixture

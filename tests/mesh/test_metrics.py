@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from msgspec import to_builtins
 
-from conformesh.mesh.http.metrics import METRICS, Exposition
+from conformesh.mesh.http.metrics import METRICS, Exposition, Snapshot
 from conformesh.mesh.node.status import DURATION_BUCKETS, Gathering, RunCounts
 from conformesh.peer.settings import FAILURES, Failure
 
@@ -47,11 +46,11 @@ BEFORE = {  # names and labels that dashboards already know, from before `promet
 def busy():
     """A node of which everything is known."""
     node = state()
-    node.heard("b", size=100, round=4)
-    node.refused("b", 'a "bad"\nframe\\')
-    node.refused(None, "stranger")
-    node.inspected(1_800_000_000.0, 2)
-    node.gathered(Gathering(["a", "b"], 3, ["c"], {}, {}, []))
+    node.count_received("b", size=100, round=4)
+    node.count_refused("b", 'a "bad"\nframe\\')
+    node.count_refused(None, "stranger")
+    node.set_file_status(1_800_000_000.0, 2)
+    node.set_gathering(Gathering(["a", "b"], 3, ["c"], {}, {}, []))
     return node
 
 
@@ -97,7 +96,7 @@ def test_values(text):
 
 def test_runs_are_counted_by_outcome_reason_and_duration():
     node = state(certified=False)
-    node.at_round(7)
+    node.set_round(7)
     for seconds in (0.1, 0.2, 700.0):
         node.certify(calibration(seconds=seconds))
     node.certify(calibration(), final=False)  # more may be heard: no end of a run
@@ -188,8 +187,7 @@ def test_without_the_library_metrics_say_how_to_get_it(monkeypatch):
 def test_two_nodes_in_a_program_have_metrics_of_their_own():
     clock = Clock()
     first, second = (
-        Exposition(lambda k=k: to_builtins(state(threshold=k, clock=clock).status()) | {"healthy": True})
-        for k in (1, 2)
+        Exposition(lambda k=k: Snapshot(state(threshold=k, clock=clock).status(), healthy=True)) for k in (1, 2)
     )
     assert numbers(first.text()[0].decode())["conformesh_threshold"] == 1
     assert numbers(second.text()[0].decode())["conformesh_threshold"] == 2

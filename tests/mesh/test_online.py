@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import to_builtins
 
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.http.metrics import METRICS
-from conformesh.mesh.node import observations, online
-from conformesh.mesh.node.observations import WINDOW, Observations, encode
+from conformesh.mesh.node import online, online_records
 from conformesh.mesh.node.online import BEFORE, FILE, OnlineLearning
+from conformesh.mesh.node.online_records import WINDOW, Observations, encode
 from conformesh.online.counters import Counters, CountingLearner, CoverageCounts, Life
 from conformesh.peer.journal import FileJournal, whole_records
 from conformesh.scores import APS, LAC, AbsoluteResidual
@@ -46,6 +47,11 @@ def opened(folder, node=None, **changes):
     found = OnlineLearning(config(folder=folder, **{"online": LEARNING, **changes}), node or state(certified=False))
     found.open()
     return found
+
+
+def learnt(node):
+    """What a node has learnt online, as JSON has it."""
+    return to_builtins(node.status())
 
 
 def message(node):
@@ -79,14 +85,14 @@ def test_a_device_that_was_killed_goes_on_with_the_very_same_numbers(folder, lea
         first.hear(heard((Life("device-00", 4), CoverageCounts(step, step // 9))).encode(rule))
         first.keep(100.0 * step)
     second = opened(folder, online=learning)
-    assert second.shown() == first.shown()
+    assert learnt(second) == learnt(first)
     assert second._known.kept() == first._known.kept()
     assert message(second) == message(first)
-    assert second.shown()["device"]["steps"] == len(said) > 150
+    assert learnt(second)["device"]["steps"] == len(said) > 150
     for id, judged in said.items():
         again = second.observe(0.123, id)  # another score than before changes nothing
         assert again == judged._replace(repeated=True)
-    assert second.shown() == first.shown()
+    assert learnt(second) == learnt(first)
     assert [second.observe(0.5, id).repeated for id in waiting] == [False] * len(waiting)
 
 
@@ -94,22 +100,22 @@ def test_a_device_that_was_killed_goes_on_with_the_very_same_numbers(folder, lea
 @pytest.mark.usefixtures("unflushed")
 def test_a_journal_cut_anywhere_is_one_that_ended_earlier(folder, learning):
     node = opened(folder, online=learning)
-    stages = [node.shown()]
+    stages = [learnt(node)]
     for score in (0.3, 0.9):
         node.observe(score, node.predict().id)
-        stages.append(node.shown())
+        stages.append(learnt(node))
     node.close()
     data = (folder / FILE).read_bytes()
     counted = []
     for size in range(0, len(data) + 1, 1 if learning is LEARNING else 5):
         (folder / FILE).write_bytes(data[:size])
         again = opened(folder, online=learning)
-        counted.append(again.shown()["device"]["steps"])
+        counted.append(learnt(again)["device"]["steps"])
         for what in ("scale", "alarm"):
-            assert again.shown()[what] == stages[counted[-1]][what]
+            assert learnt(again)[what] == stages[counted[-1]][what]
         if size % 15 == 0:  # and it can be written to
             again.observe(0.5)
-            assert opened(folder, online=learning).shown() == again.shown()
+            assert learnt(opened(folder, online=learning)) == learnt(again)
         again.close()
     assert counted == sorted(counted)
     assert {*counted} == {0, 1, 2}
@@ -121,7 +127,7 @@ def test_without_a_journal_the_numbers_are_lost(folder, monkeypatch):
     first = opened(folder)
     judged = first.observe(0.5)
     second = opened(folder)
-    assert second.shown() != first.shown()
+    assert learnt(second) != learnt(first)
     with pytest.raises(LookupError):
         second.observe(0.5, judged.id)
 
@@ -130,14 +136,14 @@ def test_a_lie_about_a_device_changes_nothing_that_it_says_of_itself(folder):
     node = opened(folder)
     for _ in range(30):
         node.observe(0.5)
-    before = node.shown()["device"]
+    before = learnt(node)["device"]
     (mine,) = node._known.counters.tallies
     node.hear(
         heard((mine, CoverageCounts(10**9, 10**9)), (Life("device-01", 1), CoverageCounts(10**9, 0))).encode(RULE)
     )
-    assert node.shown()["device"] == before
+    assert learnt(node)["device"] == before
     node.observe(0.5)
-    assert opened(folder).shown()["device"] == node.shown()["device"]
+    assert learnt(opened(folder))["device"] == learnt(node)["device"]
 
 
 def test_the_journal_stays_short(folder, monkeypatch):
@@ -148,15 +154,15 @@ def test_the_journal_stays_short(folder, monkeypatch):
         node.observe(0.5)
         sizes.append(len([*whole_records((folder / FILE).read_bytes())]))
     assert max(sizes) == 10
-    assert opened(folder).shown() == node.shown()
-    assert node.shown()["device"]["steps"] == 95
+    assert learnt(opened(folder)) == learnt(node)
+    assert learnt(node)["device"]["steps"] == 95
 
 
 def test_what_cannot_be_written_is_not_counted(folder, monkeypatch):
     node = opened(folder)
     example = node.predict()
     node.observe(0.5)
-    before, real = node.shown(), os.write
+    before, real = learnt(node), os.write
 
     def full(handle, data):
         real(handle, data[: len(data) // 2])
@@ -168,10 +174,10 @@ def test_what_cannot_be_written_is_not_counted(folder, monkeypatch):
             node.observe(0.7, example.id)
         with pytest.raises(OSError, match="no space"):
             node.observe(0.7)
-    assert node.shown() == before
+    assert learnt(node) == before
     assert not node.observe(0.7, example.id).repeated
-    assert node.shown()["device"]["steps"] == 2
-    assert opened(folder).shown() == node.shown()
+    assert learnt(node)["device"]["steps"] == 2
+    assert learnt(opened(folder)) == learnt(node)
 
 
 def test_a_journal_that_cannot_be_flushed_is_not_counted_either(folder, monkeypatch):
@@ -185,7 +191,7 @@ def test_a_journal_that_cannot_be_flushed_is_not_counted_either(folder, monkeypa
         with pytest.raises(OSError, match="nothing is counted"):
             node.observe(0.7)
     assert node.observe(0.7).repeated is False
-    assert opened(folder).shown()["device"]["steps"] == 1
+    assert learnt(opened(folder))["device"]["steps"] == 1
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -209,14 +215,14 @@ def test_a_kill_while_the_journal_is_made_shorter_loses_nothing(folder, monkeypa
         with pytest.raises(Killed):
             node.observe(0.5, examples[0].id)
     again = opened(folder)
-    assert again.shown()["device"]["steps"] == 1
+    assert learnt(again)["device"]["steps"] == 1
     assert [again.observe(0.5, example.id).repeated for example in examples] == [True] + [False] * 8
 
 
 def test_another_rule_counts_anew_and_keeps_the_old_journal(folder, caplog):
     opened(folder).observe(0.5)
     node = opened(folder, alpha="0.2")
-    assert node.shown()["device"]["steps"] == 0
+    assert learnt(node)["device"]["steps"] == 0
     assert (folder / BEFORE).exists()
     assert "it was made under alpha 1/10" in caplog.text
     assert message(opened(folder, alpha="0.2")) == message(node)
@@ -263,7 +269,7 @@ def test_what_never_comes_is_forgotten_after_a_while():
     judged, record = known.judge(0.5, None)
     known.take(record)
     for _ in range(WINDOW):
-        known.take(observations.Observed(0.5, 0.4))
+        known.take(online_records.Observed(0.5, 0.4))
     for id in (example.id, judged.id):
         with pytest.raises(LookupError, match=f"more than {WINDOW} predictions ago"):
             known.judge(0.5, id)
@@ -289,21 +295,21 @@ def test_scores_out_of_range_are_refused(score):
 
 def test_who_joins_starts_from_the_network(folder):
     node = opened(folder)
-    assert node.shown()["threshold"] == 1.0  # nothing is known: all are covered
+    assert learnt(node)["threshold"] == 1.0  # nothing is known: all are covered
     node.hear(heard((Life("device-00", 1), CoverageCounts(100, 12)), origin=0.5).encode(RULE))
     assert node.predict().threshold == pytest.approx(0.5 + 0.1 * 2)
-    assert node.shown()["reported"]["device-00"] == {"steps": 100, "misses": 12, "lives": 1}
+    assert learnt(node)["reported"]["device-00"] == {"steps": 100, "misses": 12, "lives": 1}
 
 
 def test_all_begin_with_the_certified_threshold(folder):
     node = opened(folder, state(threshold=0.75))
     assert node.predict().threshold == 0.75
-    assert opened(folder).shown()["origin"] == 0.75
+    assert learnt(opened(folder))["origin"] == 0.75
     for threshold, origin in ((math.inf, 1.0), (-3.0, 0.0)):
         with short_folder() as other:
             node = opened(other, state(threshold=threshold))
             node.predict()
-            assert node.shown()["origin"] == origin
+            assert learnt(node)["origin"] == origin
 
 
 def test_who_is_in_no_roster_is_not_heard_of_and_who_left_stays(folder):
@@ -311,7 +317,7 @@ def test_who_is_in_no_roster_is_not_heard_of_and_who_left_stays(folder):
     node.hear(
         heard((Life("device-02", 1), CoverageCounts(50, 5)), (Life("stranger", 1), CoverageCounts(9, 9))).encode(RULE)
     )
-    assert {*node.shown()["reported"]} == {"device-02"}
+    assert {*learnt(node)["reported"]} == {"device-02"}
     names = ("device-00", "device-01")
     smaller = config(
         folder=folder,
@@ -320,13 +326,13 @@ def test_who_is_in_no_roster_is_not_heard_of_and_who_left_stays(folder):
         edges=(names,),
         endpoints={name: f"127.0.0.1:{7600 + k}" for k, name in enumerate(names)},
     )
-    node.under(smaller)
+    node.set_roster(smaller)
     node.hear(heard((Life("device-02", 1), CoverageCounts(60, 6))).encode(RULE))
     node.keep(0.0)
-    everybody = node.shown()["everybody"]
+    everybody = learnt(node)["everybody"]
     assert (everybody["steps"], everybody["misses"]) == (60, 6)
     assert everybody["within"] == pytest.approx(20.9 / 60)  # who has made no step owes nothing
-    assert opened(folder).shown()["everybody"] == everybody  # also after a start, when nobody may tell of it
+    assert learnt(opened(folder))["everybody"] == everybody  # also after a start, when nobody may tell of it
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"nothing", bytes(2**20 + 1)])
@@ -335,7 +341,7 @@ def test_what_is_malformed_changes_nothing(folder, data):
     before = message(node)
     node.hear(data)
     assert message(node) == before
-    assert sum(node.shown()["refused"].values()) == 1
+    assert sum(learnt(node)["refused"].values()) == 1
 
 
 def test_a_lost_journal_is_another_life(folder):
@@ -349,7 +355,7 @@ def test_a_lost_journal_is_another_life(folder):
     second.hear(told)
     for _ in range(94):
         second.observe(0.5)
-    shown = second.shown()
+    shown = learnt(second)
     assert shown["reported"]["device-01"] == {"steps": 100, "misses": shown["everybody"]["misses"], "lives": 2}
     assert (shown["device"]["steps"], shown["everybody"]["within"]) == (95, pytest.approx(2 * 20.9 / 100))
 
@@ -361,22 +367,22 @@ def test_an_old_journal_counts_as_another_life_from_where_it_was_read(folder):
         if step == 4:
             old = (folder / FILE).read_bytes()
         first.observe(1.0 if step % 2 else 0.0)
-    told, misses = message(first), first.shown()["device"]["misses"]
+    told, misses = message(first), learnt(first)["device"]["misses"]
     first.close()
     (folder / FILE).write_bytes(old)
     second = opened(folder)
     waiting = second.predict()
     since = [second.observe(0.5) for _ in range(3)]
     second.hear(told)
-    everybody = second.shown()["everybody"]
+    everybody = learnt(second)["everybody"]
     assert (everybody["steps"], everybody["misses"]) == (13, misses + sum(one.missed for one in since))
     with pytest.raises(LookupError):  # its number may have been that of another example
         second.observe(0.5, waiting.id)
     second.observe(0.5)
     second.hear(told)
     third = opened(folder)
-    assert third.shown() == second.shown()
-    assert (third.shown()["everybody"]["steps"], third.shown()["device"]["steps"]) == (14, 4)
+    assert learnt(third) == learnt(second)
+    assert (learnt(third)["everybody"]["steps"], learnt(third)["device"]["steps"]) == (14, 4)
     assert third._known.own.parts == 2  # twice the bound
 
 
@@ -436,7 +442,7 @@ def test_programs_predict_and_tell_labels(learning):
         "conformesh_online_evidence",
         "conformesh_online_alarm",
     ]
-    assert [metrics[name] for name in names[:4]] == [3, 1, node.shown()["threshold"], node.shown()["device"]["within"]]
+    assert [metrics[name] for name in names[:4]] == [3, 1, learnt(node)["threshold"], learnt(node)["device"]["within"]]
     assert not any(name.startswith((*names[4:],)) for name in metrics)  # there is no alarm
 
 
@@ -481,7 +487,7 @@ def test_what_is_refused_counts_nothing(learning, body):
     status, words = REFUSED[body]
     found, answer = asked(service, "POST", "/observe", body)
     assert (found, words in answer["error"]) == (status, True), answer
-    shown = node.shown()
+    shown = learnt(node)
     assert (shown["device"]["steps"], shown["pending"]) == (0, 0)
 
 
@@ -499,7 +505,7 @@ def test_many_programs_that_insist_at_once_are_counted_once(learning):
     ids = [client.predict_next()["example"] for _ in range(20)]
     with ThreadPoolExecutor(8) as pool:
         answers = [*pool.map(lambda id: client.observe(0.5, example=id), ids * 4)]
-    assert node.shown()["device"]["steps"] == 20
+    assert learnt(node)["device"]["steps"] == 20
     assert sum(not answer["repeated"] for answer in answers) == 20
 
 

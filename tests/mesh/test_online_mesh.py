@@ -20,14 +20,14 @@ from conformesh.cli import app
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import add_device, revoke_device
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node.observations import StoredObservations
 from conformesh.mesh.node.online import FILE
+from conformesh.mesh.node.online_records import StoredObservations
 from conformesh.online.counters import Counters, CountingLearner, CoverageCounts, Life
 from conformesh.peer.journal import whole_records
 from tests.mesh.nodes import short_folder
 from tests.mesh.real import free_ports, make_mesh, wait_for
-from tests.mesh.test_beating import speaking
 from tests.mesh.test_drift import fed
+from tests.mesh.test_heartbeat import speaking
 from tests.mesh.test_serving import staying_up
 
 zenoh = pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")

@@ -6,10 +6,9 @@ import math
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 
-from conformesh.mesh.http.interface import VERBS
-from conformesh.mesh.http.openapi import OPERATIONS, description
-from conformesh.mesh.http.schemas import SCHEMAS
-from conformesh.mesh.node.heartbeat import Beating
+from conformesh.mesh.http.openapi import OPERATIONS, SCHEMAS, description
+from conformesh.mesh.http.paths import VERBS
+from conformesh.mesh.node.heartbeat import Heartbeat
 from conformesh.mesh.node.online import OnlineLearning
 from conformesh.scores import AbsoluteResidual
 from tests.campaigns import LONG
@@ -48,12 +47,12 @@ def hand(body):
 @pytest.fixture(scope="module", params=NODES)
 def service(request):
     node = NODES[request.param]()
-    beating = Beating(config(), node)
+    heartbeat = Heartbeat(config(), node)
     with short_folder() as folder:
         scale = {"scale": 0.05} if request.param == "infinite" else {}
         learning = {"learning": 0.1, "local": 0.05, "bound": 1.0, "alarm": 0.05, **scale}
         online = OnlineLearning(config(folder=folder, score="lac", online=learning), node)
-        more = {"recalibrate": lambda: "started", "hand": hand, "beating": beating, "online": online}
+        more = {"recalibrate": lambda: "started", "accept_roster": hand, "heartbeat": heartbeat, "online": online}
         with serving(node, where="tcp", **more) as service:
             yield service
         online.close()
@@ -89,7 +88,7 @@ def test_answers_are_as_described_at_length(case, service):
 def test_an_answer_that_is_not_as_described_is_seen():
     """The check itself: a description that asks for more than a node says goes red."""
     wrong = json.loads(json.dumps(description()))
-    wrong["components"]["schemas"]["Health"]["required"].append("mood")
+    wrong["components"]["schemas"]["HealthReply"]["required"].append("mood")
     case = schemathesis.openapi.from_dict(wrong)["/health"]["GET"].Case()
     with serving(where="tcp") as service, pytest.raises(BaseExceptionGroup, match='"mood" is a required property'):
         case.call_and_validate(base_url=f"http://{service.address}")

@@ -5,12 +5,15 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from click.testing import CliRunner
+from msgspec import convert
 
 from conformesh import Network
 from conformesh.cli import app
-from conformesh.cli.mesh_status import COLUMNS
+from conformesh.cli.mesh_status import _COLUMNS
+from conformesh.mesh.http.replies import NodeInterface
 from conformesh.mesh.http.server import Service
-from conformesh.mesh.overview import overview
+from conformesh.mesh.node.status import MeshStatus
+from conformesh.mesh.overview import ask_mesh
 from tests.mesh.nodes import short_folder, state
 from tests.mesh.real import make_mesh
 
@@ -23,17 +26,25 @@ class Known:
     def __init__(self, name, rows, roster=1, links_down=()):
         self.name, self.rows, self.roster, self.links_down = name, rows, roster, [*links_down]
 
-    def mesh(self):
+    def mesh_status(self):
         edges = [["device-00", "device-01"]]
-        return {"device": self.name, "devices": self.rows, "edges": edges, "links_down": self.links_down}
+        return convert(
+            {"device": self.name, "devices": self.rows, "edges": edges, "links_down": self.links_down}, MeshStatus
+        )
 
 
 def known(name, health="healthy", ago=0.5, via="neighbour", **more):
-    facts = {"phase": "certified", "reasons": [], "run": 3, "round": 9, "roster": 1, "certified_run": 3}
+    facts = {"phase": "certified", "reasons": [], "alarms": [], "run": 3, "round": 9, "roster": 1, "certified_run": 3}
     facts |= {"threshold": 0.25, "common": True, "about": 3, "devices": 3}
     row = {"name": name, "health": health, "via": via, "heard_seconds_ago": ago, **facts}
     if health == "unknown":
-        row |= dict.fromkeys(facts) | {"reasons": [], "devices": 3, "heard_seconds_ago": None, "via": "nobody"}
+        row |= dict.fromkeys(facts) | {
+            "reasons": [],
+            "alarms": [],
+            "devices": 3,
+            "heard_seconds_ago": None,
+            "via": "nobody",
+        }
     return row | more
 
 
@@ -48,7 +59,7 @@ def answering(*nodes):
         folders, _ = make_mesh(root / "m", Network.chain(3), insecure=True)
         for node in nodes:
             folder = next(folder for folder in folders if folder.name == node.name)
-            stack.enter_context(Service(state(), folder, beating=node))
+            stack.enter_context(Service(NodeInterface(state(), heartbeat=node), folder))
         yield root / "m"
 
 
@@ -63,7 +74,7 @@ def test_all_is_well():
         found = status(root)
         assert found.exit_code == 0
         lines = found.stdout.splitlines()
-        assert lines[0].split() == [*COLUMNS]
+        assert lines[0].split() == [*_COLUMNS]
         assert lines[-1] == "3 devices, all healthy; threshold 0.25 of run 3, about 3 of 3 devices"
         shown = json.loads(status(root, "--json").stdout)
         assert (shown["ok"], shown["code"], shown["asked"]) == (True, 0, ["device-00"])
@@ -74,8 +85,8 @@ def test_the_best_of_what_is_known_is_shown():
     first = Known("device-00", [own("device-00"), known("device-01", "silent", 9.0), known("device-02", "unknown")])
     second = Known("device-01", [known("device-00", "silent", 5.0), own("device-01"), known("device-02", ago=0.7)])
     with answering(first, second) as root:
-        found = overview(root)
-    assert [(row["name"], row["health"], row["via"]) for row in found.rows] == [
+        found = ask_mesh(root)
+    assert [(device.name, device.health, device.via) for device in found.devices] == [
         ("device-00", "healthy", "itself"),
         ("device-01", "healthy", "itself"),
         ("device-02", "healthy", "neighbour"),
@@ -87,7 +98,7 @@ def test_the_newest_roster_says_who_is_there():
     old = Known("device-00", [own("device-00"), known("device-01"), known("device-02")])
     new = Known("device-01", [own("device-01", roster=2), known("device-02")])
     with answering(old, new) as root:
-        assert [row["name"] for row in overview(root).rows] == ["device-01", "device-02"]
+        assert [device.name for device in ask_mesh(root).devices] == ["device-01", "device-02"]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +133,7 @@ def test_links_that_are_down_are_named_once_and_end_with_1():
         found = status(root)
         assert found.exit_code == 1
         assert "3 devices, all healthy; links down: device-00 - device-01; threshold" in found.stdout.splitlines()[-1]
-        shown = overview(root).to_dict()
+        shown = ask_mesh(root).to_dict()
         assert shown["links_down"] == [["device-00", "device-01"], ["device-01", "device-00"]]
 
 
@@ -137,7 +148,7 @@ def test_thresholds_that_may_differ_and_those_of_other_runs_are_no_alarm():
             ],
         )
     ) as root:
-        found = overview(root)
+        found = ask_mesh(root)
     assert (found.code, found.words) == (0, "3 devices, all healthy; thresholds of runs 2, 3")
 
 

@@ -10,12 +10,12 @@ from conformesh import Network, calibrate
 from conformesh.mesh.config.checks import examine_folder
 from conformesh.mesh.config.device_toml import read_device, write_device
 from conformesh.mesh.config.folders import init_mesh, scatter_scores
-from conformesh.mesh.config.own_scores import OwnScores, put_scores, read_own_scores
+from conformesh.mesh.config.local_scores import LocalScores, read_local_scores, replace_scores
 from conformesh.mesh.http.client import Client
-from conformesh.mesh.node.certified import Certified
-from conformesh.mesh.node.running import calibration_of, make_device
+from conformesh.mesh.node.calibration_run import calibration_of, make_device
+from conformesh.mesh.node.certified_result import Certified
+from conformesh.mesh.node.result_store import ResultStore
 from conformesh.mesh.node.state import NodeState
-from conformesh.mesh.node.store import ResultStore
 from conformesh.peer.journal import MemoryJournal
 from conformesh.scores import AbsoluteResidual
 from tests.mesh.meshes import config
@@ -59,7 +59,7 @@ def made(root, **changes):
 def ended(folders):
     """Run all devices in this process, without a network; return their results."""
     configs = [read_device(folder) for folder in folders]
-    devices = [make_device(one, read_own_scores(one), MemoryJournal()) for one in configs]
+    devices = [make_device(one, read_local_scores(one), MemoryJournal()) for one in configs]
     now = 0.0
     for one in devices:
         one.start(now)
@@ -172,11 +172,11 @@ def test_a_score_file_that_does_not_fit_is_refused_in_words(tmp_path, text, word
     (folder, *_) = made(tmp_path / "m", **ASKED, **GROUPED, **WEIGHTED)
     (folder / "scores.csv").write_text(text)
     with pytest.raises(ValueError, match=words):
-        read_own_scores(read_device(folder))
+        read_local_scores(read_device(folder))
     source = tmp_path / "new.csv"
     source.write_text(text)
     with pytest.raises(ValueError, match=words):
-        put_scores(read_device(folder), str(source))
+        replace_scores(read_device(folder), str(source))
 
 
 def test_the_digest_of_scores_tells_groups_and_weights_and_not_their_order(tmp_path):
@@ -185,13 +185,13 @@ def test_the_digest_of_scores_tells_groups_and_weights_and_not_their_order(tmp_p
 
     def digest(*rows):
         (folder / "scores.csv").write_text("\n".join(["score,age,w", *rows]) + "\n")
-        return read_own_scores(here).digest
+        return read_local_scores(here).digest
 
     first = digest("1,young,1", "2,old,2")
     assert digest("2,old,2", "1,young,1") == first
     assert len({first, digest("1,old,1", "2,young,2"), digest("1,young,2", "2,old,1"), digest("1,young,1")}) == 4
     plain = np.array([1.0, 2.0])
-    assert OwnScores(plain).digest == OwnScores(plain[::-1]).digest
+    assert LocalScores(plain).digest == LocalScores(plain[::-1]).digest
 
 
 def test_a_file_of_all_devices_is_split_with_its_groups_and_weights(tmp_path):
@@ -199,10 +199,10 @@ def test_a_file_of_all_devices_is_split_with_its_groups_and_weights(tmp_path):
     rows = ["device,score,age,w", "0,1.5,young,1", "2,2.5,old,2", "0,0.5,old,0.5"]
     (tmp_path / "all.csv").write_text("\n".join(rows) + "\n")
     assert scatter_scores(tmp_path / "m", tmp_path / "all.csv") == dict(zip(NAMES, (2, 0, 1, 0), strict=True))
-    first = read_own_scores(read_device(folders[0]))
+    first = read_local_scores(read_device(folders[0]))
     assert sorted(zip(first.values.tolist(), first.weights.tolist(), strict=True)) == [(0.5, 0.5), (1.5, 1.0)]
     assert {*first.groups.atoms} == {("young",), ("old",)}
-    assert len(read_own_scores(read_device(folders[1])).groups) == 0
+    assert len(read_local_scores(read_device(folders[1])).groups) == 0
 
 
 def test_a_file_with_two_sides_is_not_split(tmp_path):
@@ -214,7 +214,7 @@ def test_a_file_with_two_sides_is_not_split(tmp_path):
 
 def node_of(result):
     state = NodeState(NAMES[0], (NAMES[1],))
-    state.begin(1)
+    state.begin_run(1)
     state.certify(replace_score(result), roster=NAMES)
     return state
 

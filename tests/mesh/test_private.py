@@ -23,18 +23,19 @@ from conformesh.mesh.config import seal as seals
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.epochs import declare_epoch
 from conformesh.mesh.config.folders import init_mesh, reissue_device
-from conformesh.mesh.config.own_scores import OwnScores
-from conformesh.mesh.node import running
-from conformesh.mesh.node.heartbeat import vitals_of
+from conformesh.mesh.config.local_scores import LocalScores
+from conformesh.mesh.http.client import NodeError
+from conformesh.mesh.node import calibration_run
+from conformesh.mesh.node.heartbeat import share_status
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import Trouble
 from conformesh.mesh.node.status_updates import StatusFeed
 from conformesh.peer.json_bodies import Hello
 from conformesh.peer.loopback import LinkFaults, Pause, drawn_faults
-from conformesh.privacy.account import FILE, Account, read_account
+from conformesh.privacy.account import ACCOUNT_FILE, Account, read_account
 from conformesh.privacy.histogram import Release
 from conformesh.protocols import p_dcp
-from conformesh.view.statuses import fields_of
+from conformesh.view.statuses import status_fields
 from conformesh.view.watched import WatchedDevice
 from tests.mesh.meshes import config
 from tests.mesh.nodes import Clock, ask, serving, threshold_in
@@ -86,7 +87,7 @@ def of_another(mesh, root, real, monkeypatch):
 
 def of_an_earlier_attempt(mesh, root, real, monkeypatch):
     """A proof that the device itself has given, for its key of another attempt."""
-    earlier = running.secrets_of(mesh.configs[1], mesh.scores[1], 1, bytes(32), lambda words: None)
+    earlier = calibration_run.secrets_of(mesh.configs[1], mesh.scores[1], 1, bytes(32), lambda words: None)
     proof = earlier.prove(b"its key of that attempt")
     return lambda message: proof
 
@@ -113,7 +114,7 @@ def expired(mesh, root, real, monkeypatch):
 
 @pytest.mark.parametrize("wrong", [forged, of_another, of_an_earlier_attempt, of_another_row, revoked, expired])
 def test_a_key_that_is_not_signed_for_this_attempt_ends_it_before_any_number(tmp_path, monkeypatch, wrong):
-    mesh, honest = Mesh(tmp_path / "m", options=NOISY), running.secrets_of
+    mesh, honest = Mesh(tmp_path / "m", options=NOISY), calibration_run.secrets_of
     prove = wrong(mesh, tmp_path, seals.CertificateSeal(mesh.configs[1]).sign, monkeypatch)
 
     def secrets_of(config, *parts):
@@ -122,7 +123,7 @@ def test_a_key_that_is_not_signed_for_this_attempt_ends_it_before_any_number(tmp
             return found
         return type(found)(found.seeds, found.context, prove, found.genuine, found.account, found.scores_of)
 
-    monkeypatch.setattr(running, "secrets_of", secrets_of)
+    monkeypatch.setattr(calibration_run, "secrets_of", secrets_of)
     devices = mesh.play()
     assert {device.phase for device in devices} == {"failed"}
     named = "device-00" if wrong is expired else AT
@@ -131,7 +132,7 @@ def test_a_key_that_is_not_signed_for_this_attempt_ends_it_before_any_number(tmp
         f"the key received as that of device {named} was not signed by it for this attempt" in one for one in said
     )
     assert not mesh.steps
-    assert not any((folder / FILE).exists() for folder in mesh.folders)
+    assert not any((folder / ACCOUNT_FILE).exists() for folder in mesh.folders)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_a_threshold_is_what_the_stored_release_answers(tmp_path):
     devices = mesh.play()
     assert thresholds(devices) == answers(mesh)
     assert mesh.releases() == [1] * 5
-    assert len({(folder / FILE).read_bytes() for folder in mesh.folders}) == 1  # it is public
+    assert len({(folder / ACCOUNT_FILE).read_bytes() for folder in mesh.folders}) == 1  # it is public
     assert mesh.account(0).record(1).devices == 5
 
 
@@ -168,7 +169,7 @@ def test_epochs_of_a_window_are_added_up(tmp_path):
     """Each run releases its own epoch; the threshold is of the sum of the releases of the window."""
     root, options = tmp_path / "m", {**NOISY, "window": 2}
     rng = np.random.default_rng(5)
-    scores = [OwnScores(rng.random(120), np.repeat([1, 2, 3], 40)) for _ in range(5)]
+    scores = [LocalScores(rng.random(120), np.repeat([1, 2, 3], 40)) for _ in range(5)]
     for epoch in (1, 2, 3):
         mesh = Mesh(root, options=options)
         mesh.scores = scores
@@ -180,9 +181,9 @@ def test_epochs_of_a_window_are_added_up(tmp_path):
         assert numbers == pytest.approx([200] * epoch, abs=60)  # epsilon 4: 0.4 for the number, 10 standard deviations
     mesh = Mesh(root, options=options)
     mesh.account(4).record(3)
-    (mesh.folders[4] / FILE).unlink()  # a device without the past releases: nobody uses them
+    (mesh.folders[4] / ACCOUNT_FILE).unlink()  # a device without the past releases: nobody uses them
     declare(mesh, 4)
-    mesh.scores = [OwnScores(own.values, own.epochs + 1) for own in scores]
+    mesh.scores = [LocalScores(own.values, own.epochs + 1) for own in scores]
     assert thresholds(mesh.play()) == answers(mesh, [4])
 
 
@@ -204,7 +205,7 @@ def test_an_epoch_is_released_as_often_as_agreed(tmp_path):
 def test_an_exact_run_is_followed_by_none_with_epsilon(tmp_path):
     Mesh(tmp_path / "m").play()
     mesh = Mesh(tmp_path / "m")
-    mesh.configs = [one.change(options=NOISY) for one in mesh.configs]
+    mesh.configs = [one.with_settings(options=NOISY) for one in mesh.configs]
     devices = mesh.play()
     assert any("epoch 1 was counted without noise" in str(device.error) for device in devices)
     assert {device.phase for device in devices} == {"failed"}
@@ -213,7 +214,7 @@ def test_an_exact_run_is_followed_by_none_with_epsilon(tmp_path):
 def test_changed_scores_are_refused_in_exact_runs(tmp_path):
     Mesh(tmp_path / "m").play()
     mesh = Mesh(tmp_path / "m")
-    mesh.scores[1] = OwnScores(mesh.scores[1].values / 2)
+    mesh.scores[1] = LocalScores(mesh.scores[1].values / 2)
     devices = mesh.play()
     assert devices[1].error.code == "privacy"
     assert "the scores of this device have changed since an exact private run" in str(devices[1].error)
@@ -280,7 +281,7 @@ def test_an_attempt_that_fails_before_the_reveal_costs_nothing(tmp_path):
     assert last > 4
     for round_ in range(1, last + 1):
         for folder in base.folders:
-            (folder / FILE).unlink()
+            (folder / ACCOUNT_FILE).unlink()
         mesh = Mesh(tmp_path / "m")
         start = mesh.make
 
@@ -371,7 +372,7 @@ def test_random_schedules_give_the_right_totals_or_none(tmp_path, monkeypatch, o
 
     A total is that of the devices of its attempt, nobody reveals twice in one, and accounts are never overdrawn.
     """
-    monkeypatch.setattr(p_dcp, "_noise", lambda plan, trials, stream: np.zeros(plan.numbers, dtype=np.int64))
+    monkeypatch.setattr(p_dcp, "_draw_noise", lambda plan, trials, stream: np.zeros(plan.numbers, dtype=np.int64))
     finished = 0
     for seed in range(seeds):
         rng = np.random.default_rng([31, seed])
@@ -382,7 +383,7 @@ def test_random_schedules_give_the_right_totals_or_none(tmp_path, monkeypatch, o
         root = tmp_path / on_lost
         mesh = Mesh(root, faults=faults, options={**NOISY, "releases": 3}, on_lost=on_lost, patience=3.0)
         for folder in mesh.folders:
-            (folder / FILE).unlink(missing_ok=True)
+            (folder / ACCOUNT_FILE).unlink(missing_ok=True)
         step, name = rng.choice([*STEPS, "never"]), f"device-{rng.integers(5):02}"
         crashing(mesh, step, name)
         devices = mesh.play(limit=200.0)
@@ -442,7 +443,7 @@ def test_a_rollback_is_answered_by_peers_and_the_epoch_is_not_released_again(tmp
     for rolled_back in ([1], [0, 1, 2, 3]):
         mesh = Mesh(tmp_path / "m", after=mesh)
         for k in rolled_back:
-            (mesh.folders[k] / FILE).unlink(missing_ok=True)
+            (mesh.folders[k] / ACCOUNT_FILE).unlink(missing_ok=True)
         devices = mesh.play(limit=60.0)
         assert {device.phase for device in devices} == {"failed"}
         assert not mesh.readable()
@@ -452,14 +453,14 @@ def test_a_rollback_is_answered_by_peers_and_the_epoch_is_not_released_again(tmp
 def test_a_device_without_a_readable_account_adds_no_scores(tmp_path):
     """Others see nothing of it; its operator does."""
     mesh = Mesh(tmp_path / "m", [np.full(300, 0.5) if k == 1 else np.empty(0) for k in range(5)], options=NOISY)
-    (mesh.folders[1] / FILE).write_text("{")
+    (mesh.folders[1] / ACCOUNT_FILE).write_text("{")
     devices = mesh.play()
     assert {device.phase for device in devices} == {"finished"}
     assert abs(mesh.account(0).record(1).release.totals[0]) < 100  # epsilon 0.4: 28 standard deviations
     assert any("this device takes part without its scores until" in words for words in mesh.log[AT])
-    assert (mesh.folders[1] / FILE).read_text() == "{"
+    assert (mesh.folders[1] / ACCOUNT_FILE).read_text() == "{"
     others = [words for name, told in mesh.log.items() if name != AT for words in told]
-    assert not any("account" in words or FILE in words for words in others)
+    assert not any("account" in words or ACCOUNT_FILE in words for words in others)
 
 
 @pytest.mark.parametrize(("ahead", "epoch"), [([0], 5), ([0, 3], 6)])
@@ -467,7 +468,7 @@ def test_two_clocks_at_the_end_of_an_epoch(tmp_path, ahead, epoch):
     """One clock that is early does not decide, two do (t + 1): all devices release the same epoch."""
     rng = np.random.default_rng(5)
     mesh = Mesh(tmp_path / "m", options={**NOISY, "epoch_seconds": 100}, start_at=690.0)
-    mesh.scores = [OwnScores(rng.random(200), np.repeat([5, 6], 100)) for _ in range(5)]
+    mesh.scores = [LocalScores(rng.random(200), np.repeat([5, 6], 100)) for _ in range(5)]
     for k in ahead:
         mesh.clocks[k] = 15.0
     assert thresholds(mesh.play()) == answers(mesh, [epoch])
@@ -506,22 +507,28 @@ def shown(mesh, devices, k, where):
     node = NodeState(
         mesh.configs[k].name, clock=lambda: clock.now, wall=lambda: clock.wall, private=True
     )  # as serving.Node makes it
-    node.begin(1)
+    node.begin_run(1)
     feed = StatusFeed(node, devices[k])
     feed.look(devices[k].now)
-    result = running.calibration_of(mesh.configs[k], devices[k], 1.0)
+    result = calibration_run.calibration_of(mesh.configs[k], devices[k], 1.0)
     node.certify(result, roster=mesh.configs[k].devices, run=devices[k].number, roster_number=1)
-    node.judge(Trouble.SCORES, mesh.scores[k].problem)
-    node.inspected(None, len(mesh.scores[k]), f"{len(mesh.scores[k])} scores")
+    node.set_trouble(Trouble.SCORES, mesh.scores[k].problem)
+    node.set_file_status(None, len(mesh.scores[k]), f"{len(mesh.scores[k])} scores")
     feed.look(devices[k].now + 1)
     with serving(node, where) as service:
         said = {path: ask(service, "GET", path)[2] for path in SERVED}
+
+    def not_learning():
+        raise NodeError("this node does not learn", 404)
+
     seen = WatchedDevice("a", None, 1.0, private=True)
-    seen.client = SimpleNamespace(status=lambda: to_builtins(node.status()), online=dict)  # of the owner, unshared
+    seen.client = SimpleNamespace(
+        status=lambda: to_builtins(node.status()), online=not_learning
+    )  # of the owner, unshared
     status, _ = seen.ask()
     return said | {
-        "view": repr(fields_of(status)),
-        "pulse": repr(vitals_of(node.shared_status(), 1.0)),
+        "view": repr(status_fields(status)),
+        "heartbeat": repr(share_status(node.shared_status(), 1.0)),
         "words": str(result),
         "file": result.to_json(),
     }
@@ -535,15 +542,15 @@ def observed(mesh, where="tcp"):
         "trace": mesh.trace_of_frames,
         "steps": [(step, name) for step, name, _ in mesh.steps],
         "journals": [bytes(journal.data) for journal in mesh.journals],
-        "accounts": [(folder / FILE).read_bytes() for folder in mesh.folders],
+        "accounts": [(folder / ACCOUNT_FILE).read_bytes() for folder in mesh.folders],
         "agreement": [mesh.agreement_of(device) for device in devices],
         "shown": [shown(mesh, devices, k, where) for k in range(5)],
     }
 
 
 def unusable(problem):
-    """Scores as `read_row_by_row` returns them for a file that its operator should look at."""
-    return OwnScores(np.empty(0), np.empty(0, dtype=np.int64), problem)
+    """Scores as `_read_row_by_row` returns them for a file that its operator should look at."""
+    return LocalScores(np.empty(0), np.empty(0, dtype=np.int64), problem)
 
 
 def spread_twice(root, monkeypatch):
@@ -555,7 +562,7 @@ def spread_twice(root, monkeypatch):
     for ends in ((137, 200, 263, 263), (61, 190, 300, 347)):
         mesh = Mesh(root, np.split(scores, ends), options=NOISY)
         for folder in mesh.folders:
-            (folder / FILE).unlink(missing_ok=True)
+            (folder / ACCOUNT_FILE).unlink(missing_ok=True)
         if not len(mesh.scores[3]):
             mesh.scores[3] = unusable("scores.csv: of 8 rows 8 cannot be read")
         with known_secrets(monkeypatch):
@@ -574,7 +581,7 @@ def test_what_others_observe_does_not_depend_on_who_holds_which_scores(tmp_path,
     assert "search" not in status
 
 
-def digest_in_greeting(monkeypatch, make=running.make_device):
+def digest_in_greeting(monkeypatch, make=calibration_run.make_device):
     """A planted leak: the agreement holds a digest of the scores, as a hello would tell everybody."""
 
     def leaking(config, scores, *parts, **named):
@@ -582,7 +589,7 @@ def digest_in_greeting(monkeypatch, make=running.make_device):
         device.digest = scores.digest
         return device
 
-    monkeypatch.setattr(running, "make_device", leaking)
+    monkeypatch.setattr(calibration_run, "make_device", leaking)
     monkeypatch.setattr(Mesh, "agreement_of", lambda mesh, device: {**device.agreement, "scores": device.digest})
 
 
@@ -591,7 +598,7 @@ def troubles_at_the_port(monkeypatch):
     monkeypatch.setattr(NodeState, "shared_status", NodeState.status)
 
 
-def size_in_the_journal(monkeypatch, make=running.make_device):
+def size_in_the_journal(monkeypatch, make=calibration_run.make_device):
     """A planted leak: a record whose length depends on the number of scores."""
 
     def leaking(config, scores, journal, *parts, **named):
@@ -603,10 +610,10 @@ def size_in_the_journal(monkeypatch, make=running.make_device):
         )
         return device
 
-    monkeypatch.setattr(running, "make_device", leaking)
+    monkeypatch.setattr(calibration_run, "make_device", leaking)
 
 
-def slow_with_many_scores(monkeypatch, make=running.make_device):
+def slow_with_many_scores(monkeypatch, make=calibration_run.make_device):
     """A planted leak: the frames of a device with many scores come later."""
     delay = Mesh._delay
     monkeypatch.setattr(Mesh, "_delay", lambda mesh, k, to: delay(mesh, k, to) + len(mesh.scores[k]) * 1e-6)
@@ -635,8 +642,8 @@ def test_the_owner_sees_what_others_do_not(tmp_path):
     assert "8 cannot be read" in own["/status"]
     assert "8 cannot be read" in own["/health"]
     assert re.search(r"(?m)^conformesh_process_", own["/metrics"])
-    assert "cannot be read" not in own["pulse"]
-    assert "scores" not in own["pulse"].replace("codes=0", "")
+    assert "cannot be read" not in own["heartbeat"]
+    assert "scores" not in own["heartbeat"].replace("codes=0", "")
 
 
 def test_failures_look_alike_to_others():
@@ -648,7 +655,7 @@ def test_failures_look_alike_to_others():
         node.fail(f"device holds {len(code)} scores", code)
         with serving(node, "tcp") as service:
             said = {path: ask(service, "GET", path)[2] for path in ("/status", "/health", "/metrics", "/threshold")}
-        found.add(repr((said, vitals_of(node.shared_status(), 1.0))))
+        found.add(repr((said, share_status(node.shared_status(), 1.0))))
         own.add(repr(to_builtins(node.status())))
     assert len(found) == 1
     assert len(own) == 7
@@ -668,11 +675,11 @@ def test_five_processes_agree_on_one_threshold(tmp_path, options):
         assert [threshold_in(result) for result in results] == expected
         return
     for folder in folders:
-        account = read_account(folder / FILE)
+        account = read_account(folder / ACCOUNT_FILE)
         assert account.releases(1) == 1
         answer = account.record(1).release.answer(ALPHA).threshold
         assert [float(threshold_in(result)) for result in results] == [answer] * 5
     again = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     assert again.returncode != 0
     assert "epoch 1 was released 1 time" in again.stdout
-    assert Account(folders[0] / FILE).refusal()
+    assert Account(folders[0] / ACCOUNT_FILE).refusal()

@@ -18,7 +18,7 @@ from conformesh.files.files import FAILPOINT
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.epochs import declare_epoch
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.privacy.account import FILE, read_account
+from conformesh.privacy.account import ACCOUNT_FILE, read_account
 from tests.mesh.nodes import short_folder, threshold_in
 from tests.mesh.real import finish, long_ago, make_mesh, wait_for
 from tests.mesh.test_serving import after, staying_up
@@ -38,7 +38,7 @@ def with_epochs(folder, rows):
 
 def released(folders, epoch):
     """How often an epoch was released, by every account, and the one threshold that the releases answer."""
-    records = [read_account(folder / FILE).record(epoch) for folder in folders]
+    records = [read_account(folder / ACCOUNT_FILE).record(epoch) for folder in folders]
     (threshold,) = {record.release.answer(ALPHA).threshold for record in records}
     return [record.releases for record in records], threshold
 
@@ -53,7 +53,7 @@ def test_nodes_calibrate_by_epochs_and_nothing_else_starts_a_run():
             nodes = [stack.enter_context(staying_up(folder)) for folder in folders]
             run, found = after(clients, 0)
             assert released(folders, 1) == ([1] * 4, found[0])
-            old = (folders[1] / FILE).read_bytes()
+            old = (folders[1] / ACCOUNT_FILE).read_bytes()
 
             # An epoch is released once: the operator is told so, and nothing begins.
             with pytest.raises(NodeError, match="no new run: epoch 1 was released 1 time") as refused:
@@ -68,7 +68,7 @@ def test_nodes_calibrate_by_epochs_and_nothing_else_starts_a_run():
             (folders[1] / "scores.csv").write_bytes(b"no scores\n")
             long_ago(folders[1] / "scores.csv")
             wait_for(lambda: "scores" in clients[1].status()["troubles"])
-            wait_for(lambda: all(len(nodes[k].scores.known) == n for k, n in enumerate((100, 100, 150, 150))))
+            wait_for(lambda: all(len(nodes[k].files.scores.known) == n for k, n in enumerate((100, 100, 150, 150))))
             time.sleep(RUNNING_ON)  # nothing happens, which no event announces
             assert [client.status()["run"] for client in clients] == [run] * 4
             mesh = {row["name"]: row["health"] for row in clients[0].mesh()["devices"]}
@@ -80,23 +80,25 @@ def test_nodes_calibrate_by_epochs_and_nothing_else_starts_a_run():
                 declare_epoch(read_device(folder), 2)
             run, found = after(clients, run)
             assert released(folders, 2) == ([1] * 4, found[0])
-            assert 200 < read_account(folders[0] / FILE).record(2).release.totals[0] < 400  # 300, with epsilon 0.4
+            assert (
+                200 < read_account(folders[0] / ACCOUNT_FILE).record(2).release.totals[0] < 400
+            )  # 300, with epsilon 0.4
 
         # After a restart nobody asks for a run that would be refused, and all is well.
         with ExitStack() as stack:
             nodes = [stack.enter_context(staying_up(folder)) for folder in folders]
-            wait_for(lambda: all(node._device is not None and node._device.idle for node in nodes))
+            wait_for(lambda: all(node.driver.device is not None and node.driver.device.idle for node in nodes))
             wait_for(lambda: all(client_is_healthy(client) for client in (clients[0], *clients[2:])))
             assert [client.threshold() for client in clients] == found
             assert released(folders, 2)[0] == [1] * 4
 
         # A rolled-back device asks, is refused by the others, and knows again.
-        (folders[1] / FILE).write_bytes(old)
+        (folders[1] / ACCOUNT_FILE).write_bytes(old)
         with ExitStack() as stack:
             nodes = [stack.enter_context(staying_up(folder)) for folder in folders]
-            wait_for(lambda: read_account(folders[1] / FILE).releases(2) == 1, seconds=90)
-            wait_for(lambda: nodes[1]._device.idle)
-            assert [read_account(folder / FILE).releases(2) for folder in folders] == [1] * 4
+            wait_for(lambda: read_account(folders[1] / ACCOUNT_FILE).releases(2) == 1, seconds=90)
+            wait_for(lambda: nodes[1].driver.device.idle)
+            assert [read_account(folder / ACCOUNT_FILE).releases(2) for folder in folders] == [1] * 4
 
 
 def client_is_healthy(client):
@@ -132,7 +134,7 @@ def test_a_process_that_is_killed_around_its_reveal(point):
         ended = [finish(process) for process in processes]
         assert ended[2][0] == 137
         survivors = [0, 1, 3, 4]
-        accounts = [read_account(folders[k] / FILE) for k in survivors]
+        accounts = [read_account(folders[k] / ACCOUNT_FILE) for k in survivors]
         assert max(account.releases(1) for account in accounts) <= 2
         assert [ended[k][0] for k in survivors] == [0] * 4, [ended[k][2] for k in survivors]
         answers = {account.record(1).release.answer(ALPHA).threshold for account in accounts}

@@ -17,7 +17,7 @@ pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'co
 pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh
-from conformesh.mesh.config.signing import document_of
+from conformesh.mesh.config.signing import signed_document
 from conformesh.mesh.http.address import SOCKET_NAME
 
 
@@ -134,7 +134,7 @@ def test_a_device_of_another_authority_gets_no_link(mesh, tmp_path):
     strange = init_mesh(tmp_path / "strange", Network.chain(2), base_port=free_ports(2))
     for file in ("ca.pem", "device.pem", "device.key"):
         (folders[1] / file).write_bytes((strange[1] / file).read_bytes())
-    forged = document_of(read_device(folders[1]).roster, tmp_path / "strange", insecure=False)
+    forged = signed_document(read_device(folders[1]).roster, tmp_path / "strange", insecure=False)
     (folders[1] / "roster.json").write_bytes(forged.bytes())
     processes = [start(folder) for folder in folders]
     found = [finish(process) for process in processes]

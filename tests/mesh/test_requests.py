@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from conformesh.mesh.http.client import Client
-from conformesh.mesh.http.interface import LARGEST_BODY
+from conformesh.mesh.http.paths import LARGEST_BODY
 
 from .nodes import JSON, ask, asked, calibration, serving, short_folder, state, talk
 
@@ -161,13 +161,13 @@ def test_broken_clients_do_no_harm(where, raw, caplog):
 
 @pytest.mark.parametrize("start", [b"", b"GET /thr", b"POST /predict HTTP/1.1\r\nContent-Length: 10\r\n\r\n{"])
 def test_a_silent_client_is_dropped(start):
-    with serving(patience=0.05) as service:
+    with serving(silence=0.05) as service:
         assert b" 200 " not in talk(service, start)
 
 
 def test_a_dripping_client_is_dropped():
     """Each byte comes within the patience; the whole request does not."""
-    with serving(patience=5.0, whole=0.1) as service, service.address.new_socket() as connection:
+    with serving(silence=5.0, request=0.1) as service, service.address.new_socket() as connection:
         connection.connect(service.address.target())
         connection.settimeout(0.01)
         dropped = False
@@ -220,7 +220,7 @@ def test_the_task_too_many_is_told_to_come_back_and_questions_are_answered():
         inside.set()
         leave.wait(10)
 
-    with serving(places=1, recalibrate=hold) as service:
+    with serving(tasks=1, recalibrate=hold) as service:
         first = threading.Thread(target=asked, args=(service, "POST", "/recalibrate"))
         first.start()
         assert inside.wait(10)
@@ -303,7 +303,7 @@ def test_connections_beyond_the_limit_are_told_503_and_health_is_answered(where)
 
 def test_a_connection_that_is_silent_makes_room_and_is_told_so(monkeypatch):
     monkeypatch.setattr("conformesh.mesh.http.server.GIVES_WAY", 0.0)
-    with serving(most=3) as service, contextlib.ExitStack() as stack:
+    with serving(connections=3) as service, contextlib.ExitStack() as stack:
         links = connected(service, stack, 3)
         head = b"POST /predict HTTP/1.1\r\nContent-Type: application/json\r\n"
         links[0].sendall(head + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n")
@@ -315,7 +315,7 @@ def test_a_connection_that_is_silent_makes_room_and_is_told_so(monkeypatch):
 
 
 def test_a_head_or_a_body_that_does_not_arrive_in_time_is_told_408():
-    with serving(patience=0.2, whole=0.2) as service:
+    with serving(silence=0.2, request=0.2) as service:
         assert talk(service, b"GET /thr").startswith(b"HTTP/1.1 408")
         head = b"POST /predict HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n"
         assert talk(service, head + b"{").startswith(b"HTTP/1.1 408")
@@ -327,7 +327,7 @@ def large_head(length=LARGEST_BODY):
 
 def test_a_request_that_is_refused_half_way_keeps_none_of_its_bytes():
     """Its client may stay connected for long, and the limit of bytes over all connections no longer counts them."""
-    with serving(patience=0.3, whole=20.0) as service, contextlib.ExitStack() as stack:
+    with serving(silence=0.3, request=20.0) as service, contextlib.ExitStack() as stack:
         (link,) = connected(service, stack, 1)
         link.sendall(large_head() + bytes(2**20))
         assert link.recv(12) == b"HTTP/1.1 408"
@@ -358,8 +358,9 @@ def test_large_bodies_share_one_budget_and_small_ones_need_none():
 UNFINISHED = """
 import sys
 from tests.mesh.nodes import state
+from conformesh.mesh.http.replies import NodeInterface
 from conformesh.mesh.http.server import Service
-with Service(state(), sys.argv[1]) as service:
+with Service(NodeInterface(state()), sys.argv[1]) as service:
     print("ready", flush=True)
     sys.stdin.read()
 """

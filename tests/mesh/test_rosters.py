@@ -10,12 +10,19 @@ import pytest
 
 from conformesh import Network
 from conformesh.files.files import write_file
-from conformesh.mesh.config.certificate_names import WINDOW, accepted_names, not_accepted
+from conformesh.mesh.config.certificate_names import ACCEPTED_NUMBERS, accepted_names, why_not_accepted
 from conformesh.mesh.config.device_toml import device_text, read_device
-from conformesh.mesh.config.roster import Earlier, Revoked, Roster, in_one_form, read_document, read_roster_file
+from conformesh.mesh.config.roster import (
+    EarlierRoster,
+    Revoked,
+    Roster,
+    canonical_json,
+    read_document,
+    read_roster_file,
+)
 
 pytest.importorskip("cryptography", reason="certificates need the extra `mesh`")
-from conformesh.mesh.config.certificates import issued, make_authority, read_certificate
+from conformesh.mesh.config.certificates import issued_certificates, make_authority, read_certificate
 from conformesh.mesh.config.folders import (
     add_device,
     compare_agreements,
@@ -25,8 +32,8 @@ from conformesh.mesh.config.folders import (
     renew_device,
     revoke_device,
 )
-from conformesh.mesh.config.identity import check_pair
-from conformesh.mesh.config.signing import ORDER, document_of, sign, verify
+from conformesh.mesh.config.key_pair import check_pair
+from conformesh.mesh.config.signing import CURVE_ORDER, sign_text, signed_document, verify_document
 from conformesh.mesh.node import membership
 from conformesh.mesh.node.file_watch import CertificateWatch
 from conformesh.mesh.node.membership import Membership, hand_to_folder
@@ -59,13 +66,13 @@ def test_a_new_mesh_has_roster_1_everywhere(made):
     assert found.roster.sizes == {"device-02": 500}
     assert found.bytes() == data
     assert {(folder / "roster.json").read_bytes() for folder in device_folders(made)} == {data}
-    verify(found, made / "device-01" / "ca.pem")
+    verify_document(found, made / "device-01" / "ca.pem")
     assert "device-01" not in device_text(read_device(made / "device-00")).replace("# Device device-00", "")
 
 
 def accepted(data, ca):
     try:
-        verify(read_document(data), ca)
+        verify_document(read_document(data), ca)
     except ValueError:
         return False
     return True
@@ -90,29 +97,29 @@ def test_no_document_with_another_byte_is_accepted(made):
         assert not accepted(other, ca)
     words = json.loads(data)
     words["roster"]["format"] = "conformesh-roster/2"
-    assert not accepted(in_one_form(words), ca)
+    assert not accepted(canonical_json(words), ca)
     words = json.loads(data)
     words["roster"]["colour"] = "red"
-    assert not accepted(in_one_form(words), ca)
+    assert not accepted(canonical_json(words), ca)
 
 
 def test_the_other_signature_of_the_curve_is_refused(made):
     """With (r, s) also (r, -s) verifies: there must be one document for each roster."""
     found, ca = document(made), made / "ca" / "ca.pem"
     r, s = found.signature[:64], int(found.signature[64:], 16)
-    assert not accepted(replace(found, signature=f"{r}{ORDER - s:064x}").bytes(), ca)
+    assert not accepted(replace(found, signature=f"{r}{CURVE_ORDER - s:064x}").bytes(), ca)
     assert not accepted(replace(found, signature="").bytes(), ca)
     assert not accepted(replace(found, signature="0" * 128).bytes(), ca)
 
 
 def test_another_authority_signs_for_nobody_here(made, tmp_path):
     make_authority(tmp_path / "ca", "ee" * 8)
-    forged = document_of(document(made).roster, tmp_path, insecure=False)
-    verify(forged, tmp_path / "ca" / "ca.pem")
+    forged = signed_document(document(made).roster, tmp_path, insecure=False)
+    verify_document(forged, tmp_path / "ca" / "ca.pem")
     with pytest.raises(ValueError, match="its signature is not that of this mesh's authority"):
-        verify(forged, made / "ca" / "ca.pem")
+        verify_document(forged, made / "ca" / "ca.pem")
     with pytest.raises(ValueError, match="cannot read the certificate"):
-        verify(forged, tmp_path / "nowhere.pem")
+        verify_document(forged, tmp_path / "nowhere.pem")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +128,7 @@ def test_another_authority_signs_for_nobody_here(made, tmp_path):
         ({"number": -1}, "the number of a roster lies between 0"),
         ({"settled": 3}, "needs the devices of every roster in between"),
         ({"number": 3}, "needs the devices of every roster in between, got those of \\[\\]"),
-        ({"number": 3, "earlier": (Earlier(2, ("a",)),)}, "got those of \\[2\\]"),
+        ({"number": 3, "earlier": (EarlierRoster(2, ("a",)),)}, "got those of \\[2\\]"),
         ({"lowest": {"x": 2}}, "lowest of {x} cannot be"),
         ({"lowest": {"device-00": 1}}, "lowest of {device-00} cannot be"),
         ({"sizes": {"device-00": -1}}, "sizes of {device-00} cannot be"),
@@ -146,8 +153,8 @@ def test_every_change_is_the_next_roster(root):
     assert roster.revoked == (Revoked("device-01", 1, old.fingerprint),)
     assert roster.sizes == {"device-02": 500, "new": 7}
     everybody = tuple(f"device-0{k}" for k in range(4))
-    assert roster.earlier == (Earlier(1, everybody), Earlier(2, (*everybody, "new")))
-    verify(document(root), root / "new" / "ca.pem")
+    assert roster.earlier == (EarlierRoster(1, everybody), EarlierRoster(2, (*everybody, "new")))
+    verify_document(document(root), root / "new" / "ca.pem")
     assert compare_agreements(device_folders(root)) == {}
     assert {read_device(folder).agreement()["roster"] for folder in device_folders(root)} == {
         f"3, {roster.digest[:16]}"
@@ -200,7 +207,10 @@ def test_certificates_are_counted(root):
     second = renew_device(root, "device-00")
     assert (first.name, second.name, second.number) == ("device-00", "device-00~2", 2)
     assert document(root).roster.number == 1  # a renewed one needs no new roster
-    assert [one.fingerprint for one in issued(root / "ca", "device-00")] == [first.fingerprint, second.fingerprint]
+    assert [one.fingerprint for one in issued_certificates(root / "ca", "device-00")] == [
+        first.fingerprint,
+        second.fingerprint,
+    ]
     assert check_pair(folder / "device.pem", folder / "device.key", folder / "ca.pem", "device-00") == []
     third = reissue_device(root, "device-00")
     roster = document(root).roster
@@ -208,24 +218,24 @@ def test_certificates_are_counted(root):
     assert {one.fingerprint for one in roster.revoked} == {first.fingerprint, second.fingerprint}
     assert read_device(folder).devices == tuple(f"device-0{k}" for k in range(4))
     add_device(root, "device-00-b", ["device-00"])  # a name that begins like another is another
-    assert [one.number for one in issued(root / "ca", "device-00")] == [1, 2, 3]
+    assert [one.number for one in issued_certificates(root / "ca", "device-00")] == [1, 2, 3]
 
 
 def test_a_certificate_beyond_those_let_in_makes_a_roster(root):
-    for number in range(2, WINDOW + 1):
+    for number in range(2, ACCEPTED_NUMBERS + 1):
         assert renew_device(root, "device-00").number == number
     assert document(root).roster.number == 1
     renew_device(root, "device-00")
     assert document(root).roster.lowest == {"device-00": 2}
-    assert f"device-00~{WINDOW + 1}" in accepted_names("device-00", 2)
+    assert f"device-00~{ACCEPTED_NUMBERS + 1}" in accepted_names("device-00", 2)
 
 
 def test_who_is_let_in():
     assert accepted_names("a") == ["a", *(f"a~{k}" for k in range(2, 17))]
     assert accepted_names("a", 3)[::15] == ["a~3", "a~18"]
-    assert not any(not_accepted(name, "a", 3) for name in accepted_names("a", 3))
+    assert not any(why_not_accepted(name, "a", 3) for name in accepted_names("a", 3))
     for shown in ("a", "a~2", "a~19", "b~3", "a~03", "a~3~3", "a~", "A~3"):
-        assert not_accepted(shown, "a", 3), shown
+        assert why_not_accepted(shown, "a", 3), shown
 
 
 # --- what a node keeps ------------------------------------------------------------------------------------------------
@@ -239,9 +249,9 @@ def members(root):
 def later(root, **changes):
     """The bytes of the roster after the one in a folder, signed."""
     before = document(root).roster
-    earlier = (*before.earlier, Earlier(before.number, before.devices))
+    earlier = (*before.earlier, EarlierRoster(before.number, before.devices))
     roster = replace(before, number=before.number + 1, earlier=earlier, **changes)
-    return document_of(roster, root, insecure=False).bytes()
+    return signed_document(roster, root, insecure=False).bytes()
 
 
 def test_a_newer_roster_is_in_force_for_ever(root, members):
@@ -281,7 +291,7 @@ def test_a_node_checks_certificates_and_rosters_without_starting_a_process(root,
 
 def test_a_signature_is_checked_once(root, members, monkeypatch):
     calls, body = [], later(root)
-    monkeypatch.setattr(membership, "verify", lambda document, ca: calls.append(document.roster.number))
+    monkeypatch.setattr(membership, "verify_document", lambda document, ca: calls.append(document.roster.number))
     members.verify()
     members.verify()
     for _ in range(3):
@@ -293,9 +303,9 @@ def test_what_is_no_newer_roster_of_this_mesh_is_refused(root, members, tmp_path
     init_mesh(tmp_path / "other", Network.complete(4))
     one, two = document(root), later(root)
     unsigned = replace(read_document(two), signature="").bytes()
-    forged = replace(read_document(two), signature=sign(b"something else", root / "ca")).bytes()
-    same = document_of(replace(one.roster, lowest={"device-01": 2}), root, insecure=False).bytes()
-    alone = document_of(replace(read_document(two).roster, edges=()), root, insecure=False).bytes()
+    forged = replace(read_document(two), signature=sign_text(b"something else", root / "ca")).bytes()
+    same = signed_document(replace(one.roster, lowest={"device-01": 2}), root, insecure=False).bytes()
+    alone = signed_document(replace(read_document(two).roster, edges=()), root, insecure=False).bytes()
     refused = {
         "is of mesh": later(tmp_path / "other"),
         "has no signature": unsigned,

@@ -16,15 +16,15 @@ from conformesh import Network
 from conformesh.mesh.config.certificates import load_certificate, load_key
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh, reissue_device, renew_device
-from conformesh.mesh.config.own_scores import OwnScores
+from conformesh.mesh.config.local_scores import LocalScores
 from conformesh.mesh.config.seal import CertificateSeal
-from conformesh.mesh.config.signing import ORDER
-from conformesh.mesh.node.running import make_device
+from conformesh.mesh.config.signing import CURVE_ORDER
+from conformesh.mesh.node.calibration_run import make_device
 from conformesh.peer import frames
 from conformesh.peer.entries import PROOF, key_of, pack_shelf, sealed, unsealed
 from conformesh.peer.frames import ENTRIES, Frame
 from conformesh.peer.journal import MemoryJournal
-from conformesh.protocols.reports import Report, reports_said
+from conformesh.protocols.histogram_reports import Report, encode_reports
 
 TEXT = b"what a device says"
 
@@ -102,7 +102,7 @@ def test_an_insecure_mesh_has_nothing_to_sign_with(tmp_path):
 def device_of(root, name="device-00"):
     """A device of r-dcp without rounds, with its neighbours in our hands."""
     config = read_device(root / name)
-    device = make_device(config, OwnScores(np.linspace(0, 1, 30)), MemoryJournal())
+    device = make_device(config, LocalScores(np.linspace(0, 1, 30)), MemoryJournal())
     device.start(0.0)
     for wait in [*device.exchange.waits]:
         hear(device, wait, 0, [])  # neighbours that have nothing of its own: it may speak
@@ -128,11 +128,11 @@ def mirrored(entry):
     proof, text = unsealed(entry)
     certificate, signature = unsealed(proof)
     r, s = decode_dss_signature(signature)
-    return sealed(sealed(certificate, encode_dss_signature(r, ORDER - s)), text)
+    return sealed(sealed(certificate, encode_dss_signature(r, CURVE_ORDER - s)), text)
 
 
 def report():
-    return reports_said([Report.of(np.linspace(0, 1, 20), 0.0, 1.0, 16)])
+    return encode_reports([Report.of(np.linspace(0, 1, 20), 0.0, 1.0, 16)])
 
 
 def same_text_twice(device, root, how):
@@ -159,7 +159,7 @@ def test_two_signatures_of_one_text_prove_nothing(root, how):
 def test_two_texts_with_real_signatures_are_a_proof_that_others_accept(root):
     device, other = device_of(root), device_of(root, "device-02")
     key = key_of(1, 0)
-    other_report = reports_said([Report.of(np.zeros(20), 0.0, 1.0, 16)])
+    other_report = encode_reports([Report.of(np.zeros(20), 0.0, 1.0, 16)])
     for text in (report(), other_report):
         hear(device, 1, 0, [(key, signed_at_random(device, root, "device-01", key, text))])
     assert device.byzantine == (1,)

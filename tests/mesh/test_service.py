@@ -13,14 +13,15 @@ import pytest
 
 from conformesh.mesh.http.address import SOCKET_NAME, find, second_paths
 from conformesh.mesh.http.client import Client, NodeError
+from conformesh.mesh.http.replies import NodeInterface
 from conformesh.mesh.http.server import Service
+from conformesh.mesh.node.result_store import ResultStore
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import Trouble
-from conformesh.mesh.node.store import ResultStore
 
 from .disks import unwritable
 from .nodes import ask, asked, calibration, numbers, serving, short_folder, state
-from .test_store import own
+from .test_result_store import own
 
 
 @pytest.fixture(params=["unix", "tcp"])
@@ -80,7 +81,7 @@ def test_health_says_why():
             200,
             {"healthy": True, "phase": "certified", "reasons": [], "links_down": []},
         )
-        node.begin(4)
+        node.begin_run(4)
         node.note_error("b is late")
         status, answer = asked(service, "GET", "/health")
         assert (status, answer["phase"], answer["reasons"]) == (200, "calibrating", ["last error: b is late"])
@@ -94,7 +95,7 @@ def test_trouble_is_unhealthy_whatever_is_certified():
     node = state()
     with serving(node) as service:
         assert numbers(ask(service, "GET", "/metrics")[2])['conformesh_trouble{what="scores"}'] == 0
-        node.judge(Trouble.SCORES, "scores.csv, line 3: score must be a number,\ngot 'abc'")
+        node.set_trouble(Trouble.SCORES, "scores.csv, line 3: score must be a number,\ngot 'abc'")
         status, answer = asked(service, "GET", "/health")
         assert (status, answer["healthy"], answer["phase"]) == (503, False, "certified")
         assert answer["reasons"] == ["scores: scores.csv, line 3: score must be a number, got 'abc'"]
@@ -104,7 +105,7 @@ def test_trouble_is_unhealthy_whatever_is_certified():
         assert metrics['conformesh_trouble{what="certificate"}'] == 0
         assert metrics["conformesh_healthy"] == 0
         assert asked(service, "GET", "/threshold")[0] == 200  # the last one stays
-        node.judge(Trouble.SCORES, "")
+        node.set_trouble(Trouble.SCORES, "")
         assert asked(service, "GET", "/health")[1]["healthy"]
 
 
@@ -158,7 +159,7 @@ def test_recalibrate_may_be_refused_or_fail(caplog):
 
 def test_the_socket_is_the_owners_and_goes_away():
     with short_folder() as folder:
-        with Service(state(), folder) as service:
+        with Service(NodeInterface(state()), folder) as service:
             path = folder / SOCKET_NAME
             assert service.address.path == path
             assert stat.S_IMODE(os.lstat(path).st_mode) == 0o600
@@ -169,7 +170,7 @@ def test_the_socket_is_the_owners_and_goes_away():
 
 
 def test_stopping_drops_clients_and_ends_every_thread():
-    with serving(places=2) as service:
+    with serving(tasks=2) as service:
         idle = [service.address.new_socket() for _ in range(3)]  # two inside, one waits for a place
         for connection in idle:
             connection.connect(service.address.target())
@@ -191,9 +192,9 @@ def test_a_socket_left_by_a_crash_is_replaced_and_a_living_one_is_not():
         dead = socket.socket(socket.AF_UNIX)
         dead.bind(str(folder / SOCKET_NAME))
         dead.close()
-        with Service(state(), folder) as service:
+        with Service(NodeInterface(state()), folder) as service:
             with pytest.raises(ValueError, match="another node answers"):
-                Service(state(), folder).start()
+                Service(NodeInterface(state()), folder).start()
             assert asked(service, "GET", "/threshold")[0] == 200
 
 
@@ -218,7 +219,7 @@ def test_on_a_read_only_disk_the_runtime_directory_comes_first(temporary, monkey
     for name, mode in (("dev", 0o755), ("open", 0o755), ("run", 0o700)):
         (temporary / name).mkdir(mode=mode)
     monkeypatch.setenv("RUNTIME_DIRECTORY", f"{temporary / 'open'}:{temporary / 'run'}")
-    with unwritable(temporary / "dev", errno.EROFS), Service(state(), temporary / "dev") as service:
+    with unwritable(temporary / "dev", errno.EROFS), Service(NodeInterface(state()), temporary / "dev") as service:
         assert service.address.path.parent == temporary / "run"
         assert Client(temporary / "dev").threshold() == 0.75
 
@@ -227,7 +228,7 @@ def test_a_node_goes_on_where_no_place_takes_its_socket(temporary, caplog):
     (temporary / "dev").mkdir()
     (temporary / f"conformesh-{os.getuid()}").mkdir()
     os.chmod(temporary / f"conformesh-{os.getuid()}", 0o777)  # as if another user had made it
-    with unwritable(temporary / "dev", errno.EROFS), Service(state(), temporary / "dev"):
+    with unwritable(temporary / "dev", errno.EROFS), Service(NodeInterface(state()), temporary / "dev"):
         assert "local programs get no answers" in caplog.text
         with pytest.raises(NodeError):
             Client(temporary / "dev").threshold()
@@ -237,22 +238,22 @@ def test_another_file_is_not_removed():
     with short_folder() as folder:
         (folder / SOCKET_NAME).write_text("mine")
         with pytest.raises(ValueError, match="another file is there"):
-            Service(state(), folder).start()
+            Service(NodeInterface(state()), folder).start()
         assert (folder / SOCKET_NAME).read_text() == "mine"
 
 
 def test_a_socket_that_another_took_over_is_not_removed():
-    with short_folder() as folder, Service(state(), folder):
+    with short_folder() as folder, Service(NodeInterface(state()), folder):
         (folder / SOCKET_NAME).unlink()
-        with Service(state(), folder) as second:
+        with Service(NodeInterface(state()), folder) as second:
             assert asked(second, "GET", "/threshold")[0] == 200
 
 
 def test_a_taken_port_and_a_missing_folder_are_said_in_words():
     with serving(where="tcp") as service, pytest.raises(OSError, match="is in use"):
-        Service(state(), str(service.address)).start()
+        Service(NodeInterface(state()), str(service.address)).start()
     with pytest.raises(OSError, match="cannot listen at"):
-        Service(state(), "no-such-folder/node.sock").start()
+        Service(NodeInterface(state()), "no-such-folder/node.sock").start()
 
 
 @pytest.mark.parametrize(
@@ -260,7 +261,7 @@ def test_a_taken_port_and_a_missing_folder_are_said_in_words():
 )
 def test_nothing_but_loopback_is_bound(address):
     with pytest.raises(ValueError, match="only programs on its own device"):
-        Service(state(), address)
+        Service(NodeInterface(state()), address)
 
 
 def test_addresses(tmp_path, monkeypatch):

@@ -21,9 +21,9 @@ from conformesh.cli import app
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.file_watch import CertificateWatch, ScoreWatch
-from conformesh.mesh.node.service import Node
+from conformesh.mesh.node.node import Node
+from conformesh.mesh.node.result_store import ResultStore
 from conformesh.mesh.node.status import Phase
-from conformesh.mesh.node.store import ResultStore
 from conformesh.peer.frames import SIZE
 from conformesh.peer.settings import PeerError
 from tests.mesh.nodes import numbers, short_folder, threshold_in
@@ -39,7 +39,7 @@ def staying_up(folder, clock=None):
     """A node in a thread of its own; what ends it early is raised here."""
     node, ended = Node(read_device(folder)), []
     if clock is not None:
-        node.certificate.clock = clock
+        node.files.certificate.clock = clock
 
     def run():
         try:
@@ -234,7 +234,7 @@ def test_under_continue_a_threshold_names_the_survivors():
                 assert {name: certified[name] for name in expected} == expected
                 assert "the threshold is about 2 of 3 devices, without {device-02}" in client.health()["reasons"]
         kept = ResultStore(read_device(folders[0])).load().facts()
-        assert {name: kept[name] for name in expected} == expected
+        assert {name: getattr(kept, name) for name in expected} == expected
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this system has no SIGHUP")
@@ -421,7 +421,7 @@ def test_a_file_whose_permissions_are_repaired_is_read(score_file, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:  # root may read every file
-        patch.setattr("conformesh.mesh.node.file_watch.read_own_scores", refuse)
+        patch.setattr("conformesh.mesh.node.file_watch.read_local_scores", refuse)
         assert not any(watch.look(moment) for moment in (1.0, 3.0))
     assert "Permission denied" in watch.problem
     assert not watch.look(10.0)
@@ -480,7 +480,7 @@ def test_a_file_whose_last_record_is_incomplete_is_not_used(tmp_path, ending):
     write(whole, ["device-00"] * 7, np.arange(7.0) + 0.25)
     data = gzip.compress(whole.read_bytes()) if ending == "csv.gz" else whole.read_bytes()
     cuts = range(len(data) - 14, len(data) - 4) if ending == "csv" else range(len(data) * 4 // 5, len(data))
-    config = read_device(folders[0]).change(file=f"scores.{ending}")
+    config = read_device(folders[0]).with_settings(file=f"scores.{ending}")
     for size in (*cuts, len(data)):
         config.path("scores").write_bytes(data[:size])
         watch = ScoreWatch(config)
@@ -586,12 +586,12 @@ def test_requests_for_a_new_run_coalesce():
 def test_a_pause_after_a_failure_ends_where_there_is_a_reason_to_try_at_once(tmp_path, reason):
     folders, _ = make_mesh(tmp_path / "m", Network.chain(2), insecure=True)
     node = Node(read_device(folders[0]))
-    node._look_at_files()
-    node._other_scores = False
-    pausing = threading.Thread(target=node._pause, args=(600.0, Quiet()))
+    node.files.look()
+    node.files.scores_changed = False
+    pausing = threading.Thread(target=node.driver._pause, args=(600.0, Quiet()))
     pausing.start()
     if reason == "a program asks":
-        node.recalibrate()
+        node.driver.recalibrate()
     elif reason == "the scores have changed":
         write_scores(folders[0], [1.0, 2.0])
     else:
@@ -620,7 +620,7 @@ class Talking:
 def test_links_are_up_while_frames_arrive_in_a_pause(tmp_path):
     folders, _ = make_mesh(tmp_path / "m", Network.chain(2), insecure=True)
     node = Node(read_device(folders[0]))
-    node._pause(600.0, Talking(node, [b"?"]))
+    node.driver._pause(600.0, Talking(node, [b"?"]))
     assert node.state._neighbours["device-01"].alive is not None
 
 
@@ -628,10 +628,10 @@ def test_links_are_up_while_frames_arrive_at_a_node_that_stays_out(tmp_path):
     folders, _ = make_mesh(tmp_path / "m", Network.chain(2), insecure=True)
     node, other = (Node(read_device(folder)) for folder in folders)
     greeting = Talking(other, [])
-    other._look_at_files(at_once=True)
-    other._live(greeting, once=False)
+    other.files.look(at_once=True)
+    other.driver._run_device(greeting, once=False)
     (folders[0] / "scores.csv").write_text("no number\n")
-    node._live(Talking(node, greeting.sent[:1] * 4), once=False)
+    node.driver._run_device(Talking(node, greeting.sent[:1] * 4), once=False)
     assert node.state.phase is Phase.FAILED
     assert to_builtins(node.state.status())["neighbours"]["device-01"]["frames_received"] > 0
 
@@ -663,7 +663,7 @@ def test_a_certificate_that_expires_makes_a_node_unhealthy_until_it_is_renewed()
             nodes = [stack.enter_context(staying_up(folder)) for folder in folders]
             run, found = after(clients, 0)
             assert found == expected
-            nodes[1].certificate.clock = lambda: datetime.now(UTC) + timedelta(days=400)
+            nodes[1].files.certificate.clock = lambda: datetime.now(UTC) + timedelta(days=400)
             wait_for(lambda: not clients[1].health()["healthy"])
             assert "certificate: device.pem expired on" in clients[1].health()["reasons"][0]
             assert clients[1].threshold() == expected[1]
@@ -683,7 +683,7 @@ def test_a_clock_that_is_wrong_at_the_start_is_waited_for():
             assert "set the clock" in _reasons(clients[1])[0]
             told = "device-01 cannot take part: device.pem is not valid before"
             wait_for(lambda: any(told in why for why in _reasons(clients[0])))
-            late.certificate.clock = lambda: datetime.now(UTC)
+            late.files.certificate.clock = lambda: datetime.now(UTC)
             assert after(clients, 0)[1] == expected
 
 
@@ -725,7 +725,7 @@ def test_pauses_grow_only_while_devices_fail_sooner_than_their_patience(tmp_path
         if len(pauses) == 6:
             node.stopping.set()
 
-    monkeypatch.setattr(node, "_live", fail)
-    monkeypatch.setattr(node, "_pause", pause)
-    node._serve(transport=None, once=False)
+    monkeypatch.setattr(node.driver, "_run_device", fail)
+    monkeypatch.setattr(node.driver, "_pause", pause)
+    node.driver.serve(transport=None, once=False)
     assert pauses == [0.5, 1.0, 2.0, 0.5, 0.5, 1.0]

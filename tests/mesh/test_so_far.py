@@ -5,9 +5,9 @@ from msgspec import to_builtins
 
 from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
-from conformesh.mesh.config.own_scores import read_own_scores
-from conformesh.mesh.node.running import make_device
-from conformesh.mesh.node.service import Node
+from conformesh.mesh.config.local_scores import read_local_scores
+from conformesh.mesh.node.calibration_run import make_device
+from conformesh.mesh.node.node import Node
 from conformesh.mesh.node.status import Phase
 from conformesh.peer.journal import MemoryJournal
 from tests.mesh.real import drawn_scores, make_mesh
@@ -21,7 +21,7 @@ class Pair:
             root / "m", Network.chain(2), scores=drawn_scores(2, low=20), insecure=True, mode="anytime"
         )
         configs = [read_device(folder) for folder in folders]
-        self.devices = [make_device(config, read_own_scores(config), MemoryJournal()) for config in configs]
+        self.devices = [make_device(config, read_local_scores(config), MemoryJournal()) for config in configs]
         self.node, self.now = Node(configs[0]), 0.0
         for device in self.devices:
             device.start(self.now)
@@ -33,14 +33,14 @@ class Pair:
         self.now += 1.0
         for device in self.devices:
             device.tick(self.now)
-        self.node._certify_so_far(self.devices[0])
+        self.node.driver._certify_so_far(self.devices[0])
 
     def end(self):
         """Let them talk until they have ended."""
         while not all(device.final for device in self.devices):
             for sender in (0, 1):
                 self.carry(sender)
-        self.node._certify(self.devices[0])
+        self.node.driver._certify(self.devices[0])
 
     @property
     def shown(self):
@@ -54,13 +54,13 @@ def pair(tmp_path):
 
 def test_what_was_not_settled_yet_is_not_final_also_where_it_is_about_everybody(pair):
     """All have said how their scores lie, and not yet which of them lie where the threshold is."""
-    pair.node._certify_so_far(pair.devices[0])
+    pair.node.driver._certify_so_far(pair.devices[0])
     assert (pair.shown["about"], pair.shown["final"]) == ("reported", False)
     pair.carry(1)
     assert (pair.shown["about"], pair.shown["final"]) == ("everybody", False)
     assert pair.shown["threshold"] >= pair.expected
     assert pair.node.state.phase is not Phase.CERTIFIED
-    assert not pair.node.store.path.exists()
+    assert not pair.node.files.store.path.exists()
     pair.end()
     assert (pair.shown["threshold"], pair.shown["final"]) == (pair.expected, True)
     assert pair.node.state.phase is Phase.CERTIFIED

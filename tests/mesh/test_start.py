@@ -14,7 +14,7 @@ from conformesh import Network
 from conformesh.kernels import compilation as compiling
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node import service as serving
+from conformesh.mesh.node import node as node_module
 from tests.mesh.nodes import short_folder
 from tests.mesh.real import drawn_scores, make_mesh, wait_for
 
@@ -24,12 +24,12 @@ ALONE = """
 import sys, time
 from conformesh.peer.journal import MemoryJournal
 from conformesh.mesh.config.device_toml import read_device
-from conformesh.mesh.config.own_scores import read_own_scores
-from conformesh.mesh.node.running import calibration_of, make_device
-import conformesh.mesh.node.process
-import conformesh.mesh.node.service
+from conformesh.mesh.config.local_scores import read_local_scores
+from conformesh.mesh.node.calibration_run import calibration_of, make_device
+import conformesh.mesh.node.main
+import conformesh.mesh.node.node
 config = [read_device(folder) for folder in sys.argv[1:]]
-devices = [make_device(one, read_own_scores(one), MemoryJournal()) for one in config]
+devices = [make_device(one, read_local_scores(one), MemoryJournal()) for one in config]
 now = 0.0
 for one in devices:
     one.start(now)
@@ -103,10 +103,10 @@ def test_what_a_run_needs_is_compiled_before_any_neighbour_waits(tmp_path, monke
         assert compiling._in_a_run.get()
         yield None
 
-    monkeypatch.setattr(compiling, "compile_now", said.append)
-    monkeypatch.setattr(serving, "opened", opened)
-    monkeypatch.setattr(serving.Node, "_serve", lambda *_: None)
-    serving.Node(read_device(folders[0]), "127.0.0.1:0").run(once=True)
+    monkeypatch.setattr(compiling, "compile_kernel", said.append)
+    monkeypatch.setattr(node_module, "open_links", opened)
+    monkeypatch.setattr(node_module.RunDriver, "serve", lambda *_: None)
+    node_module.Node(read_device(folders[0]), "127.0.0.1:0").run(once=True)
     assert said == [*compiled, "links"]
     assert not compiling._in_a_run.get()
 
@@ -121,7 +121,7 @@ links._arrived, links._bell, links._sockets = _Inbox(1), queue.SimpleQueue(), Si
 
 def handle(*_):
     time.sleep(0.6)  # past the end of the wait that it interrupts
-    links.ring()
+    links.wake()
 
 signal.signal(signal.SIGALRM, handle)
 signal.setitimer(signal.ITIMER_REAL, 0.2)

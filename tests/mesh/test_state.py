@@ -7,7 +7,7 @@ import threading
 import pytest
 from msgspec import to_builtins
 
-from conformesh.mesh.node.certified import Certified
+from conformesh.mesh.node.certified_result import Certified
 from conformesh.mesh.node.state import MOST_REASONS, NodeState
 from conformesh.mesh.node.status import OTHER, Phase
 
@@ -33,9 +33,9 @@ def test_a_phase_keeps_its_start_until_it_changes():
     clock = Clock()
     node = state(certified=False, clock=clock)
     clock.pass_by(5)
-    node.enter(Phase.CALIBRATING)
+    node.enter_phase(Phase.CALIBRATING)
     assert to_builtins(node.status())["seconds_in_phase"] == 5
-    node.enter(Phase.WAITING)
+    node.enter_phase(Phase.WAITING)
     shown = to_builtins(node.status())
     assert (shown["phase"], shown["seconds_in_phase"]) == ("waiting for neighbours", 0)
     assert shown["since"] == "2023-11-14T22:13:25.000Z"
@@ -44,15 +44,15 @@ def test_a_phase_keeps_its_start_until_it_changes():
 def test_traffic_is_counted_per_neighbour():
     clock = Clock()
     node = state(certified=False, clock=clock)
-    node.heard("b", size=100, round=4)
-    node.heard("b", size=50)
-    node.refused("b", "old round")
-    node.refused("b", "old round")
-    node.refused("nobody", "unknown device")
-    node.refused(None, "not a frame")
-    node.sent(size=70, frames=2)
-    node.sent(size=30, again=1)
-    node.at_round(5)
+    node.count_received("b", size=100, round=4)
+    node.count_received("b", size=50)
+    node.count_refused("b", "old round")
+    node.count_refused("b", "old round")
+    node.count_refused("nobody", "unknown device")
+    node.count_refused(None, "not a frame")
+    node.count_sent(size=70, frames=2)
+    node.count_sent(size=30, again=1)
+    node.set_round(5)
     clock.pass_by(2.5)
     shown = to_builtins(node.status())
     assert shown["neighbours"]["b"] == {
@@ -66,7 +66,7 @@ def test_traffic_is_counted_per_neighbour():
     assert shown["refused"] == {"unknown device": 1, "not a frame": 1}
     assert shown["sent"] == {"frames": 3, "bytes": 100, "resent_frames": 1}
     assert (shown["run"], shown["round"]) == (3, 5)
-    node.begin(4)
+    node.begin_run(4)
     shown = to_builtins(node.status())
     assert (shown["run"], shown["round"], shown["neighbours"]["b"]["round"]) == (4, 0, None)
 
@@ -74,7 +74,7 @@ def test_traffic_is_counted_per_neighbour():
 def test_reasons_stay_few_whatever_strangers_send():
     node = state(certified=False)
     for i in range(10 * MOST_REASONS):
-        node.refused(None, f"reason {i}")
+        node.count_refused(None, f"reason {i}")
     reasons = to_builtins(node.status())["refused"]
     assert len(reasons) == MOST_REASONS + 1
     assert reasons[OTHER] == 9 * MOST_REASONS
@@ -120,9 +120,9 @@ def test_many_threads_lose_no_count():
     def work(name):
         ready.wait()
         for i in range(300):
-            node.heard(name, size=2, round=i)
-            node.sent(size=1)
-            node.refused(name, "late")
+            node.count_received(name, size=2, round=i)
+            node.count_sent(size=1)
+            node.count_refused(name, "late")
             to_builtins(node.status())
 
     threads = [threading.Thread(target=work, args=("bc"[i % 2],)) for i in range(8)]

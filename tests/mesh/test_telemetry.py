@@ -16,7 +16,7 @@ import pytest
 from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client
-from conformesh.mesh.node.service import Node
+from conformesh.mesh.node.node import Node
 from conformesh.mesh.node.telemetry import LAST_WORDS, MISSING, Traces, traces_of
 from tests.mesh.meshes import config
 from tests.mesh.nodes import ask, serving, short_folder
@@ -87,7 +87,7 @@ def test_a_run_that_is_left_for_another_ends():
 
 def test_requests_are_spans_of_their_own():
     kept = Kept()
-    with serving(traced=kept.traces.request) as service:
+    with serving(trace_reply=kept.traces.request) as service:
         ask(service, "GET", "/threshold?x=secret")
         ask(service, "GET", "/no/such/path")
         ask(service, "POST", "/recalibrate")
@@ -106,7 +106,7 @@ def test_what_goes_wrong_with_a_trace_is_said_once_and_harms_nobody(caplog):
         raise RuntimeError("no more spans")
 
     kept.traces._tracer.start_span = broken
-    with caplog.at_level(logging.INFO, "conformesh.node"), serving(traced=kept.traces.request) as service:
+    with caplog.at_level(logging.INFO, "conformesh.node"), serving(trace_reply=kept.traces.request) as service:
         for run in range(3):
             kept.traces.at(run + 1, "greeting", 1)
             kept.traces.end("failed", reason="lost")
@@ -136,7 +136,7 @@ def test_without_being_asked_for_there_are_none(plain):
 
 def test_nothing_is_imported_unless_it_is_wanted(plain):
     code = (
-        "import sys, conformesh.mesh.node.service, conformesh.mesh.node.process\n"
+        "import sys, conformesh.mesh.node.node, conformesh.mesh.node.main\n"
         "from conformesh.mesh.node.telemetry import traces_of\n"
         "assert traces_of(None) is None\n"
         "print(*sys.modules)"

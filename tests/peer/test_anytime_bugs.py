@@ -13,7 +13,7 @@ from conformesh.peer.entry_exchange import EntryExchange
 from conformesh.peer.json_bodies import Hello
 from conformesh.peer.loopback import Changing, LinkFaults, Pause, play
 from conformesh.peer.timers import Waiting
-from conformesh.protocols import entries
+from conformesh.protocols import e_dcp_entries
 from tests.peer.devices import in_device
 from tests.peer.heard import Judge, drawn, starter, storm
 from tests.peer.test_anytime import GRAPHS, with_other_scores
@@ -181,54 +181,54 @@ def test_other_scores_notice(bug, keeps_journal):
 
 def counts_too_much(monkeypatch):
     """A score known to be the i-th is taken for a proof of all scores up to the next known one."""
-    known = entries._known
+    known = e_dcp_entries._device_sketch
 
     def wrong(values, ranks, size):
         found = known(values, ranks, size)
         return found._replace(least=found.most)
 
-    monkeypatch.setattr(entries, "_known", wrong)
+    monkeypatch.setattr(e_dcp_entries, "_device_sketch", wrong)
 
 
 def asks_for_one_less(monkeypatch):
-    rank = entries._Table.rank
-    monkeypatch.setattr(entries._Table, "rank", lambda self, t, level: rank(self, t, level) - 1)
+    rank = e_dcp_entries._CertainCounts.rank
+    monkeypatch.setattr(e_dcp_entries._CertainCounts, "rank", lambda self, t, level: rank(self, t, level) - 1)
 
 
 def names_nobody(monkeypatch):
     """What is about the heard passes for a promise about everybody."""
-    outcome = entries._Table.outcome
+    outcome = e_dcp_entries._CertainCounts.outcome
 
     def wrong(self, here, heard=(), exact=False):
         return outcome(self, here, (), exact)
 
-    monkeypatch.setattr(entries._Table, "outcome", wrong)
+    monkeypatch.setattr(e_dcp_entries._CertainCounts, "outcome", wrong)
 
 
 def forgets_who_is_missing(monkeypatch):
     """About everybody, with the rank that is asked of those who were heard."""
-    about = entries._about_all
+    about = e_dcp_entries._answers_about_all
 
     def wrong(block, alphas, known, heard):
         return about(replace(block, caps=0 * block.caps) if block.caps is not None else block, alphas, known, heard)
 
-    monkeypatch.setattr(entries, "_about_all", wrong)
+    monkeypatch.setattr(e_dcp_entries, "_answers_about_all", wrong)
 
 
 def misses_one_below_the_window(monkeypatch):
-    read = entries._read_window
+    read = e_dcp_entries._read_window
 
     def wrong(entry, windows, trials):
         return [
             [inside._replace(below=max(inside.below - 1, 0)) for inside in row] for row in read(entry, windows, trials)
         ]
 
-    monkeypatch.setattr(entries, "_read_window", wrong)
+    monkeypatch.setattr(e_dcp_entries, "_read_window", wrong)
 
 
 def window_that_begins_too_late(monkeypatch):
-    possible = entries._Table._possible
-    monkeypatch.setattr(entries._Table, "_possible", lambda self, t: possible(self, t) // 2)
+    possible = e_dcp_entries._CertainCounts._possible
+    monkeypatch.setattr(e_dcp_entries._CertainCounts, "_possible", lambda self, t: possible(self, t) // 2)
 
 
 @pytest.mark.parametrize(
@@ -244,11 +244,11 @@ def window_that_begins_too_late(monkeypatch):
 )
 def test_certificates_notice(mistake, monkeypatch):
     mistake(monkeypatch)
-    entries._Sketch.read.cache_clear()
+    e_dcp_entries._SketchFormat.read.cache_clear()
     try:
         assert false_or_hung(AsyncDevice)
     finally:
-        entries._Sketch.read.cache_clear()
+        e_dcp_entries._SketchFormat.read.cache_clear()
 
 
 def test_links_that_are_never_up_leave_everybody_with_a_true_certificate_about_itself():

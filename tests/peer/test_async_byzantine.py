@@ -17,7 +17,7 @@ from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.json_bodies import Hello
 from conformesh.peer.loopback import LinkFaults, play
 from conformesh.peer.settings import Settings
-from conformesh.protocols.reports import MOST_BINS, Report, reports_said
+from conformesh.protocols.histogram_reports import MOST_BINS, Report, encode_reports
 from tests.peer.devices import in_device
 from tests.peer.heard import drawn, starter
 
@@ -229,7 +229,7 @@ def test_an_entry_of_its_own_that_nobody_would_take_is_refused_in_words(monkeypa
 def test_every_report_of_r_dcp_can_be_signed():
     places = np.arange(MOST_BINS)
     report = Report(2**62, 0.0, 1.0, MOST_BINS, places, np.full(MOST_BINS, 2**46), 2**46, 2.0)
-    assert len(reports_said([report])) < LONGEST_SIGNED // 4
+    assert len(encode_reports([report])) < LONGEST_SIGNED // 4
 
 
 def greeted(device, sender, run, now):

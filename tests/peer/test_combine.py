@@ -4,10 +4,10 @@ import pytest
 from conformesh import Network
 from conformesh.engines import Simulator
 from conformesh.peer.combine import answer, question_of
-from conformesh.protocols.messages import TYPES, Each, Max, Min, Packets, Pool, Sum, Tell
+from conformesh.protocols.messages import WIRE_TYPES, Each, Max, Min, Packets, Pool, Sum, Tell
 
 NETWORKS = [Network.torus(4, 3), Network.star(6), Network.chain(5), Network.complete(5)]
-NUMBERS = [name for name in TYPES if name != "|b1"]
+NUMBERS = [name for name in WIRE_TYPES if name != "|b1"]
 
 
 def once(message):

@@ -17,8 +17,8 @@ from conformesh.peer.frames import (
     QUESTIONS,
     RUN,
     SIZE,
-    TYPES,
     VERSION,
+    WIRE_TYPES,
     Frame,
     FrameError,
     decode,
@@ -41,7 +41,7 @@ some_frames = st.builds(
     flags=st.integers(0, frames.WANT | frames.SILENT),
     body=st.binary(max_size=60),
 )
-some_arrays = st.sampled_from(TYPES).flatmap(
+some_arrays = st.sampled_from(WIRE_TYPES).flatmap(
     lambda name: hnp.arrays(np.dtype(name), hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
 )
 EXAMPLE = Frame(2, 0x0123456789ABCDEF, 3, 7, 1, pack_array("sum", np.arange(3.0)))
@@ -84,7 +84,7 @@ def test_the_numbers_of_an_array_come_back_with_their_bits_and_type(question, va
     assert body == frames.array_head(question, values.dtype, values.shape) + values.tobytes()
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", WIRE_TYPES)
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0), (2, 3), (2, 1, 3)])
 def test_every_type_and_shape(name, shape):
     values = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(name)

@@ -170,7 +170,7 @@ def arrays(values):
 
 def shapes(values):
     """As many numbers, or as many bytes, in another shape or type; none, in shapes that no memory holds."""
-    for kind in map(np.dtype, frames.TYPES):
+    for kind in map(np.dtype, frames.WIRE_TYPES):
         for shape in [(1, *values.shape), (*values.shape, 1), (2**32 - 1,), (0, *[2**32 - 1] * 7), (2**31, 2**31, 0)]:
             head = frames.array_head("sum", kind, shape)
             yield from (head, head + values.tobytes(), head + bytes(values.size * kind.itemsize))

@@ -10,7 +10,7 @@ from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import LinkFaults, Pause, play
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.block import Answers
-from conformesh.protocols.size_agreement import joint
+from conformesh.protocols.size_agreement import run_with_shared_sizes
 from tests.peer.devices import expected, starter, thresholds
 from tests.reference import distances
 
@@ -94,7 +94,13 @@ def test_every_device_learns_how_many_scores_the_others_have():
         from conformesh.peer.device import Device
 
         return Device(
-            PeerSetup(k, network, {}, lambda net, row: joint(net, row, WeightedScores.of([scores[k]]), method), journal)
+            PeerSetup(
+                k,
+                network,
+                {},
+                lambda net, row: run_with_shared_sizes(net, row, WeightedScores.of([scores[k]]), method),
+                journal,
+            )
         )
 
     played = play(network, start, LinkFaults(), np.random.default_rng(0))

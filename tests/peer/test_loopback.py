@@ -15,7 +15,7 @@ from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import LinkFaults, Pause, play
 from conformesh.peer.run_membership import part_of
 from conformesh.peer.settings import Settings
-from conformesh.protocols.messages import KINDS, Each, Max, Min, Packets, Sum, Tell
+from conformesh.protocols.messages import MESSAGE_KINDS, Each, Max, Min, Packets, Sum, Tell
 from tests.campaigns import campaign_seeds
 from tests.kernels.test_replies import hostile
 from tests.peer.devices import (
@@ -125,7 +125,7 @@ def entries(said):
     while at < len(data):
         head = []
         for _ in range(2):
-            (number,), (at,) = varints.read_at(data, np.array([at]), np.array([len(data)]))
+            (number,), (at,) = varints.decode_varints_at(data, np.array([at]), np.array([len(data)]))
             head.append(int(number))
         found.append((head[0], data[at : at + head[1]].tobytes()))
         at += head[1]
@@ -134,7 +134,7 @@ def entries(said):
 
 def false_sizes(rng, said, devices):
     """A flood's entries with another size, another owner, one more or one less; no frame is refused for it."""
-    found, size = entries(said), varints.written(rng.choice([0, 1, 30, 200, 2**31, 2**62], 1)).tobytes()
+    found, size = entries(said), varints.encode_varints(rng.choice([0, 1, 30, 200, 2**31, 2**62], 1)).tobytes()
     which, owner = int(rng.integers(len(found))), int(rng.integers(devices))
     lies = {
         "size": (found[which][0], size),
@@ -145,7 +145,7 @@ def false_sizes(rng, said, devices):
     }
     how = str(rng.choice([*lies]))
     told = [one for i, one in enumerate(found) if i != which or how == "one more"] + [lies[how]] * (how != "one less")
-    return b"".join(varints.written(np.array([k, len(own)])).tobytes() + own for k, own in told)
+    return b"".join(varints.encode_varints(np.array([k, len(own)])).tobytes() + own for k, own in told)
 
 
 def lying_about_sizes(protocol, rng, devices):
@@ -189,7 +189,7 @@ def test_false_sizes_end_in_words_or_do_no_harm(options, seeds):
     assert all(any(reason in words for reason in reasons) for words in said)
 
 
-ASKED = sorted(kind.name for kind in KINDS.values() if kind.code is not None)
+ASKED = sorted(kind.name for kind in MESSAGE_KINDS.values() if kind.code is not None)
 conversations = st.lists(
     st.tuples(st.sampled_from(ASKED), st.sampled_from([0.0, 0.3, 1.0]), st.integers(0, 3), st.integers(0, 2**32 - 1)),
     min_size=1,

@@ -15,7 +15,7 @@ from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import LinkFaults, play
 from conformesh.peer.membership import Membership
 from conformesh.peer.round_exchange import RoundExchange
-from conformesh.protocols.messages import Each, Packets, Quiet, Sum, Tell
+from conformesh.protocols.messages import Each, Packets, Silence, Sum, Tell
 from tests.campaigns import campaign_seeds
 from tests.peer.devices import Tapped, in_device, schedule
 from tests.peer.test_device import Hand
@@ -48,7 +48,7 @@ def talk(devices, here, seed, hints=True):
             mixed = mixed + (yield Sum(mixed[:, None]))[:, 0] % 1000
             continue
         places = np.flatnonzero(speaks[t][here])
-        told = Quiet(np.arange(len(here)), quiet[t][here]) if hints else None
+        told = Silence(np.arange(len(here)), quiet[t][here]) if hints else None
         if t % 3:
             strings = [b"%d" % mixed[k] * (1 + t % 2) for k in places]
             answer = yield Tell(Packets.of(strings), places, np.ones(len(places), np.int64), quiet=told)
@@ -161,7 +161,7 @@ def listening(rounds=6, quiet=0):
     def make(network, row):
         heard, nobody = [], np.empty(0, np.int64)
         for t in range(1, rounds + 1):
-            hint = Quiet(np.zeros(1, np.int64), np.array([quiet])) if t == 1 else None
+            hint = Silence(np.zeros(1, np.int64), np.array([quiet])) if t == 1 else None
             told = yield Tell(Packets.of([]), nobody, nobody, quiet=hint)
             heard += [(t, j, told.packets[i]) for i, j in enumerate(told.sender.tolist())]
         return heard
@@ -320,7 +320,7 @@ def breaking(first, then):
     def protocol(here):
         nobody, all_here = np.empty(0, np.int64), np.arange(len(here))
         second = np.flatnonzero(here == 1)
-        hint = Quiet(second, np.full(len(second), 2))
+        hint = Silence(second, np.full(len(second), 2))
         yield Tell(Packets.of([]), nobody, nobody, quiet=hint)
         if then == "waits":
             yield Tell(Packets.of([]), nobody, nobody)
@@ -353,11 +353,11 @@ def test_every_engine_holds_devices_to_their_word(first, then, fine):
 @pytest.mark.parametrize(
     ("quiet", "words"),
     [
-        (Quiet(np.array([0, 0]), np.array([1, 1])), "ascending"),
-        (Quiet(np.array([5]), np.array([1])), "places from 0 to 1"),
-        (Quiet(np.array([0]), np.array([1, 2])), "rounds of 1 quiet devices must be int64"),
-        (Quiet(np.array([0]), np.array([1.0])), "rounds of 1 quiet devices must be int64"),
-        (Quiet(np.array([0]), np.array([-1])), "nobody can be quiet for -1 rounds"),
+        (Silence(np.array([0, 0]), np.array([1, 1])), "ascending"),
+        (Silence(np.array([5]), np.array([1])), "places from 0 to 1"),
+        (Silence(np.array([0]), np.array([1, 2])), "rounds of 1 quiet devices must be int64"),
+        (Silence(np.array([0]), np.array([1.0])), "rounds of 1 quiet devices must be int64"),
+        (Silence(np.array([0]), np.array([-1])), "nobody can be quiet for -1 rounds"),
     ],
 )
 def test_what_is_no_announcement_is_refused(quiet, words):
@@ -372,7 +372,7 @@ def test_an_engine_forgets_promises_with_their_protocol():
     engine = Simulator(Network.chain(2))
 
     def quiet_to_its_end():
-        yield Each(np.zeros((2, 1)), np.empty(0, np.int64), Quiet(np.arange(2), np.full(2, 9)))
+        yield Each(np.zeros((2, 1)), np.empty(0, np.int64), Silence(np.arange(2), np.full(2, 9)))
 
     engine.run(quiet_to_its_end())
     engine.run(quiet_to_its_end())

@@ -24,7 +24,7 @@ from conformesh.pipeline import problems, shift, solver
 from conformesh.pipeline.solver import REFUSALS, MethodRun, solve
 from conformesh.scores.centres import centre_name
 from conformesh.scores.losses import Steps
-from conformesh.table import loss_table
+from conformesh.table import Table
 from tests.campaigns import LONG
 from tests.pipeline.combinations import (
     BOUND,
@@ -632,7 +632,7 @@ def solved(table, **more):
     return lambda: solve(table, guarantee, Network.complete(table.devices), MethodRun())
 
 
-LOSSES = loss_table([Steps.on_grid(LAMBDAS, [[1.0, 0.5, 0.0]])] * 3, None, None)
+LOSSES = Table.of_losses([Steps.on_grid(LAMBDAS, [[1.0, 0.5, 0.0]])] * 3)
 TRIGGERS = {
     "pac_confidence x groups": asked_for(Cell("disjoint", pac=True)),
     "pac_confidence x seq or regression": lambda: run(

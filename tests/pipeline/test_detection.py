@@ -22,14 +22,14 @@ from conformesh.pipeline.detection import default_sample_size, detection, no_red
 from conformesh.pipeline.p_values import p_values_batch
 from conformesh.protocols.block import Block
 from conformesh.protocols.e_dcp import EDCP
-from conformesh.protocols.size_agreement import joint
-from conformesh.protocols.tally import step_up
+from conformesh.protocols.rank_counts import benjamini_hochberg
+from conformesh.protocols.size_agreement import run_with_shared_sizes
 from tests.statistics import assert_coverage, power_against
 
 POOLED = Requirement("exchangeable")
 
 
-def benjamini_hochberg(p, level):
+def flags_by_definition(p, level):
     """Return how many of the exact p-values are flagged: the largest R with #{p <= level R / m} >= R."""
     m = len(p)
     return max((r for r in range(1, m + 1) if sum(x <= level * Fraction(r, m) for x in p) >= r), default=0)
@@ -40,7 +40,7 @@ def run_step_up(held, tests, level, requirement=POOLED, network=None):
     samples, judged = WeightedScores.of_trials(held), WeightedScores.of_trials(tests)
     net = network or Network.complete(samples.devices)
     block = Block(net, np.arange(net.devices), samples.sizes, requirement)
-    return Simulator(net).run(step_up(block, samples, judged, level, EDCP()))[0]
+    return Simulator(net).run(benjamini_hochberg(block, samples, judged, level, EDCP()))[0]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_theorem_the_mesh_flags_what_benjamini_and_hochberg_flag(requirement):
             exact = p_values_batch(
                 WeightedScores.of(held[t]), net, np.zeros(len(mine)), mine, requirement=requirement
             ).fractions
-            right = benjamini_hochberg([*exact], level)
+            right = flags_by_definition([*exact], level)
             assert found.flagged[t] == right
             if right:
                 above = mine > found.thresholds[t]
@@ -278,8 +278,8 @@ def test_the_rule_runs_at_the_level_lowered_by_the_chance_of_no_redrawing():
         ]
         chance = no_redraw(np.full(3, 3), [Fraction(1, 3)] * 3, found.sample_size)
         assert chance < 0.9
-        assert found.flags == benjamini_hochberg(p, Fraction(1, 2) * Fraction(chance))
-        differ += found.flags != benjamini_hochberg(p, Fraction(1, 2))
+        assert found.flags == flags_by_definition(p, Fraction(1, 2) * Fraction(chance))
+        differ += found.flags != flags_by_definition(p, Fraction(1, 2))
     assert differ > 5
 
 
@@ -498,9 +498,9 @@ def test_devices_that_know_only_the_map_flag_the_same():
     def start(k, journal):
         def make(net, row):
             def method(block, mine):
-                return step_up(block, mine, WeightedScores.of([tests[k]]), Fraction(1, 5), EDCP())
+                return benjamini_hochberg(block, mine, WeightedScores.of([tests[k]]), Fraction(1, 5), EDCP())
 
-            return joint(net, row, WeightedScores.of([held[k]]), method, POOLED)
+            return run_with_shared_sizes(net, row, WeightedScores.of([held[k]]), method, POOLED)
 
         return Device(PeerSetup(k, network, {"method": "step-up"}, make, journal, Settings(), scores=str(k)))
 

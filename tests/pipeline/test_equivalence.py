@@ -22,7 +22,7 @@ from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.protocols.block import Answers
 from conformesh.protocols.masks import Secrets
-from conformesh.protocols.r_dcp import UNSIGNED
+from conformesh.protocols.r_dcp import UNSIGNED_ASSUMPTION
 from conformesh.results.certificate import Cost
 from tests.engines.mpi import job
 from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, PARTS, losses_of, name_of, record, scores_of
@@ -87,7 +87,7 @@ def test_every_engine_gives_the_simulators_bits_certificates_and_ledgers(run, ne
     expected = simulated(network, method, options)
     if run is over_loopback:  # frames in rounds are not signed, which a promise despite Byzantine devices must say
         for certificate in (each for row in expected["certificates"] for each in row if each["byzantine"] is not None):
-            certificate.update(kind="assumed", assumption=UNSIGNED)
+            certificate.update(kind="assumed", assumption=UNSIGNED_ASSUMPTION)
     assert run(network, method, options) == expected
 
 

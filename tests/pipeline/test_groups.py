@@ -26,9 +26,9 @@ from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import group_regression
 from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.e_dcp import EDCP
-from conformesh.protocols.group_regression import Book, PinballLevel, ScoreInterval
-from conformesh.protocols.groups import Grouping, grouped
-from conformesh.protocols.size_agreement import joint
+from conformesh.protocols.group_regression import PinballLevel, ScoreCells, ScoreInterval
+from conformesh.protocols.groups import Grouping, group_thresholds
+from conformesh.protocols.size_agreement import run_with_shared_sizes
 from tests.campaigns import LONG
 
 ATOMS = ((), ("a",), ("b",), ("a", "b"))
@@ -49,7 +49,7 @@ def thresholds_of(rule, values, codes, alphas, atoms=ATOMS, requirement=None):
     network = Network.chain(len(values))
     samples, grouping = by_atom(values, codes, len(atoms)), Grouping.of(atoms, rule)
     block = Block(network, np.arange(network.devices), samples.sizes, requirement or Requirement(), None, tuple(alphas))
-    found = Simulator(network).run(grouped(block, samples, TREE, grouping))[0].thresholds[0]
+    found = Simulator(network).run(group_thresholds(block, samples, TREE, grouping))[0].thresholds[0]
     if grouping.by_atoms:
         return found
     return np.array([found[grouping.members[:, a]].max(axis=0) for a in range(len(atoms))])
@@ -172,7 +172,7 @@ def fits(values, codes, alpha, pulls_of):
         for a in here
     ]
     level, members = PinballLevel.of(alpha, len(values)), MEMBERS[:, here]
-    bends, _ = Book(cells, here).bends(level)
+    bends, _ = ScoreCells(cells, here).bends(level)
     counts = np.array([(codes == a).sum() for a in here])
     start = first_vertex(members, bends, counts)
     pulls = pulls_of(members, level)
@@ -389,13 +389,13 @@ def test_the_hidden_score_is_drawn_anew_and_its_seed_repeats_the_run(monkeypatch
     Positions of sorted scores must not be fixed by the seed either: over 200 data sets the hidden score has rank 0 to 9
     about equally often, each 5 to 40 times (a binomial of mean 20 leaves this with probability 4e-5; seeds are fixed).
     """
-    seen, proven = [], group_regression.regressed
+    seen, proven = [], group_regression.fit_group_thresholds
 
     def spied(block, samples, members, hidden, total):
         seen.append(hidden)
         return proven(block, samples, members, hidden, total)
 
-    monkeypatch.setattr(group_regression, "regressed", spied)
+    monkeypatch.setattr(group_regression, "fit_group_thresholds", spied)
     rng = np.random.default_rng(6)
     held, tables = [np.sort(rng.normal(size=100)) for _ in range(3)], [rng.random((100, 6)) < 0.5 for _ in range(3)]
 
@@ -420,7 +420,7 @@ def test_the_hidden_score_is_drawn_anew_and_its_seed_repeats_the_run(monkeypatch
         seen.append(hidden)
         raise HiddenError
 
-    monkeypatch.setattr(group_regression, "regressed", stopped)
+    monkeypatch.setattr(group_regression, "fit_group_thresholds", stopped)
     every = np.array([*itertools.product([False, True], repeat=6)])  # 64 combinations, all of the second device
     ranks = np.zeros(10, dtype=int)
     for _ in range(200):
@@ -445,8 +445,13 @@ def test_devices_of_their_own_find_what_the_simulator_finds(rule):
                 k,
                 network,
                 {},
-                lambda net, row: joint(
-                    net, row, samples, lambda block, mine: grouped(block, mine, TREE, grouping), Requirement(), levels
+                lambda net, row: run_with_shared_sizes(
+                    net,
+                    row,
+                    samples,
+                    lambda block, mine: group_thresholds(block, mine, TREE, grouping),
+                    Requirement(),
+                    levels,
                 ),
                 journal,
             ),
@@ -457,7 +462,7 @@ def test_devices_of_their_own_find_what_the_simulator_finds(rule):
     outcome = Answers.joined([np.array([k]) for k in range(4)], [device.result for device in devices])
     samples = by_atom(held, kinds, 4)
     block = Block(network, np.arange(4), samples.sizes, Requirement(), None, levels)
-    alone, _ = Simulator(network).run(grouped(block, samples, TREE, grouping))
+    alone, _ = Simulator(network).run(group_thresholds(block, samples, TREE, grouping))
     np.testing.assert_array_equal(outcome.thresholds, alone.thresholds)
     assert outcome.certificates == alone.certificates
 
@@ -476,7 +481,9 @@ def test_devices_that_ask_for_different_counts_notice(monkeypatch):
         values[0, -1] += len(values[0]) > 4  # one device's check differs
         return values
 
-    protocol = group_regression.regressed(block, samples, Grouping.of(ATOMS, "regression").members, None, total)
+    protocol = group_regression.fit_group_thresholds(
+        block, samples, Grouping.of(ATOMS, "regression").members, None, total
+    )
     with pytest.raises(ArithmeticError, match="different thresholds"):
         Simulator(network).run(protocol)
 

@@ -20,8 +20,8 @@ from conformesh.peer.settings import Settings
 from conformesh.pipeline.p_values import p_values_batch, up
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.e_dcp import EDCP
-from conformesh.protocols.size_agreement import joint
-from conformesh.protocols.tally import CountQuestion, tally
+from conformesh.protocols.rank_counts import CountQuestion, count_below
+from conformesh.protocols.size_agreement import run_with_shared_sizes
 from tests.pipeline.test_enumeration import as_trials, hidden_choices, random_case, random_table
 
 MIXTURES = ("sizes", "paper", "equal", "given")
@@ -288,7 +288,7 @@ def test_thresholds_go_in_parts_where_memory_ends(monkeypatch):
     rng = np.random.default_rng(3)
     held, tests = [rng.normal(size=9) for _ in range(4)], rng.normal(size=50)
     whole = p_values(held, "cycle", tests)
-    monkeypatch.setattr("conformesh.protocols.tally.AT_ONCE", 4 * 7)
+    monkeypatch.setattr("conformesh.protocols.rank_counts.COUNTS_AT_ONCE", 4 * 7)
     parts = p_values(held, "cycle", tests)
     np.testing.assert_array_equal(parts.values, whole.values)
     assert parts.cost.rounds > whole.cost.rounds
@@ -304,9 +304,9 @@ def test_devices_that_know_only_the_map_count_the_same():
     def start(k, journal):
         def make(net, row):
             def method(block, mine):
-                return tally(block, mine, asked, EDCP())
+                return count_below(block, mine, asked, EDCP())
 
-            return joint(net, row, WeightedScores.of([held[k]]), method, Requirement("paper", "swap"))
+            return run_with_shared_sizes(net, row, WeightedScores.of([held[k]]), method, Requirement("paper", "swap"))
 
         return Device(PeerSetup(k, network, {"method": "tally"}, make, journal, Settings(), scores=str(k)))
 
@@ -316,7 +316,7 @@ def test_devices_that_know_only_the_map_count_the_same():
     )
     for device in played.devices:
         assert device.phase == "finished"
-        np.testing.assert_array_equal(device.result.below[places], right.tally.below[places])
+        np.testing.assert_array_equal(device.result.below[places], right.counts.below[places])
     numbers = [float(device.result.cost.numbers[0]) for device in played.devices]
     assert numbers == right.cost.numbers.tolist()
 

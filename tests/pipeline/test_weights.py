@@ -22,7 +22,7 @@ from conformesh.peer.interface import PeerSetup
 from conformesh.peer.loopback import LinkFaults, play
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.block import Answers
-from conformesh.protocols.size_agreement import joint
+from conformesh.protocols.size_agreement import run_with_shared_sizes
 from tests.engines.mpi import job
 from tests.reference import weighted_rule
 
@@ -133,7 +133,7 @@ def over_loopback(case):
 
     def start(k, journal):
         def make(network, row):
-            return joint(
+            return run_with_shared_sizes(
                 network,
                 row,
                 samples.taken(np.array([k])),

@@ -14,7 +14,7 @@ import conformesh
 from conformesh import Network, calibrate, control, detect, p_values, quantiles, scores
 from conformesh import calibrate as agree
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.lab.comparison import compare, fronts, ways_of
+from conformesh.lab.comparison import compare, compared_ways, cost_fronts
 from conformesh.lab.planning.planner import plan
 from conformesh.pipeline.solver import solve_draws
 from conformesh.plots import html
@@ -77,8 +77,8 @@ def results():
     near = calibrate(held, network, inputs=inputs, centres=Centres.at([0.0, 1.0], 0.5), score=lac)
     found["centres"] = near
     found["by centre"] = found["centres"].evaluate(probabilities, labels, inputs=rng.random(60), rng=0)
-    found["Comparison"] = compare(held, [network], 0.1, ways_of(["e-dcp", "local", "wfcp"]))
-    found["Front"] = fronts(held, [network])[0]
+    found["Comparison"] = compare(held, [network], 0.1, compared_ways(["e-dcp", "local", "wfcp"]))
+    found["CostFront"] = cost_fronts(held, [network])[0]
     found["Plan"] = plan(network, 40, methods=["e-dcp", "q-dcp", "average"])
     found["Network"] = network
     loss = FalseNegativeRate()
@@ -99,7 +99,7 @@ def results():
 NAMES = [
     *("Result", "local", "average", "Certificate", "Cost", "Evaluation", "groups", "PValues", "Detection"),
     "Quantiles",
-    *("centres", "by centre", "Comparison", "Front", "Plan", "Network", "risk", "RiskEvaluation"),
+    *("centres", "by centre", "Comparison", "CostFront", "Plan", "Network", "risk", "RiskEvaluation"),
     *("Batch", "sides", "SidesCertificate", "Slab"),
 ]
 

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from conformesh import Network, TooFewScores, calibrate, quantiles, scores
-from conformesh.lab.comparison import compare, fronts, ways_of
+from conformesh.lab.comparison import compare, compared_ways, cost_fronts
 from conformesh.lab.planning.planner import plan
 from conformesh.results.evaluation import Coverage, Evaluation
 
@@ -114,8 +114,8 @@ def test_groups_and_levels_side_by_side(held):
 
 
 def test_comparisons_fronts_and_plans_draw_themselves(held, tmp_path):
-    compare(held, [NETWORK], 0.1, ways_of(["e-dcp"])).plot(tmp_path / "comparison.png")
-    fronts(held, [NETWORK])[0].plot(tmp_path / "front.png")
+    compare(held, [NETWORK], 0.1, compared_ways(["e-dcp"])).plot(tmp_path / "comparison.png")
+    cost_fronts(held, [NETWORK])[0].plot(tmp_path / "front.png")
     plan(NETWORK, 40, methods=["e-dcp"]).plot(tmp_path / "plan.png")
     assert {path.name for path in tmp_path.iterdir()} == {"comparison.png", "front.png", "plan.png"}
 

@@ -32,9 +32,9 @@ from conformesh.peer.interface import PeerSetup
 from conformesh.peer.json_bodies import Hello
 from conformesh.peer.loopback import Cut, LinkFaults, Pause, _World
 from conformesh.peer.settings import Settings
-from conformesh.privacy.account import FILE, Account, read_account
+from conformesh.privacy.account import ACCOUNT_FILE, Account, read_account
 from conformesh.protocols import masks, p_dcp
-from conformesh.protocols.masks import KEY, MaskedSums, Secrets
+from conformesh.protocols.masks import KEY_BYTES, MaskedSums, Secrets
 from tests.protocols.alone import genuine, signer
 
 OPTIONS = {"epsilon": 1.0, "cells": 5, "grid": "linear", "range": (-3.0, 3.0)}
@@ -152,7 +152,7 @@ class Mesh(_World):
 
     def fresh_seed(self, k):
         """Return secrets that are never drawn twice; planted bugs change this."""
-        return hashlib.sha256(f"{self.seed} {k} {len(self.entries)}".encode()).digest()[:KEY]
+        return hashlib.sha256(f"{self.seed} {k} {len(self.entries)}".encode()).digest()[:KEY_BYTES]
 
     def account(self, k):
         """Return the account of a device as it is on the disk, which notes what is charged."""
@@ -169,7 +169,7 @@ class Mesh(_World):
         return found
 
     def path(self, k):
-        return self.folder / f"{k}-{FILE}"
+        return self.folder / f"{k}-{ACCOUNT_FILE}"
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
@@ -291,7 +291,7 @@ class Mesh(_World):
 
     def _other_flood(self, body, entry, back=False):
         """Put another key and another claim, signed as well, in the place of the device's own; or undo that."""
-        other = hashlib.sha256(b"another " + entry.seed).digest()[:KEY]
+        other = hashlib.sha256(b"another " + entry.seed).digest()[:KEY_BYTES]
         claim = Account(self.path(entry.device), epoch=2).claim()
         strings = self.flooded(entry, entry.seed, entry.claim), self.flooded(entry, other, claim)
         return body.replace(*(strings[::-1] if back else strings))
@@ -487,7 +487,7 @@ def _complete_attempts(mesh, honest):
 
 def _noise_of(mesh, entry):
     plan = mesh.options.plan(len(entry.ids), DEFAULT)
-    return p_dcp._noise(plan, 1, Secrets((entry.seed,), entry.context).streams(b"noise")[0])
+    return p_dcp._draw_noise(plan, 1, Secrets((entry.seed,), entry.context).streams(b"noise")[0])
 
 
 def _rank(table):

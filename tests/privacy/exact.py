@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from conformesh.privacy.noise import law
+from conformesh.privacy.noise import noise_law
 
 TAIL = 1e-11
 
@@ -39,11 +39,11 @@ class Noise(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def noise_law(epsilon, shape):
+def noise_table(epsilon, shape):
     """Return the values and chances of noise, but for the tails; shape 0 is no noise."""
     if epsilon is None or shape == 0:
         return np.array([0]), np.array([1.0])
-    known = law(epsilon, shape)
+    known = noise_law(epsilon, shape)
     tails = np.cumsum(known.chances[::-1])[::-1][known.reach :]
     reach = min(max(int(np.argmax(tails < TAIL)), 1), known.reach)
     side = np.arange(-reach, reach + 1)
@@ -53,7 +53,7 @@ def noise_law(epsilon, shape):
 @lru_cache(maxsize=256)
 def _steps(epsilon, shape, points):
     """Return the chances to get from each of so many points to each that noise leads to."""
-    _, each = noise_law(epsilon, shape)
+    _, each = noise_table(epsilon, shape)
     found = np.zeros((points, points + len(each) - 1))
     for start in range(points):
         found[start, start : start + len(each)] = each
@@ -69,7 +69,7 @@ def answers(above, n, rule, noise):
     """
     w = len(above)
     found = np.zeros(w + 1)
-    noises, chances = noise_law(noise.number_epsilon, noise.number_shape)
+    noises, chances = noise_table(noise.number_epsilon, noise.number_shape)
     number = n + noises if rule.items is None else np.full(len(noises), rule.items)
     is_enough = number >= rule.number_needed
     found[w] = chances[~is_enough].sum()
@@ -80,7 +80,7 @@ def answers(above, n, rule, noise):
     weight = np.bincount(which, weights=chances[is_enough], minlength=len(limit))
     state, low = weight[:, None], 0  # (limit, noise of above~ from `low` on), of walks without a rejection
     for j in range(w - 1, -1, -1) if len(limit) else ():
-        low -= len(noise_law(noise.cell_epsilon, noise.cell_shapes[j])[0]) // 2
+        low -= len(noise_table(noise.cell_epsilon, noise.cell_shapes[j])[0]) // 2
         state = state @ _steps(noise.cell_epsilon, noise.cell_shapes[j], state.shape[1])
         rejected = above[j] + low + np.arange(state.shape[1])[None, :] > limit[:, None]
         found[j + 1] += float(state[rejected].sum())
@@ -221,7 +221,7 @@ def first_accepted(above, rule, noise):
     state, low = np.zeros((w + 1, 1)), 0  # (answer so far, noise of above~)
     state[w] = 1.0
     for j in range(w - 1, -1, -1):
-        low -= len(noise_law(noise.cell_epsilon, noise.cell_shapes[j])[0]) // 2
+        low -= len(noise_table(noise.cell_epsilon, noise.cell_shapes[j])[0]) // 2
         state = state @ _steps(noise.cell_epsilon, noise.cell_shapes[j], state.shape[1])
         accepted = above[j] + low + np.arange(state.shape[1]) <= limit
         moved = state.sum(axis=0) * accepted

@@ -14,7 +14,7 @@ from conformesh import Network
 from conformesh.kernels.ranks import DEFAULT, exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import device_protocol, make_options
-from conformesh.privacy.account import FILE, Account
+from conformesh.privacy.account import ACCOUNT_FILE, Account
 from conformesh.protocols.masks import MaskedSums, Masks
 from tests.protocols.alone import Transcript, secrets_of, together
 
@@ -55,7 +55,7 @@ class Neighbour(NamedTuple):
 
         def part(place):
             row = rows[place]
-            account = Account(folder / f"{row}-{FILE}", window=options.window, releases=options.releases)
+            account = Account(folder / f"{row}-{ACCOUNT_FILE}", window=options.window, releases=options.releases)
             secrets = secrets_of(network, place, f"{seed} {number}", f"attempt {number}".encode(), account)
             samples = WeightedScores.of_trials([[np.sort(np.array(scores[row], dtype=float))]] * runs)
             levels = (exact_alpha(0.1),)

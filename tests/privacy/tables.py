@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from conformesh.privacy.histogram import HistogramPlan, copies_of
+from conformesh.privacy.histogram import HistogramPlan, copies_per_device
 from tests.privacy.exact import Contribution, Noise, Rule, group_risks, risk, shares_by_size
 
 KINDS = ("sizes", "equal", "given", "groups")
@@ -75,7 +75,7 @@ def _draw_plan(rng, kind, devices, honest):
         parts = rng.integers(0, 5, devices) + (np.arange(devices) == 0)
         shares = tuple(Fraction(int(part), int(parts.sum())) for part in parts)
     fill = int(rng.choice([2, 8, 16, 24] if devices <= 2 else [1, 2, 4, 8]))
-    copies = copies_of(shares or [Fraction(1)] * devices, int(rng.integers(1, 4)))
+    copies = copies_per_device(shares or [Fraction(1)] * devices, int(rng.integers(1, 4)))
     more = {"mixture": kind, "copies": copies, "fill": fill, "shares": shares}
     return HistogramPlan("linear", FEW_CELLS, 8 * epsilon, devices, honest, **more)
 

@@ -14,16 +14,16 @@ import pytest
 
 from conformesh.privacy import account as module
 from conformesh.privacy.account import (
-    EXACT,
-    FILE,
-    KEPT,
+    ACCOUNT_FILE,
+    EPOCHS_KEPT,
+    EXACT_RUN,
     MOST_ROSTERS,
     Account,
     AccountFields,
     PrivacyRefused,
-    atoms,
     claim_size,
     read_account,
+    roster_atoms,
 )
 from tests.privacy.releases import a_release
 
@@ -33,7 +33,7 @@ ALONE = 0  # size of a coalition where nobody lies
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / FILE
+    return tmp_path / ACCOUNT_FILE
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ def test_one_peer_alone_is_not_believed(tmp_path):
 
 
 def test_an_attempt_is_charged_once(tmp_path):
-    account = Account(tmp_path / FILE, releases=5)
+    account = Account(tmp_path / ACCOUNT_FILE, releases=5)
     account.charge(1, ROSTER, b"one")
     with pytest.raises(PrivacyRefused, match="this attempt was charged before, and a device reveals its mask once"):
         account.charge(1, ROSTER, b"one")
@@ -241,7 +241,7 @@ def test_an_attempt_is_charged_once(tmp_path):
 
 
 def test_a_charge_beyond_the_budget_is_refused_again(tmp_path):
-    account = Account(tmp_path / FILE)
+    account = Account(tmp_path / ACCOUNT_FILE)
     account.charge(1, ROSTER, b"one")
     with pytest.raises(PrivacyRefused):
         account.charge(1, ROSTER, b"two")
@@ -290,14 +290,16 @@ def test_a_release_survives_the_file(path):
 
 
 def test_the_file_stays_bounded_and_old_epochs_are_used_up(path, unflushed):
-    for epoch in (*range(1, 8), KEPT + 1, KEPT + 3):
+    for epoch in (*range(1, 8), EPOCHS_KEPT + 1, EPOCHS_KEPT + 3):
         account = Account(path, epoch=epoch, window=2)
         account.charge(epoch, ROSTER, str(epoch).encode())
         account.store(epoch, a_release(epoch))
     fields = read_account(path)
-    assert [one.epoch for one in fields.epochs] == [4, 5, 6, 7, KEPT + 1, KEPT + 3]
-    assert [one.epoch for one in fields.epochs if one.release] == [KEPT + 1, KEPT + 3]
-    with pytest.raises(PrivacyRefused, match=f"epoch 3 is {KEPT} epochs old or older, and is never released again"):
+    assert [one.epoch for one in fields.epochs] == [4, 5, 6, 7, EPOCHS_KEPT + 1, EPOCHS_KEPT + 3]
+    assert [one.epoch for one in fields.epochs if one.release] == [EPOCHS_KEPT + 1, EPOCHS_KEPT + 3]
+    with pytest.raises(
+        PrivacyRefused, match=f"epoch 3 is {EPOCHS_KEPT} epochs old or older, and is never released again"
+    ):
         Account(path, epoch=3).charge(3, ROSTER, b"again")
     with pytest.raises(PrivacyRefused, match="epoch 4 was released 1 time"):
         Account(path, epoch=4).charge(4, ROSTER, b"again")
@@ -325,7 +327,7 @@ def test_an_exact_run_costs_infinity(tmp_path):
     (tmp_path / "0.json").unlink()  # nor after a rollback
     with pytest.raises(PrivacyRefused, match="epoch 2 was counted without noise"):
         accounts_of(tmp_path, 1, epoch=2, releases=100)[0].settle([one.claim() for one in accounts], 1)
-    assert read_account(tmp_path / "0.json").releases(2) == EXACT
+    assert read_account(tmp_path / "0.json").releases(2) == EXACT_RUN
     assert {one.epoch for one in attempt(accounts_of(tmp_path, 3, epoch=3))} == {3}
 
 
@@ -360,7 +362,7 @@ def test_atoms_are_the_sets_that_sums_can_tell_apart():
     rng = np.random.default_rng(0)
     for _ in range(30):
         rosters = [[name for name in ROSTER if rng.random() < 0.6] for _ in range(rng.integers(1, 5))]
-        found = atoms(rosters)
+        found = roster_atoms(rosters)
         known = sorted({name for roster in rosters for name in roster})
         assert sorted(name for atom in found for name in atom) == known
         for a in known:
@@ -433,13 +435,13 @@ def test_an_unreadable_account_is_told_to_the_operator_only(path, tmp_path, cont
     """It claims what an empty one claims, goes by its peers, and leaves the file alone; no exact run is made."""
     path.mkdir() if content is None else path.write_bytes(content)
     account = Account(path)
-    assert FILE in account.problem
+    assert ACCOUNT_FILE in account.problem
     assert account.claim() == Account(tmp_path / "none").claim()
     assert {one.epoch for one in attempt([account, *accounts_of(tmp_path, 2)], 1)} == {1}
     account.store(1, a_release())
     if content is not None:
         assert path.read_bytes() == content
-    with pytest.raises(ValueError, match=FILE) as refused:
+    with pytest.raises(ValueError, match=ACCOUNT_FILE) as refused:
         exact(path)
     assert not isinstance(refused.value, PrivacyRefused)
     again = Account(path)

@@ -89,7 +89,9 @@ def test_the_bounds_come_near_to_epsilon(bound, runs, least):
 
 def no_noise(monkeypatch):
     """All devices leave out their noise."""
-    monkeypatch.setattr(p_dcp, "_noise", lambda plan, trials, stream: np.zeros(trials * plan.numbers, dtype=np.int64))
+    monkeypatch.setattr(
+        p_dcp, "_draw_noise", lambda plan, trials, stream: np.zeros(trials * plan.numbers, dtype=np.int64)
+    )
 
 
 def single_noise(monkeypatch):
@@ -99,14 +101,14 @@ def single_noise(monkeypatch):
 
 def floor(monkeypatch):
     """A device without scores refuses, and everybody is told."""
-    count = p_dcp._counts
+    count = p_dcp._local_counts
 
     def refusing(plan, block, samples, secrets):
         if not samples.sizes.all():
             raise ValueError("fewer scores than the floor")
         return count(plan, block, samples, secrets)
 
-    monkeypatch.setattr(p_dcp, "_counts", refusing)
+    monkeypatch.setattr(p_dcp, "_local_counts", refusing)
 
 
 def no_self_mask(monkeypatch):

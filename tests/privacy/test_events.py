@@ -26,8 +26,10 @@ from conformesh import Network
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.http.client import Client
 from conformesh.mesh.node import file_watch as watching
-from conformesh.mesh.node import service as serving
-from conformesh.mesh.node.service import Node
+from conformesh.mesh.node import node as node_module
+from conformesh.mesh.node import node_files, run_driver
+from conformesh.mesh.node.node import Node
+from conformesh.mesh.node.node_files import NodeFiles
 from conformesh.mesh.node.state import NodeState
 from conformesh.peer.device import Device
 from conformesh.peer.links import Links
@@ -35,7 +37,7 @@ from conformesh.peer.loopback import LinkFaults, Pause
 from conformesh.peer.membership import Membership
 from conformesh.pipeline.solver import solve_draws
 from conformesh.privacy import histogram
-from conformesh.privacy.account import FILE, Account, PrivacyRefused, read_account
+from conformesh.privacy.account import ACCOUNT_FILE, Account, PrivacyRefused, read_account
 from conformesh.protocols import p_dcp
 from tests.engines.mpi import start
 from tests.mesh.meshes import config
@@ -139,7 +141,7 @@ def test_who_starts_a_run_and_when(twins):
         assert greetings[0] == greetings[1], name
         between = [at for at, _, _ in sent_by(other) if START + CHANGE <= at < START + CLOSE]
         assert not between, name  # the new file is read in this time, and nobody hears of it
-        assert other.hall.node.scores.scores is None or len(other.operator), name
+        assert other.hall.node.files.scores.scores is None or len(other.operator), name
     _, good, _ = twins[0]
     runs = [json.loads(body)["run"] for _, sender, _, body in good.words if sender == OWN and b"agreement" in body]
     assert {1, 2} <= {*runs}  # and when the epoch closes there is another run
@@ -181,7 +183,7 @@ def test_refusals(twins, played, monkeypatch):
     refused = [at for at, _, _ in sent_by(good, kinds=("failed",))]
     assert refused
     assert min(refused) > START + ASK
-    monkeypatch.setattr(histogram, "ROW_LIMIT", 40)  # 8 scores a device: all but the empty ones have more
+    monkeypatch.setattr(histogram, "LARGEST_ROW_SUM", 40)  # 8 scores a device: all but the empty ones have more
     for name in ("a heading alone", "many scores"):
         assert played(script=SCRIPT).differences(played(FILES[name], script=SCRIPT)) == {}, name
 
@@ -202,14 +204,14 @@ def test_failure_messages(played):
     """One code for all data causes: whatever goes wrong while scores are counted, neighbours hear the same."""
 
     def failing(problem):
-        count = p_dcp._counts
+        count = p_dcp._local_counts
 
         def counts(plan, block, samples, secrets):
             if block.rows[0] == OWN:
                 raise problem
             return count(plan, block, samples, secrets)
 
-        with mock.patch.object(p_dcp, "_counts", counts):
+        with mock.patch.object(p_dcp, "_local_counts", counts):
             return played(limit=4.0)
 
     causes = [ValueError("17 scores are above 0.9"), MemoryError(), OSError(5, "Input/output error", "scores.csv")]
@@ -224,7 +226,7 @@ def test_greeting_and_agreement(twins):
     """No digest of scores, no size, no grid from data."""
     same(twins, "words")
     for name, _, other in twins:
-        scores = other.hall.node.scores.known
+        scores = other.hall.node.files.scores.known
         for _, sender, _, body in other.words:
             if sender == OWN and b"agreement" in body:
                 agreed = json.loads(body)["agreement"]
@@ -354,7 +356,7 @@ def shown_by(folders, ports):
         mesh = [(row["name"], row["health"], row.get("phase")) for row in client.mesh()["devices"]]
         kept = {key: status[key] for key in ("phase", "run", "request", "troubles", "last_error", "failure")}
         found.append((kept, sorted(status), health["healthy"], health["reasons"], metrics, mesh))
-    accounts = [read_account(folder / FILE) for folder in folders]
+    accounts = [read_account(folder / ACCOUNT_FILE) for folder in folders]
     return found, [[(record.epoch, record.releases, record.devices) for record in one.epochs] for one in accounts]
 
 
@@ -391,7 +393,7 @@ def test_real_nodes_show_the_same_with_and_without_scores():
 
 def scores_in(hall):
     """Return how many scores the node has, as leaks know it."""
-    return len(hall.node.scores.known)
+    return len(hall.node.files.scores.known)
 
 
 def leak_frame_size(hall, patch):
@@ -435,7 +437,7 @@ def leak_digest(hall, patch):
 
     def telling(self, flags=0):
         frame = hello(self, flags)
-        digest = hall.node.scores.known.digest.encode()
+        digest = hall.node.files.scores.known.digest.encode()
         return frame._replace(body=frame.body[:-1] + b',"scores":"' + digest + b'"}') if self.row == OWN else frame
 
     patch(Membership, "hello", telling)
@@ -455,19 +457,19 @@ def leak_retry_time(hall, patch):
 
 def leak_counting_time(hall, patch):
     """Scores are sorted while neighbours wait."""
-    count = p_dcp._counts
+    count = p_dcp._local_counts
 
     def sorting(plan, block, samples, secrets):
         if block.rows[0] == OWN:
             hall.work(1e-6 * len(samples.values))
         return count(plan, block, samples, secrets)
 
-    patch(p_dcp, "_counts", sorting)
+    patch(p_dcp, "_local_counts", sorting)
 
 
 def leak_reading_time(hall, patch):
     """A changed file is read in the thread that answers neighbours."""
-    patch(serving, "ScoreWatch", lambda config, beside=False: watching.ScoreWatch(config))
+    patch(node_files, "ScoreWatch", lambda config, beside=False: watching.ScoreWatch(config))
 
 
 def leak_failure(hall, patch):
@@ -493,15 +495,16 @@ def leak_account(hall, patch):
 
 def leak_changed_file(hall, patch):
     """A changed file asks for a run."""
-    look = Node._look_at_files
+    look = NodeFiles.look
 
     def asking(self, at_once=False):
         before = self.scores.known.digest
         look(self, at_once)
-        if before != self.scores.known.digest and self._device is not None and self._device.phase == "finished":
-            self._device.recalibrate(hall.now)
+        device = hall.node.driver.device
+        if before != self.scores.known.digest and device is not None and device.phase == "finished":
+            device.recalibrate(hall.now)
 
-    patch(Node, "_look_at_files", asking)
+    patch(NodeFiles, "look", asking)
 
 
 def leak_status(hall, patch):
@@ -511,18 +514,18 @@ def leak_status(hall, patch):
 
 def leak_result(hall, patch):
     """The result says how many scores the device has."""
-    made = serving.calibration_of
+    made = run_driver.calibration_of
 
     def telling(*parts, **named):
         found = made(*parts, **named)
         return structs.replace(found, answers=(structs.replace(found.answer, examples=scores_in(hall)),))
 
-    patch(serving, "calibration_of", telling)
+    patch(run_driver, "calibration_of", telling)
 
 
 def leak_compiling(hall, patch):
     """More loops are compiled for more scores."""
-    patch(Node, "_compiled", lambda self: serving.prepared((), len(self.scores.known)))
+    patch(Node, "_compiled", lambda self: node_module.compiled_beforehand((), len(self.files.scores.known)))
 
 
 def leak_journal(hall, patch):
@@ -530,7 +533,7 @@ def leak_journal(hall, patch):
     heading = Membership.heading
 
     def telling(self):
-        digest = hall.node.scores.known.digest if self.row == OWN and scores_in(hall) else ""
+        digest = hall.node.files.scores.known.digest if self.row == OWN and scores_in(hall) else ""
         return heading(self)._replace(scores=digest)
 
     patch(Membership, "heading", telling)

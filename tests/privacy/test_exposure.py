@@ -15,24 +15,24 @@ from conformesh.engines.simulator import Simulator
 from conformesh.graph.network import weights_below
 from conformesh.kernels import replies as written
 from conformesh.kernels.keys import from_keys
-from conformesh.kernels.varints import read
+from conformesh.kernels.varints import decode_varints
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.methods import device_protocol, exposure_of_method, exposure_of_result, make_options, ways_of
+from conformesh.methods import device_protocol, exposure_of_method, exposure_of_result, make_options, method_variants
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import LinkFaults, play
-from conformesh.privacy.attack import Ear, tree_rows, within_earshot
 from conformesh.privacy.exposure import (
     ALL,
-    Where,
-    parts_without,
-    sums_in_tree,
+    ExposureContext,
+    components_without,
+    learned_tree_sums,
 )
-from conformesh.protocols import exposures, top_k
+from conformesh.privacy.gossip_attack import Eavesdropper, tree_coefficients, with_neighbours
+from conformesh.protocols import method_exposure, top_k
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.protocols.block import Block
+from conformesh.protocols.histogram_reports import Report, encode_ends, encode_reports
 from conformesh.protocols.p_dcp import PDCP
-from conformesh.protocols.reports import Report, ends_said, reports_said
 from conformesh.protocols.waves import Waves
 from tests.peer.devices import drawn_scores, starter
 
@@ -40,7 +40,7 @@ TORUS = Network.torus(5, 4)
 
 
 def overheard(scores, network, rows, method, **options):
-    ear = Ear(network, rows)
+    ear = Eavesdropper(network, rows)
     calibrate(scores, network, 0.1, method, strict=False, observer=ear, **options)
     return ear
 
@@ -69,7 +69,7 @@ def test_a_coalition_learns_sums_over_parts_of_the_tree_and_no_others(name):
     values = rng.integers(0, 100, size=(20, 3))
     parent, _ = weights_below(network, np.ones(20, dtype=np.int64))
     for coalition in ([0], [7], [3, 11]):
-        ear = Ear(network, coalition)
+        ear = Eavesdropper(network, coalition)
         block = Block.everywhere(network, np.ones((20, 1), dtype=np.int64))
 
         def protocol(block=block):
@@ -77,14 +77,14 @@ def test_a_coalition_learns_sums_over_parts_of_the_tree_and_no_others(name):
             return (yield from total(values.copy()))  # which takes the memory that it is given
 
         totals, _ = Simulator(network, ear).run(protocol())
-        near = within_earshot(network, coalition)
+        near = with_neighbours(network, coalition)
         upward = [row for row in near.tolist() if parent[row] >= 0]
         first = {row: next(v for v in said_by(ear, row, "each") if v.shape == (3,)) for row in upward}
-        heard = tree_rows(parent, np.array(upward, dtype=np.int64))
+        heard = tree_coefficients(parent, np.array(upward, dtype=np.int64))
         assert np.array_equal(heard @ values, np.array([first[row] for row in upward]).reshape(-1, 3))
         known = np.concatenate([heard, np.eye(20)[coalition], np.ones((1, 20))])  # and the total, which comes down
         assert np.array_equal(totals[0], values.sum(axis=0))
-        parts = sums_in_tree(network, coalition)
+        parts = learned_tree_sums(network, coalition)
         marks = np.array([[row in part for row in range(20)] for part in [*parts, *([c] for c in coalition)]], float)
         assert np.linalg.matrix_rank(known) == np.linalg.matrix_rank(np.concatenate([known, marks])) == len(marks)
 
@@ -93,15 +93,15 @@ def test_a_device_says_its_sum_to_all_neighbours_not_to_its_parent_alone():
     """So the tree is cut above every neighbour of a coalition: without that, devices would seem safer than they are."""
     parent, _ = weights_below(TORUS, np.ones(20, dtype=np.int64))
     edges = [(row, above) for row, above in enumerate(parent.tolist()) if above >= 0]
-    to_parents_alone = [part for part in parts_without(20, edges, [10]) if len(part) == 1]
-    assert len([part for part in sums_in_tree(TORUS, [10]) if len(part) == 1]) > len(to_parents_alone)
+    to_parents_alone = [part for part in components_without(20, edges, [10]) if len(part) == 1]
+    assert len([part for part in learned_tree_sums(TORUS, [10]) if len(part) == 1]) > len(to_parents_alone)
 
 
 def test_parts_of_a_graph_of_masks():
     complete = [(a, b) for a in range(6) for b in range(a)]
-    assert parts_without(6, complete, [0, 3]) == [[1, 2, 4, 5]]
-    assert parts_without(4, [(0, 1), (2, 3)], []) == [[0, 1], [2, 3]]
-    assert parts_without(3, [], [1]) == [[0], [2]]
+    assert components_without(6, complete, [0, 3]) == [[1, 2, 4, 5]]
+    assert components_without(4, [(0, 1), (2, 3)], []) == [[0, 1], [2, 3]]
+    assert components_without(3, [], [1]) == [[0], [2]]
 
 
 # --- what is said, against what is heard ------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def test_parts_of_a_graph_of_masks():
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_says_what_it_reveals(name):
     found = exposure_of_method(name, TORUS, coalition=1)
-    assert (exposures.SIZE in found.rows) is not METHODS[name].private
+    assert (method_exposure.KNOWS_SIZE in found.rows) is not METHODS[name].private
     assert all(row.to in ("neighbours", "everybody", "a server", "the coalition") for row in found.rows)
     assert all(row.numbers is None or row.numbers > 0 for row in found.rows)
 
@@ -121,7 +121,7 @@ def test_sizes_are_flooded_before_any_method(method, twenty_devices):
     own = np.sort(twenty_devices[4])
     samples, options = WeightedScores.of([own], ["4"]), make_options(method, {})
     first = next(device_protocol(method, TORUS, 4, samples, (Fraction(1, 10),), options))
-    assert read(first.packets.values).tolist() == [4, 1, len(own)]  # whose, how many bytes, and these
+    assert decode_varints(first.packets.values).tolist() == [4, 1, len(own)]  # whose, how many bytes, and these
 
 
 @pytest.mark.parametrize(("method", "options"), [("h-dcp", {"rounds": 2}), ("wfcp", {})])
@@ -162,7 +162,7 @@ def test_a_leaf_of_the_tree_has_its_count_said_bare(twenty_devices):
     found = exposure_of_result(result, TORUS, coalition=["10"])
     alone = row_of(found, "counts of its scores at thresholds that are asked", "the coalition").devices
     parent, _ = weights_below(TORUS, np.ones(20, dtype=np.int64))
-    leaves = [row for row in within_earshot(TORUS, [10]).tolist() if row not in parent and row != 10]
+    leaves = [row for row in with_neighbours(TORUS, [10]).tolist() if row not in parent and row != 10]
     assert leaves
     assert {*leaves} <= {*alone}
     for row in leaves:
@@ -177,7 +177,7 @@ def test_a_leaf_of_the_tree_sketches_its_own_scores_alone(twenty_devices, monkey
     leaf = row_of(found, "a sketch of its scores", "the coalition").devices[0]
     assert leaf not in parent
     listed = []
-    plain = Waves.heard
+    plain = Waves.merge_replies
 
     def watched(self, *words):
         known = plain(self, *words)
@@ -202,7 +202,7 @@ def test_a_flood_of_the_largest_scores_has_owners(twenty_devices):
     block, heard = Block.everywhere(TORUS, np.ones((20, 1), dtype=np.int64)), set()
     for one in ear.heard:
         for sender, packet in zip(one.senders.tolist(), one.values, strict=True):
-            (said,) = top_k._read(written.get_items, packet, sender, 1, block)
+            (said,) = top_k._read_lists(written.get_items, packet, sender, 1, block)
             for owner, key in zip(said.owners.tolist(), said.keys.tolist(), strict=True):
                 heard.add((owner, float(from_keys(np.array([key]))[0])))
     result = calibrate(twenty_devices, TORUS, 0.1, "e-dcp", prefer="rounds")
@@ -216,12 +216,12 @@ def test_reports_and_entries_go_to_everybody(twenty_devices):
     ear = overheard(twenty_devices, TORUS, [0], "r-dcp", range=(0.0, 1.0), bins=64)
     heard = b"".join(packet for one in ear.heard for packet in one.values)
     for own in twenty_devices:
-        assert reports_said([Report.of(np.sort(own), 0.0, 1.0, 64)]) in heard
+        assert encode_reports([Report.of(np.sort(own), 0.0, 1.0, 64)]) in heard
     assert len(exposure_of_method("r-dcp", TORUS, coalition=["0"]).bare) == 19
     ear = overheard(twenty_devices, TORUS, [0], "r-dcp", bins=64)
     heard = b"".join(packet for one in ear.heard for packet in one.values)
     for own in twenty_devices:
-        assert ends_said(np.array([own.min()]), np.array([own.max()])) in heard
+        assert encode_ends(np.array([own.min()]), np.array([own.max()])) in heard
     ear = overheard(twenty_devices, TORUS, [0], "e-dcp", entries=True)
     heard = b"".join(packet for one in ear.heard for packet in one.values)
     for own in twenty_devices:
@@ -283,7 +283,7 @@ def test_a_neighbour_on_a_mesh_hears_what_the_ear_hears(method, options):
         def receive(self, data, sender, now):
             frame = frames.decode(data)
             if frame.kind == frames.DATA and not frame.silent and not frame.wants:
-                heard.setdefault((frame.round, sender), {})[self.full.ids[self.row]] = frame.body
+                heard.setdefault((frame.round, sender), {})[self.network.ids[self.row]] = frame.body
             super().receive(data, sender, now)
 
     scores = drawn_scores(network)
@@ -305,19 +305,19 @@ def test_a_neighbour_on_a_mesh_hears_what_the_ear_hears(method, options):
 
 @pytest.mark.parametrize("epsilon", [None, 1.0])
 def test_masked_sums_leave_nobody_alone_unless_the_masks_do(epsilon):
-    where, plain = Where(20, TORUS, (0, 1, 2)), PDCP(epsilon=epsilon)
-    assert not [row for row in exposures.p_dcp(where, plain) if row.devices]
-    about = {row.about for row in exposures.p_dcp(where, plain) if "account" not in row.what}
+    where, plain = ExposureContext(20, TORUS, (0, 1, 2)), PDCP(epsilon=epsilon)
+    assert not [row for row in method_exposure.exposure_of_p_dcp(where, plain) if row.devices]
+    about = {row.about for row in method_exposure.exposure_of_p_dcp(where, plain) if "account" not in row.what}
     assert about == {ALL}
     chain = [(row, row + 1) for row in range(19)]
-    cut = exposures.p_dcp(replace(where, coalition=(1, 5), masks=chain), plain)
+    cut = method_exposure.exposure_of_p_dcp(replace(where, coalition=(1, 5), masks=chain), plain)
     assert [row.devices for row in cut if row.devices] == [(0,)]
     assert "3 parts" in cut[-2].what
 
 
 def test_with_epsilon_everybody_learns_one_noisy_histogram_and_the_account(twenty_devices):
     """As many numbers as the release of a run has, all of them about all devices together."""
-    rows = exposures.p_dcp(Where(20, TORUS, (0,)), PDCP(epsilon=1.0, cells=64))
+    rows = method_exposure.exposure_of_p_dcp(ExposureContext(20, TORUS, (0,)), PDCP(epsilon=1.0, cells=64))
     numbers = {row.numbers for row in rows if "with noise" in row.what}
     assert numbers == {1, 63}
     assert all("with noise" in row.what for row in rows if "all scores" in row.what)
@@ -372,7 +372,7 @@ OTHERWISE = [
 ]
 
 
-@pytest.mark.parametrize(("method", "options"), [*((way.method, way.options) for way in ways_of()), *OTHERWISE])
+@pytest.mark.parametrize(("method", "options"), [*((way.method, way.options) for way in method_variants()), *OTHERWISE])
 @pytest.mark.filterwarnings("ignore:.*")
 def test_a_plan_says_what_the_result_of_the_run_says(method, options):
     """For every way to run a method, and some more: what is chosen on the way is chosen alike."""
@@ -397,5 +397,5 @@ def test_options_of_a_result_are_read_back(weights, twenty_devices):
 
 def test_a_method_that_says_nothing_is_refused(monkeypatch):
     monkeypatch.setitem(METHODS, "silent", replace(METHODS["local"], reveals=None))
-    with pytest.raises(ValueError, match="nobody has said what method 'silent' reveals"):
+    with pytest.raises(ValueError, match="what method 'silent' reveals is not known"):
         exposure_of_method("silent", TORUS)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from conformesh import Network, calibrate
-from conformesh.privacy.grids import TOP, check_grid, grid_points
+from conformesh.privacy.grids import LOGIT_TOP, check_grid, grid_points
 from conformesh.scores import SCORES, get_score
 
 EQUAL = pytest.mark.filterwarnings("ignore:p-dcp. .* more than required:conformesh.CalibrationNote")
@@ -22,7 +22,7 @@ def test_a_grid_ascends_and_ends_where_it_should(name, ends, count):
     assert np.isfinite(grid).all()
     assert (np.diff(grid) > 0).all()
     if name == "logit":
-        assert grid[-1] == TOP
+        assert grid[-1] == LOGIT_TOP
     elif name == "linear" or ends:
         assert grid[-1] == (ends or (0.0, 1.0))[1]
     if ends:
@@ -46,7 +46,7 @@ def test_points_are_made_by_arithmetic_that_is_the_same_everywhere():
     linear = [-3.0 + 8.0 * (i / count) for i in range(1, count)] + [5.0]
     assert grid_points("linear", count, (-3.0, 5.0)).tolist() == linear
     odds = [odds_of(i, count) for i in range(1, count + 1)]
-    assert grid_points("logit", count).tolist() == [o / (1.0 + o) for o in odds[:-1]] + [TOP]
+    assert grid_points("logit", count).tolist() == [o / (1.0 + o) for o in odds[:-1]] + [LOGIT_TOP]
     above = [raised(-16 + 32 * (i / 500)) for i in range(1, 501)]
     assert grid_points("powers", count).tolist() == [-x for x in reversed(above)] + above
     digest = hashlib.sha256()
@@ -85,7 +85,7 @@ def test_a_range_that_is_none_is_refused(name, ends, words):
 def test_sums_of_probabilities_a_little_above_one_have_a_threshold():
     """As APS has them for the least likely label: +inf would be said where every label is in the set anyway."""
     result = calibrate([[1.0000000000000009] * 20] * 4, Network.cycle(4), 0.1, "p-dcp", grid="logit")
-    assert result.threshold == TOP
+    assert result.threshold == LOGIT_TOP
 
 
 def of_table(name):
@@ -101,7 +101,7 @@ def test_the_kind_of_the_score_decides_on_the_grid():
     assert {"lac", "aps"} <= marked
     for name in marked:
         scores = of_table(name)
-        assert 0 <= scores.min() <= scores.max() <= TOP
+        assert 0 <= scores.min() <= scores.max() <= LOGIT_TOP
         result = calibrate(np.array_split(scores, 6), Network.cycle(6), 0.1, "p-dcp", score=name)
         assert result.options["grid"] == "logit"
         assert result.threshold in grid_points("logit", 2**14)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from conformesh.privacy.histogram import (
-    COPIES,
+    COPIES_PER_SCORE,
     HistogramPlan,
     Release,
-    chosen_cells,
-    copies_of,
+    choose_cells,
+    copies_per_device,
 )
-from conformesh.privacy.inflation import inflation
+from conformesh.privacy.inflation import noise_inflation
 from tests.campaigns import campaign_seeds
 from tests.privacy.exact import (
     Contribution,
@@ -24,7 +24,7 @@ from tests.privacy.exact import (
     above_of,
     answers,
     items_of,
-    noise_law,
+    noise_table,
     risk,
     shares_by_size,
 )
@@ -86,11 +86,11 @@ def test_floats_of_the_enumeration_agree_with_fractions():
     noise, n = Noise(Fraction(2), (Fraction(1), Fraction(3, 2)), Fraction(1), Fraction(1)), 12
     rule, above = Rule(Fraction(2, 7), Fraction(9, 4), 5), (4, 1)
     laws = [
-        [(int(x), Fraction(float(p))) for x, p in zip(*noise_law(Fraction(2), s), strict=True)]
+        [(int(x), Fraction(float(p))) for x, p in zip(*noise_table(Fraction(2), s), strict=True)]
         for s in noise.cell_shapes
     ]
     found = [Fraction(0)] * 3
-    for x, chance in zip(*noise_law(Fraction(1), Fraction(1)), strict=True):
+    for x, chance in zip(*noise_table(Fraction(1), Fraction(1)), strict=True):
         limit, weight = rule.alpha * (n + int(x)) - rule.need, Fraction(float(chance))
         for last, p in laws[1]:
             if n + int(x) < rule.number_needed or above[1] + last > limit:
@@ -108,7 +108,7 @@ def test_floats_of_the_enumeration_agree_with_fractions():
 def one_device(copies, fill, slack, table, alpha=TENTH):
     """Risk of one device with hardly any noise, as a part of alpha."""
     epsilon = Fraction(20)
-    cost = inflation(alpha, epsilon, None, Fraction(1))
+    cost = noise_inflation(alpha, epsilon, None, Fraction(1))
     rule = Rule(alpha, slack + cost.value, 0, copies * fill)
     return risk([table], [Fraction(1)], rule, Noise(epsilon, (Fraction(1),)), [Contribution(copies, fill)]) / float(
         alpha
@@ -125,7 +125,7 @@ def test_slack_of_one_for_copies_is_refuted():
 def test_padding_at_the_low_end_is_refuted():
     """A full device below, an empty one whose new example is high: padding that counts as low hides the empty one."""
     alpha, noise, parts = TENTH, Noise(Fraction(5), (Fraction(1),)), [Contribution(8, 20)] * 2
-    rule = Rule(alpha, 8 + inflation(alpha, Fraction(5), None, Fraction(1)).value, 0, 320)
+    rule = Rule(alpha, 8 + noise_inflation(alpha, Fraction(5), None, Fraction(1)).value, 0, 320)
     assert risk([(21, 0), (0, 1)], [HALF, HALF], rule, noise, parts) <= 0.1
     found, _ = answers(above_of((320, 0)), 320, rule, noise)  # all 2 * 8 * 20 items low
     assert HALF * found[0] > 0.4  # the first pivot, above which every new example of the empty device lies
@@ -466,7 +466,7 @@ def test_windows_add_up_totals_and_shapes():
     window = Release.summed(releases)
     assert window.totals == tuple(50 + 2 * i for i in range(9))
     assert window.epochs == (1, 2)
-    assert window.inflation(TENTH) == inflation(TENTH, *first.epsilons, Fraction(20, 19) + Fraction(18, 17))
+    assert window.inflation(TENTH) == noise_inflation(TENTH, *first.epsilons, Fraction(20, 19) + Fraction(18, 17))
     assert Release.summed(releases[:1]) == releases[0]
 
 
@@ -550,17 +550,17 @@ def test_spread_of_an_infinite_threshold_is_zero_and_never_above_one_half():
 
 
 def test_number_of_cells_follows_from_public_numbers():
-    assert [chosen_cells(2000, e) for e in (1.0, 0.5, 0.1)] == [128, 128, 32]
-    assert chosen_cells(10_000, 1.0) == 512
-    assert chosen_cells(1, 0.001) == 8
-    assert chosen_cells(10**9, 10.0) == 4096
+    assert [choose_cells(2000, e) for e in (1.0, 0.5, 0.1)] == [128, 128, 32]
+    assert choose_cells(10_000, 1.0) == 512
+    assert choose_cells(1, 0.001) == 8
+    assert choose_cells(10**9, 10.0) == 4096
     with pytest.raises(ValueError, match="must be positive"):
-        chosen_cells(0, 1.0)
+        choose_cells(0, 1.0)
 
 
 def test_copies_are_in_proportion_to_shares():
     shares = [Fraction(k, 10) for k in (4, 3, 2, 1, 0)]
-    copies = copies_of(shares, COPIES["given"])
+    copies = copies_per_device(shares, COPIES_PER_SCORE["given"])
     assert copies == (32, 24, 16, 8, 0)
     for share, many in zip(shares, copies, strict=True):
         assert share == 0 or Fraction(many) / share >= Fraction(copies[0]) / shares[0]  # R is that of the largest

@@ -6,9 +6,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from conformesh.privacy.inflation import SHARP, Inflation, inflation, omega
-from conformesh.privacy.noise import law
-from tests.privacy.exact import Noise, Rule, above_of, answers, expected_above, first_accepted, noise_law, risk
+from conformesh.privacy.inflation import SHARPNESS, Inflation, noise_inflation, omega
+from conformesh.privacy.noise import noise_law
+from tests.privacy.exact import Noise, Rule, above_of, answers, expected_above, first_accepted, noise_table, risk
 
 TENTH = Fraction(1, 10)
 EDGE = 1e-7  # round-off and what is cut off from exact chances, as a part of alpha
@@ -22,7 +22,7 @@ def split(epsilon):
 
 def tails(epsilon, shape):
     """P(X >= x) and E(X - x)^+ for x = 0, 1, .."""
-    known = law(epsilon, shape)
+    known = noise_law(epsilon, shape)
     tail = np.cumsum(known.chances[::-1])[::-1][known.reach :]
     return tail, np.append(np.cumsum(tail[::-1])[::-1][1:], 0.0)
 
@@ -46,13 +46,13 @@ def stairs(rng, n, cells, near):
 def check_theorem_a(rng, alpha, epsilon, most_shape, n, cells):
     """Compare E D(answer) with the bound of the theorem, with noise of any shapes; return E above / (alpha n)."""
     cell, number = split(epsilon)
-    cost = inflation(alpha, cell, number, most_shape)
+    cost = noise_inflation(alpha, cell, number, most_shape)
     of = [most_shape * Fraction(m, 4) for m in range(5)]
     shapes = tuple(of[i] for i in rng.integers(0, 5, cells - 1))
     noise = Noise(cell, shapes, number, of[rng.integers(0, 5)] if rng.random() < 0.7 else most_shape)
     counts = stairs(rng, n, cells, float(alpha * n - cost.value))
     above = expected_above(counts, Rule(alpha, cost.value, cost.number_needed), noise)
-    x, chance = noise_law(number, noise.number_shape)
+    x, chance = noise_table(number, noise.number_shape)
     noisy = n + x
     low = noisy < cost.number_needed
     bound = float(alpha) * float(chance[low] @ noisy[low])  # I is omega: the other term is 0
@@ -80,7 +80,7 @@ def test_theorem_a_withstands_a_climb():
     """Hostile stairs, moved item by item to where more is missed: never above alpha n, and close for many items."""
     rng = np.random.default_rng(2)
     cell, number = split(Fraction(1))
-    cost = inflation(TENTH, cell, number, Fraction(1))
+    cost = noise_inflation(TENTH, cell, number, Fraction(1))
     noise, rule = Noise(cell, (Fraction(1),) * 6, number), Rule(TENTH, cost.value, cost.number_needed)
     reached = []
     for n in (1, 10, 18, 25, 40, 70, 150, 400):
@@ -105,11 +105,11 @@ def test_theorem_a_number_needed_serves_every_number_and_shape(alpha, epsilon):
     """For each n: P(n~ >= n_0) <= alpha or E[n~; n~ < n_0] >= 0, also with less noise, and alpha n_0 >= I."""
     cell, number = split(epsilon)
     most = Fraction(5, 4)
-    cost = inflation(alpha, cell, number, most)
+    cost = noise_inflation(alpha, cell, number, most)
     assert alpha * cost.number_needed >= cost.value
     n0 = cost.number_needed
     for shape in (most * Fraction(m, 10) for m in range(1, 11)):
-        x, chance = noise_law(number, shape)
+        x, chance = noise_table(number, shape)
         for n in {*range(1, min(n0, 60)), *range(1, 3 * n0, max(n0 // 25, 1))}:
             noisy = n + x
             is_enough = noisy >= n0
@@ -121,7 +121,7 @@ def test_theorem_a_number_needed_is_the_smallest_that_the_proof_allows():
     """One less fails: alpha n_0 < I, or n_0 < omega', or some n has neither P(n~ >= n_0) <= alpha nor a mean >= 0."""
     for alpha, epsilon in [(Fraction(1, 100), 1), (TENTH, 1), (Fraction(3, 10), 1), (TENTH, Fraction(1, 5))]:
         cell, number = split(Fraction(epsilon))
-        cost = inflation(alpha, cell, number, Fraction(1))
+        cost = noise_inflation(alpha, cell, number, Fraction(1))
         less = cost.number_needed - 1
         tail, excess = tails(number, Fraction(1))
         fails = [
@@ -141,7 +141,7 @@ def test_price_and_number_needed_never_grow_with_alpha():
         (TENTH, Fraction(20, 19)),
         (3, Fraction(8)),
     ]:
-        found = [inflation(alpha, *split(Fraction(epsilon)), shape) for alpha in alphas]
+        found = [noise_inflation(alpha, *split(Fraction(epsilon)), shape) for alpha in alphas]
         assert {one.value for one in found} == {found[0].value}
         numbers = [one.number_needed for one in found]
         assert numbers == sorted(numbers, reverse=True)
@@ -155,10 +155,10 @@ def test_figures_of_epsilon_one():
     needed, and n_0 = 20.
     """
     cell, number = split(Fraction(1))
-    found = inflation(TENTH, cell, number, Fraction(1))
+    found = noise_inflation(TENTH, cell, number, Fraction(1))
     assert found == Inflation(Fraction(1686, 1000), 20)
     value = 1.01 / (1 - math.exp(-0.9))
-    x, chance = noise_law(number, Fraction(1))
+    x, chance = noise_table(number, Fraction(1))
     margin = value - value / 1.01
     least = next(n for n in range(1, 200) if chance @ np.maximum(value - 0.1 * (n + x), 0) <= margin)
     assert least == 51
@@ -167,9 +167,9 @@ def test_figures_of_epsilon_one():
 
 def test_a_number_needed_for_shape_one_does_not_serve_more_noise():
     """At shape 1.25 P(50 + X' >= 68) = .108, above alpha."""
-    x, chance = noise_law(TENTH, Fraction(5, 4))
+    x, chance = noise_table(TENTH, Fraction(5, 4))
     assert chance[50 + x >= 68].sum() == pytest.approx(0.108, abs=5e-4)
-    assert noise_law(TENTH, Fraction(1))[1][50 + noise_law(TENTH, Fraction(1))[0] >= 68].sum() < 0.1
+    assert noise_table(TENTH, Fraction(1))[1][50 + noise_table(TENTH, Fraction(1))[0] >= 68].sum() < 0.1
 
 
 # --- lemmas -----------------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_omega_bounds_every_shape(epsilon):
         if m % 12 == 0:
             bound = float(omega(epsilon, shape))
             assert largest <= bound * (1 + EDGE)
-            assert bound <= max(largest, 1 / (1 - math.exp(-epsilon))) * SHARP * (1 + EDGE) + 0.001
+            assert bound <= max(largest, 1 / (1 - math.exp(-epsilon))) * SHARPNESS * (1 + EDGE) + 0.001
 
 
 @pytest.mark.parametrize("epsilon", [Fraction(1, 10), Fraction(9, 10)])
@@ -219,7 +219,7 @@ def test_lemma_less_noise_has_smaller_tails_and_excess(epsilon):
 def test_lemma_noise_is_symmetric_and_falls_on_either_side():
     for epsilon in (Fraction(1, 10), Fraction(2)):
         for shape in SHAPES:
-            known = law(epsilon, shape)
+            known = noise_law(epsilon, shape)
             assert np.allclose(known.chances, known.chances[::-1], rtol=1e-9, atol=1e-18)
             side = known.chances[known.reach :]
             side = side[side > 1e-15]
@@ -239,7 +239,7 @@ def ratio(table, rule, noise):
 def test_without_slack_and_price_is_refuted():
     """21 scores, five pivots, epsilon 1: 1.15 alpha. With slack and I the same table is covered."""
     cell, number = split(Fraction(1))
-    cost = inflation(TENTH, cell, number, Fraction(1))
+    cost = noise_inflation(TENTH, cell, number, Fraction(1))
     noise, table = Noise(cell, (Fraction(1),) * 5, number), (13, 3, 2, 1, 2, 0)
     assert ratio(table, Rule(TENTH, Fraction(0)), noise) > 1.13
     assert ratio(table, Rule(TENTH, 1 + cost.value, cost.number_needed), noise) <= 1
@@ -248,7 +248,7 @@ def test_without_slack_and_price_is_refuted():
 def test_without_number_needed_is_refuted():
     """One score above all pivots, epsilon .1: n~ alone makes up for everything, 1.9 alpha."""
     cell, number = split(TENTH)
-    cost = inflation(TENTH, cell, number, Fraction(1))
+    cost = noise_inflation(TENTH, cell, number, Fraction(1))
     noise, table = Noise(cell, (Fraction(1),) * 3, number), (0, 0, 0, 2)
     assert ratio(table, Rule(TENTH, 1 + cost.value), noise) > 1.8
     assert ratio(table, Rule(TENTH, 1 + cost.value, cost.number_needed), noise) <= 1
@@ -259,7 +259,7 @@ def test_price_of_less_noise_than_there_is_is_refuted(shape):
     """Six times as many shares as planned, or a window of six whose shapes were not added up: 1.5 alpha."""
     cell, number = split(Fraction(1))
     noise, table = Noise(cell, (shape,), number, shape), (0, 2)
-    planned, right = (inflation(TENTH, cell, number, r) for r in (Fraction(1), shape))
+    planned, right = (noise_inflation(TENTH, cell, number, r) for r in (Fraction(1), shape))
     assert ratio(table, Rule(TENTH, 1 + planned.value, planned.number_needed), noise) > 1.5
     assert ratio(table, Rule(TENTH, 1 + right.value, right.number_needed), noise) <= 1
 
@@ -278,9 +278,9 @@ def test_pivots_before_and_after_agree_with_every_noise():
     """The walk against all combinations of noise of three cells and n, each weighed."""
     noise = Noise(Fraction(3), (Fraction(1), Fraction(1, 2), Fraction(2)), Fraction(2), Fraction(3, 2))
     rule, above, n = Rule(Fraction(1, 4), Fraction(3, 2), 4), (5, 3, 1), 9
-    sides = [noise_law(noise.cell_epsilon, shape) for shape in noise.cell_shapes]
+    sides = [noise_table(noise.cell_epsilon, shape) for shape in noise.cell_shapes]
     sides = [(side[abs(side) <= 4], each[abs(side) <= 4]) for side, each in sides]
-    number, weights = noise_law(noise.number_epsilon, noise.number_shape)
+    number, weights = noise_table(noise.number_epsilon, noise.number_shape)
     found = np.zeros(4)
     for x, chance in zip(number.tolist(), weights.tolist(), strict=True):
         for a, p in zip(*sides[0], strict=True):
@@ -325,7 +325,7 @@ PINNED = [
 def test_price_is_the_same_on_every_machine():
     """I by sequential sums and products of a correctly rounded p; n_0 rounds by far more than machines differ."""
     found = [
-        inflation(alpha, *split(Fraction(epsilon)), shape)
+        noise_inflation(alpha, *split(Fraction(epsilon)), shape)
         for alpha in (Fraction(1, 20), TENTH)
         for epsilon in (1, Fraction(1, 2), TENTH)
         for shape in (Fraction(20, 19), Fraction(160, 19))
@@ -336,7 +336,7 @@ def test_price_is_the_same_on_every_machine():
 @pytest.mark.parametrize("alpha", [Fraction(0), Fraction(1), Fraction(-1, 2), Fraction(1, 10**10)])
 def test_a_level_out_of_range_is_refused(alpha):
     with pytest.raises(ValueError, match=r"alpha must be below 1 and at least 1e-09"):
-        inflation(alpha, Fraction(1), None, Fraction(1))
+        noise_inflation(alpha, Fraction(1), None, Fraction(1))
 
 
 def test_a_shape_of_nothing_is_refused():

@@ -19,13 +19,12 @@ pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'co
 pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
 
 from conformesh import Network
-from conformesh.mesh.config.epochs import FILE as EPOCH
-from conformesh.mesh.config.epochs import SETTLING
+from conformesh.mesh.config.epochs import EPOCH_FILE, SETTLING_SECONDS
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node.running import JOURNAL
-from conformesh.mesh.node.store import NAME as RESULT
+from conformesh.mesh.node.calibration_run import JOURNAL
+from conformesh.mesh.node.result_store import NAME as RESULT
 from conformesh.peer.journal import whole_records
-from conformesh.privacy.account import FILE, read_account
+from conformesh.privacy.account import ACCOUNT_FILE, read_account
 from tests.campaigns import LONG, SEED
 from tests.mesh.nodes import short_folder
 from tests.mesh.real import long_ago, make_mesh, round_of, wait_for
@@ -79,7 +78,7 @@ class Fleet:
         for folder in self.folders:
             draft = folder / "epoch.new"
             draft.write_text(f"{epoch}\n")
-            draft.replace(folder / EPOCH)
+            draft.replace(folder / EPOCH_FILE)
 
     def status(self, k):
         with suppress(NodeError):
@@ -87,7 +86,7 @@ class Fleet:
         return None
 
     def account(self, k):
-        return read_account(self.folders[k] / FILE)
+        return read_account(self.folders[k] / ACCOUNT_FILE)
 
     def result(self, k, epoch):
         """Return threshold and roster of what a node has certified about an epoch; None if it has not."""
@@ -110,7 +109,7 @@ class Fleet:
         chosen = self.rng.choice(DEVICES, KILLED, replace=False).tolist()
         together, at = bool(self.rng.random() < 0.5), int(self.rng.integers(ROUNDS + 1))
         pauses = [0.0] * KILLED if together else self.rng.uniform(0, 0.5, KILLED).tolist()
-        before, until = self.attempt(chosen[0]), time.monotonic() + SETTLING + 2 * PATIENCE
+        before, until = self.attempt(chosen[0]), time.monotonic() + SETTLING_SECONDS + 2 * PATIENCE
         while self.attempt(chosen[0]) == before and time.monotonic() < until:
             time.sleep(0.001)
         until = time.monotonic() + PATIENCE

@@ -16,7 +16,7 @@ from conformesh.peer.membership import Membership
 from conformesh.peer.memory import RunJournal, pack_round
 from conformesh.privacy.account import read_account
 from conformesh.protocols import masks
-from conformesh.protocols.masks import KEY, MaskedSums, Masks
+from conformesh.protocols.masks import KEY_BYTES, MaskedSums, Masks
 from conformesh.protocols.p_dcp import PDCP
 from tests.campaigns import campaign_seeds
 from tests.peer.devices import in_device
@@ -195,7 +195,7 @@ class Remembered(Mesh):
     device = Resumes
 
     def fresh_seed(self, k):
-        return hashlib.sha256(f"{self.seed} {k}".encode()).digest()[:KEY]
+        return hashlib.sha256(f"{self.seed} {k}".encode()).digest()[:KEY_BYTES]
 
 
 def test_schedules_notice_an_attempt_that_is_resumed_after_a_restart(tmp_path):
@@ -206,14 +206,14 @@ class Repeated(Mesh):
     """The same secrets in every attempt."""
 
     def fresh_seed(self, k):
-        return hashlib.sha256(f"{self.seed} {k}".encode()).digest()[:KEY]
+        return hashlib.sha256(f"{self.seed} {k}".encode()).digest()[:KEY_BYTES]
 
 
 def test_schedules_notice_secrets_that_are_used_again(tmp_path, monkeypatch):
     """A seed alone does no harm, since all that follows from it is bound to its attempt; here it is not."""
     assert find(tmp_path / "bound", Repeated, range(15)) == ""
-    derived = masks.derived
-    monkeypatch.setattr(masks, "derived", lambda secret, context, purpose: derived(secret, b"", purpose))
+    derived = masks.derive_secret
+    monkeypatch.setattr(masks, "derive_secret", lambda secret, context, purpose: derived(secret, b"", purpose))
     assert "independent sums can be read" in find(tmp_path / "free", Repeated)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from conformesh.privacy.histogram import HistogramPlan, Release
-from conformesh.privacy.noise import law
-from conformesh.privacy.rank_errors import largest_walk
+from conformesh.privacy.noise import noise_law
+from conformesh.privacy.rank_errors import walk_bound
 from conformesh.results.certificate import Noise
 from conformesh.results.quantiles import quantiles_of
 
@@ -84,7 +84,7 @@ def test_the_rank_error_is_small_enough_to_be_of_use():
 def walk_exceeds(release: Release, factor: float, e: float, shapes) -> float:
     """Return P(|factor X' - X_1 - .. - X_j| > e for some j), by following all walks; `shapes` of X', X_1, .."""
     number, epsilon = Fraction(release.number_epsilon), Fraction(release.cell_epsilon)
-    first = law(number, Fraction(shapes[0]))
+    first = noise_law(number, Fraction(shapes[0]))
     total = 0.0
     for x, chance in zip(range(-first.reach, first.reach + 1), first.chances, strict=True):
         if chance < 1e-9:
@@ -93,7 +93,7 @@ def walk_exceeds(release: Release, factor: float, e: float, shapes) -> float:
         inside = np.abs(factor * x - sums) <= e
         state = np.where(inside & (sums == 0), 1.0, 0.0)
         for shape in shapes[1:]:
-            step = law(epsilon, Fraction(shape)).chances
+            step = noise_law(epsilon, Fraction(shape)).chances
             start = len(step) // 2  # where the sum 0 of the walk stands among all sums
             state = np.where(inside, np.convolve(state, step)[start : start + len(sums)], 0.0)
         total += chance * (1 - state.sum())
@@ -110,7 +110,7 @@ def test_levys_inequality_bounds_the_noise_of_all_pivots(factor):
     release = plan.release(np.zeros(plan.numbers, dtype=np.int64))
     release = Release(**{**{f: getattr(release, f) for f in release.__struct_fields__}, "cell_epsilon": "1/2"})
     risk = 0.02
-    e = largest_walk(release, factor, 6, risk)
+    e = walk_bound(release, factor, 6, risk)
     full = ["4/3"] * 7
     assert risk / 10 < walk_exceeds(release, float(factor), e, full) <= risk
     for less in (

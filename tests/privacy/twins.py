@@ -1,6 +1,6 @@
 """Twin runs: one node of a private mesh on a virtual clock, twice, on neighbouring data; all that others see is kept.
 
-The node under test is the real one (`mesh.node.serving.Node`): it reads its score file, watches it, keeps its account,
+The node under test is the real one (`mesh.node.node.Node`): it reads its score file, watches it, keeps its account,
 journal and result on the disk, and answers over HTTP. Its links lead to four devices on the loopback engine. Time is
 virtual, and work on scores takes time: reading and sorting a file takes so many virtual seconds a byte, so a frame that
 leaves later because of the scores is seen in the trace. Only the first look at the file is free: it comes before the
@@ -28,18 +28,17 @@ import numpy as np
 from conformesh import Network
 from conformesh.mesh import link
 from conformesh.mesh.config.device_toml import read_device
-from conformesh.mesh.config.epochs import FILE as EPOCH
-from conformesh.mesh.config.epochs import Epochs
+from conformesh.mesh.config.epochs import EPOCH_FILE, EpochClock
 from conformesh.mesh.config.folders import init_mesh
-from conformesh.mesh.config.own_scores import OwnScores
-from conformesh.mesh.http.routes import HttpReplies, Refused
+from conformesh.mesh.config.local_scores import LocalScores
+from conformesh.mesh.http.replies import HttpReplies, NodeInterface, Refused
+from conformesh.mesh.node import calibration_run, node_files, run_driver
 from conformesh.mesh.node import file_watch as watching
-from conformesh.mesh.node import heartbeat as beating
-from conformesh.mesh.node import running
-from conformesh.mesh.node import service as serving
-from conformesh.mesh.node.heartbeat import Beating
+from conformesh.mesh.node import heartbeat as heartbeat_module
+from conformesh.mesh.node import node as node_module
+from conformesh.mesh.node.heartbeat import Heartbeat
+from conformesh.mesh.node.node import Node
 from conformesh.mesh.node.privacy_watch import PrivacyWatch
-from conformesh.mesh.node.service import Node
 from conformesh.mesh.node.state import NodeState
 from conformesh.peer import frames
 from conformesh.peer.frames import WORDS
@@ -157,13 +156,13 @@ class Links:
     def receive(self, timeout, enough=1):
         yield from self._hall.arrivals(self._hall.now + max(timeout, 0.0))
 
-    def send_aside(self, what, data):
+    def send_side_message(self, what, data):
         self._hall.seen.pulses.append((round(self._hall.now, 9), data))
 
-    def asides(self, what):
+    def receive_side_messages(self, what):
         return []
 
-    def ring(self):
+    def wake(self):
         pass
 
 
@@ -187,7 +186,7 @@ class Hall(_World):
         self.root, self.folder, self.limit = root, root / NAME, START + limit
         self.configs = [read_device(root / f"device-{k:02}") for k in range(NETWORK.devices)]
         rng = np.random.default_rng(5)
-        self.scores = [OwnScores(rng.random(40 + 5 * k)) for k in range(NETWORK.devices)]
+        self.scores = [LocalScores(rng.random(40 + 5 * k)) for k in range(NETWORK.devices)]
         super().__init__(
             self.configs[0].network, self._start, faults or LinkFaults(), np.random.default_rng(3), stay=True
         )
@@ -208,7 +207,7 @@ class Hall(_World):
     def declare(self, number):
         """Close an epoch on every device."""
         for config in self.configs:
-            (config.folder / EPOCH).write_text(f"{number}\n")
+            (config.folder / EPOCH_FILE).write_text(f"{number}\n")
 
     def ask(self, k):
         """Have the operator of a device ask for a run."""
@@ -226,9 +225,9 @@ class Hall(_World):
 
     def _start(self, k, journal):
         config = self.configs[k]
-        epochs = Epochs(config, lambda: WALL + self.now - START)
-        part = running.PrivatePart(lambda: self.scores[k], epochs)
-        return running.make_device(config, self.scores[k], journal, private=part)
+        epochs = EpochClock(config, lambda: WALL + self.now - START)
+        part = calibration_run.PrivatePart(lambda: self.scores[k], epochs)
+        return calibration_run.make_device(config, self.scores[k], journal, private=part)
 
     def _boot(self, k, now):
         if k != OWN:
@@ -261,7 +260,7 @@ class Hall(_World):
 
     def arrivals(self, until):
         """Return what arrives for the node until a moment; at once if something has."""
-        if (reader := self.node.scores._reader) is not None:
+        if (reader := self.node.files.scores._reader) is not None:
             reader.join()  # it takes no virtual time, and is done before the next look
         self.pass_time(min(until, self.limit), lambda: bool(self.inbox))
         if self.now >= self.limit:
@@ -291,7 +290,7 @@ class Hall(_World):
             if leak is not None:
                 leak(self, lambda *parts: stack.enter_context(mock.patch.object(*parts)))
             self.node = Node(self.configs[OWN], traces=Traced(self))
-            self.node.stopping = Stopping(self)
+            self.node.stopping = self.node.driver.stopping = Stopping(self)
             for k in range(NETWORK.devices):
                 self._at(START, lambda now, k=k: self._boot(k, now))
             for pause in self.faults.pauses:
@@ -299,7 +298,7 @@ class Hall(_World):
             for when, do in self.script:
                 self._at(START + when, lambda now, do=do: do(self))
             self._each(EVERY, self._look)
-            self._each(BEAT, lambda now: self.node.beating._once(Links(self)))
+            self._each(BEAT, lambda now: self.node.heartbeat._exchange(Links(self)))
             stack.enter_context(at_failpoints(self._note_write))
             self.node.run()
         skipped = ("scores.csv",)
@@ -314,7 +313,7 @@ class Hall(_World):
         """Ask the service of the node for all that it shows, at a port and at the owner's socket."""
         at = round(now, 9)
         for shared, seen in ((True, self.seen.shown), (False, self.seen.operator)):
-            answers = HttpReplies(self.node.state, beating=self.node.beating, shared=shared)
+            answers = HttpReplies(NodeInterface(self.node.state, heartbeat=self.node.heartbeat), shared=shared)
             for path in SHARED:
                 try:
                     answer = answers.route("GET", path)(b"")
@@ -324,7 +323,7 @@ class Hall(_World):
                 seen.append((at, path, *said))
 
     def _note_write(self, name):
-        journal = self.folder / running.JOURNAL
+        journal = self.folder / calibration_run.JOURNAL
         size = journal.stat().st_size if journal.exists() else 0
         if not name.startswith("scores"):
             self.seen.writes.append((round(self.now, 9), name, size))
@@ -347,22 +346,23 @@ class Hall(_World):
         def silent(*parts, **named):
             yield
 
-        patch(serving, "time", clock)
-        patch(beating, "time", clock)
-        patch(serving, "opened", opened)
-        patch(serving, "prepared", prepared)
-        patch(serving, "Service", silent)
-        patch(Beating, "over", silent)
-        patch(serving, "drive", partial(link.drive, clock=clock.monotonic))
-        patch(serving, "NodeState", partial(NodeState, clock=clock.monotonic, wall=clock.time))
-        patch(serving, "PrivacyWatch", partial(PrivacyWatch, wall=clock.time))
-        patch(running, "token_bytes", lambda size: hashlib.sha256(b"%d" % next(draws)).digest()[:size])
+        patch(node_files, "time", clock)
+        patch(run_driver, "time", clock)
+        patch(heartbeat_module, "time", clock)
+        patch(node_module, "open_links", opened)
+        patch(node_module, "compiled_beforehand", prepared)
+        patch(node_module, "Service", silent)
+        patch(Heartbeat, "running", silent)
+        patch(run_driver, "drive_device", partial(link.drive_device, clock=clock.monotonic))
+        patch(node_module, "NodeState", partial(NodeState, clock=clock.monotonic, wall=clock.time))
+        patch(node_files, "PrivacyWatch", partial(PrivacyWatch, wall=clock.time))
+        patch(calibration_run, "token_bytes", lambda size: hashlib.sha256(b"%d" % next(draws)).digest()[:size])
         self._patch_work(patch)
         self._patch_noise(patch)
 
     def _patch_work(self, patch):
         """Let work on scores take time."""
-        read, in_epoch, samples_of = watching.read_own_scores, OwnScores.in_epoch, running.WeightedScores.of
+        read, in_epoch, samples_of = watching.read_local_scores, LocalScores.in_epoch, calibration_run.WeightedScores.of
 
         def reading(config):
             path = config.path("scores")
@@ -375,23 +375,23 @@ class Hall(_World):
                 self.work(A_SCORE * len(scores))
             return in_epoch(scores, epoch)
 
-        class Counted(running.WeightedScores):
+        class Counted(calibration_run.WeightedScores):
             @classmethod
             def of(cls, devices, names=None):
                 if names == (NAME,):
                     self.work(A_SCORE * sum(map(len, devices)))
                 return samples_of(devices, names)
 
-        patch(watching, "read_own_scores", reading)
-        patch(OwnScores, "in_epoch", sorting)
-        patch(running, "WeightedScores", Counted)
+        patch(watching, "read_local_scores", reading)
+        patch(LocalScores, "in_epoch", sorting)
+        patch(calibration_run, "WeightedScores", Counted)
 
     def is_own(self, scores):
-        return self.node is not None and scores is self.node.scores.scores
+        return self.node is not None and scores is self.node.files.scores.scores
 
     def _patch_noise(self, patch):
         """Let every device add the same numbers, whatever it has counted."""
-        count, draw, counted = p_dcp._counts, p_dcp._noise, []
+        count, draw, counted = p_dcp._local_counts, p_dcp._draw_noise, []
 
         def counts(plan, block, samples, secrets):
             counted[:] = [int(block.rows[0]), count(plan, block, samples, secrets)]
@@ -403,8 +403,8 @@ class Hall(_World):
             wanted = np.random.default_rng([7, row]).integers(20, 60, drawn.shape)
             return wanted - own[0]
 
-        patch(p_dcp, "_counts", counts)
-        patch(p_dcp, "_noise", noise)
+        patch(p_dcp, "_local_counts", counts)
+        patch(p_dcp, "_draw_noise", noise)
 
 
 def new_mesh(root, **more):

@@ -10,7 +10,7 @@ from conformesh.kernels.ranks import DEFAULT, exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import device_protocol, make_options
 from conformesh.peer.combine import answer, question_of
-from conformesh.protocols.masks import KEY, Secrets
+from conformesh.protocols.masks import KEY_BYTES, Secrets
 from conformesh.protocols.messages import Tell
 
 
@@ -25,13 +25,13 @@ class Transcript(list):
 
 def seed_of(row, run=0):
     """The secret of a device, which tests know."""
-    return hashlib.sha256(f"device {row} in run {run}".encode()).digest()[:KEY]
+    return hashlib.sha256(f"device {row} in run {run}".encode()).digest()[:KEY_BYTES]
 
 
 def repeatable_secrets(block, run=0):
     """Return the secrets of simulated devices from a seed, where a simulation draws fresh ones."""
     context = hashlib.sha256(f"simulated {run} {block.devices}".encode()).digest()
-    return Secrets(tuple(stream(run, "secrets", row).bytes(KEY) for row in block.rows.tolist()), context)
+    return Secrets(tuple(stream(run, "secrets", row).bytes(KEY_BYTES) for row in block.rows.tolist()), context)
 
 
 def signer(name):

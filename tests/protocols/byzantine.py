@@ -10,7 +10,7 @@ from conformesh.kernels.ranks import make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import make_options
 from conformesh.protocols.block import Block
-from conformesh.protocols.messages import Gathered, Packets
+from conformesh.protocols.messages import GatheredStrings, Packets
 from conformesh.protocols.r_dcp import r_dcp
 
 
@@ -32,7 +32,7 @@ class Hearing:
                     self.disputed[row] = True  # as an engine does with what nobody could say
         heard = np.array([said is not None for said in found]) & ~self.disputed
         strings = [said if here else b"" for said, here in zip(found, heard, strict=True)]
-        return Gathered(Packets.of(strings), heard, self.disputed.copy(), self.sealed)
+        return GatheredStrings(Packets.of(strings), heard, self.disputed.copy(), self.sealed)
 
     @property
     def rows(self):

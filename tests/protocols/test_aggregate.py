@@ -10,13 +10,13 @@ from conformesh.protocols.aggregate import (
     AGGREGATORS,
     CannotAggregate,
     Price,
-    by_price,
     flood_price,
     get_aggregator,
-    ranked,
+    rank_aggregators,
+    sort_by_price,
 )
 from conformesh.protocols.block import Block
-from conformesh.protocols.messages import narrow_type
+from conformesh.protocols.messages import narrowest_integer
 from tests.strategies import networks
 
 
@@ -74,9 +74,9 @@ def test_prices_are_what_runs_cost(topology):
 @pytest.mark.parametrize("prefer", ["rounds", "numbers", "balanced"])
 def test_auto_puts_the_cheapest_way_first(topology, prefer):
     block = Block.everywhere(topology, np.ones((20, 1), dtype=np.int64))
-    names = [name for name, _ in ranked(block, prefer, 4)]
+    names = [name for name, _ in rank_aggregators(block, prefer, 4)]
     assert {*names} == {"tree", "flood"}
-    prices = {name: (price.rounds, 4 * price.per_number) for name, price in ranked(block, prefer, 4)}
+    prices = {name: (price.rounds, 4 * price.per_number) for name, price in rank_aggregators(block, prefer, 4)}
     if prefer == "rounds":
         assert prices[names[0]][0] == min(rounds for rounds, _ in prices.values())
     if prefer == "numbers":
@@ -89,7 +89,7 @@ def test_unknown_names_suggest():
     with pytest.raises(ValueError, match="known: auto, tree, flood"):
         get_aggregator("finite-time")
     with pytest.raises(ValueError, match="prefer must be one of"):
-        ranked(Block.everywhere(Network.chain(2), np.ones((2, 1), dtype=np.int64)), "speed", 1)
+        rank_aggregators(Block.everywhere(Network.chain(2), np.ones((2, 1), dtype=np.int64)), "speed", 1)
 
 
 # --- prices -------------------------------------------------------------------
@@ -116,11 +116,11 @@ def test_ways_are_ordered_by_the_product_of_what_is_preferred(prefer, prices, or
     """(rounds + 1)^a (numbers + 1)^b, with numbers for as many as are added up at once."""
     for width in (1, 2):
         given = {name: Price(rounds, numbers / width) for name, (rounds, numbers) in prices.items()}
-        assert "".join(name for name, _ in by_price(given, prefer, width)) == order
+        assert "".join(name for name, _ in sort_by_price(given, prefer, width)) == order
 
 
 def test_flooding_ends_where_tables_grow_too_large(monkeypatch):
-    monkeypatch.setattr(aggregate, "LARGEST_TABLE", 5)
+    monkeypatch.setattr(aggregate, "MOST_FLOODING_DEVICES", 5)
     assert flood_price(held(Network.cycle(5))) == Price(2, 3.0)
     with pytest.raises(CannotAggregate, match="beyond 5 devices"):
         flood_price(held(Network.cycle(6)))
@@ -140,4 +140,4 @@ def test_flooding_ends_where_tables_grow_too_large(monkeypatch):
     ],
 )
 def test_integers_are_as_wide_as_the_largest_sum(largest, kind):
-    assert narrow_type(largest) == kind
+    assert narrowest_integer(largest) == kind

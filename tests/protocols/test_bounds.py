@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from conformesh import Network
 from conformesh.graph.weights import WEIGHTS
-from conformesh.protocols.averages import WAYS
+from conformesh.protocols.averaging_schemes import AVERAGING_SCHEMES
 from conformesh.protocols.block import Block
 from conformesh.protocols.bounds import histogram, quantile
 from conformesh.protocols.h_dcp import HDCP
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.wire_format import WireFormat
 
 rates = st.floats(0.01, 0.999)
 sizes_of = st.lists(st.integers(0, 60), min_size=2, max_size=12).filter(any).map(np.array)
@@ -47,7 +47,7 @@ def test_a_rate_that_is_off_by_a_rounding_cannot_make_the_power_too_small(rate, 
 
 def test_no_round_shrinks_nothing():
     for epsilon in (histogram.cumulative_epsilon, histogram.chebyshev_epsilon):
-        assert epsilon(np.array([1, 1]), 0.5, 0) == histogram.radius(np.array([1, 1])) == 0.5 * math.sqrt(2)
+        assert epsilon(np.array([1, 1]), 0.5, 0) == histogram.start_radius(np.array([1, 1])) == 0.5 * math.sqrt(2)
     assert histogram.chebyshev_epsilon(np.array([1, 1]), 1.0, 9) == 0.5 * math.sqrt(2)
     assert histogram.chebyshev_epsilon(np.array([1, 1]), 0.0, 9) == 0.0
     least = 0.5 * math.sqrt(2) / math.cosh(700)  # where cosh would soon overflow more rounds claim no more
@@ -71,7 +71,9 @@ def test_chebyshev_shrinks_by_its_polynomial(rate, rounds):
 @given(sizes_of)
 def test_radius_is_the_half_diagonal_of_the_box(sizes):
     c = shares(sizes)
-    assert histogram.radius(sizes) == pytest.approx(float((norm([v - 1 for v in c]) + norm(c)) / 2), rel=1e-13, abs=0.0)
+    assert histogram.start_radius(sizes) == pytest.approx(
+        float((norm([v - 1 for v in c]) + norm(c)) / 2), rel=1e-13, abs=0.0
+    )
 
 
 @settings(max_examples=60)
@@ -100,7 +102,7 @@ def test_rounding_gain_is_the_largest_over_the_spectrum(second, down, rounds):
     grid = np.linspace(smallest, second, 20_001)[:, None]
     s = np.arange(rounds)[None, :]
     slow = (np.abs(grid) ** s * (1 - grid)).max(axis=0).sum()
-    found = histogram.rounding_gain(histogram.Mixing(second, smallest, 4, 1.0), rounds)
+    found = histogram.rounding_gain(histogram.MixingRates(second, smallest, 4, 1.0), rounds)
     assert found >= slow * (1 - 1e-12)
     if smallest <= 0 <= second:  # else the peak s / (s + 1), cut at the second, may lie below the smallest
         assert found <= slow * (1 + 1e-6) + 1e-12
@@ -109,7 +111,7 @@ def test_rounding_gain_is_the_largest_over_the_spectrum(second, down, rounds):
 @given(sizes_of, st.integers(0, 300), st.sampled_from([16, 32, 64]), st.integers(1, 30), st.floats(0.0, 2.0))
 def test_arithmetic_epsilon_is_the_printed_sum(sizes, rounds, bits, degree, strength):
     """Y = (||c|| + G sqrt(K) v) / (1 - G u - T g), epsilon = G (u Y + sqrt(K) v) + (T + 2) g Y, in fractions."""
-    mixing, wire = histogram.Mixing(0.9, -0.5, degree, strength), Wire(bits)
+    mixing, wire = histogram.MixingRates(0.9, -0.5, degree, strength), WireFormat(bits)
     u = {16: Fraction(1, 2**11), 32: Fraction(1, 2**24), 64: Fraction(0)}[bits]
     v = {16: Fraction(1, 2**25), 32: Fraction(1, 2**150), 64: Fraction(0)}[bits]
     G = Fraction(histogram.rounding_gain(mixing, rounds)) if bits < 64 else Fraction(0)
@@ -126,12 +128,12 @@ def test_arithmetic_epsilon_is_the_printed_sum(sizes, rounds, bits, degree, stre
 
 def test_precision_runs_out():
     """Where T g reaches 1 nothing can be certified: the bound is infinite, never negative."""
-    mixing = histogram.Mixing(0.9, -0.5, 2**40, 1.0)  # g is about 3.7e-4
-    assert histogram.arithmetic_epsilon(np.array([1, 1]), mixing, 2000, Wire(64)) < math.inf
-    assert histogram.arithmetic_epsilon(np.array([1, 1]), mixing, 4000, Wire(64)) == math.inf
-    half = histogram.Mixing(0.9, -0.5, 2**51 - 6, 0.5)  # g is one half
-    assert 0 < histogram.arithmetic_epsilon(np.array([1, 1]), half, 1, Wire(64)) < math.inf
-    assert histogram.arithmetic_epsilon(np.array([1, 1]), half, 2, Wire(64)) == math.inf
+    mixing = histogram.MixingRates(0.9, -0.5, 2**40, 1.0)  # g is about 3.7e-4
+    assert histogram.arithmetic_epsilon(np.array([1, 1]), mixing, 2000, WireFormat(64)) < math.inf
+    assert histogram.arithmetic_epsilon(np.array([1, 1]), mixing, 4000, WireFormat(64)) == math.inf
+    half = histogram.MixingRates(0.9, -0.5, 2**51 - 6, 0.5)  # g is one half
+    assert 0 < histogram.arithmetic_epsilon(np.array([1, 1]), half, 1, WireFormat(64)) < math.inf
+    assert histogram.arithmetic_epsilon(np.array([1, 1]), half, 2, WireFormat(64)) == math.inf
 
 
 @pytest.mark.parametrize("rounds", [1, 7, 40])
@@ -142,12 +144,14 @@ def test_every_way_pays_for_its_own_precision(rounds):
     block = Block.everywhere(network, sizes[:, None])
     weights = WEIGHTS["best-constant"](network)
     length = float(norm(shares(sizes)))
-    gossip = WAYS["gossip"](block, weights, HDCP()).epsilon(sizes, rounds, Wire(64))
-    chebyshev = WAYS["chebyshev"](block, weights, HDCP(consensus="chebyshev")).epsilon(sizes, rounds, Wire(64))
+    gossip = AVERAGING_SCHEMES["gossip"](block, weights, HDCP()).epsilon(sizes, rounds, WireFormat(64))
+    chebyshev = AVERAGING_SCHEMES["chebyshev"](block, weights, HDCP(consensus="chebyshev")).epsilon(
+        sizes, rounds, WireFormat(64)
+    )
     assert gossip[1] > 0
     assert chebyshev[1] == pytest.approx(2 * (rounds + 2) * gossip[1], rel=1e-12, abs=0.0)
-    finite = WAYS["finite-time"](block, weights, HDCP(consensus="finite-time"))
-    left, precision = finite.epsilon(sizes, len(finite.roots), Wire(64))
+    finite = AVERAGING_SCHEMES["finite-time"](block, weights, HDCP(consensus="finite-time"))
+    left, precision = finite.epsilon(sizes, len(finite.roots), WireFormat(64))
     assert left == pytest.approx(finite.relative * length + 8 * 2.0**-53, rel=1e-9, abs=0.0)
     assert precision == pytest.approx(4 * 2.0**-53 * length, rel=1e-12, abs=0.0)
 
@@ -164,9 +168,9 @@ def test_bias_is_smoothing_and_the_assumed_distance(n, mu, kappa, epsilon0, copi
 @given(st.floats(1e-6, 0.5), st.integers(1, 50), st.floats(0.1, 1e4), st.integers(1, 200), st.floats(0.0, 1e6))
 def test_unfinished_convergence_shrinks_by_one_plus_delta_a_round(delta, devices, mu, rounds, distance):
     shrunk = Fraction(distance) / (devices * Fraction(mu)) / (1 + Fraction(delta)) ** (rounds - 1)
-    found = quantile.convergence_epsilon(quantile.Rate(1.0, 2.0, delta), devices, mu, rounds, distance)
+    found = quantile.convergence_epsilon(quantile.AdmmRate(1.0, 2.0, delta), devices, mu, rounds, distance)
     assert found == pytest.approx(float(root(shrunk)), rel=1e-10, abs=1e-30)
-    assert quantile.convergence_epsilon(quantile.Rate(1.0, 2.0, delta), devices, mu, 0, distance) == math.inf
+    assert quantile.convergence_epsilon(quantile.AdmmRate(1.0, 2.0, delta), devices, mu, 0, distance) == math.inf
 
 
 @given(sizes_of, st.floats(0.01, 0.99), st.floats(0.5, 1e4), st.floats(0.01, 100.0), st.floats(0.0, 5.0))

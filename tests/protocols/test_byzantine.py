@@ -13,9 +13,9 @@ from conformesh import CalibrationNote, Network
 from conformesh.kernels.ranks import Requirement, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
-from conformesh.protocols.attacks import ATTACKS, scores_of
-from conformesh.protocols.reports import Report, ends_said, reports_read, reports_said
-from conformesh.protocols.trimming import Trimming
+from conformesh.protocols.attacks import ATTACKS, scores_from_report
+from conformesh.protocols.histogram_reports import Report, decode_reports, encode_ends, encode_reports
+from conformesh.protocols.trimming import TrimmedSearch
 from tests.pipeline.test_enumeration import as_trials, random_table
 from tests.protocols.byzantine import SHARES, Hearing, driven, has_rank
 from tests.statistics import assert_coverage, power_against
@@ -119,9 +119,11 @@ def test_theorem_no_word_of_a_byzantine_device_leads_below_the_honest_threshold(
             found = []
             for lie in said:
                 sizes = np.array([*map(len, honest), lie.size])
-                found.append(Trimming([*reports, lie], sizes, requirement.device_ranks(sizes), 1).at(alpha).threshold)
+                found.append(
+                    TrimmedSearch([*reports, lie], sizes, requirement.device_ranks(sizes), 1).at(alpha).threshold
+                )
                 assert has_rank(honest, range(3), found[-1], alpha, target)
-            alone = Trimming(reports, sizes[:3], requirement.device_ranks(sizes[:3]), 0).at(alpha).threshold
+            alone = TrimmedSearch(reports, sizes[:3], requirement.device_ranks(sizes[:3]), 0).at(alpha).threshold
             assert min(found) >= alone
             closest += min(found) == alone < math.inf
     assert closest >= 2  # and a lie leads there
@@ -150,8 +152,8 @@ def random_lie(rng, own, stage, most):
         at = int(rng.integers(len(own)))
         return own[:at] + bytes([int(rng.integers(256))]) + own[at + 1 :]
     if stage == 1:
-        return ends_said(*rng.choice([-1e300, -1.0, 0.0, 5.0, 1e300, np.inf, -np.inf], size=(2, 1)))
-    return reports_said([random_report(rng, most)])
+        return encode_ends(*rng.choice([-1e300, -1.0, 0.0, 5.0, 1e300, np.inf, -np.inf], size=(2, 1)))
+    return encode_reports([random_report(rng, most)])
 
 
 def attacked_once(seed):
@@ -180,8 +182,8 @@ def attacked_once(seed):
             return own
         if lie == "anything" or (stage == 1 and not {*options} & {"range", "grid"}):
             return random_lie(rng, own, stage, 1000)
-        scene = type("Scene", (), {"honest": [], "chance": rng})
-        return reports_said([ATTACKS[lie](reports_read(own, 1, 2**50)[0], scene)])
+        scene = type("AttackerView", (), {"honest": [], "chance": rng})
+        return encode_reports([ATTACKS[lie](decode_reports(own, 1, 2**50)[0], scene)])
 
     options = {"byzantine": f, "bins": int(rng.integers(1, 300))}
     options |= {"caps": tuple(len(own) + int(rng.integers(3)) for own in scores)} if capped else {}
@@ -268,4 +270,4 @@ def test_a_report_says_no_more_than_its_scores():
     """The scores that stand for a report give it again: what plain methods are lied to with."""
     own = np.array([0.1, 0.4, 2.0, math.inf])
     report = Report.of(own, 0.0, 1.0, 10)
-    assert scores_of(report).tolist() == pytest.approx([0.1, 0.4, 2.0, math.inf])
+    assert scores_from_report(report).tolist() == pytest.approx([0.1, 0.4, 2.0, math.inf])

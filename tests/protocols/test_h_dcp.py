@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from conformesh import CalibrationNote, Network, TooFewScores, calibrate
 from conformesh.graph.weights import WEIGHTS
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.methods import PUBLISHED
+from conformesh.methods import PAPER_REQUIREMENT
 from conformesh.pipeline.solver import counted_ranks, solve_draws
 from conformesh.protocols.block import Block
 from conformesh.protocols.bounds.histogram import (
-    Mixing,
+    MixingRates,
     arithmetic_epsilon,
     cumulative_epsilon,
     paper_epsilon,
@@ -25,16 +25,16 @@ from conformesh.protocols.bounds.histogram import (
 )
 from conformesh.protocols.consensus import rate_at
 from conformesh.protocols.h_dcp import (
-    AUTO_ROUNDS,
     HDCP,
-    _certain,
+    MOST_AUTO_ROUNDS,
     _decide,
-    _loose,
+    _loose_bound_note,
+    _surely_reaches,
     _whole_counts,
     consensus_rounds,
 )
 from conformesh.protocols.quantiser import Quantiser
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.wire_format import WireFormat
 from conformesh.results.certificate import Certificate
 from tests.reference import consensus_loop, pooled_threshold, weight_matrix
 from tests.strategies import alphas, device_scores, networks, promised_rank
@@ -141,14 +141,14 @@ def test_theorem_epsilon_bounds_the_error_at_any_precision(network, data):
     n = int(samples.sizes.sum())
     if n == 0:
         return
-    rounds, wire = data.draw(st.integers(0, 80)), Wire(data.draw(st.sampled_from([16, 32, 64])))
+    rounds, wire = data.draw(st.integers(0, 80)), WireFormat(data.draw(st.sampled_from([16, 32, 64])))
     weights = WEIGHTS[data.draw(st.sampled_from(list(WEIGHTS)))](network)
     eta = data.draw(st.sampled_from([1.0, 0.4]))
     edges = np.quantile(np.concatenate(scores), np.linspace(0, 1, 9))[None, :]
     counts = samples.counts(edges)
     block = Block.everywhere(network, samples.sizes)
     y, _ = Simulator(network).run(gossip(counts * (network.devices / n), block, weights, rounds, eta, wire))
-    mixing = Mixing(
+    mixing = MixingRates(
         1 - eta * (1 - weights.second),
         1 - eta * (1 - weights.smallest),
         int(network.degree.max()),
@@ -168,7 +168,7 @@ def test_theorem_epsilon_bounds_the_error_at_any_precision(network, data):
 def test_rounding_gain_dominates_every_eigenvalue():
     """G is a maximum over the whole interval of eigenvalues, so it dominates the sum of powers of each."""
     for low, second in [(-0.9, 0.95), (-0.2, 0.5), (0.1, 0.99), (-0.99, -0.3), (0.0, 0.0)]:
-        gain = rounding_gain(Mixing(second, low, 4, 1.0), 50)
+        gain = rounding_gain(MixingRates(second, low, 4, 1.0), 50)
         for eigenvalue in np.linspace(low, second, 101):
             total = sum(abs(eigenvalue) ** s * (1 - eigenvalue) for s in range(50))
             assert total <= gain * (1 + 1e-12)
@@ -295,7 +295,7 @@ class OneOverTheError:
         ({}, [(1.0, 10)], 25),  # down to 0.4 of a score: half of one, less what finite precision may add
         ({}, [(1.0, 10), (3.0, 10), (2.0, 10)], 75),  # as the worst trial needs
         ({}, [], 0),  # nobody has scores: nothing to average
-        ({}, [(1e6, 10)], AUTO_ROUNDS),
+        ({}, [(1e6, 10)], MOST_AUTO_ROUNDS),
         ({"wire": 16}, [(1.0, 10**6)], 2048),  # messages are off by 2^-11, so that more rounds gain nothing
         ({"wire": 16}, [(1.0, 10)], 25),
     ],
@@ -306,7 +306,7 @@ def test_rounds_are_as_many_as_the_worst_trial_needs_up_to_a_limit(options, star
 
 
 def test_rounds_that_the_library_cuts_short_are_told_apart_from_given_ones(monkeypatch, twenty_devices):
-    monkeypatch.setattr("conformesh.protocols.h_dcp.AUTO_ROUNDS", 2)
+    monkeypatch.setattr("conformesh.protocols.h_dcp.MOST_AUTO_ROUNDS", 2)
     for options, words in (
         ({}, "more rounds than the automatic limit"),
         ({"rounds": 2}, "or none to have them chosen"),
@@ -348,7 +348,7 @@ def test_without_scores_nothing_is_averaged():
 )
 def test_a_loose_bound_is_blamed_on_its_larger_part(consensus, precision, blames):
     for chosen in (True, False):
-        words = _loose(consensus, precision, chosen)
+        words = _loose_bound_note(consensus, precision, chosen)
         assert ("use a wider wire" in words, "set more rounds" in words) == (blames == "wire", blames == "rounds")
         if blames == "rounds":
             assert ("than the automatic limit" in words, "or none to have them chosen" in words) == (chosen, not chosen)
@@ -363,7 +363,7 @@ def test_a_count_that_exceeds_the_rank_less_one_reaches_it(bound):
         (0.1, 0.1, [False, False, True, False, True]),
         (0.4, 0.0, [False, False, False, False, True]),
     ):
-        found = _certain(y, 10, 5, Fraction(5), consensus, precision, bound)
+        found = _surely_reaches(y, 10, 5, Fraction(5), consensus, precision, bound)
         assert found.tolist() == [certain]
 
 
@@ -371,7 +371,7 @@ def test_the_papers_level_gives_way_by_noise_where_that_costs_no_rank():
     """Level 5 of 9 scores: a view of 5 that noise has moved counts; with noise of half a score nothing is given."""
 
     def holds(count, precision, consensus=0.0):
-        return bool(_certain(np.array([[count / 9]]), 9, 5, Fraction(5), consensus, precision, "paper")[0, 0])
+        return bool(_surely_reaches(np.array([[count / 9]]), 9, 5, Fraction(5), consensus, precision, "paper")[0, 0])
 
     tiny = 1e-12
     assert holds(5 - 8 * tiny, tiny)
@@ -392,12 +392,12 @@ def decided(monkeypatch, y, epsilon, alphas=("0.3",), complete=False, crowds=Non
         asked.append(given)
         return None if crowds is None else crowds[len(asked) - 1]
 
-    monkeypatch.setattr("conformesh.protocols.h_dcp.crowding", crowding)
+    monkeypatch.setattr("conformesh.protocols.h_dcp.crowding_note", crowding)
     y = np.array(y)[:, :, None]
     bins = y.shape[1]
     quantiser = Quantiser(np.arange(1.0, bins + 1)[None, :], np.array([complete]))
     levels = tuple(map(Fraction, alphas))
-    block = replace(Block.everywhere(network, np.array([[5], [5]])), requirement=PUBLISHED, alphas=levels)
+    block = replace(Block.everywhere(network, np.array([[5], [5]])), requirement=PAPER_REQUIREMENT, alphas=levels)
     weights = WEIGHTS["best-constant"](network)
     outcome = _decide(block, y, quantiser, levels, [epsilon], HDCP(bins=bins, **options), weights, False)
     return outcome, asked

@@ -18,8 +18,8 @@ from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import masks
 from conformesh.protocols.aggregate import get_aggregator
 from conformesh.protocols.block import Block
-from conformesh.protocols.masks import KEY, KeyRefused, MaskedSums, Masks, Secrets, agree_on_masks, derived
-from conformesh.protocols.messages import Gathered, Packets
+from conformesh.protocols.masks import KEY_BYTES, KeyRefused, MaskedSums, Masks, Secrets, agree_on_masks, derive_secret
+from conformesh.protocols.messages import GatheredStrings, Packets
 from tests.protocols.alone import (
     Transcript,
     made,
@@ -44,7 +44,7 @@ def agreed(block, secrets, everybody=None, claim=b""):
     packets = asked.packets if everybody is None else Packets.of(everybody)
     known = np.ones(block.devices, dtype=bool)
     try:
-        protocol.send(Gathered(packets, known, ~known, sealed=True))
+        protocol.send(GatheredStrings(packets, known, ~known, sealed=True))
     except StopIteration as end:
         return end.value
     raise AssertionError("masks are agreed on by one question")
@@ -112,19 +112,19 @@ def views(monkeypatch, edges, coalition, x, masks_of=Masks, revealed=True):
     device. The masks of the coalition are fixed. All of it comes out of `MaskedSums.release`.
     """
     devices = 1 + max(map(max, edges))
-    secrets = {edge: bytes([at + 1]) * KEY for at, edge in enumerate(edges)}
-    selves = [bytes([100 + k]) * KEY for k in range(devices)]
+    secrets = {edge: bytes([at + 1]) * KEY_BYTES for at, edge in enumerate(edges)}
+    selves = [bytes([100 + k]) * KEY_BYTES for k in range(devices)]
     others = [k for k in range(devices) if k not in coalition]
     between = [edge for edge in edges if not coalition & {*edge}]
-    chosen = {derived(secret, b"", b"stage"): at % SMALL for at, secret in enumerate(secrets.values())}
+    chosen = {derive_secret(secret, b"", b"stage"): at % SMALL for at, secret in enumerate(secrets.values())}
     chosen |= dict.fromkeys(selves, 1)
-    free = [derived(secrets[edge], b"", b"stage") for edge in between] + [selves[k] for k in others]
+    free = [derive_secret(secrets[edge], b"", b"stage") for edge in between] + [selves[k] for k in others]
     monkeypatch.setattr(masks, "Keystream", Chosen)
     monkeypatch.setattr(Chosen, "words_by_secret", chosen)
     made_masks = masks_of(devices, tuple((i, j, secrets[i, j]) for i, j in edges), tuple(selves))
     known = {  # pair masks that the coalition can subtract
         k: sum(
-            (1 if k == i else -1) * chosen[derived(secrets[i, j], b"", b"stage")]
+            (1 if k == i else -1) * chosen[derive_secret(secrets[i, j], b"", b"stage")]
             for i, j in edges
             if k in (i, j) and coalition & {i, j}
         )
@@ -132,7 +132,7 @@ def views(monkeypatch, edges, coalition, x, masks_of=Masks, revealed=True):
     }
     counts, block = np.array(x, dtype=np.int64)[:, None] * STEP, site_of(devices)
     seen = Counter()
-    monkeypatch.setattr(masks, "LARGEST", 2**40)  # so that no number of this group saturates
+    monkeypatch.setattr(masks, "LARGEST_MASKED_SUM", 2**40)  # so that no number of this group saturates
     for words in itertools.product(range(SMALL), repeat=len(free)):
         chosen.update(zip(free, words, strict=True))
         sent = Sent()
@@ -391,7 +391,7 @@ def test_sums_may_be_negative_and_as_large_as_31_bits():
 def test_counts_of_a_release_saturate_instead_of_raising(way):
     """A device with more scores than fit adds as many as fit: the sum stays below 2^31, noise included."""
     block = site_of(4)
-    most = masks.LARGEST // 8
+    most = masks.LARGEST_MASKED_SUM // 8
     counts = np.array([[2**40, 5], [most, 6], [most + 1, 7], [3, 8]])
     noise = np.array([[10, -1], [-3, 0], [0, -30], [1, 2]])
 
@@ -420,7 +420,7 @@ def test_a_wrong_mask_is_found_out_by_everybody(monkeypatch):
     def wrong(private, other, flooded, i, j):
         made_so_far.append((i, j))
         found = right(private, other, flooded, i, j)
-        return bytes(KEY) if (i, j) == (1, 4) and made_so_far.count((1, 4)) == 1 else found
+        return bytes(KEY_BYTES) if (i, j) == (1, 4) and made_so_far.count((1, 4)) == 1 else found
 
     monkeypatch.setattr(masks, "_pair_secret", wrong)
     said = Transcript()
@@ -518,7 +518,7 @@ def test_totals_that_do_not_ascend_are_an_error(complete):
             value[1:] = value[1:][::-1]
         return value
 
-    with pytest.raises(ArithmeticError, match="at ascending thresholds do not ascend: somebody has changed a sum"):
+    with pytest.raises(ArithmeticError, match="at ascending thresholds do not ascend: a sum was changed on the way"):
         together(network, made(network, SCORES, grid="logit"), change)
 
 
@@ -535,16 +535,19 @@ def strings(block, context, run=0, claim=b""):
     return [next(protocol).packets[0] for protocol in asked]
 
 
-LOW = (bytes(KEY), bytes([1]) + bytes(KEY - 1))  # points whose secret everybody knows
+LOW = (bytes(KEY_BYTES), bytes([1]) + bytes(KEY_BYTES - 1))  # points whose secret everybody knows
 
 REFUSED = {
-    "forged": (lambda own, block, row: own[:KEY][::-1] + own[KEY:], "device 2 was not signed by it for this attempt"),
+    "forged": (
+        lambda own, block, row: own[:KEY_BYTES][::-1] + own[KEY_BYTES:],
+        "device 2 was not signed by it for this attempt",
+    ),
     "another claim": (
-        lambda own, block, row: own[:KEY] + CLAIM[::-1] + own[KEY + len(CLAIM) :],
+        lambda own, block, row: own[:KEY_BYTES] + CLAIM[::-1] + own[KEY_BYTES + len(CLAIM) :],
         "device 2 was not signed by it for this attempt",
     ),
     "another signer": (
-        lambda own, block, row: own[: KEY + len(CLAIM)] + signer("a stranger")(b""),
+        lambda own, block, row: own[: KEY_BYTES + len(CLAIM)] + signer("a stranger")(b""),
         "device 2 was not signed by it for this attempt",
     ),
     "replayed": (
@@ -561,7 +564,7 @@ REFUSED = {
     ),
     "missing": (lambda own, block, row: b"", "device 2 sent 0 bytes instead of a key and a claim of 51"),
     "short": (lambda own, block, row: own[:50], "device 2 sent 50 bytes instead of a key and a claim of 51"),
-    "unsigned": (lambda own, block, row: own[: KEY + len(CLAIM)], "device 2 was not signed by it"),
+    "unsigned": (lambda own, block, row: own[: KEY_BYTES + len(CLAIM)], "device 2 was not signed by it"),
 }
 
 
@@ -590,11 +593,11 @@ def test_a_relay_that_changes_a_key_ends_the_run_before_any_masked_number():
     own = strings(Block.everywhere(network, np.ones((5, 1), dtype=np.int64)), b"a run")[2]
 
     def change(round_, sender, receiver, value):
-        other = own[:KEY][::-1]
+        other = own[:KEY_BYTES][::-1]
         if isinstance(value, bytes) and (sender, receiver) == (3, 4):
-            return value.replace(own[:KEY], other)
+            return value.replace(own[:KEY_BYTES], other)
         if isinstance(value, bytes) and (sender, receiver) == (4, 3):  # it knows what device 4 will say, and ignores it
-            return value.replace(other, own[:KEY])
+            return value.replace(other, own[:KEY_BYTES])
         return value
 
     with pytest.raises(KeyRefused, match="the key received as that of device 2 was not signed by it"):
@@ -648,7 +651,7 @@ def test_a_million_devices_are_refused_at_once_with_the_reason(options):
         Network.chain(devices),
         WeightedScores.from_flat(np.zeros(devices), np.ones(devices, dtype=np.int64)),
     )
-    words = rf"up to {masks.MOST:,} devices, got 1,000,000: every device must share a secret with every other"
+    words = rf"up to {masks.MOST_DEVICES:,} devices, got 1,000,000: every device must share a secret with every other"
     started = time.perf_counter()
     with pytest.raises(ValueError, match=words):
         solve_draws(samples, network, [0.1], "p-dcp", **options)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from conformesh.protocols.options import as_option
+from conformesh.protocols.options import convert_option
 
 
 class Alias:
@@ -22,6 +22,6 @@ class Alias:
 def test_an_array_is_taken_whatever_numpy_makes_of_its_type(kind):
     """From NumPy 2.5 on `NDArray` is an alias with a name, whose value is the class."""
     given, hint = np.ones(2), Union[str, kind]  # noqa: UP007 - an alias made here has no `|`
-    assert as_option(given, hint, "weights") is given
+    assert convert_option(given, hint, "weights") is given
     with pytest.raises(ValueError, match="weights must be text or ndarray, got 3"):
-        as_option(3, hint, "weights")
+        convert_option(3, hint, "weights")

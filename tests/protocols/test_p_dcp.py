@@ -16,7 +16,7 @@ from conformesh.methods import METHODS
 from conformesh.pipeline.solver import solve_draws
 from conformesh.privacy.grids import grid_points
 from conformesh.protocols import masks
-from conformesh.protocols.p_dcp import POINTS
+from conformesh.protocols.p_dcp import GRID_POINTS
 from tests.campaigns import campaign_seeds
 from tests.protocols.alone import Transcript, made, secrets_of, thresholds, together
 from tests.protocols.test_e_dcp import random_case
@@ -79,7 +79,7 @@ def check_partitions(seeds, trials):
         own = {"grid": name, "range": ends, "width": width, "aggregate": way}
         found = solve_draws(samples, network, ALPHAS, "p-dcp", requirement=requirement, **own).outcome
         plain = solve_draws(samples, network, ALPHAS, "e-dcp", requirement=requirement).outcome
-        grid = grid_points(name, POINTS, ends)
+        grid = grid_points(name, GRID_POINTS, ends)
         for t, table in enumerate(tables):
             pooled = np.concatenate(table)
             for a, alpha in enumerate(ALPHAS):
@@ -135,7 +135,7 @@ def test_what_is_told_is_what_a_result_says_was_told():
     table = [rng.random(30) for _ in range(6)]
     result = calibrate(table, Network.cycle(6), 0.1, "p-dcp", score="lac")
     totals = dict(line.split(": ") for line in result.options["revealed_totals"].split(", "))
-    pooled, grid = np.concatenate(table), grid_points("logit", POINTS)
+    pooled, grid = np.concatenate(table), grid_points("logit", GRID_POINTS)
     assert len(totals) >= 7
     for point, count in totals.items():
         near = grid[np.argmin(np.abs(grid - float(point)))]
@@ -148,7 +148,7 @@ def test_several_levels_and_groups_count_as_e_dcp_does():
     rng = np.random.default_rng(4)
     table = [rng.random(60) for _ in range(6)]
     labels = [rng.choice(["a", "b", "c"], 60) for _ in range(6)]
-    grid = grid_points("logit", POINTS)
+    grid = grid_points("logit", GRID_POINTS)
     private = calibrate(table, Network.cycle(6), (0.1, 0.2), "p-dcp", groups=labels, grid="logit")
     plain = calibrate(table, Network.cycle(6), (0.1, 0.2), "e-dcp", groups=labels, rank_rule="swap")
     for mine, item in zip(private.answers, plain.answers, strict=True):
@@ -170,7 +170,7 @@ def test_a_confidence_asks_for_the_rank_that_e_dcp_asks_for():
     assert mine.certificate.required_rank == plain.certificate.required_rank
     assert mine.certificate.pac_confidence == 0.9
     rank = plain.certificate.required_rank
-    assert_counts(np.concatenate(table), rank, grid_points("logit", POINTS), mine.threshold, mine.certificate)
+    assert_counts(np.concatenate(table), rank, grid_points("logit", GRID_POINTS), mine.threshold, mine.certificate)
 
 
 def test_equal_scores_beyond_the_rank_are_noted():

@@ -14,13 +14,13 @@ from conformesh import CalibrationNote, Network, TooFewScores, calibrate
 from conformesh.engines import Simulator
 from conformesh.graph.spectrum import Spectrum
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.methods import PUBLISHED
+from conformesh.methods import PAPER_REQUIREMENT
 from conformesh.pipeline.solver import solve_draws
-from conformesh.protocols.anchor import local_quantiles
 from conformesh.protocols.block import Block
 from conformesh.protocols.bounds.quantile import admm_rate, bias_epsilon, convergence_epsilon, largest_distance
-from conformesh.protocols.q_dcp import QDCP, Knobs, _vacuous, admm, q_dcp, rounds_of_a_run
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.q_dcp import QDCP, AdmmParameters, _note_if_vacuous, admm, q_dcp, rounds_per_run
+from conformesh.protocols.quantile_average import local_quantiles
+from conformesh.protocols.wire_format import WireFormat
 from conformesh.scores import APS, LAC, Logit
 from tests.reference import admm_in_matrices, incidence, pooled_minimiser, pooled_threshold
 from tests.strategies import alphas, device_scores, exact_rank, networks
@@ -55,9 +55,9 @@ def test_neighbour_sums_equal_the_printed_matrices(start):
             np.full((1, 1), 0.8),
             np.full(shape, 0.7),
             np.full(shape, start),
-            Knobs(*(np.full((1, 1), x) for x in (3.0, 30.0, 4.0))),
+            AdmmParameters(*(np.full((1, 1), x) for x in (3.0, 30.0, 4.0))),
             12,
-            Wire(64),
+            WireFormat(64),
         )
         s, cost = Simulator(net).run(protocol)
         expected = admm_in_matrices(scores, net, 0.8, 30.0, 4.0, 0.7, 3.0, 12, start)
@@ -234,7 +234,9 @@ def continued(monkeypatch, scores, network, alpha, **options):
 
     monkeypatch.setattr("conformesh.protocols.q_dcp.admm", still)
     samples = WeightedScores.of(scores)
-    block = replace(Block.everywhere(network, samples.sizes), requirement=PUBLISHED, alphas=(Fraction(str(alpha)),))
+    block = replace(
+        Block.everywhere(network, samples.sizes), requirement=PAPER_REQUIREMENT, alphas=(Fraction(str(alpha)),)
+    )
     protocol = q_dcp(block, samples, block.alphas, QDCP(**options))
     Simulator(network).run(protocol)
     return runs
@@ -271,7 +273,7 @@ def test_continuation_is_never_sharper_than_scores_can_be_told_apart(monkeypatch
     ("rounds", "continuation", "share"), [(100, 0, 100), (100, 1, 100), (100, 3, 33), (2, 5, 1), (10, 5, 2)]
 )
 def test_runs_share_the_rounds(rounds, continuation, share):
-    assert rounds_of_a_run(QDCP(rounds=rounds, continuation=continuation)) == share
+    assert rounds_per_run(QDCP(rounds=rounds, continuation=continuation)) == share
 
 
 def test_the_printed_distance_is_that_of_the_optimum(twenty_devices):
@@ -350,7 +352,7 @@ def test_certified_q_dcp_covers_pathmnist_where_the_published_one_does_not(real_
     samples, net = WeightedScores.of_trials(trials), Network.torus(4, 2)
 
     def coverage(method, **options):
-        batch = solve_draws(samples, net, [0.1], method, requirement=PUBLISHED, **options)
+        batch = solve_draws(samples, net, [0.1], method, requirement=PAPER_REQUIREMENT, **options)
         thresholds = batch.outcome.thresholds[0, :, 0]
         return np.mean([(test <= t).mean() for test, t in zip(tests, thresholds, strict=True)])
 
@@ -386,7 +388,7 @@ def test_batched_trials_and_alphas_equal_single_runs(twenty_devices):
     other = [rng.normal(size=len(s) + 3) for s in twenty_devices]
     net, levels = Network.star(20), (0.1, 0.5)
     samples, options = WeightedScores.of_trials([twenty_devices, other]), {"rounds": 50, "bound": "paper"}
-    batch = solve_draws(samples, net, levels, "q-dcp", requirement=PUBLISHED, **options)
+    batch = solve_draws(samples, net, levels, "q-dcp", requirement=PAPER_REQUIREMENT, **options)
     costs = []
     for t, scores in enumerate((twenty_devices, other)):
         for a, alpha in enumerate(levels):
@@ -523,9 +525,9 @@ def test_one_device_sees_it_by_its_own_scores():
 
     def noted(raised):
         samples = WeightedScores.of([rng.exponential(size=50)])
-        return bool(_vacuous(samples, np.array([math.log(10) + raised]), 0, 0.9, 0.0, raised, options))
+        return bool(_note_if_vacuous(samples, np.array([math.log(10) + raised]), 0, 0.9, 0.0, raised, options))
 
     assert sum(noted(0.0) for _ in range(2000)) < 20
     assert sum(noted(5.0) for _ in range(200)) > 180
     few = WeightedScores.of([rng.exponential(size=20)])  # which may all lie below the right threshold
-    assert not _vacuous(few, np.array([99.0]), 0, 0.9, 0.0, 1.0, options)
+    assert not _note_if_vacuous(few, np.array([99.0]), 0, 0.9, 0.0, 1.0, options)

@@ -5,14 +5,14 @@ from conformesh import CalibrationNote, Network, calibrate
 from conformesh.engines import Simulator
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Block
-from conformesh.protocols.quantiser import agree_on_edges, check_quantiser, crowding
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.quantiser import agree_on_edges, check_quantiser, crowding_note
+from conformesh.protocols.wire_format import WireFormat
 
 
 def agree(scores, bins=4, range_=None, wire=64):
     network, samples = Network.chain(len(scores)), WeightedScores.of(scores)
     block = Block.everywhere(network, samples.sizes)
-    return Simulator(network).run(agree_on_edges(block, samples, bins, range_, Wire(wire)))
+    return Simulator(network).run(agree_on_edges(block, samples, bins, range_, WireFormat(wire)))
 
 
 def test_a_given_range_costs_nothing_and_may_be_exceeded():
@@ -114,7 +114,7 @@ def test_the_note_begins_where_a_quarter_of_alpha_is_given_away():
     edges = np.array([1.0, 2.0, 3.0])
 
     def said(counts, may_miss=100.0):
-        return crowding("m", edges, np.array(counts), 900, may_miss, False)
+        return crowding_note("m", edges, np.array(counts), 900, may_miss, False)
 
     assert said([0, 925, 1000]) is None
     share, words = said([0, 926, 1000])
@@ -123,4 +123,4 @@ def test_the_note_begins_where_a_quarter_of_alpha_is_given_away():
     assert said([0, 901, 1000], may_miss=1.0) is None
     assert said([0, 902, 1000], may_miss=1.0) is not None
     assert said([0, 0, 899]) is None
-    assert crowding("m", edges, np.array([0, 0, 899]), 900, 100.0, True)[0] == np.inf
+    assert crowding_note("m", edges, np.array([0, 0, 899]), 900, 100.0, True)[0] == np.inf

@@ -13,8 +13,8 @@ from conformesh import METHODS, CalibrationNote, Network, Result, TooFewScores, 
 from conformesh.kernels.ranks import make_requirement
 from conformesh.methods import make_options
 from conformesh.protocols.attacks import ATTACKS
-from conformesh.protocols.r_dcp import HEARD, UNSIGNED, bearable
-from conformesh.protocols.reports import Report, ends_said, reports_read, reports_said
+from conformesh.protocols.histogram_reports import Report, decode_reports, encode_ends, encode_reports
+from conformesh.protocols.r_dcp import HEARD_ASSUMPTION, UNSIGNED_ASSUMPTION, most_tolerable
 from tests.protocols.byzantine import Hearing, driven, has_rank, honestly
 
 ALPHA = Fraction(1, 10)
@@ -71,7 +71,7 @@ def test_byzantine_devices_cannot_make_a_bearable_threshold_infinite(attack):
     """Below alpha K / (1 + alpha) of devices with equally many scores: finite whatever they say."""
     rng = np.random.default_rng(1)
     scores = [rng.random(100) for _ in range(25)]
-    most = bearable(25, Fraction(1, 5))
+    most = most_tolerable(25, Fraction(1, 5))
     assert most == 4
     faults = {"byzantine": tuple(range(most)), "attack": attack}
     assert calibrate(scores, Network.cycle(25), 0.2, "r-dcp", byzantine=most, faults=faults).threshold <= 1
@@ -154,7 +154,7 @@ def test_an_unheard_device_counts_nothing_of_as_many_scores_as_it_may_hold(twent
 def test_where_nobody_knows_a_size_the_promise_is_about_the_heard(twenty):
     hearing = Hearing(unheard(6, stage=1), np.zeros(20, dtype=bool))
     certificate = driven(twenty, ALPHA, hearing).certificates[0][0]
-    assert (certificate.kind, certificate.assumption) == ("assumed", HEARD)
+    assert (certificate.kind, certificate.assumption) == ("assumed", HEARD_ASSUMPTION)
     assert certificate.heard == tuple(str(k) for k in range(20) if k != 6)
     equal = driven(twenty, Fraction(1, 2), Hearing(unheard(6), np.zeros(20, dtype=bool)), target="equal")
     assert equal.certificates[0][0].heard == ()  # a share of 1 / K, however many scores it holds
@@ -192,7 +192,7 @@ def test_own_grids_are_as_fine_in_one_flood(twenty):
 
 def test_words_that_nobody_signed_are_an_assumption(twenty):
     certificate = driven(twenty, ALPHA, honestly(20, sealed=False)).certificates[0][0]
-    assert (certificate.kind, certificate.assumption) == ("assumed", UNSIGNED)
+    assert (certificate.kind, certificate.assumption) == ("assumed", UNSIGNED_ASSUMPTION)
 
 
 def test_a_report_on_another_grid_counts_as_far_as_it_goes(twenty):
@@ -201,7 +201,7 @@ def test_a_report_on_another_grid_counts_as_far_as_it_goes(twenty):
     def says(stage, row, own):
         if row or stage == 1:
             return own
-        return reports_said([Report.of(np.sort(twenty[0]), -1.0, 3.0, 7)])
+        return encode_reports([Report.of(np.sort(twenty[0]), -1.0, 3.0, 7)])
 
     plain, mixed = (driven(twenty, ALPHA, h) for h in (honestly(20), Hearing(says, np.zeros(20, dtype=bool))))
     assert plain.thresholds[0, 0, 0] <= mixed.thresholds[0, 0, 0] < 1
@@ -296,8 +296,8 @@ def test_huge_claims_are_added_up_without_overflow():
     def says(stage, row, own):
         if row or stage == 1:
             return own
-        (mine,) = reports_read(own, 1, 2**52)
-        return reports_said([replace(mine, size=huge, places=np.array([0]), counts=np.array([huge]))])
+        (mine,) = decode_reports(own, 1, 2**52)
+        return encode_reports([replace(mine, size=huge, places=np.array([0]), counts=np.array([huge]))])
 
     for target in ("sizes", "paper", "equal"):
         alpha = Fraction("0.31234567890123")
@@ -308,6 +308,6 @@ def test_huge_claims_are_added_up_without_overflow():
 
 def test_ends_of_byzantine_devices_need_not_make_sense(twenty):
     def says(stage, row, own):
-        return ends_said(np.array([math.inf]), np.array([-5.0])) if row == 3 and stage == 1 else own
+        return encode_ends(np.array([math.inf]), np.array([-5.0])) if row == 3 and stage == 1 else own
 
     assert driven(twenty, ALPHA, Hearing(says, np.zeros(20, dtype=bool))).thresholds[0, 0, 0] < 1

@@ -18,7 +18,7 @@ from conformesh.methods import make_options, run_method
 from conformesh.pipeline.solver import solve_draws
 from conformesh.privacy.account import Account, PrivacyRefused
 from conformesh.privacy.histogram import HistogramPlan, Release
-from conformesh.privacy.noise import law
+from conformesh.privacy.noise import noise_law
 from conformesh.protocols.block import Block
 from conformesh.protocols.masks import MaskedSums, Secrets
 from conformesh.protocols.p_dcp import PDCP
@@ -476,7 +476,7 @@ def test_the_noise_of_totals_has_the_law_that_the_plan_says():
     assert abs(np.corrcoef(noise[:, 0], noise[:, 1])[0, 1]) < 5 / np.sqrt(1500)
 
     def chances(shape):
-        known = law(Fraction(9, 5), shape)
+        known = noise_law(Fraction(9, 5), shape)
         whole = np.clip(np.arange(-known.reach, known.reach + 1), -4, 4)
         return np.bincount(whole + 4, known.chances, minlength=9)
 

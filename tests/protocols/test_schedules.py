@@ -322,14 +322,14 @@ def test_ties_that_were_held_back_are_counted(stingy):
 
 def forget_what_lies_below(patch):
     """The root takes a window's reply without the count below it."""
-    true = waves.hear_word
+    true = waves.read_instruction
 
     def wrong(data, at, asked, limit):
         at = true(data, at, asked, limit)
         asked.asks[:, COUNTED] = 0
         return at
 
-    patch.setattr(waves, "hear_word", wrong)
+    patch.setattr(waves, "read_instruction", wrong)
 
 
 def drop_ties(patch):
@@ -364,13 +364,13 @@ def start_a_bracket_too_late(patch):
 
 def miss_a_rank(patch):
     """The answer is read one rank too low."""
-    true = waves._from_list
+    true = waves._answer_in_list
 
     def wrong(problem, reply):
         lower = waves.RankSearch(max(problem.rank - 1, problem.below + 1), problem.below, problem.upto)
         return true(lower, reply)
 
-    patch.setattr(waves, "_from_list", wrong)
+    patch.setattr(waves, "_answer_in_list", wrong)
 
 
 def never_ask_again(patch):

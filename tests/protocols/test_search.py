@@ -11,7 +11,15 @@ from conformesh import Network, calibrate, update
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.protocols.aggregate import AGGREGATORS, PREFERENCES, CannotAggregate, Price
 from conformesh.protocols.block import Block
-from conformesh.protocols.e_dcp import EDCP, STAGES_BY_VALUE, WIDTHS, Brackets, _ladder, best_width, way_to_add
+from conformesh.protocols.e_dcp import (
+    EDCP,
+    STAGES_BY_VALUE,
+    WIDTHS,
+    Brackets,
+    _warm_thresholds,
+    best_stage_width,
+    choose_aggregator,
+)
 
 
 def site_of(name, devices=20):
@@ -81,7 +89,7 @@ def test_a_warm_start_costs_half():
     ],
 )
 def test_the_ladder_reaches_six_steps_beyond_an_old_bracket(low, high, ladder):
-    rungs = _ladder(low, high, 3)
+    rungs = _warm_thresholds(low, high, 3)
     assert rungs.shape == (3, len(ladder))
     np.testing.assert_allclose(rungs[2], ladder, rtol=1e-15)
 
@@ -118,11 +126,15 @@ def predicted(block, prices, prefer, width):
 )
 def test_the_width_is_the_best_for_what_is_preferred(name, devices, balanced):
     block = site_of(name, devices)
-    assert [best_width(block, "tree", prefer) for prefer in ("rounds", "numbers", "balanced")] == [64, 1, balanced]
+    assert [best_stage_width(block, "tree", prefer) for prefer in ("rounds", "numbers", "balanced")] == [
+        64,
+        1,
+        balanced,
+    ]
     tree = AGGREGATORS["tree"].price(block)
     for prefer in PREFERENCES:
         costs = {width: predicted(block, [tree], prefer, width) for width in WIDTHS}
-        assert costs[best_width(block, "tree", prefer)] == pytest.approx(min(costs.values()), rel=1e-12)
+        assert costs[best_stage_width(block, "tree", prefer)] == pytest.approx(min(costs.values()), rel=1e-12)
 
 
 def test_the_width_is_the_best_at_any_price(monkeypatch):
@@ -134,17 +146,19 @@ def test_the_width_is_the_best_at_any_price(monkeypatch):
         block = SimpleNamespace(network=SimpleNamespace(diameter=diameter))
         for prefer in PREFERENCES:
             costs = {width: predicted(block, [price], prefer, width) for width in WIDTHS}
-            assert costs[best_width(block, "given", prefer)] <= min(costs.values()) * (1 + 1e-12)
+            assert costs[best_stage_width(block, "given", prefer)] <= min(costs.values()) * (1 + 1e-12)
 
 
 def test_the_way_to_add_up_is_what_was_asked_for_or_the_best_one():
     block = site_of("torus")
-    assert way_to_add(block, "flood", "numbers", 1) == "flood"
-    assert way_to_add(block, "auto", "rounds", 1) == "flood"
-    assert way_to_add(block, "auto", "numbers", 1) == "tree"
-    assert way_to_add(site_of("random-regular", 4000), "auto", "rounds", 1) == "tree"  # too many devices for a flood
+    assert choose_aggregator(block, "flood", "numbers", 1) == "flood"
+    assert choose_aggregator(block, "auto", "rounds", 1) == "flood"
+    assert choose_aggregator(block, "auto", "numbers", 1) == "tree"
+    assert (
+        choose_aggregator(site_of("random-regular", 4000), "auto", "rounds", 1) == "tree"
+    )  # too many devices for a flood
     with pytest.raises(CannotAggregate, match="beyond 3,000 devices"):
-        way_to_add(site_of("random-regular", 4000), "flood", "rounds", 1)
+        choose_aggregator(site_of("random-regular", 4000), "flood", "rounds", 1)
 
 
 @pytest.mark.parametrize("warm", [(1.0, 1.0), (-math.inf, math.inf), (0.0, 2.0)])

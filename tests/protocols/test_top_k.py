@@ -14,7 +14,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols import merged_scores as known
 from conformesh.protocols import top_k
 from conformesh.protocols.block import Block
-from conformesh.protocols.messages import Packets, Told
+from conformesh.protocols.messages import PacketDeliveries, Packets
 from tests.protocols.test_flood import in_blocks
 from tests.protocols.test_schedules import pooled, shapes_of
 from tests.reference import FloodedList, flooded_lists
@@ -52,7 +52,7 @@ def protocol_of(case, here):
     weights = [[trial[row] for row in here] for trial in case.weights]
     samples = WeightedScores.of_trials(values) if case.plain else WeightedScores.weighted(values, weights)
     block = Block(case.network, np.asarray(here), case.sizes)
-    return top_k.by_flooding(block, samples, case.ranks, case.n)
+    return top_k.search_by_flooding(block, samples, case.ranks, case.n)
 
 
 def said_by_the_twin(case):
@@ -120,9 +120,9 @@ def check(seeds):
 @pytest.fixture
 def many_tables(monkeypatch):
     """A device or two to a table, which reads what it hears from the others; and little written at a time."""
-    monkeypatch.setattr(top_k, "LARGEST_TABLE", 100)
-    monkeypatch.setattr(top_k, "AT_ONCE", 20)
-    monkeypatch.setattr(known, "AT_ONCE", 200)
+    monkeypatch.setattr(top_k, "LARGEST_TABLE_BITS", 100)
+    monkeypatch.setattr(top_k, "SCORES_AT_ONCE", 20)
+    monkeypatch.setattr(known, "WEIGHTS_AT_ONCE", 200)
 
 
 def test_every_packet_is_the_twins(monkeypatch):
@@ -139,7 +139,7 @@ def test_every_packet_is_the_twins_by_many_tables(monkeypatch, many_tables):
 
 def say_what_no_longer_matters(patch):
     """News are passed on although k larger scores are known."""
-    patch.setattr(known, "from_column", lambda first, words: ~np.zeros((len(first), words), np.uint64))
+    patch.setattr(known, "rows_marked_from", lambda first, words: ~np.zeros((len(first), words), np.uint64))
 
 
 def drop_a_score_too_many(patch):
@@ -155,8 +155,8 @@ def drop_a_score_too_many(patch):
 
 def leave_marks_where_they_were(patch):
     """Scores get columns between others, and nobody's marks move."""
-    true = known.moved
-    patch.setattr(known, "moved", lambda bits, to, words: true(bits, np.arange(len(to)), words))
+    true = known.move_columns
+    patch.setattr(known, "move_columns", lambda bits, to, words: true(bits, np.arange(len(to)), words))
 
 
 MISTAKES = [
@@ -204,16 +204,18 @@ def test_bytes_are_read_where_they_are_not_what_a_device_here_has_said():
         other = protocol_of(case, range(3))
         next(other)
         with pytest.raises(ValueError, match=r"device 1 says \d bytes that are no list of scores"):
-            other.send(Told(*edges, Packets.of([strange, *told[1:3], strange]), 1))
-    protocol.send(Told(*edges, Packets.of([told[2], *told[1:3], told[2]]), 1))  # device 1 says what device 2 does
+            other.send(PacketDeliveries(*edges, Packets.of([strange, *told[1:3], strange]), 1))
+    protocol.send(
+        PacketDeliveries(*edges, Packets.of([told[2], *told[1:3], told[2]]), 1)
+    )  # device 1 says what device 2 does
     with pytest.raises(StopIteration) as end:
-        protocol.send(Told(np.empty(0, int), np.empty(0, int), Packets.of([]), 2))
+        protocol.send(PacketDeliveries(np.empty(0, int), np.empty(0, int), Packets.of([]), 2))
     assert end.value.value == {0: (int(to_keys([3.0])[0]), 3)}
 
 
 def test_who_knows_little_is_told_of_scores_below_all_columns():
     """One of two devices knows as many as it needs, and scores get columns before those of the other."""
-    runs = known.Runs(np.array([1]), np.array([5]), np.ones(1, int))
+    runs = known.ScoreRuns(np.array([1]), np.array([5]), np.ones(1, int))
     both = known.MergedScores(2, False, np.array([0, 1]), runs, np.array([2, 2]))
     first, listeners, senders = np.array([0]), np.array([[0], [1]]), np.array([2])
     for listener, keys, news in ((0, [1, 6, 7], [6, 7]), (1, [3], [3]), (1, [2, 4], [4]), (0, [6], [])):
@@ -226,7 +228,7 @@ def test_who_knows_little_is_told_of_scores_below_all_columns():
 
 def test_weights_too_large_to_add_up_end_in_words_or_numbers():
     """Nobody honest says so, and the places looked at stay within the list."""
-    rows, runs = np.arange(1), known.Runs(np.zeros(2, int), np.array([3, 5]), np.ones(2, int))
+    rows, runs = np.arange(1), known.ScoreRuns(np.zeros(2, int), np.array([3, 5]), np.ones(2, int))
     one = known.MergedScores(2**62, False, rows, runs, np.array([2]))
     for _ in range(3):
         many = np.arange(70)

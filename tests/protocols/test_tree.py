@@ -11,7 +11,7 @@ from conformesh.engines import Simulator
 from conformesh.graph.network import weights_below
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Deliveries
-from conformesh.protocols.tree import grow
+from conformesh.protocols.tree import grow_tree
 from conformesh.protocols.waves import mean_depth
 from tests.strategies import networks
 
@@ -22,7 +22,7 @@ def site_of(network, here):
 
 def in_blocks(network, blocks):
     """Grow the tree on blocks that exchange what their devices say: what MPI ranks do, without MPI."""
-    running = [grow(site_of(network, here)) for here in blocks]
+    running = [grow_tree(site_of(network, here)) for here in blocks]
     answers, finished = [None] * len(blocks), []
     while not finished:
         said = {}
@@ -70,7 +70,7 @@ def parents_of(levels):
 def test_theorem_blocks_grow_the_tree_of_the_simulator(network, seed, parts):
     """Wherever devices are hosted, in rows or in another order, alone or with others."""
     rng = np.random.default_rng(seed)
-    levels, cost = Simulator(network).run(grow(site_of(network, np.arange(network.devices))))
+    levels, cost = Simulator(network).run(grow_tree(site_of(network, np.arange(network.devices))))
     assert_is_grown(network, levels)
     assert cost.rounds == len(levels) == network.centre_depth + 1
     owner = rng.integers(0, parts, network.devices)
@@ -79,7 +79,7 @@ def test_theorem_blocks_grow_the_tree_of_the_simulator(network, seed, parts):
     joined = {row: where for one in grown for row, where in parents_of(one).items()}
     assert joined == parents_of(levels)
     order = rng.permutation(network.devices)
-    shuffled, _ = Simulator(network, order=order).run(grow(site_of(network, order)))
+    shuffled, _ = Simulator(network, order=order).run(grow_tree(site_of(network, order)))
     assert parents_of(shuffled) == parents_of(levels)
     for together, apart in zip(levels, zip(*grown, strict=True), strict=True):  # and parents know their children
         known = {(int(c), int(p)) for one in apart for c, p in zip(one.children, one.parent_rows, strict=True)}
@@ -87,7 +87,7 @@ def test_theorem_blocks_grow_the_tree_of_the_simulator(network, seed, parts):
 
 
 def test_nobody_alone_has_to_grow():
-    levels, cost = Simulator(Network.chain(1)).run(grow(site_of(Network.chain(1), np.arange(1))))
+    levels, cost = Simulator(Network.chain(1)).run(grow_tree(site_of(Network.chain(1), np.arange(1))))
     assert [level.rows.tolist() for level in levels] == [[0]]
     assert cost.rounds == 0
 
@@ -95,7 +95,7 @@ def test_nobody_alone_has_to_grow():
 @pytest.mark.parametrize(("devices", "bits"), [(2, 8), (127, 8), (128, 16), (32_767, 16), (32_768, 32)])
 def test_a_parent_is_named_in_as_few_bits_as_hold_all_rows(devices, bits):
     network = Network.star(devices)
-    levels, cost = Simulator(network).run(grow(site_of(network, np.arange(devices))))
+    levels, cost = Simulator(network).run(grow_tree(site_of(network, np.arange(devices))))
     assert (cost.bits == bits).all()
     assert (levels[1].above == 0).all()
     assert levels[1].rows.tolist() == list(range(1, devices))
@@ -104,7 +104,7 @@ def test_a_parent_is_named_in_as_few_bits_as_hold_all_rows(devices, bits):
 def test_the_mean_subtree_has_one_device_more_than_the_mean_depth(topology):
     """Everybody is counted once in the subtree of each device above it, and in its own."""
     block = site_of(topology, np.arange(20))
-    levels, _ = Simulator(topology).run(grow(site_of(topology, np.arange(20))))
+    levels, _ = Simulator(topology).run(grow_tree(site_of(topology, np.arange(20))))
     below = np.ones(20)
     for level in levels[:0:-1]:
         np.add.at(below, level.above, below[level.rows])

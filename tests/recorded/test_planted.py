@@ -26,7 +26,7 @@ from conformesh.pipeline import p_values as pvalues
 from conformesh.pipeline import problems, shift, solver
 from conformesh.pipeline import quantiles as quantile
 from conformesh.pipeline.shift import WeightUnit
-from conformesh.protocols import averages, block
+from conformesh.protocols import averaging_schemes, block
 from conformesh.protocols.groups import Grouping
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.r_dcp import RDCP
@@ -115,8 +115,8 @@ def binomial_rule_does_not_share_its_risk(patch):
 
 @bug("form-09", "disjoint-02", "overlapping-05", "weighted-06", "risk-02", "risks-03")
 def mixture_is_ignored(patch):
-    right = api.make_requirement
-    patch.setattr(api, "make_requirement", lambda mixture, *more: right("sizes", *more))
+    right = api.Mixture
+    patch.setattr(api, "Mixture", lambda *given: right("sizes"))
 
 
 @bug("p-values-02", "p-values-12")
@@ -303,12 +303,12 @@ def thresholds_of_devices_are_rotated(patch):
 
 @bug("form-01", "shifted-04", "loopback-05")
 def certificate_names_another_rule(patch):
-    changed(patch, block, "signed", lambda certificate: structs.replace(certificate, rule="ghost"))
+    changed(patch, block, "with_guarantee", lambda certificate: structs.replace(certificate, rule="ghost"))
 
 
 @bug("values-02", "risk-03")
 def certificate_names_another_mixture(patch):
-    changed(patch, block, "signed", lambda certificate: structs.replace(certificate, mixture="paper"))
+    changed(patch, block, "with_guarantee", lambda certificate: structs.replace(certificate, mixture="paper"))
 
 
 # --- methods, faults, cost --------------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def certificate_names_another_mixture(patch):
 
 @bug("h-dcp-02")
 def consensus_error_is_halved(patch):
-    changed(patch, averages, "cumulative_epsilon", lambda epsilon: epsilon / 2)
+    changed(patch, averaging_schemes, "cumulative_epsilon", lambda epsilon: epsilon / 2)
 
 
 @bug("r-dcp-01", "r-dcp-03", "sides-08")
@@ -334,9 +334,11 @@ def faults_follow_another_seed(patch):
 
 @bug("loopback-02", "loopback-04")
 def guarantee_is_lost_on_a_device(patch):
-    right = methods.joint
+    right = methods.run_with_shared_sizes
     patch.setattr(
-        methods, "joint", lambda net, row, own, run, requirement, *more: right(net, row, own, run, ranks.DEFAULT, *more)
+        methods,
+        "run_with_shared_sizes",
+        lambda net, row, own, run, requirement, *more: right(net, row, own, run, ranks.DEFAULT, *more),
     )
 
 

@@ -18,6 +18,7 @@ from conformesh import Network, calibrate
 from conformesh.cli import app, mesh_up
 from conformesh.cli import recording as viewing
 from conformesh.mesh.config.folders import init_mesh
+from conformesh.mesh.http.replies import NodeInterface
 from conformesh.mesh.http.server import Service
 from conformesh.view import Recorder, Trace
 from tests.mesh.nodes import short_folder, state
@@ -108,9 +109,9 @@ def test_an_address_may_be_left_out(words, meant):
 
 
 def test_the_default_is_that_of_the_server():
-    from conformesh.view.server import ADDRESS
+    from conformesh.view.server import DEFAULT_ADDRESS
 
-    assert viewing.DEFAULT == ADDRESS
+    assert viewing.DEFAULT_ADDRESS == DEFAULT_ADDRESS
 
 
 @pytest.mark.parametrize(
@@ -147,7 +148,7 @@ def test_a_trace_becomes_a_report_without_a_server(trace, tmp_path, monkeypatch)
 def test_what_is_written_is_written_however_it_ends(tmp_path, monkeypatch, capsys):
     with (
         pytest.raises(RuntimeError, match="no ink"),
-        viewing.seen(lambda: [recording(steps=2)], viewing.Outlets(trace=tmp_path / "t.json")),
+        viewing.publish_recordings(lambda: [recording(steps=2)], viewing.RecordingOptions(trace=tmp_path / "t.json")),
     ):
         raise RuntimeError("no ink")
     assert len(Trace.load(tmp_path / "t.json").runs[0].steps) == 2
@@ -156,10 +157,10 @@ def test_what_is_written_is_written_however_it_ends(tmp_path, monkeypatch, capsy
 def test_a_page_stays_where_somebody_sits(monkeypatch):
     stayed = []
     put = {"get": lambda: stayed.append(True)}
-    monkeypatch.setattr(viewing, "interruptible", lambda: contextlib.nullcontext(SimpleNamespace(**put)))
+    monkeypatch.setattr(viewing, "catch_interrupts", lambda: contextlib.nullcontext(SimpleNamespace(**put)))
     for terminal in (False, True):
         monkeypatch.setattr(viewing.sys.stderr, "isatty", lambda terminal=terminal: terminal, raising=False)
-        with viewing.seen(lambda: [recording()], viewing.Outlets("127.0.0.1:0")) as url:
+        with viewing.publish_recordings(lambda: [recording()], viewing.RecordingOptions("127.0.0.1:0")) as url:
             assert is_served(url)
         assert stayed == [True] * terminal
 
@@ -184,7 +185,7 @@ def test_a_mesh_is_watched_and_then_written(tmp_path):
         folders = init_mesh(root / "m", Network.chain(2), insecure=True)
         node = state()
         with (
-            Service(node, folders[0]),
+            Service(NodeInterface(node), folders[0]),
             Command("view", root / "m", "--port", "0", "--trace", tmp_path / "t.json") as command,
         ):
             url = command.url()
@@ -270,7 +271,7 @@ def test_the_view_of_a_node_ends_with_it(how):
 def test_a_step_is_shown_soon():
     """From the library: a run that goes on in this process."""
     running = recording()
-    with viewing.seen(lambda: [running], viewing.Outlets("127.0.0.1:0")) as url:
+    with viewing.publish_recordings(lambda: [running], viewing.RecordingOptions("127.0.0.1:0")) as url:
         running.add(step(1))
         begun = time.monotonic()
         assert b'"at":1.0' in get(f"{url}trace.json")

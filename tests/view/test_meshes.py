@@ -13,22 +13,24 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import add_device, init_mesh
 from conformesh.mesh.http.client import Client
+from conformesh.mesh.http.replies import NodeInterface
 from conformesh.mesh.http.server import Service
+from conformesh.mesh.node.main import Start
 from conformesh.mesh.node.online import OnlineLearning
-from conformesh.mesh.node.process import Start
-from conformesh.mesh.node.processes import Watched, _read_log
 from conformesh.mesh.node.state import NodeState
+from conformesh.mesh.node.status import DeviceStatus, Phase, SearchStatus
+from conformesh.mesh.processes import Watched, _read_log
 from conformesh.view import maps, meshes
-from conformesh.view.events import HIDDEN
+from conformesh.view.events import PRIVATE_FIELDS
 from conformesh.view.maps import read_map
 from conformesh.view.meshes import MeshWatch
-from conformesh.view.recording import replayed
+from conformesh.view.recording import recording_of_run
 from conformesh.view.trace import Trace
 from tests.mesh.nodes import calibration, short_folder
 from tests.mesh.real import make_mesh, wait_for
@@ -51,9 +53,9 @@ class Mesh:
     def start(self, folder):
         config = read_device(folder)
         state = NodeState(config.name, [one.name for one in config.neighbours])
-        state.under(config.roster_number, 1)
+        state.set_roster(config.roster_number, 1)
         self.states[folder.name] = state
-        self.services[folder.name] = self.stack.enter_context(Service(state, folder))
+        self.services[folder.name] = self.stack.enter_context(Service(NodeInterface(state), folder))
 
     def __getitem__(self, row):
         return self.states[self.names[row]]
@@ -94,7 +96,7 @@ def test_what_changes_becomes_a_step_and_nothing_else_does(mesh):
     with watching(mesh.root) as watch:
         wait_for(lambda: now(watch, "phase") == ["starting"] * 3)
         before = len(steps(watch))
-        mesh[1].begin(1)
+        mesh[1].begin_run(1)
         wait_for(lambda: now(watch, "phase", 1) == "calibrating")
         assert len(steps(watch)) == before + 1
         last = steps(watch)[-1]
@@ -108,9 +110,9 @@ def test_what_changes_becomes_a_step_and_nothing_else_does(mesh):
 def test_bytes_that_arrive_flow_along_their_link(mesh):
     with watching(mesh.root) as watch:
         wait_for(lambda: now(watch, "phase") == ["starting"] * 3)
-        mesh[1].heard(mesh.names[0], size=100)
-        mesh[1].heard(mesh.names[2], size=7)
-        mesh[0].heard(mesh.names[1], size=20)
+        mesh[1].count_received(mesh.names[0], size=100)
+        mesh[1].count_received(mesh.names[2], size=7)
+        mesh[0].count_received(mesh.names[1], size=20)
 
         def flows():
             return {
@@ -141,7 +143,7 @@ def test_a_node_that_is_gone_is_shown_and_so_is_its_return(mesh):
 
 
 def test_a_node_that_listens_and_never_answers_holds_up_nobody(mesh, monkeypatch):
-    monkeypatch.setattr(meshes, "ANSWER", 0.3)
+    monkeypatch.setattr(meshes, "ANSWER_TIMEOUT", 0.3)
     mesh.services[mesh.names[1]].stop()
     with socket.socket(socket.AF_UNIX) as frozen:
         frozen.bind(str(mesh.folders[1] / "node.sock"))
@@ -149,14 +151,14 @@ def test_a_node_that_listens_and_never_answers_holds_up_nobody(mesh, monkeypatch
         with watching(mesh.root) as watch:
             wait_for(lambda: now(watch, "phase", 1) == "silent")
             assert now(watch, "problem", 1) == "it is running, and does not answer"
-            mesh[0].begin(1)
+            mesh[0].begin_run(1)
             begun = time.monotonic()
             wait_for(lambda: now(watch, "phase", 0) == "calibrating")
             assert time.monotonic() - begun < 2
 
 
 def test_an_answer_that_nobody_understands_is_said(mesh, monkeypatch):
-    mesh[0].begin(1)
+    mesh[0].begin_run(1)
     with watching(mesh.root) as watch:
         wait_for(lambda: now(watch, "phase", 0) == "calibrating")
         status = NodeState.status
@@ -169,7 +171,7 @@ def test_an_answer_that_nobody_understands_is_said(mesh, monkeypatch):
 
 def test_a_watch_goes_on_after_a_mistake(mesh, monkeypatch, caplog):
     broken = []
-    monkeypatch.setattr(meshes, "byzantine_of", lambda _: broken.append(1) or {}[0] if len(broken) < 2 else {})
+    monkeypatch.setattr(meshes, "byzantine_reasons", lambda _: broken.append(1) or {}[0] if len(broken) < 2 else {})
     with watching(mesh.root) as watch:
         wait_for(lambda: now(watch, "phase") == ["starting"] * 3)
     assert "the mesh cannot be watched for a moment" in caplog.text
@@ -224,13 +226,19 @@ def test_a_map_that_changes_while_it_is_read_is_read_again(mesh, monkeypatch):
         read_map(mesh.root)
 
 
+def hearsay_of(**devices):
+    """What a node answers about these devices, for `Client.mesh`."""
+    rows = [to_builtins(structs.replace(DeviceStatus.unknown(name, 3), **known)) for name, known in devices.items()]
+    return lambda own: {"device": "a", "devices": rows, "edges": [], "links_down": []}
+
+
 def test_the_folder_of_one_device_shows_the_others_by_hearsay(mesh, monkeypatch):
-    told = [
-        {"name": mesh.names[0], "health": "unhealthy", "phase": "starting", "run": 0},  # it answers itself
-        {"name": mesh.names[2], "health": "silent", "phase": "certified", "run": 2, "threshold": 0.5, "about": 3},
-        {"name": "stranger", "health": "healthy"},
-    ]
-    monkeypatch.setattr(Client, "mesh", lambda own: {"devices": told, "edges": []}, raising=False)
+    known = {
+        mesh.names[0]: {"health": "unhealthy", "phase": Phase.STARTING, "run": 0},  # it answers itself
+        mesh.names[2]: {"health": "silent", "phase": Phase.CERTIFIED, "run": 2, "threshold": 0.5, "about": 3},
+        "stranger": {"health": "healthy"},
+    }
+    monkeypatch.setattr(Client, "mesh", hearsay_of(**known))
     mesh[0].certify(calibration(0.5))
     with watching(mesh.folders[0]) as watch:
         wait_for(lambda: now(watch, "health") == ["healthy", "unknown", "silent"])
@@ -239,10 +247,10 @@ def test_the_folder_of_one_device_shows_the_others_by_hearsay(mesh, monkeypatch)
 
 
 def test_devices_of_a_mesh_that_run_on_other_machines_are_shown_by_hearsay_too(mesh, monkeypatch):
-    told = [{"name": mesh.names[2], "health": "healthy", "phase": "certified", "threshold": 0.5}]
-    monkeypatch.setattr(Client, "mesh", lambda own: {"devices": told, "edges": []}, raising=False)
+    known = {"health": "healthy", "phase": Phase.CERTIFIED, "threshold": 0.5}
+    monkeypatch.setattr(Client, "mesh", hearsay_of(**{mesh.names[2]: known}))
     mesh.services[mesh.names[2]].stop()
-    mesh[1].begin(1)
+    mesh[1].begin_run(1)
     with watching(mesh.root) as watch:
         wait_for(lambda: now(watch, "health") == ["unhealthy", "unhealthy", "healthy"])
         mesh.services[mesh.names[1]].stop()  # it has answered here: what others have heard is older
@@ -250,14 +258,14 @@ def test_devices_of_a_mesh_that_run_on_other_machines_are_shown_by_hearsay_too(m
 
 
 def test_the_bracket_of_who_runs_is_noted_once(mesh, monkeypatch):
-    search = {"low": 0.25, "high": "inf", "below": 3, "upto": None, "estimate": 0.5}
+    search = SearchStatus(low=0.25, high="inf", below=3, estimate=0.5)
     status = NodeState.status
     monkeypatch.setattr(NodeState, "status", lambda own: structs.replace(status(own), search=search))
     with watching(mesh.root) as watch:
         wait_for(lambda: now(watch, "phase") == ["starting"] * 3)
-        mesh[1].begin(1)
+        mesh[1].begin_run(1)
         wait_for(lambda: now(watch, "phase", 1) == "calibrating")
-        mesh[1].at_round(2)
+        mesh[1].set_round(2)
         wait_for(lambda: now(watch, "round", 1) == 2)
         assert [step.bracket for step in steps(watch) if step.bracket] == [(0.25, "inf", 3, None)]
 
@@ -310,7 +318,7 @@ def test_processes_that_were_started_here_are_known_at_once(mesh):
         process(mesh.names[2], line + "\n"),
     ]
     with watching(mesh.root) as watch:
-        watch.attend(started)
+        watch.follow_processes(started)
         wait_for(lambda: now(watch, "phase") == ["starting"] * 3)  # and not down
         assert [entry for step in steps(watch) for entry in step.log] == [(2, "warning", "a frame was refused")]
         started[0].process.code, started[1].process.code = 0, 1
@@ -327,7 +335,7 @@ def test_a_recorded_mesh_is_a_trace(mesh, tmp_path):
         mesh[0].certify(calibration(float("inf")))
         wait_for(lambda: now(watch, "threshold", 0) == "inf")
         Trace.of(watch.runs()).save(tmp_path / "t.json.gz")
-    again = replayed(Trace.load(tmp_path / "t.json.gz").runs[0])
+    again = recording_of_run(Trace.load(tmp_path / "t.json.gz").runs[0])
     assert again.known.fields == watch.recordings()[0].known.fields
     assert (again.heading.live, again.result) == (False, [])
 
@@ -348,7 +356,7 @@ def learning(monkeypatch):
             learner.open()
             stack.callback(learner.close)
             found.services[folder.name] = stack.enter_context(
-                Service(found.states[folder.name], folder, online=learner)
+                Service(NodeInterface(found.states[folder.name], online=learner), folder)
             )
             found.learners.append(learner)
         yield found
@@ -363,7 +371,7 @@ def test_what_nodes_learn_is_shown(learning):
         two.hear(one._known.counters.encode(one.rule))
         assert not judged.repeated
         wait_for(lambda: now(watch, "labels") == [300, 0, None])
-        told = one.shown()
+        told = to_builtins(one.status())
         assert now(watch, "misses", 0) == told["device"]["misses"]
         assert now(watch, "threshold", 0) == told["threshold"] != now(watch, "certified", 0)
         assert now(watch, "certified", 0) == 0.75
@@ -415,7 +423,7 @@ def test_nothing_of_what_a_private_mesh_learns(learning, monkeypatch):
         wait_for(lambda: watch._devices[learning.names[0]].learnt is not None)
         wait_for(lambda: len(steps(watch)) > 0)
         known = watch.recordings()[0].known
-        assert HIDDEN.isdisjoint(known.fields)
+        assert PRIVATE_FIELDS.isdisjoint(known.fields)
         assert known.everybody is None
 
 

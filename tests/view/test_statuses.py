@@ -1,15 +1,15 @@
 """From what a node says of itself to what a page shows of it."""
 
-from msgspec import to_builtins
+from msgspec.structs import replace
 
+from conformesh.mesh.node.status import DeviceStatus, Gathering, Phase, SearchStatus
 from conformesh.view.statuses import (
-    bracket_of,
-    byzantine_of,
-    details_of,
-    fields_of,
-    hearsay_fields,
-    is_healthy,
-    news_of,
+    byzantine_reasons,
+    device_details,
+    log_lines,
+    relayed_fields,
+    search_bracket,
+    status_fields,
 )
 from tests.mesh.nodes import Clock, calibration, state
 
@@ -17,7 +17,7 @@ ALL = ("a", "b", "c")
 
 
 def test_a_certified_node():
-    fields = fields_of(to_builtins(state().status()))
+    fields = status_fields(state().status())
     assert fields == {
         "health": "healthy",
         "phase": "certified",
@@ -35,91 +35,83 @@ def test_a_certified_node():
 
 def test_a_node_without_a_threshold_shows_none():
     node = state(certified=False)
-    node.sent(size=70)
-    fields = fields_of(to_builtins(node.status()))
+    node.count_sent(size=70)
+    fields = status_fields(node.status())
     assert (fields["health"], fields["phase"], fields["sent"]) == ("unhealthy", "calibrating", 70)
     assert [fields[name] for name in ("threshold", "kind", "about")] == [None] * 3
 
 
 def test_infinity_is_the_word_for_it():
-    assert fields_of(to_builtins(state(threshold=float("inf")).status()))["threshold"] == "inf"
+    assert status_fields(state(threshold=float("inf")).status())["threshold"] == "inf"
 
 
 def test_what_is_wrong_is_said_once():
     node = state()
     node.fail("b is lost")
     node.note_error("b is lost")
-    fields = fields_of(to_builtins(node.status()))
+    fields = status_fields(node.status())
     assert (fields["health"], fields["phase"], fields["problem"]) == ("unhealthy", "failed", "b is lost")
     assert fields["threshold"] == 0.75  # the last one stays
 
 
 def test_health_is_that_of_the_node_itself():
-    from conformesh.mesh.http.routes import HttpReplies
+    from conformesh.mesh.http.replies import HttpReplies, NodeInterface
 
     broken = state()
     broken.fail("b is lost")
     for node in (state(), state(certified=False), broken):
-        assert is_healthy(to_builtins(node.status())) == (HttpReplies(node)._health(b"").status == 200)
+        is_healthy = HttpReplies(NodeInterface(node))._health(b"").status == 200
+        assert status_fields(node.status())["health"] == ("healthy" if is_healthy else "unhealthy")
 
 
 def test_whom_a_threshold_is_about():
     """Never everybody where it is not, nor as if it were of now where it is of before."""
-    now = to_builtins(state().status())
-    now["certified"] |= {"about": "reported", "reported": ["a", "b"]}
-    now["gathering"] = {"reported": ["a", "b"], "devices": 20}
-    fields = fields_of(now)
+    now = state().status()
+    now.certified.about, now.certified.reported = "reported", ["a", "b"]
+    now.gathering = Gathering(["a", "b"], 20, [], {}, {}, [])
+    fields = status_fields(now)
     assert (fields["about"], fields["heard"]) == ("2 of 20 heard: {a, b}", 2)
-    now["certified"]["reported"] = [f"device-{k}" for k in range(12)]
-    assert fields_of(now)["about"] == (
+    now.certified.reported = [f"device-{k}" for k in range(12)]
+    assert status_fields(now)["about"] == (
         "12 of 20 heard: {device-0, device-1, device-2, device-3, device-4, ... device-11} (12 devices)"
     )
-    old = to_builtins(state().status())
-    old["certified"]["restored"] = True
-    old["roster"]["number"] = 2
-    lost = {"about": "survivors", "survivors": ["a", "b"], "lost": ["c"]}
-    assert fields_of({**old, "certified": {**old["certified"], **lost}})["about"].startswith("2 of 3, without {c}")
-    assert fields_of(old)["about"] == "everybody, from before the last start (run 3), of roster 0"
-
-
-def test_a_node_of_another_version_may_leave_everything_out():
-    fields = fields_of({"device": "a", "phase": "certified"})
-    assert fields["health"] == "unhealthy"
-    assert {name for name, value in fields.items() if value is not None} == {"health", "phase"}
-    assert news_of(None, {"phase": "starting"}) == [("info", "starting, run None")]
-    assert details_of({}, {})["neighbours"] == []
+    old = state().status()
+    old.certified.restored = True
+    old.roster.number = 2
+    lost = replace(old.certified, about="survivors", survivors=["a", "b"], lost=["c"])
+    assert status_fields(replace(old, certified=lost))["about"].startswith("2 of 3, without {c}")
+    assert status_fields(old)["about"] == "everybody, from before the last start (run 3), of roster 0"
 
 
 def test_byzantine_devices_and_who_calls_them_so():
-    told = {"a": {"gathering": {"byzantine": ["c"]}}, "b": {"gathering": {"byzantine": ["c"]}}, "c": {}}
-    assert byzantine_of(told) == {"c": "has contradicted itself, say {a, b}"}
+    quiet = state().status()
+    caller = replace(quiet, gathering=Gathering([], 3, [], {}, {}, ["c"]))
+    assert byzantine_reasons({"a": caller, "b": caller, "c": quiet}) == {"c": "has contradicted itself, say {a, b}"}
 
 
 def test_the_bracket_is_that_of_who_is_furthest():
     def search(run, round_, low):
-        return {
-            "run": run,
-            "round": round_,
-            "search": {"low": low, "high": "inf", "below": 3, "upto": None, "estimate": 1.0},
-        }
+        bracket = SearchStatus(low=low, high="inf", below=3, estimate=1.0)
+        return replace(state().status(), run=run, round=round_, search=bracket)
 
-    assert bracket_of([search(2, 5, 0.1), search(2, 9, 0.2), search(1, 50, 0.3), {"run": 9}]) == (0.2, "inf", 3, None)
-    assert bracket_of([{"run": 1}, {"search": None}]) is None
+    idle = replace(state().status(), run=9)
+    assert search_bracket([search(2, 5, 0.1), search(2, 9, 0.2), search(1, 50, 0.3), idle]) == (0.2, "inf", 3, None)
+    assert search_bracket([idle, idle]) is None
 
 
 def test_the_log_has_what_is_new():
     node = state(certified=False)
-    first = to_builtins(node.status())
-    assert news_of(None, first) == [("info", "calibrating, run 3")]
-    assert news_of(first, first) == []
+    first = node.status()
+    assert log_lines(None, first) == [("info", "calibrating, run 3")]
+    assert log_lines(first, first) == []
     node.certify(calibration())
     node.note_error("a frame was refused")
-    second = to_builtins(node.status())
-    assert news_of(first, second) == [("info", "certified, run 3"), ("warning", "a frame was refused")]
-    node.under(2, 1)
+    second = node.status()
+    assert log_lines(first, second) == [("info", "certified, run 3"), ("warning", "a frame was refused")]
+    node.set_roster(2, 1)
     node.fail("b is lost")
-    third = to_builtins(node.status())
-    assert news_of(second, third) == [
+    third = node.status()
+    assert log_lines(second, third) == [
         ("error", "failed, run 3"),
         ("warning", "b is lost"),
         ("info", "roster 2 is in force"),
@@ -129,10 +121,10 @@ def test_the_log_has_what_is_new():
 def test_details_name_rows_of_neighbours():
     clock = Clock()
     node = state(clock=clock)
-    node.heard("b", size=300, round=2, frames=3)
-    node.refused(None, "a frame of another run", 2)
+    node.count_received("b", size=300, round=2, frames=3)
+    node.count_refused(None, "a frame of another run", 2)
     clock.pass_by(5.0)
-    found = details_of(to_builtins(node.status()), {"a": 0, "b": 7})
+    found = device_details(node.status(), {"a": 0, "b": 7})
     assert found["neighbours"][0] == {
         "row": 7,
         "name": "b",
@@ -149,8 +141,9 @@ def test_details_name_rows_of_neighbours():
 
 
 def test_hearsay():
-    record = {"name": "b", "health": "silent", "phase": "certified", "run": 4, "round": 9, "threshold": 0.5}
-    fields = hearsay_fields({**record, "about": 20, "roster": 1, "heard_seconds_ago": 3, "via": "hearsay"})
+    record = {"health": "silent", "phase": Phase.CERTIFIED, "run": 4, "round": 9, "threshold": 0.5, "about": 20}
+    record |= {"roster": 1, "heard_seconds_ago": 3.0, "via": "hearsay"}
+    fields = relayed_fields(replace(DeviceStatus.unknown("b", 20), **record))
     assert fields == {
         "health": "silent",
         "phase": "certified",

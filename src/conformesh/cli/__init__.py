@@ -3,6 +3,10 @@
 A command is a function under `command.command` and a line in `COMMANDS`. Its module is imported when the command is
 called, so that ``conformesh --help`` answers without loading what only one command needs. A command with commands of
 its own has a table in `SUBCOMMANDS`; its function runs first, and alone where none of them is named.
+
+The function of a command has the name of the command, also where the library has a function of that name: `calibrate`
+here reads files and prints, and calls `conformesh.calibrate`. Options are declared in `options`, printing is in
+`console` and `results`. Commands may import every package; nothing imports them.
 """
 
 from __future__ import annotations
@@ -19,9 +23,9 @@ from conformesh.cli import command, console
 from conformesh.cli.recording import with_default_address
 
 # name -> (module with the function of that name, one line of help); a keyword of Python has a _ behind it, - becomes _
-Table = dict[str, tuple[str, str]]
+_CommandTable = dict[str, tuple[str, str]]
 
-COMMANDS: Table = {
+COMMANDS: _CommandTable = {
     "demo": ("demo", "Every method on real images: a table and two pictures."),
     "calibrate": ("calibrate", "Agree on a threshold from a file of scores."),
     "control": ("control", "Agree on a lambda from a file of losses: risk control."),
@@ -45,7 +49,7 @@ COMMANDS: Table = {
     "aggregators": ("listing", "The ways to add up over all devices."),
     "engines": ("listing", "What can run the devices."),
 }
-SUBCOMMANDS: dict[str, Table] = {
+SUBCOMMANDS: dict[str, _CommandTable] = {
     "scores": {
         "make": ("scores", "Score a model's outputs, and spread the scores over devices."),
         "import": ("scores", "Scores that saved objects of MAPIE, TorchCP or crepes keep."),
@@ -68,17 +72,17 @@ SUBCOMMANDS: dict[str, Table] = {
 }
 
 
-class Commands(click.Group):
+class _CommandGroup(click.Group):
     """A command with commands of its own, each loaded when called."""
 
-    def __init__(self, name: str, table: Table, **more: Any) -> None:
+    def __init__(self, name: str, table: _CommandTable, **more: Any) -> None:
         super().__init__(name, invoke_without_command=True, subcommand_metavar="COMMAND [ARGS]...", **more)
         self.table = table
         self.commands = dict.fromkeys(table, self)  # names only, from which click suggests; `get_command` loads
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load a command."""
-        return load(self.table, cmd_name) if cmd_name in self.table else None
+        return load_command(self.table, cmd_name) if cmd_name in self.table else None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         """Complete the name of a command from the table, without loading any."""
@@ -95,7 +99,7 @@ class Commands(click.Group):
         command.write_help(self, ctx, formatter, {"Commands": lines})
 
 
-class MainCommand(Commands):
+class _MainCommand(_CommandGroup):
     """The whole command line; every error is one line."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -123,13 +127,13 @@ class MainCommand(Commands):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def load(table: Table, name: str) -> click.Command:
+def load_command(table: _CommandTable, name: str) -> click.Command:
     """Import a command, with its commands where it has some."""
     module = import_module(f"conformesh.cli.{table[name][0]}")
     own = name.replace("-", "_")
     found: click.Command = getattr(module, f"{own}_" if own == "import" else own)
     if table is COMMANDS and name in SUBCOMMANDS:
-        return Commands(name, SUBCOMMANDS[name], callback=found.callback, params=found.params, help=found.help)
+        return _CommandGroup(name, SUBCOMMANDS[name], callback=found.callback, params=found.params, help=found.help)
     return found
 
 
@@ -146,7 +150,7 @@ def _root(version: bool, **_: bool) -> None:
         click.get_current_context().exit()
 
 
-app = MainCommand(
+app = _MainCommand(
     "conformesh",
     COMMANDS,
     callback=_root,
@@ -163,11 +167,12 @@ app = MainCommand(
         ),
     ],
 )
-own_process = False  # whether the process is there for the command line alone, so that a command may become another
+# Whether this process exists for the command line alone, so that a command may replace it by another program.
+is_own_process = False
 
 
 def main() -> None:
     """Run the command line."""
-    global own_process  # noqa: PLW0603 - said once, by the entry point
-    own_process = True
+    global is_own_process  # noqa: PLW0603 - set once, by the entry point
+    is_own_process = True
     app()

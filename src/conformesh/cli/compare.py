@@ -9,23 +9,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conformesh.cli import console, options, pipeline
-from conformesh.cli.command import FILES, PATH, SOURCE, ListOption, Option, command
+from conformesh.cli import console, hosts, options
+from conformesh.cli.command import FILES_PANEL, PATH_TYPE, SOURCE_TYPE, ListOption, Option, command
 from conformesh.cli.options import GuaranteeOptions, NetworkOptions, RunOptions
-from conformesh.cli.recording import recorded, watching
-from conformesh.cli.results import score_in_file, values_for
+from conformesh.cli.recording import comparison_callbacks, record_runs
+from conformesh.cli.results import outputs_for_score, settle_recorded_score
 from conformesh.common.progress import Progress
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.files.output_files import read_outputs
 from conformesh.files.score_files import read_scores
 from conformesh.files.tables import ColumnNames
 from conformesh.graph.network import Network as Graph
 from conformesh.graph.topologies import TOPOLOGIES
-from conformesh.lab.comparison import Comparison, ComparisonRow, fronts, networks_of, ways_of
+from conformesh.lab.comparison import Comparison, ComparisonRow, build_networks, compared_ways, cost_fronts
 from conformesh.lab.comparison import compare as measure
-from conformesh.lab.comparison_plots import PANELS, draw_comparison, draw_front
-from conformesh.lab.comparison_table import NUMBERS, SIZE, answer, cells_of, columns_of, is_starred
-from conformesh.methods import Way
+from conformesh.lab.comparison_plots import MOST_PANELS, draw_comparison, draw_cost_fronts
+from conformesh.lab.comparison_table import (
+    RIGHT_ALIGNED,
+    SIZE_COLUMN,
+    recommendation,
+    rests_on_assumption,
+    table_columns,
+    table_row,
+)
+from conformesh.methods import MethodVariant
 from conformesh.plots.pictures import picture_file
 from conformesh.scores import LAC, RegressionScore, Score
 
@@ -33,26 +40,33 @@ _PICTURE, _FRONT = Path("conformesh-compare.png"), Path("conformesh-front.png")
 
 
 @command(
-    options.scores_file(text="CSV, Parquet or NPZ with device and score; - reads CSV from stdin."),
-    options.guarantee("alpha", "mixture", "rank_rule", "pac_confidence"),
-    options.methods_list(),
+    options.scores_argument(text="CSV, Parquet or NPZ with device and score; - reads CSV from stdin."),
+    options.guarantee_options("alpha", "mixture", "rank_rule", "pac_confidence"),
+    options.methods_option(),
     ListOption(
         "--network NAME|FILE,...",
         f"Some of {', '.join(TOPOLOGIES)}, or a file of edges with two device names a line; by default all "
         "topologies that fit.",
     ),
-    options.out("The picture, as .png, .pdf or .svg; a folder gets a .png.", default=str(_PICTURE)),
-    options.picture_flag(),
+    options.out_option("The picture, as .png, .pdf or .svg; a folder gets a .png.", default=str(_PICTURE)),
+    options.picture_option(),
     Option(
         "--front FILE",
         "Also draw rounds against bits, by every schedule and preference of e-dcp, above their floors.",
-        type=PATH,
+        type=PATH_TYPE,
     ),
-    options.as_json("Print one JSON object instead of the table."),
-    Option("--outputs FILE", "Model outputs to measure set sizes with, as for predict.", type=SOURCE, panel=FILES),
-    options.score(),
-    options.table("device", "score", "share"),
-    options.run(options.seed("Seed of the topologies and methods that draw."), options.recording()),
+    options.json_option("Print one JSON object instead of the table."),
+    Option(
+        "--outputs FILE",
+        "Model outputs to measure set sizes with, as for predict.",
+        type=SOURCE_TYPE,
+        panel=FILES_PANEL,
+    ),
+    options.score_options(),
+    options.table_options("device", "score", "share"),
+    options.run_options(
+        options.seed_option("Seed of the topologies and methods that draw."), options.recording_options()
+    ),
 )
 @console.warnings_in_one_line()
 def compare(
@@ -74,11 +88,11 @@ def compare(
     SCORES is what calibrate reads. Every threshold is ranked among all scores, as only a simulation can; the diameter
     of a network is the floor for rounds. The last line says which to use, by what was measured.
     """
-    alpha, ways = guarantee.one_alpha, ways_of(method or None)
+    alpha, ways = guarantee.one_alpha, compared_ways(method or None)
     drawn = picture_file(out, _PICTURE.name) if picture else None
     traded = None if front is None else picture_file(front, _FRONT.name)
     held = read_scores(scores, layout=table)
-    kind = score_in_file(held.made_by, score, held.name)
+    kind = settle_recorded_score(held.made_by, score, held.name)
     sizing = _sizing(outputs, kind, score is not None, table, scores)
     seed = run.seed or 0
     networks, skipped = _networks(held.devices, held.name, network, seed)
@@ -89,15 +103,15 @@ def compare(
         "seed": seed,
         "progress": True,
     }
-    own = pipeline.table_of(held, networks[0].ids)
-    with recorded(run.recording) as recorder:
-        watched = {} if recorder is None else watching(recorder, len(ways) * len(networks))
+    own = hosts.table_of_devices(held, networks[0].ids)
+    with record_runs(run.recording) as recorder:
+        watched = {} if recorder is None else comparison_callbacks(recorder, len(ways) * len(networks))
         found = replace(measure(own, networks, alpha, ways, **asked, **sizing, **watched), skipped=skipped)
         if drawn is not None:
             with Progress("drawing"):
                 draw_comparison(drawn, found)
         if traded is not None:
-            draw_front(traded, fronts(own, networks[:PANELS], alpha, **asked))
+            draw_cost_fronts(traded, cost_fronts(own, networks[:MOST_PANELS], alpha, **asked))
         if as_json:
             print(json.dumps(_object(found, seed, drawn, traded), allow_nan=False))
         else:
@@ -113,11 +127,11 @@ def _sizing(outputs: str | None, kind: Score | None, named: bool, table: ColumnN
     if outputs == scores == "-":
         raise ValueError("only one of SCORES and --outputs can come from standard input, got - for both")
     if kind is None:
-        console.note("taking the scores for 'lac'; name them with --score")
+        console.print_note("taking the scores for 'lac'; name them with --score")
         kind = LAC()
     columns = kind.columns if isinstance(kind, RegressionScore) else None
     read = read_outputs(outputs, ColumnNames(table.device), logits=kind.reads == "logits", columns=columns)
-    return {"score": kind, "outputs": values_for(kind, read), "rows_at": read.devices}
+    return {"score": kind, "outputs": outputs_for_score(kind, read), "rows_at": read.devices}
 
 
 def _networks(
@@ -128,7 +142,7 @@ def _networks(
         NetworkOptions(name).connect(devices, where, seed) for name in chosen if NetworkOptions(name).file is not None
     ]
     names = [name for name in chosen if name in TOPOLOGIES] if chosen else [*TOPOLOGIES]
-    built, skipped = networks_of(names, own[0].ids if own else devices, seed=seed)
+    built, skipped = build_networks(names, own[0].ids if own else devices, seed=seed)
     if not (own or built):
         raise ValueError("; ".join(skipped.values()))
     return own + built, skipped
@@ -139,14 +153,14 @@ def _networks(
 
 def _report(found: Comparison, target: Path | None, traded: Path | None) -> None:
     print(
-        f"{several(found.scores, 'score')} on {several(found.devices, 'device')}; alpha {found.alpha:g} requires a "
+        f"{pluralize(found.scores, 'score')} on {pluralize(found.devices, 'device')}; alpha {found.alpha:g} requires a "
         f"threshold of rank {found.required_rank:,} or more.\n"
         "slack: rank of the threshold (of the smallest, where devices differ) minus the required rank; below 0\n"
         "is too low. numbers, bits: what each device sent. fewest: the least bits or rounds among those that\n"
         "count their rank, assume nothing and need no server.",
     )
-    rows = [[cells_of(run, group) for run in group.runs] for group in found.groups]
-    columns, right = columns_of(found), NUMBERS
+    rows = [[table_row(run, group) for run in group.runs] for group in found.groups]
+    columns, right = table_columns(found), RIGHT_ALIGNED
     widths = [max(map(len, column)) for column in zip(columns, *(row for group in rows for row in group), strict=True)]
     padded = [name.rjust(w) if name in right else name.ljust(w) for name, w in zip(columns, widths, strict=True)]
     for group, cells in zip(found.groups, rows, strict=True):
@@ -161,16 +175,18 @@ def _report(found: Comparison, target: Path | None, traded: Path | None) -> None
     print()
     for topology, reason in found.skipped.items():
         print(f"left out: {reason if reason.startswith(topology) else f'{topology}, {reason}'}")
-    starred = {run.way.method: run.assumption for group in found.groups for run in group.runs if is_starred(run)}
+    starred = {
+        run.way.method: run.assumption for group in found.groups for run in group.runs if rests_on_assumption(run)
+    }
     for method, words in starred.items():
         print(f"* {method}: {words}.")
-    if SIZE not in columns:
+    if SIZE_COLUMN not in columns:
         print("mean set size: give model outputs with --outputs FILE, and what the scores are with --score.")
     if target is not None:
         print(f"picture: {target}")
     if traded is not None:
         print(f"rounds against bits: {traded}")
-    print(f"\nWhich should I use? {answer(found)}")
+    print(f"\nWhich should I use? {recommendation(found)}")
 
 
 def _object(found: Comparison, seed: int, target: Path | None, traded: Path | None) -> dict[str, Any]:
@@ -193,13 +209,13 @@ def _object(found: Comparison, seed: int, target: Path | None, traded: Path | No
             for group in found.groups
         ],
         "skipped": [{"topology": name, "reason": reason} for name, reason in found.skipped.items()],
-        "answer": {**_way(way), "sentence": answer(found)},
+        "answer": {**_way(way), "sentence": recommendation(found)},
         "picture": None if target is None else str(target),
         "front": None if traded is None else str(traded),
     }
 
 
-def _way(way: Way | None) -> dict[str, Any]:
+def _way(way: MethodVariant | None) -> dict[str, Any]:
     return {"method": None, "variant": None} if way is None else {"method": way.method, "variant": way.variant}
 
 

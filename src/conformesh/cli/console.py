@@ -29,7 +29,7 @@ def errors_in_one_line(debug: bool = False) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, click.Abort):
-        _say("error: interrupted")
+        _print_lines("error: interrupted")
         sys.exit(130)
     except BrokenPipeError:  # the reader has seen enough: no complaint, and none when Python flushes at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -45,13 +45,13 @@ def errors_in_one_line(debug: bool = False) -> Iterator[None]:
                     "--confidence is not an option: MAPIE and crepes call 1 - alpha the confidence; use --alpha for "
                     "that, or --pac-confidence for a confidence over the draw of the calibration scores"
                 )
-            _say(f"error: {_one_line(said)}", f"try: {where} --help")
+            _print_lines(f"error: {_one_line(said)}", f"try: {where} --help")
             sys.exit(2)
-        _say(f"error: {_in_words(error)}")
+        _print_lines(f"error: {_error_text(error)}")
         sys.exit(2 if isinstance(error, _BAD_INPUT) else 1)
 
 
-def _in_words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         why = str(error.strerror)  # of our own writes this is a whole sentence, which names the file
         return _one_line(
@@ -67,14 +67,14 @@ def _in_words(error: Exception) -> str:
     return f"unexpected {type(error).__name__}: {_one_line(str(error))}; --debug shows the traceback"
 
 
-def say(text: str) -> None:
+def print_status(text: str) -> None:
     """Say on stderr how the work goes, one line at a time."""
-    _say(_one_line(text))
+    _print_lines(_one_line(text))
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """Say on stderr what was decided for the user."""
-    _say(f"note: {_one_line(text)}")
+    _print_lines(f"note: {_one_line(text)}")
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def notes_in_one_line() -> Iterator[None]:
     def show(message: Warning | str, *_: Any) -> None:
         if (text := _one_line(str(message))) not in said:
             said.add(text)
-            _say(f"warning: {text}")
+            _print_lines(f"warning: {text}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", CalibrationNote)
@@ -100,10 +100,10 @@ def warnings_in_one_line() -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for text in dict.fromkeys(_one_line(str(warning.message)) for warning in caught):
-        _say(f"warning: {text}")
+        _print_lines(f"warning: {text}")
 
 
-def _say(*lines: str) -> None:
+def _print_lines(*lines: str) -> None:
     for line in lines:
         print(line, file=sys.stderr)
 
@@ -219,7 +219,7 @@ def _print_aligned(
             print()
 
 
-def in_cost(costs: Sequence[Cost], where: str = "") -> str:
+def mesh_cost_in_words(costs: Sequence[Cost], where: str = "") -> str:
     """Return what devices of a mesh sent: for the method, as in a simulation, and with all that a mesh adds to it.
 
     >>> import numpy as np

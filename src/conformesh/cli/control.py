@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh import api
-from conformesh.cli import options, pipeline
+from conformesh.cli import hosts, options
 from conformesh.cli.command import ListOption, Number, Option, command
-from conformesh.cli.options import GuaranteeOptions, NetworkOptions, Output, RunOptions, key_values
+from conformesh.cli.options import GuaranteeOptions, NetworkOptions, OutputOptions, RunOptions, read_key_values
 from conformesh.cli.results import print_result
 from conformesh.common.names import natural_order
 from conformesh.files.score_files import column_named, columns_beside
@@ -21,27 +21,27 @@ from conformesh.scores.losses import LOSSES, Loss, Steps, get_loss
 from conformesh.table import Table as Rows
 
 _METHOD = "e-dcp"  # no other adds up losses; the default of `Run`
-COLUMNS = ("item", "lambda", "loss")
+_COLUMNS = ("item", "lambda", "loss")
 _NEEDED = "columns 'device', 'item', 'lambda' and 'loss', one row per item and lambda"
 
 
 @command(
-    options.scores_file(
+    options.scores_argument(
         "losses", "LOSSES", "CSV, Parquet or NPZ with device, item, lambda and loss; - reads CSV from stdin."
     ),
     ListOption(
         "--risk <float>", "The largest mean loss of new examples; several as 0.05,0.1 or repeated.", default=["0.1"]
     ),
     Option("--bound <float>", "The largest loss possible.", type=Number(), default=1.0),
-    options.network(),
+    options.network_options(),
     Option("--loss NAME", f"What the losses are, kept for predict: {', '.join(LOSSES)}."),
     Option("--loss-option KEY=VALUE", "An option of the loss, as score=logit; repeatable."),
-    options.output(),
-    options.guarantee(
+    options.output_options(),
+    options.guarantee_options(
         "mixture", "rank_rule", "group_rule", "weight_bound", "test_weights", "centres", "bandwidth", "strict"
     ),
-    options.table("device", "group", "weight", "input", "share"),
-    options.run(options.seed(), options.engine(), options.method_options(_METHOD)),
+    options.table_options("device", "group", "weight", "input", "share"),
+    options.run_options(options.seed_option(), options.engine_option(), options.method_options(_METHOD)),
 )
 def control(
     losses: str,
@@ -53,7 +53,7 @@ def control(
     guarantee: GuaranteeOptions,
     table: ColumnNames,
     run: RunOptions,
-    output: Output,
+    output: OutputOptions,
 ) -> None:
     """Agree on a lambda whose sets lose on average at most the risk.
 
@@ -61,13 +61,13 @@ def control(
     loss is so large. Below its first lambda an item is taken to lose all that it can, unless that lambda is -inf.
     Losses must not rise as lambda grows. Columns of groups, weights and inputs say the same in all rows of an item.
     """
-    with pipeline.job(run.engine) as hosts:
+    with hosts.start_job(run.engine) as job:
         chosen = run.checked_options()
         kind = _loss(loss, loss_option)
         asked = guarantee.keywords(losses, table)
-        held, host = hosts.load(losses, table, partial(network.connect, seed=run.seed or 0), _read_losses)
-        data = pipeline.rows_of(held.table, host.network.local_ids(host.rows))
-        with pipeline.observed(host, _METHOD):
+        held, host = job.load(losses, table, partial(network.connect, seed=run.seed or 0), _read_losses)
+        data = hosts.select_devices(held.table, host.network.local_ids(host.rows))
+        with hosts.show_progress(host, _METHOD):
             result = api.control(
                 data,
                 host.network,
@@ -81,7 +81,7 @@ def control(
                 **asked,
                 **chosen,
             )
-        if hosts.first:
+        if job.first:
             output.show(result, print_result)
 
 
@@ -91,7 +91,7 @@ def _loss(name: str | None, pairs: tuple[str, ...]) -> Loss | None:
         if pairs:
             raise ValueError(f"--loss-option {pairs[0]} needs --loss to say whose option it is")
         return None
-    return get_loss(name, **key_values(pairs, "loss option", {}))
+    return get_loss(name, **read_key_values(pairs, "loss option", {}))
 
 
 # --- losses from files: a row for each item and lambda -------------------------------------------------------------
@@ -127,7 +127,7 @@ def _read_losses(source: str, stdin: BinaryIO | None = None, layout: ColumnNames
 def _losses_in(table: FileColumns, layout: ColumnNames) -> _LossFile:
     """Sort the rows of a table by device and item."""
     device = column_named(table, "device", layout.device)
-    same_length(table, (device, *COLUMNS, *layout.beside))
+    same_length(table, (device, *_COLUMNS, *layout.beside))
     names, index = table.names(device)
     items, which = table.names("item")
     lambdas, losses = table.numbers("lambda"), table.numbers("loss")

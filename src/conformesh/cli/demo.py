@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.cli import console, options
-from conformesh.cli.command import Option, Whole, command
+from conformesh.cli.command import Option, WholeNumber, command
 from conformesh.cli.options import GuaranteeOptions
 from conformesh.common.progress import Progress
 from conformesh.common.quantities import in_bits
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.lab.datasets.digits import TRAINING, Digits, Split, load_digits_at, split
-from conformesh.methods import METHODS, REACH
+from conformesh.lab.datasets.digits import TRAINING_IMAGES, Digits, DigitsSplit, load_digits_on_devices, split_digits
+from conformesh.methods import CONNECTIONS, METHODS
 from conformesh.pipeline.solver import Batch, solve_draws
 from conformesh.plots.pictures import Agreement, Measured, draw_agreement, draw_methods
 from conformesh.protocols.block import Block
@@ -54,13 +54,13 @@ class _Line(Measured):
 
 
 @command(
-    options.out("Where the pictures go.", "DIR", default="conformesh-demo"),
-    options.devices("How many devices share the images: 20, with --mesh 8."),
-    options.guarantee("alpha"),
-    Option("--seed <int>", "Seed of everything that is drawn.", type=Whole(), default=0),
-    Option("--splits <int>", "Random calibration/test splits to average over.", type=Whole(1), default=40),
-    options.as_json("Print one JSON object instead of the table."),
-    options.picture_flag("Write network.png and methods.png."),
+    options.out_option("Where the pictures go.", "DIR", default="conformesh-demo"),
+    options.devices_option("How many devices share the images: 20, with --mesh 8."),
+    options.guarantee_options("alpha"),
+    Option("--seed <int>", "Seed of everything that is drawn.", type=WholeNumber(), default=0),
+    Option("--splits <int>", "Random calibration/test splits to average over.", type=WholeNumber(1), default=40),
+    options.json_option("Print one JSON object instead of the table."),
+    options.picture_option("Write network.png and methods.png."),
     Option("--mesh", "Instead: a real mesh on this machine, one process per device."),
     Option("--keep", "With --mesh, keep its folder, private keys and all."),
 )
@@ -89,14 +89,14 @@ def demo(
     networks = [Network.of(name, count, seed=seed) for name in _NETWORKS]
     steps = len(METHODS) * len(networks) + 1 + 2 * picture
     with Progress("training the classifier", steps) as progress:
-        digits = load_digits_at(networks[0].devices, seed)
-        drawn = [split(digits, seed, number) for number in range(splits)]
+        digits = load_digits_on_devices(networks[0].devices, seed)
+        drawn = [split_digits(digits, seed, number) for number in range(splits)]
         samples = WeightedScores.of_trials([_scores(digits, rows) for rows in one.calibration] for one in drawn)
         first = WeightedScores.of([_scores(digits, rows) for rows in drawn[0].calibration])
         progress.step()
         lines = []
         for network in networks:
-            for method in sorted(METHODS, key=lambda name: REACH.index(METHODS[name].description.needs)):
+            for method in sorted(METHODS, key=lambda name: CONNECTIONS.index(METHODS[name].description.needs)):
                 progress.what = f"{method} on {network.name}"
                 batch = solve_draws(samples, network, (level,), method)
                 cost = solve_draws(first, network, (level,), method).cost  # stages of a search differ by split
@@ -121,20 +121,22 @@ def demo(
 
 def _run_mesh(out: Path, network: Network, alpha: str, seed: int, keep: bool, as_json: bool) -> None:
     """Hand the first split's scores to a mesh of processes."""
-    from conformesh.cli.demo_mesh import check_extra, run_mesh
+    from conformesh.cli.demo_mesh import require_mesh_extra, run_demo_mesh
 
-    check_extra()
+    require_mesh_extra()
     with Progress("training the classifier"):
-        digits = load_digits_at(network.devices, seed)
-        scores = [_scores(digits, rows) for rows in split(digits, seed, 0).calibration]
-    run_mesh(out, network, scores, alpha, _SCORE.name, keep=keep, as_json=as_json)
+        digits = load_digits_on_devices(network.devices, seed)
+        scores = [_scores(digits, rows) for rows in split_digits(digits, seed, 0).calibration]
+    run_demo_mesh(out, network, scores, alpha, _SCORE.name, keep=keep, as_json=as_json)
 
 
 def _scores(digits: Digits, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     return _SCORE(digits.probabilities[rows], digits.labels[rows])
 
 
-def _measure(method: str, network: Network, batch: Batch, cost: Cost, digits: Digits, drawn: Sequence[Split]) -> _Line:
+def _measure(
+    method: str, network: Network, batch: Batch, cost: Cost, digits: Digits, drawn: Sequence[DigitsSplit]
+) -> _Line:
     """Form the sets of all test rows of all splits, each with the threshold of its own device, and count."""
     coverage, sizes = [], []
     for trial, one in enumerate(drawn):
@@ -184,8 +186,8 @@ def _report(facts: dict[str, Any], lines: Sequence[_Line]) -> None:
         "handwritten digits in unequal mixes.\n"
         "Nobody shares data and there is no server: the devices talk to their neighbours only. (Methods that need a\n"
         "server are here for comparison.)\n"
-        f"A classifier trained on {TRAINING} images names the right digit for {facts['accuracy']:.1%} of the others; "
-        f"how many digits must a set name\nto hold the right one for {target:.4g} of them? "
+        f"A classifier trained on {TRAINING_IMAGES} images names the right digit for {facts['accuracy']:.1%} of the "
+        f"others; how many digits must a set name\nto hold the right one for {target:.4g} of them? "
         f"Coverage and size are means over {facts['splits']} random splits.\n"
     )
     columns = ("network", "method", "needs", "guarantee", "threshold", "coverage", "mean size", "rounds", "bits/device")
@@ -248,7 +250,7 @@ def _object(line: _Line) -> dict[str, Any]:
 def _draw(
     out: Path,
     digits: Digits,
-    one: Split,
+    one: DigitsSplit,
     networks: Sequence[Network],
     lines: Sequence[_Line],
     alpha: float,

@@ -18,21 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.api import calibrate
-from conformesh.cli.mesh_up import follow, launch_once, print_result
+from conformesh.cli.mesh_up import print_agreement, start_devices, wait_for_devices
 from conformesh.files.atomic_writes import write_scores
 from conformesh.files.files import PRIVATE
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.mesh.config.device_toml import read_device
-from conformesh.mesh.config.endpoints import HIGHEST_PORT, LOCAL
+from conformesh.mesh.config.endpoints import HIGHEST_PORT, LOCALHOST
 from conformesh.mesh.config.folders import init_mesh
-from conformesh.mesh.node.processes import Watched
+from conformesh.mesh.processes import Watched
 
 _METHOD = "e-dcp"
 _LOWEST_PORT = 20000
 
 
-def check_extra() -> None:
+def require_mesh_extra() -> None:
     """Say at once, and how to mend it, if what a mesh needs is not installed."""
     for module in ("zenoh", "cryptography"):
         try:
@@ -41,7 +41,7 @@ def check_extra() -> None:
             raise ValueError(f"demo --mesh needs {module}: pip install 'conformesh[mesh]'") from None
 
 
-def run_mesh(
+def run_demo_mesh(
     out: Path,
     network: Network,
     scores: Sequence[NDArray[np.float64]],
@@ -61,7 +61,7 @@ def run_mesh(
     root = Path(tempfile.mkdtemp(prefix="mesh-", dir=out))
     try:
         folders = init_mesh(
-            root, network, base_port=free_ports(network.devices), method=_METHOD, alpha=alpha, score=score, days=1
+            root, network, base_port=find_free_ports(network.devices), method=_METHOD, alpha=alpha, score=score, days=1
         )
         for folder, own in zip(folders, scores, strict=True):
             write_scores(read_device(folder).path("scores"), [folder.name] * len(own), own, mode=PRIVATE)
@@ -72,8 +72,8 @@ def run_mesh(
                 "to nobody else.\n"
             )
         started = time.perf_counter()
-        watched = launch_once(folders, http=f"{LOCAL}:0")  # a socket's path may be too long
-        follow(watched)
+        watched = start_devices(folders, http=f"{LOCALHOST}:0")  # a socket's path may be too long
+        wait_for_devices(watched)
         seconds = time.perf_counter() - started
     finally:
         if not keep:
@@ -88,7 +88,7 @@ def run_mesh(
         facts = {"simulated": simulated.to_dict(), "equal": all(same), "folder": str(root) if keep else None}
         print(json.dumps({**facts, "results": results}))
     else:
-        print_result(watched, seconds)
+        print_agreement(watched, seconds)
         how = "bit for bit" if all(same) else f"on {sum(same)} of {len(same)} devices only"
         print(f"\nThe simulator, which sees all scores at once, finds {simulated.threshold!r}: the same {how}.")
         print(f"kept: {root}, with private keys" if keep else "The mesh's folder and its private keys are deleted.")
@@ -100,7 +100,7 @@ def _same(one: Watched, value: float) -> bool:
     return one.result is not None and one.calibration.threshold.hex() == value.hex()
 
 
-def free_ports(count: int) -> int:
+def find_free_ports(count: int) -> int:
     """Return the first of so many consecutive ports that nobody on this machine listens on now."""
     starts = [*range(_LOWEST_PORT, HIGHEST_PORT - count, count)]
     random.shuffle(starts)  # two demos at a time should not look in the same place
@@ -113,7 +113,7 @@ def free_ports(count: int) -> int:
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         try:
-            probe.bind((LOCAL, port))
+            probe.bind((LOCALHOST, port))
         except OSError:
             return False
     return True

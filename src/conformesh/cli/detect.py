@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from conformesh.cli import console, options, pipeline
-from conformesh.cli.command import GUARANTEE, Argument, Option, Whole, command
-from conformesh.cli.options import GuaranteeOptions, NetworkOptions, Output, RunOptions
+from conformesh.cli import console, hosts, options
+from conformesh.cli.command import GUARANTEE_PANEL, Argument, Option, WholeNumber, command
+from conformesh.cli.options import GuaranteeOptions, NetworkOptions, OutputOptions, RunOptions
 from conformesh.common.names import natural_order
-from conformesh.common.quantities import in_bits, in_count, several
+from conformesh.common.quantities import in_bits, in_count, pluralize
 from conformesh.files.atomic_writes import ENDINGS, check_ending
 from conformesh.files.score_files import one_score, read_scores
 from conformesh.files.tables import STDIN, ColumnNames
@@ -23,40 +23,42 @@ _MOST = 20  # flagged test points that are printed
 
 
 @command(
-    options.scores_file(text="Scores of ordinary examples: CSV, Parquet or NPZ with device and score, or a folder."),
+    options.scores_argument(
+        text="Scores of ordinary examples: CSV, Parquet or NPZ with device and score, or a folder."
+    ),
     Argument("tests", "TESTS", "Scores of the test points, in the same form; high is suspicious."),
     Option("--fdr <float>", "Tolerated false discovery rate among the flagged points.", default="0.1"),
-    options.network(),
-    options.output("Also save: .json, or a table of test points as .csv, .parquet or .npz."),
-    options.guarantee("mixture"),
+    options.network_options(),
+    options.output_options("Also save: .json, or a table of test points as .csv, .parquet or .npz."),
+    options.guarantee_options("mixture"),
     Option(
         f"--rule {'|'.join(FDR_RULES)}",
         "; ".join(f"{name}, {words}" for name, words in FDR_RULES.items()) + ".",
         default=THINNED,
-        panel=GUARANTEE,
+        panel=GUARANTEE_PANEL,
     ),
     Option(
         "--sample-size <int>",
         "How many scores the thinned rule uses; by default from their numbers.",
-        type=Whole(1),
-        panel=GUARANTEE,
+        type=WholeNumber(1),
+        panel=GUARANTEE_PANEL,
     ),
     Option(
         "--p-values/--no-p-values",
         "Count p-values, which tells all devices the test scores.",
         default=True,
-        panel=GUARANTEE,
+        panel=GUARANTEE_PANEL,
     ),
-    options.table("device", "score", "share"),
-    options.run(
-        options.seed(
+    options.table_options("device", "score", "share"),
+    options.run_options(
+        options.seed_option(
             "Repeat the random choice of scores of an earlier run, whose result names it; by default a fresh one. Also "
             "the seed of the topology.",
             default=None,
         ),
-        options.engine(),
+        options.engine_option(),
     ),
-    options.aggregate(),
+    options.aggregate_option(),
 )
 def detect(
     scores: str,
@@ -66,7 +68,7 @@ def detect(
     guarantee: GuaranteeOptions,
     table: ColumnNames,
     run: RunOptions,
-    output: Output,
+    output: OutputOptions,
     **asked: Any,
 ) -> None:
     """Flag anomalies: test points that score higher than ordinary ones, with a bound on the false discovery rate.
@@ -79,7 +81,7 @@ def detect(
         raise ValueError("only one of SCORES and TESTS can come from standard input, got - for both")
     if output.out is not None:
         check_ending(output.out, (".json", *ENDINGS))
-    with pipeline.job(run.engine) as hosts:
+    with hosts.start_job(run.engine) as job:
         mixture = guarantee.shares(scores, table)
         with console.warnings_in_one_line():
             judged = read_scores(tests, layout=table)
@@ -88,19 +90,19 @@ def detect(
             """Connect the devices with scores and those that have only test points."""
             return network.connect(natural_order({*devices, *judged.devices}), where, run.seed or 0)
 
-        held, host = hosts.load(scores, table, connect)
+        held, host = job.load(scores, table, connect)
         one_score([*host.share(held.made_by), judged.made_by], f"{scores} and {tests}")
-        with pipeline.observed(host, "detect"):
-            own, others = (pipeline.table_of(file, host.network.local_ids(host.rows)) for file in (held, judged))
+        with hosts.show_progress(host, "detect"):
+            own, others = (hosts.table_of_devices(file, host.network.local_ids(host.rows)) for file in (held, judged))
             result = find(own, host.network, others, fdr, mixture=mixture, rng=run.seed, engine=host, **asked)
-        if hosts.first:
+        if job.first:
             output.show(result, _print)
 
 
 def _print(result: Detection) -> None:
     sent = f"{in_count(result.cost.numbers_per_device)} numbers, {in_bits(result.cost.bits_per_device)}"
     facts = [
-        ("flagged", f"{result.flags:,} of {several(result.tests, 'test point')}"),
+        ("flagged", f"{result.flags:,} of {pluralize(result.tests, 'test point')}"),
         ("above", f"{result.threshold:.6g}"),
         ("guarantee", result.certificate),
         ("cost", f"{result.cost.rounds:,} rounds, each device sent {sent}"),

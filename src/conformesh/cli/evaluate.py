@@ -8,20 +8,28 @@ from pathlib import Path
 import numpy as np
 
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH, SOURCE, Argument, Option, command
-from conformesh.cli.predict import ALPHA, DEVICE, RESULT
-from conformesh.cli.results import STDIN, load_result, names_of, rows_asked, score_of, values_for, wanted_of
+from conformesh.cli.command import PATH_TYPE, SOURCE_TYPE, Argument, Option, command
+from conformesh.cli.predict import ALPHA_OPTION, DEVICE_OPTION, RESULT_ARGUMENT
+from conformesh.cli.results import (
+    STDIN,
+    class_names,
+    load_result,
+    outputs_for_score,
+    reading_keywords,
+    row_keywords,
+    score_of_result,
+)
 from conformesh.files.labelled import read_labelled
 from conformesh.files.tables import ColumnNames
 from conformesh.results.evaluation import Coverage, Evaluation
 from conformesh.scores import Score
 
 _SHOWN = 20  # devices, groups or classes on the screen: those that are covered least; --json has all
-_LABELS = Option("--labels FILE", "True labels in a file of their own.", type=SOURCE)
+_LABELS = Option("--labels FILE", "True labels in a file of their own.", type=SOURCE_TYPE)
 
 
 @command(
-    RESULT,
+    RESULT_ARGUMENT,
     Argument(
         "outputs",
         "OUTPUTS",
@@ -29,13 +37,15 @@ _LABELS = Option("--labels FILE", "True labels in a file of their own.", type=SO
         "CSV.",
     ),
     _LABELS,
-    options.score(),
-    DEVICE,
-    ALPHA,
-    Option("--plot FILE", "Draw coverage and sizes: .png, .pdf or .svg.", type=PATH),
-    options.as_json(),
-    options.table("device", "group", "weight", "input", "label", "id", outputs=True),
-    options.seed("Seed of a randomised score, such as APS, that has none of its own, and of the draws of centres."),
+    options.score_options(),
+    DEVICE_OPTION,
+    ALPHA_OPTION,
+    Option("--plot FILE", "Draw coverage and sizes: .png, .pdf or .svg.", type=PATH_TYPE),
+    options.json_option(),
+    options.table_options("device", "group", "weight", "input", "label", "id", outputs=True),
+    options.seed_option(
+        "Seed of a randomised score, such as APS, that has none of its own, and of the draws of centres."
+    ),
 )
 @console.warnings_in_one_line()
 def evaluate(
@@ -71,12 +81,12 @@ def evaluate(
             f"{result} is of `conformesh control`, whose losses need more than one label a row; evaluate it in Python: "
             "Result.load(file).evaluate(outputs, labels)"
         )
-    kind = score_of(saved, score, seed)
-    read, truth = read_labelled(outputs, labels, table, **wanted_of(kind, saved))
-    values, classes = values_for(kind, read), None if kind.task == "regression" else read.labels
-    if (known := names_of(saved)) is not None and classes is not None:
+    kind = score_of_result(saved, score, seed)
+    read, truth = read_labelled(outputs, labels, table, **reading_keywords(kind, saved))
+    values, classes = outputs_for_score(kind, read), None if kind.task == "regression" else read.labels
+    if (known := class_names(saved)) is not None and classes is not None:
         truth = np.array(known)[truth]  # which a result takes for classes, where these are numbers
-    rows = rows_asked(saved, read, device, seed)
+    rows = row_keywords(saved, read, device, seed)
     found = saved.evaluate(values, truth, alpha=alpha, score=kind, classes=classes, **rows)
     assert isinstance(found, Evaluation)
     found = found.named(classes)

@@ -13,10 +13,10 @@ import click
 from conformesh.cli import console, options
 from conformesh.cli.command import command
 
-JSON = options.as_json("Print a JSON list instead of a table.")
+_JSON_OPTION = options.json_option("Print a JSON list instead of a table.")
 
 
-@command(JSON)
+@command(_JSON_OPTION)
 def methods(as_json: bool) -> None:
     """List the methods: what they guarantee, which devices a device must reach and what it sends."""
     from conformesh.methods import METHODS
@@ -36,7 +36,7 @@ def methods(as_json: bool) -> None:
     _show(rows, ("method", "guarantee", "needs", "sends", "summary"), as_json)
 
 
-@command(JSON)
+@command(_JSON_OPTION)
 def topologies(as_json: bool) -> None:
     """List the topologies; their options go to calibrate as --network-option key=value."""
     from conformesh.graph.topologies import TOPOLOGIES
@@ -53,7 +53,7 @@ def topologies(as_json: bool) -> None:
     _show(rows, ("topology", "summary", "random", "options"), as_json)
 
 
-@command(JSON)
+@command(_JSON_OPTION)
 def scores(as_json: bool) -> None:
     """List the nonconformity scores, or make some; their options go to commands as --score-option key=value."""
     if (subcommand := click.get_current_context().invoked_subcommand) is not None:
@@ -69,7 +69,7 @@ def scores(as_json: bool) -> None:
     _show(rows, ("score", "task", "summary", "options"), as_json)
 
 
-@command(JSON)
+@command(_JSON_OPTION)
 def weights(as_json: bool) -> None:
     """List the consensus weights that h-dcp can use."""
     from conformesh.graph.weights import WEIGHTS
@@ -78,7 +78,7 @@ def weights(as_json: bool) -> None:
     _show(rows, ("weights", "summary"), as_json)
 
 
-@command(JSON)
+@command(_JSON_OPTION)
 def aggregators(as_json: bool) -> None:
     """List the ways to add up over all devices, which --aggregate chooses from."""
     from conformesh.protocols.aggregate import AGGREGATORS
@@ -87,7 +87,7 @@ def aggregators(as_json: bool) -> None:
     _show(rows, ("aggregator", "summary"), as_json)
 
 
-@command(JSON)
+@command(_JSON_OPTION)
 def engines(as_json: bool) -> None:
     """List the engines, which --engine of calibrate chooses from."""
     from conformesh.engines import ENGINES

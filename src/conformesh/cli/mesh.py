@@ -12,26 +12,37 @@ from typing import Any
 import click
 
 from conformesh.cli import SUBCOMMANDS, console, options
-from conformesh.cli.command import FILES, MESH, PATH, RUNNING, SOURCE, Argument, Option, Whole, command, whole
+from conformesh.cli.command import (
+    FILES_PANEL,
+    MESH_PANEL,
+    PATH_TYPE,
+    RUNNING_PANEL,
+    SOURCE_TYPE,
+    Argument,
+    Option,
+    WholeNumber,
+    command,
+    parse_whole_number,
+)
 from conformesh.cli.options import GuaranteeOptions, NetworkOptions, RunOptions
-from conformesh.cli.results import score_in_file
-from conformesh.common.quantities import several
+from conformesh.cli.results import settle_recorded_score
+from conformesh.common.quantities import pluralize
 from conformesh.files.score_files import read_scores
 from conformesh.files.tables import ColumnNames
 from conformesh.graph.network import Network as Graph
 from conformesh.kernels.ranks import Requirement
-from conformesh.mesh.config import own_scores
+from conformesh.mesh.config import local_scores
 from conformesh.mesh.config.checks import (
-    FLOODS,
+    SERVER_WARNING,
     ConfigError,
     compare_agreements,
     compare_maps,
     examine_authority,
     examine_folder,
-    few,
+    first_names,
 )
-from conformesh.mesh.config.device_toml import FILE, read_device
-from conformesh.mesh.config.epochs import FIRST, Epochs, declare_epoch, epoch_seconds, read_epoch
+from conformesh.mesh.config.device_toml import DEVICE_FILE, read_device
+from conformesh.mesh.config.epochs import FIRST_EPOCH, EpochClock, declare_epoch, epoch_seconds, read_epoch
 from conformesh.mesh.config.folders import (
     add_device,
     current_roster,
@@ -41,20 +52,23 @@ from conformesh.mesh.config.folders import (
     revoke_device,
     scatter_scores,
 )
-from conformesh.mesh.config.own_scores import EMPTY
+from conformesh.mesh.config.local_scores import EMPTY_SCORE_FILE
 from conformesh.mesh.config.reach import reach_neighbours
-from conformesh.mesh.config.roster import FILE as ROSTER
+from conformesh.mesh.config.roster import ROSTER_FILE
 from conformesh.mesh.config.settings import SETTINGS
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.membership import hand_to_folder
 from conformesh.methods import get_method
 from conformesh.scores import Score
 
-_ROOT = Argument("root", "ROOT", "The folder of the mesh.", type=PATH)
+_ROOT = Argument("root", "ROOT", "The folder of the mesh.", type=PATH_TYPE)
 _DEVICE = Argument("device", "DEVICE", "The device's name.", type=str)
-_DAYS = Option("--days <int>", "How long a certificate is valid.", type=Whole(1), default=365, panel=MESH)
+_DAYS = Option("--days <int>", "How long a certificate is valid.", type=WholeNumber(1), default=365, panel=MESH_PANEL)
 _SETTLED = Option(
-    "--settled NUMBER", "A roster with a certified result: those before it are out of use.", type=Whole(1), panel=MESH
+    "--settled NUMBER",
+    "A roster with a certified result: those before it are out of use.",
+    type=WholeNumber(1),
+    panel=MESH_PANEL,
 )
 
 
@@ -67,34 +81,38 @@ def mesh() -> None:
 
 
 @command(
-    Argument("root", "ROOT", "A new folder.", type=PATH),
-    options.devices(),
-    Option("--scores SCORES", "A file with device and score, spread over the folders.", type=SOURCE),
-    options.guarantee("alpha", "mixture", "rank_rule", "pac_confidence"),
-    options.run(
-        options.method(), options.seed("Seed of the topology and of the method."), options.method_options(chosen=True)
+    Argument("root", "ROOT", "A new folder.", type=PATH_TYPE),
+    options.devices_option(),
+    Option("--scores SCORES", "A file with device and score, spread over the folders.", type=SOURCE_TYPE),
+    options.guarantee_options("alpha", "mixture", "rank_rule", "pac_confidence"),
+    options.run_options(
+        options.method_option(),
+        options.seed_option("Seed of the topology and of the method."),
+        options.method_options(chosen=True),
     ),
-    options.network(),
-    options.score(),
-    options.as_json(),
-    options.table("share", csv=False),
+    options.network_options(),
+    options.score_options(),
+    options.json_option(),
+    options.table_options("share", csv=False),
     Option(
         "--model FILE",
         "The model the scores come from: its digest must be the same everywhere.",
-        type=PATH,
-        panel=FILES,
+        type=PATH_TYPE,
+        panel=FILES_PANEL,
     ),
-    Option("--hosts FILE", "device host[:port] a line; by default all on this machine.", type=PATH, panel=MESH),
-    Option("--base-port <int>", "The first port.", type=Whole(1), default=7600, panel=MESH),
+    Option(
+        "--hosts FILE", "device host[:port] a line; by default all on this machine.", type=PATH_TYPE, panel=MESH_PANEL
+    ),
+    Option("--base-port <int>", "The first port.", type=WholeNumber(1), default=7600, panel=MESH_PANEL),
     _DAYS,
-    Option("--insecure", "No certificates: only for experiments.", panel=MESH),
-    *(options.setting(name) for name in ("mode", "patience", "on_lost", "quorum")),
+    Option("--insecure", "No certificates: only for experiments.", panel=MESH_PANEL),
+    *(options.setting_option(name) for name in ("mode", "patience", "on_lost", "quorum")),
     Option(
         "--set KEY=VALUE",
         "Any other setting, as timing.heartbeat=5 or online.learning=0.05; may be repeated. `conformesh mesh settings` "
         "lists them.",
         name="changes",
-        panel=RUNNING,
+        panel=RUNNING_PANEL,
     ),
 )
 def init(
@@ -119,7 +137,7 @@ def init(
     method, options = run.method, run.checked_options()
     alpha, kind = guarantee.one_alpha, score
     if scores is not None:
-        kind = score_in_file(read_scores(scores).made_by, kind, scores)
+        kind = settle_recorded_score(read_scores(scores).made_by, kind, scores)
     built = _network(devices, scores, network, run.seed or 0)
     folders = init_mesh(
         root,
@@ -151,12 +169,15 @@ def init(
         ("method", f"{method}, alpha {alpha}"),
     ]
     lines.append(
-        ("scores", f"{sum(held.values()):,} spread over the folders" if held else f"none yet: {EMPTY.strip()}")
+        (
+            "scores",
+            f"{sum(held.values()):,} spread over the folders" if held else f"none yet: {EMPTY_SCORE_FILE.strip()}",
+        )
     )
     if config.learner is not None:
         lines.append(("online", config.learner.words))
     if get_method(method).description.needs == "server":
-        lines.append(("note", f"{method} {FLOODS}"))
+        lines.append(("note", f"{method} {SERVER_WARNING}"))
     lines.append(("next", f"read {root / 'README.md'}, then: conformesh mesh check {root}"))
     console.print_facts("conformesh mesh", lines)
 
@@ -205,7 +226,7 @@ def add(root: Path, device: str, neighbour: tuple[str, ...], host: str, days: in
     Option("--certificate", "Only its certificates so far: it stays, and gets a new one."),
     _DAYS,
     _SETTLED,
-    Option("--forget", "All devices that were taken out are off for good.", panel=MESH),
+    Option("--forget", "All devices that were taken out are off for good.", panel=MESH_PANEL),
 )
 def revoke(root: Path, device: str, certificate: bool, days: int, settled: int | None, forget: bool) -> None:
     """Take a device out of the mesh, or only the certificates it has had: they are no longer let in.
@@ -237,7 +258,7 @@ def renew(root: Path, device: str, days: int) -> None:
 
 
 @command(
-    Argument("roster", "ROSTER", "A roster.json, as the folder of a mesh has it.", type=PATH),
+    Argument("roster", "ROSTER", "A roster.json, as the folder of a mesh has it.", type=PATH_TYPE),
     Argument("to", "FOLDER|ADDRESS", "A device's folder, its socket, or 127.0.0.1:PORT."),
 )
 def hand(roster: Path, to: str) -> None:
@@ -253,15 +274,15 @@ def hand(roster: Path, to: str) -> None:
     try:
         print(Client(to).hand(body))
     except NodeError as problem:
-        if problem.status is not None or not (folder / FILE).is_file():
+        if problem.status is not None or not (folder / DEVICE_FILE).is_file():
             raise
         print(hand_to_folder(body, folder, read_device(folder)))
 
 
 @command(
     Argument("scores", "SCORES", "A file with the scores of this device; - reads CSV from stdin."),
-    Argument("folder", "FOLDER", "The device's folder.", type=PATH),
-    options.as_json(),
+    Argument("folder", "FOLDER", "The device's folder.", type=PATH_TYPE),
+    options.json_option(),
 )
 def put_scores(scores: str, folder: Path, as_json: bool) -> None:
     """Replace the scores of a device in one step: a device that runs never sees half a file.
@@ -271,14 +292,19 @@ def put_scores(scores: str, folder: Path, as_json: bool) -> None:
     run on.
     """
     config = read_device(folder)
-    found = own_scores.put_scores(config, scores)
-    if config.is_private and len(found) and found.epochs is None and (last := Epochs(config).last()) > FIRST:
-        console.note(
-            f"{scores} has no column 'epoch', so that all its scores are of epoch {FIRST}. Epoch {last} has closed, "
-            "and no later run counts them; add the epoch of each score"
+    found = local_scores.replace_scores(config, scores)
+    if (
+        config.is_private
+        and len(found)
+        and found.epochs is None
+        and (last := EpochClock(config).last_closed()) > FIRST_EPOCH
+    ):
+        console.print_note(
+            f"{scores} has no column 'epoch', so that all its scores are of epoch {FIRST_EPOCH}. Epoch {last} has "
+            "closed, and no later run counts them; add the epoch of each score"
         )
     if found.problem:
-        console.note(found.problem)
+        console.print_note(found.problem)
     try:
         Client(folder).status()
         running = True
@@ -297,14 +323,18 @@ def put_scores(scores: str, folder: Path, as_json: bool) -> None:
 
 def _hand_out(root: Path) -> str:
     """What to do with a new roster."""
-    return f"hand roster {current_roster(root)} to any device that runs: conformesh mesh hand {root / ROSTER} FOLDER"
+    return (
+        f"hand roster {current_roster(root)} to any device that runs: conformesh mesh hand {root / ROSTER_FILE} FOLDER"
+    )
 
 
 @command(
-    Argument("folders", "FOLDER...", "Folders of devices, or of a whole mesh.", nargs=-1, required=True, type=PATH),
+    Argument(
+        "folders", "FOLDER...", "Folders of devices, or of a whole mesh.", nargs=-1, required=True, type=PATH_TYPE
+    ),
     Option("--offline", "Do not try to reach neighbours."),
     Option("--running", "A neighbour that does not listen is an error."),
-    options.as_json(),
+    options.json_option(),
 )
 def check(folders: tuple[Path, ...], offline: bool, running: bool, as_json: bool) -> None:
     """Check folders before their devices start: files, certificates, scores, agreement, and who answers.
@@ -318,7 +348,7 @@ def check(folders: tuple[Path, ...], offline: bool, running: bool, as_json: bool
     readable = [folder for folder in chosen if folder.name not in unreadable]
     differing = compare_agreements(readable)
     found += [
-        ConfigError(few(names), f"agree on {field}", "error", value)
+        ConfigError(first_names(names), f"agree on {field}", "error", value)
         for field, values in differing.items()
         for value, names in values.items()
     ] + compare_maps(readable)
@@ -337,9 +367,9 @@ def check(folders: tuple[Path, ...], offline: bool, running: bool, as_json: bool
 
 def _devices_in(folder: Path) -> Sequence[Path]:
     """A device's folder itself, or those inside the folder of a mesh."""
-    if (folder / FILE).exists():
+    if (folder / DEVICE_FILE).exists():
         return [folder]
-    return sorted(path.parent for path in folder.glob(f"*/{FILE}")) or [folder]
+    return sorted(path.parent for path in folder.glob(f"*/{DEVICE_FILE}")) or [folder]
 
 
 def _network(devices: int | None, scores: str | None, network: NetworkOptions, seed: int) -> Graph:
@@ -361,9 +391,9 @@ def _digest(model: Path) -> str:
 
 
 @command(
-    Argument("folder", "FOLDER", "A device's folder, or that of a whole mesh.", type=PATH),
+    Argument("folder", "FOLDER", "A device's folder, or that of a whole mesh.", type=PATH_TYPE),
     Argument("number", "[N]", "Declare that epoch N has closed.", required=False, type=str),
-    options.as_json(),
+    options.json_option(),
 )
 def epoch(folder: Path, number: str | None, as_json: bool) -> None:
     """Show the last closed epoch of a private mesh and what was released of it, or declare that the next has closed.
@@ -372,7 +402,7 @@ def epoch(folder: Path, number: str | None, as_json: bool) -> None:
     releases says. Devices that run ask for a run when an epoch closes. Numbers never fall. With the option
     epoch_seconds the clock closes epochs.
     """
-    from conformesh.mesh.node.running import account_of
+    from conformesh.mesh.node.calibration_run import account_of
 
     configs = [read_device(one) for one in _devices_in(folder)]
     for config in configs:
@@ -381,7 +411,7 @@ def epoch(folder: Path, number: str | None, as_json: bool) -> None:
                 f"{config.folder}: method {config.run.method!r} has no epochs; they are for private methods"
             )
     if number is not None:
-        wanted = whole(number, "epoch", 1)
+        wanted = parse_whole_number(number, "epoch", 1)
         for config in configs:  # all are checked before the first is changed
             if epoch_seconds(config) is None and wanted < (before := read_epoch(config.folder)):
                 raise ValueError(f"{config.folder}: epoch {before} has closed, and numbers never fall; got {wanted}")
@@ -389,8 +419,8 @@ def epoch(folder: Path, number: str | None, as_json: bool) -> None:
             declare_epoch(config, wanted)
     rows = []
     for config in configs:
-        epochs = Epochs(config)
-        last = epochs.last()
+        epochs = EpochClock(config)
+        last = epochs.last_closed()
         account = account_of(config, last)
         problem = account.problem or epochs.problem
         rows.append((config.name, last, account.released(last), problem or account.refusal()))
@@ -399,7 +429,7 @@ def epoch(folder: Path, number: str | None, as_json: bool) -> None:
         print(json.dumps({"devices": [dict(zip(keys, row, strict=True)) for row in rows]}))
         return
     shown = [
-        (name, str(last), "exact" if count is None else several(count, "time"), words or "a run may release it")
+        (name, str(last), "exact" if count is None else pluralize(count, "time"), words or "a run may release it")
         for name, last, count, words in rows
     ]
     console.print_table(("device", "last closed epoch", "released", "now"), shown)

@@ -6,15 +6,15 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
 from conformesh.cli import console, options
 from conformesh.cli.command import Argument, Option, command
-from conformesh.mesh.overview import Overview, overview
+from conformesh.mesh.node.status import DeviceStatus
+from conformesh.mesh.overview import Overview, ask_mesh
 
-COLUMNS = ("device", "health", "phase", "run", "threshold", "about", "heard", "via", "because")
+_COLUMNS = ("device", "health", "phase", "run", "threshold", "about", "heard", "via", "because")
 _EVERY = 1.0  # seconds between two looks
 
 
@@ -26,7 +26,7 @@ _EVERY = 1.0  # seconds between two looks
         required=False,
         default=".",
     ),
-    options.as_json(),
+    options.json_option(),
     Option("--watch", "Look again every second, until interrupted."),
 )
 def status(where: str, as_json: bool, watch: bool) -> None:
@@ -36,12 +36,12 @@ def status(where: str, as_json: bool, watch: bool) -> None:
     with 3 if nobody could be asked. With a folder, the endpoints of devices that are silent or unknown are tried from
     here.
     """
-    found = overview(where)
+    found = ask_mesh(where)
     _print(found, as_json)
     try:
         while watch:
             time.sleep(_EVERY)
-            found = overview(where)
+            found = ask_mesh(where)
             _separate(as_json)
             _print(found, as_json)
     except KeyboardInterrupt:  # the usual end of watching
@@ -54,8 +54,8 @@ def _print(found: Overview, as_json: bool) -> None:
     if as_json:
         print(json.dumps(found.to_dict()), flush=True)
         return
-    if found.rows:
-        console.print_table(COLUMNS, [_line(row) for row in found.rows], right=("run", "heard"))
+    if found.devices:
+        console.print_table(_COLUMNS, [_line(device) for device in found.devices], right=("run", "heard"))
         print()
     print(found.words, flush=True)
 
@@ -70,17 +70,16 @@ def _separate(as_json: bool) -> None:
         print()
 
 
-def _line(row: dict[str, Any]) -> Sequence[str]:
-    ago, about = row["heard_seconds_ago"], row["about"]
-    threshold = row["threshold"]
+def _line(device: DeviceStatus) -> Sequence[str]:
+    ago, about, threshold = device.heard_seconds_ago, device.about, device.threshold
     return (
-        row["name"],
-        row["health"],
-        row["phase"] or "",
-        "" if row["run"] is None else str(row["run"]),
+        device.name,
+        device.health,
+        "" if device.phase is None else device.phase.value,
+        "" if device.run is None else str(device.run),
         "" if threshold is None else f"{float(threshold):.6g}",
-        "" if about is None else f"{about} of {row['devices']}",
+        "" if about is None else f"{about} of {device.devices}",
         "" if ago is None else f"{ago:.1f} s ago",
-        "" if row["via"] == "nobody" else row["via"],
-        "; ".join([*row["reasons"], *["drift"] * bool(row.get("alarms")), *([row["probe"]] if "probe" in row else [])]),
+        "" if device.via == "nobody" else device.via,
+        "; ".join(filter(None, [*device.reasons, "drift" if device.alarms else "", device.probe])),
     )

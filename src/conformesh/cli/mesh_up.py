@@ -13,39 +13,35 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH, SOURCE, Argument, Option, command
-from conformesh.cli.node import THIS_TIME
-from conformesh.cli.recording import Outlets, seen
+from conformesh.cli.command import PATH_TYPE, SOURCE_TYPE, Argument, Option, command
+from conformesh.cli.recording import RecordingOptions, publish_recordings
 from conformesh.common.quantities import in_bits, in_bytes
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import device_folders, scatter_scores
-from conformesh.mesh.node.process import Start, with_changes
-from conformesh.mesh.node.processes import Watched, launch, wait
+from conformesh.mesh.node.main import Start, override_settings
+from conformesh.mesh.processes import Watched, launch, wait
 from conformesh.results.result import Result
 
 if TYPE_CHECKING:
     from conformesh.view.meshes import MeshWatch
 
 _AROUND = 6  # lines of a live table that are no devices: its head, its foot and the prompt's
-COLUMNS = ("device", "round", "neighbours", "sent", "received", "state")
+_COLUMNS = ("device", "round", "neighbours", "sent", "received", "state")
 _RIGHT = ("round", "rounds", "neighbours", "payload", "sent", "received")
 
 
 @command(
-    Argument("root", "DIR", "The folder that mesh init made.", type=PATH),
-    Option("--scores FILE", "Scatter this score file over the devices first.", type=SOURCE),
-    *THIS_TIME,
-    options.recording(),
-    options.as_json("Print every device's result as JSON."),
+    Argument("root", "DIR", "The folder that mesh init made.", type=PATH_TYPE),
+    Option("--scores FILE", "Scatter this score file over the devices first.", type=SOURCE_TYPE),
+    options.overrides(),
+    options.recording_options(),
+    options.json_option("Print every device's result as JSON."),
 )
 def up(
     root: Path,
     scores: str | None,
-    patience: str | None,
-    on_lost: str | None,
-    quorum: str | None,
-    mode: str | None,
-    recording: Outlets,
+    overrides: dict[str, str],
+    recording: RecordingOptions,
     as_json: bool,
 ) -> None:
     """Start all devices on this machine, one process each, and show how they agree.
@@ -54,47 +50,48 @@ def up(
     stays after the end, in a terminal, until Ctrl-C.
     """
     folders = device_folders(root)
-    with_changes(
-        read_device(folders[0]), patience, on_lost, quorum, mode
-    )  # a mistake is said once, not by every device
+    override_settings(read_device(folders[0]), overrides)  # a mistake is reported once, not by every device
     if scores is not None:
         scatter_scores(root, scores)
     with _recorded(root, recording) as watch:
         started = time.perf_counter()
-        watched = launch_once(folders, patience=patience, on_lost=on_lost, quorum=quorum, mode=mode)
+        watched = start_devices(folders, settings=overrides)
         if watch is not None:
-            watch.attend(watched)
-        follow(watched)
+            watch.follow_processes(watched)
+        wait_for_devices(watched)
         if watch is not None:
             good = [one for one in watched if one.result is not None]
             watch.end(_facts(good, len(watched)) if good else [("failed", "no device has a result")])
         if as_json:
             print(json.dumps([one.result or {"device": one.name, "error": one.error or "failed"} for one in watched]))
         else:
-            print_result(watched, time.perf_counter() - started)
+            print_agreement(watched, time.perf_counter() - started)
     if any(one.result is None for one in watched):
         click.get_current_context().exit(1)
 
 
-def launch_once(folders: Sequence[Path], **how: Any) -> list[Watched]:
+def start_devices(folders: Sequence[Path], **how: Any) -> list[Watched]:
     """Start a process for each folder that calibrates once, and says twice a second how far it is."""
     starts = [Start(str(folder), once=True, log="progress", **how) for folder in folders]
     return launch({folder.name: start.command() for folder, start in zip(folders, starts, strict=True)})
 
 
 @contextmanager
-def _recorded(root: Path, outlets: Outlets) -> Iterator[MeshWatch | None]:
+def _recorded(root: Path, outlets: RecordingOptions) -> Iterator[MeshWatch | None]:
     """Show and record the mesh inside the block, if that is asked for."""
     if not any(outlets):
         yield None
         return
     from conformesh.view.meshes import MeshWatch
 
-    with MeshWatch(root) as watch, seen(watch.recordings, outlets, runs=watch.runs, details=watch.details):
+    with (
+        MeshWatch(root) as watch,
+        publish_recordings(watch.recordings, outlets, runs=watch.runs, details=watch.details),
+    ):
         yield watch
 
 
-def follow(watched: Sequence[Watched]) -> None:
+def wait_for_devices(watched: Sequence[Watched]) -> None:
     """Wait for all devices, under a live table where stderr is a terminal, and in silence elsewhere."""
     if not sys.stderr.isatty():
         wait(watched)
@@ -120,7 +117,7 @@ def _live_table(watched: Sequence[Watched], room: int) -> Any:
     hidden = len(watched) - len(shown)
     foot = f"{done} of {len(watched)} devices are done" + (f", {hidden} are not shown" if hidden else "")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=foot, caption_justify="left")
-    for column in COLUMNS:
+    for column in _COLUMNS:
         table.add_column(column, justify="right" if column in _RIGHT else "left", no_wrap=True)
     for one in shown:
         heard = f"{one.heard}/{one.expected}" if one.expected else ""
@@ -129,7 +126,7 @@ def _live_table(watched: Sequence[Watched], room: int) -> Any:
     return table
 
 
-def print_result(watched: Sequence[Watched], seconds: float) -> None:
+def print_agreement(watched: Sequence[Watched], seconds: float) -> None:
     """Print what the devices agreed on, once, and a line for each."""
     good = [one for one in watched if one.result is not None]
     if good:
@@ -169,7 +166,7 @@ def _facts(good: Sequence[Watched], devices: int) -> list[tuple[str, str]]:
         *thresholds,
         *((("guarantee", words),) if (words := _guarantee(results)) else ()),
         ("devices", f"{' or '.join(map(str, counts))} of {devices}{results[0].scores_in_words}"),
-        ("cost", console.in_cost([result.cost for result in results], " in all")),
+        ("cost", console.mesh_cost_in_words([result.cost for result in results], " in all")),
     ]
 
 

@@ -11,24 +11,12 @@ import click
 
 import conformesh.cli
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH, Argument, Option, command
-from conformesh.mesh.config import MODES, ON_LOST
-from conformesh.mesh.node.process import Start, in_json, run
-
-# For this start only, instead of what device.toml says. Text: `with_changes` checks it together with device.toml.
-THIS_TIME = [
-    Option("--patience <float>", "Seconds to wait for a neighbour, this time."),
-    Option(f"--on-lost {'|'.join(ON_LOST)}", "What a lost neighbour means, this time, on all devices."),
-    Option("--quorum <int>", "How many devices must be left to continue, more than half, this time, on all devices."),
-    Option(
-        f"--mode {'|'.join(MODES)}",
-        "Talk in rounds, or at any time without waiting for anybody, this time, on all devices.",
-    ),
-]
+from conformesh.cli.command import PATH_TYPE, Argument, Option, command
+from conformesh.mesh.node.main import Start, in_json, run
 
 
 @command(
-    Argument("folder", "FOLDER", "The device's folder, made by mesh init.", type=PATH),
+    Argument("folder", "FOLDER", "The device's folder, made by mesh init.", type=PATH_TYPE),
     Option("--once", "Calibrate once and stop; else stay up."),
     Option("--http HOST:PORT", "Answer local programs here; by default at FOLDER/node.sock."),
     Option(
@@ -37,22 +25,17 @@ THIS_TIME = [
         type=click.Choice(["words", "json", "progress"]),
         default="words",
     ),
-    *THIS_TIME,
-    Option("--heartbeat <float>", "Seconds between two heartbeats, this time; 0 for none."),
+    options.overrides(heartbeat=True),
     Option("--telemetry", "Send traces to an OpenTelemetry collector; so does OTEL_EXPORTER_OTLP_ENDPOINT."),
-    options.view_address(),
-    options.as_json("With --once, print the result as JSON."),
+    options.view_option(),
+    options.json_option("With --once, print the result as JSON."),
 )
 def node(
     folder: Path,
     once: bool,
     http: str | None,
     log: str,
-    patience: str | None,
-    on_lost: str | None,
-    quorum: str | None,
-    mode: str | None,
-    heartbeat: str | None,
+    overrides: dict[str, str],
     telemetry: bool,
     view: str | None,
     as_json: bool,
@@ -61,12 +44,10 @@ def node(
 
     Its file of scores stays with it. Killed and started again it goes on where it was.
     """
-    start = Start(
-        str(folder), once, http, log, patience, on_lost, quorum, mode, heartbeat, telemetry, "--debug" in sys.argv
-    )
+    start = Start(str(folder), once, http, log, overrides, telemetry, "--debug" in sys.argv)
     if view is not None:
         _show(folder, http, view)
-    if not once and conformesh.cli.own_process and os.name == "posix":
+    if not once and conformesh.cli.is_own_process and os.name == "posix":
         start.become()  # what stays up needs no command line in its memory
     config, certified = run(start)
     if not once or certified is None:
@@ -80,7 +61,7 @@ def node(
         ("threshold", f"{result.threshold:.6g}"),
         ("guarantee", str(result.certificate)),
         ("devices", f"{len(certified.roster)} of {len(config.devices)}{result.scores_in_words}"),
-        ("cost", console.in_cost([result.cost])),
+        ("cost", console.mesh_cost_in_words([result.cost])),
     ]
     if config.learner is not None:
         facts.append(("online", config.learner.words))
@@ -92,9 +73,9 @@ def _show(folder: Path, http: str | None, view: str) -> None:
 
     It reads a pipe that is open for as long as this process is, also once it has become another: then it ends too.
     """
-    from conformesh.view.server import parse_view
+    from conformesh.view.server import parse_view_address
 
-    host, port = parse_view(view)
+    host, port = parse_view_address(view)
     words = [sys.executable, "-m", "conformesh", "view", str(folder), "--host", host, "--port", str(port), "--attached"]
     ends, held = os.pipe()
     os.set_inheritable(held, True)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH, Argument, Number, Option, Whole, command
-from conformesh.cli.options import GuaranteeOptions, NetworkOptions, RunOptions, chosen_faults
-from conformesh.cli.recording import followed
+from conformesh.cli.command import PATH_TYPE, Argument, Number, Option, WholeNumber, command
+from conformesh.cli.options import GuaranteeOptions, NetworkOptions, RunOptions, read_faults
+from conformesh.cli.recording import record_stream
 from conformesh.common.progress import Progress
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.common.random_streams import digest_of
 from conformesh.common.random_streams import stream as drawn
 from conformesh.files.atomic_writes import check_ending
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from conformesh.view.online import OnlineRecorder
 
 _PICTURE = Path("conformesh-online.png")
-COLUMNS = ("rule", "coverage", "worst device", "best device", "mean threshold", "guarantee")
-_RIGHT = COLUMNS[1:5]
+_COLUMNS = ("rule", "coverage", "worst device", "best device", "mean threshold", "guarantee")
+_RIGHT = _COLUMNS[1:5]
 
 
 @command(
     Argument("stream", "STREAM", "CSV, Parquet or NPZ with time, device and score; - reads CSV from stdin."),
-    options.guarantee("alpha"),
+    options.guarantee_options("alpha"),
     Option(f"--learner {'|'.join(LEARNERS)}", "How a threshold follows the scores; by default the recommended."),
     Option(f"--coupling {'|'.join(COUPLINGS)}", "What devices tell each other; by default mixed."),
     Option(
@@ -48,26 +48,26 @@ _RIGHT = COLUMNS[1:5]
         type=Number(),
     ),
     Option("--scale <float>", "Weight of the newest score in each device's own scale; 0 for none.", type=Number()),
-    Option("--delay <int>", "After how many further steps labels come.", type=Whole(), default=0),
-    options.network(),
+    Option("--delay <int>", "After how many further steps labels come.", type=WholeNumber(), default=0),
+    options.network_options(),
     Option("--beside/--no-beside", "Show the learners that know no network beside it.", default=True),
     Option(
         "--alarm <float>", "Chance of a false drift alarm, at any time; 0 for no alarm.", type=Number(), default=0.05
     ),
-    Option("--window <int>", "Steps over which picture and page average.", type=Whole(1), default=200),
-    options.out("The picture, as .png, .pdf or .svg; a folder gets a .png.", default=str(_PICTURE)),
-    options.picture_flag(),
-    Option("--rows FILE", "Write every example with its threshold, as .parquet, .csv or .npz.", type=PATH),
-    options.as_json("Print one JSON object instead of the table."),
-    options.table("time", "device", "score"),
-    options.run(
-        options.seed(
+    Option("--window <int>", "Steps over which picture and page average.", type=WholeNumber(1), default=200),
+    options.out_option("The picture, as .png, .pdf or .svg; a folder gets a .png.", default=str(_PICTURE)),
+    options.picture_option(),
+    Option("--rows FILE", "Write every example with its threshold, as .parquet, .csv or .npz.", type=PATH_TYPE),
+    options.json_option("Print one JSON object instead of the table."),
+    options.table_options("time", "device", "score"),
+    options.run_options(
+        options.seed_option(
             "Seed of the topology, by default 0, and of the alarm, by default a hash of the scores.", default=None
         ),
-        options.fault(),
-        options.recording(),
+        options.fault_option(),
+        options.recording_options(),
     ),
-    *options.checkpoint("Saved from time to time and when interrupted; the same command goes on from there."),
+    *options.checkpoint_options("Saved from time to time and when interrupted; the same command goes on from there."),
 )
 def online(
     stream: str,
@@ -114,15 +114,15 @@ def online(
     named = (
         "the recommended" if learner is None and coupling is None else f"{learner or 'decaying'}, {coupling or 'mixed'}"
     )
-    asked: dict[str, Any] = {"local": local, "scale": scale, "delays": delay, "faults": chosen_faults(run.fault)}
+    asked: dict[str, Any] = {"local": local, "scale": scale, "delays": delay, "faults": read_faults(run.fault)}
     title = named if learner or coupling else f"{named} rule"
-    with followed(run.recording, built, title, window) as recorder:
-        drift = _Drift(alarm, level, key) if alarm else None
-        long = _Long(checkpoint, resume, scores.shape[1])
-        watch = _Watch(drift, recorder)
+    with record_stream(run.recording, built, title, window) as recorder:
+        drift = _DriftWatch(alarm, level, key) if alarm else None
+        long = _ResumableRuns(checkpoint, resume, scores.shape[1])
+        watch = _StreamObserver(drift, recorder)
         found = long.run("following streams", "", watch, scores, built, level, learner, coupling, **asked)
         others = {
-            name: long.run(f"{name}, alone", name, _Watch(), scores, built, level, name, "alone", delays=delay)
+            name: long.run(f"{name}, alone", name, _StreamObserver(), scores, built, level, name, "alone", delays=delay)
             for name in (LEARNERS if beside else ())
         }
         raised = None if drift is None else drift.raised
@@ -143,7 +143,7 @@ def online(
                 print(f"{what}: {path}")
 
 
-class _Drift:
+class _DriftWatch:
     """The drift alarm of every device, block by block as a run goes on."""
 
     def __init__(self, chance: float, alpha: float, seed: int) -> None:
@@ -159,7 +159,7 @@ class _Drift:
         """At which of its labels each device that raised the alarm did so."""
         return {name: int(at) for name, at in zip(self._found.ids, self._state.raised_at, strict=True) if at}
 
-    def go_on(self, done: int) -> list[tuple[int, int, int]]:
+    def advance(self, done: int) -> list[tuple[int, int, int]]:
         """Return row, step and label of everybody who raises the alarm up to this step."""
         scores = self._found.scores[:, self._done : done].T
         seen = ~np.isnan(scores)
@@ -175,10 +175,10 @@ class _Drift:
         return sorted(new, key=lambda one: one[1])
 
 
-class _Watch:
+class _StreamObserver:
     """Sees a run go on, for whoever tells how far it is, the drift alarm, and what is recorded."""
 
-    def __init__(self, drift: _Drift | None = None, recorder: OnlineRecorder | None = None) -> None:
+    def __init__(self, drift: _DriftWatch | None = None, recorder: OnlineRecorder | None = None) -> None:
         self._drift, self._recorder = drift, recorder
         self.tell: Callable[[int], None] = lambda done: None
 
@@ -189,7 +189,7 @@ class _Watch:
 
     def __call__(self, done: int) -> None:
         self.tell(done)
-        new = [] if self._drift is None else self._drift.go_on(done)
+        new = [] if self._drift is None else self._drift.advance(done)
         if self._recorder is not None:
             for row, step, label in new:
                 self._recorder.alarm(row, step, f"at its label {label:,}")
@@ -203,13 +203,13 @@ def _in_rows(held: StreamFile, ids: tuple[str, ...]) -> Any:
     return np.array([held.scores[row[name]] if name in row else nothing for name in ids])
 
 
-class _Long:
+class _ResumableRuns:
     """Runs that show how far they are, and that can be stopped and go on; each has a file of its own."""
 
     def __init__(self, checkpoint: Path | None, resume: bool, steps: int) -> None:
         self.checkpoint, self.resume, self.steps = checkpoint, resume, steps
 
-    def run(self, what: str, name: str, watch: _Watch, *asked: Any, **options: Any) -> OnlineResult:
+    def run(self, what: str, name: str, watch: _StreamObserver, *asked: Any, **options: Any) -> OnlineResult:
         """Follow the streams; what is saved of a lone learner has its name in the name of the file."""
         done, file = 0, self.checkpoint
         if file is not None and name:
@@ -220,7 +220,7 @@ class _Long:
             nonlocal done
             if resumed and not done:
                 bar.begin(self.steps, now)  # the time left follows from the pace of now
-                console.note(
+                console.print_note(
                     f"{what}: going on after step {now:,} of {self.steps:,}, from {file}; --no-resume starts anew"
                 )
             bar.steps = done = now
@@ -231,9 +231,9 @@ class _Long:
                 return follow(*asked, observer=watch, checkpoint=file, resume=self.resume, **options)
         except KeyboardInterrupt:
             if file is None:
-                console.note("nothing was saved; with --checkpoint FILE the same command would go on from here")
+                console.print_note("nothing was saved; with --checkpoint FILE the same command would go on from here")
             else:
-                console.note(
+                console.print_note(
                     f"{what}: step {done:,} of {self.steps:,} is saved in {file}; the same command goes on there"
                 )
             raise
@@ -249,10 +249,10 @@ def _cells(name: str, found: OnlineResult) -> tuple[str, ...]:
 
 
 def _report(named: str, found: OnlineResult, others: dict[str, OnlineResult], raised: dict[str, int] | None) -> None:
-    labels = several(found.account().labels, "label")
-    print(f"{several(len(found.ids), 'device')}, {several(found.steps, 'step')}, {labels}\n")
+    labels = pluralize(found.account().labels, "label")
+    print(f"{pluralize(len(found.ids), 'device')}, {pluralize(found.steps, 'step')}, {labels}\n")
     table = [_cells(named, found), *(_cells(f"{name}, alone", one) for name, one in others.items())]
-    console.print_table(COLUMNS, table, right=_RIGHT)
+    console.print_table(_COLUMNS, table, right=_RIGHT)
     print(f"\nmisses of all devices: {found.account()}")
     if (worst := _worst(found)) is not None:
         print(f"of {worst}, which missed most: {found.account(worst)}")
@@ -262,7 +262,7 @@ def _report(named: str, found: OnlineResult, others: dict[str, OnlineResult], ra
 
 def _drifted(found: OnlineResult, raised: dict[str, int]) -> str:
     first = [f"{name} at its label {at:,}" for name, at in [*raised.items()][:5]]
-    return ", ".join([f"{several(len(raised), 'device')} of {len(found.ids)}", *first])
+    return ", ".join([f"{pluralize(len(raised), 'device')} of {len(found.ids)}", *first])
 
 
 def _facts(found: OnlineResult, raised: dict[str, int] | None) -> list[tuple[str, str]]:

@@ -11,24 +11,24 @@ import os
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from conformesh.cli import console
 from conformesh.cli.command import (
-    FILES,
-    GUARANTEE,
-    PATH,
-    RUNNING,
-    SHARED,
-    SOURCE,
+    FILES_PANEL,
+    GUARANTEE_PANEL,
+    PATH_TYPE,
+    RUNNING_PANEL,
+    SHARED_PANEL,
+    SOURCE_TYPE,
     Argument,
     ListOption,
     Number,
     Option,
     OptionGroup,
-    Whole,
+    WholeNumber,
 )
-from conformesh.cli.recording import DEFAULT, FLAG, Outlets
+from conformesh.cli.recording import DEFAULT_ADDRESS, VIEW_FLAG, RecordingOptions
 
 if TYPE_CHECKING:
     from dataclasses import Field
@@ -58,36 +58,36 @@ _ROLES = {
 }
 
 
-def scores_file(name: str = "scores", metavar: str = "SCORES", text: str | None = None) -> Argument:
+def scores_argument(name: str = "scores", metavar: str = "SCORES", text: str | None = None) -> Argument:
     """Return the argument of a file of scores."""
     usual = "CSV, Parquet or NPZ with device and score, or a folder; - reads CSV from stdin."
     return Argument(name, metavar, text or usual)
 
 
-def table(*roles: str, outputs: bool = False, csv: bool = True) -> OptionGroup:
+def table_options(*roles: str, outputs: bool = False, csv: bool = True) -> OptionGroup:
     """Options for reading tables: the columns of these roles and of model outputs, and the format of CSV."""
     found: list[Option] = []
     for role in roles:
         kind = ListOption if role in ("group", "input") else Option
-        found.append(kind(f"--{role}-column COLUMN", _ROLES[role], panel=FILES))
+        found.append(kind(f"--{role}-column COLUMN", _ROLES[role], panel=FILES_PANEL))
     if outputs:
         found += [
             ListOption(
                 "--output-columns A,B",
                 "Of regression, the columns that the score reads, in its order; by default prediction, or "
                 "prediction and scale, or lower and upper, or all that are left.",
-                panel=FILES,
+                panel=FILES_PANEL,
             ),
-            ListOption("--keep A,B,...", "Other columns that are no classes; they pass through.", panel=FILES),
+            ListOption("--keep A,B,...", "Other columns that are no classes; they pass through.", panel=FILES_PANEL),
         ]
     form = [
         Option(
             "--separator CHARACTER",
             "Separator of CSV cells: comma, semicolon, tab, pipe, space or the character; by default detected "
             "from the first line.",
-            panel=FILES,
+            panel=FILES_PANEL,
         ),
-        Option("--decimal .|,", "Decimal sign of CSV; by default detected.", panel=FILES),
+        Option("--decimal .|,", "Decimal sign of CSV; by default detected.", panel=FILES_PANEL),
     ]
     return OptionGroup("table", _layout, found + form if csv else found)
 
@@ -139,10 +139,10 @@ class NetworkOptions(NamedTuple):
         if self.name is None and not self.options and divisor(devices) is None:
             name = "cycle"
             if devices > 1:
-                console.note(f"{devices} devices form no torus, they talk around a cycle; choose with --network")
+                console.print_note(f"{devices} devices form no torus, they talk around a cycle; choose with --network")
         if not self.options:
             return name, {}
-        return name, key_values(self.options, "network option", get_type_hints(TOPOLOGIES[name].build))
+        return name, read_key_values(self.options, "network option", get_type_hints(TOPOLOGIES[name].build))
 
     def build(self, devices: int | None, seed: int) -> Graph:
         """Return the network with so many devices, or the one in the file."""
@@ -182,7 +182,7 @@ def _network(network: str | None, network_option: tuple[str, ...]) -> NetworkOpt
     return NetworkOptions(network, network_option)
 
 
-def network() -> OptionGroup:
+def network_options() -> OptionGroup:
     """The network: a topology with its options, or a file of edges."""
     from conformesh.graph.topologies import TOPOLOGIES
 
@@ -194,16 +194,16 @@ def network() -> OptionGroup:
                 "--network NAME|FILE",
                 f"One of {', '.join(TOPOLOGIES)}, or a file of edges with two device names a line; by default a "
                 "torus, or a cycle where the number of devices has no two factors.",
-                type=SOURCE,
+                type=SOURCE_TYPE,
             ),
             Option("--network-option KEY=VALUE", "An option of the topology, as p=0.3; may be repeated."),
         ],
     )
 
 
-def seed(text: str = "Seed of topologies that draw.", default: int | None = 0) -> Option:
+def seed_option(text: str = "Seed of topologies that draw.", default: int | None = 0) -> Option:
     """Return the seed; what it is the seed of differs between commands."""
-    return Option("--seed <int>", text, type=Whole(), default=default, panel=RUNNING)
+    return Option("--seed <int>", text, type=WholeNumber(), default=default, panel=RUNNING_PANEL)
 
 
 # --- guarantee --------------------------------------------------------------------------------------------------------
@@ -307,17 +307,17 @@ def _ratios(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def _read_shares(source: str, column: str, layout: ColumnNames | None) -> dict[str, Any]:
+    from conformesh.files.input_forms import device_shares
     from conformesh.files.score_files import column_named
     from conformesh.files.tables import read_table
-    from conformesh.table import shares_in
 
     table = read_table(source, f"columns 'device' and {column!r}", layout=layout)
     names, index = table.names(column_named(table, "device", None if layout is None else layout.device))
     values = table.numbers(column)
-    return shares_in({name: values[index == k] for k, name in enumerate(names)}, f"{source}: {column}")
+    return device_shares({name: values[index == k] for k, name in enumerate(names)}, f"{source}: {column}")
 
 
-def guarantee(*wanted: str, levels: bool = False) -> OptionGroup:
+def guarantee_options(*wanted: str, levels: bool = False) -> OptionGroup:
     """The guarantee: these of the fields of `Guarantee`; `levels` where the command takes several alphas."""
     from conformesh.kernels.ranks import AUTO, CHOSEN_MIXTURES, CHOSEN_RANK_RULES, GROUP_RULES
 
@@ -332,67 +332,69 @@ def guarantee(*wanted: str, levels: bool = False) -> OptionGroup:
             "The mixture of devices that new examples come from: in proportion to their scores, to their scores "
             "plus one, all devices alike, or with the shares in a file with the columns device and share; by default "
             f"{CHOSEN_MIXTURES[0]}.",
-            panel=GUARANTEE,
+            panel=GUARANTEE_PANEL,
         ),
         Option(
             f"--rank-rule {'|'.join(CHOSEN_RANK_RULES)}",
             "The rule for the required rank; auto is the proven one that asks for less.",
             default=AUTO,
-            panel=GUARANTEE,
+            panel=GUARANTEE_PANEL,
         ),
         Option(
             "--pac-confidence <float>",
             "Coverage with this probability over the draw of the scores, not on average over it; it is not 1 - alpha.",
-            panel=GUARANTEE,
+            panel=GUARANTEE_PANEL,
         ),
         Option(
             f"--group-rule {'|'.join((AUTO, *GROUP_RULES))}",
             "The rule for a row that is in several groups; by default auto, which is seq.",
-            panel=GUARANTEE,
+            panel=GUARANTEE_PANEL,
         ),
         ListOption(
-            "--group-order A,B,...", "The order of groups for seq; by default that of their names.", panel=GUARANTEE
+            "--group-order A,B,...",
+            "The order of groups for seq; by default that of their names.",
+            panel=GUARANTEE_PANEL,
         ),
         Option(
             "--weight-bound <float>",
             "The largest weight that any example may have; needed with --weight-column.",
             type=Number(),
-            panel=GUARANTEE,
+            panel=GUARANTEE_PANEL,
         ),
         ListOption(
             "--test-weights A,B,...",
             "Weights of new examples that get a threshold of their own, beside --weight-bound.",
-            panel=GUARANTEE,
+            panel=GUARANTEE_PANEL,
         ),
         Option(
             "--class-weight CLASS=RATIO",
             "How much likelier a class is among new examples (label shift), with --label-column; once for each class.",
             multiple=True,
-            panel=GUARANTEE,
+            panel=GUARANTEE_PANEL,
         ),
         Option(
             "--sides",
             "One threshold below and one above, for intervals; scores are in the columns lower and upper.",
-            panel=GUARANTEE,
+            panel=GUARANTEE_PANEL,
         ),
         Option(
             "--lower-share <float>",
             "With --sides: the part of alpha that the lower side may miss; by default half.",
-            panel=GUARANTEE,
+            panel=GUARANTEE_PANEL,
         ),
         Option(
             "--centres FILE",
             "Coverage near each of these public points: a row each, in the columns of --input-column.",
-            type=SOURCE,
-            panel=GUARANTEE,
+            type=SOURCE_TYPE,
+            panel=GUARANTEE_PANEL,
         ),
         Option(
             "--bandwidth <float>",
             "How far a centre reaches, in the units of the input columns.",
             type=Number(),
-            panel=GUARANTEE,
+            panel=GUARANTEE_PANEL,
         ),
-        Option("--strict", "Too few scores for the guarantee is an error, not +inf.", panel=GUARANTEE),
+        Option("--strict", "Too few scores for the guarantee is an error, not +inf.", panel=GUARANTEE_PANEL),
     ]
     return OptionGroup("guarantee", GuaranteeOptions, [option for option in every if option.name in wanted])
 
@@ -400,7 +402,7 @@ def guarantee(*wanted: str, levels: bool = False) -> OptionGroup:
 # --- score ------------------------------------------------------------------------------------------------------------
 
 
-def score(default: str | None = None) -> OptionGroup:
+def score_options(default: str | None = None) -> OptionGroup:
     """The nonconformity score, with its options; the command gets the score itself, or None."""
     from conformesh.scores import SCORES
 
@@ -423,7 +425,7 @@ def _score(score: str | None, score_option: tuple[str, ...]) -> Score | None:
             raise ValueError(f"--score-option {score_option[0]} needs --score to say whose option it is")
         return None
     hints = get_type_hints(SCORES[score]) if score in SCORES else {}
-    return get_score(score, **key_values(score_option, "score option", hints))
+    return get_score(score, **read_key_values(score_option, "score option", hints))
 
 
 # --- run --------------------------------------------------------------------------------------------------------------
@@ -438,119 +440,150 @@ class RunOptions(NamedTuple):
     engine: str = "simulator"
     fault: tuple[str, ...] = ()
     warm: Path | None = None
-    recording: Outlets = Outlets()
+    recording: RecordingOptions = RecordingOptions()
 
     def checked_options(self) -> dict[str, Any]:
         """Return the options of the method, in its types; the seed is among them where the method has one."""
         from conformesh.methods import get_method
 
         seeded = self.seed is not None and "seed" in get_method(self.method).option_names()
-        return checked_options(self.method, {**self.options, **({"seed": self.seed} if seeded else {})})
+        return read_method_options(self.method, {**self.options, **({"seed": self.seed} if seeded else {})})
 
 
-def run(*parts: Option | OptionGroup) -> OptionGroup:
+def run_options(*parts: Option | OptionGroup) -> OptionGroup:
     """How devices run: options and groups whose names are fields of `Run`."""
     return OptionGroup("run", RunOptions, parts)
 
 
-def method() -> Option:
+def method_option() -> Option:
     """Return the method."""
     from conformesh.methods import METHODS
 
     return Option("--method NAME", f"One of {', '.join(METHODS)}.", default="e-dcp")
 
 
-def methods_list() -> ListOption:
+def methods_option() -> ListOption:
     """Return several methods."""
     from conformesh.methods import METHODS
 
     return ListOption("--method NAME,...", f"Some of {', '.join(METHODS)}; by default all.")
 
 
-def devices(text: str = "Number of devices.") -> Option:
+def devices_option(text: str = "Number of devices.") -> Option:
     """Return how many devices there are."""
-    return Option("--devices <int>", text, type=Whole(1))
+    return Option("--devices <int>", text, type=WholeNumber(1))
 
 
-def scores_per_device(text: str = "Calibration scores on each device.") -> Option:
+def scores_per_device_option(text: str = "Calibration scores on each device.") -> Option:
     """Return how many scores a device has, for runs that are only planned."""
-    return Option("--scores-per-device <int>", text, type=Whole(1), default=50, panel=FILES)
+    return Option("--scores-per-device <int>", text, type=WholeNumber(1), default=50, panel=FILES_PANEL)
 
 
-def engine() -> Option:
+def engine_option() -> Option:
     """Return what runs the devices."""
     from conformesh.engines import ENGINES
 
     words = "; ".join(f"{name}, {driver.summary}" for name, driver in ENGINES.items())
     return Option(
-        f"--engine {'|'.join(ENGINES)}", f"What runs the devices: {words}.", default="simulator", panel=RUNNING
+        f"--engine {'|'.join(ENGINES)}", f"What runs the devices: {words}.", default="simulator", panel=RUNNING_PANEL
     )
 
 
-def aggregate(default: str | None = "auto", more: str = "") -> Option:
+def aggregate_option(default: str | None = "auto", more: str = "") -> Option:
     """Return how sums over all devices are formed."""
     from conformesh.protocols.aggregate import aggregate_choices
 
     words = f"How sums are formed{more}."
-    return Option(f"--aggregate {'|'.join(aggregate_choices())}", words, default=default, panel=RUNNING)
+    return Option(f"--aggregate {'|'.join(aggregate_choices())}", words, default=default, panel=RUNNING_PANEL)
 
 
-def fault() -> Option:
+def fault_option() -> Option:
     """Return faults of the simulated network."""
     return Option(
         "--fault KEY=VALUE",
         "A fault of the simulated network, for methods that tolerate it: loss=0.3 (of messages), activation=0.5 "
         "(devices that send in a round), links=0.2 (links that are up in a round), byzantine=3;7 and attack=NAME "
         "(Byzantine devices), seed=7; may be repeated.",
-        panel=RUNNING,
+        panel=RUNNING_PANEL,
     )
 
 
-def view_address() -> Option:
+def view_option() -> Option:
     """Return the page alone."""
-    return Option(f"{FLAG} [HOST:PORT]", f"Show it in a browser meanwhile, by default at {DEFAULT}.", panel=_VIEW)
+    return Option(
+        f"{VIEW_FLAG} [HOST:PORT]", f"Show it in a browser meanwhile, by default at {DEFAULT_ADDRESS}.", panel=_VIEW
+    )
 
 
-def recording(*, view: bool = True) -> OptionGroup:
+def recording_options(*, view: bool = True) -> OptionGroup:
     """Ways to see a run: a page, a trace, a report."""
     found = [
-        view_address(),
-        Option("--trace FILE", "Record the run for conformesh view; .gz compresses.", type=PATH, panel=_VIEW),
-        Option("--report FILE", "Write the run as one HTML page that needs no server.", type=PATH, panel=_VIEW),
+        view_option(),
+        Option("--trace FILE", "Record the run for conformesh view; .gz compresses.", type=PATH_TYPE, panel=_VIEW),
+        Option("--report FILE", "Write the run as one HTML page that needs no server.", type=PATH_TYPE, panel=_VIEW),
     ]
-    return OptionGroup("recording", Outlets, found if view else found[1:])
+    return OptionGroup("recording", RecordingOptions, found if view else found[1:])
 
 
-def checkpoint(text: str) -> list[Option]:
+def checkpoint_options(text: str) -> list[Option]:
     """Return options for long work that is saved and resumed."""
     return [
-        Option("--checkpoint FILE", text, type=PATH, panel=RUNNING),
-        Option("--resume/--no-resume", "Go on from the checkpoint.", default=True, panel=RUNNING),
+        Option("--checkpoint FILE", text, type=PATH_TYPE, panel=RUNNING_PANEL),
+        Option("--resume/--no-resume", "Go on from the checkpoint.", default=True, panel=RUNNING_PANEL),
     ]
 
 
-def jobs() -> Option:
+def jobs_option() -> Option:
     """Return how many points run at once."""
-    return Option("--jobs <int>", "Points that run at once.", type=Whole(1), default=os.cpu_count() or 1, panel=RUNNING)
+    return Option(
+        "--jobs <int>",
+        "Points that run at once.",
+        type=WholeNumber(1),
+        default=os.cpu_count() or 1,
+        panel=RUNNING_PANEL,
+    )
 
 
-def setting(name: str) -> Option:
+def setting_option(name: str) -> Option:
     """Return one setting of ``device.toml`` as an option: its help, default and choices are those of `SETTINGS`."""
     from conformesh.mesh.config.settings import SETTINGS
+    from conformesh.protocols.options import without_none
 
     one = SETTINGS[name]
-    kind = _without_none(one.hint)
-    types: dict[Any, Any] = {int: Whole(1), float: Number()}
+    kind = without_none(one.hint)
+    readers: dict[Any, Any] = {int: WholeNumber(1), float: Number()}
     metavar = "|".join(one.choices) or f"<{kind.__name__}>"
     word = f"--{name.replace('_', '-')} {metavar}"
-    return Option(word, one.help, type=types.get(kind, str), default=one.default, panel=RUNNING)
+    return Option(word, one.help, type=readers.get(kind, str), default=one.default, panel=RUNNING_PANEL)
+
+
+def overrides(*, heartbeat: bool = False) -> OptionGroup:
+    """Settings for one start only, instead of those of device.toml; the command gets their texts by name."""
+    from conformesh.mesh.config import MODES, ON_LOST
+
+    found = [
+        Option("--patience <float>", "Seconds to wait for a neighbour, this time."),
+        Option(f"--on-lost {'|'.join(ON_LOST)}", "What a lost neighbour means, this time, on all devices."),
+        Option(
+            "--quorum <int>", "How many devices must be left to continue, more than half, this time, on all devices."
+        ),
+        Option(
+            f"--mode {'|'.join(MODES)}",
+            "Talk in rounds, or at any time without waiting for anybody, this time, on all devices.",
+        ),
+    ]
+    if heartbeat:
+        found.append(Option("--heartbeat <float>", "Seconds between two heartbeats, this time; 0 for none."))
+    return OptionGroup("overrides", _given, found)
+
+
+def _given(**texts: str | None) -> dict[str, str]:
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 def read_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """Read ``--set section.name=value`` words, by the name of the setting; lists are separated by commas."""
-    from conformesh.cli.command import split_commas
+    """Read ``--set section.name=value`` words, by the name of the setting."""
     from conformesh.mesh.config.settings import find_setting
-    from conformesh.protocols.options import option_from_text
 
     found: dict[str, Any] = {}
     for pair in pairs:
@@ -563,17 +596,14 @@ def read_settings(pairs: Sequence[str]) -> dict[str, Any]:
                 f"--set {one.path}: give the method's options as --NAME, those of the score by --score-option, and "
                 "shares by --mixture FILE"
             )
-        if get_origin(one.hint) is tuple:
-            found[one.field.name] = split_commas(text)
-        else:
-            found[one.field.name] = option_from_text(text.strip(), _without_none(one.hint), one.path)
+        found[one.field.name] = one.read(text)
     return found
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
-class Output(NamedTuple):
+class OutputOptions(NamedTuple):
     """Where a result goes: to a file, and as JSON or in words to standard output."""
 
     out: Path | None = None
@@ -589,22 +619,22 @@ class Output(NamedTuple):
             show_words(result)
 
 
-def output(text: str = "Also save the result as JSON.") -> OptionGroup:
+def output_options(text: str = "Also save the result as JSON.") -> OptionGroup:
     """Where a result goes."""
-    return OptionGroup("output", Output, [out(text), as_json()])
+    return OptionGroup("output", OutputOptions, [out_option(text), json_option()])
 
 
-def out(text: str = "Also save the result as JSON.", metavar: str = "FILE", **more: Any) -> Option:
+def out_option(text: str = "Also save the result as JSON.", metavar: str = "FILE", **more: Any) -> Option:
     """Return where the result is saved."""
-    return Option(f"--out {metavar}", text, type=PATH, **more)
+    return Option(f"--out {metavar}", text, type=PATH_TYPE, **more)
 
 
-def as_json(text: str = "Print one JSON object and nothing else.") -> Option:
+def json_option(text: str = "Print one JSON object and nothing else.") -> Option:
     """Return whether to print JSON."""
     return Option("--json", text, name="as_json")
 
 
-def picture_flag(text: str = "Draw the picture.") -> Option:
+def picture_option(text: str = "Draw the picture.") -> Option:
     """Return whether to draw."""
     return Option("--picture/--no-picture", text, default=True)
 
@@ -644,7 +674,7 @@ class _MethodOption(NamedTuple):
         from conformesh.protocols.options import choices_of
 
         word, kinds = f"--{self.name.replace('_', '-')}", [*self.hints.values()]
-        panel = SHARED if len(self.fields) > 1 else f"Options of {next(iter(self.fields))}"
+        panel = SHARED_PANEL if len(self.fields) > 1 else f"Options of {next(iter(self.fields))}"
         common: dict[str, Any] = {"panel": panel, "default": None, "show_default": False}
         if bool in kinds:
             return Option(f"{word}/--no-{word[2:]}", self.help, **common)
@@ -661,6 +691,7 @@ def options_of_methods(methods: Iterable[str] | None = None) -> dict[str, _Metho
     from dataclasses import fields
 
     from conformesh.methods import METHODS
+    from conformesh.protocols.options import without_none
 
     found: dict[str, _MethodOption] = {}
     for name in METHODS if methods is None else methods:
@@ -668,7 +699,7 @@ def options_of_methods(methods: Iterable[str] | None = None) -> dict[str, _Metho
         for field in fields(METHODS[name].options):
             if "help" in field.metadata:
                 option = found.setdefault(field.name, _MethodOption(field.name, {}, {}))
-                option.hints[name] = _without_none(hints[field.name])
+                option.hints[name] = without_none(hints[field.name])
                 option.fields[name] = field
     return found
 
@@ -689,10 +720,10 @@ def method_options(*methods: str, chosen: bool = False) -> OptionGroup:
     return OptionGroup("options", dict, declare)
 
 
-def checked_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def read_method_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that were given, in the types of the method and after it has accepted them."""
     from conformesh.methods import get_method, make_options
-    from conformesh.protocols.options import option_from_text
+    from conformesh.protocols.options import convert_option
 
     get_method(method)  # an unknown name is said first
     chosen = {name: value for name, value in given.items() if value is not None}
@@ -700,31 +731,33 @@ def checked_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     known = options_of_methods([method])
     for name, value in chosen.items():
-        if name in known and not isinstance(value, bool | int):
-            chosen[name] = option_from_text(value, known[name].hints[method], name)
+        if name in known:
+            chosen[name] = convert_option(value, known[name].hints[method], name, is_text=True)
     make_options(method, chosen)
     return chosen
 
 
-def chosen_faults(pairs: Sequence[str]) -> Faults | None:
+def read_faults(pairs: Sequence[str]) -> Faults | None:
     """Read ``--fault key=value`` words; rows of Byzantine devices are separated by semicolons."""
     if not pairs:
         return None
-    from conformesh.cli.command import whole
-    from conformesh.protocols.faults import Faults, as_faults
+    from conformesh.cli.command import parse_whole_number
+    from conformesh.protocols.faults import Faults, make_faults
 
-    found = key_values(pairs, "fault", {**get_type_hints(Faults), "byzantine": str})
+    found = read_key_values(pairs, "fault", {**get_type_hints(Faults), "byzantine": str})
     if "byzantine" in found:
-        found["byzantine"] = tuple(whole(row, "fault byzantine", 0) for row in found["byzantine"].split(";"))
-    return as_faults(found)
+        found["byzantine"] = tuple(
+            parse_whole_number(row, "fault byzantine", 0) for row in found["byzantine"].split(";")
+        )
+    return make_faults(found)
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-def key_values(pairs: Sequence[str], what: str, hints: Mapping[str, Any]) -> dict[str, Any]:
+def read_key_values(pairs: Sequence[str], what: str, hints: Mapping[str, Any]) -> dict[str, Any]:
     """Read ``key=value`` words; each value takes the type that `hints` gives its key (unknown keys stay text)."""
-    from conformesh.protocols.options import option_from_text
+    from conformesh.protocols.options import convert_option
 
     found: dict[str, Any] = {}
     for pair in pairs:
@@ -732,13 +765,5 @@ def key_values(pairs: Sequence[str], what: str, hints: Mapping[str, Any]) -> dic
         key = key.strip().replace("-", "_")
         if not (equals and key and text.strip()):
             raise ValueError(f"{what} must be key=value, got {pair!r}")
-        found[key] = option_from_text(text.strip(), _without_none(hints.get(key, str)), f"{what} {key}")
+        found[key] = convert_option(text.strip(), hints.get(key, str), f"{what} {key}", is_text=True)
     return found
-
-
-def _without_none(hint: Any) -> Any:
-    """Return the type that an optional value has when it is there."""
-    if get_origin(hint) in (Union, types.UnionType):
-        left = [kind for kind in get_args(hint) if kind is not type(None)]
-        return left[0] if len(left) == 1 else str
-    return hint

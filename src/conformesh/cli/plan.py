@@ -8,66 +8,80 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from conformesh.cli import console, options, pipeline
-from conformesh.cli.command import FILES, PATH, RUNNING, SOURCE, Number, Option, command, whole
+from conformesh.cli import console, hosts, options
+from conformesh.cli.command import (
+    FILES_PANEL,
+    PATH_TYPE,
+    RUNNING_PANEL,
+    SOURCE_TYPE,
+    Number,
+    Option,
+    command,
+    parse_whole_number,
+)
 from conformesh.cli.options import GuaranteeOptions, NetworkOptions, options_of_methods
 from conformesh.files.score_files import read_scores
 from conformesh.files.tables import ColumnNames
 from conformesh.kernels.ranks import AUTO
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.planning.link import Link
-from conformesh.lab.planning.measurement import ANY, SHAPES, TIME_LIMIT
-from conformesh.lab.planning.networks import SIMULATED_UP_TO, SimulatedNetwork, network_itself, network_of_topology
-from conformesh.lab.planning.planner import COLUMNS, KIND_ORDER, NUMBERS, SORTS, Plan
+from conformesh.lab.planning.measurement import ANY_SHAPE, RUN_TIME_LIMIT, SCORE_SHAPES
+from conformesh.lab.planning.networks import (
+    MOST_SIMULATED_DEVICES,
+    SimulatedNetwork,
+    simulated_network,
+    simulated_topology,
+)
+from conformesh.lab.planning.planner import GUARANTEE_ORDER, PLAN_COLUMNS, RIGHT_ALIGNED, SORT_KEYS, Plan
 from conformesh.lab.planning.planner import plan as simulate
-from conformesh.methods import METHODS, get_method, make_options, ways_of
+from conformesh.methods import METHODS, get_method, make_options, method_variants
 from conformesh.plots.pictures import picture_file
-from conformesh.protocols.options import option_from_text
+from conformesh.protocols.options import convert_option
 
 _MOST = 10**12  # devices: a larger number is a typing mistake
 
 
 @command(
     Option("--devices <int>", "How many devices, K; 1e6 is fine."),
-    options.network(),
-    options.guarantee("alpha", "mixture", "rank_rule", "pac_confidence"),
-    options.methods_list(),
+    options.network_options(),
+    options.guarantee_options("alpha", "mixture", "rank_rule", "pac_confidence"),
+    options.methods_option(),
     Option(
         "--link LATENCY,BANDWIDTH", "Of a device's uplink: us, ms, s; kbit, Mbit, Gbit, kB, MB.", default="100ms,1Mbit"
     ),
     Option(
-        f"--guarantee {'|'.join(KIND_ORDER)}",
+        f"--guarantee {'|'.join(GUARANTEE_ORDER)}",
         "Leave out methods with a weaker guarantee than this.",
         name="least",
         default="none",
     ),
-    Option(f"--sort {'|'.join(SORTS)}", "What to minimise, among the best guarantees.", default="time"),
-    Option("--plot FILE", "Draw time against latency and devices: .png, .pdf, .svg.", type=PATH),
-    options.as_json("Print one JSON object instead of the table."),
+    Option(f"--sort {'|'.join(SORT_KEYS)}", "What to minimise, among the best guarantees.", default="time"),
+    Option("--plot FILE", "Draw time against latency and devices: .png, .pdf, .svg.", type=PATH_TYPE),
+    options.json_option("Print one JSON object instead of the table."),
     Option("--csv", "Print the table as CSV.", name="as_csv"),
-    options.table("device", "score", "share"),
-    options.scores_per_device(),
-    Option("--scores SCORES", "Instead of drawn scores: the scores themselves.", type=SOURCE, panel=FILES),
+    options.table_options("device", "score", "share"),
+    options.scores_per_device_option(),
+    Option("--scores SCORES", "Instead of drawn scores: the scores themselves.", type=SOURCE_TYPE, panel=FILES_PANEL),
     Option(
-        f"--shape {'|'.join((ANY, *SHAPES))}",
+        f"--shape {'|'.join((ANY_SHAPE, *SCORE_SHAPES))}",
         "What drawn scores look like; any: one draw of each shape.",
-        default=ANY,
-        panel=FILES,
+        default=ANY_SHAPE,
+        panel=FILES_PANEL,
     ),
     Option(
         "--simulate-up-to <int>",
         "Devices up to which the network itself is simulated; of a larger one a smaller one of its kind.",
-        default=str(SIMULATED_UP_TO),
-        panel=RUNNING,
+        default=str(MOST_SIMULATED_DEVICES),
+        panel=RUNNING_PANEL,
     ),
     Option(
         "--time-limit <float>",
         "Seconds that simulating one run may take; else it is stopped.",
         type=Number(),
-        default=TIME_LIMIT,
-        panel=RUNNING,
+        default=RUN_TIME_LIMIT,
+        panel=RUNNING_PANEL,
     ),
-    options.seed(),
+    options.seed_option(),
     options.method_options(),
 )
 @console.warnings_in_one_line()
@@ -99,7 +113,7 @@ def plan(
     if as_json and as_csv:
         raise ValueError("--json and --csv are two ways to print one table; give one of them")
     plot = None if plot is None else picture_file(plot)
-    names, most = [*method] or None, whole(simulate_up_to, "simulate up to", 1)
+    names, most = [*method] or None, parse_whole_number(simulate_up_to, "simulate up to", 1)
     chosen = _options(names, options)
     known = None
     if scores is None:
@@ -145,23 +159,23 @@ def _options(names: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
                 f"none of {', '.join(names or [])} has the option {name!r}; it belongs to "
                 f"{', '.join(flags[name].fields)}"
             )
-        chosen[name] = value if isinstance(value, bool) else option_from_text(value, flags[name].hints[owners[0]], name)
+        chosen[name] = convert_option(value, flags[name].hints[owners[0]], name, is_text=True)
     for method in METHODS if names is None else names:
         known = get_method(method).option_names()
         make_options(method, {name: value for name, value in chosen.items() if name in known})
-    ways_of(names, chosen)
+    method_variants(names, chosen)
     return chosen
 
 
 def _simulated(devices: str | None, network: NetworkOptions, seed: int, most: int) -> SimulatedNetwork:
     """Return the network in the file, or one of a topology, or a smaller one that stands for it."""
     if network.file is not None:
-        return network_itself(network.build(None if devices is None else _count(devices), seed), most)
+        return simulated_network(network.build(None if devices is None else _count(devices), seed), most)
     if devices is None:
         raise ValueError("give the number of devices with --devices, or a file of edges with --network")
     count = _count(devices)
     name, chosen = network.topology(count)
-    return network_of_topology(name, count, most, seed, chosen)
+    return simulated_topology(name, count, most, seed, chosen)
 
 
 def _with_scores(
@@ -177,9 +191,9 @@ def _with_scores(
         raise ValueError(f"--devices {devices} counts devices that --scores names already; leave it out")
     held = read_scores(scores, layout=table)
     built = network.connect(held.devices, held.name, seed)
-    rows = pipeline.table_of(held, built.ids)
+    rows = hosts.table_of_devices(held, built.ids)
     assert rows.score is not None
-    return network_itself(built, most), WeightedScores.from_flat(rows.score, rows.sizes, names=built.ids)
+    return simulated_network(built, most), WeightedScores.from_flat(rows.score, rows.sizes, names=built.ids)
 
 
 def _count(text: str) -> int:
@@ -203,7 +217,7 @@ def _report(found: Plan, picture: Path | None) -> None:
         "numbers, bytes, largest: what a device sends, mean and most; a message to all neighbours counts once.\n"
         "time: of all rounds, each latency + bits x degree / bandwidth of the slowest device.\n"
     )
-    console.print_table(COLUMNS, [row.cells() for row in found.rows], right=NUMBERS)
+    console.print_table(PLAN_COLUMNS, [row.cells() for row in found.rows], right=RIGHT_ALIGNED)
     print()
     for row in found.rows:
         low, high = row.rounds_between

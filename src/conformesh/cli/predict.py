@@ -15,7 +15,14 @@ import numpy as np
 
 from conformesh.cli import console, options
 from conformesh.cli.command import Argument, Option, command
-from conformesh.cli.results import STDIN, load_result, rows_asked, score_of, values_for, wanted_of
+from conformesh.cli.results import (
+    STDIN,
+    load_result,
+    outputs_for_score,
+    reading_keywords,
+    row_keywords,
+    score_of_result,
+)
 from conformesh.files.json_numbers import in_json
 from conformesh.files.output_files import read_outputs
 from conformesh.files.tables import ColumnNames
@@ -24,28 +31,30 @@ from conformesh.scores import Score
 from conformesh.scores.losses import Loss
 
 _ENDINGS = (".csv", ".jsonl", ".parquet")
-RESULT = Argument("result", "RESULT", "What calibrate --out or --json wrote; - reads it from stdin.")
-DEVICE = Option("--device NAME", "Use this device's own threshold.")
-ALPHA = Option("--alpha <float>", "Which of several levels to use.")
+RESULT_ARGUMENT = Argument("result", "RESULT", "What calibrate --out or --json wrote; - reads it from stdin.")
+DEVICE_OPTION = Option("--device NAME", "Use this device's own threshold.")
+ALPHA_OPTION = Option("--alpha <float>", "Which of several levels to use.")
 
 
 @command(
-    RESULT,
+    RESULT_ARGUMENT,
     Argument(
         "probabilities",
         "PROBABILITIES",
         "Model outputs: CSV or Parquet with a column per class, NPZ, NPY; - reads CSV.",
     ),
-    options.score(),
-    DEVICE,
-    ALPHA,
+    options.score_options(),
+    DEVICE_OPTION,
+    ALPHA_OPTION,
     Option(
         "--format", "What goes to standard output.", name="form", type=click.Choice(["csv", "jsonl"]), default="csv"
     ),
-    options.out("Write to this file instead: .csv, .jsonl or .parquet."),
+    options.out_option("Write to this file instead: .csv, .jsonl or .parquet."),
     Option("--labels/--indices", "Write label names, or column numbers.", default=True),
-    options.table("device", "group", "weight", "input", "id", "label", outputs=True),
-    options.seed("Seed of a randomised score, such as APS, that has none of its own, and of the draws of centres."),
+    options.table_options("device", "group", "weight", "input", "id", "label", outputs=True),
+    options.seed_option(
+        "Seed of a randomised score, such as APS, that has none of its own, and of the draws of centres."
+    ),
 )
 @console.warnings_in_one_line()
 def predict(
@@ -72,10 +81,10 @@ def predict(
         raise ValueError("give --device or --device-column, not both")
     ending = _ending(out, form)
     saved = load_result(result)
-    kind: Score | Loss = _loss(saved, score) or score_of(saved, score, seed)
-    outputs = read_outputs(probabilities, table, **wanted_of(kind, saved))
-    values = values_for(kind, outputs)
-    how: dict[str, Any] = {"alpha": alpha, **rows_asked(saved, outputs, device, seed)}
+    kind: Score | Loss = _loss(saved, score) or score_of_result(saved, score, seed)
+    outputs = read_outputs(probabilities, table, **reading_keywords(kind, saved))
+    values = outputs_for_score(kind, outputs)
+    how: dict[str, Any] = {"alpha": alpha, **row_keywords(saved, outputs, device, seed)}
     if isinstance(kind, Score):
         how |= {"score": kind, "labels": outputs.labels if kind.task == "classification" else None}
     predicted = saved.predict(values, **how)
@@ -87,7 +96,9 @@ def predict(
         columns["size"] = predicted.sum(axis=1).tolist()
         columns["set"] = [[names[i] for i in np.flatnonzero(inside).tolist()] for inside in predicted]
         if ending == ".csv" and any(" " in str(name) for name in names):
-            console.note("some labels contain spaces, which also separate them; --format jsonl keeps labels apart")
+            console.print_note(
+                "some labels contain spaces, which also separate them; --format jsonl keeps labels apart"
+            )
     taken = [name for name in outputs.kept if name in columns]
     if taken:
         raise ValueError(f"{outputs.name}: column {taken[0]!r} cannot pass through: the answer has its own; rename it")

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH, Argument, ListOption, Option, command
-from conformesh.cli.options import NetworkOptions, checked_options
+from conformesh.cli.command import PATH_TYPE, Argument, ListOption, Option, command
+from conformesh.cli.options import NetworkOptions, read_method_options
 from conformesh.cli.private_runs import Explanation, explain_account, explain_plan, explain_result
-from conformesh.cli.results import SavedRun, read_json, saved_result
+from conformesh.cli.results import SavedRun, parse_saved_run, read_json
 from conformesh.files.json_numbers import in_json
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.methods import METHODS, exposure_of_method, exposure_of_result, get_method
 from conformesh.privacy.exposure import Exposure
 
-COLUMNS = ("who learns", "what", "about", "numbers")
+_COLUMNS = ("who learns", "what", "about", "numbers")
 
 
 @command(
@@ -31,25 +31,25 @@ COLUMNS = ("who learns", "what", "about", "numbers")
         "--account FOLDER",
         "Instead of a result: a device's folder of a mesh, or its privacy.json. Tells what was released, what "
         "may still be, and what will be refused.",
-        type=PATH,
+        type=PATH_TYPE,
     ),
     Option("--method NAME", f"With --plan: {', '.join(METHODS)}."),
-    options.devices("With --plan: how many devices, K."),
+    options.devices_option("With --plan: how many devices, K."),
     Option(
         "--coalition <int>|NAME,...",
         "Devices that tell each other all they hear: by name, one alone with a comma behind it; or how many, "
         "and then those that learn most.",
         default="1",
     ),
-    options.network(),
-    options.as_json("Print one JSON object instead of the table."),
+    options.network_options(),
+    options.json_option("Print one JSON object instead of the table."),
     ListOption(
         "--alpha <float>",
         "With --plan: tolerated miscoverage, by default 0.1. With a RESULT of a run with epsilon: read the "
         "threshold at another level, or several as 0.05,0.2, from the same release at no further cost.",
     ),
-    options.scores_per_device("With --plan: scores that a device holds."),
-    options.seed(),
+    options.scores_per_device_option("With --plan: scores that a device holds."),
+    options.seed_option(),
     options.method_options(),
 )
 def privacy(
@@ -86,7 +86,7 @@ def privacy(
         asked = {"method": method, "devices": devices, **options}
         if given := next((name for name, value in asked.items() if value is not None), None):
             raise ValueError(f"--{given.replace('_', '-')} is for a run to come, and {result} is of one that was made")
-        saved = saved_result(*read_json(result))
+        saved = parse_saved_run(*read_json(result))
         private = explain_result(saved, [exact_alpha(level) for level in alpha])
         found = _of_result(saved, who, network, seed)
     else:
@@ -96,7 +96,7 @@ def privacy(
             raise ValueError(f"--plan takes one --alpha, got {', '.join(alpha)}")
         level = alpha[0] if alpha else "0.1"
         built = network.build(devices, seed)
-        chosen = checked_options(method, options)
+        chosen = read_method_options(method, options)
         if get_method(method).private and chosen.get("epsilon") is not None:
             private = explain_plan(built, exact_alpha(level), chosen)
         found = exposure_of_method(method, built, coalition=who, scores=scores_per_device, alpha=level, **chosen)
@@ -121,7 +121,9 @@ def _of_result(saved: SavedRun, who: int | list[str], network: NetworkOptions, s
     """Say what a run revealed whose result was saved, with its map where that was named."""
     one = saved.result
     if len(one) > 1:
-        console.note(f"{saved.name} has several thresholds of one run: what is said of counts and scores is of each")
+        console.print_note(
+            f"{saved.name} has several thresholds of one run: what is said of counts and scores is of each"
+        )
     built = None
     if network != NetworkOptions():
         built = network.build(None if network.file else saved.devices, seed)
@@ -135,7 +137,7 @@ def _report(found: Exposure) -> None:
     rows = [
         (row.to, row.what, row.about, "varies" if row.numbers is None else f"{row.numbers:,}") for row in found.rows
     ]
-    console.print_table(COLUMNS, rows, right=("numbers",))
+    console.print_table(_COLUMNS, rows, right=("numbers",))
     print()
     for name, value in found.facts.items():
         print(f"{name}: {value}")

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conformesh.cli import console
-from conformesh.cli.results import Private, SavedRun, releases_in
-from conformesh.common.quantities import in_bits, in_count, several
+from conformesh.cli.results import PrivateRelease, SavedRun, releases_by_group
+from conformesh.common.quantities import in_bits, in_count, pluralize
 from conformesh.files.json_numbers import in_json
 from conformesh.kernels.ranks import DEFAULT
-from conformesh.methods import Way, make_options
-from conformesh.privacy.account import EXACT, FILE, Account, AccountFields, read_account
+from conformesh.methods import MethodVariant, make_options
+from conformesh.privacy.account import ACCOUNT_FILE, EXACT_RUN, Account, AccountFields, read_account
 from conformesh.privacy.histogram import HistogramPlan, Release
 from conformesh.results.certificate import Noise
 
@@ -64,7 +64,7 @@ class Explanation:
 
 def explain_result(saved: SavedRun, alphas: Sequence[Fraction] = ()) -> Explanation | None:
     """Say what a private run has protected, what it cost, and thresholds at other levels; None without epsilon."""
-    releases = releases_in(saved)
+    releases = releases_by_group(saved)
     if not releases:
         if alphas:
             raise ValueError(
@@ -144,11 +144,11 @@ def _survivors(noise: Noise, roster: int) -> str:
     return f"{noise.devices} of {roster} took part; the others were lost before the release, and are not counted"
 
 
-def _release_in_words(releases: dict[str | None, Private]) -> str:
+def _release_in_words(releases: dict[str | None, PrivateRelease]) -> str:
     (release, noise), *_ = releases.values()
     what = f"counts with noise in {release.cells:,} cells of the public grid {release.grid!r}"
     number = f"a number with noise (about {max(release.number, 0):,} scores) and " if release.items is None else ""
-    each = "" if [*releases] == [None] else f", for each of {several(len(releases), 'group')}"
+    each = "" if [*releases] == [None] else f", for each of {pluralize(len(releases), 'group')}"
     epochs = ", ".join(map(str, noise.epochs))
     about = f"epoch {epochs}" if len(noise.epochs) == 1 else f"epochs {epochs} added up"
     return f"{number}{what}{each}, of {about}; nothing else can be read"
@@ -272,11 +272,11 @@ def _sent(network: Network, alpha: Fraction, given: dict[str, Any]) -> tuple[flo
 
     A release sends the same whatever the scores are, so one score on each device will do.
     """
-    from conformesh.lab.planning.measurement import RunTooLong, draw_scores, run_way
+    from conformesh.lab.planning.measurement import RunTooLong, draw_scores, measure_way
 
     scores = draw_scores(np.ones(network.devices, dtype=np.int64), "uniform")[0]
     try:
-        cost = run_way(Way("p-dcp"), network, scores, alpha, DEFAULT, given)[1]
+        cost = measure_way(MethodVariant("p-dcp"), network, scores, alpha, DEFAULT, given)[1]
     except RunTooLong:
         return None, None
     return cost.rounds, cost.bits
@@ -284,7 +284,7 @@ def _sent(network: Network, alpha: Fraction, given: dict[str, Any]) -> tuple[flo
 
 def _budget(releases: int, epsilon: float, unit: str) -> str:
     """Say what is lost over a lifetime: a score is in one epoch, a device may have scores in all of them."""
-    released = f"each epoch may be released {several(releases, 'time')} at epsilon {epsilon:g}"
+    released = f"each epoch may be released {pluralize(releases, 'time')} at epsilon {epsilon:g}"
     if unit == "device":
         return f"{released}: a device loses at most {releases * epsilon:g} for every epoch in which it has scores"
     return f"{released}: a score loses at most {releases * epsilon:g} in its lifetime"
@@ -297,11 +297,11 @@ def explain_account(path: Path) -> Explanation:
     """Say what a device has released so far, what it may still release, and what it would refuse, and why."""
     folder = path if path.is_dir() else path.parent
     config = _config(folder)
-    file = path if path.is_file() else folder / FILE
+    file = path if path.is_file() else folder / ACCOUNT_FILE
     if config is None and not file.exists():
         raise ValueError(
-            f"{path}: needed a device's folder (with device.toml) or its {FILE}; found neither. A whole mesh has one "
-            "folder for each device"
+            f"{path}: needed a device's folder (with device.toml) or its {ACCOUNT_FILE}; found neither. A whole mesh "
+            "has one folder for each device"
         )
     if config is not None and not config.is_private and not file.exists():
         raise ValueError(f"{folder}: method {config.run.method!r} is not private, so the device has no account")
@@ -347,13 +347,13 @@ def explain_account(path: Path) -> Explanation:
             "exact_until": fields.exact_until,
             "exact_runs": [run.devices for run in fields.exact_runs],
             "epochs": [
-                {"epoch": epoch, "releases": None if used == EXACT else used, "left": left, "devices": devices}
+                {"epoch": epoch, "releases": None if used == EXACT_RUN else used, "left": left, "devices": devices}
                 for epoch, used, left, devices in lines
             ],
         },
         ("epoch", "releases", "left", "devices"),
         [
-            (str(epoch), "without noise" if used == EXACT else str(used), str(left), str(devices or ""))
+            (str(epoch), "without noise" if used == EXACT_RUN else str(used), str(left), str(devices or ""))
             for epoch, used, left, devices in lines
         ],
     )
@@ -383,15 +383,15 @@ class _Rules:
 
     @classmethod
     def of(cls, folder: Path, config: DeviceConfig | None) -> _Rules:
-        from conformesh.mesh.config.epochs import Epochs, read_epoch
+        from conformesh.mesh.config.epochs import EpochClock, read_epoch
 
         if config is None or not config.is_private:
             epoch = read_epoch(folder)
             words = f"epoch {epoch} was closed last, as far as is known: there is no device.toml with options"
             return cls(epoch, 1, 1, None, None, False, words)
         options: Any = make_options(config.run.method, config.run.options)
-        epochs = Epochs(config)
-        epoch = epochs.last()
+        epochs = EpochClock(config)
+        epoch = epochs.last_closed()
         how = "declared by the operator"
         if options.epoch_seconds is not None:
             how = f"by the clock, every {options.epoch_seconds:g} s"
@@ -404,10 +404,9 @@ class _Rules:
 
 
 def _config(folder: Path) -> DeviceConfig | None:
-    from conformesh.mesh.config.device_toml import FILE as DEVICE
-    from conformesh.mesh.config.device_toml import read_device
+    from conformesh.mesh.config.device_toml import DEVICE_FILE, read_device
 
-    return read_device(folder) if (folder / DEVICE).exists() else None
+    return read_device(folder) if (folder / DEVICE_FILE).exists() else None
 
 
 def _next_epoch(folder: Path, rules: _Rules) -> str:
@@ -421,7 +420,7 @@ def _next_epoch(folder: Path, rules: _Rules) -> str:
 def _exact_runs(fields: AccountFields) -> str:
     if not fields.exact_runs and not fields.exact_until:
         return "none"
-    rosters = several(len(fields.exact_runs), "roster")
+    rosters = pluralize(len(fields.exact_runs), "roster")
     return (
         f"with {rosters}, of all scores up to epoch {fields.exact_until}; no run with epsilon may release these epochs "
         "any more"
@@ -435,7 +434,7 @@ def _next(fields: AccountFields, rules: _Rules) -> str:
             "by so few devices that the difference of two sums would tell of them"
         )
     left = rules.releases - fields.releases(rules.epoch)
-    return f"may release epoch {rules.epoch} ({several(left, 'release')} left), unless other devices know of more"
+    return f"may release epoch {rules.epoch} ({pluralize(left, 'release')} left), unless other devices know of more"
 
 
 def _epochs_to_show(fields: AccountFields, last: int) -> list[int]:

@@ -9,10 +9,10 @@ from typing import Any
 
 from msgspec import structs
 
-from conformesh.cli import console, options, pipeline
+from conformesh.cli import console, hosts, options
 from conformesh.cli.command import Argument, ListOption, Option, command
-from conformesh.cli.options import NetworkOptions, Output, RunOptions, checked_options
-from conformesh.cli.results import read_json, releases_in, saved_result
+from conformesh.cli.options import NetworkOptions, OutputOptions, RunOptions, read_method_options
+from conformesh.cli.results import parse_saved_run, read_json, releases_by_group
 from conformesh.files.atomic_writes import ENDINGS, check_ending
 from conformesh.files.tables import ColumnNames
 from conformesh.kernels.ranks import exact_alpha
@@ -47,8 +47,8 @@ PRIVATE = "Private quantiles"  # a panel of the help
         "the largest value would reveal two of them); by default cells are powers of two, which is coarse.",
         nargs=2,
     ),
-    options.network(),
-    options.output("Also save: .json, or a table as .csv, .parquet or .npz."),
+    options.network_options(),
+    options.output_options("Also save: .json, or a table as .csv, .parquet or .npz."),
     Option(
         "--confidence <float>",
         "With --epsilon: the probability with which all rank errors hold together.",
@@ -71,9 +71,9 @@ PRIVATE = "Private quantiles"  # a panel of the help
         panel=PRIVATE,
     ),
     Option("--cap <int>", "With --unit device: the most values of a device that count.", panel=PRIVATE),
-    options.table("device", "score"),
-    options.run(options.seed(), options.engine()),
-    options.aggregate(None, "; with --epsilon tree or flood"),
+    options.table_options("device", "score"),
+    options.run_options(options.seed_option(), options.engine_option()),
+    options.aggregate_option(None, "; with --epsilon tree or flood"),
 )
 def quantiles(
     data: str,
@@ -82,7 +82,7 @@ def quantiles(
     confidence: str,
     table: ColumnNames,
     run: RunOptions,
-    output: Output,
+    output: OutputOptions,
     **texts: Any,
 ) -> None:
     """Return quantiles of a column over all devices, without pooling it; --score-column names the column.
@@ -104,19 +104,19 @@ def quantiles(
         return
     if given.get("epsilon") is None and (name := next((name for name in given if name != "aggregate"), None)):
         raise ValueError(f"--{name.replace('_', '-')} is for private quantiles; give --epsilon too")
-    chosen = checked_options("p-dcp" if "epsilon" in given else "e-dcp", _with_grid(given))
-    with pipeline.job(run.engine) as hosts:
-        held, host = hosts.load(data, table, partial(network.connect, seed=run.seed or 0))
-        with pipeline.observed(host, "quantiles"):
+    chosen = read_method_options("p-dcp" if "epsilon" in given else "e-dcp", _with_grid(given))
+    with hosts.start_job(run.engine) as job:
+        held, host = job.load(data, table, partial(network.connect, seed=run.seed or 0))
+        with hosts.show_progress(host, "quantiles"):
             result = find(
-                pipeline.table_of(held, host.network.local_ids(host.rows)),
+                hosts.table_of_devices(held, host.network.local_ids(host.rows)),
                 host.network,
                 parts,
                 confidence=sure,
                 engine=host,
                 **chosen,
             )
-        if hosts.first:
+        if job.first:
             output.show(structs.replace(result, column=table.score or _SCORE), _print)
 
 
@@ -130,8 +130,8 @@ def _of_result(source: str, parts: tuple[Fraction, ...], confidence: Fraction) -
     raw, name = read_json(source)
     if isinstance(raw, dict) and raw.get("format") == FORMAT:
         return Quantiles.from_dict(raw, name).with_q(parts, confidence)
-    saved = saved_result(raw, name)
-    releases = releases_in(saved)
+    saved = parse_saved_run(raw, name)
+    releases = releases_by_group(saved)
     if not releases:
         raise ValueError(f"{name} holds no noisy histogram: it comes from a run without epsilon")
     if len(releases) > 1:

@@ -15,20 +15,20 @@ from conformesh.cli import console
 
 if TYPE_CHECKING:
     from conformesh.graph.network import Network
-    from conformesh.methods import Way
+    from conformesh.methods import MethodVariant
     from conformesh.pipeline.solver import Batch
-    from conformesh.view.app import Details
+    from conformesh.view.app import AskDetails
     from conformesh.view.online import OnlineRecorder
     from conformesh.view.recording import Recorder, Recording
     from conformesh.view.trace import Trace, TracedRun
 
-FLAG = "--view"
-DEFAULT = "127.0.0.1:8750"  # as `conformesh.view.server` has it, which loads when it is needed
+VIEW_FLAG = "--view"
+DEFAULT_ADDRESS = "127.0.0.1:8750"  # as `conformesh.view.server` has it, which loads when it is needed
 _ADDRESS = re.compile(r"(\[[^\]/]*\]|[\w.-]*):\d{1,5}")
-MOST_RUNS = 24  # side by side
+_MOST_RUNS = 24  # side by side
 
 
-class Outlets(NamedTuple):
+class RecordingOptions(NamedTuple):
     """Where a recorded run goes: to a page, a trace file, a report."""
 
     view: str | None = None
@@ -45,12 +45,12 @@ def with_default_address(words: Iterable[str]) -> list[str]:
     found, rest = [], [*words]
     for number, word in enumerate(rest):
         after = rest[number + 1] if number + 1 < len(rest) else ""
-        found.append(f"{FLAG}={DEFAULT}" if word == FLAG and not _ADDRESS.fullmatch(after) else word)
+        found.append(f"{VIEW_FLAG}={DEFAULT_ADDRESS}" if word == VIEW_FLAG and not _ADDRESS.fullmatch(after) else word)
     return found
 
 
 @contextmanager
-def recorded(outlets: Outlets, *, sparing: bool = False) -> Iterator[Recorder | None]:
+def record_runs(outlets: RecordingOptions, *, sparing: bool = False) -> Iterator[Recorder | None]:
     """Record the runs inside the block, which says how they ended, and show and write what was asked for.
 
     None is given where nothing was. A page alone may be `sparing` and take little of a run's time; what is written has
@@ -59,15 +59,17 @@ def recorded(outlets: Outlets, *, sparing: bool = False) -> Iterator[Recorder | 
     if not any(outlets):
         yield None
         return
-    from conformesh.view.recording import SHARE, Recorder
+    from conformesh.view.recording import LIVE_SHARE, Recorder
 
-    recorder = Recorder(SHARE if sparing and outlets.trace is None and outlets.report is None else None)
-    with _shown(recorder, outlets):
+    recorder = Recorder(LIVE_SHARE if sparing and outlets.trace is None and outlets.report is None else None)
+    with _publish_recorder(recorder, outlets):
         yield recorder
 
 
 @contextmanager
-def followed(outlets: Outlets, network: Network, name: str, window: int) -> Iterator[OnlineRecorder | None]:
+def record_stream(
+    outlets: RecordingOptions, network: Network, name: str, window: int
+) -> Iterator[OnlineRecorder | None]:
     """Record the run over streams inside the block, which says how it ended, and show and write what was asked for."""
     if not any(outlets):
         yield None
@@ -75,13 +77,13 @@ def followed(outlets: Outlets, network: Network, name: str, window: int) -> Iter
     from conformesh.view.online import OnlineRecorder
 
     recorder = OnlineRecorder(network, name, window)
-    with _shown(recorder, outlets):
+    with _publish_recorder(recorder, outlets):
         yield recorder
 
 
 @contextmanager
-def _shown(recorder: Recorder | OnlineRecorder, outlets: Outlets) -> Iterator[None]:
-    with seen(lambda: recorder.recordings, outlets):
+def _publish_recorder(recorder: Recorder | OnlineRecorder, outlets: RecordingOptions) -> Iterator[None]:
+    with publish_recordings(lambda: recorder.recordings, outlets):
         try:
             yield
         except Exception as problem:
@@ -89,18 +91,18 @@ def _shown(recorder: Recorder | OnlineRecorder, outlets: Outlets) -> Iterator[No
             raise
 
 
-def watching(recorder: Recorder, runs: int) -> dict[str, Any]:
+def comparison_callbacks(recorder: Recorder, runs: int) -> dict[str, Any]:
     """Return what makes a comparison of so many runs tell the recorder about each of them."""
-    if runs > MOST_RUNS:
+    if runs > _MOST_RUNS:
         raise ValueError(
-            f"a view shows at most {MOST_RUNS} runs side by side, and this comparison has {runs}; name some with "
+            f"a view shows at most {_MOST_RUNS} runs side by side, and this comparison has {runs}; name some with "
             "--method and --network"
         )
 
-    def begin(way: Way, network: Network) -> None:
+    def begin(way: MethodVariant, network: Network) -> None:
         recorder.label = str(way)
 
-    def ended(way: Way, network: Network, found: Batch | str) -> None:
+    def ended(way: MethodVariant, network: Network, found: Batch | str) -> None:
         if isinstance(found, str):
             recorder.fail(found)
             return
@@ -117,34 +119,36 @@ def watching(recorder: Recorder, runs: int) -> dict[str, Any]:
 
 
 @contextmanager
-def seen(
+def publish_recordings(
     recordings: Callable[[], Sequence[Recording]],
-    outlets: Outlets,
+    outlets: RecordingOptions,
     *,
     runs: Callable[[], Iterable[TracedRun]] | None = None,
-    details: Details | None = None,
+    details: AskDetails | None = None,
 ) -> Iterator[str]:
     """Show recordings inside the block and write them after it, however it ends; yield the page's address.
 
     Where somebody sits at the terminal the page stays, after a block that has ended well, until it is interrupted.
     `runs` gives what is written, by default what is shown.
     """
-    from conformesh.view.server import shown
+    from conformesh.view.server import serving_view
 
     _check_files(outlets)
-    with shown(recordings, outlets.view, say=console.say, details=details) as url:
+    with serving_view(recordings, outlets.view, say=console.print_status, details=details) as url:
         try:
             yield url
         finally:
             if outlets.trace is not None or outlets.report is not None:
-                write(runs() if runs is not None else [recording.run() for recording in recordings()], outlets)
+                write_recordings(
+                    runs() if runs is not None else [recording.run() for recording in recordings()], outlets
+                )
         if url and sys.stderr.isatty():
-            with interruptible() as over:
-                console.say("the page stays until Ctrl-C")
+            with catch_interrupts() as over:
+                console.print_status("the page stays until Ctrl-C")
                 over.get()
 
 
-def _check_files(outlets: Outlets) -> None:
+def _check_files(outlets: RecordingOptions) -> None:
     """Refuse names that cannot be what was meant, before any work is done."""
     _, trace, report = outlets
     if trace is not None and not trace.name.endswith((".json", ".json.gz")):
@@ -156,7 +160,7 @@ def _check_files(outlets: Outlets) -> None:
             raise ValueError(f"{path}: there is no folder {path.parent}; make it first")
 
 
-def write(runs: Iterable[TracedRun], outlets: Outlets) -> Trace:
+def write_recordings(runs: Iterable[TracedRun], outlets: RecordingOptions) -> Trace:
     """Write some runs to the files that were asked for."""
     from conformesh.view.trace import Trace
 
@@ -164,15 +168,15 @@ def write(runs: Iterable[TracedRun], outlets: Outlets) -> Trace:
     found = Trace.of(runs)
     if trace is not None:
         found.save(trace)
-        console.say(f"wrote {trace}: look at it with conformesh view {trace}")
+        console.print_status(f"wrote {trace}: look at it with conformesh view {trace}")
     if report is not None:
         found.report(report)
-        console.say(f"wrote {report}: open it in a browser")
+        console.print_status(f"wrote {report}: open it in a browser")
     return found
 
 
 @contextmanager
-def interruptible() -> Iterator[SimpleQueue[None]]:
+def catch_interrupts() -> Iterator[SimpleQueue[None]]:
     """Yield what something is put into when the process is interrupted, which is no error inside the block.
 
     A queue, since it may be put into at any moment: an event that is just being waited for may not.

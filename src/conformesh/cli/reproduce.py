@@ -9,14 +9,18 @@ from typing import Any
 import click
 
 from conformesh.cli import console, options
-from conformesh.cli.command import RUNNING, SOURCE, Argument, Option, Whole, command
+from conformesh.cli.command import RUNNING_PANEL, SOURCE_TYPE, Argument, Option, WholeNumber, command
 from conformesh.common.progress import Progress
-from conformesh.lab.reproduction import EXPERIMENTS, get_experiment
-from conformesh.lab.reproduction.experiment import Experiment
-from conformesh.lab.reproduction.reproduction import Reproduction
-from conformesh.lab.reproduction.reproduction import reproduce as run_all
-from conformesh.lab.reproduction.rows import COMPARED_DRAWS, FULL_DRAWS, SEED, RowRequest
-from conformesh.lab.reproduction.settings import sources_from
+from conformesh.lab.reproduction.experiments import EXPERIMENTS, Experiment, get_experiment
+from conformesh.lab.reproduction.paper_scores import sources_from
+from conformesh.lab.reproduction.reproduction import (
+    COMPARED_DRAWS,
+    DEFAULT_SEED,
+    PAPER_DRAWS,
+    Reproduction,
+    ReproductionRequest,
+)
+from conformesh.lab.reproduction.reproduction import reproduce_experiments as run_all
 
 ALL = "all"
 
@@ -27,15 +31,15 @@ ALL = "all"
         "--data FILE",
         "Model outputs with labels (NPZ, CSV, Parquet): 100 classes for the CIFAR-100 items, 9 for PathMNIST; "
         "or a folder of them; may be repeated. Without, synthetic.",
-        type=SOURCE,
+        type=SOURCE_TYPE,
         multiple=True,
     ),
-    options.out("Where results go; a stopped run goes on from there.", "DIR", default="conformesh-reproduction"),
+    options.out_option("Where results go; a stopped run goes on from there.", "DIR", default="conformesh-reproduction"),
     Option("--quick", "A smoke version of everything: two draws, coarse grids, fewer rounds."),
     Option(
         "--draws <int>",
-        f"Draws of calibration data; by default {FULL_DRAWS}, and {COMPARED_DRAWS} where published points are known.",
-        type=Whole(1),
+        f"Draws of calibration data; by default {PAPER_DRAWS}, and {COMPARED_DRAWS} where published points are known.",
+        type=WholeNumber(1),
     ),
     Option(
         "--scores",
@@ -43,9 +47,9 @@ ALL = "all"
         type=click.Choice(["logits", "confidences", "both"]),
         default="both",
     ),
-    Option("--seed <int>", "Seed of the draws.", type=Whole(), default=SEED, panel=RUNNING),
-    options.jobs(),
-    options.as_json("Print verdicts as JSON."),
+    Option("--seed <int>", "Seed of the draws.", type=WholeNumber(), default=DEFAULT_SEED, panel=RUNNING_PANEL),
+    options.jobs_option(),
+    options.json_option("Print verdicts as JSON."),
     Option("--list", "Say what there is, and stop.", name="listing"),
 )
 def reproduce(
@@ -74,9 +78,11 @@ def reproduce(
     sources = sources_from([*data])
     invented = sorted({e.data for e in experiments if sources[e.data].path is None})
     if invented:
-        console.note(f"no --data for {' and '.join(invented)}: using synthetic outputs, and saying so in every picture")
+        console.print_note(
+            f"no --data for {' and '.join(invented)}: using synthetic outputs, and saying so in every picture"
+        )
     which: Any = ("logits", "confidences") if scores == "both" else (scores,)
-    request = RowRequest(quick, draws, seed, which)
+    request = ReproductionRequest(quick, draws, seed, which)
     with Progress("preparing", unit="points") as bar:
         found = run_all(
             experiments,

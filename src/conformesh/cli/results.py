@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from conformesh.cli import console
-from conformesh.common.quantities import in_bits, in_count, several
+from conformesh.common.quantities import in_bits, in_count, pluralize
 from conformesh.files.json_numbers import from_json
 from conformesh.results.certificate import Noise
 from conformesh.results.lookup import GROUP, axes_of
@@ -32,7 +32,7 @@ _RANKS = ("required rank", "counted")  # columns of the table of several answers
 # --- what is read -----------------------------------------------------------------------------------------------------
 
 
-def score_in_file(made_by: RecordedScore | None, named: Score | None, where: str) -> Score | None:
+def settle_recorded_score(made_by: RecordedScore | None, named: Score | None, where: str) -> Score | None:
     """Return the score that a file records, or the one that was named where it records none; they must not differ."""
     return named if made_by is None else settle_score(*made_by, named, where)
 
@@ -48,11 +48,11 @@ def read_json(source: str) -> tuple[Any, str]:
     return from_json(sys.stdin.read() if source == STDIN else Path(source).read_bytes(), where), where
 
 
-def score_of(result: Result, named: Score | None, seed: int) -> Score:
+def score_of_result(result: Result, named: Score | None, seed: int) -> Score:
     """Return the score of a result, or the one that was named where it has none; with a seed, where it draws."""
     if result.score is None:
         if named is None:
-            console.note("the result does not name its score, taking 'lac'; name it with --score")
+            console.print_note("the result does not name its score, taking 'lac'; name it with --score")
         return (named or LAC()).seeded(seed)
     from conformesh.scores.functions import FunctionScore, IntervalFunctionScore
 
@@ -66,19 +66,19 @@ def score_of(result: Result, named: Score | None, seed: int) -> Score:
     return result.score.seeded(seed)
 
 
-def wanted_of(kind: Score | Loss, result: Result) -> dict[str, Any]:
+def reading_keywords(kind: Score | Loss, result: Result) -> dict[str, Any]:
     """Return what outputs must hold for this score: its classes, or the columns of predictions."""
     if isinstance(kind, RegressionScore):
         return {"columns": kind.columns}
-    return {"logits": kind.reads == "logits", "classes": names_of(result)}
+    return {"logits": kind.reads == "logits", "classes": class_names(result)}
 
 
-def names_of(result: Result) -> tuple[str, ...] | None:
+def class_names(result: Result) -> tuple[str, ...] | None:
     """Return the classes of a result as a file names them: as text."""
     return None if result.classes is None else tuple(map(str, result.classes))
 
 
-def values_for(kind: Score | Loss, outputs: OutputFile) -> NDArray[np.float64]:
+def outputs_for_score(kind: Score | Loss, outputs: OutputFile) -> NDArray[np.float64]:
     """Return outputs in the shape that the score wants."""
     if isinstance(kind, RegressionScore):
         return outputs.values[:, 0] if len(kind.columns) == 1 else outputs.values
@@ -89,7 +89,7 @@ def values_for(kind: Score | Loss, outputs: OutputFile) -> NDArray[np.float64]:
     return outputs.values
 
 
-def rows_asked(result: Result, outputs: OutputFile, device: str | None, seed: int) -> dict[str, Any]:
+def row_keywords(result: Result, outputs: OutputFile, device: str | None, seed: int) -> dict[str, Any]:
     """Return what thresholds of rows may depend on, as keywords of `Result.predict` and `Result.evaluate`."""
     return {
         "device": outputs.devices if device is None else device,
@@ -137,7 +137,7 @@ def _print_answers(result: Result) -> None:
     print("".join(f"\n{facts[name]}" for name in ("rule",) if name in facts))
     cost = result.cost
     print(
-        f"one run for all: {several(cost.rounds, 'round')}, each device sent "
+        f"one run for all: {pluralize(cost.rounds, 'round')}, each device sent "
         f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"
     )
 
@@ -170,14 +170,14 @@ class SavedRun(NamedTuple):
     devices: int
 
 
-class Private(NamedTuple):
+class PrivateRelease(NamedTuple):
     """The release of a result, and its noise."""
 
     release: Release
     noise: Noise
 
 
-def saved_result(raw: Any, name: str) -> SavedRun:
+def parse_saved_run(raw: Any, name: str) -> SavedRun:
     """Return the result that a JSON object is, also one of a single device of a mesh."""
     count = None
     if isinstance(raw, dict) and str(raw.get("format", "")).startswith(_NODE_RESULT):
@@ -186,7 +186,7 @@ def saved_result(raw: Any, name: str) -> SavedRun:
     return SavedRun(result, name, count or result.devices)
 
 
-def releases_in(saved: SavedRun) -> dict[str | None, Private]:
+def releases_by_group(saved: SavedRun) -> dict[str | None, PrivateRelease]:
     """Return the release of every group of a result; of a run without epsilon none.
 
     All levels of a group are read from the same release.
@@ -194,12 +194,12 @@ def releases_in(saved: SavedRun) -> dict[str | None, Private]:
     from conformesh.files.schemas import checked
     from conformesh.privacy.histogram import Release
 
-    found: dict[str | None, Private] = {}
+    found: dict[str | None, PrivateRelease] = {}
     grouped = GROUP in [axis.kind for axis in axes_of(saved.result.guarantee)]
     for answer in saved.result.answers:
         told = {**saved.result.options, **answer.facts}.get("release")
         if answer.certificate.noise is not None and told is not None:
             release = checked(told, Release, f"{saved.name}: release")
             # the noise of the first level
-            found.setdefault(answer.part[0] if grouped else None, Private(release, answer.certificate.noise))
+            found.setdefault(answer.part[0] if grouped else None, PrivateRelease(release, answer.certificate.noise))
     return found

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH, SOURCE, Argument, Number, Option, Whole, command
-from conformesh.cli.results import values_for
+from conformesh.cli.command import PATH_TYPE, SOURCE_TYPE, Argument, Number, Option, WholeNumber, command
+from conformesh.cli.results import outputs_for_score
 from conformesh.common.array_types import Floats, Ints
 from conformesh.common.names import natural_order, unknown
 from conformesh.common.random_streams import recorded_seed
@@ -21,7 +21,7 @@ from conformesh.files.labelled import read_labelled
 from conformesh.files.model_outputs import ModelOutputs, read_model_outputs
 from conformesh.files.score_files import RecordedScore
 from conformesh.files.tables import STDIN, ColumnNames
-from conformesh.lab.datasets.partition import PARTITIONS, partition, split_rows
+from conformesh.lab.datasets.partition import PARTITIONS, partition, split_calibration_rows
 from conformesh.lab.datasets.synthetic import synthetic_outputs
 from conformesh.scores import ClassificationScore, RegressionScore, Score
 
@@ -37,10 +37,10 @@ _DEVICES = 20
         "Model outputs: NPZ with logits or probabilities and labels; CSV or Parquet with a label column and a column "
         "per class, or with predictions of numbers; NPY, with --labels; - reads CSV.",
     ),
-    options.out("Where the scores go: .csv, .parquet or .npz.", required=True),
-    Option("--labels FILE", "True labels in a file of their own.", type=SOURCE),
-    options.score("lac"),
-    options.devices(f"How many devices share the rows; by default {_DEVICES}."),
+    options.out_option("Where the scores go: .csv, .parquet or .npz.", required=True),
+    Option("--labels FILE", "True labels in a file of their own.", type=SOURCE_TYPE),
+    options.score_options("lac"),
+    options.devices_option(f"How many devices share the rows; by default {_DEVICES}."),
     Option(
         f"--partition {'|'.join(_KINDS)}",
         "Who holds what: blocks of classes, uneven or equal random shares, or what the file says; by default "
@@ -54,10 +54,10 @@ _DEVICES = 20
         type=Number(),
         default=1.0,
     ),
-    Option("--test-out FILE", "Where the other rows go, for predict: .npz.", type=PATH),
-    options.as_json(),
-    options.table("device", "label", "id", outputs=True),
-    options.seed(
+    Option("--test-out FILE", "Where the other rows go, for predict: .npz.", type=PATH_TYPE),
+    options.json_option(),
+    options.table_options("device", "label", "id", outputs=True),
+    options.seed_option(
         "Seed of the partition and of the choice of rows, to repeat a run; by default a fresh one, which is printed: "
         "coverage averages over this choice.",
         default=None,
@@ -109,7 +109,7 @@ def make(
     rows = _rows(calibration, read.rows)
     if test_out is not None and rows == read.rows:
         raise ValueError(f"--test-out {test_out} has no rows left: give --calibration as a fraction below 1")
-    chosen, others = split_rows(home, rows, seed=number)
+    chosen, others = split_calibration_rows(home, rows, seed=number)
     at, values, truth = [names[k] for k in home[chosen].tolist()], read.scores(chosen), read.truth(chosen)
     kept = {name: [cells[row] for row in chosen.tolist()] for name, cells in read.kept.items()}
     made_by = RecordedScore(measure.name, measure.options())
@@ -117,7 +117,7 @@ def make(
     if test_out is not None:
         read.write_rest(test_out, others, [names[k] for k in home[others].tolist()])
     elif len(others):
-        console.note(f"{len(others):,} rows are not used; --test-out FILE keeps them for predict")
+        console.print_note(f"{len(others):,} rows are not used; --test-out FILE keeps them for predict")
     facts = _facts(read.facts, measure, kind, np.bincount(home[chosen], minlength=len(names)))
     facts |= {"held_out": len(others), "seed": number, "out": str(out), "test_out": test_out and str(test_out)}
     if as_json:
@@ -135,7 +135,7 @@ def make(
         nargs=-1,
         required=True,
     ),
-    options.out("Where the scores go: .csv, .parquet or .npz.", required=True),
+    options.out_option("Where the scores go: .csv, .parquet or .npz.", required=True),
     Option("--trust", "Read the files, which runs whatever program is in them."),
 )
 def import_(files: tuple[str, ...], out: Path, trust: bool) -> None:
@@ -158,7 +158,7 @@ def import_(files: tuple[str, ...], out: Path, trust: bool) -> None:
         names = ", ".join(sorted({str(score) for score, _ in kinds}))
         raise ValueError(f"all devices must have scores of one kind, got {names}")
     for note in dict.fromkeys(note for one in found.values() for note in one.notes):
-        console.note(note)
+        console.print_note(note)
     owners = [owner for owner, one in found.items() for _ in one.values]
     values = np.concatenate([one.values for one in found.values()])
     (score, options) = kinds.pop()
@@ -176,11 +176,11 @@ def import_(files: tuple[str, ...], out: Path, trust: bool) -> None:
 
 
 @command(
-    options.out("Where logits and labels go: .npz.", required=True),
-    Option("--rows <int>", "How many examples.", type=Whole(1), default=10_000),
-    Option("--classes <int>", "How many classes.", type=Whole(2), default=100),
-    Option("--seed <int>", "Seed of the examples; the model stays the same.", type=Whole(), default=0),
-    options.as_json(),
+    options.out_option("Where logits and labels go: .npz.", required=True),
+    Option("--rows <int>", "How many examples.", type=WholeNumber(1), default=10_000),
+    Option("--classes <int>", "How many classes.", type=WholeNumber(2), default=100),
+    Option("--seed <int>", "Seed of the examples; the model stays the same.", type=WholeNumber(), default=0),
+    options.json_option(),
 )
 def synthetic(out: Path, rows: int, classes: int, seed: int, as_json: bool) -> None:
     """Write logits and labels of a synthetic model, which is about as hard as a small network on CIFAR-100.
@@ -226,7 +226,7 @@ def _labels(measure: ClassificationScore, outputs: str, labels: str | None, layo
     found = read_model_outputs(outputs, labels, layout=layout)
     if found.kind != measure.reads:
         what = "softmax" if measure.reads == "probabilities" else "logarithm"
-        console.note(
+        console.print_note(
             f"{found.name} holds {found.kind}, score '{measure.name}' reads {measure.reads}: taking their {what}"
         )
     table = found.probabilities() if measure.reads == "probabilities" else found.logits()
@@ -250,7 +250,7 @@ def _labels(measure: ClassificationScore, outputs: str, labels: str | None, layo
 def _numbers(measure: RegressionScore, outputs: str, labels: str | None, layout: ColumnNames) -> _Read:
     """Read predictions of numbers; as classes, for a partition, serve equal stretches of the sorted labels."""
     found, truth = read_labelled(outputs, labels, layout, columns=measure.columns)
-    values, places = values_for(measure, found), np.argsort(np.argsort(truth, kind="stable"), kind="stable")
+    values, places = outputs_for_score(measure, found), np.argsort(np.argsort(truth, kind="stable"), kind="stable")
 
     def write_rest(path: Path, rows: Ints, at: list[str]) -> None:
         kept = {name: np.asarray([cells[row] for row in rows.tolist()]) for name, cells in found.kept.items()}
@@ -280,7 +280,7 @@ def _partition(found: _Read, kind: str | None, devices: int | None, column: str 
     if kind is None:
         kind = _BY_FILE if found.devices is not None and devices is None else found.usual
         if kind == _BY_FILE and column is None:
-            console.note(f"taking the devices that {found.name} names; choose with --partition")
+            console.print_note(f"taking the devices that {found.name} names; choose with --partition")
     if kind == _BY_FILE and found.devices is None:
         raise ValueError(
             f"--partition {_BY_FILE} needs a column of devices in {found.name}; name it with --device-column"

@@ -7,54 +7,56 @@ from pathlib import Path
 from typing import Any
 
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH, RUNNING, Argument, Option, command
+from conformesh.cli.command import PATH_TYPE, RUNNING_PANEL, Argument, Option, command
 from conformesh.common.quantities import in_bits
-from conformesh.lab.sweeps.config import Config, read_config
+from conformesh.lab.sweeps.config import SweepConfig, read_sweep_config
 from conformesh.lab.sweeps.parallel import BACKENDS
-from conformesh.lab.sweeps.sweep import cells_of, checked_cells, summary
+from conformesh.lab.sweeps.sweep import check_and_lay_out, lay_out_cells, summarise_rows
 from conformesh.lab.sweeps.sweep import sweep as run_all
 
 _SHOWN = 40  # lines of a summary on the screen; the file has all
 
 
 @command(
-    Argument("config", "CONFIG", "The sweep, as TOML; see examples/sweep.toml.", type=PATH),
-    options.out("Where rows go; a stopped sweep goes on from there.", "DIR", default="conformesh-sweep"),
+    Argument("config", "CONFIG", "The sweep, as TOML; see examples/sweep.toml.", type=PATH_TYPE),
+    options.out_option("Where rows go; a stopped sweep goes on from there.", "DIR", default="conformesh-sweep"),
     Option("--dry-run", "Show the grid, and stop."),
-    options.as_json("Print the summary as JSON."),
-    options.jobs(),
+    options.json_option("Print the summary as JSON."),
+    options.jobs_option(),
     Option(
         f"--backend {'|'.join(BACKENDS)}",
         "Who runs them: loky for processes on this machine, dask or ray.",
         default=BACKENDS[0],
-        panel=RUNNING,
+        panel=RUNNING_PANEL,
     ),
-    Option("--address ADDRESS", "A dask scheduler or ray cluster that runs already.", panel=RUNNING),
+    Option("--address ADDRESS", "A dask scheduler or ray cluster that runs already.", panel=RUNNING_PANEL),
 )
 def sweep(config: Path, out: Path, dry_run: bool, as_json: bool, jobs: int, backend: str, address: str | None) -> None:
     """Calibrate over many networks, methods, alphas and draws; finished cells are kept.
 
     Writes rows.parquet (a row per network, method, alpha and draw), summary.csv and provenance.json.
     """
-    asked = read_config(config)
+    asked = read_sweep_config(config)
     if dry_run:
-        checked_cells(asked)
+        check_and_lay_out(asked)
         _show_grid(asked)
         return
     rows = run_all(asked, out, jobs=jobs, backend=backend, address=address, progress=True)
-    found = summary(rows)
+    found = summarise_rows(rows)
     if as_json:
         print(found.write_json())
         return
     _show(found.to_dicts())
     refused = rows.filter(rows["refused"].is_not_null())
     if len(refused):
-        console.note(f"{len(refused)} of {len(rows)} rows were refused, the first because {refused['refused'][0]}")
+        console.print_note(
+            f"{len(refused)} of {len(rows)} rows were refused, the first because {refused['refused'][0]}"
+        )
     print(f"{len(rows):,} rows: {out / 'rows.parquet'}")
 
 
-def _show_grid(config: Config) -> None:
-    cells = cells_of(config)
+def _show_grid(config: SweepConfig) -> None:
+    cells = lay_out_cells(config)
     runs = [(p.network, p.method) for p in cells]
     rows = []
     for network in config.networks:

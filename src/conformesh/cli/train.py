@@ -9,37 +9,37 @@ from pathlib import Path
 from typing import Any
 
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH, RUNNING, Argument, Number, Option, Whole, command
+from conformesh.cli.command import PATH_TYPE, RUNNING_PANEL, Argument, Number, Option, WholeNumber, command
 from conformesh.common.progress import Progress
 from conformesh.files.atomic_writes import check_ending, write_columns
-from conformesh.lab.datasets.datasets import DATASETS, HELD, load_images
-from conformesh.lab.datasets.downloads import CHUNK
+from conformesh.lab.datasets.datasets import DATASETS, HELD_OUT_PARTS, load_images
+from conformesh.lab.datasets.downloads import DOWNLOAD_CHUNK
 from conformesh.lab.datasets.images import ImageData
-from conformesh.lab.training.recipe import SCHEDULES, Recipe
-from conformesh.lab.training.torch_extra import DEVICES, needs_torch, pick_device
-from conformesh.lab.training.train import Epoch, Observer, Trained, train_model
+from conformesh.lab.training.recipe import RATE_SCHEDULES, Recipe
+from conformesh.lab.training.torch_extra import TORCH_DEVICES, choose_torch_device, import_torch
+from conformesh.lab.training.train import Epoch, TrainedModel, TrainingObserver, train_model
 
 _STANDARD = Recipe()
 
 
 @command(
     Argument("dataset", "DATASET", f"{', '.join(DATASETS)}, or the .npz file of another MedMNIST."),
-    options.out("Where logits and labels go.", default="outputs.npz"),
-    Option("--data DIR|FILE", "Where the images are or go; by default ~/.cache/conformesh.", type=PATH),
+    options.out_option("Where logits and labels go.", default="outputs.npz"),
+    Option("--data DIR|FILE", "Where the images are or go; by default ~/.cache/conformesh.", type=PATH_TYPE),
     Option("--download/--no-download", "Fetch images that are not there.", default=True),
-    Option(f"--held {'|'.join(HELD)}", "Which images are held out.", default=HELD[0]),
-    Option("--epochs <int>", "Passes over the training images.", type=Whole(1), default=_STANDARD.epochs),
-    Option("--batch <int>", "Images in a step.", type=Whole(2), default=_STANDARD.batch),
+    Option(f"--held {'|'.join(HELD_OUT_PARTS)}", "Which images are held out.", default=HELD_OUT_PARTS[0]),
+    Option("--epochs <int>", "Passes over the training images.", type=WholeNumber(1), default=_STANDARD.epochs),
+    Option("--batch <int>", "Images in a step.", type=WholeNumber(2), default=_STANDARD.batch),
     Option("--lr <float>", "The largest learning rate.", type=Number(), default=_STANDARD.lr),
-    Option(f"--schedule {'|'.join(SCHEDULES)}", "How the learning rate changes.", default=_STANDARD.schedule),
+    Option(f"--schedule {'|'.join(RATE_SCHEDULES)}", "How the learning rate changes.", default=_STANDARD.schedule),
     Option("--weight-decay <float>", "Pull of the weights towards 0.", type=Number(), default=_STANDARD.weight_decay),
     Option("--smoothing <float>", "Label smoothing; changes the scores.", type=Number(), default=_STANDARD.smoothing),
     Option("--width <float>", "Factor of the 16, 32 and 64 channels.", type=Number(), default=_STANDARD.width),
-    Option(f"--device {'|'.join(DEVICES)}", "Where to compute.", default=DEVICES[0], panel=RUNNING),
-    Option("--threads <int>", "Processor cores to use; by default all.", type=Whole(1), panel=RUNNING),
-    options.seed("Seed of weights, order and shifts."),
-    *options.checkpoint("Saved after every epoch; by default beside --out, as .checkpoint."),
-    options.as_json(),
+    Option(f"--device {'|'.join(TORCH_DEVICES)}", "Where to compute.", default=TORCH_DEVICES[0], panel=RUNNING_PANEL),
+    Option("--threads <int>", "Processor cores to use; by default all.", type=WholeNumber(1), panel=RUNNING_PANEL),
+    options.seed_option("Seed of weights, order and shifts."),
+    *options.checkpoint_options("Saved after every epoch; by default beside --out, as .checkpoint."),
+    options.json_option(),
 )
 def train(
     dataset: str,
@@ -80,34 +80,34 @@ def train(
 def _prepared(device: str, threads: int | None) -> str:
     """See to it that PyTorch and the device are there before anything is downloaded."""
     try:
-        torch = needs_torch()
+        torch = import_torch()
     except ImportError as problem:
         raise ValueError(str(problem)) from problem
     if threads is not None:
         torch.set_num_threads(threads)
-    return pick_device(device)
+    return choose_torch_device(device)
 
 
 def _load(dataset: str, data: Path | None, held: str, download: bool) -> ImageData:
     def arrived(done: int, total: int | None) -> None:
         if not progress.unit:  # the first bytes
-            console.note(f"downloading {DATASETS[dataset].source.url}")
+            console.print_note(f"downloading {DATASETS[dataset].source.url}")
             progress.unit = "MB"
-            progress.begin(None if total is None else -(-total // CHUNK), what=f"downloading {dataset}")
-        progress.steps = -(-done // CHUNK)
+            progress.begin(None if total is None else -(-total // DOWNLOAD_CHUNK), what=f"downloading {dataset}")
+        progress.steps = -(-done // DOWNLOAD_CHUNK)
 
     with Progress(f"reading {dataset}") as progress:
         return load_images(dataset, data, held=held, download=download, observer=arrived)
 
 
-def _train(images: ImageData, recipe: Recipe, device: str, saved: Path, resume: bool) -> Trained:
+def _train(images: ImageData, recipe: Recipe, device: str, saved: Path, resume: bool) -> TrainedModel:
     done = 0
 
     def tell(epoch: Epoch) -> None:
         nonlocal done
         done = epoch.number
         progress.what = _under_way(done + 1, recipe.epochs)
-        console.say(
+        console.print_status(
             f"epoch {epoch.number} of {recipe.epochs}: loss {epoch.loss:.4f}, accuracy {epoch.accuracy:.4f}, "
             f"{epoch.seconds:.1f} s"
         )
@@ -117,15 +117,17 @@ def _train(images: ImageData, recipe: Recipe, device: str, saved: Path, resume: 
         done = before * recipe.epochs // total
         progress.begin(total, before, _under_way(done + 1, recipe.epochs))
         if done:
-            console.note(f"going on after epoch {done} of {recipe.epochs}, from {saved}; --no-resume starts anew")
+            console.print_note(f"going on after epoch {done} of {recipe.epochs}, from {saved}; --no-resume starts anew")
 
     try:
         with Progress("preparing", unit="steps") as progress:
-            observer = Observer(begin, progress.step, tell)
+            observer = TrainingObserver(begin, progress.step, tell)
             return train_model(images, recipe, device=device, checkpoint=saved, resume=resume, observer=observer)
     except KeyboardInterrupt:
         if done:
-            console.note(f"epoch {done} of {recipe.epochs} is saved in {saved}; the same command goes on from there")
+            console.print_note(
+                f"epoch {done} of {recipe.epochs} is saved in {saved}; the same command goes on from there"
+            )
         raise
 
 
@@ -133,7 +135,7 @@ def _under_way(epoch: int, epochs: int) -> str:
     return f"epoch {epoch} of {epochs}" if epoch <= epochs else "computing the outputs"
 
 
-def _facts(dataset: str, images: ImageData, trained: Trained, recipe: Recipe, seconds: float) -> dict[str, Any]:
+def _facts(dataset: str, images: ImageData, trained: TrainedModel, recipe: Recipe, seconds: float) -> dict[str, Any]:
     last = trained.history[-1]
     return {
         "dataset": dataset,

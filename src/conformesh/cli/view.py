@@ -11,9 +11,9 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH, Argument, Option, Whole, command
-from conformesh.cli.recording import Outlets, interruptible, write
-from conformesh.mesh.config.device_toml import FILE
+from conformesh.cli.command import PATH_TYPE, Argument, Option, WholeNumber, command
+from conformesh.cli.recording import RecordingOptions, catch_interrupts, write_recordings
+from conformesh.mesh.config.device_toml import DEVICE_FILE
 from conformesh.mesh.http.address import SOCKET_NAME, VARIABLE
 from conformesh.view.trace import Trace, TracedRun
 
@@ -32,19 +32,19 @@ _ACCESS = "Beyond this machine"
         "by side. By default the device whose folder this is.",
         nargs=-1,
     ),
-    Option("--port <int>", "Listen there; 0 takes a free one.", type=Whole(), default=8750),
+    Option("--port <int>", "Listen there; 0 takes a free one.", type=WholeNumber(), default=8750),
     Option("--open", "Open the page in a browser.", name="open_"),
     Option("--http HOST:PORT", "Where the node answers that was started with --http."),
     Option("--host NAME", "Listen there; beyond 127.0.0.1 only with a token.", default="127.0.0.1", panel=_ACCESS),
     Option(
         "--token FILE",
         "Ask for the token in this file's first line; made and printed where one is needed and none given.",
-        type=PATH,
+        type=PATH_TYPE,
         panel=_ACCESS,
     ),
-    Option("--cert FILE", "A certificate, for TLS.", type=PATH, panel=_ACCESS),
-    Option("--key FILE", "Its private key.", type=PATH, panel=_ACCESS),
-    options.recording(view=False),
+    Option("--cert FILE", "A certificate, for TLS.", type=PATH_TYPE, panel=_ACCESS),
+    Option("--key FILE", "Its private key.", type=PATH_TYPE, panel=_ACCESS),
+    options.recording_options(view=False),
     Option("--attached", hidden=True),
 )
 def view(
@@ -56,7 +56,7 @@ def view(
     token: Path | None,
     cert: Path | None,
     key: Path | None,
-    recording: Outlets,
+    recording: RecordingOptions,
     attached: bool,
 ) -> None:
     """Show a mesh that runs, or runs that were recorded, in a browser.
@@ -67,21 +67,21 @@ def view(
     words = what or (_here(),)
     replays = [word for word in words if Path(word).is_file()]
     if len(replays) == len(words) and any(recording):
-        write([run for word in words for run in Trace.load(word).runs], recording)
+        write_recordings([run for word in words for run in Trace.load(word).runs], recording)
         return
-    from conformesh.view.server import parse_view, read_token, shown
+    from conformesh.view.server import parse_view_address, read_token, serving_view
 
     at = f"{f'[{host}]' if ':' in host else host}:{port}"
-    parse_view(at)  # a mistake is said before anybody is asked
+    parse_view_address(at)  # a mistake is said before anybody is asked
     access: dict[str, Any] = {"token": None if token is None else read_token(token), "cert": cert, "key": key}
-    with interruptible() as over, ExitStack() as stack:
+    with catch_interrupts() as over, ExitStack() as stack:
         if attached:
             threading.Thread(target=_wait_for_stdin, args=(over,), daemon=True).start()
         sources = [_source(word, http, stack) for word in words]
-        shows = shown(
+        shows = serving_view(
             lambda: [recording for source in sources for recording in source.recordings()],
             at,
-            say=console.say,
+            say=console.print_status,
             details=lambda run, row: _details(sources, run, row),
             **access,
         )
@@ -92,17 +92,17 @@ def view(
             webbrowser.open(url)
         over.get()
         if any(recording):
-            write([run for source in sources for run in source.runs()], recording)
+            write_recordings([run for source in sources for run in source.runs()], recording)
 
 
 class _Replay:
     """The runs of a trace file, as a source of what is shown."""
 
     def __init__(self, path: str) -> None:
-        from conformesh.view.recording import replayed
+        from conformesh.view.recording import recording_of_run
 
         self._runs = Trace.load(path).runs
-        self._recordings = [replayed(run) for run in self._runs]
+        self._recordings = [recording_of_run(run) for run in self._runs]
 
     def recordings(self) -> Sequence[Recording]:
         return self._recordings
@@ -136,7 +136,7 @@ def _here() -> str:
     """Return the node that the environment names, or this folder, if it is a device's or a mesh's."""
     if os.environ.get(VARIABLE):
         return os.environ[VARIABLE]
-    if Path(FILE).is_file() or Path(SOCKET_NAME).exists() or any(Path().glob(f"*/{FILE}")):
+    if Path(DEVICE_FILE).is_file() or Path(SOCKET_NAME).exists() or any(Path().glob(f"*/{DEVICE_FILE}")):
         return "."
     raise ValueError(
         "say what to look at: trace files (written with --trace), the folder of a mesh or of a device, or where a node "

@@ -41,7 +41,7 @@ def as_array(values: Any, what: str) -> NDArray[Any]:
         return np.asarray(values.toarray())
     if hasattr(values, "to_numpy"):
         return _of_pandas(values)
-    array = _by_protocol(values, what)
+    array = values if type(values) is np.ndarray else _by_protocol(values, what)
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 _PREFIXES = (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
-def several(number: int, what: str) -> str:
+def pluralize(number: int, what: str) -> str:
     """Return a number of things.
 
-    >>> several(1, "round"), several(12_000, "round")
+    >>> pluralize(1, "round"), pluralize(12_000, "round")
     ('1 round', '12,000 rounds')
     """
     return f"{number:,} {what}{'s' * (number != 1)}"

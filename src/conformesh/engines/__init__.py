@@ -1,7 +1,7 @@
 """ENGINES: what drives a protocol, one line each. Engines move the bytes and do the waiting."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -14,7 +14,7 @@ from conformesh.graph.network import Network
 if TYPE_CHECKING:
     from conformesh.engines.mpi.engine import Mpi
 
-__all__ = ["ENGINES", "Driver", "Engine", "Mpi", "Simulator", "fail_together", "get_driver", "make_engine"]
+__all__ = ["ENGINES", "Driver", "Engine", "Mpi", "Simulator", "engine_on", "fail_together", "get_driver"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,9 +81,30 @@ def get_driver(name: str) -> Driver:
     return ENGINES[name]
 
 
-def make_engine(name: str, network: Network, observer: Observer | None = None) -> Engine:
-    """Make an engine by name."""
-    return get_driver(name).make(network, observer=observer)
+@contextmanager
+def engine_on(network: Network, engine: str | Engine, observer: Observer | None = None) -> Iterator[Engine]:
+    """Have an engine ready for this network: the one given, or a new one of that name for as long as it is needed."""
+    if observer is not None and not callable(observer):
+        raise TypeError(
+            f"observer must be a function of round, message and answer, got {type(observer).__name__} {observer!r:.40}"
+        )
+    if isinstance(engine, str):
+        made = get_driver(engine).make(network, observer=observer)
+        with made.together():
+            yield made
+        made.close()
+        return
+    if not hasattr(engine, "network"):
+        raise TypeError(
+            f"engine must be the name of one ({', '.join(ENGINES)}) or an engine made for this network, got "
+            f"{type(engine).__name__} {str(engine)[:40]!r}"
+        )
+    if observer is not None:
+        raise ValueError("an engine that is made already has its own observer; give the observer to the engine")
+    if engine.network is not network:
+        raise ValueError(f"the engine was made for {engine.network!r}, not for {network!r}; make one for each")
+    with engine.together():
+        yield engine
 
 
 def fail_together(function: Callable[P, R]) -> Callable[P, R]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from conformesh.graph.network import Network
 from conformesh.protocols.faults import Faults
 from conformesh.protocols.ledger import Ledger
-from conformesh.protocols.message_checks import Rules
+from conformesh.protocols.message_checks import MessageChecks
 from conformesh.protocols.messages import Message
 from conformesh.protocols.messages import Protocol as Messages
 from conformesh.results.certificate import Cost
@@ -78,7 +78,7 @@ class Engine(Protocol):
 
 def drive(
     protocol: Messages[T],
-    rules: Rules,
+    rules: MessageChecks,
     ledger: Ledger,
     answers: Mapping[type, Callable[[Any, int], Any]],
     observer: Observer | None = None,

@@ -21,7 +21,19 @@ from conformesh.common.array_types import Bools, Ints
 from conformesh.common.random_streams import stream
 from conformesh.graph.network import Network
 from conformesh.protocols.faults import Faults
-from conformesh.protocols.messages import Deliveries, Each, Max, Message, Min, Packets, Pool, Sum, Tell, Told, kind_of
+from conformesh.protocols.messages import (
+    Deliveries,
+    Each,
+    Max,
+    Message,
+    Min,
+    PacketDeliveries,
+    Packets,
+    Pool,
+    Sum,
+    Tell,
+    kind_of,
+)
 
 
 class Weather:
@@ -101,7 +113,7 @@ class Lossy:
     def _tell(self, message: Tell, round_: int) -> Any:
         said = Packets(message.packets.values.copy(), message.packets.offsets.copy())
         told = _ArrivedBytes(*self._messages(message.places, round_), said, round_)
-        return Told(told.receiver, told.sender, told.packets, round_) if self.plain else told
+        return PacketDeliveries(told.receiver, told.sender, told.packets, round_) if self.plain else told
 
     def _messages(self, places: Ints, round_: int) -> tuple[Ints, Ints, Ints]:
         """Return receiver and sender of what arrives, as rows, and which of the speakers each message is from."""
@@ -133,7 +145,7 @@ class _Arrived:
 
 
 class _ArrivedBytes(_Arrived):
-    """The same for bytes: a `Told`."""
+    """The same for bytes: a `PacketDeliveries`."""
 
     @property
     def packets(self) -> Packets:
@@ -142,12 +154,12 @@ class _ArrivedBytes(_Arrived):
         return taken
 
     def floats(self, places: Ints) -> NDArray[np.float64]:
-        """Return numbers of each message, as in `Told`."""
+        """Return numbers of each message, as in `PacketDeliveries`."""
         numbers: NDArray[np.float64] = self._said.floats(self._which, places)
         return numbers
 
     def said_by(self, receivers: Ints, senders: Ints) -> Any:
-        """Return what each of these senders said to the receiver beside it, as in `Told`."""
+        """Return what each of these senders said to the receiver beside it, as in `PacketDeliveries`."""
         return self._said.taken(self._asked(receivers, senders))
 
 

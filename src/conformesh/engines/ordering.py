@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
-from conformesh.kernels.graph import breadth_first, mean_span, reordered
+from conformesh.kernels.graph import breadth_first, mean_memory_distance, reorder_neighbours
 
 SMALL = 65_536  # devices; so many numbers fit into a core's cache
 _NEAR = 1 / 32  # of the devices: neighbours this near are near enough
@@ -31,11 +31,11 @@ def memory_order(network: Network) -> NDArray[np.int64] | None:
     K = network.devices
     if K <= SMALL:
         return None
-    span = mean_span(network.indptr, network.indices, np.arange(K))
+    span = mean_memory_distance(network.indptr, network.indices, np.arange(K))
     if span <= _NEAR * K:
         return None
     order = near_order(network)
-    return order if _GAIN * mean_span(network.indptr, network.indices, inverse(order)) <= span else None
+    return order if _GAIN * mean_memory_distance(network.indptr, network.indices, inverse(order)) <= span else None
 
 
 def near_order(network: Network) -> NDArray[np.int64]:
@@ -60,4 +60,4 @@ def compressed_in(
     place = inverse(order)
     indptr = np.zeros(network.devices + 1, dtype=np.int64)
     np.cumsum(network.degree[order], out=indptr[1:])
-    return indptr, reordered(network.indptr, network.indices, order, place, indptr), place
+    return indptr, reorder_neighbours(network.indptr, network.indices, order, place, indptr), place

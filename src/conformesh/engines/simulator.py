@@ -20,7 +20,7 @@ from conformesh.engines.base import Observer, drive, keeps
 from conformesh.engines.faulty import Lossy
 from conformesh.engines.ordering import compressed_in, memory_order
 from conformesh.graph.network import Network
-from conformesh.kernels.graph import heard_from, which_speaker
+from conformesh.kernels.graph import match_senders, message_pairs
 from conformesh.kernels.neighbours import (
     max_over_neighbours,
     min_over_neighbours,
@@ -29,21 +29,21 @@ from conformesh.kernels.neighbours import (
 from conformesh.kernels.segments import take_segments
 from conformesh.kernels.spreading import Spreading
 from conformesh.protocols.faults import Faults
-from conformesh.protocols.ledger import REMEMBERED, Ledger
-from conformesh.protocols.message_checks import Rules
+from conformesh.protocols.ledger import MOST_REMEMBERED_DEVICES, Ledger
+from conformesh.protocols.message_checks import MessageChecks
 from conformesh.protocols.messages import (
     Deliveries,
     Each,
     Extreme,
     Max,
     Min,
+    PacketDeliveries,
     Packets,
     Pool,
     Protocol,
     Sum,
     Tell,
-    Told,
-    not_heard,
+    missing_message_error,
 )
 from conformesh.results.certificate import Cost
 
@@ -80,7 +80,7 @@ class Simulator:
         self._asked: dict[bytes, Ints] = {}
         self._sums: NDArray[Any] | None = None  # memory of the last brief answer
         self._spreading: Spreading | None = None
-        self._rules = Rules(network, np.arange(network.devices))
+        self._rules = MessageChecks(network, np.arange(network.devices))
         self._answers: dict[type, Callable[[Any, int], Any]] = {
             Sum: self._sum,
             Max: self._extreme,
@@ -128,7 +128,7 @@ class Simulator:
         return result, ledger.cost(self.order)
 
     def _sum(self, message: Sum, round_: int) -> Any:
-        if message.values.size <= REMEMBERED or not message.brief or keeps(self.observer):
+        if message.values.size <= MOST_REMEMBERED_DEVICES or not message.brief or keeps(self.observer):
             return sum_over_neighbours(self._indptr, self._indices, message.values, message.weights)
         self._sums = sum_over_neighbours(self._indptr, self._indices, message.values, message.weights, self._sums)
         return self._sums
@@ -149,19 +149,19 @@ class Simulator:
         heard = _Broadcast(self, message, round_)
         return Deliveries(heard.receiver, heard.sender, heard.values, round_) if keeps(self.observer) else heard
 
-    def _tell(self, message: Tell, round_: int) -> Told | _BroadcastBytes:
+    def _tell(self, message: Tell, round_: int) -> PacketDeliveries | _BroadcastBytes:
         """Deliver each speaker's bytes along its edges, as in `_each`."""
         told = _BroadcastBytes(self, message, round_)
-        return Told(told.receiver, told.sender, told.packets, round_) if keeps(self.observer) else told
+        return PacketDeliveries(told.receiver, told.sender, told.packets, round_) if keeps(self.observer) else told
 
     def route(self, places: Ints) -> tuple[Ints, Ints]:
         """Return who hears whom when these speak, as rows of the network, by receiver and then by sender."""
-        few = self.network.devices <= REMEMBERED  # a tree speaks in the same order for every sum
+        few = self.network.devices <= MOST_REMEMBERED_DEVICES  # a tree speaks in the same order for every sum
         key = places.tobytes() if few else b""
         if few and key in self._routes:
             return self._routes[key]
         speakers = places if self.order is None else np.sort(self.order[places])
-        route = heard_from(self.network.indptr, self.network.indices, speakers, *self._scratch)
+        route = message_pairs(self.network.indptr, self.network.indices, speakers, *self._scratch)
         for rows in route:
             rows.flags.writeable = False  # of later rounds too
         if few:
@@ -170,15 +170,15 @@ class Simulator:
 
     def spoken(self, places: Ints, receivers: Ints, senders: Ints, round_: int) -> Ints:
         """Return which of those who speak each sender is; its receiver must have heard it."""
-        few = self.network.devices <= REMEMBERED  # a tree asks the same again for every sum
+        few = self.network.devices <= MOST_REMEMBERED_DEVICES  # a tree asks the same again for every sum
         key = b"|".join((places.tobytes(), receivers.tobytes(), senders.tobytes())) if few else b""
         if few and key in self._asked:
             return self._asked[key]
         speakers = places if self.order is None else self.order[places]
         graph = self.network.indptr, self.network.indices
-        which, strange = which_speaker(*graph, speakers, receivers, senders, self._numbers)
+        which, strange = match_senders(*graph, speakers, receivers, senders, self._numbers)
         if strange >= 0:
-            raise not_heard(round_, int(receivers[strange]), int(senders[strange]))
+            raise missing_message_error(round_, int(receivers[strange]), int(senders[strange]))
         if few:
             self._asked[key] = which
         return which
@@ -230,7 +230,7 @@ class _Broadcast:
 
 
 class _BroadcastBytes(_Broadcast):
-    """The same for bytes: a `Told`."""
+    """The same for bytes: a `PacketDeliveries`."""
 
     def _kept(self, message: Any) -> Any:
         return Packets(message.packets.values.copy(), message.packets.offsets.copy())

@@ -218,8 +218,8 @@ class Network(metaclass=_ByTopology):
             raise ValueError(f"no device {device_name(device)!r} in {self.name}; it has {listed(self.ids)}") from None
 
     def local_ids(self, rows: NDArray[np.int64]) -> Sequence[str]:
-        """Return the names of the devices of these rows; the names of all devices in the order of the network."""
-        return self.ids if len(rows) == len(self.ids) else [self.ids[row] for row in rows]
+        """Return the names of the devices of these rows, in the order of the rows."""
+        return self.ids if np.array_equal(rows, np.arange(len(self.ids))) else [self.ids[row] for row in rows.tolist()]
 
     @cached_property
     def _row_of(self) -> dict[str, int]:

@@ -314,10 +314,10 @@ def _is_narrow(matrix: csr_array[np.float64]) -> bool:
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-    from conformesh.kernels.graph import without_branches
+    from conformesh.kernels.graph import two_core
 
     K = matrix.shape[0]
-    core = np.flatnonzero(without_branches(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)))
+    core = np.flatnonzero(two_core(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)))
     if len(core) <= 2:
         return True
     inner = csr_matrix(matrix[core][:, core])

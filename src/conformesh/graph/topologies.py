@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from conformesh.common.names import unknown
 from conformesh.common.random_streams import Rng, seed_of
 from conformesh.graph.network import ClosedForms, DisconnectedError, Network
-from conformesh.kernels.graph import attach
+from conformesh.kernels.graph import attach_by_degree
 
 _Pairs = NDArray[np.int64]  # shape (edges, 2); repeated edges count once
 
@@ -445,7 +445,7 @@ def _by_degree(rng: np.random.Generator, K: int, links: int) -> NDArray[np.int64
     while device < K:
         more = rng.random(links * (K - device) + 100)  # a few tries find whom the device knows already
         chances = np.concatenate([chances, more])
-        device, used = attach(ends, links, device, chances)
+        device, used = attach_by_degree(ends, links, device, chances)
         chances = chances[used:]
     return ends.reshape(-1, 2, links).transpose(1, 0, 2).reshape(2, -1)
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Ints
 
 Bits = NDArray[np.uint64]
-AT_ONCE = 2**22  # words that are combined at a time
+CHUNK_WORDS = 2**22  # words that are combined at a time
 _FEW = 32  # rows up to which unions are formed step by step for all at once
 _SPARSE = 4  # marks to a word, of those that have any, up to which they are found one by one
 
@@ -18,7 +18,7 @@ def words_for(columns: int) -> int:
     return -(-columns // 64)
 
 
-def marks(rows: Ints, columns: Ints, shape: tuple[int, int]) -> Bits:
+def bits_of(rows: Ints, columns: Ints, shape: tuple[int, int]) -> Bits:
     """Return a table of so many rows and words, in which these places are marked."""
     bits = np.zeros(shape, dtype="<u8")
     np.bitwise_or.at(bits.ravel(), rows * shape[1] + (columns >> 6), _bit_of(columns))
@@ -30,7 +30,7 @@ def _bit_of(columns: Ints) -> Bits:
     return np.uint64(1) << (columns & 63).astype(np.uint64)
 
 
-def marked(bits: Bits) -> Ints:
+def marked_columns(bits: Bits) -> Ints:
     """Return the columns that are marked, row after row."""
     flat, words = bits.ravel(), max(bits.shape[1], 1)
     some = np.flatnonzero(flat)
@@ -50,7 +50,7 @@ def marked(bits: Bits) -> Ints:
     return out
 
 
-def unions(table: Bits, rows: Ints, starts: Ints) -> Bits:
+def row_unions(table: Bits, rows: Ints, starts: Ints) -> Bits:
     """Return what rows of a table mark together: those from ``starts[i]`` up to the next start, one at least."""
     ends = np.append(starts[1:], len(rows))
     counts = ends - starts
@@ -62,25 +62,25 @@ def unions(table: Bits, rows: Ints, starts: Ints) -> Bits:
             out |= table[rows[starts + j]]
         else:
             out[some] |= table[rows[starts[some] + j]]
-    most = max(AT_ONCE // max(table.shape[1], 1), 1)  # rows
+    most = max(CHUNK_WORDS // max(table.shape[1], 1), 1)  # rows
     for i in np.flatnonzero(counts > _FEW).tolist():
         for a in range(int(starts[i]), int(ends[i]), most):
             out[i] |= np.bitwise_or.reduce(table[rows[a : min(a + most, int(ends[i]))]], axis=0)
     return out
 
 
-def from_column(first: Ints, words: int) -> Bits:
+def rows_marked_from(first: Ints, words: int) -> Bits:
     """Return rows in which every column is marked from the first one on."""
     word, whole = np.arange(words), (first >> 6)[:, None]
     return np.where(word > whole, ~np.uint64(0), np.where(word == whole, -_bit_of(first)[:, None], np.uint64(0)))
 
 
-def moved(bits: Bits, to: Ints, words: int) -> Bits:
+def move_columns(bits: Bits, to: Ints, words: int) -> Bits:
     """Return a table of so many words whose columns stand elsewhere, ascending as before; the others are empty."""
     out = np.zeros((len(bits), words), dtype="<u8")
     source = np.full(64 * words, 64 * bits.shape[1], dtype=np.int64)
     source[to] = np.arange(len(to))
-    most = max(AT_ONCE // max(words, 1), 1)  # rows; each of its bits is a byte for a moment
+    most = max(CHUNK_WORDS // max(words, 1), 1)  # rows; each of its bits is a byte for a moment
     for a in range(0, len(bits), most):
         some = np.ascontiguousarray(bits[a : a + most]).view(np.uint8)
         each = np.unpackbits(some, axis=1, bitorder="little")

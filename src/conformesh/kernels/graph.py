@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Bools
-from conformesh.kernels.compilation import compiled
+from conformesh.kernels.compilation import has_compiled_twin
 
 _Offsets = NDArray[np.int64]
 _Rows = NDArray[np.int32]
@@ -21,20 +21,34 @@ _FEW = 4  # senders that are looked up one by one
 _VISITS = 10  # edges that a walk looks at for each row, about: the work of a walk is counted in these
 
 
+def _walk_work(indptr: _Offsets, *_: Any) -> int:
+    return _VISITS * (indptr.size - 1)
+
+
+def _eccentricity_work(indptr: _Offsets, indices: _Rows) -> float:
+    # In NumPy every hop combines one bit for each pair of rows, 64 of them in a word: 25 words in the time of an edge.
+    return indices.size * ((indptr.size - 1) / 64) * int(_levels(indptr, indices).max()) / 25
+
+
+@has_compiled_twin("graph", work=_walk_work)
 def breadth_first(indptr: _Offsets, indices: _Rows, source: int, levels: _Offsets, queue: _Offsets) -> int:
     """Fill `levels` with hops from `source` (-1: out of reach) and `queue` with rows by distance; return how many.
 
     The walk stops at the last row found: on a dense graph that is long before the last edge.
     """
-    loops = compiled("graph", _VISITS * levels.size)
-    if loops is not None:
-        return int(loops.breadth_first(indptr, indices, source, levels, queue))
     hops = [-1] * levels.size
     hops[source] = 0
     order = _walk(indptr, indices, source, hops, 1)
     levels[:] = hops
     queue[: len(order)] = order
     return len(order)
+
+
+def _levels(indptr: _Offsets, indices: _Rows) -> _Offsets:
+    """Return the hops from row 0 to every row."""
+    levels = np.empty(indptr.size - 1, np.int64)
+    breadth_first(indptr, indices, 0, levels, np.empty_like(levels))
+    return levels
 
 
 def _walk(indptr: _Offsets, indices: _Rows, source: int, hops: list[int], step: int) -> list[int]:
@@ -53,12 +67,10 @@ def _walk(indptr: _Offsets, indices: _Rows, source: int, hops: list[int], step: 
     return order
 
 
+@has_compiled_twin("graph", work=_walk_work)
 def components(indptr: _Offsets, indices: _Rows) -> _Offsets:
     """Return one label per row, equal within a connected component, numbered 0, 1, ... by their lowest row."""
     K = indptr.size - 1
-    loops = compiled("graph", _VISITS * K)
-    if loops is not None:
-        return np.asarray(loops.components(indptr, indices))
     labels = [-1] * K
     count = 0
     for source in range(K):
@@ -69,14 +81,10 @@ def components(indptr: _Offsets, indices: _Rows) -> _Offsets:
     return np.array(labels, dtype=np.int64)
 
 
+@has_compiled_twin("graph", work=_eccentricity_work)
 def eccentricities(indptr: _Offsets, indices: _Rows) -> _Offsets:
     """Return, for every row of a connected graph, the hops to the row farthest from it; the largest is the diameter."""
     K = indptr.size - 1
-    levels = np.empty(K, np.int64)
-    breadth_first(indptr, indices, 0, levels, np.empty(K, np.int64))
-    loops = compiled("graph", indices.size * (K / 64) * int(levels.max()) / 25)
-    if loops is not None:
-        return np.asarray(loops.eccentricities(indptr, indices))
     result = np.zeros(K, np.int64)
     reached = np.packbits(np.eye(K, dtype=bool), axis=1)  # who is within so many hops of whom, eight rows a byte
     reached = np.pad(reached, ((0, 0), (0, -reached.shape[1] % 8))).view(np.uint64)
@@ -89,26 +97,20 @@ def eccentricities(indptr: _Offsets, indices: _Rows) -> _Offsets:
     return result
 
 
+@has_compiled_twin("graph", work=_walk_work)
 def is_bipartite(indptr: _Offsets, indices: _Rows) -> bool:
     """Say whether a connected graph has two sides with every edge between them: no edge inside an even or odd level."""
-    K = indptr.size - 1
-    loops = compiled("graph", _VISITS * K)
-    if loops is not None:
-        return bool(loops.is_bipartite(indptr, indices))
-    levels = np.empty(K, np.int64)
-    breadth_first(indptr, indices, 0, levels, np.empty(K, np.int64))
+    levels = _levels(indptr, indices)
     return bool(((levels[_receivers(indptr)] - levels[indices]) % 2).all())
 
 
-def without_branches(indptr: _Offsets, indices: _Rows) -> Bools:
+@has_compiled_twin("graph", work=_walk_work)
+def two_core(indptr: _Offsets, indices: _Rows) -> Bools:
     """Mark the rows that stay when leaves are cut off again and again: those on cycles and on paths between cycles.
 
     Entries of a row that point at itself (a matrix's diagonal) are passed over.
     """
     K = indptr.size - 1
-    loops = compiled("graph", _VISITS * K)
-    if loops is not None:
-        return np.asarray(loops.without_branches(indptr, indices))
     inside = indices != _receivers(indptr)
     degree = np.bincount(_receivers(indptr)[inside], minlength=K).tolist()
     stays = [True] * K
@@ -123,11 +125,9 @@ def without_branches(indptr: _Offsets, indices: _Rows) -> Bools:
     return np.array(stays)
 
 
-def spanning_tree(indptr: _Offsets, indices: _Rows, levels: _Offsets) -> Bools:
+@has_compiled_twin("graph", work=_walk_work)
+def rows_with_children(indptr: _Offsets, indices: _Rows, levels: _Offsets) -> Bools:
     """Mark the rows that have a child where every row takes its lowest neighbour one level up as its parent."""
-    loops = compiled("graph", _VISITS * levels.size)
-    if loops is not None:
-        return np.asarray(loops.spanning_tree(indptr, indices, levels))
     receivers = _receivers(indptr)
     upward = np.flatnonzero(levels[indices] == levels[receivers] - 1)
     _, first = np.unique(receivers[upward], return_index=True)
@@ -136,7 +136,8 @@ def spanning_tree(indptr: _Offsets, indices: _Rows, levels: _Offsets) -> Bools:
     return has_child
 
 
-def attach(ends: _Offsets, links: int, device: int, chances: NDArray[np.float64]) -> tuple[int, int]:
+@has_compiled_twin("graph", work=lambda ends, links, device, _: _VISITS * (ends.size / 2 - links * (device - links)))
+def attach_by_degree(ends: _Offsets, links: int, device: int, chances: NDArray[np.float64]) -> tuple[int, int]:
     """Join `device` and all after it to `links` earlier devices each, drawn with chances as their degrees.
 
     `ends` lists the ends of all edges, 2 `links` for each device from number `links` on: those it joins, then itself as
@@ -145,10 +146,6 @@ def attach(ends: _Offsets, links: int, device: int, chances: NDArray[np.float64]
     the devices before it took.
     """
     devices = ends.size // (2 * links) + links
-    loops = compiled("graph", _VISITS * links * (devices - device))
-    if loops is not None:
-        reached, used = loops.attach(ends, links, device, chances)
-        return int(reached), int(used)
     found, draws = ends[: 2 * links * (device - links)].tolist(), chances.tolist()
     used = 0
     for new in range(device, devices):
@@ -167,19 +164,15 @@ def attach(ends: _Offsets, links: int, device: int, chances: NDArray[np.float64]
     return len(found) // (2 * links) + links, used
 
 
-def mean_span(indptr: _Offsets, indices: _Rows, place: _Offsets) -> float:
+@has_compiled_twin("graph", work=lambda indptr, indices, *_: indices.size / 10)
+def mean_memory_distance(indptr: _Offsets, indices: _Rows, place: _Offsets) -> float:
     """Return how far apart in memory two neighbours lie on average, with row k at ``place[k]``."""
-    loops = compiled("graph", indices.size / 10)
-    if loops is not None:
-        return float(loops.mean_span(indptr, indices, place))
     return float(np.abs(place[_receivers(indptr)] - place[indices]).sum()) / max(indices.size, 1)
 
 
-def reordered(indptr: _Offsets, indices: _Rows, order: _Offsets, place: _Offsets, starts: _Offsets) -> _Rows:
+@has_compiled_twin("graph", work=lambda indptr, indices, *_: indices.size / 10)
+def reorder_neighbours(indptr: _Offsets, indices: _Rows, order: _Offsets, place: _Offsets, starts: _Offsets) -> _Rows:
     """Return the neighbours' places row by row in `order`, from ``starts[i]`` on; within a row the order stays."""
-    loops = compiled("graph", indices.size / 10)
-    if loops is not None:
-        return np.asarray(loops.reordered(indptr, indices, order, place, starts))
     edges, counts = edges_of_rows(indptr, order)
     out = np.empty_like(indices)
     out[np.arange(len(edges)) + np.repeat(starts[: len(order)] - (np.cumsum(counts) - counts), counts)] = place[
@@ -188,24 +181,22 @@ def reordered(indptr: _Offsets, indices: _Rows, order: _Offsets, place: _Offsets
     return out
 
 
-def heard_from(
+@has_compiled_twin("graph", work=lambda indptr, indices, speakers, *_: _VISITS * speakers.size)
+def message_pairs(
     indptr: _Offsets, indices: _Rows, speakers: _Offsets, speaking: Bools, near: Bools
 ) -> tuple[_Offsets, _Offsets]:
     """Return (receiver, sender) of every message when `speakers` speak: by receiver, then in the receiver's order.
 
     Work follows the speakers and who hears them. `speaking` and `near` (rows,) are false before and after.
     """
-    loops = compiled("graph", _VISITS * speakers.size)
-    if loops is not None:
-        receiver, sender = loops.heard_from(indptr, indices, speakers, speaking, near)
-        return receiver, sender
     edges, counts = edges_of_rows(indptr, speakers)
     K = indptr.size - 1
     messages = np.sort(indices[edges].astype(np.int64) * K + np.repeat(speakers, counts))
     return np.divmod(messages, K)
 
 
-def which_speaker(
+@has_compiled_twin("graph", work=lambda indptr, indices, speakers, receivers, senders, *_: _VISITS * senders.size)
+def match_senders(
     indptr: _Offsets, indices: _Rows, speakers: _Offsets, receivers: _Offsets, senders: _Offsets, numbers: _Offsets
 ) -> tuple[_Offsets, int]:
     """Return the place among `speakers` of each sender, and the first sender that its receiver cannot hear.
@@ -213,10 +204,6 @@ def which_speaker(
     That is one that does not speak or is no neighbour; -1 if there is none. Work follows the speakers and who is asked
     for. `numbers` (rows,) is zero before and after; a row's neighbours are ascending.
     """
-    loops = compiled("graph", _VISITS * senders.size)
-    if loops is not None:
-        which = np.empty(senders.size, np.int64)
-        return which, int(loops.which_speaker(indptr, indices, speakers, receivers, senders, numbers, which))
     K = indptr.size - 1
     if senders.size <= _FEW:  # a chain has one a round: a handful of calls, not twenty
         which = np.zeros(senders.size, np.int64)

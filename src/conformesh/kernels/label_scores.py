@@ -13,10 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from conformesh.common.array_types import Array, Bools, Floats
-from conformesh.kernels.compilation import compiled
+from conformesh.common.array_types import Array, Bools, Floats, Ints
+from conformesh.kernels.compilation import has_compiled_twin
 
 ONE = 2**50
 UNIT = 2.0**-50
@@ -24,31 +23,25 @@ LARGEST = 1.0 + 1e-6  # a softmax in float32 may end a few roundings above one
 SLACK = ONE // 1000  # how far a row of probabilities may sum from one
 
 
-def one_minus_scores(outputs: Array, labels: NDArray[np.int64], low: float, high: float, scores: Floats) -> int:
+@has_compiled_twin("label_scores", work=lambda outputs, labels, *_: labels.size)
+def one_minus_scores(outputs: Array, labels: Ints, low: float, high: float, scores: Floats) -> int:
     """Fill ``scores[i] = 1 - outputs[i, labels[i]]``; an entry outside [low, high] or NaN makes a row bad."""
-    loops = compiled("label_scores", labels.size)
-    if loops is not None:
-        return int(loops.one_minus_scores(outputs, labels, low, high, scores))
     p: Floats = outputs[np.arange(len(labels)), labels].astype(np.float64)
     np.subtract(1.0, p, out=scores)
     return _first((p >= low) & (p <= high))
 
 
+@has_compiled_twin("label_scores", work=lambda outputs, *_: outputs.size)
 def one_minus_sets(outputs: Array, thresholds: Floats, low: float, high: float, sets: Bools) -> int:
     """Fill ``sets[i, j] = 1 - outputs[i, j] <= thresholds[i]``; entries outside [low, high] or NaN make a row bad."""
-    loops = compiled("label_scores", outputs.size)
-    if loops is not None:
-        return int(loops.one_minus_sets(outputs, thresholds, low, high, sets))
     p = outputs.astype(np.float64)
     np.less_equal(1.0 - p, thresholds[:, None], out=sets)
     return _first(((p >= low) & (p <= high)).all(axis=1))
 
 
-def margin_scores(outputs: Array, labels: NDArray[np.int64], scores: Floats) -> int:
+@has_compiled_twin("label_scores", work=lambda outputs, *_: outputs.size)
+def margin_scores(outputs: Array, labels: Ints, scores: Floats) -> int:
     """Fill ``scores[i]`` with the best other label's probability minus the label's own."""
-    loops = compiled("label_scores", outputs.size)
-    if loops is not None:
-        return int(loops.margin_scores(outputs, labels, scores))
     p = outputs.astype(np.float64)
     rows = np.arange(len(labels))
     own = p[rows, labels]
@@ -58,11 +51,9 @@ def margin_scores(outputs: Array, labels: NDArray[np.int64], scores: Floats) -> 
     return bad
 
 
+@has_compiled_twin("label_scores", work=lambda outputs, *_: outputs.size)
 def margin_sets(outputs: Array, thresholds: Floats, sets: Bools) -> int:
     """Fill ``sets`` with the labels whose margin score is at most their row's threshold."""
-    loops = compiled("label_scores", outputs.size)
-    if loops is not None:
-        return int(loops.margin_sets(outputs, thresholds, sets))
     p = outputs.astype(np.float64)
     padded = np.concatenate([p, np.full((len(p), 2), -1.0)], axis=1)  # a row may have one label, or none
     best = np.partition(padded, -2, axis=1)
@@ -71,16 +62,12 @@ def margin_sets(outputs: Array, thresholds: Floats, sets: Bools) -> int:
     return _first(_probable(p))
 
 
-def adaptive_scores(
-    outputs: Array, labels: NDArray[np.int64], u: Floats, penalty: tuple[float, int], scores: Floats
-) -> int:
+@has_compiled_twin("label_scores", work=lambda outputs, *_: outputs.size)
+def adaptive_scores(outputs: Array, labels: Ints, u: Floats, penalty: tuple[float, int], scores: Floats) -> int:
     """Fill ``scores[i]`` without sorting: add up what comes before the label, equal probabilities by smaller class.
 
     `penalty` is the price of each rank and how many ranks are free of it, here as in `adaptive_sets`.
     """
-    loops = compiled("label_scores", outputs.size)
-    if loops is not None:
-        return int(loops.adaptive_scores(outputs, labels, u, penalty, scores))
     p, units, bad = _units(outputs)
     own = p[np.arange(len(labels)), labels][:, None]
     before = (p > own) | ((p == own) & (np.arange(p.shape[1]) < labels[:, None]))
@@ -90,15 +77,13 @@ def adaptive_scores(
     return bad
 
 
+@has_compiled_twin("label_scores", work=lambda outputs, *_: 4 * outputs.size)
 def adaptive_sets(outputs: Array, thresholds: Floats, u: Floats, penalty: tuple[float, int], sets: Bools) -> int:
     """Fill ``sets`` with the labels whose adaptive score is at most their row's threshold.
 
     Scores never fall along the order of decreasing probability (u <= 1, penalty >= 0, and rounding is monotone), so a
     set is a prefix of that order; the compiled loop looks for its end and sorts next to nothing.
     """
-    loops = compiled("label_scores", 4 * outputs.size)
-    if loops is not None:
-        return int(loops.adaptive_sets(outputs, thresholds, u, penalty, sets))
     p, units, bad = _units(outputs)
     order = np.argsort(-p, axis=1, kind="stable")
     own = np.take_along_axis(units, order, axis=1)
@@ -108,16 +93,14 @@ def adaptive_sets(outputs: Array, thresholds: Floats, u: Floats, penalty: tuple[
     return bad
 
 
-def ordinal_scores(outputs: Array, labels: NDArray[np.int64], u: Floats, scores: Floats) -> int:
+@has_compiled_twin("label_scores", work=lambda outputs, *_: outputs.size)
+def ordinal_scores(outputs: Array, labels: Ints, u: Floats, scores: Floats) -> int:
     """Fill ``scores[i]`` with what a run of neighbouring labels weighs once it has grown to the label.
 
     It begins with the most probable label and takes the more probable of its two neighbours, the left one of equals.
     """
-    loops = compiled("label_scores", outputs.size)
-    if loops is not None:
-        return int(loops.ordinal_scores(outputs, labels, u, scores))
     p, units, bad = _units(outputs)
-    order, rows = grown(p), np.arange(len(labels))
+    order, rows = growth_order(p), np.arange(len(labels))
     places = (order == labels[:, None]).argmax(axis=1) if p.size else labels
     own = np.take_along_axis(units, order, axis=1)
     above = np.cumsum(own, axis=1) - own
@@ -125,20 +108,18 @@ def ordinal_scores(outputs: Array, labels: NDArray[np.int64], u: Floats, scores:
     return bad
 
 
+@has_compiled_twin("label_scores", work=lambda outputs, *_: outputs.size)
 def ordinal_sets(outputs: Array, thresholds: Floats, u: Floats, sets: Bools) -> int:
     """Fill ``sets`` with the labels whose ordinal score is at most their row's threshold: neighbours, if any."""
-    loops = compiled("label_scores", outputs.size)
-    if loops is not None:
-        return int(loops.ordinal_sets(outputs, thresholds, u, sets))
     p, units, bad = _units(outputs)
-    order = grown(p)
+    order = growth_order(p)
     own = np.take_along_axis(units, order, axis=1)
     scores = _adaptive(np.cumsum(own, axis=1) - own, own, 0, u[:, None], (0.0, 0))
     np.put_along_axis(sets, order, scores <= thresholds[:, None], axis=1)
     return bad
 
 
-def grown(p: Floats) -> NDArray[np.int64]:
+def growth_order(p: Floats) -> Ints:
     """Return the labels of each row in the order in which a run of neighbours grows to hold them."""
     rows, classes = p.shape
     order = np.zeros((rows, classes), np.int64)
@@ -156,36 +137,30 @@ def grown(p: Floats) -> NDArray[np.int64]:
     return order
 
 
-def ranked_scores(
-    outputs: Array, labels: NDArray[np.int64], u: Floats, penalty: float, by_rank: bool, scores: Floats
-) -> int:
+@has_compiled_twin("label_scores", work=lambda outputs, *_: outputs.size)
+def ranked_scores(outputs: Array, labels: Ints, u: Floats, penalty: float, by_rank: bool, scores: Floats) -> int:
     """Fill ``scores[i]`` with what the label's rank costs: the largest probability, and a penalty for each rank after.
 
     With `by_rank` one stands in place of the largest probability. Equal probabilities are ranked by smaller class.
     """
-    loops = compiled("label_scores", outputs.size)
-    if loops is not None:
-        return int(loops.ranked_scores(outputs, labels, u, penalty, by_rank, scores))
     p = outputs.astype(np.float64)
     own = p[np.arange(len(labels)), labels][:, None]
     ahead = ((p > own) | ((p == own) & (np.arange(p.shape[1]) < labels[:, None]))).sum(axis=1)
-    scores[:] = ranked(ahead, _tops(p, by_rank), u, penalty)
+    scores[:] = ranked_score(ahead, _tops(p, by_rank), u, penalty)
     return _first(_probable(p))
 
 
+@has_compiled_twin("label_scores", work=lambda outputs, *_: 4 * outputs.size)
 def ranked_sets(outputs: Array, thresholds: Floats, u: Floats, penalty: float, by_rank: bool, sets: Bools) -> int:
     """Fill ``sets`` with the labels whose ranked score is at most their row's threshold: the most probable ones."""
-    loops = compiled("label_scores", 4 * outputs.size)
-    if loops is not None:
-        return int(loops.ranked_sets(outputs, thresholds, u, penalty, by_rank, sets))
     p = outputs.astype(np.float64)
     order = np.argsort(-p, axis=1, kind="stable")
-    scores = ranked(np.arange(p.shape[1]), _tops(p, by_rank)[:, None], u[:, None], penalty)
+    scores = ranked_score(np.arange(p.shape[1]), _tops(p, by_rank)[:, None], u[:, None], penalty)
     np.put_along_axis(sets, order, scores <= thresholds[:, None], axis=1)
     return _first(_probable(p))
 
 
-def ranked(ahead: Any, top: Any, u: Any, penalty: float) -> Any:
+def ranked_score(ahead: Any, top: Any, u: Any, penalty: float) -> Any:
     """The one formula behind calibration and sets: `ahead` labels come before this one."""
     return np.where(ahead == 0, u * top, top + penalty * (ahead - 1 + u))
 
@@ -199,7 +174,7 @@ def _adaptive(above: Any, own: Any, ahead: Any, u: Any, penalty: tuple[float, in
     return above * UNIT + u * (own * UNIT) + penalty[0] * np.maximum(0, ahead + 1 - penalty[1])
 
 
-def _units(outputs: Array) -> tuple[Floats, NDArray[np.int64], int]:
+def _units(outputs: Array) -> tuple[Floats, Ints, int]:
     """Return the probabilities, the same as whole numbers of `UNIT`, and the first row that does not sum to one."""
     p = outputs.astype(np.float64)
     inside = _probable(p)

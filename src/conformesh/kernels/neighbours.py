@@ -4,9 +4,9 @@ Every row is combined in the order of its neighbours in `indices` and on its own
 number of threads nor on the engine. Messages arrive in the type that travelled (float16, float32, int8, ...) and are
 combined in float64 or int64.
 
-Where no compiled loop is worth loading (`compiling`), all rows take their first neighbour, then all their second, and
-so on; single numbers are added edge by edge and large tables row by row. The order within a row is the same. Large
-exchanges are cut into blocks of rows (`threads`).
+In NumPy all rows take their first neighbour, then all their second, and so on; single numbers are added edge by edge
+and large tables row by row. The order within a row is the same. Large exchanges are cut into blocks of rows
+(`threads`).
 """
 
 from __future__ import annotations
@@ -23,61 +23,63 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Array
-from conformesh.kernels.compilation import compiled
-from conformesh.kernels.threads import alone, in_blocks
+from conformesh.kernels.compilation import has_compiled_twin
+from conformesh.kernels.threads import fits_one_thread, run_in_blocks
 
 _Offsets = NDArray[np.int64]
 _Rows = NDArray[np.int32]
 
 _Loop = Callable[..., None]
-_LONG = 128  # numbers a message from which a table larger than the cache is combined row by row
-_CACHED = 65_536  # numbers of a table that stays in a core's cache
+_LONG = 128  # numbers a message: from there on adding a row takes longer than calling NumPy for it
+_CACHED = 65_536  # float64 numbers of a table (512 KB) that stays in a core's cache
 
 
+def _additions(indptr: _Offsets, indices: _Rows, x: Array, out: Array, *_: Any, **__: Any) -> float:
+    return float(indptr[-1] - indptr[0]) * int(out.shape[1])
+
+
+@has_compiled_twin("neighbours", work=_additions)
 def neighbour_sum(indptr: _Offsets, indices: _Rows, x: Array, out: Array, weights: Array | None = None) -> None:
     """Write ``sum over j in N_k of w_kj x_j`` into ``out[k]``; `x` and `out` are (rows, columns), float64 or int64.
 
     There is one float64 weight per directed edge, or none: then the sum is plain.
     """
-    loops = compiled("neighbours", float(indptr[-1] - indptr[0]) * out.shape[1])
-    if loops is not None and weights is not None:
-        _by_rows(loops.weighted_sum, indptr, indices, weights, x, out=out)
-    elif loops is not None:
-        _by_rows(loops.sum_of_one if x.shape[1] == 1 else loops.sum_of_many, indptr, indices, x, out=out)
-    elif x.shape[1] != 1:
+    if x.shape[1] != 1:
         out[:] = 0
-        _without_compiler(np.add, indptr, indices, x, out, weights)
+        _combine(np.add, indptr, indices, x, out, weights)
+        return
+    places = _places(indptr, indices)
+    messages = x[:, 0].take(places.neighbours)  # the one number along every edge
+    if weights is not None:
+        messages = weights * messages
+    if out.dtype == np.int64:
+        # Differences of running sums: exact even where these overflow, because integers wrap around in any order.
+        total = np.zeros(len(messages) + 1, np.int64)
+        np.cumsum(messages, out=total[1:])
+        np.subtract(total[places.ends[1:]], total[places.ends[:-1]], out=out[:, 0])
     else:
-        places = _places(indptr, indices)
-        said = x[:, 0].take(places.neighbours)  # the one number along every edge
-        if weights is not None:
-            said = weights * said
-        if out.dtype == np.int64:  # integers wrap around in any order
-            total = np.zeros(len(said) + 1, np.int64)
-            np.cumsum(said, out=total[1:])
-            np.subtract(total[places.ends[1:]], total[places.ends[:-1]], out=out[:, 0])
-        else:
-            out[:, 0] = np.bincount(places.rows, said, len(out))  # edge after edge, from +0
+        # Floats round, so they are added edge after edge, from +0, as the compiled loop does.
+        out[:, 0] = np.bincount(places.rows, messages, len(out))
 
 
+@has_compiled_twin("neighbours", work=_additions)
 def neighbour_extreme(indptr: _Offsets, indices: _Rows, x: Array, out: Array, upward: bool) -> None:
     """Write the largest (or smallest) of row k's own value and its neighbours' into ``out[k]``.
 
     NaN wins, and of equals the first.
     """
     out[:] = x[: len(out)]
-    loops = compiled("neighbours", float(indptr[-1] - indptr[0]) * out.shape[1])
-    if loops is not None:
-        _by_rows(loops.raise_to_max if upward else loops.lower_to_min, indptr, indices, x, out=out)
-        return
     best: Callable[..., Any] = np.maximum if upward else np.minimum
-    if not equal_is_same(x):
+    if not equal_values_have_equal_bits(x):
         best = partial(_take_better, np.greater if upward else np.less)
-    _without_compiler(best, indptr, indices, x, out)
+    _combine(best, indptr, indices, x, out)
 
 
-def equal_is_same(values: Array) -> bool:
-    """Say whether equal values have equal bits: float64 without NaN and without zeros of both signs, or int64."""
+def equal_values_have_equal_bits(values: Array) -> bool:
+    """Return True for int64, and for float64 without NaN and without zeros of both signs.
+
+    Then it does not matter which of several equal values a maximum takes, and NumPy's own maximum will do.
+    """
     if values.dtype == np.int64:
         return True
     if values.dtype != np.float64 or np.isnan(values).any():
@@ -89,27 +91,27 @@ def equal_is_same(values: Array) -> bool:
     return bool(signs.all() or not signs.any())
 
 
-def _take_better(better: Callable[..., Any], said: Array, mine: Array, out: Array) -> None:
-    """Take what was said where it is better or NaN: of equals with different bits the first stays."""
-    np.copyto(out, said, where=better(said, mine) | np.isnan(said))
+def _take_better(better: Callable[..., Any], received: Array, best: Array, out: Array) -> None:
+    """Take what was received where it is better or NaN: of equals with different bits the first stays."""
+    np.copyto(out, received, where=better(received, best) | np.isnan(received))
 
 
-def _by_rows(kernel: _Loop, indptr: _Offsets, indices: _Rows, *rest: Array, out: Array) -> None:
+def run_in_row_blocks(kernel: _Loop, indptr: _Offsets, indices: _Rows, *rest: Array, out: Array) -> None:
     """Run `kernel` over all rows, in blocks of about equally many edges when there is enough to do."""
-    starts, who = unsigned(indptr, indices)
+    starts, columns = as_unsigned(indptr, indices)
     work = int(indptr[-1] - indptr[0]) * out.shape[1]
-    if alone(work):
-        kernel(starts, who, *rest, out)
+    if fits_one_thread(work):
+        kernel(starts, columns, *rest, out)
         return
 
     def block(first: int, last: int) -> None:
-        kernel(starts[first : last + 1], who, *rest, out[first:last])
+        kernel(starts[first : last + 1], columns, *rest, out[first:last])
 
-    in_blocks(block, len(out), work, indptr)
+    run_in_blocks(block, len(out), work, indptr)
 
 
-def unsigned(indptr: _Offsets, indices: _Rows) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-    """View compressed rows as what they are: not negative; what has been viewed so before stays as it is."""
+def as_unsigned(indptr: _Offsets, indices: _Rows) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+    """View compressed rows as unsigned integers: compiled loops need not test an index that cannot be negative."""
     if indptr.dtype == np.uint64:
         return indptr, indices  # type: ignore[return-value]
     return np.asarray(indptr, np.int64).view(np.uint64), np.asarray(indices, np.int32).view(np.uint32)
@@ -139,41 +141,43 @@ class _Places:
         return order, [starts[:count] + position for position, count in enumerate(counts)]
 
 
-_KNOWN: dict[tuple[int, int], tuple[Any, Any, _Places]] = {}
-_MOST_KNOWN = 16
+_PLACES: dict[tuple[int, int], tuple[Any, Any, _Places]] = {}  # by the ids of the arrays of a graph
+_MOST_PLACES = 16  # graphs; a run has one or two, and its places take as much memory as the graph
 
 
 def _places(indptr: _Offsets, indices: _Rows) -> _Places:
     """Return the places of a graph; those of a graph that cannot change are remembered for as long as it lives."""
     key = id(indptr), id(indices)
-    known = _KNOWN.get(key)
-    if known is not None and known[0]() is indptr and known[1]() is indices:
-        return known[2]
+    stored = _PLACES.get(key)
+    # An id is given again once its array is gone, so weak references tell whether these are the same arrays.
+    if stored is not None and stored[0]() is indptr and stored[1]() is indices:
+        return stored[2]
     places = _Places(indptr.view(np.int64), indices.astype(np.intp))
     if not (indptr.flags.writeable or indices.flags.writeable):
-        if len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.clear()
-        _KNOWN[key] = ref(indptr), ref(indices), places
+        if len(_PLACES) >= _MOST_PLACES:
+            _PLACES.clear()
+        _PLACES[key] = ref(indptr), ref(indices), places
     return places
 
 
-def _without_compiler(
+def _combine(
     combine: Callable[..., Any], indptr: _Offsets, indices: _Rows, x: Array, out: Array, weights: Array | None = None
 ) -> None:
     """Combine `out` with the first neighbours of all rows, then with the second, and so on; long rows one by one."""
     if x.shape[1] >= _LONG and x.size > _CACHED:
-        _by_rows(partial(_by_row, combine, weights=weights), indptr, indices, x, out=out)
+        run_in_row_blocks(partial(_by_row, combine, weights=weights), indptr, indices, x, out=out)
         return
     places = _places(indptr, indices)
     order, positions = places.positions
     table = out if order is None else out[order]
-    said = np.empty_like(table)
+    buffer = np.empty_like(table)
     for edges in positions:
-        heard, mine = said[: len(edges)], table[: len(edges)]
-        np.take(x, places.neighbours[edges], axis=0, out=heard, mode="clip")  # clip: straight into `heard`
+        received, result = buffer[: len(edges)], table[: len(edges)]
+        # No index is out of range; only with "clip" does NumPy write into `received` without a copy in between.
+        np.take(x, places.neighbours[edges], axis=0, out=received, mode="clip")
         if weights is not None:
-            heard *= weights[edges, None]
-        combine(heard, mine, out=mine)
+            received *= weights[edges, None]
+        combine(received, result, out=result)
     if order is not None:
         out[order] = table
 
@@ -183,10 +187,10 @@ def _by_row(
 ) -> None:
     """Combine each row of `out` with one neighbour after the other: for rows so long that this is what takes time."""
     rows = [*x]
-    for mine, (start, stop) in zip(out, pairwise(indptr.tolist()), strict=True):
+    for result, (start, stop) in zip(out, pairwise(indptr.tolist()), strict=True):
         factors = repeat(None) if weights is None else weights[start:stop].tolist()
         for j, w in zip(indices[start:stop].tolist(), factors, strict=False):
-            combine(rows[j] if w is None else w * rows[j], mine, out=mine)
+            combine(rows[j] if w is None else w * rows[j], result, out=result)
 
 
 def sum_over_neighbours(

@@ -6,18 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from conformesh.kernels.compilation import compiled
+from conformesh.kernels.compilation import has_compiled_twin
 
 
-def fewer_than(chance: Any) -> Any:
+def _products(chance: Any) -> float:
+    return float(chance.shape[0] ** 2 * chance.shape[1])
+
+
+@has_compiled_twin("poisson_binomial", work=_products)
+def poisson_binomial_cdf(chance: Any) -> Any:
     """Return P(fewer than k of the m events), k = 1..m, for each column of `chance` (m, nodes): O(m^2) per node.
 
     One event after the other, in tables that are updated in place.
     """
     m, nodes = chance.shape
-    loops = compiled("poisson_binomial", float(m * m * nodes))
-    if loops is not None:
-        return loops.fewer_than(chance)
     exactly, moved = np.zeros((m + 1, nodes)), np.empty((m, nodes))
     exactly[0] = 1.0
     for j, p in enumerate(chance):

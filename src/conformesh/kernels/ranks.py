@@ -131,7 +131,7 @@ def exact_number(number: Any, complaint: str) -> Fraction:
     try:
         if isinstance(number, Fraction):
             return number
-        return Fraction(str(float(number) if _is_number(number) else number))
+        return Fraction(str(number if isinstance(number, str | Decimal) else float(number)))
     except (ValueError, TypeError, ZeroDivisionError, OverflowError):
         raise ValueError(complaint) from None
 
@@ -161,10 +161,6 @@ def explain_confidence(function: Callable[_Given, Result]) -> Callable[_Given, R
         return function(*args, **kwargs)
 
     return explained
-
-
-def _is_number(alpha: object) -> bool:
-    return not isinstance(alpha, str | Decimal | Fraction)
 
 
 def conformal_rank(n: int, alpha: Alpha, devices: int = 1) -> int:

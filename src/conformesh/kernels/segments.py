@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats, Ints
-from conformesh.kernels.compilation import compiled
-from conformesh.kernels.threads import in_blocks
+from conformesh.kernels.compilation import has_compiled_twin
+from conformesh.kernels.threads import run_in_blocks
 
-FEW = 32  # segments that are searched one by one
+FEW_SEGMENTS = 32  # segments that are searched one by one
 
 
 def sort_segments(values: Floats, offsets: Ints) -> None:
@@ -20,51 +20,42 @@ def sort_segments(values: Floats, offsets: Ints) -> None:
     sizes = np.diff(offsets)
     if len(sizes) and (sizes == sizes[0]).all():
         table = values.reshape(len(sizes), -1)
-        in_blocks(lambda a, b: table[a:b].sort(axis=1), len(table), 8 * table.size)
+        run_in_blocks(lambda a, b: table[a:b].sort(axis=1), len(table), 8 * table.size)
         return
     for start, stop in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
         values[start:stop].sort()
 
 
+@has_compiled_twin(
+    "segments", work=lambda values, offsets, thresholds, trials: (len(offsets) - 1) * thresholds.shape[1]
+)
 def count_at_most(values: Floats, offsets: Ints, thresholds: Floats, trials: int) -> Ints:
     """Count, per segment, the values at or below each ascending threshold: (devices, M, trials) integers."""
-    devices, m_count = (len(offsets) - 1) // trials, thresholds.shape[1]
-    out = np.empty((devices, m_count, trials), np.int64)
-    loops = compiled("segments", out.size)
-    if loops is None:
-        for trial in range(trials):
-            out[:, :, trial] = _counts(
-                values, offsets[trial:-1:trials], offsets[trial + 1 :: trials], thresholds[trial]
-            )
-        return out
-
-    def block(a: int, b: int) -> None:
-        loops.count_at_most(values, offsets[a * trials : b * trials + 1], thresholds, trials, out[a:b])
-
-    in_blocks(block, devices, 2 * out.size)
+    out = np.empty(((len(offsets) - 1) // trials, thresholds.shape[1], trials), np.int64)
+    for trial in range(trials):
+        out[:, :, trial] = _counts(values, offsets[trial:-1:trials], offsets[trial + 1 :: trials], thresholds[trial])
     return out
 
 
-def count_problems(values: Floats, offsets: Ints, trials: int, trial_of: Ints, thresholds: Floats) -> Ints:
+@has_compiled_twin(
+    "segments", work=lambda values, offsets, trials, _, thresholds: (len(offsets) - 1) // trials * thresholds.size
+)
+def count_per_problem(values: Floats, offsets: Ints, trials: int, trial_of: Ints, thresholds: Floats) -> Ints:
     """Count, per device, the values of trial ``trial_of[p]`` up to ``thresholds[p, m]``: (devices, M, problems).
 
     No value is at or below NaN, which stands for less than -inf where a bracket begins below all floats.
     Counts are int32 where no device can have more than that many: a million devices and 64 thresholds take 256 MB.
     """
-    devices, (problems, m_count) = (len(offsets) - 1) // trials, thresholds.shape
-    kind = np.int32 if len(values) <= np.iinfo(np.int32).max else np.int64
-    out = np.empty((devices, m_count, problems), kind)
-    loops = compiled("segments", out.size)
-    if loops is None:
-        for p, trial in enumerate(trial_of.tolist()):
-            out[:, :, p] = _counts(values, offsets[trial:-1:trials], offsets[trial + 1 :: trials], thresholds[p])
-        return out
-
-    def block(a: int, b: int) -> None:
-        loops.count_problems(values, offsets[a * trials : b * trials + 1], trials, trial_of, thresholds, out[a:b])
-
-    in_blocks(block, devices, 4 * out.size)
+    out = empty_counts(values, (len(offsets) - 1) // trials, thresholds)
+    for p, trial in enumerate(trial_of.tolist()):
+        out[:, :, p] = _counts(values, offsets[trial:-1:trials], offsets[trial + 1 :: trials], thresholds[p])
     return out
+
+
+def empty_counts(values: Floats, devices: int, thresholds: Floats) -> Ints:
+    """Return memory for the counts of `count_per_problem`, in the smallest type that holds all of them."""
+    kind = np.int32 if len(values) <= np.iinfo(np.int32).max else np.int64
+    return np.empty((devices, *thresholds.shape[::-1]), kind)
 
 
 def _counts(values: Floats, starts: Ints, stops: Ints, thresholds: Floats) -> Ints:
@@ -78,7 +69,7 @@ def _counts(values: Floats, starts: Ints, stops: Ints, thresholds: Floats) -> In
         out = _counts(values, starts, stops, np.where(nowhere, -np.inf, thresholds))
         out[:, nowhere] = 0
         return out
-    if segments <= FEW:
+    if segments <= FEW_SEGMENTS:
         parts = [values[a:b].searchsorted(thresholds, "right") for a, b in zip(starts, stops, strict=True)]
         return np.array(parts, dtype=np.int64).reshape(segments, m_count)
     sizes = stops - starts
@@ -90,7 +81,7 @@ def _counts(values: Floats, starts: Ints, stops: Ints, thresholds: Floats) -> In
             out = np.empty((segments, m_count), np.int64)
             out[:, order] = _counts(values, starts, stops, thresholds[order])
             return out
-        among = _taken(values, starts, sizes) if held < len(values) else values
+        among = _gathered(values, starts, sizes) if held < len(values) else values
         bins = thresholds.searchsorted(among)  # the first threshold that is at or above the value
         bins += np.repeat(np.arange(0, segments * (m_count + 1), m_count + 1), sizes)
         table = np.bincount(bins, minlength=segments * (m_count + 1)).reshape(segments, m_count + 1)
@@ -120,13 +111,13 @@ def segment_extremes(values: Floats, offsets: Ints, finite: bool) -> tuple[Float
     return low, high
 
 
-def scores_inside(
+def bracket_extremes(
     values: Floats, offsets: Ints, trials: int, trial_of: Ints, low: Floats, high: Floats
 ) -> tuple[Floats, Floats]:
     """Return, per device and problem, the smallest value above low (else +inf) and the largest at or below high."""
     sizes = np.diff(offsets).reshape(-1, trials)[:, trial_of]
     starts = offsets[:-1].reshape(-1, trials)[:, trial_of]
-    ends = count_problems(values, offsets, trials, trial_of, np.stack([low, high], axis=1))
+    ends = count_per_problem(values, offsets, trials, trial_of, np.stack([low, high], axis=1))
     more, some = ends[:, 0] < sizes, ends[:, 1] > 0
     above, below = np.full(sizes.shape, np.inf), np.full(sizes.shape, -np.inf)
     above[more] = values[(starts + ends[:, 0])[more]]
@@ -140,27 +131,22 @@ def take_segments(values: NDArray[Any], offsets: Ints, devices: Ints, pieces: in
     sizes = np.diff(offsets)[which]
     taken = np.zeros(len(which) + 1, dtype=np.int64)
     np.cumsum(sizes, out=taken[1:])
-    loops = compiled("segments", int(taken[-1]) / 4)
-    if loops is None:
-        return _taken(values, offsets[which], sizes), taken
-    out = np.empty(int(taken[-1]), values.dtype)
-    in_blocks(
-        lambda a, b: loops.take(values, offsets, which[a:b], taken[a : b + 1], out), len(which), len(out) + len(which)
-    )
-    return out, taken
+    return copy_segments(values, offsets[which], taken), taken
 
 
-def _taken(values: NDArray[Any], starts: Ints, sizes: Ints) -> NDArray[Any]:
-    """Return the segments that begin at `starts`, one after the other."""
+@has_compiled_twin("segments", work=lambda values, starts, cuts: int(cuts[-1]) / 4)
+def copy_segments(values: NDArray[Any], starts: Ints, cuts: Ints) -> NDArray[Any]:
+    """Return the segments that begin at `starts`, the i-th of them at ``cuts[i]:cuts[i + 1]`` of the copy."""
+    return _gathered(values, starts, np.diff(cuts))
+
+
+def _gathered(values: NDArray[Any], starts: Ints, sizes: Ints) -> NDArray[Any]:
     ends = np.cumsum(sizes)
     where = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - sizes), sizes)
     return np.asarray(values[where])
 
 
+@has_compiled_twin("segments", work=lambda x, rows, values: 4 * values.size)
 def add_rows(x: NDArray[Any], rows: Ints, values: NDArray[Any]) -> None:
     """Add each row of `values` to the row of `x` that `rows` names, which may be the same one several times."""
-    loops = compiled("segments", 4 * values.size)
-    if loops is not None:
-        loops.add_rows(x, rows, values)
-    else:
-        np.add.at(x, rows, values)
+    np.add.at(x, rows, values)

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Array, Ints
-from conformesh.kernels.compilation import compiled
+from conformesh.kernels.compilation import has_compiled_twin
 from conformesh.kernels.graph import edges_of_rows
-from conformesh.kernels.neighbours import equal_is_same, unsigned
+from conformesh.kernels.neighbours import as_unsigned, equal_values_have_equal_bits
 
 
 class Spreading:
-    """Values that only rise (or only fall) towards what neighbours say, round by round.
+    """Values that only rise (or only fall) towards what neighbours send, round by round.
 
     Parameters
     ----------
@@ -48,44 +48,51 @@ class Spreading:
         upward: bool,
         order: Ints | None = None,
     ) -> None:
-        self._graph, self.upward = unsigned(indptr, indices), upward
+        self._graph, self.upward = as_unsigned(indptr, indices), upward
         kind = np.float64 if values.dtype.kind == "f" else np.int64  # which hold smaller types exactly
         self._x = np.array(values, dtype=kind, order="C").reshape(len(values), math.prod(values.shape[1:]))
         self._sent = None if values.dtype == kind else values.copy()  # in the type sent
-        self._order = None if order is None or equal_is_same(self._x) else order
+        self._order = None if order is None or equal_values_have_equal_bits(self._x) else order
         self.values = (self._x.reshape(values.shape) if self._sent is None else self._sent).view()
         self.values.flags.writeable = False
-        self._marked = np.zeros(len(values), dtype=bool)
-        self._news = np.empty(len(values), dtype=np.uint32)
+        self._scratch = np.zeros(len(values), dtype=bool), np.empty(len(values), dtype=np.uint32)
 
     def round(self, speakers: Ints) -> Ints:
-        """Let these rows, ascending, be heard by their neighbours; return who changed, ascending."""
+        """Send these rows, ascending, to their neighbours; return the rows that changed, ascending."""
         if not len(speakers):
             return speakers
         if self._order is not None:
             speakers = speakers[np.argsort(self._order[speakers])]
-        return self.hear(self._x[speakers], speakers)
+        return self.receive(self._x[speakers], speakers)
 
-    def hear(self, said: Array, speakers: Ints) -> Ints:
-        """Let every neighbour of a speaker take the better of what it has and what is said; return who changed.
+    def receive(self, sent: Array, speakers: Ints) -> Ints:
+        """Let every neighbour of a speaker take the better of what it has and what was sent; return who changed.
 
         Speakers stand for the rows of the graph: of equals the first of them is taken.
         """
-        said = np.ascontiguousarray(said, dtype=self._x.dtype)
-        loops = compiled("neighbours", 10.0 * said.size)
-        told = *self._graph, self._x, said, speakers.astype(np.uint32), self.upward
-        if loops is not None:
-            count = loops.tell(*told, self._marked, self._news)
-            changed: Ints = np.sort(self._news[:count]).astype(np.int64)
-        else:
-            changed = _tell(*told)
+        sent = np.ascontiguousarray(sent, dtype=self._x.dtype)
+        changed = spread_values(*self._graph, self._x, sent, speakers, self.upward, self._scratch)
         if self._sent is not None:
             self._sent.reshape(self._x.shape)[changed] = self._x[changed]
         return changed
 
 
-def _tell(indptr: Any, indices: Any, x: Any, said: Any, speakers: Any, upward: bool) -> Ints:
-    """Let the speakers say their rows to their neighbours; return who changed."""
+# About ten neighbours receive each number.
+@has_compiled_twin("neighbours", work=lambda indptr, indices, x, sent, *_: 10.0 * sent.size)
+def spread_values(
+    indptr: NDArray[np.uint64],
+    indices: NDArray[np.uint32],
+    x: Array,
+    sent: Array,
+    speakers: Ints,
+    upward: bool,
+    scratch: tuple[Any, Any],
+) -> Ints:
+    """Send the rows `sent` of the speakers to their neighbours in `x`; return the rows that changed, ascending.
+
+    `scratch` is False for every row, before and after, and room for the numbers of all rows: a round in which few rows
+    change must not take time for all of them.
+    """
     edges, counts = edges_of_rows(indptr.view(np.int64), speakers)
     receivers = indices[edges].astype(np.int64)
     if not len(receivers):
@@ -93,20 +100,21 @@ def _tell(indptr: Any, indices: Any, x: Any, said: Any, speakers: Any, upward: b
     which = np.repeat(np.arange(len(speakers)), counts)
     order = np.argsort(receivers, kind="stable")
     listeners, starts = np.unique(receivers[order], return_index=True)
-    mine, heard = x[listeners], said[which[order]]
-    if equal_is_same(heard):
-        best = (np.maximum if upward else np.minimum).reduceat(heard, starts, axis=0)
-        new = _better(best, mine, upward)
+    old, received = x[listeners], sent[which[order]]
+    if equal_values_have_equal_bits(received):
+        best = (np.maximum if upward else np.minimum).reduceat(received, starts, axis=0)
+        new = _better(best, old, upward)
     else:  # one neighbour after the other: of equals with different bits the first stays
-        new, left = mine.copy(), np.diff([*starts, len(heard)])
+        new, left = old.copy(), np.diff([*starts, len(received)])
         for at in range(int(left.max())):
             rows = left > at
-            new[rows] = _better(heard[starts[rows] + at], new[rows], upward)
-    changed = ((new != mine) & ~np.isnan(mine)).any(axis=1)
+            new[rows] = _better(received[starts[rows] + at], new[rows], upward)
+    changed = ((new != old) & ~np.isnan(old)).any(axis=1)
     x[listeners[changed]] = new[changed]
     return np.asarray(listeners[changed])
 
 
-def _better(said: Array, mine: Array, upward: bool) -> Array:
-    """Take what was said where it is better, or NaN, which nothing beats."""
-    return np.where((said > mine if upward else said < mine) | (np.isnan(said) & ~np.isnan(mine)), said, mine)
+def _better(received: Array, old: Array, upward: bool) -> Array:
+    """Take what was received where it is better, or NaN, which nothing beats."""
+    gains = received > old if upward else received < old
+    return np.where(gains | (np.isnan(received) & ~np.isnan(old)), received, old)

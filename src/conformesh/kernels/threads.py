@@ -42,18 +42,18 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)  # a fork takes the pool object along but not its threads
 
 
-def alone(work: int) -> bool:
+def fits_one_thread(work: int) -> bool:
     """Say whether so much work (additions) is better done on the calling thread."""
     return THREADS == 1 or work <= PARALLEL_ABOVE
 
 
-def in_blocks(job: Callable[[int, int], Any], rows: int, work: int, ends: NDArray[np.int64] | None = None) -> None:
+def run_in_blocks(job: Callable[[int, int], Any], rows: int, work: int, ends: NDArray[np.int64] | None = None) -> None:
     """Call ``job(first, last)`` for blocks that together are all rows, at the same time when there is enough to do.
 
     Parameters
     ----------
     job
-        Works on the rows first, ..., last - 1 and on nothing that another block writes; must not call `in_blocks`.
+        Works on the rows first, ..., last - 1 and on nothing that another block writes; must not call `run_in_blocks`.
     rows
         How many rows there are.
     work
@@ -61,7 +61,7 @@ def in_blocks(job: Callable[[int, int], Any], rows: int, work: int, ends: NDArra
     ends
         Where each row's share of the work begins and ends, shape (rows + 1,), ascending; None for equal shares.
     """
-    if alone(work):
+    if fits_one_thread(work):
         job(0, rows)
         return
     if ends is None:

@@ -1,6 +1,6 @@
 """Whole numbers in as few bytes as they need: LEB128, seven bits a byte, low ones first, the last byte below 128.
 
->>> written(np.array([5, 300])).tolist(), read(written(np.array([5, 300]))).tolist()
+>>> encode_varints(np.array([5, 300])).tolist(), decode_varints(encode_varints(np.array([5, 300]))).tolist()
 ([5, 172, 2], [5, 300])
 """
 
@@ -16,16 +16,16 @@ _LONGEST = 9  # bytes of an int64 that is not negative
 _LIMITS = 2 ** (7 * np.arange(1, _LONGEST, dtype=np.int64))
 
 
-def lengths(numbers: Ints) -> Ints:
+def varint_lengths(numbers: Ints) -> Ints:
     """Return how many bytes each number takes."""
     return 1 + np.searchsorted(_LIMITS, numbers, side="right")
 
 
-def written(numbers: Ints) -> _Bytes:
+def encode_varints(numbers: Ints) -> _Bytes:
     """Return flat numbers >= 0 as bytes, one after the other."""
     if numbers.min(initial=0) < 0:
         raise ValueError(f"numbers must not be negative to be written in few bytes, got {int(numbers.min())}")
-    sizes = lengths(numbers)
+    sizes = varint_lengths(numbers)
     ends = np.cumsum(sizes)
     out = np.empty(int(ends[-1]) if len(ends) else 0, dtype=np.uint8)
     starts, left = ends - sizes, numbers
@@ -35,7 +35,7 @@ def written(numbers: Ints) -> _Bytes:
     return out
 
 
-def read(data: _Bytes) -> Ints:
+def decode_varints(data: _Bytes) -> Ints:
     """Return the numbers in some bytes, which must end with the last byte of one."""
     last = np.flatnonzero(data < 128)
     if not len(data):
@@ -49,7 +49,7 @@ def read(data: _Bytes) -> Ints:
     return np.asarray(np.add.reduceat(parts, starts[:-1]))
 
 
-def read_at(data: _Bytes, at: Ints, ends: Ints) -> tuple[Ints, Ints]:
+def decode_varints_at(data: _Bytes, at: Ints, ends: Ints) -> tuple[Ints, Ints]:
     """Return the numbers that begin at these places and the places behind them; each must end before `ends`."""
     numbers, at = np.zeros(len(at), dtype=np.int64), at.copy()
     going = np.arange(len(at))

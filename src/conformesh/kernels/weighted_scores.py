@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Floats, Ints
 from conformesh.common.arrays import as_array, note_large_integers
 from conformesh.kernels.segments import (
+    bracket_extremes,
     count_at_most,
-    count_problems,
-    scores_inside,
+    count_per_problem,
     segment_extremes,
     sort_segments,
     take_segments,
@@ -230,7 +230,9 @@ class WeightedScores:
 
         `thresholds` has shape (problems, M), in any order; the answer (devices, M, problems).
         """
-        counts: Ints = count_problems(self.values, self.offsets, self.trials, trials, np.ascontiguousarray(thresholds))
+        counts: Ints = count_per_problem(
+            self.values, self.offsets, self.trials, trials, np.ascontiguousarray(thresholds)
+        )
         return counts if self.weights is None else self._weight_of(counts, trials)
 
     @cached_property
@@ -251,7 +253,7 @@ class WeightedScores:
 
         +inf where no score is above `low`, -inf where none is at or below `high`.
         """
-        above, below = scores_inside(self.values, self.offsets, self.trials, trials, low, high)
+        above, below = bracket_extremes(self.values, self.offsets, self.trials, trials, low, high)
         return above, below
 
     def extremes(self, finite: bool = False) -> tuple[Floats, Floats]:
@@ -269,7 +271,8 @@ def clean_scores(scores: Any, who: str, *, sides: bool = False) -> Floats:
     try:
         if array.dtype.kind in "cmM":  # NumPy would convert a part of them, with a warning or none
             raise TypeError
-        note_large_integers(array, who)
+        if array.dtype.kind in "iuO":
+            note_large_integers(array, who)
         array = np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError):
         raise TypeError(f"{who}: scores must be numbers, got {type(scores).__name__} {str(scores)[:40]!r}") from None

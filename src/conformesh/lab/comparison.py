@@ -1,4 +1,4 @@
-"""`compare`: every method on every network, with the same scores: what each promises, how near it comes, what it costs.
+"""`compare`: run every method on every network with the same scores; report guarantee, slack and cost of each.
 
 A comparison is a simulation, so it may count what no device sees: the rank of every threshold among all scores. How far
 that is above the required rank is the *slack*: zero is exact, more means larger sets than needed, less means that too
@@ -19,9 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformesh.common.array_types import Floats
 from conformesh.common.progress import Progress
-from conformesh.common.quantities import in_bits, several
+from conformesh.common.quantities import in_bits, pluralize
 from conformesh.common.random_streams import Rng, seed_of
-from conformesh.engines import make_engine
+from conformesh.engines import get_driver
 from conformesh.engines.base import Observer
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
@@ -36,18 +36,19 @@ from conformesh.kernels.ranks import (
     make_requirement,
 )
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.methods import METHODS, REACH, Way
-from conformesh.methods import ways_of as every_way_of
+from conformesh.methods import CONNECTIONS, METHODS, MethodVariant
+from conformesh.methods import method_variants as every_way_of
+from conformesh.pipeline.networks import as_network
 from conformesh.pipeline.solver import Batch, solve_draws
 from conformesh.protocols.aggregate import PREFERENCES
 from conformesh.protocols.block import Block
-from conformesh.protocols.e_dcp import SCHEDULES, ways_for
+from conformesh.protocols.e_dcp import SCHEDULES, aggregators_for
 from conformesh.results.certificate import Kind
 from conformesh.scores import Score, as_score
-from conformesh.table import Table, as_network
+from conformesh.table import Table
 
-By = Literal["bits", "rounds"]
-_PAPER = "Wen2025"  # whose methods stand beside E-DCP
+CostUnit = Literal["bits", "rounds"]
+_PAPER = "Wen2025"  # the paper whose methods a front compares with E-DCP
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class ComparisonRow:
         What the method has to say about its result.
     """
 
-    way: Way
+    way: MethodVariant
     guarantee: Kind
     assumption: str
     thresholds: tuple[float, float]
@@ -99,28 +100,29 @@ class NetworkComparison:
     network
         Its name.
     diameter, diameter_is_exact
-        The floor for rounds: before that two devices cannot have heard of each other. Not exact: an upper bound.
+        The lower bound for rounds: two devices this far apart cannot learn of each other sooner. If it is not exact,
+        it is an upper bound of the diameter.
     runs
-        In the order of the ways that were asked for.
+        One row per way, in the order of the request.
     refused
-        Ways that cannot work here, each with its reason.
+        Ways that cannot run on this network, each with the reason.
     """
 
     network: str
     diameter: int
     diameter_is_exact: bool
     runs: tuple[ComparisonRow, ...]
-    refused: dict[Way, str]
+    refused: dict[MethodVariant, str]
 
-    def fewest(self, by: By) -> list[Way]:
-        """Return the cheapest of what is sound; more than one where they are equal."""
+    def fewest(self, by: CostUnit) -> list[MethodVariant]:
+        """Return the cheapest sound ways; several if they cost the same."""
         price = {run.way: getattr(run, by) for run in self.runs if run.is_sound}
         return [way for way in price if price[way] == min(price.values())]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The whole table, and who wins it.
+    """All networks of a comparison, and which way is cheapest.
 
     Attributes
     ----------
@@ -129,7 +131,7 @@ class Comparison:
     required_rank
         How many of the scores must lie at or below a threshold.
     groups
-        One for each network.
+        The comparison on each network.
     skipped
         Topologies that cannot be built with so many devices, each with its reason.
     """
@@ -142,28 +144,27 @@ class Comparison:
     skipped: dict[str, str] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
-        from conformesh.lab.comparison_table import NUMBERS, answer, cells_of, columns_of
+        from conformesh.lab.comparison_table import RIGHT_ALIGNED, recommendation, table_columns, table_row
         from conformesh.plots import html as cards
 
-        columns, parts = columns_of(self), []
+        columns, parts = table_columns(self), []
         for group in self.groups:
             floor = f"{group.diameter:,}" if group.diameter_is_exact else f"at most {group.diameter:,}"
-            body = cards.table(columns, [cells_of(run, group) for run in group.runs], right=NUMBERS, most=None)
+            body = cards.table(columns, [table_row(run, group) for run in group.runs], right=RIGHT_ALIGNED, most=None)
             refused = [(str(way), reason) for way, reason in group.refused.items()]
             body += cards.table(("not here", "because"), refused) if refused else ""
             parts.append(cards.fold(f"{group.network}, diameter {floor}", body, shown=group is self.groups[0]))
         facts = [("required", f"rank {self.required_rank:,} of {self.scores:,} scores, alpha {self.alpha:g}")]
         facts += [("left out", reason) for reason in self.skipped.values()]
-        title = (
-            f"{several(len(self.ways()), 'way')} on {several(len(self.groups), 'network')} of {self.devices:,} devices"
-        )
-        return cards.card(title, claim=answer(self), rows=facts, parts=parts)
+        ways, networks = pluralize(len(self.ways()), "way"), pluralize(len(self.groups), "network")
+        title = f"{ways} on {networks} of {self.devices:,} devices"
+        return cards.card(title, claim=recommendation(self), rows=facts, parts=parts)
 
     def __repr__(self) -> str:
         networks = ", ".join(group.network for group in self.groups)
         return (
-            f"Comparison({several(len(self.ways()), 'way')} on {networks}; alpha={self.alpha:g}, rank "
-            f"{self.required_rank:,} of {self.scores:,} scores on {several(self.devices, 'device')})"
+            f"Comparison({pluralize(len(self.ways()), 'way')} on {networks}; alpha={self.alpha:g}, rank "
+            f"{self.required_rank:,} of {self.scores:,} scores on {pluralize(self.devices, 'device')})"
         )
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
@@ -172,19 +173,19 @@ class Comparison:
 
         return draw_comparison(path, self)
 
-    def runs_of(self, way: Way) -> list[ComparisonRow]:
+    def runs_of(self, way: MethodVariant) -> list[ComparisonRow]:
         """Return the runs of one way, over the networks on which it works."""
         return [run for group in self.groups for run in group.runs if run.way == way]
 
-    def ways(self) -> list[Way]:
+    def ways(self) -> list[MethodVariant]:
         """Return every way that worked on some network, in the order of the table."""
         return _in_order({run.way for group in self.groups for run in group.runs})
 
-    def winner(self, by: By) -> tuple[Way, int] | None:
+    def winner(self, by: CostUnit) -> tuple[MethodVariant, int] | None:
         """Return the way that is cheapest on most networks, and on how many; of two such, the cheaper in all."""
         wins = Counter(way for group in self.groups for way in group.fewest(by))
 
-        def price(way: Way) -> tuple[float, ...]:
+        def price(way: MethodVariant) -> tuple[float, ...]:
             runs = self.runs_of(way)
             costs = sum(run.bits for run in runs), sum(run.rounds for run in runs)
             return -wins[way], *(costs if by == "bits" else costs[::-1])
@@ -193,7 +194,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class ComparisonPoint:
+class FrontPoint:
     """What one way of a method costs on one network: rounds, and bits sent by each device, mean over the devices."""
 
     name: str
@@ -205,15 +206,15 @@ class ComparisonPoint:
 
 
 @dataclass(frozen=True)
-class Front:
+class CostFront:
     """How rounds and bits are traded against each other on one network.
 
     Attributes
     ----------
     network, diameter
-        Its name, and the floor for rounds.
+        Its name, and the lower bound for rounds.
     floor
-        Bits below which no exact method can stay, see `information_floor`; zero where none is known.
+        Bits that every exact method needs, see `information_floor`; zero if no bound is known.
     points
         Every schedule and every preference of E-DCP, and the paper's methods.
     """
@@ -221,7 +222,7 @@ class Front:
     network: str
     diameter: int
     floor: float
-    points: tuple[ComparisonPoint, ...]
+    points: tuple[FrontPoint, ...]
 
     def _repr_html_(self) -> str:
         from conformesh.plots import html as cards
@@ -239,17 +240,20 @@ class Front:
 
     def __repr__(self) -> str:
         best = ", ".join(f"{point.name} ({point.rounds:,} rounds, {in_bits(point.bits)})" for point in self.best())
-        return f"Front({self.network}, diameter {self.diameter:,}; best: {best})"
+        return f"CostFront({self.network}, diameter {self.diameter:,}; best: {best})"
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """Draw bits against rounds, with the front and both floors; returns the figure."""
-        from conformesh.lab.comparison_plots import draw_front
+        from conformesh.lab.comparison_plots import draw_cost_fronts
 
-        return draw_front(path, [self])
+        return draw_cost_fronts(path, [self])
 
-    def best(self) -> list[ComparisonPoint]:
-        """Return what nothing beats in both, of all that counts its rank and assumes nothing, fewest rounds first."""
-        found: list[ComparisonPoint] = []
+    def best(self) -> list[FrontPoint]:
+        """Return the points on the front, fewest rounds first.
+
+        These have a counted rank, rest on no assumption, and no other such point is cheaper in both costs.
+        """
+        found: list[FrontPoint] = []
         for point in sorted(self.points, key=lambda point: (point.rounds, point.bits)):
             counts = point.guarantee == "counted" and not point.assumption
             if counts and (not found or point.bits < found[-1].bits):
@@ -258,7 +262,7 @@ class Front:
 
 
 @explain_confidence
-def fronts(
+def cost_fronts(
     devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
     networks: Sequence[Network],
     alpha: Alpha = 0.1,
@@ -269,11 +273,11 @@ def fronts(
     seed: int = 0,
     rng: Rng | None = None,
     progress: bool = False,
-) -> list[Front]:
+) -> list[CostFront]:
     """Run E-DCP by every schedule and preference, and the paper's methods, on every network; arguments of `compare`.
 
     >>> rng = np.random.default_rng(0)
-    >>> [found] = fronts([rng.random(50) for _ in range(4)], [Network.chain(4)])
+    >>> [found] = cost_fronts([rng.random(50) for _ in range(4)], [Network.chain(4)])
     >>> found.best()[0].rounds == found.diameter
     True
     """
@@ -281,32 +285,32 @@ def fronts(
     networks, samples, requirement, block = _setting(devices, networks, alpha, mixture, rank_rule, pac_confidence)
     plain = block.weighed(samples).weights is None
     floor = information_floor(samples.sizes[:, 0].tolist(), int(block.ranks()[0, 0])) if plain else 0.0
-    found, traded = [], _traded(seed)
-    with Progress("trading rounds for bits", len(networks) * len(traded), shown=progress) as bar:
+    found, front_runs = [], _front_runs(seed)
+    with Progress("trading rounds for bits", len(networks) * len(front_runs), shown=progress) as bar:
         for network in networks:
             points = []
-            for name, method, options in traded:
+            for name, method, options in front_runs:
                 bar.step(f"{name} on {network.name}")
                 try:
                     batch = solve_draws(samples, network, (alpha,), method, requirement=requirement, **options)
-                except (ValueError, ArithmeticError):  # it cannot work here, as the table of the comparison says
+                except (ValueError, ArithmeticError):  # cannot run on this network; `compare` reports the reason
                     continue
                 certificate, cost = batch.outcome.certificates[0][0], batch.cost
                 kind, assumed = certificate.kind, certificate.assumption
-                points.append(ComparisonPoint(name, method, kind, assumed, cost.rounds, cost.bits_per_device))
-            found.append(Front(network.name, network.diameter, floor, tuple(points)))
+                points.append(FrontPoint(name, method, kind, assumed, cost.rounds, cost.bits_per_device))
+            found.append(CostFront(network.name, network.diameter, floor, tuple(points)))
     return found
 
 
-def _traded(seed: int) -> list[tuple[str, str, dict[str, Any]]]:
-    """Return what a front is made of: name, method and options."""
+def _front_runs(seed: int) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return the runs that make up a front: name, method and options."""
     found: list[tuple[str, str, dict[str, Any]]] = [
         (f"prefer {prefer}", "e-dcp", {"prefer": prefer}) for prefer in PREFERENCES
     ]
     for schedule in SCHEDULES:
-        for over in ways_for(schedule) if schedule != AUTO else ():
+        for over in aggregators_for(schedule) if schedule != AUTO else ():
             found.append((f"{schedule} {over}", "e-dcp", {"schedule": schedule, "aggregate": over}))
-    for way in ways_of(name for name, entry in METHODS.items() if entry.description.paper == _PAPER):
+    for way in compared_ways(name for name, entry in METHODS.items() if entry.description.paper == _PAPER):
         seeded = {"seed": seed} if "seed" in METHODS[way.method].option_names() else {}
         found.append((str(way), way.method, {**way.options, **seeded}))
     return found
@@ -319,8 +323,8 @@ def information_floor(sizes: Sequence[int], rank: int) -> float:
     scores are fixed and known. With :math:`\sum m_k \le \min(r - 1, n - r)` these fixed ones can be such that each sum
     of the c_k gives another answer. Draw every c_k alike from 0..m_k: who knows all scores but those of k learns c_k
     from the answer, so what k sends tells m_k + 1 cases apart, which takes :math:`\log_2(m_k + 1)` bits, on average
-    over the draws and for every k at once; so some scores take that in all. The m_k are as even as sizes allow. When a
-    device speaks, and how long, is not counted as saying something.
+    over the draws and for every k at once; so there are scores for which the total is at least that. The m_k are as
+    even as the sizes allow. The time and length of a message are not counted as information.
 
     >>> round(information_floor([50] * 20, 901), 2)
     2.57
@@ -337,7 +341,7 @@ def compare(
     devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
     networks: Sequence[Network],
     alpha: Alpha = 0.1,
-    ways: Sequence[Way] | None = None,
+    ways: Sequence[MethodVariant] | None = None,
     *,
     mixture: str | Mapping[Any, Any] = "sizes",
     rank_rule: str = AUTO,
@@ -347,8 +351,8 @@ def compare(
     rows_at: Sequence[str] | None = None,
     seed: int = 0,
     rng: Rng | None = None,
-    begin: Callable[[Way, Network], None] = lambda way, network: None,
-    ended: Callable[[Way, Network, Batch | str], None] = lambda way, network, found: None,
+    begin: Callable[[MethodVariant, Network], None] = lambda way, network: None,
+    ended: Callable[[MethodVariant, Network, Batch | str], None] = lambda way, network, found: None,
     observer: Observer | None = None,
     progress: bool = False,
 ) -> Comparison:
@@ -359,21 +363,22 @@ def compare(
     devices
         One array of calibration scores per device, in the order of the networks' `ids`, which they share.
     networks
-        Who talks to whom, one network after the other.
+        The networks to compare, one after the other.
     alpha
         Tolerated miscoverage, strictly between 0 and 1.
     ways
-        What to run; by default `ways_of()`, which is everything.
+        The ways to run; by default all of `compared_ways()`.
     mixture, rank_rule, pac_confidence
-        The promise, as in `calibrate`; methods that keep the promise they were published with do so here too.
+        The guarantee, as in `calibrate`; a published method keeps the guarantee it was published with.
     score, outputs
         A score and model outputs to form prediction sets from, so that their mean size is measured.
     rows_at
-        The device of every row of outputs, whose own threshold is then used; by default the one valid on every device.
+        The device of every row of outputs, whose threshold is then used; by default the threshold valid on every
+        device.
     seed, rng
         For methods that draw: a seed, or a generator to draw it from.
     begin, ended
-        Called before every run, and after it with what was found, or why nothing was.
+        Called before every run, and after it with the result, or with the reason why there is none.
     observer
         Called after every round of every run, as in `calibrate`.
     progress
@@ -382,7 +387,7 @@ def compare(
     Examples
     --------
     >>> rng = np.random.default_rng(0)
-    >>> found = compare([rng.random(50) for _ in range(4)], [Network.chain(4)], 0.1, ways_of(["e-dcp", "fcp"]))
+    >>> found = compare([rng.random(50) for _ in range(4)], [Network.chain(4)], 0.1, compared_ways(["e-dcp", "fcp"]))
     >>> [(str(run.way), run.slack) for run in found.groups[0].runs][-2:]
     [('e-dcp count', 0.0), ('fcp', 3.0)]
     """
@@ -392,19 +397,21 @@ def compare(
     networks, samples, requirement, block = _setting(devices, networks, alpha, mixture, rank_rule, pac_confidence)
     ids, n = networks[0].ids, int(samples.sizes.sum())
     measure = _Measure(block, samples, score, outputs, _rows(ids, rows_at), seed)
-    measure(np.full(len(ids), np.inf))  # outputs that do not fit the score are an error now, not after all runs
-    if strange := next((way for way in ways or () if not isinstance(way, Way)), None):
+    measure(np.full(len(ids), np.inf))  # report outputs that do not fit the score before the runs, not after them
+    if strange := next((way for way in ways or () if not isinstance(way, MethodVariant)), None):
         names = f"[{ways!r}]" if isinstance(ways, str) else f"[{strange!r}]"
-        raise TypeError(f"ways must be a list of Way, which ways_of({names}) makes of names, got {strange!r}")
-    chosen = [*(ways_of() if ways is None else ways)]
+        raise TypeError(
+            f"ways must be a list of MethodVariant, which compared_ways({names}) makes of names, got {strange!r}"
+        )
+    chosen = [*(compared_ways() if ways is None else ways)]
     with Progress("comparing", len(networks) * len(chosen), shown=progress) as bar:
 
-        def started(way: Way, network: Network) -> None:
+        def started(way: MethodVariant, network: Network) -> None:
             bar.step(f"{way} on {network.name}")
             begin(way, network)
 
-        how = _How(samples, alpha, requirement, seed, observer, started, ended)
-        groups = tuple(_on(network, chosen, measure, how) for network in networks)
+        setting = _RunSetting(samples, alpha, requirement, seed, observer, started, ended)
+        groups = tuple(_compare_on(network, chosen, measure, setting) for network in networks)
     return Comparison(float(exact_alpha(alpha)), len(ids), n, measure.rank, groups)
 
 
@@ -416,7 +423,7 @@ def _setting(
     rank_rule: str,
     pac_confidence: Alpha | None,
 ) -> tuple[list[Network], WeightedScores, Requirement, Block]:
-    """Return what was given, checked: the networks, the scores in their order, the promise, and where it holds."""
+    """Check the arguments; return the networks, the scores in their order, the requirement and the block."""
     check_alpha(alpha)
     table = Table.of(devices, mixture=mixture)
     if not isinstance(networks, list | tuple):
@@ -432,7 +439,7 @@ def _setting(
     for network in networks:
         if network.ids != ids:
             raise ValueError(f"the networks must have the same devices: {networks[0].name} and {network.name} differ")
-        local = table.ordered(network, make_engine("simulator", network).rows)  # the same for all
+        local = table.ordered(network, get_driver("simulator").make(network).rows)  # the same for all
     assert local.score is not None
     samples = WeightedScores.from_flat(local.score, local.sizes, names=ids)
     requirement = make_requirement(mixture if table.shares is None else table.shares, rank_rule, pac_confidence)
@@ -441,20 +448,20 @@ def _setting(
     return networks, samples, requirement, block
 
 
-def ways_of(methods: Iterable[str] | None = None) -> list[Way]:
-    """Return every way to run these methods, by default all: first those that need no server.
+def compared_ways(methods: Iterable[str] | None = None) -> list[MethodVariant]:
+    """Return every way to run these methods, by default all; ways without a server come first.
 
-    What a method chooses by itself (`auto`) is one of its other ways and is not run twice.
+    Variant `auto` selects one of the other ways of its method, so it is left out rather than run twice.
     """
     return _in_order(way for way in every_way_of(methods) if way.variant != AUTO)
 
 
-def networks_of(
+def build_networks(
     topologies: Iterable[str], ids: Sequence[str], *, seed: int = 0, rng: Rng | None = None
 ) -> tuple[list[Network], dict[str, str]]:
     """Build each topology over these devices; those that cannot be built are returned with the reason.
 
-    >>> networks_of(["torus", "cycle"], [*"abcde"])[1].keys()
+    >>> build_networks(["torus", "cycle"], [*"abcde"])[1].keys()
     dict_keys(['torus'])
     """
     built, skipped, seed = [], {}, seed_of(rng, seed)
@@ -469,7 +476,7 @@ def networks_of(
 
 
 class _Measure:
-    """Slack and mean set size of thresholds; equal thresholds, of which there are many, are measured once."""
+    """Slack and mean set size of thresholds. Most ways find the same thresholds, so results are kept."""
 
     def __init__(
         self,
@@ -483,15 +490,17 @@ class _Measure:
         self.samples, self.rank = block.weighed(samples), int(block.ranks()[0, 0])
         self.score, self.rows = score, rows
         self.outputs = None if outputs is None else np.asarray(outputs)
-        self.draws = {} if score is None or outputs is None else score.draws(outputs, rng=seed)  # for every threshold
-        self._known: dict[bytes, tuple[float, float | None]] = {}
+        self.draws = (
+            {} if score is None or outputs is None else score.draws(outputs, rng=seed)
+        )  # drawn once, so that all thresholds use the same
+        self._results: dict[bytes, tuple[float, float | None]] = {}
 
     def __call__(self, thresholds: Floats) -> tuple[float, float | None]:
         """Return slack and size for the thresholds of all devices, shape (devices,)."""
         key = thresholds.tobytes()
-        if key not in self._known:
-            self._known[key] = self._slack(float(thresholds.min())), self._size(thresholds)
-        return self._known[key]
+        if key not in self._results:
+            self._results[key] = self._slack(float(thresholds.min())), self._size(thresholds)
+        return self._results[key]
 
     def _slack(self, smallest: float) -> float:
         if smallest == math.inf:
@@ -518,7 +527,7 @@ def _rows(ids: tuple[str, ...], rows_at: Sequence[str] | None) -> NDArray[np.int
     return np.array([row_of[name] for name in rows_at], dtype=np.int64)
 
 
-class _How(NamedTuple):
+class _RunSetting(NamedTuple):
     """What all runs of a comparison share."""
 
     samples: WeightedScores
@@ -526,36 +535,44 @@ class _How(NamedTuple):
     requirement: Requirement
     seed: int
     observer: Observer | None
-    begin: Callable[[Way, Network], None]
-    ended: Callable[[Way, Network, Batch | str], None]
+    begin: Callable[[MethodVariant, Network], None]
+    ended: Callable[[MethodVariant, Network, Batch | str], None]
 
 
-def _on(network: Network, ways: Sequence[Way], measure: _Measure, how: _How) -> NetworkComparison:
+def _compare_on(
+    network: Network, ways: Sequence[MethodVariant], measure: _Measure, setting: _RunSetting
+) -> NetworkComparison:
     runs, refused = [], {}
     for way in ways:
-        how.begin(way, network)
+        setting.begin(way, network)
         try:
-            batch = _calibrated(way, network, how)
-        except (ValueError, ArithmeticError) as reason:  # CannotAggregate, or scores it cannot use
+            batch = _run_way(way, network, setting)
+        except (ValueError, ArithmeticError) as reason:  # CannotAggregate, or unsuitable scores
             refused[way] = str(reason)
-            how.ended(way, network, str(reason))
+            setting.ended(way, network, str(reason))
         else:
-            runs.append(_measured(way, batch, measure))
-            how.ended(way, network, batch)
+            runs.append(_comparison_row(way, batch, measure))
+            setting.ended(way, network, batch)
     return NetworkComparison(network.name, network.diameter, network.diameter_is_exact, tuple(runs), refused)
 
 
-def _calibrated(way: Way, network: Network, how: _How) -> Batch:
+def _run_way(way: MethodVariant, network: Network, setting: _RunSetting) -> Batch:
     options = way.options
     if "seed" in METHODS[way.method].option_names():
-        options["seed"] = how.seed
-    kept = METHODS[way.method].requirement or how.requirement
+        options["seed"] = setting.seed
+    requirement = METHODS[way.method].requirement or setting.requirement  # a published method keeps its own
     return solve_draws(
-        how.samples, network, (how.alpha,), way.method, requirement=kept, observer=how.observer, **options
+        setting.samples,
+        network,
+        (setting.alpha,),
+        way.method,
+        requirement=requirement,
+        observer=setting.observer,
+        **options,
     )
 
 
-def _measured(way: Way, batch: Batch, measure: _Measure) -> ComparisonRow:
+def _comparison_row(way: MethodVariant, batch: Batch, measure: _Measure) -> ComparisonRow:
     thresholds, certificate = batch.outcome.thresholds[:, 0, 0], batch.outcome.certificates[0][0]
     slack, size = measure(thresholds)
     return ComparisonRow(
@@ -572,6 +589,8 @@ def _measured(way: Way, batch: Batch, measure: _Measure) -> ComparisonRow:
     )
 
 
-def _in_order(ways: Iterable[Way]) -> list[Way]:
+def _in_order(ways: Iterable[MethodVariant]) -> list[MethodVariant]:
     places = {way: place for place, way in enumerate(every_way_of())}
-    return sorted(ways, key=lambda way: (REACH.index(way.needs), [*METHODS].index(way.method), places.get(way, -1)))
+    return sorted(
+        ways, key=lambda way: (CONNECTIONS.index(way.needs), [*METHODS].index(way.method), places.get(way, -1))
+    )

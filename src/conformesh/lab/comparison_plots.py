@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from conformesh.lab.comparison import ways_of
-from conformesh.methods import Way
+from conformesh.lab.comparison import compared_ways
+from conformesh.methods import MethodVariant
 from conformesh.plots.pictures import FAINT, GROUND, INK, STYLE, Where, hues_of_methods
 
 if TYPE_CHECKING:
-    from conformesh.lab.comparison import Comparison, ComparisonPoint, ComparisonRow, Front, NetworkComparison
+    from conformesh.lab.comparison import Comparison, ComparisonRow, CostFront, FrontPoint, NetworkComparison
 
 _SHAPES: dict[str, dict[str, Any]] = {  # by the kind of a certificate
     "counted": {"marker": "o", "fillstyle": "full"},
@@ -30,21 +30,23 @@ _FLOOR = (
     "when and how long a device speaks says nothing: log2(m + 1) bits by a device of whose scores any number up to m "
     "may lie below the answer."
 )
-_SIZE = 7.5  # of letters, in points
-_ROOM = 0.62 * _SIZE, 1.25 * _SIZE  # of a letter, and of a line
-_Box = tuple[float, float, float, float]
-PANELS = 6  # networks that are drawn; the others stand in the table only
+_SIZE = 7.5  # font size of names, in points
+# Width of a letter and height of a line, in points: proportions of the default font, a little generous.
+_ROOM = 0.62 * _SIZE, 1.25 * _SIZE
+_Box = tuple[float, float, float, float]  # left, bottom, right, top, in points
+MOST_PANELS = 6  # networks that are drawn, so that panels stay legible; the table lists all
+# More ways than shapes reuse a shape in another colour.
 _WAY_SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p", "*", "<", ">", "h", "d", "8", "H")
 _FILLING = {"counted": "full", "bounded": "bottom"}  # anything less is hollow
 
 
-def draw_front(path: Where, fronts: Sequence[Front]) -> Any:
+def draw_cost_fronts(path: Where, fronts: Sequence[CostFront]) -> Any:
     """Draw bits against rounds, one panel per network, with the front, the diameter and the floor for bits."""
     import matplotlib as mpl
 
     from conformesh.plots.figures import Picture, kept
 
-    shown = fronts[:PANELS]
+    shown = fronts[:MOST_PANELS]
     columns = min(2, len(shown))
     rows = -(-len(shown) // columns)
     with mpl.rc_context(STYLE):
@@ -61,15 +63,15 @@ def draw_front(path: Where, fronts: Sequence[Front]) -> Any:
         figure.supylabel("bits sent by each device", fontsize=10)
         figure.suptitle("Rounds against bits", fontsize=12.5, fontweight="bold", x=0.012, ha="left")
         _draw_legend(figure, columns)
-        figure.draw_without_rendering()  # the layout must stand before names are placed
+        figure.draw_without_rendering()  # names are placed in pixels, which need the final layout
         for axes, front in zip(panels.flat, shown, strict=False):
             _write_names(axes, front)
         figure.set_layout_engine("none")
         return kept(figure, path)
 
 
-def _draw_panel(axes: Any, front: Front) -> None:
-    points = _drawn(front)
+def _draw_panel(axes: Any, front: CostFront) -> None:
+    points = _points_to_draw(front)
     axes.grid(color="#ececec", linewidth=0.7)
     axes.set_axisbelow(True)
     axes.minorticks_off()
@@ -92,17 +94,17 @@ def _draw_panel(axes: Any, front: Front) -> None:
     axes.set_title(f"{front.network}: diameter {front.diameter:,}{floor}", fontsize=10)
 
 
-def _limits(fronts: Sequence[Front]) -> dict[str, tuple[float, float]]:
+def _limits(fronts: Sequence[CostFront]) -> dict[str, tuple[float, float]]:
     """Return the ends of both axes, with room for names."""
-    points = [point for front in fronts for point in _drawn(front)]
+    points = [point for front in fronts for point in _points_to_draw(front)]
     rounds = [*(point.rounds for point in points), *(max(front.diameter, 1) for front in fronts)]
     bits = [*(point.bits for point in points), *(front.floor for front in fronts if front.floor)] or [1.0]
     return {"xlim": (min(rounds) / 1.6, max(rounds) * 4), "ylim": (min(bits) / 1.6, max(bits) * 2)}
 
 
-def _corners(axes: Any, front: Front) -> list[tuple[float, float]]:
+def _corners(axes: Any, front: CostFront) -> list[tuple[float, float]]:
     """Return the line along the front, from the upper border to the right one."""
-    best = [point for point in front.best() if point in _drawn(front)]
+    best = [point for point in front.best() if point in _points_to_draw(front)]
     if not best:
         return []
     corners = [(float(best[0].rounds), axes.get_ylim()[1]), (best[0].rounds, best[0].bits)]
@@ -111,15 +113,15 @@ def _corners(axes: Any, front: Front) -> list[tuple[float, float]]:
     return [*corners, (axes.get_xlim()[1], corners[-1][1])]
 
 
-def _drawn(front: Front) -> list[ComparisonPoint]:
-    """Return what has a place on logarithmic axes."""
+def _points_to_draw(front: CostFront) -> list[FrontPoint]:
+    """Return the points that logarithmic axes can show."""
     return [point for point in front.points if point.rounds > 0 and point.bits > 0]
 
 
-def _write_names(axes: Any, front: Front) -> None:
+def _write_names(axes: Any, front: CostFront) -> None:
     """Write names beside their marks, where they cover neither a mark nor another name; equal points share a place."""
     together: dict[tuple[int, float], list[str]] = {}
-    for point in _drawn(front):
+    for point in _points_to_draw(front):
         names = together.setdefault((point.rounds, round(point.bits, 1)), [])
         names.append(point.name)
     scale = 72 / axes.figure.dpi
@@ -165,12 +167,12 @@ def _free(at: tuple[float, float], wide: float, high: float, taken: Sequence[_Bo
                     boxes.append((left, y + up - high / 2, left + wide, y + up + high / 2))
     for box in boxes:
         within = inside[0] <= box[0] and box[2] <= inside[2] and inside[1] <= box[1] and box[3] <= inside[3]
-        if within and not any(_meet(box, other) for other in taken):
+        if within and not any(_overlap(box, other) for other in taken):
             return box
     return boxes[0]
 
 
-def _meet(one: _Box, other: _Box) -> bool:
+def _overlap(one: _Box, other: _Box) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
@@ -208,15 +210,15 @@ def _draw_legend(figure: Any, columns: int) -> None:
 def draw_comparison(path: Where, comparison: Comparison) -> Any:
     """Draw bits against rounds, one panel per network, and at the right each way's name, certificate and slack.
 
-    Both axes are logarithmic; what sends nothing has no place on them. Marks that would cover each other stand side by
-    side. The dashed line is the diameter: to its left only a server can be. Returns the figure.
+    Both axes are logarithmic, so ways that send nothing are not drawn. Marks that would cover each other are drawn side
+    by side. The dashed line is the diameter: only ways with a server can lie to its left. Returns the figure.
     """
     import matplotlib as mpl
 
     from conformesh.plots.figures import Picture, kept
 
-    groups, ways = comparison.groups[:PANELS], comparison.ways()
-    marks = _marks(ways_of())  # of all there are, so that a mark means the same in every picture
+    groups, ways = comparison.groups[:MOST_PANELS], comparison.ways()
+    marks = _marks(compared_ways())  # for all ways, so that a mark means the same in every picture
     columns = min(3, len(groups))
     rows = -(-len(groups) // columns)
     with mpl.rc_context(STYLE):
@@ -257,21 +259,21 @@ def draw_comparison(path: Where, comparison: Comparison) -> Any:
         return kept(figure, path)
 
 
-def _marks(ways: Sequence[Way]) -> dict[Way, dict[str, Any]]:
+def _marks(ways: Sequence[MethodVariant]) -> dict[MethodVariant, dict[str, Any]]:
     """Give each way a shape of its own; the ways of one method share a colour, servers are grey."""
     hues = hues_of_methods()
-    found: dict[Way, dict[str, Any]] = {}
+    marks: dict[MethodVariant, dict[str, Any]] = {}
     for index, way in enumerate(ways):
         size = 6.5 if way.needs == "server" else 8.0
-        found[way] = {"marker": _WAY_SHAPES[index % len(_WAY_SHAPES)], "color": hues[way.method], "markersize": size}
-    return found
+        marks[way] = {"marker": _WAY_SHAPES[index % len(_WAY_SHAPES)], "color": hues[way.method], "markersize": size}
+    return marks
 
 
-def _filled(run: ComparisonRow, mark: dict[str, Any]) -> dict[str, Any]:
+def _mark_of_run(run: ComparisonRow, mark: dict[str, Any]) -> dict[str, Any]:
     """Return the mark with the filling that the certificate earns."""
     style = _FILLING.get(run.guarantee, "none")
     edge: dict[str, Any] = {"markeredgewidth": 1.3}
-    if style == "full":  # a white edge keeps neighbours apart, and takes some of the mark
+    if style == "full":  # a white edge separates neighbours; the larger mark makes up for it
         edge = {"markeredgewidth": 0.7, "markeredgecolor": "white", "markersize": 1.2 * mark["markersize"]}
     return {**mark, **edge, "fillstyle": style, "markerfacecoloralt": "white", "linestyle": "none", "clip_on": False}
 
@@ -295,7 +297,7 @@ def _cost_limits(
 def _draw_costs(
     axes: Any,
     group: NetworkComparison,
-    marks: dict[Way, dict[str, Any]],
+    marks: dict[MethodVariant, dict[str, Any]],
     limits: tuple[tuple[float, float], tuple[float, float]],
 ) -> None:
     (first, last), _ = limits
@@ -317,7 +319,7 @@ def _draw_costs(
     for (rounds, bits), runs in together.items():
         for index, run in enumerate(runs):
             at = rounds * step ** (index - (len(runs) - 1) / 2)
-            axes.plot(at, bits, zorder=3, **_filled(run, marks[run.way]))
+            axes.plot(at, bits, zorder=3, **_mark_of_run(run, marks[run.way]))
 
 
 def _in_thousands(value: float) -> str:
@@ -327,7 +329,9 @@ def _in_thousands(value: float) -> str:
     return f"{value:g} "
 
 
-def _draw_slack(axes: Any, comparison: Comparison, ways: Sequence[Way], marks: dict[Way, dict[str, Any]]) -> None:
+def _draw_slack(
+    axes: Any, comparison: Comparison, ways: Sequence[MethodVariant], marks: dict[MethodVariant, dict[str, Any]]
+) -> None:
     """Draw the slack of every way, in rows that are the legend as well, with slack and mean size in numbers beside."""
     every = [comparison.runs_of(way) for way in ways]
     reach = max([abs(run.slack) for runs in every for run in runs if np.isfinite(run.slack)], default=1.0)
@@ -337,10 +341,10 @@ def _draw_slack(axes: Any, comparison: Comparison, ways: Sequence[Way], marks: d
             axes.axhspan(row - 0.5, row + 0.5, color=GROUND, linewidth=0, zorder=0)
         if slacks:
             axes.plot([min(slacks), max(slacks)], [row, row], color=marks[way]["color"], linewidth=2, zorder=2)
-            axes.plot(np.median(slacks), row, zorder=3, **_filled(runs[0], marks[way]))
+            axes.plot(np.median(slacks), row, zorder=3, **_mark_of_run(runs[0], marks[way]))
         else:  # at the edge, and "inf" beside it
-            axes.plot(0.96, row, transform=axes.get_yaxis_transform(), **_filled(runs[0], marks[way]))
-    axes.set_yticks(range(len(ways)), [_described(way, runs) for way, runs in zip(ways, every, strict=True)])
+            axes.plot(0.96, row, transform=axes.get_yaxis_transform(), **_mark_of_run(runs[0], marks[way]))
+    axes.set_yticks(range(len(ways)), [_way_label(way, runs) for way, runs in zip(ways, every, strict=True)])
     axes.set_ylim(len(ways) - 0.5, -1)
     axes.tick_params(axis="y", length=0, labelsize=9)
     axes.set_xscale("symlog", linthresh=1, linscale=0.5)
@@ -357,7 +361,7 @@ def _draw_slack(axes: Any, comparison: Comparison, ways: Sequence[Way], marks: d
         _write_beside(axes, 68, ["mean size", *(_span(of_way, ".2f") for of_way in sizes)])
 
 
-def _described(way: Way, runs: Sequence[ComparisonRow]) -> str:
+def _way_label(way: MethodVariant, runs: Sequence[ComparisonRow]) -> str:
     """Return a way's name with what its certificate says, and whether it sends anything at all."""
     kinds = dict.fromkeys(run.guarantee + "*" * (run.guarantee == "counted" and run.assumption != "") for run in runs)
     silent = "" if any(run.bits for run in runs) else ", sends nothing"

@@ -1,4 +1,4 @@
-"""A comparison in words: the cells of its table, and which way to use."""
+"""A comparison as text: the rows of its table, and which way to use."""
 
 from __future__ import annotations
 
@@ -6,36 +6,47 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from conformesh.common.quantities import in_bits, in_count, several
-from conformesh.lab.comparison import By, Comparison, ComparisonRow, NetworkComparison
-from conformesh.methods import Way
+from conformesh.common.quantities import in_bits, in_count, pluralize
+from conformesh.lab.comparison import Comparison, ComparisonRow, CostUnit, NetworkComparison
+from conformesh.methods import MethodVariant
 
-COLUMNS = ("method", "server", "guarantee", "slack", "threshold", "mean size", "rounds", "numbers", "bits", "fewest")
-NUMBERS = ("slack", "threshold", "mean size", "rounds", "numbers", "bits")  # columns that end at the right
-SIZE = "mean size"
+COMPARISON_COLUMNS = (
+    "method",
+    "server",
+    "guarantee",
+    "slack",
+    "threshold",
+    "mean size",
+    "rounds",
+    "numbers",
+    "bits",
+    "fewest",
+)
+RIGHT_ALIGNED = ("slack", "threshold", "mean size", "rounds", "numbers", "bits")  # columns of numbers
+SIZE_COLUMN = "mean size"
 
 
-def columns_of(found: Comparison) -> list[str]:
+def table_columns(found: Comparison) -> list[str]:
     """Return the columns of the table: sizes only where they were measured."""
     sized = any(run.size is not None for group in found.groups for run in group.runs)
-    return [column for column in COLUMNS if sized or column != SIZE]
+    return [column for column in COMPARISON_COLUMNS if sized or column != SIZE_COLUMN]
 
 
-def is_starred(run: ComparisonRow) -> bool:
-    """Say whether the rank was counted, under an assumption."""
+def rests_on_assumption(run: ComparisonRow) -> bool:
+    """Whether the rank was counted, but the guarantee rests on an assumption."""
     return run.guarantee == "counted" and bool(run.assumption)
 
 
-def cells_of(run: ComparisonRow, group: NetworkComparison) -> list[str]:
+def table_row(run: ComparisonRow, group: NetworkComparison) -> list[str]:
     """Return a row of the table."""
     low, high = run.thresholds
-    costs: tuple[By, ...] = ("bits", "rounds")
+    costs: tuple[CostUnit, ...] = ("bits", "rounds")
     fewest = [by for by in costs if run.way in group.fewest(by)]
     return [
         str(run.way),
         "yes" if run.way.needs == "server" else "no",
-        run.guarantee + "*" * is_starred(run),
-        in_ranks(run.slack),
+        run.guarantee + "*" * rests_on_assumption(run),
+        format_slack(run.slack),
         f"{low:.6g}" if low == high else f"{low:.2g}..{high:.2g}",
         *([] if run.size is None else [f"{run.size:.3f}"]),
         f"{run.rounds:,}",
@@ -45,16 +56,16 @@ def cells_of(run: ComparisonRow, group: NetworkComparison) -> list[str]:
     ]
 
 
-def answer(found: Comparison) -> str:
-    """Say which to use, in one sentence that follows from the table.
+def recommendation(found: Comparison) -> str:
+    """Say in one sentence which way to use, derived from the table.
 
-    The winner sends the fewest bits on most networks, among what is sound: rank counted and reached, nothing assumed,
-    no server. Whoever needs the fewest rounds, and the other methods over neighbours, are mentioned with their cost.
+    The winner sends the fewest bits on most networks among the sound ways: rank counted and reached, nothing assumed,
+    no server. The way with the fewest rounds and the other methods without a server are listed with their cost.
     """
     cheapest, fastest = found.winner("bits"), found.winner("rounds")
     if cheapest is None or fastest is None:
-        return _nothing(found)
-    clauses = [_praise(found, *cheapest)]
+        return _no_recommendation(found)
+    clauses = [_winner_clause(found, *cheapest)]
     if fastest[0] != cheapest[0]:
         runs = _sound(found, fastest[0])
         where = _of_all(fastest[1], found)
@@ -70,7 +81,7 @@ def answer(found: Comparison) -> str:
     return "; ".join(clauses) + "."
 
 
-def _nothing(found: Comparison) -> str:
+def _no_recommendation(found: Comparison) -> str:
     if any(run.guarantee == "counted" and run.slack == math.inf for group in found.groups for run in group.runs):
         return (
             f"None yet: rank {found.required_rank:,} of {found.scores:,} scores is required, for which the threshold "
@@ -82,7 +93,7 @@ def _nothing(found: Comparison) -> str:
     )
 
 
-def _praise(found: Comparison, way: Way, won: int) -> str:
+def _winner_clause(found: Comparison, way: MethodVariant, won: int) -> str:
     runs = _sound(found, way)
     sound = {run.way for group in found.groups for run in group.runs if run.is_sound}
     why = f"of {len(sound)} here that count their rank and need no server it sends the fewest bits on"
@@ -92,7 +103,7 @@ def _praise(found: Comparison, way: Way, won: int) -> str:
     return f"Use {way.flags}: {why} {_of_all(won, found)} ({cost})"
 
 
-def _sound(found: Comparison, way: Way) -> list[ComparisonRow]:
+def _sound(found: Comparison, way: MethodVariant) -> list[ComparisonRow]:
     return [run for run in found.runs_of(way) if run.is_sound]
 
 
@@ -108,11 +119,11 @@ def _bits(runs: Sequence[ComparisonRow]) -> str:
 
 
 def _rounds(runs: Sequence[ComparisonRow]) -> str:
-    return _range((run.rounds for run in runs), lambda rounds: several(rounds, "round"))
+    return _range((run.rounds for run in runs), lambda rounds: pluralize(rounds, "round"))
 
 
 def _slack(runs: Sequence[ComparisonRow]) -> str:
-    return _range((run.slack for run in runs), in_ranks)
+    return _range((run.slack for run in runs), format_slack)
 
 
 def _kinds(runs: Sequence[ComparisonRow]) -> str:
@@ -120,19 +131,19 @@ def _kinds(runs: Sequence[ComparisonRow]) -> str:
 
 
 def _range(values: Iterable[float], show: Callable[[Any], str]) -> str:
-    """Return the smallest and the largest in words; a unit that they share is said once."""
-    held = sorted(values)
-    low, high = show(held[0]), show(held[-1])
+    """Return the smallest and the largest value as text; a common unit is written once."""
+    ordered = sorted(values)
+    low, high = show(ordered[0]), show(ordered[-1])
     if low == high:
         return low
     number, _, unit = low.partition(" ")
     return f"{number if unit and high.endswith(f' {unit}') else low} to {high}"
 
 
-def in_ranks(slack: float) -> str:
+def format_slack(slack: float) -> str:
     """Return a slack with its sign; infinity is "inf".
 
-    >>> in_ranks(4.0), in_ranks(0.0), in_ranks(-31.0), in_ranks(math.inf)
+    >>> format_slack(4.0), format_slack(0.0), format_slack(-31.0), format_slack(math.inf)
     ('+4', '0', '-31', 'inf')
     """
     return "inf" if slack == math.inf else f"{int(slack):+,}" if slack else "0"

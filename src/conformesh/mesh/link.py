@@ -1,10 +1,11 @@
-"""The mesh engine: one device of a real network, over Eclipse Zenoh in peer mode. No broker, no server.
+"""The links of one device to its neighbours, over Eclipse Zenoh in peer mode. No broker, no server.
 
-A link exists for each edge of the graph and for nothing else. With certificates (the default) both ends of a link prove
-who they are, and what a neighbour may say is bound to the name in its certificate: a frame counts as that neighbour's
-only if it came under that neighbour's key. `Device` does the rest; plain publications may get lost, it repeats them.
-Beside the frames, under keys of their own and with less priority, go pulses, how each node is, and counters of those
-that learn online.
+There is a link for each edge of the graph and for nothing else. With certificates (the default) both ends of a link
+prove who they are, and what a neighbour may send is bound to the name in its certificate: a frame counts as that
+neighbour's only if it arrived under that neighbour's key. Messages may get lost: `Device` repeats what matters.
+
+Side messages have keys of their own and a lower priority than frames. They carry heartbeats, and the counters of
+devices that learn online.
 """
 
 from __future__ import annotations
@@ -30,22 +31,23 @@ if TYPE_CHECKING:
     from conformesh.mesh.config.device_config import DeviceConfig
 
 ROOT = "conformesh"
-PULSE, COUNTERS = "~pulse", "~counters"  # what goes beside the frames; no device may be called so
-# Bytes of one neighbour's messages that wait to be looked at; more is dropped, as the network may do. A frame of the
-# largest size fits, and some small ones: a neighbour that sends faster than this device reads must not fill its memory.
+# Kinds of side messages, as they stand in keys on the wire. No name of a device may contain "~".
+HEARTBEAT, COUNTERS = "~pulse", "~counters"
+# Bytes of one neighbour's messages that wait to be read; more is dropped, as the network may do. A frame of the largest
+# size fits, and some small ones: a neighbour that sends faster than this device reads must not fill its memory.
 MOST_FRAMES = LARGEST + MOST_AROUND + 2**20
-MOST_ASIDES = 2**20
-EACH = 256  # bytes of memory that a message takes beside its own
+MOST_SIDE_MESSAGES = 2**20  # bytes; eight heartbeats of the largest size
+MESSAGE_OVERHEAD = 256  # bytes of memory that a message takes besides its own: empty messages must not be free
 # Bytes of a message as Zenoh sees it, with its key. Zenoh joins fragments up to this size and no further.
 LARGEST_MESSAGE = LARGEST + MOST_AROUND + 2**12
-LONGEST_WAIT = 0.5  # seconds between two looks at what else is to be done
-# One thread of Zenoh's per device is plenty, and spares a machine with many devices half of its switches of threads.
-ROLES = ("acc", "tx", "net", "rx")
-THREADS = "(app: (worker_threads: 1), " + ", ".join(f"{role}: (handover: app)" for role in ROLES) + ")"
+LONGEST_WAIT = 0.5  # seconds that a device waits for frames before its node looks at files and requests again
+# One thread of Zenoh's per device is plenty, and saves a machine with many devices half of its thread switches.
+_ZENOH_ROLES = ("acc", "tx", "net", "rx")
+ZENOH_THREADS = "(app: (worker_threads: 1), " + ", ".join(f"{role}: (handover: app)" for role in _ZENOH_ROLES) + ")"
 
 
 class _Inbox:
-    """What has arrived and was not looked at yet: at most so many bytes of each sender, whose messages come in order.
+    """Messages that have arrived and wait to be read: at most so many bytes of each sender, in its order.
 
     Zenoh's threads put, one thread takes. Each counter has one writer, so that no lock is needed.
     """
@@ -53,25 +55,25 @@ class _Inbox:
     def __init__(self, most: int) -> None:
         self._most = most
         self._items: deque[tuple[Any, bytes, float]] = deque()
-        self._came: Counter[Any] = Counter()
-        self._gone: Counter[Any] = Counter()
+        self._bytes_in: Counter[Any] = Counter()
+        self._bytes_out: Counter[Any] = Counter()
 
     def put(self, sender: Any, payload: Any) -> bytes:
         """Keep a payload of Zenoh's and return its bytes; nothing if there is no room, before it is copied."""
-        size = len(payload) + EACH
-        if self._came[sender] - self._gone[sender] + size > self._most:
+        size = len(payload) + MESSAGE_OVERHEAD
+        if self._bytes_in[sender] - self._bytes_out[sender] + size > self._most:
             return b""
         data: bytes = payload.to_bytes()
-        self._came[sender] += size
+        self._bytes_in[sender] += size
         self._items.append((sender, data, time.monotonic()))
         return data
 
     def take(self) -> Iterator[tuple[Any, bytes, float]]:
-        """Yield sender, bytes and time of arrival, and forget them."""
+        """Yield and remove messages: sender, bytes, time of arrival."""
         while self._items:
-            sender, data, came = self._items.popleft()
-            self._gone[sender] += len(data) + EACH
-            yield sender, data, came
+            sender, data, received_at = self._items.popleft()
+            self._bytes_out[sender] += len(data) + MESSAGE_OVERHEAD
+            yield sender, data, received_at
 
     def __len__(self) -> int:
         return len(self._items)
@@ -80,8 +82,9 @@ class _Inbox:
 class Transport:
     """Moves bytes between this device and its neighbours.
 
-    What a device says to all its neighbours is published once, under its own name; the rest under both names. A device
-    is not woken for each of its neighbours' frames of a round, only for the last: that halves the switches of threads.
+    A message for all neighbours is published once, under the name of this device; one for a single neighbour under both
+    names. In a round the device is not woken for each neighbour's frame, only for the last: that halves the number of
+    thread switches.
     """
 
     def __init__(self, session: Any, config: DeviceConfig) -> None:
@@ -93,24 +96,24 @@ class Transport:
         row = {name: k for k, name in enumerate(config.devices)}
         names = [neighbour.name for neighbour in config.neighbours]
         self._subscribers = [
-            session.declare_subscriber(key, self._hears(row[name]))
+            session.declare_subscriber(key, self._frame_handler(row[name]))
             for name in names
             for key in _keys(config, name, config.name)
         ]
         self._publishers = {row[name]: _publisher(session, _keys(config, config.name, name)[1]) for name in names}
         self._publishers[EVERYBODY] = _publisher(session, _keys(config, config.name, config.name)[0])
-        self._asides: dict[str, _Inbox] = {}
-        self._tellers: dict[str, Any] = {}
-        for what in _beside(config):
-            self._asides[what] = _Inbox(MOST_ASIDES)
-            self._tellers[what] = _publisher(session, _aside_key(config, config.name, what), aside=True)
+        self._side_inboxes: dict[str, _Inbox] = {}
+        self._side_publishers: dict[str, Any] = {}
+        for kind in _side_kinds(config):
+            self._side_inboxes[kind] = _Inbox(MOST_SIDE_MESSAGES)
+            self._side_publishers[kind] = _publisher(session, _side_key(config, config.name, kind), is_side=True)
             self._subscribers += [
-                session.declare_subscriber(_aside_key(config, name, what), self._overhears(name, what))
+                session.declare_subscriber(_side_key(config, name, kind), self._side_handler(name, kind))
                 for name in names
             ]
 
-    def _hears(self, sender: int) -> Callable[[Any], None]:
-        """Return what takes a neighbour's samples, in a thread of Zenoh's: they may only be put aside."""
+    def _frame_handler(self, sender: int) -> Callable[[Any], None]:
+        """Return the callback for a neighbour's frames; it runs in a thread of Zenoh's, so it only stores them."""
 
         def take(sample: Any) -> None:
             data = self._arrived.put(sender, sample.payload)
@@ -119,40 +122,40 @@ class Transport:
 
         return take
 
-    def _overhears(self, sender: str, what: str) -> Callable[[Any], None]:
-        """Return what takes what a neighbour says beside its frames; nobody is woken for it."""
-        arrived = self._asides[what]
+    def _side_handler(self, sender: str, kind: str) -> Callable[[Any], None]:
+        """Return the callback for a neighbour's side messages; they wake nobody."""
+        arrived = self._side_inboxes[kind]
 
         def take(sample: Any) -> None:
             arrived.put(sender, sample.payload)
 
         return take
 
-    def send_aside(self, what: str, data: bytes) -> None:
-        """Tell all neighbours something beside the frames, which may get lost."""
-        if what in self._tellers:
-            self._tellers[what].put(data)
+    def send_side_message(self, kind: str, payload: bytes) -> None:
+        """Send a side message to all neighbours; it may get lost."""
+        if kind in self._side_publishers:
+            self._side_publishers[kind].put(payload)
 
-    def asides(self, what: str) -> Iterator[tuple[str, bytes, float]]:
-        """Yield what has arrived beside the frames, each with the name of its sender and when it came."""
-        if what in self._asides:
-            yield from self._asides[what].take()
+    def receive_side_messages(self, kind: str) -> Iterator[tuple[str, bytes, float]]:
+        """Yield the side messages that have arrived: name of the sender, bytes, time of arrival."""
+        if kind in self._side_inboxes:
+            yield from self._side_inboxes[kind].take()
 
-    def ring(self) -> None:
-        """Wake who waits in `receive`.
+    def wake(self) -> None:
+        """Wake the thread that waits in `receive`.
 
         A signal must do so: up to Python 3.12 a wait that it interrupts just before its end may go on without end.
         """
         self._bell.put(None)
 
     def send(self, to: int, data: bytes) -> None:
-        """Send bytes to a neighbour or to everybody, which may get lost."""
+        """Send a frame to a neighbour or to `EVERYBODY`; it may get lost."""
         self._publishers[to].put(data)
 
     def receive(self, timeout: float, enough: int = 1) -> Iterator[tuple[int, bytes]]:
-        """Yield what has arrived, after waiting for `enough` frames of data or for anything else."""
+        """Wait for `enough` frames of data, any other frame, or the timeout; yield what has arrived."""
         self._sockets.look(time.monotonic())
-        self._enough = enough  # before looking: what arrives in between rings the bell
+        self._enough = enough  # before the check below: a frame that arrives in between rings the bell
         if len(self._arrived) < enough:
             with suppress(queue.Empty):
                 self._bell.get(timeout=max(timeout, 0.0))
@@ -163,48 +166,48 @@ class Transport:
 
 
 @contextmanager
-def opened(config: DeviceConfig) -> Iterator[Transport]:
-    """Open the links of a device, and close them at the end; `OSError` in words where it cannot listen."""
-    os.environ.setdefault("ZENOH_RUNTIME", THREADS)  # read once, by the first session of a process
-    zenoh = _needs_zenoh()
+def open_links(config: DeviceConfig) -> Iterator[Transport]:
+    """Open the links of a device and close them at the end; an OSError says why it cannot listen."""
+    os.environ.setdefault("ZENOH_RUNTIME", ZENOH_THREADS)  # Zenoh reads it once per process, at the first session
+    zenoh = _import_zenoh()
     try:
-        links = zenoh.open(_settings(zenoh, config))
+        session = zenoh.open(_zenoh_config(zenoh, config))
     except zenoh.ZError as problem:
         why = re.sub(r" at /\S+:\d+\.", "", str(problem))  # where in Zenoh's sources
         raise OSError(f"{config.name} cannot listen at {config.listen}: {why}; is another program there?") from None
     try:
-        yield Transport(links, config)
+        yield Transport(session, config)
     finally:
-        with suppress(zenoh.ZError):  # neighbours that cannot be reached do not answer in time; all was said by then
-            links.close()
+        with suppress(zenoh.ZError):  # an unreachable neighbour acknowledges nothing in time
+            session.close()
 
 
 @contextmanager
-def beside(name: str, work: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Let a thread work beside the frames inside the block; it ends soon after it is told to stop."""
-    stopping = threading.Event()
-    thread = threading.Thread(target=work, args=(stopping,), name=name, daemon=True)
+def background_thread(name: str, work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run `work` in a thread until the context ends; the event it gets tells it to stop."""
+    stop = threading.Event()
+    thread = threading.Thread(target=work, args=(stop,), name=name, daemon=True)
     thread.start()
     try:
         yield
     finally:
-        stopping.set()
+        stop.set()
         thread.join()
 
 
-def drive(
+def drive_device(
     device: Peer,
     transport: Transport,
     until: Callable[[], bool],
     each: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Let a device and its neighbours talk until `until` says so; `each` is called whenever something happened."""
+    """Move frames between a device and its neighbours until `until` says so; `each` is called after every step."""
     device.start(clock())
     while True:
         for to, data in device.outbox():
             transport.send(to, data)
-        each()
+        each()  # before `until`: the last step of a device is reported as well
         if until():
             return
         wait = LONGEST_WAIT if device.over else min(device.wake - clock(), LONGEST_WAIT)
@@ -214,33 +217,33 @@ def drive(
 
 
 def _keys(config: DeviceConfig, sender: str, receiver: str) -> tuple[str, str]:
-    """Return under which keys a device speaks: to all its neighbours, and to one of them."""
+    """Return the keys under which a device sends: to all its neighbours, and to one of them."""
     here = f"{ROOT}/{config.mesh}/{sender}"
     return here, f"{here}/{receiver}"
 
 
-def _beside(config: DeviceConfig) -> list[str]:
-    """Return what a device says beside its frames."""
-    return [what for what, on in ((PULSE, config.timing.heartbeat), (COUNTERS, config.learner)) if on]
+def _side_kinds(config: DeviceConfig) -> list[str]:
+    """Return the kinds of side messages that a device sends and receives."""
+    return [kind for kind, on in ((HEARTBEAT, config.timing.heartbeat), (COUNTERS, config.learner)) if on]
 
 
-def _aside_key(config: DeviceConfig, sender: str, what: str) -> str:
-    return f"{ROOT}/{config.mesh}/{sender}/{what}"
+def _side_key(config: DeviceConfig, sender: str, kind: str) -> str:
+    return f"{ROOT}/{config.mesh}/{sender}/{kind}"
 
 
-def _publisher(session: Any, key: str, *, aside: bool = False) -> Any:
+def _publisher(session: Any, key: str, *, is_side: bool = False) -> Any:
     import zenoh
 
     # express: a round waits for its slowest frame, so never wait to fill a batch.
-    # DROP: the device repeats what is lost, while a blocked one would freeze together with its peer
-    # What is said aside has a queue of its own, behind all frames.
-    priority = zenoh.Priority.BACKGROUND if aside else zenoh.Priority.DATA
+    # DROP: the device repeats what is lost, while a blocked one would freeze together with its peer.
+    # BACKGROUND: side messages have a queue of their own, behind all frames.
+    priority = zenoh.Priority.BACKGROUND if is_side else zenoh.Priority.DATA
     drop = zenoh.CongestionControl.DROP
-    return session.declare_publisher(key, express=not aside, congestion_control=drop, priority=priority)
+    return session.declare_publisher(key, express=not is_side, congestion_control=drop, priority=priority)
 
 
-def _needs_zenoh() -> Any:
-    """Return the zenoh module, or say how to get it."""
+def _import_zenoh() -> Any:
+    """Return the zenoh module; a ValueError says how to install it."""
     try:
         import zenoh
     except ImportError:
@@ -248,7 +251,7 @@ def _needs_zenoh() -> Any:
     return zenoh
 
 
-def _settings(zenoh: Any, config: DeviceConfig) -> Any:
+def _zenoh_config(zenoh: Any, config: DeviceConfig) -> Any:
     """Return Zenoh's configuration: links along the graph, no discovery, certificates, access by name."""
     kind = "tcp" if config.security.insecure else "tls"
     settings: dict[str, Any] = {
@@ -259,7 +262,7 @@ def _settings(zenoh: Any, config: DeviceConfig) -> Any:
         "connect/exit_on_failure": False,
         "connect/retry": {"period_init_ms": 100, "period_max_ms": 1000, "period_increase_factor": 2},
         "scouting/multicast/enabled": False,
-        "scouting/gossip/enabled": False,  # with gossip everybody would link to everybody
+        "scouting/gossip/enabled": False,  # with gossip every device would link to every other
         "transport/shared_memory/enabled": False,
         "transport/link/protocols": [kind],
         "transport/link/rx/max_message_size": LARGEST_MESSAGE,
@@ -275,29 +278,29 @@ def _settings(zenoh: Any, config: DeviceConfig) -> Any:
             "connect_certificate": str(config.path("cert").resolve()),
             "close_link_on_expiration": True,
         }
-        settings["access_control"] = _access(config)
-    found = zenoh.Config()
+        settings["access_control"] = _access_rules(config)
+    made = zenoh.Config()
     for key, value in settings.items():
-        found.insert_json5(key, json.dumps(value))  # raises on an unknown key, which from_json5 does not
-    return found
+        made.insert_json5(key, json.dumps(value))  # raises on an unknown key, which from_json5 does not
+    return made
 
 
-def _access(config: DeviceConfig) -> dict[str, Any]:
-    """Let each neighbour, by the name in its certificate, say and hear what is between it and this device only.
+def _access_rules(config: DeviceConfig) -> dict[str, Any]:
+    """Let each neighbour, by the name in its certificate, send and receive only what is between it and this device.
 
-    A certificate with a lower number than the roster accepts may open a link, and is neither heard nor told anything.
+    A certificate with a lower number than the roster accepts may open a link, but nothing passes over it.
     """
     rules, policies, subjects = [], [], []
     for neighbour in config.neighbours:
         name = neighbour.name
-        spoken, heard = [*_keys(config, name, config.name)], [*_keys(config, config.name, name)]
-        spoken += [_aside_key(config, name, what) for what in _beside(config)]
-        heard += [_aside_key(config, config.name, what) for what in _beside(config)]
+        sent, received = [*_keys(config, name, config.name)], [*_keys(config, config.name, name)]
+        sent += [_side_key(config, name, kind) for kind in _side_kinds(config)]
+        received += [_side_key(config, config.name, kind) for kind in _side_kinds(config)]
         allowed = {
-            "says": ("put", "ingress", spoken),
-            "hears": ("put", "egress", heard),
-            "asks": ("declare_subscriber", "ingress", heard),
-            "is-asked": ("declare_subscriber", "egress", spoken),
+            "says": ("put", "ingress", sent),
+            "hears": ("put", "egress", received),
+            "asks": ("declare_subscriber", "ingress", received),
+            "is-asked": ("declare_subscriber", "egress", sent),
         }
         for what, (message, flow, keys) in allowed.items():
             rules.append(
@@ -309,7 +312,7 @@ def _access(config: DeviceConfig) -> dict[str, Any]:
                     "key_exprs": keys,
                 }
             )
-        subjects.append({"id": name, "cert_common_names": accepted_names(name, config.lowest(name))})
+        subjects.append({"id": name, "cert_common_names": accepted_names(name, config.lowest_certificate(name))})
         policies.append({"rules": [f"{what} {name}" for what in allowed], "subjects": [name]})
     return {
         "enabled": True,

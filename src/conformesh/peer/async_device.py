@@ -47,7 +47,7 @@ from conformesh.peer.memory import Heading
 from conformesh.peer.roster_exchange import RosterExchange
 from conformesh.peer.run_membership import RunLimit
 from conformesh.peer.settings import Counts, PeerError, failure_of
-from conformesh.protocols.messages import Gather, Gathered, Packets
+from conformesh.protocols.messages import Gather, GatheredStrings, Packets
 from conformesh.results.certificate import Cost
 
 
@@ -408,7 +408,7 @@ class AsyncDevice:
             self.links.log(f"run {self.number}: everybody was heard")
         self.exchange.has_news = False  # what this device has just added is in the result
 
-    def _gathered(self, stage: int, message: Gather) -> Gathered:
+    def _gathered(self, stage: int, message: Gather) -> GatheredStrings:
         """Return everybody's strings of a stage, as far as they are there and can be used."""
         devices, strings = self.network.devices, []
         heard: NDArray[np.bool_] = np.zeros(devices, dtype=np.bool_)
@@ -419,7 +419,7 @@ class AsyncDevice:
             heard[k] = self.store.is_usable(key) and self._passes(key, message)
             disputed[k] |= message.sealed and bool(self.store.unusable >> key & 1)  # signed nonsense is proof enough
             strings.append(self.store.text(key) if heard[k] else b"")
-        return Gathered(Packets.of(strings), heard, disputed, self.store.seal is not None)
+        return GatheredStrings(Packets.of(strings), heard, disputed, self.store.seal is not None)
 
     def _passes(self, key: int, message: Gather) -> bool:
         """Return whether an entry passes the protocol's check; one that does not counts as never received."""

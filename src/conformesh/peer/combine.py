@@ -18,10 +18,10 @@ from conformesh.protocols.messages import (
     Max,
     Message,
     Min,
+    PacketDeliveries,
     Packets,
     Sum,
     Tell,
-    Told,
     kind_of,
 )
 
@@ -72,8 +72,10 @@ def _each(message: Each, spoken: Said, row: int, round_: int) -> Deliveries:
     return Deliveries(np.full(len(spoken), row), _senders(spoken), values, round_)
 
 
-def _tell(message: Tell, spoken: Said, row: int, round_: int) -> Told:
-    return Told(np.full(len(spoken), row), _senders(spoken), Packets.of([told for _, told in spoken]), round_)
+def _tell(message: Tell, spoken: Said, row: int, round_: int) -> PacketDeliveries:
+    return PacketDeliveries(
+        np.full(len(spoken), row), _senders(spoken), Packets.of([told for _, told in spoken]), round_
+    )
 
 
 def _senders(spoken: Said) -> NDArray[np.int64]:

@@ -33,8 +33,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.protocols.messages import KINDS as KINDS_OF_MESSAGES
-from conformesh.protocols.messages import TYPES
+from conformesh.protocols.messages import MESSAGE_KINDS as KINDS_OF_MESSAGES
+from conformesh.protocols.messages import WIRE_TYPES
 
 MAGIC = b"cfmh"
 VERSION = 5  # of all that devices say to each other: raised when old and new ones could misunderstand each other
@@ -63,7 +63,7 @@ FLAGS = WANT | SILENT | QUIET
 _URGENT = (WANT + 1 << KIND_BITS) - 1  # the bits that tell what a device must be woken for
 QUESTIONS = {kind.name: kind.code for kind in KINDS_OF_MESSAGES.values() if kind.code is not None}
 _NAMES = {code: name for name, code in QUESTIONS.items()}
-CODES = {np.dtype(name): code for code, name in enumerate(TYPES, start=1)}
+CODES = {np.dtype(name): code for code, name in enumerate(WIRE_TYPES, start=1)}
 
 
 class FrameError(ValueError):
@@ -222,9 +222,9 @@ def unpack_array(body: bytes) -> NDArray[Any]:
     if len(body) < ARRAY.size:
         raise FrameError(f"an array takes at least {ARRAY.size} bytes, got {len(body)}")
     code = body[1]
-    if not 1 <= code <= len(TYPES):
+    if not 1 <= code <= len(WIRE_TYPES):
         raise FrameError(f"an array of the unknown type {code}")
-    dtype = np.dtype(TYPES[code - 1])
+    dtype = np.dtype(WIRE_TYPES[code - 1])
     if (len(body) - ARRAY.size) % dtype.itemsize:
         raise FrameError(f"an array of {dtype} ends inside a number, after {len(body)} bytes")
     return np.frombuffer(body, dtype, offset=ARRAY.size).astype(dtype.newbyteorder("="))

@@ -5,9 +5,9 @@ with WANT, and a device that receives WANT repeats what is missing. What was rec
 that follows from it is sent, and a protocol is deterministic given the answers: a device that starts again replays its
 journal.
 
-A frame speaks for its round and, where the protocol knows so (`Quiet`), for a number of silent ones after it, in which
-its sender sends nothing and nobody waits for it. So nobody is ever more than one round ahead of the last round that a
-neighbour has spoken for: a device further ahead has received what the neighbour no longer knows it sent. And a
+A frame speaks for its round and, where the protocol knows so (`Silence`), for a number of silent ones after it, in
+which its sender sends nothing and nobody waits for it. So nobody is ever more than one round ahead of the last round
+that a neighbour has spoken for: a device further ahead has received what the neighbour no longer knows it sent. And a
 neighbour whose last frame came in round s has received all before s and maybe nothing since: a device keeps its own
 frames from the earliest such s on, which without quiet rounds are two.
 """
@@ -27,8 +27,8 @@ from conformesh.peer.frames import DATA, MOST_QUIET, SILENT, Frame, FrameError
 from conformesh.peer.links import Links
 from conformesh.peer.memory import RunJournal, SentMessages, unpack_round
 from conformesh.protocols.ledger import Ledger
-from conformesh.protocols.message_checks import Rules
-from conformesh.protocols.messages import Each, Max, Message, Min, Tell, may_be_silent, quiet_of
+from conformesh.protocols.message_checks import MessageChecks
+from conformesh.protocols.messages import Each, Max, Message, Min, Tell, may_be_silent, silent_rounds
 
 
 class RoundExchange:
@@ -86,7 +86,7 @@ class RoundExchange:
         """Make the protocol of this run, for a row of the network of the survivors."""
         self.is_running = True
         self._protocol = make()
-        self._rules = Rules(network, np.array([row]))
+        self._checks = MessageChecks(network, np.array([row]))
         self.ledger = Ledger(1)
 
     def start(self) -> None:
@@ -104,12 +104,12 @@ class RoundExchange:
             return
         self.round += 1
         self.message = message
-        self._rules.check(message, self.round)
+        self._checks.check(message, self.round)
         flags, body = self._encode(message)
         self.ledger.enter(message)  # as in every engine: a broadcast counts once, repetitions do not
         self._speaks = self.round > self.spoken_for
         if self._speaks:
-            self.spoken_for = self.round + min(quiet_of(message), MOST_QUIET)
+            self.spoken_for = self.round + min(silent_rounds(message), MOST_QUIET)
         rest = self.spoken_for - self.round
         self._sent[self.round] = Frame(DATA, self.run, self._links.row, self.round, flags, body, rest)
         self._forget_sent(min(self._last_spoke.values(), default=self.round))

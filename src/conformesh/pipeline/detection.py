@@ -28,20 +28,27 @@ from numpy.typing import ArrayLike
 from conformesh.common.array_types import Floats, Ints
 from conformesh.common.notes import note
 from conformesh.common.random_streams import Rng, digest_of, recorded_seed, stream
-from conformesh.engines import Engine, fail_together
+from conformesh.engines import Engine, engine_on, fail_together
 from conformesh.engines.base import Observer
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import SHARES, Alpha, Requirement, check_shares, exact_alpha, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
+from conformesh.pipeline.networks import as_network, known_devices
 from conformesh.pipeline.p_values import exact_p_values, up
-from conformesh.pipeline.solver import running, samples_here
-from conformesh.protocols.block import Block, in_rows
+from conformesh.protocols.block import Block, merge_rows
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.tally import CountQuestion, Flagged, RankCounts, spread, step_up, tally
+from conformesh.protocols.rank_counts import (
+    CountQuestion,
+    FlaggedCounts,
+    RankCounts,
+    benjamini_hochberg,
+    count_below,
+    flood_test_scores,
+)
 from conformesh.results.detection import Detection
-from conformesh.table import Table, as_network, known_devices
+from conformesh.table import Table
 
 THINNED, _PLAIN = "thinned", "plain"
 FDR_RULES = {
@@ -133,19 +140,19 @@ def detect(
     network = as_network(network, table)
     asked = make_requirement(mixture if table.shares is None else table.shares)
     check_shares(asked, network.ids)
-    with running(engine, network, observer) as host:
+    with engine_on(network, engine, observer) as host:
         seed = host.share(seed)[0]  # every rank has drawn its own
         mine = host.network.local_ids(host.rows)
         tests_here = tested.ordered(host.network, host.rows, "test scores")
         local = table.ordered(host.network, host.rows)
         assert local.score is not None
         assert tests_here.score is not None
-        samples = samples_here(host, WeightedScores.from_flat(local.score, local.sizes, names=mine))
+        samples = WeightedScores.from_flat(local.score, local.sizes, names=mine)
         arrays = [tests_here.score[tests_here.rows(k)] for k in range(tests_here.devices)]
-        tests = samples_here(host, WeightedScores.from_flat(tests_here.score, tests_here.sizes))
+        tests = WeightedScores.from_flat(tests_here.score, tests_here.sizes)
         samples, sizes, requirement, chance = _used(host, samples, asked, rule, sample_size, seed)
         block = Block(network, host.rows, sizes[:, None], requirement)
-        counts = in_rows(host.blocks, host.share(tests.sizes))[:, 0] if p_values else None
+        counts = merge_rows(host.blocks, host.share(tests.sizes))[:, 0] if p_values else None
         (found, counted, told), cost = host.run(detection(block, samples, tests, level * chance, chosen, counts))
         threshold = float(found.thresholds[0]) if found.flagged[0] else math.inf
         whole = _of_all(host, arrays)
@@ -178,7 +185,7 @@ def _used(
     host: Engine, samples: WeightedScores, asked: Requirement, rule: str, sample_size: int | None, seed: int
 ) -> tuple[WeightedScores, Ints, Requirement, Fraction]:
     """Return the scores that the rule uses of the devices here, how many of all, their promise, and P(no redrawing)."""
-    sizes = in_rows(host.blocks, host.share(samples.sizes))[:, 0]
+    sizes = merge_rows(host.blocks, host.share(samples.sizes))[:, 0]
     if rule == _PLAIN:
         if sample_size is not None:
             raise ValueError("sample_size says how many scores the thinned rule uses; rule='plain' uses all of them")
@@ -192,14 +199,14 @@ def _used(
 
 def detection(
     block: Block, samples: WeightedScores, tests: WeightedScores, level: Fraction, options: EDCP, counts: Ints | None
-) -> Protocol[tuple[Flagged, RankCounts | None, CountQuestion | None]]:
+) -> Protocol[tuple[FlaggedCounts, RankCounts | None, CountQuestion | None]]:
     """Run the step-up rule; with `counts`, how many test scores every device has, also count their p-values."""
-    flagged = yield from step_up(block, samples, tests, level, options)
+    flagged = yield from benjamini_hochberg(block, samples, tests, level, options)
     if counts is None or not counts.sum():
         return flagged, None, None
-    told = yield from spread(block, tests, counts)
+    told = yield from flood_test_scores(block, tests, counts)
     asked, _ = CountQuestion.of(np.zeros(len(told), dtype=np.int64), told)
-    counted = yield from tally(block, samples, asked, options)
+    counted = yield from count_below(block, samples, asked, options)
     return flagged, counted, asked
 
 
@@ -212,10 +219,8 @@ def _p_values_of(block: Block, counted: RankCounts, asked: CountQuestion, tests:
 
 def _of_all(host: Engine, mine: list[Floats]) -> list[Floats]:
     """Return what every device has, by row, from what those here have."""
-    parts = host.share(mine)
-    if len(parts) == 1:  # hosted here all, by row
-        return parts[0]
-    whole = dict(zip(np.concatenate(host.blocks).tolist(), (own for part in parts for own in part), strict=True))
+    each = (own for part in host.share(mine) for own in part)
+    whole = dict(zip(np.concatenate(host.blocks).tolist(), each, strict=True))
     return [whole[row] for row in range(len(whole))]
 
 

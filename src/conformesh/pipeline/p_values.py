@@ -16,23 +16,26 @@ from conformesh.common.array_types import Floats, Ints
 from conformesh.common.arrays import as_array
 from conformesh.common.names import natural_order, unknown
 from conformesh.common.notes import note
-from conformesh.engines import Engine, fail_together
+from conformesh.engines import Engine, engine_on, fail_together
 from conformesh.engines.base import Observer
+from conformesh.files.input_forms import ColumnRoles
 from conformesh.files.memberships import Memberships
 from conformesh.graph.network import Network
 from conformesh.guarantee import Guarantee, Mixture
 from conformesh.kernels.ranks import AUTO, DEFAULT, Demand, Requirement, check_shares, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
+from conformesh.pipeline.networks import as_network, known_devices
 from conformesh.pipeline.problems import DeviceRows, agree, columns_of, named_groups, with_groups
 from conformesh.pipeline.shift import weighting_of
-from conformesh.pipeline.solver import rows_here, running, samples_here
-from conformesh.protocols.block import Block, in_rows
-from conformesh.protocols.tally import CountQuestion, RankCounts, tally
+from conformesh.pipeline.solver import rows_here, samples_here
+from conformesh.protocols.block import Block, merge_rows
+from conformesh.protocols.e_dcp import EDCP
+from conformesh.protocols.rank_counts import CountQuestion, RankCounts, count_below
 from conformesh.results.certificate import Cost
 from conformesh.results.p_values import PValues
 from conformesh.scores import Function, Score, as_score
-from conformesh.table import ColumnNames, Table, as_network, check_range, known_devices
+from conformesh.table import Table, argument_or_own
 
 
 @fail_together
@@ -107,21 +110,21 @@ def p_values(
         )
     scores = _test_scores(test_scores, kind, draws or {})
     names = None if scores.ndim == 1 else _class_names(classes, scores.shape[1])
-    columns_by_role = ColumnNames(columns)
-    labels, weight = columns_by_role.named("label", labels), columns_by_role.named("weight", weight, data)
+    roles = ColumnRoles(columns)
+    labels, weight = roles.argument("label", labels), argument_or_own(roles, "weight", weight, data)
     if labels is None and test_labels is not None:
         raise ValueError("test_labels say which class a test score is judged as; they need labels= as well")
     if inputs is not None and not callable(weight):
         raise ValueError("inputs go with a weight that is a function of them, which was not given")
     shift, source = weighting_of(weight, weight_bound, inputs, None, None, None)
     network, ids = known_devices(network, engine)
-    table = Table.of(data, columns=columns_by_role, weight=source, labels=labels, mixture=mixture, ids=ids, once=True)
+    table = Table.of(data, columns=roles, weight=source, labels=labels, mixture=mixture, ids=ids, once=True)
     requirement = make_requirement(mixture if table.shares is None else table.shares, rank_rule)
     network = as_network(network, table)
     asked = Guarantee(alphas=(), mixture=Mixture(requirement.mixture), rank_rule=rank_rule, weighting=shift)
-    with running(engine, network, observer) as host:
+    with engine_on(network, engine, observer) as host:
         local, here = table.ordered(host.network, host.rows), host.network.local_ids(host.rows)
-        check_range(kind, local, here)
+        local.check_range(kind, here)
         trials = np.zeros(scores.size, dtype=np.int64)
         known: tuple[str, ...] = ()
         if labels is not None:
@@ -138,17 +141,9 @@ def p_values(
         if labels is not None or shift is not None:
             requirement = replace(requirement, is_weighted=True)
         made = columns_of(rows, guarantee, agreed, requirement, None)
-        batch = p_values_batch(
-            made.scores[0],
-            network,
-            trials,
-            scores.ravel(),
-            requirement=made.requirement,
-            items=made.examples,
-            engine=host,
-            **options,
-        )
-    for text in batch.tally.notes:
+        question, chosen = (trials, scores.ravel()), make_options("e-dcp", options)
+        batch = _p_values_on(host, made.scores[0], made.examples, made.requirement, question, chosen)
+    for text in batch.counts.notes:
         note(text)
     return PValues(
         values=batch.values.reshape(scores.shape),
@@ -162,7 +157,7 @@ def p_values(
         exact=batch.exact,
         network=network.name,
         seconds=time.perf_counter() - started,
-        options=batch.tally.facts,
+        options=batch.counts.facts,
     )
 
 
@@ -180,7 +175,7 @@ class _PBatch:
         The largest of the fractions that each float stands for.
     rule
         The rule that was used, of `ranks.RANK_RULES`, or `auto` where each p-value is the smaller of two.
-    tally, cost, sizes
+    counts, cost, sizes
         The counts, what they cost, and how many scores every device held in each trial.
     """
 
@@ -188,7 +183,7 @@ class _PBatch:
     fractions: NDArray[Any]
     exact: dict[float, Fraction]
     rule: str
-    tally: RankCounts
+    counts: RankCounts
     cost: Cost
     sizes: Ints
 
@@ -210,15 +205,30 @@ def p_values_batch(
     `samples`, `promise` and `items` are as in `solve_draws`.
     """
     chosen = make_options("e-dcp", options)
+    question = np.asarray(trials, dtype=np.int64), _numbers(scores, "test scores")
+    with engine_on(network, engine, observer) as host:
+        held = None if items is None else merge_rows(host.blocks, host.share(rows_here(host, items)))
+        return _p_values_on(host, samples_here(host, samples), held, requirement, question, chosen)
+
+
+def _p_values_on(
+    host: Engine,
+    samples: WeightedScores,
+    examples: Ints | None,
+    requirement: Requirement,
+    question: tuple[Ints, Floats],
+    options: EDCP,
+) -> _PBatch:
+    """Return p-values on an engine: `samples` are those of its devices, `examples` has a row for every device.
+
+    `question` has the trial and the score that each p-value is for.
+    """
     _check_promise(requirement)
-    check_shares(requirement, network.ids)
-    asked, places = CountQuestion.of(np.asarray(trials, dtype=np.int64), _numbers(scores, "test scores"))
-    with running(engine, network, observer) as host:
-        mine = samples_here(host, samples)
-        sizes = in_rows(host.blocks, host.share(mine.sizes))
-        held = None if items is None else in_rows(host.blocks, host.share(rows_here(host, items)))
-        block = Block(network, host.rows, sizes, requirement, held)
-        counted, cost = host.run(tally(block, mine, asked, chosen))
+    check_shares(requirement, host.network.ids)
+    asked, places = CountQuestion.of(*question)
+    sizes = merge_rows(host.blocks, host.share(samples.sizes))
+    block = Block(host.network, host.rows, sizes, requirement, examples)
+    counted, cost = host.run(count_below(block, samples, asked, options))
     fractions, runs = exact_p_values(block, asked, counted)
     floats = np.array([up(p) for p in fractions])
     exact: dict[float, Fraction] = {}

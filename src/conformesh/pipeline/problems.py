@@ -32,7 +32,7 @@ from conformesh.guarantee import LOWER, UPPER, Groups, Guarantee, LossBound, Wei
 from conformesh.kernels.ranks import LOCAL_LOSS_UNITS, LOSS_UNITS, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.shift import WeightUnit, check_bound, label_weights
-from conformesh.protocols.block import in_rows
+from conformesh.protocols.block import merge_rows
 from conformesh.scores.centres import WHOLE, Centres, centre_name
 
 if TYPE_CHECKING:  # a device of a mesh without groups needs none of these
@@ -184,8 +184,7 @@ def agree(engine: Engine, rows: DeviceRows, bound: float | None, named: Iterable
 
 def share_counts(engine: Engine, counts: Ints) -> Ints:
     """Return numbers of all devices of the network by row, from those of the devices here."""
-    local = counts[engine.rows] if len(counts) == engine.network.devices else counts
-    return in_rows(engine.blocks, engine.share(local))
+    return merge_rows(engine.blocks, engine.share(counts))
 
 
 def configured(guarantee: Guarantee, table: Table, device: str) -> _PartNames:
@@ -255,6 +254,11 @@ class Columns:
     examples: Ints | None = None
     asked: NDArray[np.bool_] | None = None
     grouping: Grouping | None = None
+
+    @property
+    def hides_scores(self) -> bool:
+        """Whether each device hides one of its scores, which regression over many groups does."""
+        return self.grouping is not None and self.grouping.hides_drawn_scores
 
 
 class _Weights:
@@ -328,7 +332,12 @@ def columns_of(
     `requirement` has mixture and rank rule; `grouping` says how groups overlap, where they do.
     """
     if not has_parts(guarantee) and guarantee.sides is None and guarantee.loss is None:
-        return _one_column(rows, guarantee, agreed, requirement)
+        # One column of scores that weigh alike. A million devices need no second array: it may be sorted in place.
+        table, n = rows.table, agreed.total
+        assert table.score is not None
+        scores = WeightedScores.from_flat(table.score, table.sizes, names=rows.names, copy=not table.in_place)
+        problems = [Problem((), alpha, 0, level, n) for level, alpha in enumerate(guarantee.alphas)]
+        return Columns((scores,), (agreed.rows,), requirement, guarantee.alphas, problems)
     weights = _Weights(rows, guarantee, agreed)
     strategy = grouping is not None and grouping.rule in ("seq", "regression")
     sides = (None,) if guarantee.sides is None else (LOWER, UPPER)
@@ -364,15 +373,6 @@ def columns_of(
         asked=_asked_levels(guarantee, sides, parts, levels),
         grouping=grouping if strategy else None,
     )
-
-
-def _one_column(rows: DeviceRows, guarantee: Guarantee, agreed: PublicFacts, requirement: Requirement) -> Columns:
-    """Return one column of scores that weigh alike: a million devices need no second array."""
-    table = rows.table
-    assert table.score is not None
-    scores = WeightedScores.from_flat(table.score, table.sizes, names=rows.names, copy=not table.in_place)
-    problems = [Problem((), alpha, 0, level, agreed.total) for level, alpha in enumerate(guarantee.alphas)]
-    return Columns((scores,), (agreed.rows,), requirement, guarantee.alphas, problems)
 
 
 def _by_group(counts: Ints, atoms: Sequence[frozenset[int]]) -> Ints:
@@ -542,22 +542,29 @@ def _refuse_many(problems: Sequence[Problem]) -> None:
         )
 
 
-def hidden_scores(rows: DeviceRows, network_rows: Ints, agreed: PublicFacts, side: int, seed: int) -> Floats:
-    """Return one score of each device here, drawn at random, in the column of its atom; +inf elsewhere.
+def hidden_scores(
+    rows: DeviceRows, network_rows: Ints, agreed: PublicFacts, columns: Columns, seed: int
+) -> list[Floats]:
+    """Return for each side one score of each device here, drawn at random, in the column of its atom; +inf elsewhere.
 
-    `network_rows` says which rows of the network the devices here are. The hash of the device's scores makes the place
-    differ between data sets also where the seed is fixed: in sorted scores a fixed place is always the same rank.
+    Empty where no score is hidden. `network_rows` says which rows of the network the devices here are. The hash of the
+    device's scores makes the place differ between data sets also where the seed is fixed: in sorted scores a fixed
+    place is always the same rank.
     """
+    if not columns.hides_scores:
+        return []
     codes = rows.atom_codes(agreed.atoms)
     assert codes is not None
-    found = np.full((len(network_rows), len(agreed.atoms)), np.inf)
-    for k, row in enumerate(network_rows.tolist()):
-        own = rows.table.rows(k)
-        values = np.ascontiguousarray(rows.scores(0)[2][own, side])
-        if len(values):
-            place = int(stream(seed, "hidden", row, digest_of(values)).integers(len(values)))
-            found[k, codes[own][place]] = values[place]
-    return found
+    scores = rows.scores(0)[2]
+    hidden = [np.full((len(network_rows), len(agreed.atoms)), np.inf) for _ in columns.scores]
+    for side, found in enumerate(hidden):
+        for k, row in enumerate(network_rows.tolist()):
+            own = rows.table.rows(k)
+            values = np.ascontiguousarray(scores[own, side])
+            if len(values):
+                place = int(stream(seed, "hidden", row, digest_of(values)).integers(len(values)))
+                found[k, codes[own][place]] = values[place]
+    return hidden
 
 
 def named_groups(table: Table, grouping: Grouping | None, agreed: PublicFacts) -> Groups | None:

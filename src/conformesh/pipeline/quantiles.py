@@ -25,15 +25,17 @@ from conformesh.common.arrays import columns_of
 from conformesh.common.names import unknown
 from conformesh.common.notes import note
 from conformesh.common.progress import rounds_on_a_bar
-from conformesh.engines import Engine, fail_together
+from conformesh.engines import Engine, engine_on, fail_together
 from conformesh.engines.base import Observer
+from conformesh.files.input_forms import ColumnRoles, as_frame
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import Alpha, Requirement, exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords
-from conformesh.pipeline.solver import running, samples_here, solve_draws
+from conformesh.pipeline.networks import as_network, known_devices
+from conformesh.pipeline.solver import solve_draws
 from conformesh.results.quantiles import Quantiles, as_parts, as_release, quantiles_of, refuse_ends
-from conformesh.table import ColumnNames, Table, as_frame, as_network, known_devices
+from conformesh.table import Table
 
 QUARTILES = (0.25, 0.5, 0.75)
 _LARGE = 0.1  # of n: a median with a larger rank error may be the .4 or the .6 quantile, which deserves a note
@@ -116,19 +118,21 @@ def quantiles(
     if epsilon is not None:
         refuse_ends(parts)
         options = {**_grid_of(range), **options, "epsilon": epsilon}
-    names = ColumnNames({**(columns or {}), "score": column})
-    named = _check_column(data, names)
+    roles = ColumnRoles({**(columns or {}), "score": column})
+    named = _check_column(data, roles)
     network, ids = known_devices(network, engine)
-    table = Table.of(data, columns=names, what="values", ids=ids, once=True)
+    table = Table.of(data, columns=roles, what="values", ids=ids, once=True)
     network = as_network(network, table)
     with (
         rounds_on_a_bar(f"quantiles on {network.name}", observer, progress) as watching,
-        running(engine, network, watching) as host,
+        engine_on(network, engine, watching) as host,
     ):
-        local = table.ordered(host.network, host.rows, "values")
+        # `solve_draws` puts the values of all devices into the order of the engine.
+        rows = np.arange(network.devices) if len(host.rows) == network.devices else host.rows
+        local = table.ordered(network, rows, "values")
         assert local.score is not None
         samples = WeightedScores.from_flat(
-            local.score, local.sizes, names=host.network.local_ids(host.rows), copy=not local.in_place
+            local.score, local.sizes, names=network.local_ids(rows), copy=not local.in_place
         )
         if epsilon is None:
             found = _exact(host, samples, parts, options)
@@ -153,7 +157,7 @@ class _Found(NamedTuple):
 
 def _exact(host: Engine, samples: WeightedScores, parts: Sequence[Fraction], options: Mapping[str, Any]) -> _Found:
     """Ask E-DCP for the ranks of all parts in one run."""
-    n = sum(host.share(int(samples_here(host, samples).sizes.sum())))
+    n = sum(host.share(int(samples.sizes.sum())))
     if not n:
         raise ValueError("quantiles need at least one value, got none on any device")
     ranks = [rank_of(part, n) for part in parts]
@@ -222,14 +226,14 @@ def _notes(found: Quantiles) -> tuple[str, ...]:
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
-def _check_column(data: Any, names: ColumnNames) -> bool:
+def _check_column(data: Any, roles: ColumnRoles) -> bool:
     """Return whether the data are a frame; refuse one without the column of values."""
-    frame = data if isinstance(data, Table) else as_frame(data, names, names.score, "data")
+    frame = data if isinstance(data, Table) else as_frame(data, roles, roles.score, "data")
     columns = columns_of(frame)
-    if columns is None and isinstance(data, Mapping) and names.device in data:
+    if columns is None and isinstance(data, Mapping) and roles.device in data:
         columns = [*map(str, data)]  # a dict of columns: without the one asked for it would pass as a dict by device
-    if columns is not None and names.score not in columns:
-        raise ValueError(f"{unknown('column', names.score, columns)}; name the column of values with column=")
+    if columns is not None and roles.score not in columns:
+        raise ValueError(f"{unknown('column', roles.score, columns)}; name the column of values with column=")
     return columns is not None
 
 

@@ -8,9 +8,9 @@ once, for comparisons and sweeps.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh.common.notes import note
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.files.memberships import Atom
 from conformesh.graph.network import Network
 from conformesh.guarantee import Guarantee
@@ -32,7 +32,7 @@ from conformesh.kernels.ranks import (
     exact_alpha,
 )
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.methods import get_method, make_options, refuse_faults, requirement_of, run_method, suited_options
+from conformesh.methods import get_method, make_options, refuse_faults, requirement_of, run_method
 from conformesh.pipeline.assembly import add_answers, refuse_nan
 from conformesh.pipeline.problems import (
     Columns,
@@ -48,14 +48,14 @@ from conformesh.pipeline.problems import (
     share_counts,
     with_groups,
 )
-from conformesh.protocols.block import Answers, Block, SearchProgress, in_rows
-from conformesh.protocols.faults import Faults, as_faults
+from conformesh.protocols.block import Answers, Block, SearchProgress, merge_rows
+from conformesh.protocols.faults import Faults, make_faults
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.size_agreement import everybodys_counts, on_its_own
+from conformesh.protocols.size_agreement import exchange_counts, run_without_server
 from conformesh.results.certificate import Cost
 from conformesh.results.result import Result
 from conformesh.scores import Score
-from conformesh.table import Table, check_range
+from conformesh.table import Table
 
 if TYPE_CHECKING:  # a device of a mesh has no engine, and need not hold what it does not use in memory
     from conformesh.engines import Engine
@@ -76,6 +76,9 @@ class MethodRun:
     ----------
     method, options
         A name of `METHODS` and the options that were given for it.
+    score
+        The nonconformity score that the numbers come from, where it was named: it may suit other options better than
+        the defaults.
     engine
         A name of `ENGINES`, or an engine made for the network.
     faults
@@ -95,8 +98,9 @@ class MethodRun:
 
     method: str = "e-dcp"
     options: Mapping[str, Any] = field(default_factory=dict)
+    score: Score | None = None
     engine: str | Engine = "simulator"
-    faults: Faults | Mapping[str, Any] | None = None
+    faults: Faults | None = None
     observer: Observer | None = None
     progress: bool = False
     strict: bool = False
@@ -104,6 +108,11 @@ class MethodRun:
     group_order: Sequence[str] | None = None
     group_atoms: Mapping[Atom, int] = field(default_factory=dict)
     seed: int = 0
+
+    @cached_property
+    def chosen_options(self) -> Any:
+        """The options of the method in their types."""
+        return make_options(self.method, self.options, self.score)
 
 
 class _Refusal(NamedTuple):
@@ -128,21 +137,19 @@ class _Refusal(NamedTuple):
 
 
 def _takes(guarantee: Guarantee, run: MethodRun) -> str:
-    return get_method(run.method).weights(make_options(run.method, run.options))
+    return get_method(run.method).weights(run.chosen_options)
 
 
 def _has_epsilon(run: MethodRun) -> bool:
-    return get_method(run.method).private and make_options(run.method, run.options).epsilon is not None
-
-
-def _rule(run: MethodRun, *names: str) -> bool:
-    return run.group_rule in names
+    return get_method(run.method).private and run.chosen_options.epsilon is not None
 
 
 def _has_unequal_scores(guarantee: Guarantee, run: MethodRun) -> bool:
     weighted = guarantee.weighting is not None or guarantee.centres is not None
     return weighted or guarantee.pac_confidence is not None or run.group_rule is not None
 
+
+_STRATEGIES = ("seq", "regression")  # group rules that are more than a rank for each group
 
 # Every combination that is refused, with its reason: documentation and one test derive from it. What depends on the
 # options of one method alone is refused by that method.
@@ -157,7 +164,7 @@ REFUSALS: tuple[_Refusal, ...] = (
     ),
     _Refusal(
         "pac_confidence x seq or regression",
-        lambda g, r, k: g.pac_confidence is not None and _rule(r, "seq", "regression"),
+        lambda g, r, k: g.pac_confidence is not None and r.group_rule in _STRATEGIES,
         "group rules seq and regression are proven on average over draws of the scores, not with pac_confidence: their "
         "ranks follow from thresholds of other groups, which have no binomial tail",
         "leave pac_confidence out, or use group_rule='atoms' or 'max'",
@@ -189,27 +196,27 @@ REFUSALS: tuple[_Refusal, ...] = (
     ),
     _Refusal(
         "seq or regression x weights",
-        lambda g, r, k: _rule(r, "seq", "regression") and g.weighting is not None,
+        lambda g, r, k: r.group_rule in _STRATEGIES and g.weighting is not None,
         "group rules seq and regression are proven by an exchange of scores whose weight depends on their device "
         "alone, and a shift gives each score a weight",
         "use group_rule='atoms' or 'max', or leave the weights out",
     ),
     _Refusal(
         "seq or regression x centres",
-        lambda g, r, k: _rule(r, "seq", "regression") and g.centres is not None,
+        lambda g, r, k: r.group_rule in _STRATEGIES and g.centres is not None,
         "group rules seq and regression are proven by an exchange of scores whose weight depends on their device "
         "alone, and near a centre they weigh by their distance",
         "use group_rule='atoms' or 'max', or leave the centres out",
     ),
     _Refusal(
         "seq or regression x losses",
-        lambda g, r, k: _rule(r, "seq", "regression") and g.loss is not None,
+        lambda g, r, k: r.group_rule in _STRATEGIES and g.loss is not None,
         "group rules seq and regression are proven for coverage, not for losses",
         "use group_rule='atoms' or 'max'",
     ),
     _Refusal(
         "seq or regression x methods",
-        lambda g, r, k: _rule(r, "seq", "regression") and _takes(g, r) != "scores",
+        lambda g, r, k: r.group_rule in _STRATEGIES and _takes(g, r) != "scores",
         "group rules seq and regression need exact counts of scores of any weight",
         "use method 'e-dcp', or group_rule='atoms' or 'max'",
     ),
@@ -228,7 +235,7 @@ REFUSALS: tuple[_Refusal, ...] = (
     ),
     _Refusal(
         "max x epsilon",
-        lambda g, r, k: _rule(r, "max") and _has_epsilon(r),
+        lambda g, r, k: r.group_rule == "max" and _has_epsilon(r),
         "with epsilon every example is counted once, and group rule max counts it in each of its groups, which costs "
         "as many times the epsilon",
         "use group_rule='atoms', which counts every example once",
@@ -275,31 +282,29 @@ def solve(
     network: Network,
     run: MethodRun,
     *,
-    score: Score | None = None,
     classes: tuple[Any, ...] | None = None,
     bound: float | None = None,
 ) -> Result:
     """Solve all problems of a guarantee in one run, and return them as one result."""
     from conformesh.common.progress import rounds_on_a_bar
+    from conformesh.engines import engine_on
 
-    started = time.perf_counter()
-    chosen, faults = _method_options(run, score), as_faults(run.faults)
-    refuse_faults(run.method, chosen, faults)
+    started, options = time.perf_counter(), run.chosen_options  # an unknown option is refused before anything else
+    if run.faults is not None:
+        refuse_faults(run.method, options, run.faults)
     refuse(guarantee, run, network.devices)
     asked, kept = _requirements(guarantee, run.method, network)
     with (
         rounds_on_a_bar(f"{run.method} on {network.name}", run.observer, run.progress) as observer,
-        running(run.engine, network, observer) as engine,
+        engine_on(network, run.engine, observer) as engine,
     ):
-        what = "scores" if table.losses is None else "losses"
-        local = table.ordered(engine.network, engine.rows, what)
-        names = engine.network.local_ids(engine.rows)
-        if score is not None:
-            check_range(score, local, names)
-        rows = DeviceRows(local, names)
+        local = table.ordered(network, engine.rows, "scores" if table.losses is None else "losses")
+        rows = DeviceRows(local, network.local_ids(engine.rows))
+        if run.score is not None:
+            local.check_range(run.score, rows.names)
         agreed = agree(engine, rows, bound, run.group_atoms)
         guarantee, columns = _columns(rows, guarantee, agreed, run, asked, kept)
-        outcome, cost, seed = _run(engine, columns, rows, agreed, run, chosen, faults)
+        outcome, cost = _run(engine, columns, rows, agreed, run)
     refuse_nan(outcome.thresholds, run.method)
     if guarantee.weighting is not None and guarantee.weighting.assumption:
         outcome = _assuming(outcome, guarantee.weighting.assumption)
@@ -308,10 +313,10 @@ def solve(
         answers=(),
         cost=cost,
         method=run.method,
-        options={**_named_options(run.method, chosen), **seed},
+        options=_named_options(run.method, options),
         network=network.name,
         device_ids=network.ids,
-        score=score,
+        score=run.score,
         classes=classes,
         seconds=time.perf_counter() - started,
     )
@@ -325,8 +330,7 @@ def solve_on_device(
     guarantee: Guarantee,
     run: MethodRun,
     *,
-    score: Score | None = None,
-    shown: SearchProgress | None = None,
+    progress: SearchProgress | None = None,
     secrets: Secrets | None = None,
 ) -> Protocol[Answers]:
     """Solve all problems of a guarantee on one device, which knows nothing of the others but the map.
@@ -334,9 +338,9 @@ def solve_on_device(
     `table` has the rows of this device. Groups and the bound of losses are those that the guarantee names, the same on
     all devices. The outcome says which problem each of its thresholds answers, and what the method cost; that leaves
     out the exchange of numbers of rows. A private method is not told these numbers; `secrets` are what it keeps to
-    itself. `shown` is where it may be seen how far the run is.
+    itself. `progress` is where others can see how far the search is.
     """
-    chosen, name = _method_options(run, score), network.ids[row]
+    name, _ = network.ids[row], run.chosen_options  # an unknown option is refused before anything is sent
     if (shares := guarantee.mixture.shares) is not None:  # devices that were lost have none any more
         left = {device: share for device, share in shares.items() if device in network.ids}
         guarantee = structs.replace(guarantee, mixture=structs.replace(guarantee.mixture, shares=left))
@@ -345,22 +349,22 @@ def solve_on_device(
     rows, names = DeviceRows(table, (name,)), configured(guarantee, table, name)
     counts = rows.counts(names.atoms)
     private = get_method(run.method).private
-    here, nobody = np.array([row]), np.zeros((network.devices, counts.shape[1]), dtype=np.int64)
-    blank = Block(network, here, nobody, progress=shown or SearchProgress(), secrets=secrets)
-    known = nobody if private else (yield from everybodys_counts(blank, counts))
+    local_rows, nobody = np.array([row]), np.zeros((network.devices, counts.shape[1]), dtype=np.int64)
+    blank = Block(network, local_rows, nobody, progress=progress or SearchProgress(), secrets=secrets)
+    known = nobody if private else (yield from exchange_counts(blank, counts))
     agreed = PublicFacts(names, known)
     if guarantee.groups is not None and guarantee.groups.rule:
         run = replace(run, group_rule=guarantee.groups.rule, group_order=guarantee.groups.names)
     guarantee, columns = _columns(rows, guarantee, agreed, run, asked, kept)
     if columns.sizes is None:
-        columns = replace(columns, sizes=((yield from everybodys_counts(blank, columns.scores[0].sizes)),))
-    block = _site(blank, columns, run, chosen)
-    hidden = _draw_hidden_scores(columns, rows, here, agreed, run.seed)
-    method = _protocol(block, columns, columns.scores, run, chosen, hidden, None, sealed=False)  # frames are not signed
-    outcome = yield from on_its_own(block, method)
+        columns = replace(columns, sizes=((yield from exchange_counts(blank, columns.scores[0].sizes)),))
+    block = _block_of(blank, columns, run)
+    hidden = hidden_scores(rows, local_rows, agreed, columns, run.seed)
+    method = _protocol(block, columns, run, hidden, sealed=False)  # frames are not signed
+    outcome = yield from run_without_server(block, method)
     sizes = block.sizes if outcome.sizes is None else outcome.sizes
     outcome, problems = replace(outcome, sizes=sizes), columns.problems
-    if hidden[0] is not None:  # a device draws by itself: the draws of others need no agreement
+    if hidden:  # a device draws by itself: the draws of others need no agreement
         outcome = replace(outcome, facts={**outcome.facts, "group_seed": run.seed})
     if private:  # which has counted itself
         whole = sizes.sum(axis=0).tolist()
@@ -368,11 +372,6 @@ def solve_on_device(
     if guarantee.weighting is not None and guarantee.weighting.assumption:
         outcome = _assuming(outcome, guarantee.weighting.assumption)
     return replace(outcome, problems=tuple(problems))
-
-
-def _method_options(run: MethodRun, score: Score | None) -> Any:
-    """Return the options of the method."""
-    return make_options(run.method, suited_options(run.method, run.options, score))
 
 
 def _requirements(guarantee: Guarantee, method: str, network: Network) -> tuple[Requirement, Requirement]:
@@ -397,7 +396,8 @@ def _columns(
         run = replace(run, group_rule=grouping.rule)
     if rows.table.groups is not None or guarantee.loss is not None:
         guarantee = with_groups(guarantee, named_groups(rows.table, grouping, agreed), agreed)
-    refuse(guarantee, run, len(agreed.rows))
+    if run.group_rule is not None or guarantee.groups is not None:  # what `solve` could not know before
+        refuse(guarantee, run, len(agreed.rows))
     if has_parts(guarantee) and _weighs_parts(guarantee, asked, kept, grouping):
         kept = replace(kept, is_weighted=True)
     return guarantee, columns_of(rows, guarantee, agreed, kept, grouping)
@@ -417,39 +417,28 @@ def _weighs_parts(guarantee: Guarantee, asked: Requirement, kept: Requirement, g
 
 
 def _run(
-    engine: Engine,
-    columns: Columns,
-    rows: DeviceRows,
-    agreed: PublicFacts,
-    run: MethodRun,
-    chosen: Any,
-    faults: Faults | None,
-) -> tuple[Answers, Cost, dict[str, int]]:
-    """Run the method on all columns; return also what the result records of a draw."""
+    engine: Engine, columns: Columns, rows: DeviceRows, agreed: PublicFacts, run: MethodRun
+) -> tuple[Answers, Cost]:
+    """Run the method on all columns; return what all devices got, and what the run cost."""
     from conformesh.engines.base import begin
 
-    network = engine.network
     if columns.sizes is None:
         columns = replace(columns, sizes=(share_counts(engine, columns.scores[0].sizes),))
-    block = _site(Block(network, engine.rows, agreed.rows), columns, run, chosen)
-    begin(engine.observer, block, run.method, faults)
-    scores = [samples_here(engine, one) for one in columns.scores]
-    drawn: dict[str, int] = {}
-    if columns.grouping is not None and columns.grouping.hides_drawn_scores:
-        drawn = {"group_seed": engine.share(run.seed)[0]}  # every rank has drawn its own
-    everyone = rows.devices == network.devices
-    hidden = _draw_hidden_scores(
-        columns, rows, np.arange(rows.devices) if everyone else engine.rows, agreed, drawn.get("group_seed")
-    )
-    hidden = [None if one is None else rows_here(engine, one) for one in hidden]
-    part, cost = engine.run(_protocol(block, columns, scores, run, chosen, hidden, faults), 1, faults)
-    return Answers.joined(engine.blocks, engine.share(part)), cost, drawn
+    block = _block_of(Block(engine.network, engine.rows, agreed.rows), columns, run)
+    begin(engine.observer, block, run.method, run.faults)
+    hidden, facts = [], {}
+    if columns.hides_scores:
+        facts = {"group_seed": engine.share(run.seed)[0]}  # every rank has drawn its own: the first one's counts
+        hidden = hidden_scores(rows, engine.rows, agreed, columns, facts["group_seed"])
+    part, cost = engine.run(_protocol(block, columns, run, hidden), 1, run.faults)
+    outcome = Answers.joined(engine.blocks, engine.share(part))
+    return (replace(outcome, facts={**outcome.facts, **facts}) if facts else outcome), cost
 
 
-def _site(blank: Block, columns: Columns, run: MethodRun, chosen: Any) -> Block:
+def _block_of(blank: Block, columns: Columns, run: MethodRun) -> Block:
     """Return what the devices here know before the first message of the method."""
     # E-DCP spends nothing on levels that nobody asked for; other methods compute a threshold for every cell.
-    searched = columns.asked if get_method(run.method).weights(chosen) == "scores" else None
+    searched = columns.asked if get_method(run.method).weights(run.chosen_options) == "scores" else None
     assert columns.sizes is not None
     return replace(
         blank,
@@ -461,54 +450,33 @@ def _site(blank: Block, columns: Columns, run: MethodRun, chosen: Any) -> Block:
     )
 
 
-def _draw_hidden_scores(
-    columns: Columns, rows: DeviceRows, network_rows: NDArray[np.int64], agreed: PublicFacts, seed: int | None
-) -> list[NDArray[np.float64] | None]:
-    """Return the scores that regression over many groups hides, for each run of columns; None: none."""
-    if columns.grouping is None or seed is None or not columns.grouping.hides_drawn_scores:
-        return [None] * len(columns.scores)
-    return [hidden_scores(rows, network_rows, agreed, side, seed) for side in range(len(columns.scores))]
-
-
 def _protocol(
-    block: Block,
-    columns: Columns,
-    scores: Sequence[WeightedScores],
-    run: MethodRun,
-    chosen: Any,
-    hidden: Sequence[NDArray[np.float64] | None],
-    faults: Faults | None,
-    *,
-    sealed: bool = True,
+    block: Block, columns: Columns, run: MethodRun, hidden: Sequence[NDArray[np.float64]], *, sealed: bool = True
 ) -> Protocol[Answers]:
     """Return what the devices here say to each other: the method's protocol, or that of a rule of groups."""
     if columns.grouping is None:
-        return run_method(run.method, block, scores[0], chosen, faults, sealed=sealed)
-    return _by_group_rule(block, scores, columns, chosen, hidden)
+        return run_method(run.method, block, columns.scores[0], run.chosen_options, run.faults, sealed=sealed)
+    return _by_group_rule(block, columns, run.chosen_options, hidden)
 
 
 def _by_group_rule(
-    block: Block,
-    scores: Sequence[WeightedScores],
-    columns: Columns,
-    options: Any,
-    hidden: Sequence[NDArray[np.float64] | None],
+    block: Block, columns: Columns, options: Any, hidden: Sequence[NDArray[np.float64]]
 ) -> Protocol[Answers]:
     """Run a rule of overlapping groups, for one side after the other."""
-    from conformesh.protocols.groups import grouped
+    from conformesh.protocols.groups import group_thresholds
 
     assert columns.grouping is not None
     assert columns.sizes is not None
     outcomes, levels = [], []
-    for side, (mine, counts) in enumerate(zip(scores, columns.sizes, strict=True)):
+    for side, (scores, sizes) in enumerate(zip(columns.scores, columns.sizes, strict=True)):
         own = [*range(len(columns.levels))]
         if columns.asked is not None:
             own = np.flatnonzero(columns.asked[side]).tolist()
-        here = replace(
-            block, sizes=counts, items=None, asked=None, alphas=tuple(columns.levels[level] for level in own)
+        one_side = replace(
+            block, sizes=sizes, items=None, asked=None, alphas=tuple(columns.levels[level] for level in own)
         )
-        grouping = replace(columns.grouping, hidden=hidden[side])
-        outcomes.append((yield from grouped(here, mine, options, grouping)))
+        grouping = replace(columns.grouping, hidden=hidden[side] if hidden else None)
+        outcomes.append((yield from group_thresholds(one_side, scores, options, grouping)))
         levels.append(own)
     if len(outcomes) == 1:
         return outcomes[0]
@@ -536,34 +504,6 @@ def _warned(result: Result, strict: bool) -> Result:
     return result
 
 
-@contextmanager
-def running(engine: str | Engine, network: Network, observer: Observer | None = None) -> Iterator[Engine]:
-    """Have an engine ready for this network: the one given, or a new one of that name for as long as it is needed."""
-    from conformesh.engines import ENGINES, make_engine
-
-    if observer is not None and not callable(observer):
-        raise TypeError(
-            f"observer must be a function of round, message and answer, got {type(observer).__name__} {observer!r:.40}"
-        )
-    if not isinstance(engine, str):
-        if not hasattr(engine, "network"):
-            raise TypeError(
-                f"engine must be the name of one ({', '.join(ENGINES)}) or an engine made for this network, got "
-                f"{type(engine).__name__} {str(engine)[:40]!r}"
-            )
-        if observer is not None:
-            raise ValueError("an engine that is made already has its own observer; give the observer to the engine")
-        if engine.network is not network:
-            raise ValueError(f"the engine was made for {engine.network!r}, not for {network!r}; make one for each")
-        with engine.together():
-            yield engine
-        return
-    made = make_engine(engine, network, observer)
-    with made.together():
-        yield made
-    made.close()
-
-
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Many calibrations from one run: every draw and every alpha, with the cost of one of them.
@@ -581,7 +521,7 @@ class Batch:
         devices, trials, levels = self.outcome.thresholds.shape
         kinds = {certificate.kind for row in self.outcome.certificates for certificate in row}
         return (
-            f"Batch({several(trials, 'trial')} at {several(levels, 'level')} on {several(devices, 'device')}, "
+            f"Batch({pluralize(trials, 'trial')} at {pluralize(levels, 'level')} on {pluralize(devices, 'device')}, "
             f"{' or '.join(sorted(kinds))}; {self.cost} for one)"
         )
 
@@ -633,16 +573,17 @@ def solve_draws(
     if not levels:
         raise ValueError("calibration needs at least one alpha, got none")
     entry, chosen = get_method(method), make_options(method, options)
-    wrong = as_faults(faults)
-    refuse_faults(method, chosen, wrong)
+    if (wrong := make_faults(faults)) is not None:
+        refuse_faults(method, chosen, wrong)
     kept = requirement_of(method, requirement)
     check_shares(kept, network.ids)
+    from conformesh.engines import engine_on
     from conformesh.engines.base import begin
 
-    with running(engine, network, observer) as host:
+    with engine_on(network, engine, observer) as host:
         mine = samples_here(host, samples)
-        sizes = in_rows(host.blocks, host.share(mine.sizes))
-        held = None if items is None else in_rows(host.blocks, host.share(rows_here(host, items)))
+        sizes = merge_rows(host.blocks, host.share(mine.sizes))
+        held = None if items is None else merge_rows(host.blocks, host.share(rows_here(host, items)))
         block = Block(network, host.rows, sizes, kept, held, levels)
         begin(host.observer, block, method, wrong)
         runs = 1 if joint else samples.trials * (len(levels) if entry.execution.per_alpha else 1)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from conformesh.graph.layout import drawn_lines, drawn_places, is_lattice
 from conformesh.graph.network import Network
-from conformesh.methods import METHODS, REACH
+from conformesh.methods import CONNECTIONS, METHODS
 
 Where = str | os.PathLike[str] | None  # a picture is written to, if anywhere
 _PICTURES = (".png", ".pdf", ".svg")
@@ -271,5 +271,5 @@ def draw_methods(path: Path, measured: Sequence[Measured], alpha: float) -> None
 def hues_of_methods() -> dict[str, str]:
     """Return a colour for each method, the same in every picture; what needs a server is grey."""
     hues = itertools.cycle((MARKS[0][0], *_HUES))
-    ordered = sorted(METHODS, key=lambda name: REACH.index(METHODS[name].description.needs))
+    ordered = sorted(METHODS, key=lambda name: CONNECTIONS.index(METHODS[name].description.needs))
     return {name: MUTED if METHODS[name].description.needs == "server" else next(hues) for name in ordered}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.files.schemas import checked
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import exact_alpha
@@ -175,8 +175,8 @@ def _draw_answer(found: Result, network: Network | None, ax: Any, path: Where) -
 
     if network is not None and network.ids != found.device_ids:
         raise ValueError(
-            f"the network {network.name!r} has other devices than this result, {several(network.devices, 'device')} "
-            f"and {several(found.devices, 'device')}; give the one it was calibrated on"
+            f"the network {network.name!r} has other devices than this result, {pluralize(network.devices, 'device')} "
+            f"and {pluralize(found.devices, 'device')}; give the one it was calibrated on"
         )
     with mpl.rc_context(STYLE):
         if ax is not None:
@@ -255,7 +255,7 @@ def _draw_sent(axes: Any, found: Result) -> None:
     axes.set_xticks([])
     axes.set_xlabel("devices, who sent most first; dotted: mean")
     axes.set_ylabel("bits sent")
-    axes.set_title(f"{several(found.cost.rounds, 'round')} of communication", fontsize=9.5)
+    axes.set_title(f"{pluralize(found.cost.rounds, 'round')} of communication", fontsize=9.5)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 

@@ -24,7 +24,7 @@ Unreadable  a device whose file cannot be read does not know what its records ha
             so that they lose nothing more, and with the counts of an empty account, and only its operator is told.
 Unit        with whole devices as unit, a device has records in many epochs, and their releases add up for it: over m
             epochs it loses up to m times as much.
-Size        counts are kept of the last `KEPT` epochs, releases of those of the window. Older epochs are used up.
+Size        counts are kept of the last `EPOCHS_KEPT` epochs, releases of those of the window. Older epochs are used up.
 
 Exact runs have rules of their own. A sum over everybody hides a device among the others. Two sums over different
 devices, or over other scores, do not: their difference is about those who differ. So a device takes part in another
@@ -46,26 +46,28 @@ import msgspec
 from msgspec import Meta, Struct, to_builtins
 
 from conformesh.common.names import listed
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.files.files import PRIVATE, write_file
 from conformesh.files.json_numbers import from_json, to_json
 from conformesh.files.schemas import checked
 from conformesh.privacy.histogram import Release
 
-FILE = "privacy.json"
+ACCOUNT_FILE = "privacy.json"
 _FORMAT: Final = "conformesh-privacy/2"
-EXACT = 2**16 - 1  # releases of an epoch of which an exact run was made: more than any budget, and fits into a claim
-_MOST_RELEASES = EXACT - 1  # of one epoch
+EXACT_RUN = (
+    2**16 - 1
+)  # releases of an epoch of which an exact run was made: more than any budget, and fits into a claim
+_MOST_RELEASES = EXACT_RUN - 1  # of one epoch
 # Epochs of which counts are kept: 20 years of weeks, or 40 days of hours; 200 kB of JSON at most
-KEPT = 1000
+EPOCHS_KEPT = 1000
 MOST_ROSTERS = 100  # different ones of exact runs: a mesh that changes more often needs epsilon
-_DIGEST = 16  # bytes that name a release: nobody finds two with the same name, or another one with a given name
-_HEAD, _ENTRY = struct.Struct("<Q"), struct.Struct(f"<H{_DIGEST}s")
-_NOTHING = bytes(_DIGEST)  # the name of no release
+_DIGEST_BYTES = 16  # bytes that name a release: nobody finds two with the same name, or another one with a given name
+_HEAD, _ENTRY = struct.Struct("<Q"), struct.Struct(f"<H{_DIGEST_BYTES}s")
+_NO_RELEASE = bytes(_DIGEST_BYTES)  # the name of no release
 
 _MOST_EPOCHS = 2**53  # no epoch has a higher number: JSON numbers are exact up to here
 
-_Count = Annotated[int, Meta(ge=0, le=EXACT)]
+_Count = Annotated[int, Meta(ge=0, le=EXACT_RUN)]
 _Number = Annotated[int, Meta(ge=1, lt=_MOST_EPOCHS)]
 
 
@@ -81,7 +83,7 @@ class _EpochRecord(Struct, forbid_unknown_fields=True):
     Attributes
     ----------
     releases
-        How often; `EXACT` where others claim an exact run of which this account does not know.
+        How often; `EXACT_RUN` where others claim an exact run of which this account does not know.
     context, devices
         The digest that names the last attempt that was charged, and how many devices took part in it.
     plan, release
@@ -132,7 +134,7 @@ class AccountFields(Struct, forbid_unknown_fields=True):
     def releases(self, epoch: int) -> int:
         """Return how often an epoch was released."""
         if epoch <= self.exact_until:
-            return EXACT
+            return EXACT_RUN
         record = self.record(epoch)
         return 0 if record is None else record.releases
 
@@ -204,7 +206,7 @@ class Account:
         parts = [_HEAD.pack(self.epoch)]
         for epoch in range(self.epoch, self.epoch - self.window - 1, -1):
             record = self._fields.record(epoch)
-            name = _NOTHING if record is None or record.release is None else _name(record.release)
+            name = _NO_RELEASE if record is None or record.release is None else _release_name(record.release)
             parts.append(_ENTRY.pack(self._fields.releases(epoch), name) if epoch > 0 else bytes(_ENTRY.size))
         return b"".join(parts)
 
@@ -214,14 +216,14 @@ class Account:
         A past release counts if every device of the run states the same one.
         """
         heard = [_Claim.of(one, self.window) for one in claims]
-        epoch = _largest((one.epoch for one in heard), coalition)
+        epoch = _largest_honest((one.epoch for one in heard), coalition)
         if self.most_ahead is not None and epoch > self.epoch + self.most_ahead:
-            # An epoch far ahead would use up all before it (`KEPT`). The clock does not depend on the scores.
+            # An epoch far ahead would use up all before it (`EPOCHS_KEPT`). The clock does not depend on the scores.
             raise PrivacyRefused(
                 f"the others release epoch {epoch}, and by the clock of this device {self.epoch} has closed last; set "
                 "the clocks"
             )
-        claimed = _largest((one.releases(epoch) for one in heard), coalition)
+        claimed = _largest_honest((one.releases(epoch) for one in heard), coalition)
         if claimed > self._fields.releases(epoch) and epoch > self._fields.used_up:
             self._change(epoch, releases=claimed)  # after a rollback, say
         self._refuse(epoch)
@@ -229,8 +231,8 @@ class Account:
         for earlier in range(max(1, epoch - self.window + 1), epoch):
             record = self._fields.record(earlier)
             if record is not None and record.release is not None:
-                name = _name(record.release)
-                if all(one.entries.get(earlier, (0, _NOTHING))[1] == name for one in heard):
+                name = _release_name(record.release)
+                if all(one.entries.get(earlier, (0, _NO_RELEASE))[1] == name for one in heard):
                     past.append(record.release)
         return _Settled(epoch, tuple(past))
 
@@ -275,7 +277,7 @@ class Account:
     def released(self, epoch: int) -> int | None:
         """Return how often an epoch was released; None if it was counted without noise."""
         count = self._fields.releases(epoch)
-        return None if count == EXACT else count
+        return None if count == EXACT_RUN else count
 
     def refusal(self) -> str:
         """Return why this device would refuse a run with noise now, by its own account; empty where it would not."""
@@ -289,16 +291,18 @@ class Account:
         fields, later = self._fields, "run again when the next epoch has closed"
         if epoch < 1:
             raise PrivacyRefused(f"no epoch has closed yet; {later}")
-        if fields.releases(epoch) == EXACT:
+        if fields.releases(epoch) == EXACT_RUN:
             raise PrivacyRefused(
                 f"epoch {epoch} was counted without noise, after which no epsilon protects it; {later}"
             )
         if epoch <= fields.used_up:
-            raise PrivacyRefused(f"epoch {epoch} is {KEPT} epochs old or older, and is never released again; {later}")
+            raise PrivacyRefused(
+                f"epoch {epoch} is {EPOCHS_KEPT} epochs old or older, and is never released again; {later}"
+            )
         if (count := fields.releases(epoch)) >= self.allowed:
             raise PrivacyRefused(
-                f"epoch {epoch} was released {several(count, 'time')}, and the option releases allows {self.allowed}; "
-                f"{later}"
+                f"epoch {epoch} was released {pluralize(count, 'time')}, and the option releases allows "
+                f"{self.allowed}; {later}"
             )
 
     def _refuse_differences(self, run: _ExactRun, hidden: int) -> None:
@@ -309,12 +313,12 @@ class Account:
                 "the scores of this device have changed since an exact private run, and the difference of two sums "
                 f"would tell how; {instead}"
             )
-        for atom in atoms([*(one.devices for one in before), run.devices]):
+        for atom in roster_atoms([*(one.devices for one in before), run.devices]):
             if len(atom) < hidden:
                 raise PrivacyRefused(
                     f"sums over the devices of this run and of earlier ones would together tell that of "
-                    f"{listed(atom)}: {several(len(atom), 'device')}, at least {hidden} are needed; run with the same "
-                    f"devices as before, or {instead}"
+                    f"{listed(atom)}: {pluralize(len(atom), 'device')}, at least {hidden} are needed; run with the "
+                    f"same devices as before, or {instead}"
                 )
         if len(before) >= MOST_ROSTERS and not any({*one.devices} == {*run.devices} for one in before):
             raise PrivacyRefused(f"exact private runs had {MOST_ROSTERS} rosters before, which is the most; {instead}")
@@ -329,7 +333,7 @@ class Account:
         for name, value in changes.items():
             setattr(record, name, value)
         newest = fields.epochs[-1].epoch
-        fields.used_up = max(fields.used_up, newest - KEPT)
+        fields.used_up = max(fields.used_up, newest - EPOCHS_KEPT)
         fields.epochs = [one for one in fields.epochs if one.epoch > fields.used_up]
         for one in fields.epochs:
             if one.epoch < newest - self.window:  # by one epoch more than a window: the next run may be one behind
@@ -363,21 +367,21 @@ def plan_digest(release: Release) -> str:
     ).hexdigest()
 
 
-def _name(release: Release) -> bytes:
-    return hashlib.sha256(msgspec.json.encode(release)).digest()[:_DIGEST]
+def _release_name(release: Release) -> bytes:
+    return hashlib.sha256(msgspec.json.encode(release)).digest()[:_DIGEST_BYTES]
 
 
-def _largest(numbers: Iterable[int], coalition: int) -> int:
+def _largest_honest(numbers: Iterable[int], coalition: int) -> int:
     """Return the (t+1)-th largest number, 0 if there are not so many: some honest device says so or more.
 
-    >>> _largest([3, 9, 5], 1)
+    >>> _largest_honest([3, 9, 5], 1)
     5
     """
     ordered = sorted(numbers, reverse=True)
     return ordered[coalition] if coalition < len(ordered) else 0
 
 
-def atoms(rosters: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
+def roster_atoms(rosters: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
     """Return the sets of devices that were in the same of these rosters.
 
     >>> atoms([["a", "b", "c"], ["a", "b"]])

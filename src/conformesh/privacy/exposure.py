@@ -1,8 +1,8 @@
 """Exposure: who learns what from a run, in words and numbers, before the run or after it.
 
 Each method of `METHODS` says in its field `reveals` what it tells whom. Here is what these functions are given
-(`Where`), what they say (`Revealed`), and the two questions about graphs on which a coalition's knowledge rests: into
-which parts a graph falls without some devices, and who stands alone in a tree of sums.
+(`ExposureContext`), what they say (`Disclosure`), and the two questions about graphs on which a coalition's
+knowledge rests: into which parts a graph falls without some devices, and who stands alone in a tree of sums.
 
 What is said is about a mesh in rounds, where devices are apart; a simulation in one process hides nothing.
 """
@@ -20,17 +20,19 @@ import numpy as np
 
 from conformesh.common.names import listed
 from conformesh.graph.network import Network, weights_below
-from conformesh.privacy.attack import within_earshot
+from conformesh.privacy.gossip_attack import with_neighbours
 
 _To = Literal["neighbours", "everybody", "a server", "the coalition"]
 Edges = Iterable[tuple[int, int]]
 EACH, ALL = "each device", "all devices together"
-_EVERY_COALITION = 200  # of one size that are tried; of more, devices are added one by one, each the worst of several
-_TRIED = 2_000_000  # by the square of the number of devices, how many of them are tried: those with most neighbours
+_MOST_COALITIONS = 200  # of one size that are tried; of more, devices are added one by one, each the worst of several
+_GROWTH_WORK = (
+    2_000_000  # by the square of the number of devices, how many of them are tried: those with most neighbours
+)
 
 
 @dataclass(frozen=True)
-class Revealed:
+class Disclosure:
     """One thing that somebody learns.
 
     Attributes
@@ -56,7 +58,7 @@ class Revealed:
 
 
 @dataclass(frozen=True, eq=False)
-class Where:
+class ExposureContext:
     """What a method's exposure may depend on, besides its options.
 
     Attributes
@@ -91,7 +93,7 @@ class Where:
         """Rows of the devices that somebody in the coalition has as a neighbour; none without a map."""
         if self.network is None:
             return ()
-        return self.others(within_earshot(self.network, self.coalition).tolist())
+        return self.others(with_neighbours(self.network, self.coalition).tolist())
 
     def others(self, rows: Iterable[int]) -> tuple[int, ...]:
         """Return those of these devices that are not in the coalition."""
@@ -104,13 +106,13 @@ class Where:
         return f"{len(rows)} of {others} others" + (f": {listed(names)}" if 0 < len(names) < others else "")
 
 
-Reveals = Callable[[Where, Any], list[Revealed]]
+Reveals = Callable[[ExposureContext, Any], list[Disclosure]]
 
 
 # --- graphs -----------------------------------------------------------------------------------------------------------
 
 
-def parts_without(devices: int, edges: Edges, coalition: Iterable[int]) -> list[list[int]]:
+def components_without(devices: int, edges: Edges, coalition: Iterable[int]) -> list[list[int]]:
     """Return the parts into which a graph falls without some of its devices, each ascending, by their first.
 
     Of masks that two devices each share, all but those of the coalition cancel in the sum over a part, and nothing
@@ -139,7 +141,7 @@ def parts_without(devices: int, edges: Edges, coalition: Iterable[int]) -> list[
     return [*found.values()]
 
 
-def sums_in_tree(network: Network, coalition: Sequence[int], total: bool = True) -> list[list[int]]:
+def learned_tree_sums(network: Network, coalition: Sequence[int], total: bool = True) -> list[list[int]]:
     """Return over which devices a coalition learns the sum, where sums rise in the spanning tree from the centre.
 
     A device says the sum over all that are below it to all its neighbours alike, not to its parent alone. So the tree
@@ -147,9 +149,9 @@ def sums_in_tree(network: Network, coalition: Sequence[int], total: bool = True)
     known where the `total` comes down again, or the root is in the coalition.
     """
     parent, _ = weights_below(network, np.ones(network.devices, dtype=np.int64))
-    heard = {*within_earshot(network, coalition).tolist()}
+    heard = {*with_neighbours(network, coalition).tolist()}
     edges = [(row, above) for row, above in enumerate(parent.tolist()) if above >= 0 and row not in heard]
-    parts = parts_without(network.devices, edges, coalition)
+    parts = components_without(network.devices, edges, coalition)
     return parts if total else [part for part in parts if network.centre not in part]
 
 
@@ -181,7 +183,7 @@ class Exposure:
     method: str
     network: str
     devices: int
-    rows: tuple[Revealed, ...]
+    rows: tuple[Disclosure, ...]
     coalition: tuple[str, ...] = ()
     bare: tuple[str, ...] = ()
     worst: bool = False
@@ -214,14 +216,14 @@ class Exposure:
 
 
 def measure_exposure(
-    method: str, reveals: Reveals, where: Where, options: Any, coalition: int | Sequence[Any]
+    method: str, reveals: Reveals, where: ExposureContext, options: Any, coalition: int | Sequence[Any]
 ) -> Exposure:
     """Say who learns what; `coalition` has names of devices, or a number: then those of that number that learn most."""
     network = where.network
     if network is None:
         rows: tuple[int, ...] = ()
     elif isinstance(coalition, int):
-        rows = _worst(reveals, where, options, coalition)
+        rows = _worst_coalition(reveals, where, options, coalition)
     else:
         rows = tuple(sorted({network.row(name) for name in coalition}))
     where = replace(where, coalition=rows)
@@ -233,30 +235,30 @@ def measure_exposure(
         where.devices,
         tuple(found),
         tuple(names[row] for row in rows),
-        tuple(names[row] for row in _bare(where, found)) if rows else (),
+        tuple(names[row] for row in _bare_devices(where, found)) if rows else (),
         isinstance(coalition, int) and bool(rows),
         ids=names,
     )
 
 
-def _bare(where: Where, found: Iterable[Revealed]) -> tuple[int, ...]:
+def _bare_devices(where: ExposureContext, found: Iterable[Disclosure]) -> tuple[int, ...]:
     """Return whose own numbers a coalition learns, of those who are not in it."""
     return where.others(sorted({row for one in found for row in one.devices}))
 
 
-def _worst(reveals: Reveals, where: Where, options: Any, size: int) -> tuple[int, ...]:
+def _worst_coalition(reveals: Reveals, where: ExposureContext, options: Any, size: int) -> tuple[int, ...]:
     """Return the coalition of this size that learns most: of all, or, where these are many, grown one by one."""
     if not 0 <= size < where.devices:
         raise ValueError(f"a coalition must leave somebody out: 0 to {where.devices - 1} devices, got {size}")
 
     def learned(rows: tuple[int, ...]) -> int:
         joined = replace(where, coalition=rows)
-        return len(_bare(joined, reveals(joined, options)))
+        return len(_bare_devices(joined, reveals(joined, options)))
 
     def grown(rows: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         return (tuple(sorted((*rows, row))) for row in tried if row not in rows)
 
-    most = min(max(_TRIED // where.devices**2, 8), _EVERY_COALITION)
+    most = min(max(_GROWTH_WORK // where.devices**2, 8), _MOST_COALITIONS)
     if math.comb(where.devices, size) <= most:
         return max(combinations(where.everyone, size), key=learned)
     assert where.network is not None

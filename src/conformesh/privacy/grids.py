@@ -4,7 +4,7 @@ linear   from LO to HI in equal steps
 powers   as a float has it: equal steps between powers of two, of both signs; or from LO to HI, both above 0
 logit    for scores from 0 to 1: odds by powers of two, so that .997 and .998 are about as far apart as .5 and .54. The
          exponent is 17 (u + u^3)/2 for equal steps of u from -1 to 1: twice as fine near .5, where thresholds of
-         cautious models lie, as an exponent of 17 u, and coarser towards 0 and 1. The last point is `TOP`
+         cautious models lie, as an exponent of 17 u, and coarser towards 0 and 1. The last point is `LOGIT_TOP`
 
 Points are made by sums, products, quotients and powers of two alone, which are the same bits on every machine.
 """
@@ -20,7 +20,7 @@ from conformesh.common.array_types import Floats
 
 GridName = Literal["auto", "linear", "powers", "logit"]
 _OCTAVES = 16  # of a grid without a range: from 2 to the power of -16 up to 2 to the power of 16
-TOP = 1 + 2.0**-16  # of a logit grid: sums of probabilities, rounded, are sometimes a little above 1
+LOGIT_TOP = 1 + 2.0**-16  # of a logit grid: sums of probabilities, rounded, are sometimes a little above 1
 _ODDS = 17  # of a logit grid: the smallest odds are 2 to the power of -17, the largest 2 to that of 17
 
 
@@ -29,7 +29,7 @@ def grid_points(name: GridName, count: int, ends: tuple[float, float] | None = N
 
     >>> grid_points("linear", 4, (0.0, 2.0)).tolist()
     [0.5, 1.0, 1.5, 2.0]
-    >>> grid_points("logit", 5).tolist()[-1] == TOP
+    >>> grid_points("logit", 5).tolist()[-1] == LOGIT_TOP
     True
     """
     if name == "linear":
@@ -42,12 +42,12 @@ def grid_points(name: GridName, count: int, ends: tuple[float, float] | None = N
         # CIFAR-100 at four temperatures and on eight drawn distributions, at levels .9 and .98.
         odds = _powers_of_two(_ODDS * ((u + u * u * u) / 2.0))
         points = odds / (1.0 + odds)
-        points[-1] = TOP
+        points[-1] = LOGIT_TOP
     elif ends is not None:
-        points = _powers(_octave(ends[0]), _octave(ends[1]), count)
+        points = _spaced_as_floats(_log2_exactly(ends[0]), _log2_exactly(ends[1]), count)
         points[-1] = ends[1]
     else:
-        above = _powers(-_OCTAVES, _OCTAVES, count - count // 2)
+        above = _spaced_as_floats(-_OCTAVES, _OCTAVES, count - count // 2)
         points = np.concatenate([-above[::-1][: count // 2], above])
     return np.unique(points)
 
@@ -65,7 +65,7 @@ def check_grid(name: str, ends: tuple[float, float] | None) -> None:
         raise ValueError(f"the range of the grid powers must lie above 0, got {low} {high}; use linear, or no range")
 
 
-def _powers(low: float, high: float, count: int) -> Floats:
+def _spaced_as_floats(low: float, high: float, count: int) -> Floats:
     """Return points as evenly spaced as a float between two powers of two, up to 2 to the power of `high`."""
     return _powers_of_two(low + (high - low) * (np.arange(1, count + 1) / count))
 
@@ -76,7 +76,7 @@ def _powers_of_two(at: Floats) -> Floats:
     return np.ldexp(1.0 + (at - whole), whole.astype(np.int64))
 
 
-def _octave(value: float) -> float:
+def _log2_exactly(value: float) -> float:
     """Return where a number above 0 stands among such points; `math.log2` need not be the same on every machine."""
     part, power = math.frexp(value)
     return power - 1 + (2 * part - 1)

@@ -50,20 +50,27 @@ from msgspec.structs import replace
 from conformesh.common.array_types import Floats, Ints
 from conformesh.kernels.ranks import exact_number
 from conformesh.privacy.grids import GridName, check_grid, grid_points
-from conformesh.privacy.inflation import Inflation, inflation, omega
-from conformesh.privacy.noise import Shares, Stream, exact_epsilon, rounded_p
+from conformesh.privacy.inflation import Inflation, noise_inflation, omega
+from conformesh.privacy.noise import ByteStream, NoiseShares, exact_epsilon, rounded_exp
 
 Mixture = Literal["sizes", "equal", "given"]
 _Unit = Literal["score", "device"]
 
 _NUMBER_PART = Fraction(1, 10)  # of epsilon, spent on n: it enters with the factor alpha, so it bears more noise
 _FEWEST_CELLS, _MOST_CELLS = 8, 4096  # that are chosen; more cost more noise than they gain in resolution
-COPIES = {"equal": 8, "given": 32}  # of each score: fine enough for f < n_k, and for the ratios of given shares
-_ROOM = 4  # with whole devices slack and inflation may take up to 1/ROOM of alpha; beyond, sets say nothing
-ROW_LIMIT = 2**30  # sum of all devices' counts, at most: half of what 32 bits with sign hold, the rest is for noise
+COPIES_PER_SCORE = {
+    "equal": 8,
+    "given": 32,
+}  # of each score: fine enough for f < n_k, and for the ratios of given shares
+_PRIVATE_DEVICE_ROOM = (
+    4  # with whole devices slack and inflation may take up to 1/_PRIVATE_DEVICE_ROOM of alpha; beyond, sets say nothing
+)
+LARGEST_ROW_SUM = (
+    2**30
+)  # sum of all devices' counts, at most: half of what 32 bits with sign hold, the rest is for noise
 
 
-class NoisyCount(NamedTuple):
+class NoisyThreshold(NamedTuple):
     """A threshold, what noise costs in it, and the standard deviation of coverage to expect."""
 
     threshold: float
@@ -71,13 +78,13 @@ class NoisyCount(NamedTuple):
     spread: float
 
 
-def chosen_cells(expected: int, epsilon: float) -> int:
+def choose_cells(expected: int, epsilon: float) -> int:
     """Return the number of cells for so many expected scores, a power of two: public numbers decide, never data.
 
     More cells round thresholds less and spread coverage more. The rule is a fit to the best numbers of cells for 2,000
     and 10,000 scores and epsilon from .1 to 1.
 
-    >>> chosen_cells(2000, 1.0), chosen_cells(2000, 0.1), chosen_cells(10_000, 1.0)
+    >>> choose_cells(2000, 1.0), choose_cells(2000, 0.1), choose_cells(10_000, 1.0)
     (128, 32, 512)
     """
     if expected < 1 or not epsilon > 0:
@@ -158,7 +165,7 @@ class HistogramPlan:
         if self.shares is not None and (len(self.shares) != self.devices or sum(self.shares) != 1):
             raise ValueError(f"shares must be {self.devices} numbers that add up to 1")
         if self.copies is None:
-            object.__setattr__(self, "copies", copies_of(self.pi, COPIES[self.mixture]))
+            object.__setattr__(self, "copies", copies_per_device(self.pi, COPIES_PER_SCORE[self.mixture]))
         assert self.copies is not None
         if len(self.copies) != self.devices or any(
             (v < 1) != (pi <= 0) for v, pi in zip(self.copies, self.pi, strict=True)
@@ -229,7 +236,7 @@ class HistogramPlan:
 
         Saturated counts still move by at most one score, so privacy holds; coverage assumes that nobody has more.
         """
-        return ROW_LIMIT // self.devices
+        return LARGEST_ROW_SUM // self.devices
 
     @cached_property
     def epsilons(self) -> tuple[Fraction, Fraction | None]:
@@ -240,14 +247,14 @@ class HistogramPlan:
         return exact_epsilon((1 - _NUMBER_PART) * epsilon), exact_epsilon(_NUMBER_PART * epsilon)
 
     @cached_property
-    def noise(self) -> tuple[Shares, Shares | None]:
+    def noise(self) -> tuple[NoiseShares, NoiseShares | None]:
         """The shares of noise that a device adds to each cell, and to n."""
         cell, number = self.epsilons
-        return Shares(cell, self.honest), None if number is None else Shares(number, self.honest)
+        return NoiseShares(cell, self.honest), None if number is None else NoiseShares(number, self.honest)
 
     # --- what a device does -------------------------------------------------------------------------------------------
 
-    def count(self, scores: Floats, row: int, stream: Stream) -> Ints:
+    def count(self, scores: Floats, row: int, stream: ByteStream) -> Ints:
         """Return one device's own numbers, without noise: [n], then the cells above p_1.
 
         The same work is done for all values of the scores, and about log n steps for their number: the time until a
@@ -272,7 +279,7 @@ class HistogramPlan:
             cells = np.diff(bounds)
         return np.asarray(np.minimum(np.concatenate([[cells.sum()], cells[1:]]), self.most))
 
-    def _items(self, bounds: Ints, copies: int, fill: int, stream: Stream) -> Ints:
+    def _items(self, bounds: Ints, copies: int, fill: int, stream: ByteStream) -> Ints:
         """Return the items of a device in each cell above p_1."""
         n, whole = int(bounds[-1]), copies * fill
         each = copies if n <= fill else whole // n
@@ -281,7 +288,7 @@ class HistogramPlan:
         cells[-1] += whole - each * n - more  # padding
         return np.asarray(cells[1:])
 
-    def draw_noise(self, stream: Stream) -> Ints:
+    def draw_noise(self, stream: ByteStream) -> Ints:
         """Return a device's share of noise for each number, from 32 bytes of `stream` each."""
         cells, number = self.noise
         if number is None:
@@ -310,14 +317,17 @@ class HistogramPlan:
 
     def inflation(self, alpha: Fraction) -> Inflation:
         """Return what noise costs at this level."""
-        return inflation(alpha, *self.epsilons, self.shape)
+        return noise_inflation(alpha, *self.epsilons, self.shape)
 
     def devices_needed(self, alpha: Fraction) -> int:
-        """Return how many devices make slack and inflation at most a quarter of what may be missed, see `_ROOM`.
+        """Return how many devices make slack and inflation at most a quarter of what may be missed.
 
         With as many devices outside `honest` as there are now; more of them mean less noise each.
         """
-        others, one = self.devices - self.honest, alpha * (self.cap or self.slack * (self.fill or 1)) / _ROOM
+        others, one = (
+            self.devices - self.honest,
+            alpha * (self.cap or self.slack * (self.fill or 1)) / _PRIVATE_DEVICE_ROOM,
+        )
 
         def needed_by(devices: int) -> int:
             shape = Fraction(devices, devices - others)
@@ -342,7 +352,7 @@ class HistogramPlan:
                 )
 
 
-def copies_of(shares: Sequence[Fraction], most: int) -> tuple[int, ...]:
+def copies_per_device(shares: Sequence[Fraction], most: int) -> tuple[int, ...]:
     """Return V_k = ceil(most pi_k / max pi): copies in proportion to shares, rounded up.
 
     >>> copies_of([Fraction(1, 2), Fraction(1, 3), Fraction(1, 6), Fraction(0)], 32)
@@ -367,7 +377,7 @@ def _count_up_to(scores: Floats | Ints, pivots: Floats | Ints) -> Ints:
     return found
 
 
-def _draw_places(count: int, most: int, bounds: Ints, stream: Stream) -> Ints:
+def _draw_places(count: int, most: int, bounds: Ints, stream: ByteStream) -> Ints:
     """Draw `count` of the sorted scores without replacement; return how many lie in each cell.
 
     Cell i holds places bounds[i] to bounds[i + 1] - 1. The first steps of a shuffle, of which only moved places are
@@ -435,9 +445,9 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
     def inflation(self, alpha: Fraction) -> Inflation:
         """Return what noise costs at this level."""
         number = None if self.number_epsilon is None else Fraction(self.number_epsilon)
-        return inflation(alpha, Fraction(self.cell_epsilon), number, Fraction(self.shape))
+        return noise_inflation(alpha, Fraction(self.cell_epsilon), number, Fraction(self.shape))
 
-    def answer(self, alpha: Fraction) -> NoisyCount:
+    def answer(self, alpha: Fraction) -> NoisyThreshold:
         """Return the threshold that covers with probability at least 1 - alpha; any number of levels may be asked.
 
         Larger alpha, smaller or equal threshold: alpha n~ grows and n_0 falls.
@@ -445,10 +455,10 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
         cost = self.inflation(alpha)
         is_enough = alpha * self.number >= cost.value if self.items is not None else self.number >= cost.number_needed
         if not is_enough:
-            return NoisyCount(math.inf, cost, 0.0)
+            return NoisyThreshold(math.inf, cost, 0.0)
         # above~ is a whole number, so comparing it with the floor is exact
         at = self._last_crossing(math.floor(alpha * self.number - self.slack - cost.value))
-        return NoisyCount(float(np.append(self.pivots, math.inf)[at]), cost, self._spread(alpha, at))
+        return NoisyThreshold(float(np.append(self.pivots, math.inf)[at]), cost, self._spread(alpha, at))
 
     def _last_crossing(self, limit: int) -> int:
         """Return the place of the pivot after the last one with above~ > limit, from 0; w stands for +infinity."""
@@ -484,7 +494,7 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("a window needs at least one release")
         first = releases[0]
         for other in releases[1:]:
-            if _kind(other) != _kind(first):
+            if _window_key(other) != _window_key(first):
                 raise ValueError("releases of a window must have the same grid, cells, mixture and epsilon")
         return replace(
             first,
@@ -496,7 +506,7 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-def _kind(release: Release) -> Release:
+def _window_key(release: Release) -> Release:
     """Return what releases of a window must share."""
     members = "" if release.items is None else release.members
     items = None if release.items is None else 0
@@ -505,5 +515,5 @@ def _kind(release: Release) -> Release:
 
 def _variance(epsilon: Fraction) -> float:
     """Return the variance of noise of shape 1."""
-    p = rounded_p(epsilon)
+    p = rounded_exp(epsilon)
     return 2 * p / (1 - p) ** 2

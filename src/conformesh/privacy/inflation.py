@@ -63,10 +63,10 @@ from typing import NamedTuple
 import numpy as np
 
 from conformesh.common.array_types import Floats
-from conformesh.privacy.noise import law, negative_binomial, rounded_p
+from conformesh.privacy.noise import negative_binomial, noise_law, rounded_exp
 
-_GRAIN = 1000  # I is a multiple of 1/GRAIN scores: fine enough not to matter, coarse enough to print
-SHARP = 1.005  # the bound over [1, R] exceeds the largest omega at the ends of its pieces by at most this factor
+_INFLATION_STEPS = 1000  # I is a multiple of 1/GRAIN scores: fine enough not to matter, coarse enough to print
+SHARPNESS = 1.005  # the bound over [1, R] exceeds the largest omega at the ends of its pieces by at most this factor
 _SMALLEST_ALPHA = 1e-9  # tails of the noise are known to within _FOURIER
 _FOURIER = 1e-11  # absolute error of a tail of a law formed by the Fourier transform: 10^5 numbers, each below 1e-16
 _SAFE = 1 + 1e-9  # above the relative round-off of sums of 10^6 positive numbers (10^6 * 2^-53 = 1.1e-10)
@@ -88,7 +88,9 @@ class Inflation(NamedTuple):
 
 
 @lru_cache(maxsize=512)
-def inflation(alpha: Fraction, cell_epsilon: Fraction, number_epsilon: Fraction | None, shape: Fraction) -> Inflation:
+def noise_inflation(
+    alpha: Fraction, cell_epsilon: Fraction, number_epsilon: Fraction | None, shape: Fraction
+) -> Inflation:
     """Return I and the smallest n_0 that satisfy the three conditions above; neither grows with alpha.
 
     Parameters
@@ -104,7 +106,7 @@ def inflation(alpha: Fraction, cell_epsilon: Fraction, number_epsilon: Fraction 
 
     Examples
     --------
-    >>> inflation(Fraction(1, 10), Fraction(9, 10), Fraction(1, 10), Fraction(1))
+    >>> noise_inflation(Fraction(1, 10), Fraction(9, 10), Fraction(1, 10), Fraction(1))
     Inflation(value=Fraction(843, 500), number_needed=20)
     """
     if not _SMALLEST_ALPHA <= alpha < 1:
@@ -120,7 +122,7 @@ def _number_needed(alpha: Fraction, value: Fraction, epsilon: Fraction, shape: F
 
     The conditions only get easier as alpha grows (x stops earlier), so n_0 falls with alpha.
     """
-    noise = law(epsilon, shape)
+    noise = noise_law(epsilon, shape)
     # what lies beyond the table, and round-off of the Fourier transform, is added to every tail
     tails = np.cumsum(noise.chances[::-1])[::-1][noise.reach :] * _SAFE + noise.cut + _FOURIER  # P(X' >= x), x >= 0
     excess = _sums_beyond(tails)  # E(X' - x)^+ = sum of P(X' >= y) over y > x
@@ -147,35 +149,35 @@ def omega(epsilon: Fraction, shape: Fraction) -> Fraction:
     """
     if shape <= 0:
         raise ValueError(f"the shape of noise must be positive, got {float(shape):g}")
-    bound = 1 / (1 - rounded_p(epsilon))
+    bound = 1 / (1 - rounded_exp(epsilon))
     if shape > 1:
-        bound = max(bound, _largest(epsilon, Fraction(1), shape))
-    return Fraction(math.ceil(Fraction(bound * _SAFE) * _GRAIN), _GRAIN)
+        bound = max(bound, _largest_mean_excess(epsilon, Fraction(1), shape))
+    return Fraction(math.ceil(Fraction(bound * _SAFE) * _INFLATION_STEPS), _INFLATION_STEPS)
 
 
-def _largest(epsilon: Fraction, low: Fraction, high: Fraction) -> float:
+def _largest_mean_excess(epsilon: Fraction, low: Fraction, high: Fraction) -> float:
     """Return an upper bound of E[X | X > 0] over shapes from `low` to `high`, at least 1.
 
-    Pieces are halved until their bound is within a factor SHARP of the largest value known at an end.
+    Pieces are halved until their bound is within a factor SHARPNESS of the largest value known at an end.
     """
-    known = {shape: _positive_part(epsilon, shape) for shape in (low, high)}
+    known = {shape: _positive_moments(epsilon, shape) for shape in (low, high)}
     best = max(mean / chance for mean, chance in known.values())
     pieces, bound = [(low, high)], 0.0
     while pieces:
         start, end = pieces.pop()
         piece = known[end][0] / known[start][1]
-        if piece <= best * SHARP:
+        if piece <= best * SHARPNESS:
             bound = max(bound, piece)
             continue
         # a short fraction near the middle: those of exact middles grow without end
         middle = Fraction((start + end) / 2).limit_denominator(10**6)
-        known[middle] = _positive_part(epsilon, middle)
+        known[middle] = _positive_moments(epsilon, middle)
         best = max(best, known[middle][0] / known[middle][1])
         pieces += [(start, middle), (middle, end)]
     return bound
 
 
-def _positive_part(epsilon: Fraction, shape: Fraction) -> tuple[float, float]:
+def _positive_moments(epsilon: Fraction, shape: Fraction) -> tuple[float, float]:
     """Return E X^+, or slightly more, and P(X > 0), or slightly less.
 
     With X = N - M, both of cumulative chances F: X^+ counts the k with M <= k < N, so E X^+ = sum F(k) (1 - F(k)), and

@@ -24,18 +24,18 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Floats
 from conformesh.kernels.ranks import exact_number
 
-Stream = Callable[[int], bytes]
+ByteStream = Callable[[int], bytes]
 
 _SMALLEST, LARGEST = Fraction(1, 1000), Fraction(50)  # epsilon of one count: tables of 70,000 numbers, and of two
 _BITS = 128  # of uniform randomness for one negative binomial number
-DISTANCE = 2.0**-90  # in total variation, of what is drawn from the law; proven and tested
-_CUT = Decimal(2) ** -100  # a table ends where less than this is left
-_DIGITS = 80
-_TAIL = 50.0  # tables of laws end where about exp(-50) is left
-_LONG = 8192  # numbers, from which products are formed by the fast Fourier transform
+SAMPLING_DISTANCE = 2.0**-90  # in total variation, of what is drawn from the law; proven and tested
+_TABLE_END = Decimal(2) ** -100  # a table ends where less than this is left
+_DECIMAL_DIGITS = 80
+_LAW_TAIL = 50.0  # tables of laws end where about exp(-50) is left
+_FFT_LENGTH = 8192  # numbers, from which products are formed by the fast Fourier transform
 
 
-class Shares:
+class NoiseShares:
     """What one of `honest` devices adds to each count: differences of two NB(1/honest, exp(-epsilon)) numbers.
 
     Parameters
@@ -49,7 +49,7 @@ class Shares:
     --------
     >>> import hashlib
     >>> stream = lambda n: hashlib.shake_256(b"a keystream, in earnest").digest(n)
-    >>> Shares(0.5, honest=3).draw(stream, 12)
+    >>> NoiseShares(0.5, honest=3).draw(stream, 12)
     array([ 0,  0,  0,  5,  0,  0, -2,  0,  0,  1,  0,  0])
     """
 
@@ -58,10 +58,10 @@ class Shares:
         if honest < 1:
             raise ValueError(f"shares of noise need at least 1 honest device, got {honest}")
         self.honest = int(honest)
-        self._ends = _ends(self.epsilon, self.honest)
+        self._ends = _table_ends(self.epsilon, self.honest)
         self._leading = np.array([end >> 64 for end in self._ends], dtype=np.uint64)
 
-    def draw(self, stream: Stream, count: int) -> NDArray[np.int64]:
+    def draw(self, stream: ByteStream, count: int) -> NDArray[np.int64]:
         """Return `count` shares, from 32 bytes of `stream` each; within 2^-90 of the law, in total variation."""
         words = np.frombuffer(stream(2 * count * _BITS // 8), dtype=">u8").reshape(2 * count, 2)
         first = words[:, 0].astype(np.uint64)
@@ -84,20 +84,20 @@ def exact_epsilon(epsilon: Any) -> Fraction:
 
 
 @lru_cache(maxsize=32)
-def _ends(epsilon: Fraction, honest: int) -> list[int]:
+def _table_ends(epsilon: Fraction, honest: int) -> list[int]:
     """Return floor(2^128 P(X <= k)) for k = 0, 1, .. of NB(1/honest, exp(-epsilon)), up to where 2^-100 is left.
 
     A uniform number of 128 bits is X if X of the ends are at or below it. Each end is rounded by less than 2^-128 and
     the arithmetic of 80 digits by far less: the distance in total variation is below 2^-100 and 2^-127 per entry.
     """
     with localcontext() as context:
-        context.prec = _DIGITS
+        context.prec = _DECIMAL_DIGITS
         p = (-_decimal(epsilon)).exp()
         shape = _decimal(Fraction(1, honest))
         chance = (shape * (1 - p).ln()).exp()
         below, k, ends = chance, 0, []
         # the ratio of one chance to the last is p (k + shape)/(k + 1) <= p: what is left is less than chance p/(1 - p)
-        while chance * p > _CUT * (1 - p):
+        while chance * p > _TABLE_END * (1 - p):
             ends.append(int(below * 2**_BITS))
             chance = chance * p * (k + shape) / (k + 1)
             below, k = below + chance, k + 1
@@ -108,7 +108,7 @@ def _decimal(number: Fraction) -> Decimal:
     return Decimal(number.numerator) / Decimal(number.denominator)
 
 
-def rounded_p(epsilon: Fraction) -> float:
+def rounded_exp(epsilon: Fraction) -> float:
     """Return exp(-epsilon), correctly rounded: `math.exp` need not be the same on every machine."""
     with localcontext() as context:
         context.prec = 40  # a float has 17 digits
@@ -139,12 +139,12 @@ def negative_binomial(epsilon: Fraction, shape: Fraction) -> _NegativeBinomial:
     >>> negative_binomial(Fraction(1), Fraction(1)).chances[:3].round(4)  # geometric
     array([0.6321, 0.2325, 0.0855])
     """
-    p, r = rounded_p(exact_epsilon(epsilon)), float(shape)
+    p, r = rounded_exp(exact_epsilon(epsilon)), float(shape)
     if r <= 0:
         raise ValueError(f"the shape of noise must be positive, got {shape}")
     # A gamma number of shape r exceeds r + sqrt(2 r t) + t with a chance below exp(-t), and NB(r, p) is about 1/epsilon
     # of it. The guess only decides on the length: `cut` says what is really left.
-    wide = r + math.sqrt(2 * r * _TAIL) + _TAIL
+    wide = r + math.sqrt(2 * r * _LAW_TAIL) + _LAW_TAIL
     most = math.ceil(wide / float(epsilon)) + 2
     k = np.arange(most)
     ratio = p * (k + r) / (k + 1)  # of one chance to the one before it
@@ -169,17 +169,17 @@ class _Law(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def law(epsilon: Fraction, shape: Fraction) -> _Law:
+def noise_law(epsilon: Fraction, shape: Fraction) -> _Law:
     """Return the law of NB(shape, p) - NB(shape, p): of m shares of H devices with shape m/H, in floats.
 
     Sums of products of positive numbers, so no relative error above 1e-9, besides what `cut` says.
 
-    >>> noise = law(Fraction(1, 2), Fraction(1))                      # discrete Laplace
+    >>> noise = noise_law(Fraction(1, 2), Fraction(1))                      # discrete Laplace
     >>> round(float(noise.chances[noise.reach + 3] / noise.chances[noise.reach]), 6)  # exp(-3/2)
     0.22313
     """
     each, cut, _ = negative_binomial(epsilon, shape)
-    if len(each) <= _LONG:
+    if len(each) <= _FFT_LENGTH:
         return _Law(np.correlate(each, each, mode="full"), cut)
     size = 1 << (2 * len(each) - 1).bit_length()
     wave = np.fft.rfft(each, size)

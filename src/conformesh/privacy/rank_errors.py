@@ -15,7 +15,7 @@ from fractions import Fraction
 import numpy as np
 
 from conformesh.privacy.histogram import Release
-from conformesh.privacy.noise import law, rounded_p
+from conformesh.privacy.noise import noise_law, rounded_exp
 
 # Factor above the relative round-off of sums of 10^6 positive numbers (10^6 times 1e-16).
 _SAFE = 1 + 1e-9
@@ -48,10 +48,10 @@ def _noise_bound(release: Release, factor: Fraction, cells: int, risk: float) ->
     ends = [1]
     while ends[-1] < release.cells - 1:
         ends.append(min(math.floor(2 * ends[-1] + float(factor) ** 2 * number / cell), release.cells - 1))
-    return largest_walk(release, factor, min(end for end in ends if end >= cells), risk / len(ends))
+    return walk_bound(release, factor, min(end for end in ends if end >= cells), risk / len(ends))
 
 
-def largest_walk(release: Release, factor: Fraction, cells: int, risk: float) -> float:
+def walk_bound(release: Release, factor: Fraction, cells: int, risk: float) -> float:
     """Return what |factor X' - X_1 - .. - X_j| exceeds for some j <= cells with a chance of at most `risk`.
 
     The steps are independent and symmetric, so by Levy's inequality the chance is at most twice that of the whole walk,
@@ -61,8 +61,8 @@ def largest_walk(release: Release, factor: Fraction, cells: int, risk: float) ->
     and unimodal), g grows with x (T is convex), and |X'| grows with the shape, so left-out noise does no harm.
     """
     shape = Fraction(release.shape)
-    walk = law(Fraction(release.cell_epsilon), shape * cells)
-    number = law(Fraction(release.number_epsilon or 1), shape)
+    walk = noise_law(Fraction(release.cell_epsilon), shape * cells)
+    number = noise_law(Fraction(release.number_epsilon or 1), shape)
     beyond = np.cumsum(walk.chances[::-1])[::-1][walk.reach + 1 :]  # P(S > k), k = 0, 1, ..
     beyond = np.append(beyond, 0.0) * _SAFE + walk.cut + _FOURIER
     whole = np.arange(1.0, len(beyond) + 1)
@@ -84,5 +84,5 @@ def largest_walk(release: Release, factor: Fraction, cells: int, risk: float) ->
 
 def _variance(epsilon: Fraction) -> float:
     """Return the variance of noise of shape 1."""
-    p = rounded_p(epsilon)
+    p = rounded_exp(epsilon)
     return 2 * p / (1 - p) ** 2

@@ -30,17 +30,17 @@ from conformesh.kernels.graph import breadth_first
 from conformesh.kernels.ranks import AUTO
 from conformesh.kernels.segments import add_rows
 from conformesh.protocols.block import Block
-from conformesh.protocols.flood import everybody, everybodys_numbers
-from conformesh.protocols.messages import Each, Packets, Protocol, narrow_type
-from conformesh.protocols.tree import Turns, grow
+from conformesh.protocols.flood import flood_numbers, flood_strings
+from conformesh.protocols.messages import Each, Packets, Protocol, narrowest_integer
+from conformesh.protocols.tree import SpeakingTurns, grow_tree
 
-LARGEST_TABLE = 3000  # devices up to which a table of the numbers of all devices is of reasonable size
+MOST_FLOODING_DEVICES = 3000  # devices up to which a table of the numbers of all devices is of reasonable size
 # Price of flooding: the devices near each device are counted around all devices up to the first number of devices, and
 # around as many as the second number beyond. The choice of `auto` depends on these two, so all devices must agree.
 _ALL_BALLS, _SOME_BALLS = 512, 16
 
 
-class Total(TypingProtocol):
+class NetworkSum(TypingProtocol):
     """Adds up: integers >= 0 of shape (devices here, ...) in, the same shape out, every row the sum over all.
 
     The answer's integers are as wide as `largest` asks for, not always int64, and may take the memory of `values`.
@@ -84,7 +84,7 @@ class Aggregator:
         tree; `everybody`, unchanged, to all devices.
     """
 
-    prepare: Callable[[Block], Protocol[Total]]
+    prepare: Callable[[Block], Protocol[NetworkSum]]
     price: Callable[[Block], Price]
     summary: str
     schedules: tuple[str, ...] = ("count",)
@@ -95,13 +95,13 @@ class Aggregator:
 # --- tree -------------------------------------------------------------------------------------------------------------
 
 
-def _tree_total(block: Block) -> Protocol[Total]:
+def _tree_total(block: Block) -> Protocol[NetworkSum]:
     """Build the tree by messages, then add up over it."""
-    levels = yield from grow(block)
-    turns, depth = Turns(levels, len(block.rows)), len(levels) - 1
+    levels = yield from grow_tree(block)
+    turns, depth = SpeakingTurns(levels, len(block.rows)), len(levels) - 1
 
     def total(values: Ints, largest: int | None = None) -> Protocol[Ints]:
-        x = np.ascontiguousarray(values, narrow_type(largest))  # no partial sum exceeds `largest`
+        x = np.ascontiguousarray(values, narrowest_integer(largest))  # no partial sum exceeds `largest`
         table = x.reshape(len(x), -1)
         for at, level in enumerate(reversed(levels[1:]), 1):  # up: children of one level speak at the same time
             heard = yield Each(x, level.members, turns.quiet(at, level.members if at > 1 else None))
@@ -126,7 +126,7 @@ def _tree_price(block: Block) -> Price:
 # --- flood ------------------------------------------------------------------------------------------------------------
 
 
-def _flood_total(block: Block) -> Protocol[Total]:
+def _flood_total(block: Block) -> Protocol[NetworkSum]:
     """Return the function that floods and adds up."""
     yield from ()
 
@@ -134,10 +134,10 @@ def _flood_total(block: Block) -> Protocol[Total]:
         if values.dtype == np.uint32:  # masked: uniform numbers are shortest as they are, and fixed width tells nothing
             words = np.ascontiguousarray(values.reshape(len(values), -1), dtype="<u4")
             strings = Packets.of([row.tobytes() for row in words])
-            found = yield from everybody(block, strings, np.full(block.devices, words.shape[1]))
+            found = yield from flood_strings(block, strings, np.full(block.devices, words.shape[1]))
             everyone = _as_words(found, block, words.shape[1]).reshape(block.devices, *values.shape[1:])
         else:
-            everyone = yield from everybodys_numbers(block, values)
+            everyone = yield from flood_numbers(block, values)
         return np.repeat(everyone.sum(axis=0, dtype=np.int64)[None], len(values), axis=0)
 
     return total
@@ -156,9 +156,9 @@ def _as_words(found: Packets, block: Block, each: int) -> Ints:
 
 def flood_price(block: Block) -> Price:
     """The diameter in rounds, and the number of every device once, except those that arrive in the last round."""
-    if block.devices > LARGEST_TABLE:
+    if block.devices > MOST_FLOODING_DEVICES:
         raise CannotAggregate(
-            f"flooding tells everybody all devices' numbers, too much beyond {LARGEST_TABLE:,} devices"
+            f"flooding tells everybody all devices' numbers, too much beyond {MOST_FLOODING_DEVICES:,} devices"
         )
     rounds = block.network.diameter
     return Price(rounds, _within(block.network, rounds - 1) if rounds else 0.0)
@@ -202,14 +202,14 @@ AGGREGATORS: dict[str, Aggregator] = {
 PREFERENCES = {"rounds": (1.0, 0.0), "numbers": (0.0, 1.0), "bits": (0.0, 1.0), "balanced": (1.0, 1.0)}
 
 
-def ranked(block: Block, prefer: str, width: int) -> list[tuple[str, Price]]:
+def rank_aggregators(block: Block, prefer: str, width: int) -> list[tuple[str, Price]]:
     """Return the aggregators that can serve this network, best first, by rounds^a * numbers^b."""
     if prefer not in PREFERENCES:
         raise ValueError(f"prefer must be one of {', '.join(PREFERENCES)}, got {prefer!r}")
-    return by_price(prices_on(block), prefer, width)
+    return sort_by_price(aggregator_prices(block), prefer, width)
 
 
-def prices_on(block: Block) -> dict[str, Price]:
+def aggregator_prices(block: Block) -> dict[str, Price]:
     """Return what a sum costs by each aggregator that can be used here; the tree always can."""
     prices = {}
     for name, aggregator in AGGREGATORS.items():
@@ -218,7 +218,7 @@ def prices_on(block: Block) -> dict[str, Price]:
     return prices
 
 
-def by_price(prices: dict[str, Price], prefer: str, width: int) -> list[tuple[str, Price]]:
+def sort_by_price(prices: dict[str, Price], prefer: str, width: int) -> list[tuple[str, Price]]:
     """Sort ways to add up `width` numbers, best first."""
     a, b = PREFERENCES[prefer]
     cost = {name: (price.rounds, width * price.per_number) for name, price in prices.items()}

@@ -1,8 +1,8 @@
 """ATTACKS: what devices that lie may say, in the simulator, one line each.
 
 Byzantine devices know the reports of all others before they send theirs. An attack turns the honest report of a device
-into the one it makes (`reports`); before that, all of them say that their scores reach as far as numbers do, to spoil
-the grid. The first line of an attack's docstring is its help.
+into the one it makes (`histogram_reports`); before that, all of them say that their scores reach as far as
+numbers do, to spoil the grid. The first line of an attack's docstring is its help.
 """
 
 from __future__ import annotations
@@ -17,88 +17,96 @@ from conformesh.common.names import unknown
 from conformesh.common.random_streams import stream
 from conformesh.protocols.block import Block
 from conformesh.protocols.faults import Faults
-from conformesh.protocols.gathering import Attack, Claims
+from conformesh.protocols.gather import ClaimedStrings, Claims
+from conformesh.protocols.histogram_reports import (
+    ENDS_CODE,
+    Report,
+    decode_ends,
+    decode_reports,
+    encode_ends,
+    encode_reports,
+    grid_edges,
+)
 from conformesh.protocols.messages import Gather, Packets
-from conformesh.protocols.reports import ENDS, Report, edges_of, ends_read, ends_said, reports_read, reports_said
 
-FAR = 1e300  # as far as scores of Byzantine devices reach
-_TIMES = 1000  # how many times as many scores a Byzantine device claims
-_SPREAD = 0.5  # standard deviation of noise, as a part of the grid
+FARTHEST_SCORE = 1e300  # as far as scores of Byzantine devices reach
+_SIZE_FACTOR = 1000  # how many times as many scores a Byzantine device claims
+_NOISE_WIDTH = 0.5  # standard deviation of noise, as a part of the grid
 
 
 @dataclass(frozen=True, eq=False)
-class Scene:
+class AttackerView:
     """What a Byzantine device knows when it sends: the honest reports of this trial, and a random generator."""
 
     honest: Sequence[Report]
     chance: np.random.Generator
 
 
-_Lie = Callable[[Report, Scene], Report]
+_AttackFunction = Callable[[Report, AttackerView], Report]
 
 
-def scores_of(report: Report) -> NDArray[np.float64]:
+def scores_from_report(report: Report) -> NDArray[np.float64]:
     """Return scores of which this is the report: as large as their bins allow, the others +inf."""
     where, more = report.points
     rest = report.size - int(more.sum())
     return np.concatenate([np.repeat(where, more), np.full(rest, np.inf)])
 
 
-def _saying(mine: Report, places: NDArray[np.int64], counts: NDArray[np.int64], size: int) -> Report:
+def _false_report(mine: Report, places: NDArray[np.int64], counts: NDArray[np.int64], size: int) -> Report:
     """Return a report of these bins, on the Byzantine device's own grid."""
     kept = counts > 0
     return replace(mine, size=size, places=places[kept], counts=counts[kept], above=0, top=mine.high)
 
 
-def _all_low(mine: Report, scene: Scene) -> Report:
+def _all_low(mine: Report, scene: AttackerView) -> Report:
     """All scores are very low, so that thresholds fall and honest examples are missed."""
-    return _saying(mine, np.zeros(1, np.int64), np.array([mine.size]), mine.size)
+    return _false_report(mine, np.zeros(1, np.int64), np.array([mine.size]), mine.size)
 
 
-def _all_high(mine: Report, scene: Scene) -> Report:
+def _all_high(mine: Report, scene: AttackerView) -> Report:
     """All scores are very high, so that sets grow."""
-    return _saying(mine, np.empty(0, np.int64), np.empty(0, np.int64), mine.size)
+    return _false_report(mine, np.empty(0, np.int64), np.empty(0, np.int64), mine.size)
 
 
-def _two_faced(mine: Report, scene: Scene) -> Report:
+def _two_faced(mine: Report, scene: AttackerView) -> Report:
     """One report to some devices and another to the others, which both come round."""
     return mine
 
 
-def mimicry(mine: Report, scene: Scene) -> Report:
+def mimicry(mine: Report, scene: AttackerView) -> Report:
     """As low as honest devices go: at every threshold the share of the one that has most of its scores there."""
-    edges, shares = edges_of(mine.low, mine.high, mine.bins), np.zeros(mine.bins)
+    edges, shares = grid_edges(mine.low, mine.high, mine.bins), np.zeros(mine.bins)
     for one in scene.honest:
         where, more = one.points
         below = np.concatenate([[0], np.cumsum(more)])[np.searchsorted(where, edges, side="right")]
         shares = np.maximum(shares, below / max(one.size, 1))
     counts = np.diff(np.floor(shares * mine.size + 1e-9), prepend=0.0).astype(np.int64)
-    return _saying(mine, np.arange(mine.bins), counts, mine.size)
+    return _false_report(mine, np.arange(mine.bins), counts, mine.size)
 
 
-def _size_lie(mine: Report, scene: Scene) -> Report:
+def _size_lie(mine: Report, scene: AttackerView) -> Report:
     """A thousand times as many scores, all very low, so that nobody else counts."""
-    return _all_low(replace(mine, size=_TIMES * mine.size), scene)
+    return _all_low(replace(mine, size=_SIZE_FACTOR * mine.size), scene)
 
 
-def _size_high(mine: Report, scene: Scene) -> Report:
+def _size_high(mine: Report, scene: AttackerView) -> Report:
     """A thousand times as many scores, all very high, which without a cap makes thresholds infinite."""
-    return _all_high(replace(mine, size=_TIMES * mine.size), scene)
+    return _all_high(replace(mine, size=_SIZE_FACTOR * mine.size), scene)
 
 
-def noise(mine: Report, scene: Scene) -> Report:
+def noise(mine: Report, scene: AttackerView) -> Report:
     """Scores with Gaussian noise, half as wide as the grid."""
-    scores = scores_of(mine)
-    shifted = scores + scene.chance.normal(scale=_SPREAD * (mine.high - mine.low), size=len(scores))
+    scores = scores_from_report(mine)
+    shifted = scores + scene.chance.normal(scale=_NOISE_WIDTH * (mine.high - mine.low), size=len(scores))
     return Report.of(np.sort(shifted), mine.low, mine.high, mine.bins)
 
 
-def copy(mine: Report, scene: Scene) -> Report:
+def copy(mine: Report, scene: AttackerView) -> Report:
     """What an honest device says, again."""
     return scene.honest[int(scene.chance.integers(len(scene.honest)))] if scene.honest else mine
 
 
-ATTACKS: dict[str, _Lie] = {
+ATTACKS: dict[str, _AttackFunction] = {
     "all-low": _all_low,
     "all-high": _all_high,
     "two-faced": _two_faced,
@@ -110,19 +118,21 @@ ATTACKS: dict[str, _Lie] = {
 }
 
 
-def make_attack(faults: Faults) -> Attack:
+def make_attack(faults: Faults) -> ClaimedStrings:
     """Return what the Byzantine devices of these faults do."""
     if faults.attack not in ATTACKS:
         raise ValueError(unknown("attack", faults.attack, ATTACKS))
     lie = ATTACKS[faults.attack]
 
     def attack(message: Gather, block: Block) -> Claims:
-        return Claims(*_attacked(message, block, faults, lie))
+        return Claims(*_attacked_strings(message, block, faults, lie))
 
     return attack
 
 
-def _attacked(message: Gather, block: Block, faults: Faults, lie: _Lie) -> tuple[Packets, NDArray[np.bool_]]:
+def _attacked_strings(
+    message: Gather, block: Block, faults: Faults, lie: _AttackFunction
+) -> tuple[Packets, NDArray[np.bool_]]:
     """Return what everybody says, and who says two things."""
     if len(block.rows) < block.devices:
         raise ValueError(
@@ -133,27 +143,29 @@ def _attacked(message: Gather, block: Block, faults: Faults, lie: _Lie) -> tuple
             raise ValueError(f"Byzantine devices are rows of the network, from 0 to {block.devices - 1}, got {row}")
     said = [message.packets[place] for place in block.local(np.arange(block.devices)).tolist()]  # by row
     byzantine = sorted({*faults.byzantine})
-    if said[0][:1] == bytes([ENDS]):
-        told = {row: _far(said[row]) if lie is not _two_faced else said[row] for row in byzantine}
+    if said[0][:1] == bytes([ENDS_CODE]):
+        told = {row: _false_ends(said[row]) if lie is not _two_faced else said[row] for row in byzantine}
     else:
-        told = _lied(said, block, byzantine, faults.seed, lie)
+        told = _false_reports(said, block, byzantine, faults.seed, lie)
     mine = [told.get(row, said[row]) for row in block.rows.tolist()]
     return Packets.of(mine), np.isin(block.rows, byzantine) if lie is _two_faced else np.zeros(
         len(mine), dtype=np.bool_
     )
 
 
-def _far(said: bytes) -> bytes:
-    low, high = ends_read(said, (len(said) - 1) // 16)
-    return ends_said(np.full_like(low, -FAR), np.full_like(high, FAR))
+def _false_ends(said: bytes) -> bytes:
+    low, high = decode_ends(said, (len(said) - 1) // 16)
+    return encode_ends(np.full_like(low, -FARTHEST_SCORE), np.full_like(high, FARTHEST_SCORE))
 
 
-def _lied(said: Sequence[bytes], block: Block, byzantine: Sequence[int], seed: int, lie: _Lie) -> dict[int, bytes]:
+def _false_reports(
+    said: Sequence[bytes], block: Block, byzantine: Sequence[int], seed: int, lie: _AttackFunction
+) -> dict[int, bytes]:
     """Return what each Byzantine device says of its scores."""
-    known = [reports_read(one, block.trials, np.iinfo(np.int64).max) for one in said]
+    known = [decode_reports(one, block.trials, np.iinfo(np.int64).max) for one in said]
     honest = [own for row, own in enumerate(known) if row not in byzantine]
     told = {}
     for row in byzantine:
-        scenes = [Scene([own[t] for own in honest], stream(seed, "lies", row, t)) for t in range(block.trials)]
-        told[row] = reports_said([lie(known[row][t], scene) for t, scene in enumerate(scenes)])
+        scenes = [AttackerView([own[t] for own in honest], stream(seed, "lies", row, t)) for t in range(block.trials)]
+        told[row] = encode_reports([lie(known[row][t], scene) for t, scene in enumerate(scenes)])
     return told

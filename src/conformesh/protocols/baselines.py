@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from conformesh.kernels.ranks import conformal_rank
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.protocols.anchor import anchor
 from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
-from conformesh.protocols.spectral import estimate_spectrum
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.quantile_average import agree_on_s0
+from conformesh.protocols.spectrum_estimation import estimate_spectrum
+from conformesh.protocols.wire_format import WireFormat
 from conformesh.results.certificate import Certificate, too_few
 
 _EXCHANGEABLE = "all scores are exchangeable with the test point, whichever device they come from"
@@ -121,7 +121,9 @@ def average(
     ranks = block.ranks()
     n = block.totals
     gamma = np.minimum(ranks / np.maximum(n, 1)[:, None], 1.0)
-    mean = yield from anchor(block, samples, gamma, spectrum, "average", options.averaging, Wire(options.wire))
+    mean = yield from agree_on_s0(
+        block, samples, gamma, spectrum, "average", options.averaging, WireFormat(options.wire)
+    )
     thresholds = np.where(ranks > n[:, None], np.inf, mean)
     nothing = Certificate("none", assumption="no guarantee at all: an average of quantiles is not a quantile")
     certificates = [

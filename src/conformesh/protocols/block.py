@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from conformesh.protocols.masks import Secrets
 
 
-def edges_of(network: Network, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def edge_positions(network: Network, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return where the directed edges to some devices stand in the network's CSR order."""
     counts = network.degree[rows]
     within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -147,7 +147,7 @@ class Block:
     @property
     def edge_rows(self) -> NDArray[np.int64]:
         """Where the directed edges of the devices here stand in the network's CSR order."""
-        return edges_of(self.network, self.rows)
+        return edge_positions(self.network, self.rows)
 
     @cached_property
     def demands(self) -> list[Demand]:
@@ -246,10 +246,10 @@ class Block:
 
     def signed(self, certificate: Certificate, trial: int, level: int) -> Certificate:
         """Return a certificate that says whom its rank is about, by which rule, and of which weight."""
-        return signed(certificate, self.demands[trial], self.requirement, trial, level, self.alphas[level])
+        return with_guarantee(certificate, self.demands[trial], self.requirement, trial, level, self.alphas[level])
 
 
-def signed(
+def with_guarantee(
     certificate: Certificate, demand: Demand, requirement: Requirement, trial: int, level: int, alpha: Fraction
 ) -> Certificate:
     """Return a certificate that says whom its rank is about, by which rule, and of which weight."""
@@ -265,11 +265,11 @@ def signed(
         rule=demand.name(alpha),
         weight=certificate.weight if certificate.weight is not None or alike else demand.total,
         pac_confidence=None if requirement.pac_confidence is None else float(requirement.pac_confidence),
-        losses=_all_losses(certificate, demand, requirement),
+        losses=_largest_loss(certificate, demand, requirement),
     )
 
 
-def _all_losses(certificate: Certificate, demand: Demand, requirement: Requirement) -> int | None:
+def _largest_loss(certificate: Certificate, demand: Demand, requirement: Requirement) -> int | None:
     """Return the largest possible loss of all examples; of a part of them only the protocol knows it."""
     if not requirement.loss_unit or certificate.losses is not None:
         return certificate.losses
@@ -298,7 +298,7 @@ class Answers:
         Lower and upper threshold between which a search ended, (2, trials, alphas): where a later one may start.
     sizes, cost
         How many scores every device holds, (devices, trials), or in one row how many all do, and what the method cost
-        the devices here, where nobody but the protocol knows: on a mesh, see `joint`.
+        the devices here, where nobody but the protocol knows: on a mesh, see `size_agreement`.
     problems
         Which problem each threshold answers (`pipeline.problems.Problem`), where nobody but the protocol knows.
     about_all
@@ -326,17 +326,17 @@ class Answers:
         estimates = [part.estimates for part in parts if part.estimates is not None]
         return replace(
             first,
-            thresholds=in_rows(blocks, [part.thresholds for part in parts]),
-            estimates=in_rows(blocks, estimates) if estimates else None,
+            thresholds=merge_rows(blocks, [part.thresholds for part in parts]),
+            estimates=merge_rows(blocks, estimates) if estimates else None,
             certificates=[
-                [_joined_certificate(blocks, [part.certificates[t][a] for part in parts]) for a in range(len(row))]
+                [_merge_certificates(blocks, [part.certificates[t][a] for part in parts]) for a in range(len(row))]
                 for t, row in enumerate(first.certificates)
             ],
             notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
         )
 
 
-def in_rows(blocks: Sequence[NDArray[np.int64]], parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def merge_rows(blocks: Sequence[NDArray[np.int64]], parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Return one table for all devices from each block's rows of it."""
     whole = np.empty((sum(map(len, blocks)), *parts[0].shape[1:]), dtype=parts[0].dtype)
     for rows, part in zip(blocks, parts, strict=True):
@@ -344,7 +344,7 @@ def in_rows(blocks: Sequence[NDArray[np.int64]], parts: Sequence[NDArray[Any]]) 
     return whole
 
 
-def _joined_certificate(blocks: Sequence[NDArray[np.int64]], parts: Sequence[Certificate]) -> Certificate:
+def _merge_certificates(blocks: Sequence[NDArray[np.int64]], parts: Sequence[Certificate]) -> Certificate:
     """Return the certificate of all: the same everywhere, but for ranks that each device counts for itself.
 
     Where parts know more and less, as after lost messages, that of who knows least, and the smallest count.
@@ -353,7 +353,7 @@ def _joined_certificate(blocks: Sequence[NDArray[np.int64]], parts: Sequence[Cer
     def whole(name: str) -> Any:
         ranks = [getattr(part, name) for part in parts]
         if isinstance(ranks[0], tuple):
-            return tuple(in_rows(blocks, [*map(np.array, ranks)]).tolist())
+            return tuple(merge_rows(blocks, [*map(np.array, ranks)]).tolist())
         return None if None in ranks else min(ranks)
 
     least = max(parts, key=lambda part: ([*KINDS].index(part.kind), part.epsilon or 0.0))

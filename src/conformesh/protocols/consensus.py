@@ -22,17 +22,17 @@ from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats
 from conformesh.graph.weights import Weights
-from conformesh.kernels.compilation import expect
-from conformesh.kernels.drift import drift
+from conformesh.kernels.compilation import expect_work
+from conformesh.kernels.gossip import gossip_step
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Extreme, Max, Min, Protocol, Sum
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.wire_format import WireFormat
 
-EXACT = Wire(64)
+FULL_PRECISION = WireFormat(64)
 
 
 def gossip(
-    x: Floats, block: Block, weights: Weights, rounds: int, eta: float = 1.0, wire: Wire = EXACT
+    x: Floats, block: Block, weights: Weights, rounds: int, eta: float = 1.0, wire: WireFormat = FULL_PRECISION
 ) -> Protocol[Floats]:
     """Average by linear consensus; `x` has shape (devices here, ...), trailing axes ride along."""
     x = np.array(x, dtype=np.float64, order="C")
@@ -41,12 +41,12 @@ def gossip(
     else:
         edge, strength, step = weights.edge[block.edge_rows], weights.strength[block.rows], eta
     numbers = float(rounds) * x[0].size
-    expect("neighbours", numbers * float(block.degree.sum()))
-    expect("drift", numbers * len(x))
+    expect_work("neighbours", numbers * float(block.degree.sum()))
+    expect_work("gossip", numbers * len(x))
     for _ in range(rounds):
         sent = wire(x)
         neighbours = yield Sum(sent, edge, brief=True)  # sum over j in N_k of W_kj x_j(t)
-        drift(x, neighbours, sent, strength, step)  # x_k += eta sum_j W_kj (x_j - x_k)
+        gossip_step(x, neighbours, sent, strength, step)  # x_k += eta sum_j W_kj (x_j - x_k)
     return x
 
 
@@ -64,26 +64,28 @@ def rounds_to_shrink(rate: float, factor: float) -> int:
     return math.ceil(math.log(factor) / math.log(rate)) if rate < 1 else np.iinfo(np.int64).max
 
 
-def largest(x: NDArray[np.generic], block: Block, runs: int = 0) -> Protocol[NDArray[np.generic]]:
+def agreed_maximum(x: NDArray[np.generic], block: Block, runs: int = 0) -> Protocol[NDArray[np.generic]]:
     """Agree on the elementwise maximum over all devices, in as many rounds as the diameter.
 
     So many of the last axes of `x` are independent runs, each of which pays for its own news only.
     """
-    return (yield from _spread(Max, x, block, runs))
+    return (yield from _spread_extreme(Max, x, block, runs))
 
 
-def smallest(x: NDArray[np.generic], block: Block, runs: int = 0) -> Protocol[NDArray[np.generic]]:
+def agreed_minimum(x: NDArray[np.generic], block: Block, runs: int = 0) -> Protocol[NDArray[np.generic]]:
     """Agree on the elementwise minimum over all devices, in as many rounds as the diameter."""
-    return (yield from _spread(Min, x, block, runs))
+    return (yield from _spread_extreme(Min, x, block, runs))
 
 
-def _spread(ask: type[Max] | type[Min], x: NDArray[Any], block: Block, runs: int) -> Protocol[NDArray[np.generic]]:
+def _spread_extreme(
+    ask: type[Max] | type[Min], x: NDArray[Any], block: Block, runs: int
+) -> Protocol[NDArray[np.generic]]:
     """Let the best values spread: in the first round who has any speaks, then only who has heard a better one."""
     several = math.prod(x.shape[x.ndim - runs :]) > 1
-    news = x != _worst(x, ask is Max)
+    news = x != _neutral_value(x, ask is Max)
     speakers: NDArray[Any] = np.flatnonzero(news.any(axis=tuple(range(1, x.ndim))))
     for _ in range(block.network.diameter):
-        billed = _billed(news, runs)[speakers] if several else None
+        billed = _numbers_billed(news, runs)[speakers] if several else None
         before = np.array(x) if several else x
         heard: Extreme = yield ask(x, brief=True, speakers=speakers, billed=billed)
         x, speakers = heard.values, heard.changed
@@ -91,7 +93,7 @@ def _spread(ask: type[Max] | type[Min], x: NDArray[Any], block: Block, runs: int
     return np.array(x)  # an answer to a brief question does not last
 
 
-def _billed(news: NDArray[np.bool_], runs: int) -> NDArray[np.int64]:
+def _numbers_billed(news: NDArray[np.bool_], runs: int) -> NDArray[np.int64]:
     """Return how many numbers each device would say if every run were alone: all of those in which it has any news."""
     own = tuple(range(1, news.ndim - runs))
     each = math.prod(news.shape[axis] for axis in own)
@@ -99,7 +101,7 @@ def _billed(news: NDArray[np.bool_], runs: int) -> NDArray[np.int64]:
     return np.asarray(each * with_news.reshape(len(news), -1).sum(axis=1))
 
 
-def _worst(x: NDArray[Any], upward: bool) -> Any:
+def _neutral_value(x: NDArray[Any], upward: bool) -> Any:
     """Return the value that beats nobody's: who has nothing else stays silent."""
     if x.dtype.kind == "f":
         worst: Any = -np.inf if upward else np.inf
@@ -110,12 +112,14 @@ def _worst(x: NDArray[Any], upward: bool) -> Any:
     return worst
 
 
-def agreed_mean(x: Floats, block: Block, weights: Weights, rounds: int, wire: Wire = EXACT) -> Protocol[Floats]:
+def agreed_mean(
+    x: Floats, block: Block, weights: Weights, rounds: int, wire: WireFormat = FULL_PRECISION
+) -> Protocol[Floats]:
     """Agree on one number at or just above the mean, the same bits on every device.
 
     Gossip leaves every device with its own last digits. One maximum over them makes the number common; since gossip
     preserves the mean, the maximum is never below it.
     """
     x = yield from gossip(x, block, weights, rounds, wire=wire)
-    common = yield from largest(wire.outward(x, np.inf), block, runs=x.ndim - 1)
+    common = yield from agreed_maximum(wire.outward(x, np.inf), block, runs=x.ndim - 1)
     return common.astype(np.float64)

@@ -65,7 +65,7 @@ class Faults:
         return bool(self.names & {"loss", "activation", "links"})
 
 
-def as_faults(given: Faults | Mapping[str, Any] | None) -> Faults | None:
+def make_faults(given: Faults | Mapping[str, Any] | None) -> Faults | None:
     """Return faults from what a user gives: an object, a dict of its fields, or None; None where nothing goes wrong."""
     if given is None or isinstance(given, Faults):
         made = given

@@ -19,7 +19,7 @@ from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.bounds.quantile_of_quantiles import best_ranks
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.wire_format import WireFormat
 from conformesh.results.certificate import Certificate, too_few
 
 
@@ -34,7 +34,7 @@ def fedcp_qq(
     block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: FedCPQQ
 ) -> Protocol[Answers]:
     """Send one local order statistic up; take the best order statistic of what arrived."""
-    wire = Wire(options.wire)
+    wire = WireFormat(options.wire)
     ranks = np.zeros((block.devices, block.trials, len(alphas)), dtype=np.int64)
     choose = cache(lambda sizes, alpha: best_ranks(np.array(sizes), float(1 - alpha)))  # trials often share their sizes
     choices = [[choose(tuple(block.sizes[:, t].tolist()), a) for a in alphas] for t in range(block.trials)]

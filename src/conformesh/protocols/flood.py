@@ -22,16 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Ints
-from conformesh.kernels.bits import Bits, marked, marks, unions, words_for
+from conformesh.kernels.bits import Bits, bits_of, marked_columns, row_unions, words_for
 from conformesh.kernels.segments import take_segments
-from conformesh.kernels.varints import lengths, read, read_at, written
+from conformesh.kernels.varints import decode_varints, decode_varints_at, encode_varints, varint_lengths
 from conformesh.protocols.block import Block
-from conformesh.protocols.messages import Packets, Protocol, Quiet, Tell, Told
+from conformesh.protocols.messages import PacketDeliveries, Packets, Protocol, Silence, Tell
 
 _SHORT = 16  # bytes up to which entries are copied by rows of a table
 
 
-def everybody(block: Block, mine: Packets, numbers: Ints | None = None) -> Protocol[Packets]:
+def flood_strings(block: Block, mine: Packets, numbers: Ints | None = None) -> Protocol[Packets]:
     """Tell everybody everybody's string.
 
     Parameters
@@ -47,29 +47,33 @@ def everybody(block: Block, mine: Packets, numbers: Ints | None = None) -> Proto
     Packets
         The strings of all devices, by row.
     """
-    entries, ears, check = _Entries.of(block, mine), _Ears.of(block), partial(_check, devices=block.devices)
-    news = marks(np.arange(len(block.rows)), block.rows, (len(block.rows), words_for(block.devices)))
+    entries, ears, check = (
+        _EntryTable.of(block, mine),
+        _Listeners.of(block),
+        partial(_check_entries, devices=block.devices),
+    )
+    news = bits_of(np.arange(len(block.rows)), block.rows, (len(block.rows), words_for(block.devices)))
     known, held = news.copy(), np.zeros(len(news), dtype=np.int64)
     block.progress.heard = "heard", lambda: held
     for left in reversed(range(block.network.diameter)):
-        each, owners = np.bitwise_count(news).sum(axis=1, dtype=np.int64), marked(news)
+        each, owners = np.bitwise_count(news).sum(axis=1, dtype=np.int64), marked_columns(news)
         speakers = np.flatnonzero(each)
         ends = np.cumsum(each[speakers])
         held += each
         complete = speakers[held[speakers] == block.devices]  # after this nothing is news to them
-        quiet = Quiet(complete, np.full(len(complete), left))
-        many = _sums(entries.words if numbers is None else numbers, owners, ends)
-        told: Told = yield Tell(entries.told(owners, ends), speakers, many, check, quiet)
+        quiet = Silence(complete, np.full(len(complete), left))
+        many = _sum_numbers(entries.words if numbers is None else numbers, owners, ends)
+        told: PacketDeliveries = yield Tell(entries.told(owners, ends), speakers, many, check, quiet)
         news = ears.heard(news, entries.from_elsewhere(told, ears, block)) & ~known
         known |= news
     return entries.all_of(block, known)
 
 
-def everybodys_numbers(block: Block, mine: NDArray[np.integer]) -> Protocol[Ints]:
+def flood_numbers(block: Block, mine: NDArray[np.integer]) -> Protocol[Ints]:
     """Tell everybody everybody's row of whole numbers >= 0, (devices here, ...); return those of all, by row."""
     each = int(np.prod(mine.shape[1:], dtype=np.int64))
-    strings = _strings(mine.reshape(len(mine), each).astype(np.int64))
-    found = yield from everybody(block, strings, np.full(block.devices, each))
+    strings = _encode_rows(mine.reshape(len(mine), each).astype(np.int64))
+    found = yield from flood_strings(block, strings, np.full(block.devices, each))
     counted = np.diff(np.append(0, np.cumsum(found.values < 128))[found.offsets])  # a number ends in such a byte
     if (counted != each).any():
         owner = int(np.argmax(counted != each))
@@ -77,16 +81,16 @@ def everybodys_numbers(block: Block, mine: NDArray[np.integer]) -> Protocol[Ints
             f"{each} numbers of device {block.network.ids[owner]} should have come, and {counted[owner]} did; run the "
             "same version of conformesh on every device, and look whether this one can be trusted"
         )
-    return read(found.values).reshape(block.devices, *mine.shape[1:])
+    return decode_varints(found.values).reshape(block.devices, *mine.shape[1:])
 
 
-def _strings(table: Ints) -> Packets:
+def _encode_rows(table: Ints) -> Packets:
     """Return every row of whole numbers as a string."""
-    ends = np.cumsum(lengths(table).sum(axis=1))
-    return Packets(written(table.ravel()), np.concatenate([[0], ends]))
+    ends = np.cumsum(varint_lengths(table).sum(axis=1))
+    return Packets(encode_varints(table.ravel()), np.concatenate([[0], ends]))
 
 
-def _sums(numbers: Ints, owners: Ints, ends: Ints) -> Ints:
+def _sum_numbers(numbers: Ints, owners: Ints, ends: Ints) -> Ints:
     """Return how many numbers the owners up to each end stand for."""
     if (numbers == numbers[0]).all():
         return np.asarray(numbers[0] * np.diff(ends, prepend=0))
@@ -95,7 +99,7 @@ def _sums(numbers: Ints, owners: Ints, ends: Ints) -> Ints:
 
 
 @dataclass(frozen=True, eq=False)
-class _Ears:
+class _Listeners:
     """Whom the devices here hear: compressed rows into the table of the devices here and, behind them, of `ghosts`."""
 
     ghosts: Ints
@@ -103,7 +107,7 @@ class _Ears:
     columns: Ints
 
     @classmethod
-    def of(cls, block: Block) -> _Ears:
+    def of(cls, block: Block) -> _Listeners:
         senders = block.network.indices[block.edge_rows].astype(np.int64)
         place = np.full(block.devices, -1, dtype=np.int64)
         place[block.rows] = np.arange(len(block.rows))
@@ -115,14 +119,14 @@ class _Ears:
 
     def heard(self, here: Bits, elsewhere: Bits) -> Bits:
         """Return what every device here hears when all say what they mark."""
-        return unions(np.concatenate([here, elsewhere]), self.columns, self.starts)
+        return row_unions(np.concatenate([here, elsewhere]), self.columns, self.starts)
 
 
 # --- the entries ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
-class _Entries:
+class _EntryTable:
     """All entries that any device here has heard of, one after the other: `place` says where an owner's is."""
 
     values: NDArray[np.uint8]
@@ -131,9 +135,9 @@ class _Entries:
     place: Ints
 
     @classmethod
-    def of(cls, block: Block, mine: Packets) -> _Entries:
+    def of(cls, block: Block, mine: Packets) -> _EntryTable:
         sizes = np.diff(mine.offsets)
-        heads = _strings(np.stack([block.rows, sizes], axis=1))
+        heads = _encode_rows(np.stack([block.rows, sizes], axis=1))
         both = Packets(
             np.concatenate([heads.values, mine.values]),
             np.concatenate([heads.offsets, heads.offsets[-1] + mine.offsets[1:]]),
@@ -164,7 +168,7 @@ class _Entries:
         table[filled] = self.values
         return Packets(table[places][filled[places]], taken)
 
-    def from_elsewhere(self, told: Told, ears: _Ears, block: Block) -> Bits:
+    def from_elsewhere(self, told: PacketDeliveries, ears: _Listeners, block: Block) -> Bits:
         """Keep what is new of what ghosts said; return who said what. What devices here say is known here."""
         shape = len(ears.ghosts), words_for(len(self.place))
         if not len(ears.ghosts):
@@ -172,7 +176,7 @@ class _Entries:
         sender, first = np.unique(told.sender, return_index=True)
         chosen = np.isin(sender, ears.ghosts)
         sender, packets = sender[chosen], told.packets.taken(first[chosen])
-        said, owner, start, body, stop = _parsed(packets, sender, len(self.place), told.round)
+        said, owner, start, body, stop = _parse_entries(packets, sender, len(self.place), told.round)
         row = np.searchsorted(ears.ghosts, sender[said])
         new, at = np.unique(owner, return_index=True)
         at = at[self.place[new] < 0]
@@ -185,7 +189,7 @@ class _Entries:
                 f"round {told.round}: device {speaker} says something else of device {of} than was heard before: this "
                 "one, or one of those in between, says what is not so; look whether they can be trusted"
             )
-        return marks(row, owner, shape)
+        return bits_of(row, owner, shape)
 
     def _are_known(self, owners: Ints, values: NDArray[np.uint8], start: Ints, stop: Ints) -> NDArray[np.bool_]:
         """Return which of these entries are, byte for byte, those that are kept of their owners."""
@@ -208,11 +212,11 @@ class _Entries:
 
     def all_of(self, block: Block, known: Bits) -> Packets:
         """Return everybody's string, by row; every device here must have heard of everybody."""
-        everybody = np.arange(block.devices)
-        missing = marks(0 * everybody, everybody, (1, known.shape[1])) & ~known
+        everyone = np.arange(block.devices)
+        missing = bits_of(0 * everyone, everyone, (1, known.shape[1])) & ~known
         if missing.any():
             k = int(np.argmax(missing.any(axis=1)))
-            owner = int(marked(missing[k : k + 1])[0])
+            owner = int(marked_columns(missing[k : k + 1])[0])
             raise ValueError(
                 f"device {int(block.rows[k])} has heard nothing of device {owner} in as many rounds as the diameter, "
                 f"{block.network.diameter}; check that all have the same map"
@@ -224,12 +228,12 @@ class _Entries:
         return Packets(self.values[np.repeat(ends[order], sizes) + within], np.concatenate([[0], np.cumsum(sizes)]))
 
 
-def _check(said: bytes, devices: int) -> None:
+def _check_entries(said: bytes, devices: int) -> None:
     """Refuse bytes that are not entries."""
-    _parsed(Packets.of([said]), np.zeros(1, dtype=np.int64), devices, 0)
+    _parse_entries(Packets.of([said]), np.zeros(1, dtype=np.int64), devices, 0)
 
 
-def _parsed(packets: Packets, senders: Ints, devices: int, round_: int) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+def _parse_entries(packets: Packets, senders: Ints, devices: int, round_: int) -> tuple[Ints, Ints, Ints, Ints, Ints]:
     """Return the entries of all strings: in which string, whose, where it and its bytes begin, and where it ends.
 
     All strings are read at once, first entry by first entry, then the second ones, and so on.
@@ -240,8 +244,8 @@ def _parsed(packets: Packets, senders: Ints, devices: int, round_: int) -> tuple
     while len(which):
         ends = packets.offsets[which + 1]
         try:
-            owner, behind = read_at(packets.values, start, ends)
-            length, body = read_at(packets.values, behind, ends)
+            owner, behind = decode_varints_at(packets.values, start, ends)
+            length, body = decode_varints_at(packets.values, behind, ends)
             stop = body + length
             if (owner >= devices).any() or (length > ends - body).any():
                 raise ValueError(f"an owner must be one of {devices} devices, and its bytes must all be there")

@@ -4,7 +4,8 @@ r"""Quantile regression over groups from counts: thresholds that add up over gro
 the largest optimal fit. The threshold of atom a is :math:`T(a) = \max_h L_{C-h+(a,\infty)}(a)`: one score h is hidden,
 a new one at a stands at infinity. Which score of atom b is hidden does not matter, but for its side of the fit: below
 it or not. So there are at most two problems for each pair (a, b), which `kernels.group_fit` solves. With more than
-`MANY` atoms only one score of each device is hidden, which it drew at random: coverage also averages over this draw.
+`MOST_ATOMS_HIDDEN` atoms only one score of each device is hidden, which it drew at random: coverage also averages
+over this draw.
 
 1. Add up the scores of every atom; agree on the smallest and the largest of all.
 2. An atom's line falls into cells, of which is known how many scores they hold. The scores of a cell are taken as
@@ -32,20 +33,20 @@ import numpy as np
 from conformesh.common.array_types import Bools, Floats, Ints
 from conformesh.kernels.group_fit import Bends, Vertices, first_vertex, improved, leaning
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.protocols.aggregate import Total
+from conformesh.protocols.aggregate import NetworkSum
 from conformesh.protocols.block import Answers, Block
-from conformesh.protocols.consensus import largest
+from conformesh.protocols.consensus import agreed_maximum
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.quantiser import agree_on_ends
 from conformesh.results.certificate import Certificate
 
-MANY = 50  # atoms, above which not every score is hidden in turn
-_FEW = 3  # scores of a cell that are named rather than counted
-_LONG = 8  # splits by value after which ends are named
-_SPREAD = 4  # values that stand for the scores of a cell
-CHUNK = 2_000_000  # entries of all tableaus at once
-_GOLDEN = 0.6180339887498949
-_FINEST = 1e13  # of slopes: whole numbers over small determinants are told apart in float64
+MOST_ATOMS_HIDDEN = 50  # atoms, above which not every score is hidden in turn
+_FEW_SCORES = 3  # scores of a cell that are named rather than counted
+_MOST_SPLITS = 8  # splits by value after which ends are named
+_POINTS_PER_CELL = 4  # values that stand for the scores of a cell
+ENTRIES_AT_ONCE = 2_000_000  # entries of all tableaus at once
+_GOLDEN_RATIO = 0.6180339887498949
+_FINEST_SLOPE = 1e13  # of slopes: whole numbers over small determinants are told apart in float64
 
 
 @dataclass(eq=False)
@@ -66,25 +67,27 @@ class ScoreInterval:
     @property
     def wants_names(self) -> bool:
         """Whether its smallest and largest score should be named rather than its scores be counted."""
-        return not self.tight and (self.scores <= _FEW or self.splits > _LONG)
+        return not self.tight and (self.scores <= _FEW_SCORES or self.splits > _MOST_SPLITS)
 
     def cuts(self) -> list[float]:
         """Return thresholds inside the cell, ascending, none of them its upper end: counts there split it."""
         inner = [self.low + (self.high - self.low) * part for part in (0.25, 0.5, 0.75)]
-        if self.tight and (self.scores <= 2 * _FEW or self.splits > _LONG):  # the ends are scores, and leave
+        if self.tight and (
+            self.scores <= 2 * _FEW_SCORES or self.splits > _MOST_SPLITS
+        ):  # the ends are scores, and leave
             inner = [self.low, inner[1], float(np.nextafter(self.high, -np.inf))]
         return sorted({min(max(cut, self.low), float(np.nextafter(self.high, -np.inf))) for cut in inner})
 
 
 @dataclass(eq=False)
-class Book:
+class ScoreCells:
     """What everybody knows of the scores: for each atom its cells in ascending order; `trials` are those of atoms."""
 
     cells: list[list[ScoreInterval]]
     trials: Ints
 
     @classmethod
-    def of(cls, counts: Ints, low: float, high: float, trials: Ints) -> Book:
+    def of(cls, counts: Ints, low: float, high: float, trials: Ints) -> ScoreCells:
         """Begin with one cell for each atom that has scores, from the smallest score of all to the largest."""
         return cls(
             [[ScoreInterval(low, high, count, tight=False)] if count else [] for count in counts.tolist()], trials
@@ -92,7 +95,7 @@ class Book:
 
     def bends(self, level: PinballLevel) -> tuple[Bends, Bends]:
         """Return where the atoms' functions bend: apart from each other, as the simplex method needs it, and as is."""
-        spots = [_spots(own, atom) for atom, own in enumerate(self.cells)]
+        spots = [_points_of_cells(own, atom) for atom, own in enumerate(self.cells)]
         width = max(len(where) for where, _ in spots) + 2
         at = np.full((len(spots), width), np.inf)
         slopes = np.empty((len(spots), width))
@@ -102,7 +105,7 @@ class Book:
             counts = np.concatenate([[0], np.cumsum(scores)])
             steps = level.steep * counts - level.pull * counts[-1]
             slopes[atom, : len(steps)], slopes[atom, len(steps) :] = steps, steps[-1]
-        return Bends(_apart(at), slopes), Bends(at, slopes)
+        return Bends(_separate_bends(at), slopes), Bends(at, slopes)
 
     def hit(self, values: Floats) -> set[tuple[int, int]]:
         """Return the cells, by atom and place, that hold a value and scores not known; `values` (problems, atoms)."""
@@ -131,10 +134,10 @@ class Book:
             ScoreInterval(low, high, above - below, tight=False, splits=cell.splits + 1)
             for low, high, below, above in zip(lows, highs, ranks[:-1], ranks[1:], strict=True)
         ]
-        return _resolved([part for part in parts if part.scores])
+        return _split_known_pairs([part for part in parts if part.scores])
 
 
-def _resolved(cells: list[ScoreInterval]) -> list[ScoreInterval]:
+def _split_known_pairs(cells: list[ScoreInterval]) -> list[ScoreInterval]:
     """Part cells with two scores, both of which are known, in two."""
     found = []
     for cell in cells:
@@ -148,7 +151,7 @@ def _resolved(cells: list[ScoreInterval]) -> list[ScoreInterval]:
     return found
 
 
-def _spots(cells: list[ScoreInterval], atom: int) -> tuple[list[float], list[int]]:
+def _points_of_cells(cells: list[ScoreInterval], atom: int) -> tuple[list[float], list[int]]:
     """Return values that stand for the scores of an atom, ascending, and for how many each of them stands."""
     where, scores = [], []
     for cell in cells:
@@ -156,7 +159,7 @@ def _spots(cells: list[ScoreInterval], atom: int) -> tuple[list[float], list[int
             where.append(cell.high)
             scores.append(cell.scores)
             continue
-        many = min(cell.scores, _SPREAD)
+        many = min(cell.scores, _POINTS_PER_CELL)
         shares = np.diff(np.arange(many + 1) * cell.scores // many).tolist()
         noise = (zlib.crc32(repr((atom, cell.low, cell.high)).encode()) / 2**32 - 0.5) * 0.6
         spots = [cell.low + (cell.high - cell.low) * (i + 0.5 + noise) / many for i in range(many)]
@@ -169,14 +172,14 @@ def _spots(cells: list[ScoreInterval], atom: int) -> tuple[list[float], list[int
     return where, scores
 
 
-def _apart(at: Floats) -> Floats:
+def _separate_bends(at: Floats) -> Floats:
     """Move bends up by less than a billionth of their range, so that no fit meets two of them by chance."""
     finite = np.isfinite(at)
     span = float(np.ptp(at[finite])) or 1.0
     room = np.full(at.shape, 1e-10 * span)
     both = finite[:, :-1] & finite[:, 1:]
     room[:, :-1][both] = np.minimum(room[:, :-1][both], (at[:, 1:][both] - at[:, :-1][both]) / 2)
-    noise = np.modf(np.arange(1, at.size + 1) * _GOLDEN)[0].reshape(at.shape)  # no two sums of few of them agree
+    noise = np.modf(np.arange(1, at.size + 1) * _GOLDEN_RATIO)[0].reshape(at.shape)  # no two sums of few of them agree
     return np.where(finite, at + noise * room, at)
 
 
@@ -191,7 +194,7 @@ class PinballLevel:
     def of(cls, alpha: Fraction, n: int) -> PinballLevel:
         """Return the level just below 1 - alpha at which no group of n scores or fewer has too many above its fit."""
         steep = alpha.denominator * (n + 1)
-        if float(steep) * n > _FINEST:
+        if float(steep) * n > _FINEST_SLOPE:
             raise ValueError(
                 f"group_rule='regression' takes fewer scores: {n:,} at alpha {alpha} are too many to be told apart in "
                 "float64; use 'seq' or 'atoms'"
@@ -207,14 +210,14 @@ class _Hidden:
     ends: Floats
 
     @classmethod
-    def anywhere(cls, book: Book) -> _Hidden:
+    def anywhere(cls, book: ScoreCells) -> _Hidden:
         """Hide every score in turn; a cell that is open is on one side of every fit, or it will be split."""
         ends = [(own[0].high, own[-1].low) if own else (np.inf, -np.inf) for own in book.cells]
         return cls(np.array([atom for atom, own in enumerate(book.cells) if own], dtype=np.int64), np.array(ends).T)
 
 
 def _fits_for(
-    book: Book, members: Bools, level: PinballLevel, hidden: _Hidden | None
+    book: ScoreCells, members: Bools, level: PinballLevel, hidden: _Hidden | None
 ) -> Iterator[tuple[Floats, Floats, Ints]]:
     """Fit all problems, some at a time: their values (problems, atoms), the value for the new point, and its atom.
 
@@ -224,35 +227,39 @@ def _fits_for(
     atoms = members.shape[1]
     masses = np.array([sum(cell.scores for cell in own) for own in book.cells])
     base = improved(apart, first_vertex(members, apart, masses), np.zeros((1, atoms)))
-    yield _values(base, true), np.full(1, -np.inf), np.zeros(1, dtype=np.int64)
+    yield _fit_values(base, true), np.full(1, -np.inf), np.zeros(1, dtype=np.int64)
     push = np.eye(atoms) * (level.pull + 1)  # a new score at infinity, and among equal fits the largest
     every = np.arange(atoms)
     alone = improved(apart, base.repeated(np.zeros(atoms, dtype=np.int64)), push)
-    yield _values(alone, true)[alone.bounded], np.full(atoms, -np.inf), every
+    yield _fit_values(alone, true)[alone.bounded], np.full(atoms, -np.inf), every
     if hidden is None:
         return
     slack = 1e-9 * float(np.ptp(true.at[np.isfinite(true.at)]))
-    size = max(CHUNK // (atoms * base.basis.shape[1] * len(hidden.atoms)), 1)
+    size = max(ENTRIES_AT_ONCE // (atoms * base.basis.shape[1] * len(hidden.atoms)), 1)
     for begin in range(0, atoms, size):
         new = np.repeat(every[begin : begin + size], len(hidden.atoms))
         gone = np.tile(hidden.atoms, len(new) // len(hidden.atoms))
-        values, own = _without(apart, true, alone, push, new, gone, level.steep - level.pull)  # one below the fit
-        fit = _at(values, own, gone)
+        values, own = _fits_without_hidden(
+            apart, true, alone, push, new, gone, level.steep - level.pull
+        )  # one below the fit
+        fit = _fit_at_atoms(values, own, gone)
         high = np.flatnonzero(hidden.ends[1, gone] >= fit - slack)
-        over, raised = _without(apart, true, alone, push, new[high], gone[high], -level.pull)  # one that is not
+        over, raised = _fits_without_hidden(
+            apart, true, alone, push, new[high], gone[high], -level.pull
+        )  # one that is not
         # with a hidden score on the fit itself, the other fit counts, unless that passes through it too
         counts = hidden.ends[0, gone] < fit - slack
-        counts[high] |= _at(over, raised, gone[high]) >= fit[high] - slack
+        counts[high] |= _fit_at_atoms(over, raised, gone[high]) >= fit[high] - slack
         yield values[np.isfinite(own)], np.where(counts, own, -np.inf), new
         yield over[np.isfinite(raised)], raised, new[high]
 
 
-def _at(values: Floats, own: Floats, atoms: Ints) -> Floats:
+def _fit_at_atoms(values: Floats, own: Floats, atoms: Ints) -> Floats:
     """Return the value of each fit at an atom, +inf where the fit has no bound."""
     return np.where(np.isfinite(own), values[np.arange(len(atoms)), atoms], np.inf)
 
 
-def _without(
+def _fits_without_hidden(
     apart: Bends, true: Bends, alone: Vertices, push: Floats, new: Ints, gone: Ints, pull: int
 ) -> tuple[Floats, Floats]:
     """Return the values of the fits with a new score at each of some atoms and without one at others, and at the new.
@@ -261,15 +268,15 @@ def _without(
     """
     pulls = push[new]
     pulls[np.arange(len(new)), gone] += pull
-    values, own = _values(alone, true)[new], _own(alone, true, np.arange(len(alone.basis)))[new]
-    moved = np.flatnonzero(_moved(apart, alone, pulls, new))
+    values, own = _fit_values(alone, true)[new], _fit_at_new_point(alone, true, np.arange(len(alone.basis)))[new]
+    moved = np.flatnonzero(_is_not_optimal(apart, alone, pulls, new))
     if len(moved):
         found = improved(apart, alone.repeated(new[moved]), pulls[moved])
-        values[moved], own[moved] = _values(found, true), _own(found, true, new[moved])
+        values[moved], own[moved] = _fit_values(found, true), _fit_at_new_point(found, true, new[moved])
     return values, own
 
 
-def _moved(bends: Bends, at: Vertices, pulls: Floats, rows: Ints) -> Bools:
+def _is_not_optimal(bends: Bends, at: Vertices, pulls: Floats, rows: Ints) -> Bools:
     """Mark the problems for which the vertex they start from, `rows` of them, is not optimal."""
     lean = np.empty((len(rows), at.basis.shape[1]))
     for row in np.unique(rows):
@@ -281,7 +288,7 @@ def _moved(bends: Bends, at: Vertices, pulls: Floats, rows: Ints) -> Bools:
     return np.asarray(off.any(axis=1) & at.bounded[rows])
 
 
-def _values(at: Vertices, bends: Bends) -> Floats:
+def _fit_values(at: Vertices, bends: Bends) -> Floats:
     """Return the values of fits that pass through the scores of their basis, exactly there.
 
     Every other value must lie between the bends for which the conditions of optimality were checked.
@@ -297,7 +304,7 @@ def _values(at: Vertices, bends: Bends) -> Floats:
     return values
 
 
-def _own(at: Vertices, bends: Bends, atoms: Ints) -> Floats:
+def _fit_at_new_point(at: Vertices, bends: Bends, atoms: Ints) -> Floats:
     """Return the value of each fit for the new point, rounded up; +inf where it has no bound."""
     own = bends.at[at.basis, at.bend]
     many = np.arange(len(atoms))
@@ -308,8 +315,8 @@ def _own(at: Vertices, bends: Bends, atoms: Ints) -> Floats:
     return np.where(at.bounded, np.where(inside & (row.max(axis=1) == 1), value, value + error), np.inf)
 
 
-def regressed(
-    block: Block, samples: WeightedScores, members: Bools, hidden: Floats | None, total: Total
+def fit_group_thresholds(
+    block: Block, samples: WeightedScores, members: Bools, hidden: Floats | None, total: NetworkSum
 ) -> Protocol[Answers]:
     """Find the threshold of every atom and level; `hidden` (devices here, atoms) has one score of each device here."""
     if any(demand.weights is not None for demand in block.demands):
@@ -323,14 +330,14 @@ def regressed(
     low, high = ends[:, 0].tolist()
     if not (np.isfinite(low) and np.isfinite(high)):
         raise ValueError("group_rule='regression' adds scores up, so they must be finite, got inf; use 'seq'")
-    fitted = spanned(members, counts > 0)
-    run = _Run(block, samples, members[:, fitted], Book.of(counts[fitted], low, high, fitted), total)
+    fitted = determined_atoms(members, counts > 0)
+    run = _Regression(block, samples, members[:, fitted], ScoreCells.of(counts[fitted], low, high, fitted), total)
     levels = [PinballLevel.of(alpha, int(counts.sum())) for alpha in block.alphas]
     _, reach = yield from run.settle(levels, None)  # most is settled by the few fits without a hidden score
-    if hidden is None or (counts > 0).sum() <= MANY:
+    if hidden is None or (counts > 0).sum() <= MOST_ATOMS_HIDDEN:
         inner, _ = yield from run.settle(levels, lambda level: _Hidden.anywhere(run.book))
     else:
-        drawn = yield from _drawn(block, hidden[:, fitted], reach, total)
+        drawn = yield from _hide_drawn_scores(block, hidden[:, fitted], reach, total)
         inner, _ = yield from run.settle(levels, lambda level: drawn[level])
     thresholds = np.full((len(counts), len(levels)), np.inf)
     thresholds[fitted] = inner
@@ -341,7 +348,7 @@ def regressed(
     return Answers(everywhere, certificates, facts={"exchanges": str(run.exchanges)})
 
 
-def _drawn(block: Block, hidden: Floats, reach: Floats, total: Total) -> Protocol[list[_Hidden]]:
+def _hide_drawn_scores(block: Block, hidden: Floats, reach: Floats, total: NetworkSum) -> Protocol[list[_Hidden]]:
     """Learn in which atoms drawn scores lie, and whether all of an atom lie below all fits, or above them.
 
     `reach` (levels, 2, atoms) are the smallest and the largest fit without a hidden score.
@@ -363,14 +370,14 @@ def _drawn(block: Block, hidden: Floats, reach: Floats, total: Total) -> Protoco
 
 
 @dataclass(eq=False)
-class _Run:
+class _Regression:
     """One device's part in a regression: what it holds, and what everybody has learnt."""
 
     block: Block
     samples: WeightedScores
     members: Bools
-    book: Book
-    total: Total
+    book: ScoreCells
+    total: NetworkSum
     exchanges: int = 0
 
     def settle(
@@ -395,11 +402,11 @@ class _Run:
                     hits |= self.book.hit(values)
             if not hits:
                 return thresholds, reach
-            yield from _refined(self.block, self.samples, self.book, hits, self.total)
+            yield from _refine_cells(self.block, self.samples, self.book, hits, self.total)
             self.exchanges += 1
 
 
-def spanned(members: Bools, held: Bools) -> Ints:
+def determined_atoms(members: Bools, held: Bools) -> Ints:
     """Return the atoms that have scores, or whose fit follows from those that have; `members` is (groups, atoms)."""
     known = members[:, held].astype(np.float64)
     rank = np.linalg.matrix_rank(known)
@@ -407,8 +414,8 @@ def spanned(members: Bools, held: Bools) -> Ints:
     return np.sort(np.concatenate([np.flatnonzero(held), np.array(free, dtype=np.int64)]))
 
 
-def _refined(
-    block: Block, samples: WeightedScores, book: Book, hits: set[tuple[int, int]], total: Total
+def _refine_cells(
+    block: Block, samples: WeightedScores, book: ScoreCells, hits: set[tuple[int, int]], total: NetworkSum
 ) -> Protocol[None]:
     """Split every cell that was hit: by counts, or by naming its ends where few scores are left or counts do not."""
     named = sorted((atom, index) for atom, index in hits if book.cells[atom][index].wants_names)
@@ -419,15 +426,17 @@ def _refined(
     if counted:
         cuts = [book.cells[atom][index].cuts() for atom, index in counted]
         trials = book.trials[[atom for (atom, _), own in zip(counted, cuts, strict=True) for _ in own]]
-        counts = yield from _agreed_counts(block, samples, trials, np.concatenate(cuts), total)
+        counts = yield from _count_and_compare(block, samples, trials, np.concatenate(cuts), total)
         ends = np.cumsum([len(own) for own in cuts])
         for place, mine, some in zip(counted, cuts, np.split(counts, ends[:-1]), strict=True):
             parts[place] = book.split(*place, mine, some.tolist())
     for atom, cells in enumerate(book.cells):
-        cells[:] = _resolved([part for i, cell in enumerate(cells) for part in parts.get((atom, i), [cell])])
+        cells[:] = _split_known_pairs([part for i, cell in enumerate(cells) for part in parts.get((atom, i), [cell])])
 
 
-def _agreed_counts(block: Block, samples: WeightedScores, trials: Ints, asked: Floats, total: Total) -> Protocol[Ints]:
+def _count_and_compare(
+    block: Block, samples: WeightedScores, trials: Ints, asked: Floats, total: NetworkSum
+) -> Protocol[Ints]:
     """Count the scores of atoms at or below thresholds that every device has worked out for itself.
 
     One more number tells whether all of them have worked out the same.
@@ -442,12 +451,12 @@ def _agreed_counts(block: Block, samples: WeightedScores, trials: Ints, asked: F
 
 
 def _name_ends(
-    block: Block, samples: WeightedScores, book: Book, named: list[tuple[int, ScoreInterval]]
+    block: Block, samples: WeightedScores, book: ScoreCells, named: list[tuple[int, ScoreInterval]]
 ) -> Protocol[None]:
     """Draw cells in to the smallest and the largest score that they hold."""
     lows = np.array([np.nextafter(cell.low, -np.inf) for _, cell in named])
     highs = np.array([cell.high for _, cell in named])
     low, high = samples.inside(book.trials[[atom for atom, _ in named]], lows, highs)
-    ends = (yield from largest(np.stack([-low, high], axis=1), block))[0]
+    ends = (yield from agreed_maximum(np.stack([-low, high], axis=1), block))[0]
     for (_, cell), first, last in zip(named, (-ends[0]).tolist(), ends[1].tolist(), strict=True):
         cell.low, cell.high, cell.tight = first, last, True

@@ -33,13 +33,13 @@ from conformesh.files.memberships import EVERYONE, Atom, name_of
 from conformesh.kernels.keys import from_keys
 from conformesh.kernels.ranks import AUTO, GROUP_RULES
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.protocols.aggregate import Total
+from conformesh.protocols.aggregate import NetworkSum
 from conformesh.protocols.block import Answers, Block
-from conformesh.protocols.e_dcp import EDCP, best_width, in_rounds, search, with_exact_sums
+from conformesh.protocols.e_dcp import EDCP, best_stage_width, e_dcp_in_rounds, search_by_counts, with_exact_sums
 from conformesh.protocols.messages import Protocol
 from conformesh.results.certificate import Certificate
 
-_ENOUGH = 70  # scores of an atom, from which on its own rank is better than what it shares with others
+_ENOUGH_FOR_ATOMS = 70  # scores of an atom, from which on its own rank is better than what it shares with others
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +75,8 @@ class Grouping:
         """Check the rule and the order against the groups that occur, and choose what was left open.
 
         The choice depends on nothing but what is known before the scores: `auto` is `atoms` where every atom was named
-        beforehand and `_ENOUGH` scores are expected of each; else `seq`, which is never above `max` and needs no scale
-        on which scores add up, as `regression` does.
+        beforehand and `_ENOUGH_FOR_ATOMS` scores are expected of each; else `seq`, which is never above `max` and needs
+        no scale on which scores add up, as `regression` does.
         """
         if rule not in (AUTO, *GROUP_RULES):
             raise ValueError(unknown("group rule", rule, (AUTO, *GROUP_RULES)))
@@ -89,7 +89,7 @@ class Grouping:
         if len({*wanted}) < len(wanted):
             raise ValueError(f"group_order must name every group once, got {', '.join(wanted)}")
         if rule == AUTO:
-            large = bool(expected) and all((expected or {}).get(atom, 0) >= _ENOUGH for atom in atoms)
+            large = bool(expected) and all((expected or {}).get(atom, 0) >= _ENOUGH_FOR_ATOMS for atom in atoms)
             rule = "atoms" if large else "seq"
         return cls(tuple(atoms), rule, (*(name for name in wanted if name in names), EVERYONE))
 
@@ -106,9 +106,9 @@ class Grouping:
     @property
     def hides_drawn_scores(self) -> bool:
         """Whether `regression` hides one drawn score of each device: there are too many atoms to hide all in turn."""
-        from conformesh.protocols.group_regression import MANY
+        from conformesh.protocols.group_regression import MOST_ATOMS_HIDDEN
 
-        return self.rule == "regression" and len(self.atoms) > MANY
+        return self.rule == "regression" and len(self.atoms) > MOST_ATOMS_HIDDEN
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ class Grouping:
         return tuple(map(name_of, self.atoms)) if self.by_atoms else self.order
 
 
-def grouped(block: Block, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Answers]:
+def group_thresholds(block: Block, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Answers]:
     """Run a rule on scores by atom; thresholds and certificates are those of `Grouping.parts`.
 
     The promise of the block is that of parts of what devices hold; how many examples these hold follows from the sizes,
@@ -142,41 +142,43 @@ def grouped(block: Block, samples: WeightedScores, options: EDCP, grouping: Grou
 
 def _by_atoms(block: Block, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Answers]:
     """Search every atom's own swap rank."""
-    return (yield from in_rounds(block, samples, options))
+    return (yield from e_dcp_in_rounds(block, samples, options))
 
 
 def _by_max(block: Block, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Answers]:
     """Search every group's own swap rank."""
-    merged = _merged(samples, [np.flatnonzero(row) for row in grouping.members])
-    return (yield from in_rounds(_with_trials(block, merged, grouping), merged, options))
+    merged = _merge_atoms(samples, [np.flatnonzero(row) for row in grouping.members])
+    return (yield from e_dcp_in_rounds(_with_trials(block, merged, grouping), merged, options))
 
 
 def _by_seq(block: Block, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Answers]:
     """Go through the groups in their order; those that do not overlap are searched together."""
-    width = options.width or best_width(block, options.aggregate, options.prefer)
+    width = options.width or best_stage_width(block, options.aggregate, options.prefer)
 
-    def attempt(total: Total) -> Protocol[Answers]:
-        return (yield from _sequence(block, samples, grouping, total, width))
+    def attempt(total: NetworkSum) -> Protocol[Answers]:
+        return (yield from _search_in_sequence(block, samples, grouping, total, width))
 
     return (yield from with_exact_sums(block, options.aggregate, options.prefer, width, attempt))
 
 
-def _sequence(block: Block, samples: WeightedScores, grouping: Grouping, total: Total, width: int) -> Protocol[Answers]:
+def _search_in_sequence(
+    block: Block, samples: WeightedScores, grouping: Grouping, total: NetworkSum, width: int
+) -> Protocol[Answers]:
     """Find theta_hi and theta_lo of one batch of groups after the other."""
     groups, levels = len(grouping.order), len(block.alphas)
     masses, spares = yield from _group_masses(samples, grouping, total)
     required = _with_trials(block, samples, grouping).ranks(masses, spares)  # (1 - alpha) n_g + 1
-    least = _least(block, masses, spares)  # (1 - alpha) (n_g - 1)
+    least = _lower_ranks(block, masses, spares)  # (1 - alpha) (n_g - 1)
     reach = np.full((2, len(grouping.atoms), levels), -np.inf)  # T_hi and T_lo of every atom
     found, counted = np.full((groups, levels), -np.inf), np.zeros((groups, levels), dtype=np.int64)
     for batch in _batches(grouping.members):
         last = batch[-1] == groups - 1
         problems = [(side, g, level) for side in range(1 if last else 2) for g in batch for level in range(levels)]
         trials = [
-            _above(samples, np.flatnonzero(grouping.members[g]), reach[1 - side, :, level])
+            _scores_above(samples, np.flatnonzero(grouping.members[g]), reach[1 - side, :, level])
             for side, g, level in problems
         ]
-        rest = _beside(trials)
+        rest = _join_trials(trials)
         covered = samples.masses @ grouping.members.T  # (devices here, groups)
         mine = np.stack([covered[:, g] for _, g, _ in problems], axis=1) - rest.masses
         done = np.zeros(len(problems), dtype=np.int64)
@@ -190,7 +192,7 @@ def _sequence(block: Block, samples: WeightedScores, grouping: Grouping, total: 
             items=None if block.items is None else np.repeat(block.items[:, :1], len(problems), axis=1),
             alphas=block.alphas[:1],
         )
-        brackets = yield from search(here, rest, ranks[:, None], left, total, width)
+        brackets = yield from search_by_counts(here, rest, ranks[:, None], left, total, width)
         theta = np.where(ranks > left, np.inf, np.where(ranks <= 0, -np.inf, from_keys(brackets.high)))
         reached = np.where(ranks <= 0, done, done + brackets.at_high)
         for at, (side, g, level) in enumerate(problems):
@@ -207,7 +209,7 @@ def _sequence(block: Block, samples: WeightedScores, grouping: Grouping, total: 
     return Answers(thresholds, certificates, facts={"stage_width": str(width)})
 
 
-def _group_masses(samples: WeightedScores, grouping: Grouping, total: Total) -> Protocol[tuple[Ints, Ints]]:
+def _group_masses(samples: WeightedScores, grouping: Grouping, total: NetworkSum) -> Protocol[tuple[Ints, Ints]]:
     """Add up what the scores of every group weigh, and how much more they might have weighed before rounding."""
     mine = samples.masses @ grouping.members.T
     if samples.spares is None:
@@ -218,7 +220,7 @@ def _group_masses(samples: WeightedScores, grouping: Grouping, total: Total) -> 
     return np.asarray(masses, dtype=np.int64), np.asarray(spares, dtype=np.int64)
 
 
-def _least(block: Block, masses: Ints, spares: Ints) -> Ints:
+def _lower_ranks(block: Block, masses: Ints, spares: Ints) -> Ints:
     """Return what the fit of any exchange of one score reaches in each group at least, (groups, alphas)."""
     largest = block.demands[0].largest
     return np.array(
@@ -246,15 +248,15 @@ def _with_trials(block: Block, samples: WeightedScores, grouping: Grouping) -> B
     return replace(block, sizes=block.sizes @ grouping.members.T.astype(np.int64), items=items)
 
 
-def _merged(samples: WeightedScores, trials: Sequence[Ints]) -> WeightedScores:
+def _merge_atoms(samples: WeightedScores, trials: Sequence[Ints]) -> WeightedScores:
     """Return samples whose trials are unions of trials."""
-    return _beside([_above(samples, atoms, None) for atoms in trials])
+    return _join_trials([_scores_above(samples, atoms, None) for atoms in trials])
 
 
 _Piece = tuple[list[Floats], list[Ints] | None, Ints | None]
 
 
-def _above(samples: WeightedScores, atoms: Ints, floor: Floats | None) -> _Piece:
+def _scores_above(samples: WeightedScores, atoms: Ints, floor: Floats | None) -> _Piece:
     """Return each device's scores of some atoms, those above the floor of their atom alone, with their weights."""
     values, weights = [], []
     for device in range(samples.devices):
@@ -274,7 +276,7 @@ def _above(samples: WeightedScores, atoms: Ints, floor: Floats | None) -> _Piece
     return values, None if samples.weights is None else weights, spares
 
 
-def _beside(pieces: Sequence[_Piece]) -> WeightedScores:
+def _join_trials(pieces: Sequence[_Piece]) -> WeightedScores:
     """Return samples with these trials."""
     values = [values for values, _, _ in pieces]
     weights = [weights for _, weights, _ in pieces if weights is not None]
@@ -285,12 +287,12 @@ def _beside(pieces: Sequence[_Piece]) -> WeightedScores:
 
 def _by_regression(block: Block, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Answers]:
     """Fit quantile regressions on counts."""
-    from conformesh.protocols.group_regression import regressed
+    from conformesh.protocols.group_regression import fit_group_thresholds
 
-    def attempt(total: Total) -> Protocol[Answers]:
-        return (yield from regressed(block, samples, grouping.members, grouping.hidden, total))
+    def attempt(total: NetworkSum) -> Protocol[Answers]:
+        return (yield from fit_group_thresholds(block, samples, grouping.members, grouping.hidden, total))
 
-    width = options.width or best_width(block, options.aggregate, options.prefer)
+    width = options.width or best_stage_width(block, options.aggregate, options.prefer)
     return (yield from with_exact_sums(block, options.aggregate, options.prefer, width, attempt))
 
 

@@ -27,17 +27,17 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Floats, Ints
 from conformesh.graph.weights import WEIGHTS, Weights
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.protocols.averages import WAYS, Gossip
+from conformesh.protocols.averaging_schemes import AVERAGING_SCHEMES, GossipScheme
 from conformesh.protocols.block import Answers, Block
+from conformesh.protocols.h_dcp_projection import h_dcp_by_projection
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import check_choice, option
-from conformesh.protocols.projected import projected
-from conformesh.protocols.quantiser import Quantiser, agree_on_edges, check_quantiser, crowding
-from conformesh.protocols.spectral import check_weights, mixing_weights
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.quantiser import Quantiser, agree_on_edges, check_quantiser, crowding_note
+from conformesh.protocols.spectrum_estimation import agree_on_weights, check_weights
+from conformesh.protocols.wire_format import WireFormat
 from conformesh.results.certificate import Certificate, too_few
 
-AUTO_ROUNDS = 10_000  # beyond this the library does not go on its own accord
+MOST_AUTO_ROUNDS = 10_000  # beyond this the library does not go on its own accord
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class HDCP:
     consensus: str = option(
         "gossip",
         "how histograms are averaged: as in the paper, accelerated, in rounds that end, or whatever gets lost",
-        lambda: WAYS,
+        lambda: AVERAGING_SCHEMES,
     )
     bound: Literal["cumulative", "row", "paper"] = option(
         "cumulative",
@@ -68,14 +68,16 @@ class HDCP:
         if self.rounds is not None and self.rounds < 0:
             raise ValueError(f"rounds must be at least 0, got {self.rounds}")
         check_choice("bound", self.bound, ("cumulative", "row", "paper"))
-        check_choice("consensus", self.consensus, WAYS)
-        if not WAYS[self.consensus].as_printed and (self.bound == "paper" or self.wire != 64 or self.eta != 1):
+        check_choice("consensus", self.consensus, AVERAGING_SCHEMES)
+        if not AVERAGING_SCHEMES[self.consensus].as_printed and (
+            self.bound == "paper" or self.wire != 64 or self.eta != 1
+        ):
             raise ValueError(
                 f"consensus={self.consensus!r} goes with 64 bits on the wire, eta=1 and a bound of its own (cumulative "
                 "or row): the paper's bound, eta and the bound for rounded messages are for gossip"
             )
         usual = isinstance(self.weights, str) and self.weights == type(self).weights and self.spectrum == "map"
-        if WAYS[self.consensus].tracked and not usual:
+        if AVERAGING_SCHEMES[self.consensus].tracked and not usual:
             raise ValueError(
                 f"consensus={self.consensus!r} knows no consensus matrix and no spectrum: every device tracks weights "
                 "of its own; leave weights and spectrum out"
@@ -88,11 +90,11 @@ class HDCP:
 
 def h_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: HDCP) -> Protocol[Answers]:
     """Run [Wen2025] Algorithm 2, Eq. (20), Eq. (21), and read thresholds off every device's view of the histogram."""
-    if WAYS[options.consensus].tracked:
-        return (yield from projected(block, samples, alphas, options))
-    wire = Wire(options.wire)
-    weights = yield from mixing_weights(block, options.weights, options.spectrum)
-    way = WAYS[options.consensus](block, weights, options)
+    if AVERAGING_SCHEMES[options.consensus].tracked:
+        return (yield from h_dcp_by_projection(block, samples, alphas, options))
+    wire = WireFormat(options.wire)
+    weights = yield from agree_on_weights(block, options.weights, options.spectrum)
+    way = AVERAGING_SCHEMES[options.consensus](block, weights, options)
     quantiser = yield from agree_on_edges(block, samples, options.bins, options.range, wire)
     masses = block.masses  # of weights that are whole numbers; how many scores, where each weighs 1
     starts = [(way.start(mine), int(block.totals[t])) for t, mine in enumerate(masses.T) if mine.any()]
@@ -100,7 +102,7 @@ def h_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], o
 
     scale = block.devices / np.maximum(masses.sum(axis=0), 1)
     y = samples.counts(quantiser.edges) * scale  # y_mk = K n_k / n * cumulative histogram
-    block.progress.estimates = _quantiles_in(quantiser.edges[0], int(block.ranks()[0, 0]), int(masses[:, 0].sum()))
+    block.progress.estimates = _quantile_reader(quantiser.edges[0], int(block.ranks()[0, 0]), int(masses[:, 0].sum()))
     y = yield from way.run(y, rounds, wire)
     block.progress.estimates = None
 
@@ -109,7 +111,7 @@ def h_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], o
     return _decide(block, y, quantiser, alphas, epsilons, options, weights, chosen)
 
 
-def _quantiles_in(edges: Floats, rank: int, n: int) -> Callable[[Floats], Floats]:
+def _quantile_reader(edges: Floats, rank: int, n: int) -> Callable[[Floats], Floats]:
     """Return what reads the quantile off every device's view of the histogram, (devices here, bins, ...).
 
     Bins are skipped at first: a view of a thousand bins is read in two steps of about thirty.
@@ -128,7 +130,7 @@ def _quantiles_in(edges: Floats, rank: int, n: int) -> Callable[[Floats], Floats
     return read
 
 
-def consensus_rounds(way: Gossip, options: HDCP, starts: Sequence[tuple[float, int]]) -> tuple[int, bool]:
+def consensus_rounds(way: GossipScheme, options: HDCP, starts: Sequence[tuple[float, int]]) -> tuple[int, bool]:
     """Return how many rounds to run, and whether the library chose them.
 
     `starts` has the error bound before the first round and the number of scores n of every trial that has scores.
@@ -136,9 +138,9 @@ def consensus_rounds(way: Gossip, options: HDCP, starts: Sequence[tuple[float, i
     if options.rounds is not None:
         return options.rounds, False
     # half a score, less a fifth for finite precision; rounding on the wire leaves more: aim at its size instead
-    coarse = Wire(options.wire).roundoff
+    coarse = WireFormat(options.wire).roundoff
     needed = [way.rounds_for(start, max(0.4 / float(n), coarse)) for start, n in starts]
-    return min(max(needed, default=0), AUTO_ROUNDS), True
+    return min(max(needed, default=0), MOST_AUTO_ROUNDS), True
 
 
 def _decide(
@@ -173,7 +175,7 @@ def _decide(
                 holds = np.greater_equal(counts, rank)
             else:
                 level = (1 - alpha) * demand.base if demand.name(alpha) == "ghost" else Fraction(rank)
-                holds = _certain(y[:, :, trial], n, rank, level, consensus, precision, options.bound)
+                holds = _surely_reaches(y[:, :, trial], n, rank, level, consensus, precision, options.bound)
                 if quantiser.complete[trial]:
                     holds[:, -1] = True  # the range was agreed on: all n scores lie at or below its upper end
             found: NDArray[np.bool_] = np.asarray(holds.any(axis=1))
@@ -184,11 +186,11 @@ def _decide(
             error = 0.0 if counts is not None else n * (consensus + precision)
             sure = n * y[0, :, trial] - error if counts is None else counts[0]
             short = options.range is not None and float(sure[-1]) + 2 * error < rank  # whatever the error is
-            crowd = crowding("h-dcp", quantiser.edges[trial], sure, rank, float(alpha * demand.base), short)
+            crowd = crowding_note("h-dcp", quantiser.edges[trial], sure, rank, float(alpha * demand.base), short)
             if crowd is not None:
                 crowds.append(crowd)
             elif counts is None and (not found.all() or bin_[found].max(initial=0) == options.bins - 1):
-                notes.add(_loose(consensus, precision, chosen))
+                notes.add(_loose_bound_note(consensus, precision, chosen))
                 if options.bound == "paper" and quantiser.complete[trial]:
                     notes.add(_NOT_LEVEL_M)
         certificates.append(row)
@@ -208,7 +210,7 @@ def _whole_counts(values: Floats, error: float) -> Ints:
     return counts.astype(np.int64)
 
 
-def _certain(
+def _surely_reaches(
     y: Floats, n: int, rank: int, level: Fraction, consensus: float, precision: float, bound: str
 ) -> NDArray[np.bool_]:
     """Mark where the pooled count is certainly at least `rank`.
@@ -238,7 +240,7 @@ _NOT_LEVEL_M = (
 )
 
 
-def _loose(consensus: float, precision: float, chosen: bool) -> str:
+def _loose_bound_note(consensus: float, precision: float, chosen: bool) -> str:
     if not math.isfinite(precision) or precision > consensus:
         return (
             f"h-dcp: rounding on the wire leaves an error of {precision:.3g}, too large for a finite or useful "

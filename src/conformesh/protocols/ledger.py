@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from conformesh.protocols.messages import Each, Max, Message, Min, Pool, Tell, kind_of
 from conformesh.results.certificate import Cost
 
-REMEMBERED = 4096  # devices up to which a tally by who spoke is cheaper than charging every round
+MOST_REMEMBERED_DEVICES = 4096  # devices up to which a tally by who spoke is cheaper than charging every round
 
 
 @dataclass(eq=False)
@@ -57,7 +57,7 @@ class Ledger:
         numbers, places = message.values[0].size, message.places
         if not isinstance(message, Each) and message.shared:
             numbers *= self.runs
-        if self.devices > REMEMBERED or not isinstance(message, Each):
+        if self.devices > MOST_REMEMBERED_DEVICES or not isinstance(message, Each):
             billed = None if isinstance(message, Each) else message.billed
             self._sent(width)[places] += numbers if billed is None else billed  # only the speakers are touched
             return  # who has news is seldom the same twice: nothing to remember

@@ -38,9 +38,9 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Ints
 from conformesh.common.random_streams import fresh_bytes
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.protocols.aggregate import Aggregator, Total
+from conformesh.protocols.aggregate import Aggregator, NetworkSum
 from conformesh.protocols.block import Block
-from conformesh.protocols.messages import Each, Gather, Gathered, Gathering, Packets, Protocol
+from conformesh.protocols.messages import Each, Gather, GatheredStrings, GatheringProtocol, Packets, Protocol
 
 if TYPE_CHECKING:
     from conformesh.privacy.account import Account
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 _Words = NDArray[np.uint32]
 _LABEL = b"conformesh masks 2"  # separates these keys and signatures from all others made with the same certificates
 _BITS = 32  # of a masked number
-LARGEST = 2**31 - 1  # largest sum: beyond it positive and negative numbers cannot be told apart
-KEY = 32  # bytes of a public key, of a secret, and of a seed
+LARGEST_MASKED_SUM = 2**31 - 1  # largest sum: beyond it positive and negative numbers cannot be told apart
+KEY_BYTES = 32  # bytes of a public key, of a secret, and of a seed
 # Devices. Each exchanges a secret with each: at 2,000 a device computes 2,000 X25519 exchanges (25 us each, measured)
 # and relays 1.2 MB of keys, certificates and signatures over every link. Sparse mask graphs are unsafe, see above.
-MOST = 2000
+MOST_DEVICES = 2000
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,11 +90,11 @@ class Secrets:
     def simulated(cls, block: Block) -> Secrets:
         """Return fresh secrets for a simulation. They are stored nowhere: a saved result cannot repeat the noise."""
         context = hashlib.sha256(f"simulated {block.devices}".encode()).digest()
-        return cls(tuple(fresh_bytes(KEY) for _ in block.rows), context)
+        return cls(tuple(fresh_bytes(KEY_BYTES) for _ in block.rows), context)
 
     def streams(self, purpose: bytes) -> list[Keystream]:
         """Return a stream of random bytes for each local device, one for each purpose."""
-        return [Keystream(derived(seed, self.context, purpose), 0) for seed in self.seeds]
+        return [Keystream(derive_secret(seed, self.context, purpose), 0) for seed in self.seeds]
 
 
 class KeyRefused(ValueError):  # noqa: N818 - reads as a sentence where it is raised
@@ -149,13 +149,13 @@ class Masks:
         """
         masks = np.zeros((self.devices, numbers), dtype=np.uint32)
         for plus, minus, shared in self.pairs:
-            mask = Keystream(derived(shared, heard, b"stage"), stage).words(numbers)
+            mask = Keystream(derive_secret(shared, heard, b"stage"), stage).words(numbers)
             if plus >= 0:
                 masks[plus] += mask
             if minus >= 0:
                 masks[minus] -= mask
         if self.local is not None:
-            secret = derived(self.local, heard, b"stage")
+            secret = derive_secret(self.local, heard, b"stage")
             for place in range(self.devices - 1):
                 later = self.devices - 1 - place  # one keystream for the pairs of a device with all later ones
                 drawn = Keystream(secret, stage << 32 | place).words(later * numbers).reshape(later, numbers)
@@ -180,7 +180,7 @@ class _Pair(NamedTuple):
     private: Any
 
 
-def agree_on_masks(block: Block, secrets: Secrets, claim: bytes = b"") -> Gathering[_AgreedMasks]:
+def agree_on_masks(block: Block, secrets: Secrets, claim: bytes = b"") -> GatheringProtocol[_AgreedMasks]:
     """Flood the public keys and the account claims, verify both, and compute the secrets shared with all others.
 
     Parameters
@@ -197,7 +197,7 @@ def agree_on_masks(block: Block, secrets: Secrets, claim: bytes = b"") -> Gather
         _signed_part(context, row, pair.public, claim) for row, pair in zip(block.rows.tolist(), own, strict=True)
     ]
     strings = [pair.public + claim + secrets.prove(part) for pair, part in zip(own, signed, strict=True)]
-    heard: Gathered = yield Gather(Packets.of(strings))
+    heard: GatheredStrings = yield Gather(Packets.of(strings))
     told = [_verified(block, secrets, context, row, heard.packets[row], len(claim)) for row in range(block.devices)]
     keys, claims = [key for key, _ in told], tuple(other for _, other in told)
     if len({*keys}) < len(keys):
@@ -219,7 +219,7 @@ def agree_on_masks(block: Block, secrets: Secrets, claim: bytes = b"") -> Gather
         Masks(
             len(here),
             tuple(pairs),
-            tuple(derived(seed, context, b"self-mask") for seed in secrets.seeds),
+            tuple(derive_secret(seed, context, b"self-mask") for seed in secrets.seeds),
             _local_secret(secrets.seeds, context),
         ),
         claims,
@@ -235,13 +235,13 @@ def _local_secret(seeds: tuple[bytes, ...], context: bytes) -> bytes | None:
     return None if len(seeds) < 2 else hashlib.sha256(_joined([_LABEL, b"local", context, *seeds])).digest()
 
 
-def refuse_many(devices: int) -> None:
+def refuse_too_many_devices(devices: int) -> None:
     """Refuse more devices than can all share a secret with each other."""
-    if devices > MOST:
+    if devices > MOST_DEVICES:
         raise ValueError(
-            f"masks are for up to {MOST:,} devices, got {devices:,}: every device must share a secret with every "
-            "other, since with fewer secrets a device is not hidden from those that it shares them with; use e-dcp, or "
-            "fewer devices"
+            f"masks are for up to {MOST_DEVICES:,} devices, got {devices:,}: every device must share a secret with "
+            "every other, since with fewer secrets a device is not hidden from those that it shares them with; use "
+            "e-dcp, or fewer devices"
         )
 
 
@@ -262,29 +262,29 @@ def _signed_part(context: bytes, row: int, public: bytes, claim: bytes) -> bytes
 def _key_pair(seed: bytes, context: bytes) -> _Pair:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-    private = X25519PrivateKey.from_private_bytes(derived(seed, context, b"key pair"))
+    private = X25519PrivateKey.from_private_bytes(derive_secret(seed, context, b"key pair"))
     return _Pair(private.public_key().public_bytes_raw(), private)
 
 
-def derived(secret: bytes, context: bytes, purpose: bytes) -> bytes:
+def derive_secret(secret: bytes, context: bytes, purpose: bytes) -> bytes:
     """Return a secret for one purpose of this attempt (HKDF)."""
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    return bytes(HKDF(SHA256(), KEY, salt=context, info=_joined([_LABEL, purpose])).derive(secret))
+    return bytes(HKDF(SHA256(), KEY_BYTES, salt=context, info=_joined([_LABEL, purpose])).derive(secret))
 
 
 def _verified(
     block: Block, secrets: Secrets, context: bytes, row: int, string: bytes, claim_size: int
 ) -> tuple[bytes, bytes]:
     """Return the key and the claim of a device, if it signed both for this attempt."""
-    name, size = block.network.ids[row], KEY + claim_size
+    name, size = block.network.ids[row], KEY_BYTES + claim_size
     if len(string) < size:
         raise KeyRefused(
             f"device {name} sent {len(string)} bytes instead of a key and a claim of {size}; nothing about scores was "
             "sent"
         )
-    public, claim, proof = string[:KEY], string[KEY:size], string[size:]
+    public, claim, proof = string[:KEY_BYTES], string[KEY_BYTES:size], string[size:]
     if not secrets.genuine(name, _signed_part(context, row, public, claim), proof):
         raise KeyRefused(
             f"the key received as that of device {name} was not signed by it for this attempt: it is forged, or of "
@@ -302,13 +302,13 @@ def _pair_secret(private: Any, other: bytes, flooded: bytes, i: int, j: int) -> 
         raise KeyRefused(
             f"the key of device {i} or {j} is invalid (a point of low order); nothing about scores was sent"
         ) from None
-    return derived(point, flooded, b"pair" + struct.pack("<QQ", i, j))
+    return derive_secret(point, flooded, b"pair" + struct.pack("<QQ", i, j))
 
 
 class MaskedSums:
     """Sums over all devices of masked numbers, and a digest of all totals that were received."""
 
-    def __init__(self, block: Block, masks: Masks, total: Total) -> None:
+    def __init__(self, block: Block, masks: Masks, total: NetworkSum) -> None:
         self.block, self.masks, self._total = block, masks, total
         self.stage, self.digest = 0, hashlib.sha256()
 
@@ -336,7 +336,7 @@ class MaskedSums:
         """
         if self.stage:
             raise RuntimeError("an attempt reveals once; a second release needs a new attempt with fresh secrets")
-        most = LARGEST // (2 * self.block.devices)  # the noise has the other half
+        most = LARGEST_MASKED_SUM // (2 * self.block.devices)  # the noise has the other half
         own = _with_ones(np.clip(counts, -most, most) + noise)
         selves = self.masks.self_masks(own.shape[1])
         hidden = yield from self._sum(own + self.masks.at(0, own.shape[1]) + selves)
@@ -345,7 +345,7 @@ class MaskedSums:
         return self._check_totals(hidden - revealed)
 
     def _sum(self, words: _Words) -> Protocol[_Words]:
-        sums = yield from self._total(words, LARGEST)  # type: ignore[arg-type]
+        sums = yield from self._total(words, LARGEST_MASKED_SUM)  # type: ignore[arg-type]
         return np.asarray(sums).astype(np.int64).astype(np.uint32)
 
     def _check_totals(self, sums: _Words) -> Ints:

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Ints
-from conformesh.kernels.bits import Bits, from_column, marked, marks, moved, unions, words_for
+from conformesh.kernels.bits import Bits, bits_of, marked_columns, move_columns, row_unions, rows_marked_from, words_for
 from conformesh.kernels.items import Lists
 from conformesh.kernels.replies import LOWEST
 
-AT_ONCE = 2**22  # scores whose weights are added up at a time
+WEIGHTS_AT_ONCE = 2**22  # scores whose weights are added up at a time
 
 
-class Runs(NamedTuple):
+class ScoreRuns(NamedTuple):
     """The devices' own scores: whose, by its place here; as keys, of each device ascending; and how often it has it."""
 
     places: Ints
@@ -40,7 +40,7 @@ class ScoreReport(NamedTuple):
     held_back: int
 
 
-class _Top(NamedTuple):
+class _LargestScores(NamedTuple):
     """The k largest scores that one device knows, ascending, with ties of the last one; or all, if they are fewer."""
 
     keys: Ints
@@ -75,7 +75,7 @@ class MergedScores:
         What each says of them at first, (devices,).
     """
 
-    def __init__(self, k: int, counts_ties: bool, rows: Ints, runs: Runs, likely: Ints) -> None:
+    def __init__(self, k: int, counts_ties: bool, rows: Ints, runs: ScoreRuns, likely: Ints) -> None:
         self.k, self.counts_ties = k, counts_ties
         self._rows, self._runs = rows, runs
         nobody = np.empty(0, np.int64)
@@ -105,7 +105,7 @@ class MergedScores:
 
     def said(self, places: Ints) -> Lists:
         """Return what these have to say."""
-        columns, counts = marked(self.news[places]), self.counts[places]
+        columns, counts = marked_columns(self.news[places]), self.counts[places]
         held_back = np.where(self.news_held_back, self.held_back, LOWEST)[places]
         cuts = np.concatenate([[0], np.cumsum(counts)])
         return Lists(self.keys[columns], self.owners[columns], self.times[columns], cuts, held_back)
@@ -116,12 +116,12 @@ class MergedScores:
         Listener i hears ``senders[starts[i]:starts[i + 1]]``: places of devices here and, after these, `others`.
         """
         each = np.repeat(np.arange(len(others)), [len(said.keys) for said in others])
-        from_others = self._marks(each, len(others), *_joined(others))
+        from_others = self._marks(each, len(others), *_join_reports(others))
         back = np.where(self.news_held_back, self.held_back, LOWEST)
         back = np.append(back, np.array([said.held_back for said in others], np.int64))
         heard, heard_back = np.zeros_like(self._known), np.full(len(self._rows), LOWEST, np.int64)
         if len(listeners):
-            heard[listeners] = unions(np.concatenate([self.news, from_others]), senders, starts)
+            heard[listeners] = row_unions(np.concatenate([self.news, from_others]), senders, starts)
             heard_back[listeners] = np.maximum.reduceat(back[senders], starts)
         self.news_held_back = heard_back > self.held_back
         self.held_back = np.maximum(self.held_back, heard_back)
@@ -142,11 +142,11 @@ class MergedScores:
         self._say_own(rest)
 
     @property
-    def of_first(self) -> _Top:
+    def of_first(self) -> _LargestScores:
         """What the first device here knows: in the end all know the same."""
-        columns = marked(self._known[:1])
+        columns = marked_columns(self._known[:1])
         columns = columns[columns >= self._starts[0]]
-        return _Top(self.keys[columns], self.times[columns])
+        return _LargestScores(self.keys[columns], self.times[columns])
 
     @property
     def answered(self) -> bool:
@@ -171,7 +171,7 @@ class MergedScores:
         self._known[changed] |= fresh[changed]
         self._starts[changed] = self._first_of_largest(self._known[changed])
         self.news = fresh
-        self.news[changed] &= from_column(self._starts[changed], fresh.shape[1])
+        self.news[changed] &= rows_marked_from(self._starts[changed], fresh.shape[1])
         self.counts = np.bitwise_count(self.news).sum(axis=1, dtype=np.int64)
         self._drop()
 
@@ -207,7 +207,7 @@ class MergedScores:
         if (self.times == 1).all():
             return np.bitwise_count(bits).astype(np.int64)
         out, each = np.empty(bits.shape, np.int64), self._by_words()
-        most = max(AT_ONCE // (64 * bits.shape[1]), 1)
+        most = max(WEIGHTS_AT_ONCE // (64 * bits.shape[1]), 1)
         for a in range(0, len(bits), most):
             some = np.ascontiguousarray(bits[a : a + most])
             inside = np.unpackbits(some.view(np.uint8), axis=1, bitorder="little").reshape(*some.shape, 64)
@@ -233,7 +233,7 @@ class MergedScores:
         matters = keys >= self._floor
         rows, keys, owners, times = rows[matters], keys[matters], owners[matters], times[matters]
         columns = self._columns(keys, owners, times) if len(keys) else keys
-        return marks(rows, columns, (many, self._known.shape[1]))
+        return bits_of(rows, columns, (many, self._known.shape[1]))
 
     def _columns(self, keys: Ints, owners: Ints, times: Ints) -> Ints:
         """Return where scores stand, after those that do not yet have been put where they belong."""
@@ -250,19 +250,19 @@ class MergedScores:
             self.keys, self.owners = keys[chosen], owners[chosen]
             self.times = np.append(self.times, times)[chosen]
             words = words_for(len(chosen))
-            self._known, self.news = (moved(bits, columns[:old], words) for bits in (self._known, self.news))
+            self._known, self.news = (move_columns(bits, columns[:old], words) for bits in (self._known, self.news))
             self._starts = np.where(self._starts > 0, np.append(columns[:old], 0)[self._starts], 0)
         return columns[old:]
 
 
-def _joined(said: list[ScoreReport]) -> tuple[Ints, Ints, Ints]:
+def _join_reports(said: list[ScoreReport]) -> tuple[Ints, Ints, Ints]:
     """Return all scores that were said, with owners and weights."""
     nobody = np.empty(0, np.int64)
     keys, owners, times = (np.concatenate([nobody, *(part[i] for part in said)]) for i in range(3))
     return keys, owners, times
 
 
-def _weights_above(runs: Runs) -> Ints:
+def _weights_above(runs: ScoreRuns) -> Ints:
     """Return what the scores of the same device weigh that are larger."""
     ends = np.flatnonzero(np.diff(runs.places, append=-1))
     upto = np.cumsum(runs.times)

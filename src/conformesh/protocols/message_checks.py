@@ -16,25 +16,25 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Array
 from conformesh.graph.network import Network
 from conformesh.protocols.messages import (
-    DIMENSIONS,
-    TYPES,
+    MOST_DIMENSIONS,
+    WIRE_TYPES,
     Each,
-    Kind,
     Message,
+    MessageKind,
     Pool,
-    Quiet,
+    Silence,
     Sum,
     Tell,
     kind_of,
     may_be_silent,
 )
 
-_TYPES = frozenset(map(np.dtype, TYPES))
+_TYPES = frozenset(map(np.dtype, WIRE_TYPES))
 _WIDE = frozenset(map(np.dtype, ("<i8", "<u8")))  # what could overflow where it is added up or compared, in int64
 _MOST = int(np.iinfo(np.int64).max)
 
 
-class Rules:
+class MessageChecks:
     """Checks the messages of a block of devices.
 
     Parameters
@@ -56,12 +56,12 @@ class Rules:
         self._until: NDArray[np.int64] | None = None  # by device, the last round of its announced silence
         self._latest = 0
 
-    def check(self, message: Message, round_: int) -> Kind:
+    def check(self, message: Message, round_: int) -> MessageKind:
         """Return the kind of a message that may be answered; otherwise say in which round what is wrong with it."""
         kind, values = kind_of(message), message.values
         try:
             if type(values) is not np.ndarray or values.dtype not in _TYPES:
-                raise TypeError(f"values must be an array of {_names()}, got {_described(values)}")
+                raise TypeError(f"values must be an array of {_type_names()}, got {_describe(values)}")
             self._check_values(message)
             if round_ <= self._latest:
                 self._check_silence(message, round_)
@@ -81,8 +81,8 @@ class Rules:
             return
         if values.ndim == 0 or len(values) != self.devices:
             raise ValueError(f"values need one row for each of the {self.devices} devices here, got {values.shape}")
-        if values.ndim > 1 + DIMENSIONS:
-            raise ValueError(f"a row may have {DIMENSIONS} dimensions, got {values.ndim - 1}")
+        if values.ndim > 1 + MOST_DIMENSIONS:
+            raise ValueError(f"a row may have {MOST_DIMENSIONS} dimensions, got {values.ndim - 1}")
         if isinstance(message, Sum):
             self._check_sum(message)
             return
@@ -91,14 +91,14 @@ class Rules:
         if not isinstance(message, Each) and values.dtype == np.uint64:
             _check_size(values, 1)
 
-    def _announce(self, quiet: Quiet, round_: int) -> None:
+    def _announce(self, quiet: Silence, round_: int) -> None:
         """Note who will say nothing for a while."""
         places, rounds = quiet.places, quiet.rounds
         self._check_speakers(places)
         for name, array in (("places", places), ("rounds", rounds)):
             if type(array) is not np.ndarray or array.dtype != np.int64 or array.shape != places.shape:
                 raise ValueError(
-                    f"{name} of {len(places)} quiet devices must be int64 of that shape, got {_described(array)}"
+                    f"{name} of {len(places)} quiet devices must be int64 of that shape, got {_describe(array)}"
                 )
         if rounds.min(initial=0) < 0:
             raise ValueError(f"nobody can be quiet for {int(rounds.min())} rounds")
@@ -128,12 +128,12 @@ class Rules:
         elif getattr(message.weights, "shape", None) != (self.edges,) or message.weights.dtype != np.float64:
             raise ValueError(
                 f"weights must be one float64 per directed edge of the devices here, shape {(self.edges,)}, got "
-                f"{_described(message.weights)}"
+                f"{_describe(message.weights)}"
             )
 
     def _check_speakers(self, speakers: Array) -> None:
         if type(speakers) is not np.ndarray or speakers.ndim != 1 or speakers.dtype.kind not in "bi":
-            raise TypeError(f"speakers must be a mask or a list of places, got {_described(speakers)}")
+            raise TypeError(f"speakers must be a mask or a list of places, got {_describe(speakers)}")
         if speakers.dtype == np.bool_:
             if len(speakers) != self.devices:
                 raise ValueError(f"the mask of speakers needs {self.devices} entries, got {len(speakers)}")
@@ -148,14 +148,14 @@ class Rules:
         self._check_speakers(message.speakers)
         values, offsets, speakers = message.values, message.packets.offsets, message.speakers
         if speakers.dtype != np.int64:
-            raise TypeError(f"speakers of bytes must be their places in int64, got {_described(speakers)}")
+            raise TypeError(f"speakers of bytes must be their places in int64, got {_describe(speakers)}")
         if values.dtype != np.uint8 or values.ndim != 1:
-            raise TypeError(f"bytes must stand in a flat array of uint8, got {_described(values)}")
+            raise TypeError(f"bytes must stand in a flat array of uint8, got {_describe(values)}")
         needed = {"offsets": (offsets, len(speakers) + 1), "numbers": (message.numbers, len(speakers))}
         for name, (array, length) in needed.items():
             if type(array) is not np.ndarray or array.dtype != np.int64 or array.shape != (length,):
                 raise ValueError(
-                    f"{name} for {len(speakers)} speakers must be int64 of shape {(length,)}, got {_described(array)}"
+                    f"{name} for {len(speakers)} speakers must be int64 of shape {(length,)}, got {_describe(array)}"
                 )
         if offsets[0] != 0 or offsets[-1] != len(values) or (offsets[1:] < offsets[:-1]).any():
             raise ValueError(f"offsets must lead from 0 to {len(values)}, the number of bytes, and must not fall")
@@ -166,7 +166,7 @@ class Rules:
         if offsets.dtype != np.int64 or left or not pieces or offsets[0] != 0 or offsets[-1] != n:
             raise ValueError(
                 f"offsets must be int64 and cut flat values into as many pieces for each of the {self.devices} devices "
-                f"here, from 0 to their number; got {_described(offsets)} for values of shape {message.values.shape}"
+                f"here, from 0 to their number; got {_describe(offsets)} for values of shape {message.values.shape}"
             )
         if (offsets[1:] < offsets[:-1]).any():
             raise ValueError("offsets must not fall")
@@ -183,9 +183,9 @@ def _check_size(values: Array, addends: int) -> None:
         )
 
 
-def _described(values: object) -> str:
+def _describe(values: object) -> str:
     return f"{values.dtype} of shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
 
 
-def _names() -> str:
-    return ", ".join(np.dtype(name).name for name in TYPES)
+def _type_names() -> str:
+    return ", ".join(np.dtype(name).name for name in WIRE_TYPES)

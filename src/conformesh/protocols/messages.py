@@ -12,11 +12,11 @@ nothing, and the answer, an `Extreme`, says who changed. If only these speak nex
 
 `Tell` is for what has no common length: every speaker says as many bytes as it needs, and pays for these.
 
-Who knows that it will say nothing for a while may say so (`Quiet`). It costs nothing and changes no answer; on a mesh
+Who knows that it will say nothing for a while may say so (`Silence`). It costs nothing and changes no answer; on a mesh
 nobody then waits for it, nor does it send frames that say nothing. Every engine checks that it keeps its word.
 
 `Gather` asks for everybody's words, as far as they were heard, and is the only question that needs no rounds. Engines
-never see it: who talks in rounds turns it into a flood (`gathering`), and a device without rounds answers it at once.
+never see it: who talks in rounds turns it into a flood (`gather`), and a device without rounds answers it at once.
 
 A question may be `brief`: neither its values nor the answer are looked at once the next question is asked, and the
 answer is not written to. An engine may then use the same memory for every round; none has to.
@@ -37,11 +37,11 @@ from conformesh.kernels.segments import take_segments
 T = TypeVar("T")
 
 # What can travel, in the order of the codes in frames, and how many dimensions a device's row may have.
-TYPES: tuple[str, ...] = ("<f2", "<f4", "<f8", "<i1", "<i2", "<i4", "<i8", "<u1", "<u2", "<u4", "<u8", "|b1")
-DIMENSIONS = 8
+WIRE_TYPES: tuple[str, ...] = ("<f2", "<f4", "<f8", "<i1", "<i2", "<i4", "<i8", "<u1", "<u2", "<u4", "<u8", "|b1")
+MOST_DIMENSIONS = 8
 
 
-def narrow_type(largest: int | None) -> np.dtype[Any]:
+def narrowest_integer(largest: int | None) -> np.dtype[Any]:
     """Return the smallest signed integers that hold up to `largest`, so that the wire carries no empty bits."""
     kinds = map(np.dtype, ("int8", "int16", "int32"))
     wide = np.dtype(np.int64)
@@ -144,7 +144,7 @@ class Extreme:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Quiet:
+class Silence:
     """Devices here that will surely say nothing in the rounds after this one, and in how many.
 
     Attributes
@@ -169,7 +169,7 @@ class Each(_Speaking):
 
     values: Array
     speakers: NDArray[Any]
-    quiet: Quiet | None = None
+    quiet: Silence | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,7 +202,7 @@ class Deliveries:
         strange[~strange] = known[at[~strange]] != asked[~strange]
         if strange.any():
             first = int(np.argmax(strange))
-            raise not_heard(self.round, int(receivers[first]), int(senders[first]))
+            raise missing_message_error(self.round, int(receivers[first]), int(senders[first]))
         return at
 
 
@@ -255,7 +255,7 @@ class Tell:
     packets
         What the speakers say, one string of bytes each, in their order.
     speakers
-        Their places among the devices here, ascending. A silent device costs nothing. The answer is a `Told`.
+        Their places among the devices here, ascending. A silent device costs nothing. `PacketDeliveries` is the answer.
     numbers
         How many numbers each string stands for, (speakers,): what the ledger charges besides the bits.
     check
@@ -268,7 +268,7 @@ class Tell:
     speakers: NDArray[np.int64]
     numbers: NDArray[np.int64]
     check: Callable[[bytes], object] | None = None
-    quiet: Quiet | None = None
+    quiet: Silence | None = None
 
     @property
     def values(self) -> NDArray[np.uint8]:
@@ -282,7 +282,7 @@ class Tell:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Told:
+class PacketDeliveries:
     """What `Tell` brought: message i went from `sender[i]` to `receiver[i]` (rows of the network).
 
     Messages stand by receiver, and of one receiver by sender. `round` is the round in which they came, for errors.
@@ -304,7 +304,7 @@ class Told:
         )
 
 
-def not_heard(round_: int, receiver: int, sender: int) -> ValueError:
+def missing_message_error(round_: int, receiver: int, sender: int) -> ValueError:
     """Return the error for a device that asks what it cannot know."""
     return ValueError(
         f"round {round_}: device {receiver} asks what device {sender} said, but has heard nothing from it: it is "
@@ -330,7 +330,7 @@ class Pool:
 class Gather:
     """Ask for everybody's string of bytes, as far as they were heard.
 
-    Who talks in rounds floods the strings, so that all are heard (`gathering.flooded`). A device without rounds answers
+    Who talks in rounds floods the strings, so that all are heard (`gather.flooded`). A device without rounds answers
     at once with what has reached it, and runs its protocol again from the beginning when there is more: so a protocol
     that asks this says the same for the same answers, and has something to hand back whoever was heard.
 
@@ -350,7 +350,7 @@ class Gather:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Gathered:
+class GatheredStrings:
     """What `Gather` brought, the same for all devices here.
 
     Attributes
@@ -378,7 +378,7 @@ class Gathered:
 
 
 @dataclass(frozen=True)
-class Kind:
+class MessageKind:
     """One kind of message, and what engines, frames and the ledger must know of it.
 
     Attributes
@@ -404,25 +404,25 @@ class Kind:
 
 
 # All there are: a test looks whether engines, peers and the ledger know each of them.
-KINDS: dict[type, Kind] = {
-    Sum: Kind("sum", 1, "everyone"),
-    Max: Kind("max", 2, "speakers", silence=True),
-    Min: Kind("min", 3, "speakers", silence=True),
-    Each: Kind("each", 4, "speakers", silence=True),
-    Tell: Kind("tell", 5, "tellers", silence=True),
-    Pool: Kind("pool", None, "uploaders", rounds=2),  # up to the server, and back
+MESSAGE_KINDS: dict[type, MessageKind] = {
+    Sum: MessageKind("sum", 1, "everyone"),
+    Max: MessageKind("max", 2, "speakers", silence=True),
+    Min: MessageKind("min", 3, "speakers", silence=True),
+    Each: MessageKind("each", 4, "speakers", silence=True),
+    Tell: MessageKind("tell", 5, "tellers", silence=True),
+    Pool: MessageKind("pool", None, "uploaders", rounds=2),  # up to the server, and back
 }
 
 Message = Sum | Max | Min | Each | Tell | Pool
 Protocol = Generator[Message, Any, T]
-Gathering = Generator[Message | Gather, Any, T]  # a protocol that may ask everybody, too
+GatheringProtocol = Generator[Message | Gather, Any, T]  # a protocol that may ask everybody, too
 
 
-def kind_of(message: Message) -> Kind:
+def kind_of(message: Message) -> MessageKind:
     """Return what kind of message this is, if it is one."""
-    kind = KINDS.get(type(message))
+    kind = MESSAGE_KINDS.get(type(message))
     if kind is None:
-        known = ", ".join(each.__name__ for each in KINDS)
+        known = ", ".join(each.__name__ for each in MESSAGE_KINDS)
         raise TypeError(f"a protocol yields messages, of the kinds {known}, got {type(message).__name__}")
     return kind
 
@@ -432,7 +432,7 @@ def may_be_silent(message: Message) -> bool:
     return kind_of(message).silence and getattr(message, "speakers", None) is not None
 
 
-def quiet_of(message: Message) -> int:
+def silent_rounds(message: Message) -> int:
     """Return for how many rounds after this one a device that is alone here says nothing."""
     quiet = message.quiet if isinstance(message, Each | Tell) else None
     return 0 if quiet is None or not len(quiet.rounds) else int(quiet.rounds[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import Field, field
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -11,6 +12,7 @@ import msgspec
 import numpy as np
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "None"}
+_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}  # as words of a command line
 
 
 def option(default: Any, help: str, choices: Callable[[], Iterable[str]] | None = None) -> Any:
@@ -31,15 +33,20 @@ def check_choice(name: str, value: str, known: Iterable[str]) -> None:
         raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")
 
 
-def as_option(value: Any, hint: Any, what: str) -> Any:
+def convert_option(value: Any, hint: Any, what: str, *, is_text: bool = False) -> Any:
     """Return a value in the type of an option, or say what is needed; 10 may stand for 10.0 and the other way round.
 
-    >>> as_option(10, float, "kappa")
-    10.0
-    >>> as_option("10", int, "rounds")
+    The only converter of options: those of methods in Python, in ``device.toml`` and, with `is_text`, those of the
+    command line, where everything is text.
+
+    >>> convert_option(10, float, "kappa"), convert_option("10", int, "rounds", is_text=True)
+    (10.0, 10)
+    >>> convert_option("10", int, "rounds")
     Traceback (most recent call last):
     ValueError: rounds must be a whole number, got '10'
     """
+    if is_text:
+        return _option_from_text(value, without_none(hint), what)
     kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     objects = tuple(_class_of(kind) for kind in kinds if not _is_plain(kind))
     if objects and isinstance(value, objects):
@@ -55,27 +62,30 @@ def as_option(value: Any, hint: Any, what: str) -> Any:
         raise ValueError(f"{what} must be {needed}, got {value!r}") from None
 
 
-def option_from_text(text: Any, hint: Any, what: str) -> Any:
-    """Turn text into what an option holds: a bool, an int, a float, one of several words, a tuple of these, or text.
-
-    >>> option_from_text("10", int, "rounds")
-    10
-    """
+def _option_from_text(text: Any, hint: Any, what: str) -> Any:
+    """Read a word of the command line, or several for a tuple; a word that cannot be read is refused as text."""
     if get_origin(hint) is tuple:
-        return tuple(option_from_text(one, wanted, what) for one, wanted in zip(text, get_args(hint), strict=True))
-    if get_origin(hint) is Literal and text not in (allowed := get_args(hint)):
-        raise ValueError(f"{what} must be {' or '.join(map(str, allowed))}, got {text!r}")
-    if hint is bool:
-        if text.lower() in ("true", "yes", "1", "false", "no", "0"):
-            return text.lower() in ("true", "yes", "1")
-        raise ValueError(f"{what} must be true or false, got {text!r}")
-    if hint not in (int, float):
-        return text
-    try:
-        return hint(text)
-    except ValueError:
-        needed = "an integer" if hint is int else "a number"
-        raise ValueError(f"{what} must be {needed}, got {text!r}") from None
+        return tuple(_option_from_text(one, kind, what) for one, kind in zip(text, get_args(hint), strict=True))
+    value = text
+    if isinstance(text, str) and hint is bool:
+        value = _TRUTH.get(text.lower(), text)
+    elif isinstance(text, str) and hint in (int, float):
+        with suppress(ValueError):
+            value = hint(text)
+    # An object, such as a dictionary of weights, has no text form: the function that uses it checks what was given.
+    return convert_option(value, hint, what) if _is_plain(hint) else value
+
+
+def without_none(hint: Any) -> Any:
+    """Return the type that an optional value has when it is given; text where it may be of several types.
+
+    >>> without_none(int | None), without_none(float | str)
+    (<class 'int'>, <class 'str'>)
+    """
+    if get_origin(hint) in (Union, types.UnionType):
+        given = [kind for kind in get_args(hint) if kind is not types.NoneType]
+        return given[0] if len(given) == 1 else str
+    return hint
 
 
 def _is_plain(kind: Any) -> bool:

@@ -1,4 +1,4 @@
-"""P-DCP: a certified threshold from masked counts. Devices learn sums over all devices, and nothing about each other.
+"""P-DCP: a certified threshold from masked counts. Devices learn sums over all devices, nothing about single devices.
 
 Without `epsilon` devices search on a public grid by exact masked sums (`masks`). In stage 0 they add up (1, n_k): the
 first total must be K, or masks did not cancel; the second is n, from which the required rank follows. Each further
@@ -22,7 +22,7 @@ Assumes     devices follow the protocol but are curious; at least `honest` of K 
 Guarantees  *counted*, at the resolution of the grid; with epsilon *counted with noise*
 Message     the keys of `masks`; then 32-bit numbers up and down the tree: `width` + 2 a stage, or with epsilon twice as
             many as there are cells and one; 8 bytes once
-Departures  none
+Departures  not from a paper; the masks are those of [Bonawitz2017] without secret sharing (`masks`)
 """
 
 from __future__ import annotations
@@ -40,31 +40,36 @@ import msgspec
 import numpy as np
 
 from conformesh.common.array_types import Floats, Ints
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.kernels.ranks import AUTO, GIVEN, Demand, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.privacy.grids import GridName, check_grid, grid_points
-from conformesh.privacy.histogram import HistogramPlan, Mixture, NoisyCount, Release, chosen_cells
+from conformesh.privacy.histogram import HistogramPlan, Mixture, NoisyThreshold, Release, choose_cells
 from conformesh.protocols.aggregate import AGGREGATORS, get_aggregator
 from conformesh.protocols.block import Answers, Block
-from conformesh.protocols.masks import LARGEST, MaskedSums, Secrets, agree_on_masks, refuse_many
-from conformesh.protocols.messages import Gathering, Protocol
+from conformesh.protocols.masks import LARGEST_MASKED_SUM, MaskedSums, Secrets, agree_on_masks, refuse_too_many_devices
+from conformesh.protocols.messages import GatheringProtocol, Protocol
 from conformesh.protocols.options import check_choice, option
 from conformesh.results.certificate import Certificate, Noise
 from conformesh.scores.base import Score
 
-POINTS = 2**14  # of a grid that is searched without noise
-_COARSE = 0.005  # more scores than this part of all at or below the threshold, beyond those required, deserve a note
-_MOST_TOLD = 64  # totals that a result lists
-_WIDE = (
-    0.1  # a part of the noisy scores in the threshold's own cell that deserves a note: coverage may be as much higher
-)
-_DEAR = 2  # noise that takes more than 1/DEAR of what may be missed deserves a note
-_SIMULATED = "none: one program simulated all devices and saw every score; only a run on a mesh protects anything"
-_ABOUT_NOISE = ("honest", "cells", "cap", "fill", "epoch_seconds")  # options that mean nothing without epsilon
+# Points of the grid that is searched without noise. The number of stages grows with their logarithm, so a fine grid is
+# cheap; on the logit grid 2^14 points lie less than 0.1 % apart.
+GRID_POINTS = 2**14
+# A note is due if more than this share of all scores lies at or below the threshold beyond the required ones: coverage
+# is higher than asked for by as much.
+_COARSE_EXCESS = 0.005
+_MOST_LISTED_TOTALS = 64  # totals that a result lists; of more it says only how many
+# A note is due if this share of the noisy scores lies in the cell that ends at the threshold: coverage may be as much
+# higher.
+_WIDE_CELL = 0.1
+# A note is due if noise takes more than one part in this many of the scores that may be missed.
+_DEAR_NOISE = 2
+_SIMULATED_NOTE = "none: one program simulated all devices and saw every score; only a run on a mesh protects anything"
+_NOISE_OPTIONS = ("honest", "cells", "cap", "fill", "epoch_seconds")  # options that mean nothing without epsilon
 
 
-def _ways() -> tuple[str, ...]:
+def _masked_aggregators() -> tuple[str, ...]:
     return tuple(name for name, way in AGGREGATORS.items() if way.masked)
 
 
@@ -78,7 +83,7 @@ class PDCP:
     cells: int | None = option(None, "cells of the histogram with epsilon; by default by expected scores and epsilon")
     expected_scores: int = option(100, "scores that a device is expected to hold, to choose cells and fill")
     width: int = option(7, "thresholds a stage, without epsilon")
-    aggregate: str = option("tree", "how masked numbers are added up", _ways)
+    aggregate: str = option("tree", "how masked numbers are added up", _masked_aggregators)
     coalition: int = option(1, "devices that may share all they know; the others must be two or more")
     honest: int | None = option(None, "devices that keep their noise secret; by default all but the coalition")
     unit: Literal["score", "device"] = option("score", "what epsilon protects: each score, or a device with all scores")
@@ -92,16 +97,16 @@ class PDCP:
 
     def __post_init__(self) -> None:
         check_choice("grid", self.grid, (AUTO, "logit", "linear", "powers"))
-        check_choice("aggregate", self.aggregate, _ways())
+        check_choice("aggregate", self.aggregate, _masked_aggregators())
         check_choice("unit", self.unit, ("score", "device"))
         check_grid(self.grid, self.range)
-        for name in ("expected_scores", "width", "window", "releases", *_ABOUT_NOISE):
+        for name in ("expected_scores", "width", "window", "releases", *_NOISE_OPTIONS):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.coalition < 0:
             raise ValueError(f"coalition must be at least 0 devices, got {self.coalition}")
         if self.epsilon is None:
-            given = [name for name in _ABOUT_NOISE if getattr(self, name) is not None]
+            given = [name for name in _NOISE_OPTIONS if getattr(self, name) is not None]
             given += [name for name in ("unit", "window", "releases") if getattr(self, name) not in ("score", 1)]
             if given:
                 raise ValueError(f"{' and '.join(given)} is about noise: give epsilon too")
@@ -110,11 +115,11 @@ class PDCP:
 
     @property
     def chosen_grid(self) -> Literal["linear", "powers", "logit"]:
-        """The grid, where nobody has said what scores are like: one that has a point near any number."""
+        """The grid; where the score is unknown, `powers`, which has points near any number."""
         return "powers" if self.grid == "auto" else self.grid
 
     def honest_of(self, devices: int) -> int:
-        """Return H: the coalition knows its own noise, so H devices beside it must be there."""
+        """Return H. The coalition knows its own noise, so the H honest devices must be others."""
         most = devices - self.coalition
         honest = most if self.honest is None else self.honest
         if not 0 < honest <= most:
@@ -125,7 +130,7 @@ class PDCP:
         return honest
 
     def fill_of(self, mixture: Mixture) -> int | None:
-        """Return f. A device that holds fewer scores costs more than a smaller f does: half of the expected ones."""
+        """Return f, by default half of the expected scores: padding a device costs more than a small f."""
         if mixture == "sizes" or self.fill is not None:
             return self.fill
         return max(self.expected_scores // 2, 1)
@@ -146,7 +151,7 @@ class PDCP:
             change = (self.cap or 1) if whole else 1
         else:
             held, change = fill, 2 * (fill if whole else 1)
-        return chosen_cells(devices * held * self.window, self.epsilon / change / math.sqrt(self.window))
+        return choose_cells(devices * held * self.window, self.epsilon / change / math.sqrt(self.window))
 
     def plan(self, devices: int, requirement: Requirement, ids: Sequence[str] | None = None) -> HistogramPlan:
         """Return the public parameters of a release with epsilon, or refuse what cannot be had."""
@@ -177,35 +182,39 @@ def _mixture(requirement: Requirement) -> Mixture:
     return "given" if requirement.mixture == GIVEN else "sizes"
 
 
-def suited(score: Score) -> dict[str, Any]:
-    """Return the options that suit a score, where none were given."""
+def p_dcp_options_for(score: Score) -> dict[str, Any]:
+    """Return the options that suit a score: a logit grid for scores that are probabilities."""
     return {"grid": "logit"} if score.bounds == (0.0, 1.0) else {}
 
 
-def p_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP) -> Gathering[Answers]:
+def p_dcp(
+    block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP
+) -> GatheringProtocol[Answers]:
     """Agree on masks, then search by exact counts, or release one noisy histogram."""
-    _refuse_number(block.devices, options)
-    _refuse_unproven(block.requirement, options)
+    _check_device_count(block.devices, options)
+    _check_requirement(block.requirement, options)
     secrets = block.secrets or Secrets.simulated(block)
     if options.epsilon is None:
         outcome = yield from _search_exactly(block, samples, alphas, options, secrets)
     else:
         outcome = yield from _release_histogram(block, samples, alphas, options, secrets)
-    return outcome if block.secrets is not None else replace(outcome, facts={**outcome.facts, "privacy": _SIMULATED})
+    return (
+        outcome if block.secrets is not None else replace(outcome, facts={**outcome.facts, "privacy": _SIMULATED_NOTE})
+    )
 
 
-def _refuse_number(devices: int, options: PDCP) -> None:
-    """Refuse so few devices that one is not hidden, and more than masks are for."""
-    refuse_many(devices)
-    if 1 < devices < options.coalition + 2:  # alone there is nobody to hide from
+def _check_device_count(devices: int, options: PDCP) -> None:
+    """Raise `ValueError` for too few devices to hide one, and for more than masks support."""
+    refuse_too_many_devices(devices)
+    if 1 < devices < options.coalition + 2:  # a single device has nobody to hide from
         raise ValueError(
-            f"p-dcp: {several(devices, 'device')} cannot hide from {several(options.coalition, 'curious device')}: a "
-            f"sum hides a device only among others; at least {options.coalition + 2} devices are needed"
+            f"p-dcp: {pluralize(devices, 'device')} cannot hide from {pluralize(options.coalition, 'curious device')}: "
+            f"a sum hides a device only among others; at least {options.coalition + 2} devices are needed"
         )
 
 
-def _refuse_unproven(requirement: Requirement, options: PDCP) -> None:
-    """Refuse what would reveal a device, or has no proof."""
+def _check_requirement(requirement: Requirement, options: PDCP) -> None:
+    """Raise `ValueError` for a requirement that would reveal single devices, or that has no proof."""
     noisy = options.epsilon is not None
     refusals = [
         (
@@ -263,7 +272,7 @@ def _refuse_unproven(requirement: Requirement, options: PDCP) -> None:
 
 def _release_histogram(
     block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP, secrets: Secrets
-) -> Gathering[Answers]:
+) -> GatheringProtocol[Answers]:
     """Release one noisy histogram for each trial (a group, or a draw of a simulation), and read all levels off it."""
     plan = options.plan(block.devices, block.requirement, block.network.ids)
     plan.check_devices(alphas)
@@ -271,8 +280,10 @@ def _release_histogram(
     masks, claims = yield from agree_on_masks(block, secrets, b"" if account is None else account.claim())
     epoch, past = (1, ()) if account is None else account.settle(claims, options.coalition)
     own = samples if secrets.scores_of is None else secrets.scores_of(epoch)
-    counts = _counts(plan, block, own, secrets)  # before the next message: all later ones are sent without local work
-    noise = np.array([_noise(plan, own.trials, stream) for stream in secrets.streams(b"noise")])
+    counts = _local_counts(plan, block, own, secrets)
+    # Counted and drawn before the next message: from then on messages are sent without work that depends on scores, so
+    # their timing tells nothing.
+    noise = np.array([_draw_noise(plan, own.trials, stream) for stream in secrets.streams(b"noise")])
     sums = yield from MaskedSums.over(block, masks, get_aggregator(options.aggregate))
 
     def charge() -> None:
@@ -287,10 +298,10 @@ def _release_histogram(
     releases = [plan.release(row, (epoch,), members) for row in totals.reshape(own.trials, plan.numbers)]
     if account is not None:
         account.store(epoch, releases[0])
-    windows = [_window(release, past) for release in releases]
+    windows = [_sum_window(release, past) for release in releases]
     answers = [[window.answer(alpha) for alpha in alphas] for window in windows]
     certificates = [
-        [_certificate(block, plan, options, window, answer) for answer in row]
+        [_noisy_certificate(block, plan, options, window, answer) for answer in row]
         for window, row in zip(windows, answers, strict=True)
     ]
     facts: dict[str, Any] = {
@@ -304,16 +315,16 @@ def _release_histogram(
     if len(each) == 1:
         facts |= each[0]
     return Answers(
-        _everywhere(block, np.array([[answer.threshold for answer in row] for row in answers])),
+        _on_every_device(block, np.array([[answer.threshold for answer in row] for row in answers])),
         certificates,
-        notes=_notes(windows, answers, alphas) if len(windows) == 1 or block.requirement.is_weighted else (),
+        notes=_noise_notes(windows, answers, alphas) if len(windows) == 1 or block.requirement.is_weighted else (),
         facts=facts,
         trial_facts=each if block.requirement.is_weighted else [],  # many draws of a simulation are not for the record
     )
 
 
-def _counts(plan: HistogramPlan, block: Block, samples: WeightedScores, secrets: Secrets) -> Ints:
-    """Return the numbers of each local device, (devices, trials * numbers)."""
+def _local_counts(plan: HistogramPlan, block: Block, samples: WeightedScores, secrets: Secrets) -> Ints:
+    """Return the counts of each local device, (devices, trials * numbers)."""
     table = np.empty((len(block.rows), samples.trials, plan.numbers), dtype=np.int64)
     for place, (row, stream) in enumerate(zip(block.rows.tolist(), secrets.streams(b"order"), strict=True)):
         for trial in range(samples.trials):
@@ -321,7 +332,7 @@ def _counts(plan: HistogramPlan, block: Block, samples: WeightedScores, secrets:
     return table.reshape(len(table), -1)
 
 
-def _noise(plan: HistogramPlan, trials: int, stream: Any) -> Ints:
+def _draw_noise(plan: HistogramPlan, trials: int, stream: Any) -> Ints:
     """Return a device's shares of noise for all trials, (trials * numbers,); for one trial those of `draw_noise`."""
     cells, number = plan.noise
     parts = [] if number is None else [number.draw(stream, trials)[:, None]]
@@ -329,8 +340,8 @@ def _noise(plan: HistogramPlan, trials: int, stream: Any) -> Ints:
     return np.concatenate(parts, axis=1).ravel()
 
 
-def _window(release: Release, past: Sequence[Release]) -> Release:
-    """Return the sum of a release and those of earlier epochs; a release of another plan does not count."""
+def _sum_window(release: Release, past: Sequence[Release]) -> Release:
+    """Return the sum of a release and those earlier ones that have the same public plan."""
     alike = []
     for earlier in past:
         with suppress(ValueError):  # another grid, epsilon or mixture, which was public when it was released
@@ -339,7 +350,9 @@ def _window(release: Release, past: Sequence[Release]) -> Release:
     return Release.summed([*alike, release])
 
 
-def _certificate(block: Block, plan: HistogramPlan, options: PDCP, window: Release, answer: NoisyCount) -> Certificate:
+def _noisy_certificate(
+    block: Block, plan: HistogramPlan, options: PDCP, window: Release, answer: NoisyThreshold
+) -> Certificate:
     epochs = tuple(sorted({*window.epochs}))
     assumption = ""
     if len(epochs) > 1:
@@ -351,7 +364,7 @@ def _certificate(block: Block, plan: HistogramPlan, options: PDCP, window: Relea
         honest=plan.honest,
         devices=plan.devices,
         cells=plan.cells,
-        inflation=float(answer.inflation.value / plan.slack),  # in scores, of which items are copies
+        inflation=float(answer.inflation.value / plan.slack),  # in scores: items are copies of them
         spread=answer.spread,
         epochs=epochs,
         cap=plan.cap,
@@ -362,13 +375,15 @@ def _certificate(block: Block, plan: HistogramPlan, options: PDCP, window: Relea
     )
 
 
-def _notes(windows: list[Release], answers: list[list[NoisyCount]], alphas: tuple[Fraction, ...]) -> tuple[str, ...]:
-    """Say where noise takes most of what may be missed, or all of it: by the release alone, which is public."""
+def _noise_notes(
+    windows: list[Release], answers: list[list[NoisyThreshold]], alphas: tuple[Fraction, ...]
+) -> tuple[str, ...]:
+    """Return notes on levels at which noise costs too much. They depend on the public release alone."""
     hardest = min(range(len(alphas)), key=alphas.__getitem__)
     instead = "use more scores, a larger epsilon or alpha, or fewer cells"
     endless = [window for window, row in zip(windows, answers, strict=True) if row[hardest].threshold == math.inf]
     if endless:
-        groups = f" for {len(endless)} of {several(len(windows), 'group')}" if len(windows) > 1 else ""
+        groups = f" for {len(endless)} of {pluralize(len(windows), 'group')}" if len(windows) > 1 else ""
         scores = max(endless[0].number, 0) // endless[0].slack
         return (
             f"p-dcp: at alpha {float(alphas[hardest]):g} the threshold is +inf{groups}, and prediction sets hold all "
@@ -379,8 +394,8 @@ def _notes(windows: list[Release], answers: list[list[NoisyCount]], alphas: tupl
         return ()
     release, answer = windows[0], answers[0][hardest]
     cost, missed = release.slack + answer.inflation.value, alphas[hardest] * release.number
-    if _DEAR * cost <= missed:
-        return _wide_cell(release, answer)
+    if _DEAR_NOISE * cost <= missed:
+        return _wide_cell_note(release, answer)
     return (
         f"p-dcp: noise costs {float(cost / release.slack):.3g} scores where {float(missed / release.slack):.3g} of "
         f"about {release.number // release.slack:,} may be missed, so prediction sets are much larger than without "
@@ -388,11 +403,11 @@ def _notes(windows: list[Release], answers: list[list[NoisyCount]], alphas: tupl
     )
 
 
-def _wide_cell(release: Release, answer: NoisyCount) -> tuple[str, ...]:
-    """Say where the grid is too coarse for the scores, by the release alone."""
+def _wide_cell_note(release: Release, answer: NoisyThreshold) -> tuple[str, ...]:
+    """Return a note if the grid is too coarse for the scores, from the public release alone."""
     below = int(np.searchsorted(release.pivots, answer.threshold))  # pivots below the threshold
     held = release.totals[1 - release.cells :][below - 1] if below else 0
-    if held <= _WIDE * release.number:
+    if held <= _WIDE_CELL * release.number:
         return ()
     return (
         f"p-dcp: about {held / release.number:.0%} of the scores lie between the threshold {answer.threshold:.6g} and "
@@ -405,42 +420,45 @@ def _wide_cell(release: Release, answer: NoisyCount) -> tuple[str, ...]:
 
 def _search_exactly(
     block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP, secrets: Secrets
-) -> Gathering[Answers]:
-    """Search by exact masked sums."""
-    most = LARGEST // (2 * block.devices)
+) -> GatheringProtocol[Answers]:
+    """Search the grid by exact masked sums."""
+    # Sums of all devices must stay below 2^31, with a factor of 2 to spare as for noisy counts.
+    most = LARGEST_MASKED_SUM // (2 * block.devices)
     for place, held in enumerate(samples.sizes.tolist()):
         if max(held) > most:
             raise ValueError(
                 f"device {block.network.ids[block.rows[place]]} holds more than {most:,} scores, the most that p-dcp "
-                f"adds up on {several(block.devices, 'device')}; use fewer"
+                f"adds up on {pluralize(block.devices, 'device')}; use fewer"
             )
     masks, _ = yield from agree_on_masks(block, secrets)
     sums = yield from MaskedSums.over(block, masks, get_aggregator(options.aggregate))
     if secrets.account is not None:
-        secrets.account.charge_exact(block.network.ids, _digest(samples), options.coalition + 2)
-    outcome = yield from _exact(block, samples, alphas, options, sums)
+        secrets.account.charge_exact(block.network.ids, _scores_digest(samples), options.coalition + 2)
+    outcome = yield from _search_grid(block, samples, alphas, options, sums)
     yield from sums.compared()
     return outcome
 
 
-def _digest(samples: WeightedScores) -> str:
-    """Name the scores of the local devices, for the account: exact sums over changed scores tell what changed."""
+def _scores_digest(samples: WeightedScores) -> str:
+    """Return a digest of the local scores for the account: two exact sums over changed scores tell the change."""
     return hashlib.sha256(samples.offsets.tobytes() + samples.values.tobytes()).hexdigest()
 
 
-def _exact(
+def _search_grid(
     block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP, sums: MaskedSums
 ) -> Protocol[Answers]:
     """Count on the grid until the threshold is known."""
     n = yield from sums(samples.sizes)
-    demands = [_demand(block, int(total), alphas) for total in n]
+    demands = [_rank_demand(block, int(total), alphas) for total in n]
     ranks = np.array(
         [
             [demand.required(block.requirement, alpha, t, level, int(n[t]), 0) for level, alpha in enumerate(alphas)]
             for t, demand in enumerate(demands)
         ]
     )
-    search = _Search(grid_points(options.chosen_grid, POINTS, options.range), ranks.ravel(), np.repeat(n, len(alphas)))
+    search = _GridSearch(
+        grid_points(options.chosen_grid, GRID_POINTS, options.range), ranks.ravel(), np.repeat(n, len(alphas))
+    )
     trial_of = np.repeat(np.arange(block.trials), len(alphas))
     while len(which := search.open):
         places = search.pivots(which, options.width)
@@ -460,27 +478,28 @@ def _exact(
         )
         for at, rank in enumerate(ranks.ravel().tolist())
     ]
-    coarse = (search.counted - ranks.ravel() > np.maximum(_COARSE * search.n, 1)) & np.isfinite(search.thresholds)
+    coarse = (search.counted - ranks.ravel() > np.maximum(_COARSE_EXCESS * search.n, 1)) & np.isfinite(
+        search.thresholds
+    )
     return Answers(
-        _everywhere(block, search.thresholds.reshape(ranks.shape)),
-        _rows(certificates, len(alphas)),
-        notes=(_coarse(search, int(np.argmax(coarse))),) if coarse.any() else (),
+        _on_every_device(block, search.thresholds.reshape(ranks.shape)),
+        _by_trial(certificates, len(alphas)),
+        notes=(_coarse_note(search, int(np.argmax(coarse))),) if coarse.any() else (),
         facts={"grid": options.chosen_grid, "points": str(len(search.grid)), **search.revealed()},
         sizes=n[None],
     )
 
 
-def _demand(block: Block, n: int, alphas: tuple[Fraction, ...]) -> Demand:
-    """Return what the promise asks where only n and K are known: for these targets nothing else matters."""
+def _rank_demand(block: Block, n: int, alphas: tuple[Fraction, ...]) -> Demand:
+    """Return the required ranks where only n and K are known; for mixtures sizes and paper they suffice."""
     rule = "swap" if block.requirement.mixture == "sizes" else "ghost"
-    one = np.array(
-        [n, *[0] * (block.devices - 1)]
-    )  # as if one device held them all; the others have no say, or a ghost
+    # As if one device held all scores: the rank depends on the sum of the sizes and on K only.
+    one = np.array([n, *[0] * (block.devices - 1)])
     return replace(block.requirement, rank_rule=rule).demand(one, alphas)
 
 
-class _Search:
-    """Brackets on the grid, one for each problem: `low` has too few scores, `high` enough; the last place is +inf."""
+class _GridSearch:
+    """Brackets on the grid, one for each problem: too few scores at `low`, enough at `high`; the last place is +inf."""
 
     def __init__(self, grid: Floats, ranks: Ints, n: Ints) -> None:
         self.grid, self.ranks, self.n = grid, ranks, n
@@ -492,23 +511,24 @@ class _Search:
     @property
     def open(self) -> Ints:
         """Problems whose answer is not known yet."""
-        exact = (self.counted == self.ranks) & (self.high <= len(self.grid))  # +inf only where no point will do
+        # A count that equals the rank cannot be improved, except at +inf: a finite point may have it too.
+        exact = (self.counted == self.ranks) & (self.high <= len(self.grid))
         return np.flatnonzero((self.high - self.low > 1) & ~exact)
 
     def pivots(self, which: Ints, width: int) -> Ints:
-        """Return at which places to count next, (problems, width or fewer), ascending."""
+        """Return the places to count at next, (problems, width or fewer), ascending, evenly inside each bracket."""
         gap = self.high[which] - self.low[which]
         many = min(width, int(gap.max()) - 1)
         steps = (gap[:, None] * np.arange(1, many + 1) + many) // (many + 1)
         return np.asarray(self.low[which, None] + np.minimum(steps, gap[:, None] - 1))
 
     def narrow(self, which: Ints, places: Ints, totals: Ints) -> None:
-        """Take in how many scores lie at or below these places."""
+        """Shrink brackets by the totals at these places."""
         for at, place, total in zip(which.tolist(), places.tolist(), totals.tolist(), strict=True):
             known = [self.below[at], *total, self.counted[at]]
             if any(a > b for a, b in pairwise(known)):
                 raise ArithmeticError(
-                    f"p-dcp: totals {total} at ascending thresholds do not ascend: somebody has changed a sum; no "
+                    f"p-dcp: totals {total} at ascending thresholds do not ascend: a sum was changed on the way; no "
                     "threshold can be certified from it"
                 )
             for one, count in zip(place, total, strict=True):
@@ -520,19 +540,19 @@ class _Search:
 
     @property
     def thresholds(self) -> Floats:
-        """The answers."""
+        """The threshold of every problem."""
         return np.asarray(np.append(self.grid, math.inf)[self.high - 1])
 
     def revealed(self) -> dict[str, str]:
-        """Return what everybody has learnt, for the record; of several problems only how much."""
-        if len(self.n) > 1 or len(self.told) > _MOST_TOLD:
+        """Return what all devices have learnt, for the record; for several problems only in words."""
+        if len(self.n) > 1 or len(self.told) > _MOST_LISTED_TOTALS:
             return {"revealed": "how many scores there are in all and at or below asked thresholds, and thresholds"}
         totals = ", ".join(f"{self.grid[place - 1]:.6g}: {count}" for place, count in sorted(self.told.items()))
-        words = f"{self.n[0]:,} scores in all, totals at {several(len(self.told), 'threshold')}, and the threshold"
+        words = f"{self.n[0]:,} scores in all, totals at {pluralize(len(self.told), 'threshold')}, and the threshold"
         return {"revealed": words, "revealed_totals": totals}
 
 
-def _coarse(search: _Search, at: int) -> str:
+def _coarse_note(search: _GridSearch, at: int) -> str:
     return (
         f"p-dcp: {search.counted[at] - search.ranks[at]} scores more than required lie at or below the threshold, "
         "where they are equal or the grid is coarse; name the score, or give a grid and its range"
@@ -542,9 +562,9 @@ def _coarse(search: _Search, at: int) -> str:
 # --- pieces -----------------------------------------------------------------------------------------------------------
 
 
-def _everywhere(block: Block, thresholds: Floats) -> Floats:
+def _on_every_device(block: Block, thresholds: Floats) -> Floats:
     return np.broadcast_to(thresholds, (len(block.rows), *thresholds.shape)).copy()
 
 
-def _rows(certificates: list[Certificate], levels: int) -> list[list[Certificate]]:
+def _by_trial(certificates: list[Certificate], levels: int) -> list[list[Certificate]]:
     return [certificates[at : at + levels] for at in range(0, len(certificates), levels)]

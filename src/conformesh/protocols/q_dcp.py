@@ -1,7 +1,11 @@
 """Q-DCP: devices solve one smoothed quantile regression together, by ADMM ([Wen2025] Algorithm 1).
 
-Assumes     graph connected; K and every n_k known; |s0 - s*| <= epsilon0 ([Wen2025] Assumption 4.1), which nobody can
-            check
+Every device minimises its own smoothed pinball loss and is pulled towards the estimates of its neighbours.
+The steps of `q_dcp`: agree on a start s0; run ADMM (`admm`); agree on the average of the estimates; then either
+add error terms (`_with_error_terms`), or count the rank of the estimate and search upward from it (E-DCP).
+
+Assumes     graph connected; K and every n_k known; |s0 - s*| <= epsilon0 ([Wen2025] Assumption 4.1), which no device
+            can check
 Guarantees  under that assumption, the threshold is at or above the required quantile. With `certify` no assumption is
             needed: the rank of the estimate is counted, and where it falls short the search of E-DCP goes on upward
 Message     the current estimate, one number per round; then one per round of the final averaging
@@ -25,35 +29,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats, Ints
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.weights import constant_weights
-from conformesh.kernels.compilation import expect
-from conformesh.kernels.pinball import DEGREE, admm_step, minimise
+from conformesh.kernels.compilation import expect_work
+from conformesh.kernels.pinball import RootFinder, minimise_pinball
 from conformesh.kernels.ranks import AUTO
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.protocols.aggregate import Total, aggregate_choices, get_aggregator
-from conformesh.protocols.anchor import (
-    ANCHORS,
-    anchor,
+from conformesh.protocols.aggregate import NetworkSum, aggregate_choices, get_aggregator
+from conformesh.protocols.block import Answers, Block
+from conformesh.protocols.bounds import quantile as bounds
+from conformesh.protocols.consensus import agreed_maximum, agreed_mean
+from conformesh.protocols.e_dcp import counted_answers, search_by_counts, with_exact_sums
+from conformesh.protocols.loss_tolerant_count import LossTolerantCount, default_count_rounds
+from conformesh.protocols.messages import Pool, Protocol, Sum
+from conformesh.protocols.options import check_choice, option
+from conformesh.protocols.quantile_average import (
+    S0_RULES,
+    agree_on_s0,
     averaging_rounds,
     local_quantiles,
     refuse_overflow,
 )
-from conformesh.protocols.asynchronous import relaxed_admm
-from conformesh.protocols.block import Answers, Block
-from conformesh.protocols.bounds import quantile as bounds
-from conformesh.protocols.consensus import agreed_mean, largest
-from conformesh.protocols.e_dcp import counted_outcome, search, with_exact_sums
-from conformesh.protocols.ladder import LadderCounting, default_rounds
-from conformesh.protocols.messages import Pool, Protocol, Sum
-from conformesh.protocols.options import check_choice, option
-from conformesh.protocols.spectral import estimate_spectrum
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.relaxed_admm import relaxed_admm
+from conformesh.protocols.spectrum_estimation import estimate_spectrum
+from conformesh.protocols.wire_format import WireFormat
 from conformesh.results.certificate import Certificate, Kind, too_few
 
-_MOST_FALSE_ALARMS = 0.05  # chance that a device warns of a threshold that is right, scores being alike
-_FALL = 2.5  # the scale of the continuation falls this much from one run to the next
+# Probability that a device warns of a threshold that is right, if scores are alike on all devices: a usual test level.
+_FALSE_ALARM_RATE = 0.05
+# The scale of the continuation shrinks by this factor from one run to the next. Slower needs more runs; faster starts a
+# run farther from its optimum than its sharper loss can correct. The rank is counted afterwards in any case.
+_SCALE_DECAY = 2.5
 
 
 @dataclass(frozen=True)
@@ -103,14 +110,14 @@ class QDCP:
                 raise ValueError(f"{name} must be positive and finite, got {value}")
         if not self.epsilon0 >= 0:
             raise ValueError(f"epsilon0 must be at least 0, got {self.epsilon0}")
-        if str(self.s0) not in ANCHORS and not _is_finite(self.s0):
-            raise ValueError(f"s0 must be a finite number or one of {', '.join(ANCHORS)}, got {self.s0!r}")
+        if str(self.s0) not in S0_RULES and not _is_finite(self.s0):
+            raise ValueError(f"s0 must be a finite number or one of {', '.join(S0_RULES)}, got {self.s0!r}")
 
     def _check_asynchronous(self) -> None:
         plain = QDCP()
         others = ("start", "bound", "b", "averaging", "continuation", "certify", "aggregate", "spectrum", "wire")
         given = [name for name in others if getattr(self, name) != getattr(plain, name)]
-        if given or str(self.s0) not in (*ANCHORS[:1], str(self.s0) if _is_finite(self.s0) else ""):
+        if given or str(self.s0) not in (*S0_RULES[:1], str(self.s0) if _is_finite(self.s0) else ""):
             raise ValueError(
                 "asynchronous=True needs no spectrum, no averaging and no exact sums, always counts, and begins at "
                 f"each device's own quantile or at a number: leave {', '.join(given) or f's0={self.s0!r}'} out"
@@ -120,54 +127,54 @@ class QDCP:
 
 
 def q_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: QDCP) -> Protocol[Answers]:
-    """Run Algorithm 1; the threshold is the agreed estimate plus the two error terms, or one whose rank was counted."""
+    """Run Algorithm 1; return the agreed estimate plus the two error terms, or a threshold whose rank was counted."""
     if options.asynchronous:
-        return (yield from _unreliable(block, samples, options))
+        return (yield from _q_dcp_over_lossy_links(block, samples, options))
     spectrum = block.network.spectrum if options.spectrum == "map" else (yield from estimate_spectrum(block))
     ranks, totals = block.ranks(), block.masses.sum(axis=0)
     gamma = np.minimum(ranks / np.maximum(totals, 1)[:, None], 1.0)  # (trials, alphas); 1 where r > n: +inf anyway
-    wire = Wire(options.wire)
-    block.progress.estimates = _first_of_each
-    s0 = yield from anchor(block, samples, gamma, spectrum, options.s0, options.averaging, wire)
+    wire = WireFormat(options.wire)
+    block.progress.estimates = _first_estimate
+    s0 = yield from agree_on_s0(block, samples, gamma, spectrum, options.s0, options.averaging, wire)
     if options.continuation:
-        estimates = yield from _continued(block, samples, gamma, s0, spectrum, options, wire)
+        estimates = yield from _estimate_by_continuation(block, samples, gamma, s0, spectrum, options, wire)
     else:
-        estimates, last = yield from _estimate(block, samples, gamma, s0, spectrum, options, wire)
+        estimates, last = yield from _estimate_once(block, samples, gamma, s0, spectrum, options, wire)
         if not options.certify:
-            return _assumed(block, samples, ranks, estimates, last, spectrum, options)
+            return _with_error_terms(block, samples, ranks, estimates, last, spectrum, options)
 
-    block.progress.estimates = None  # what is said from now on are counts
+    block.progress.estimates = None  # from here on messages hold counts, not estimates
 
-    def attempt(total: Total) -> Protocol[Answers]:
+    def attempt(total: NetworkSum) -> Protocol[Answers]:
         flat = estimates[0].reshape(-1, 1)
-        brackets = yield from search(block, samples, ranks, totals, total, 1, flat, settle=True)
-        return replace(counted_outcome(block, ranks, totals, brackets), estimates=estimates)
+        brackets = yield from search_by_counts(block, samples, ranks, totals, total, 1, flat, settle=True)
+        return replace(counted_answers(block, ranks, totals, brackets), estimates=estimates)
 
     return (yield from with_exact_sums(block, options.aggregate, "balanced", 1, attempt))
 
 
-def _first_of_each(values: Floats) -> Floats:
-    """Read the estimate of the first trial and level off what devices say, (devices here, trials, alphas)."""
+def _first_estimate(values: Floats) -> Floats:
+    """Return the estimate of the first trial and level from a message, for observers; NaN for other messages."""
     return values[:, 0, 0] if values.ndim == 3 else np.full(len(values), np.nan)
 
 
-def _unreliable(block: Block, samples: WeightedScores, options: QDCP) -> Protocol[Answers]:
-    """Run relaxed ADMM over links that may lose anything, and count the rank of what it ends with."""
+def _q_dcp_over_lossy_links(block: Block, samples: WeightedScores, options: QDCP) -> Protocol[Answers]:
+    """Run relaxed ADMM over links that may lose messages, and count the rank of its estimate."""
     ranks, totals = block.ranks(), block.masses.sum(axis=0)
     gamma = np.minimum(ranks / np.maximum(totals, 1)[:, None], 1.0)
     s0 = float(options.s0) if _is_finite(options.s0) else None
-    counting = LadderCounting(block, samples, local_quantiles(samples, gamma), ranks)
+    counting = LossTolerantCount(block, samples, local_quantiles(samples, gamma), ranks)
     knobs = options.kappa, options.mu, options.c
     x = yield from relaxed_admm(block, samples, gamma, s0, *knobs, options.rounds, counting)
-    rounds = default_rounds(block.network) if options.counting is None else options.counting
+    rounds = default_count_rounds(block.network) if options.counting is None else options.counting
     yield from counting.run(x, rounds)
-    return _heard_outcome(block, ranks, totals, counting, x.reshape(len(x), *ranks.shape), rounds)
+    return _counted_where_heard(block, ranks, totals, counting, x.reshape(len(x), *ranks.shape), rounds)
 
 
-def _heard_outcome(
-    block: Block, ranks: Ints, totals: Ints, counting: LadderCounting, estimates: Floats, rounds: int
+def _counted_where_heard(
+    block: Block, ranks: Ints, totals: Ints, counting: LossTolerantCount, estimates: Floats, rounds: int
 ) -> Answers:
-    """Return the counted threshold on every device that has heard of it, +inf on the others."""
+    """Return the counted threshold on every device that received it, +inf on the others."""
     thresholds = np.full_like(estimates, np.inf)
     counts = np.repeat(totals[:, None], ranks.shape[1], axis=1)  # all scores lie at or below +inf
     heard = counting.answered
@@ -185,79 +192,99 @@ def _heard_outcome(
     notes: tuple[str, ...] = ()
     if not heard.all():
         notes = (
-            f"q-dcp: {several(int((~heard).sum()), 'device')} of {len(heard):,} here did not hear the count within "
+            f"q-dcp: {pluralize(int((~heard).sum()), 'device')} of {len(heard):,} here did not hear the count within "
             f"{rounds:,} rounds and hold +inf; set more rounds with counting",
         )
     return Answers(thresholds, certificates, estimates, notes)
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
-    """What one run of ADMM was started with, for its error terms: s0 and start (trials, alphas), rates by trial."""
+class _AdmmRun:
+    """The start of a run of ADMM, for its error terms: s0 and start (trials, alphas), rates by trial."""
 
     s0: Floats
     start: Floats
     gamma: Floats
-    rates: list[bounds.Rate]
+    rates: list[bounds.AdmmRate]
     distance: Floats
 
 
-def _estimate(
-    block: Block, samples: WeightedScores, gamma: Floats, s0: Floats, spectrum: Spectrum, options: QDCP, wire: Wire
-) -> Protocol[tuple[Floats, _Run]]:
-    """Run ADMM and agree on the average of what the devices end with."""
+def _estimate_once(
+    block: Block,
+    samples: WeightedScores,
+    gamma: Floats,
+    s0: Floats,
+    spectrum: Spectrum,
+    options: QDCP,
+    wire: WireFormat,
+) -> Protocol[tuple[Floats, _AdmmRun]]:
+    """Run ADMM once and agree on the average of the final estimates."""
     rates = [_rate(block.sizes[:, trial], spectrum, block.devices, options) for trial in range(block.trials)]
     start = s0 if options.start == "s0" else np.zeros_like(s0)
     c = np.array([[rate.c] for rate in rates]) * np.ones_like(gamma)
-    knobs = Knobs(c, np.full_like(gamma, options.kappa), np.full_like(gamma, options.mu))
+    knobs = AdmmParameters(c, np.full_like(gamma, options.kappa), np.full_like(gamma, options.mu))
     s = yield from admm(block, samples, gamma, s0, start, knobs, options.rounds, wire)
     rounds = averaging_rounds(block, spectrum, options.averaging)
     estimates = yield from agreed_mean(s, block, constant_weights(block.network, spectrum), rounds, wire)
     refuse_overflow(estimates)
     distance = np.zeros_like(gamma)
     if options.bound == "paper" and not options.certify:
-        distance = yield from _oracle(block, samples, gamma, s0[0], start[0], rates, options)
-    return estimates, _Run(s0[0], start[0], gamma, rates, distance)
+        distance = yield from _oracle_distance(block, samples, gamma, s0[0], start[0], rates, options)
+    return estimates, _AdmmRun(s0[0], start[0], gamma, rates, distance)
 
 
-def _continued(
-    block: Block, samples: WeightedScores, gamma: Floats, s0: Floats, spectrum: Spectrum, options: QDCP, wire: Wire
+def _estimate_by_continuation(
+    block: Block,
+    samples: WeightedScores,
+    gamma: Floats,
+    s0: Floats,
+    spectrum: Spectrum,
+    options: QDCP,
+    wire: WireFormat,
 ) -> Protocol[Floats]:
-    """Run ADMM again and again, each time centred at the last estimate, sharper and with less pull towards the centre.
+    """Run ADMM several times, each centred at the last estimate, with a sharper loss and a weaker regulariser.
 
-    The devices' own quantiles spread over w, and the pooled one lies among them. On that scale the loss of a device
-    curves by about h = (n / K)(1 - gamma) / w, so kappa = 4 / w blurs what is finer, c = h / mean degree moves all
-    devices alike, and mu = h / (10 K) hardly biases; then w shrinks. All rounds together are `rounds`.
+    The local quantiles spread over a width w, and the pooled quantile lies among them. On that scale the loss of a
+    device has a curvature of about h = (n / K)(1 - gamma) / w, so kappa = 4 / w smooths what is finer, c = h / mean
+    degree moves all devices alike, and mu = h / (10 K) hardly biases; then w shrinks. All runs share `rounds`.
     """
     mine = local_quantiles(samples, gamma)
     holder = samples.sizes[:, :, None] > 0
     ends = np.stack([np.where(holder, -mine, -np.inf), np.where(holder, mine, -np.inf)], axis=1)
-    ends = (yield from largest(wire.outward(ends, np.inf), block))[0].astype(np.float64)
+    ends = (yield from agreed_maximum(wire.outward(ends, np.inf), block))[0].astype(np.float64)
+    # Below this width float64 would not resolve the smoothed loss around s0.
     floor = 1e-9 * np.maximum(1.0, np.abs(s0[0]))
     spread = np.maximum(np.where(np.isfinite(ends).all(axis=0), ends[0] + ends[1], 0.0), floor)
     weights = constant_weights(block.network, spectrum)
     rounds = averaging_rounds(block, spectrum, options.averaging)
     degree = max(float(block.network.degree.mean()), 1.0)
     for stage in range(options.continuation):
-        w = np.maximum(spread / _FALL**stage, floor)
+        w = np.maximum(spread / _SCALE_DECAY**stage, floor)
         curvature = (np.maximum(block.totals, 1) / block.devices)[:, None] * np.maximum(1 - gamma, 1e-3) / w
-        knobs = Knobs(curvature / degree, 4 / w, 0.1 * curvature / block.devices)
-        s = yield from admm(block, samples, gamma, s0, s0, knobs, rounds_of_a_run(options), wire)
+        knobs = AdmmParameters(curvature / degree, 4 / w, 0.1 * curvature / block.devices)
+        s = yield from admm(block, samples, gamma, s0, s0, knobs, rounds_per_run(options), wire)
         s0 = refuse_overflow((yield from agreed_mean(s, block, weights, rounds, wire)))
     return s0
 
 
-def rounds_of_a_run(options: QDCP) -> int:
-    """Return the rounds of one run of ADMM: all of them, or its share."""
+def rounds_per_run(options: QDCP) -> int:
+    """Return the rounds of one run of ADMM: all rounds, or its share with continuation."""
     return max(options.rounds // options.continuation, 1) if options.continuation else options.rounds
 
 
-def _assumed(
-    block: Block, samples: WeightedScores, ranks: Ints, estimates: Floats, run: _Run, spectrum: Spectrum, options: QDCP
+def _with_error_terms(
+    block: Block,
+    samples: WeightedScores,
+    ranks: Ints,
+    estimates: Floats,
+    run: _AdmmRun,
+    spectrum: Spectrum,
+    options: QDCP,
 ) -> Answers:
     """Add the two error terms, right if the assumption is ([Wen2025] Eq. (13), Eq. (14), Eq. (15), Theorem 4.4)."""
     certificates: list[list[Certificate]] = []
     thresholds = np.full_like(estimates, np.inf)
+    # For rounded messages ADMM has no error bound, so their thresholds have no guarantee.
     kind: Kind = "assumed" if options.wire == 64 else "none"
     notes: set[str] = set()
     for trial in range(block.trials):
@@ -266,10 +293,10 @@ def _assumed(
             if rank > n:
                 row.append(too_few(rank, n))
                 continue
-            unfinished, bias = _terms(block, spectrum, run, trial, a, options)
+            unfinished, bias = _error_terms(block, spectrum, run, trial, a, options)
             thresholds[:, trial, a] = estimates[:, trial, a] + unfinished + bias
-            notes |= _vacuous(samples, thresholds[:, trial, a], trial, rank / n, unfinished, bias, options)
-            words = _assumption(
+            notes |= _note_if_vacuous(samples, thresholds[:, trial, a], trial, rank / n, unfinished, bias, options)
+            words = _assumption_text(
                 options, bounds.regulariser_reach(sizes, float(run.gamma[trial, a]), options.mu), spectrum
             )
             row.append(Certificate(kind, rank, None, unfinished + bias, unfinished, bias, words))
@@ -277,10 +304,10 @@ def _assumed(
     return Answers(thresholds, certificates, estimates, tuple(sorted(notes)))
 
 
-def _vacuous(
+def _note_if_vacuous(
     samples: WeightedScores, thresholds: Floats, trial: int, gamma: float, unfinished: float, bias: float, options: QDCP
 ) -> set[str]:
-    """Return a note where hardly any score here lies above the threshold, so that sets hold nearly every label.
+    """Return a note if hardly any local score lies above the threshold: prediction sets hold nearly every label then.
 
     This happens where the error terms, or the distance of s0 from the required quantile, exceed the distance between
     that quantile and the largest scores: epsilon0 is in the units of the scores, and 0.1 is much for probabilities. A
@@ -291,11 +318,12 @@ def _vacuous(
     scores = [samples.segment(k, trial) for k in range(samples.devices)]
     pooled = np.sort(np.concatenate(scores))
     n = len(pooled)
-    if not n or gamma**n > _MOST_FALSE_ALARMS:
+    if not n or gamma**n > _FALSE_ALARM_RATE:
         return set()
     above = sum(int((own > threshold).sum()) for own, threshold in zip(scores, thresholds.tolist(), strict=True))
     quantile = pooled[min(math.ceil(gamma * n), n) - 1]
     needed = int((pooled > quantile).sum())  # none where the largest scores are equal: then no threshold leaves any
+    # A tenth of the expected number: fewer are no accident, and a warning at less would often be wrong.
     if 10 * above >= needed:
         return set()
     more = "set more rounds" if unfinished > bias else f"epsilon0={options.epsilon0:g} is large for such scores"
@@ -307,8 +335,8 @@ def _vacuous(
 
 
 @dataclass(frozen=True, eq=False)
-class Knobs:
-    """Penalty c, sharpness kappa and regulariser mu of every (trial, alpha)."""
+class AdmmParameters:
+    """Penalty c, sharpness kappa and regulariser weight mu of every (trial, alpha)."""
 
     c: Floats
     kappa: Floats
@@ -321,14 +349,14 @@ def admm(
     gamma: Floats,
     s0: Floats,
     start: Floats,
-    knobs: Knobs,
+    knobs: AdmmParameters,
     rounds: int,
-    wire: Wire,
+    wire: WireFormat,
     loops: int = 0,
 ) -> Protocol[Floats]:
     """Iterate [Wen2025] Algorithm 1, Eq. (10), Eq. (11), Eq. (12), in neighbour sums: one number per round.
 
-    With `loops` a device counts itself as so many neighbours more, as the code behind the published figures does.
+    With `loops` a device counts itself as that many further neighbours, as the code of the published figures does.
     """
     shape = s0.shape
     problems = s0.size
@@ -347,44 +375,35 @@ def admm(
         pull = refuse_overflow(mu * s0.reshape(-1))
     fixed = (gamma * samples.sizes[:, :, None]).reshape(-1) + pull
     s, duals = start.ravel().copy(), np.zeros(problems)
-    centres, coefficients = np.full((problems, 1), np.nan), np.zeros((problems, DEGREE + 2))
-    expect("pinball", float(rounds) * problems)
-    own, neighbours = s.copy(), degree * s  # everyone starts at the same number: nothing to send yet
+    finder = RootFinder(samples.values, samples.offsets, shape[2], kappa, s)
+    expect_work("pinball", float(rounds) * problems)
+    # All devices start at the same number and know it, so the first step needs no message.
+    own, neighbours = s.copy(), degree * s
     for _ in range(rounds):
-        with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused when all is done
-            admm_step(
-                samples.values,
-                samples.offsets,
-                shape[2],
-                kappa,
-                slope,
-                half_c,
-                degree,
-                fixed,
-                own,
-                neighbours,
-                duals,
-                s,
-                centres,
-                coefficients,
-            )
+        with np.errstate(over="ignore", invalid="ignore"):  # overflow is refused after the last round
+            duals += half_c * (degree * own - neighbours)
+            finder.solve(slope, fixed - duals + half_c * (degree * own + neighbours))
         sent = wire(s.reshape(shape))
-        own = sent.astype(np.float64).reshape(-1)  # a copy: s changes in place
+        # The value as sent, also at 64 bits a copy: `s` changes in place, and a device must use the same value as its
+        # neighbours or the duals no longer sum to zero.
+        own = sent.astype(np.float64).reshape(-1)
         neighbours = (yield Sum(sent, brief=True)).reshape(-1)
         if loops:
             neighbours = neighbours + loops * own
     return s.reshape(shape)
 
 
-def _rate(sizes: NDArray[np.int64], spectrum: Spectrum, devices: int, options: QDCP) -> bounds.Rate:
+def _rate(sizes: NDArray[np.int64], spectrum: Spectrum, devices: int, options: QDCP) -> bounds.AdmmRate:
     if devices == 1:  # no edge, no penalty: one local solve is the answer
-        return bounds.Rate(0.0, 1.0, math.inf)
+        return bounds.AdmmRate(0.0, 1.0, math.inf)
     smoothness = float(sizes.max()) * options.kappa / 4 + options.mu
     return bounds.admm_rate(spectrum, smoothness, options.mu, options.c, options.b)
 
 
-def _terms(block: Block, spectrum: Spectrum, run: _Run, trial: int, level: int, options: QDCP) -> tuple[float, float]:
-    """Return epsilon^(T) and the bias, by the chosen reading."""
+def _error_terms(
+    block: Block, spectrum: Spectrum, run: _AdmmRun, trial: int, level: int, options: QDCP
+) -> tuple[float, float]:
+    """Return epsilon^(T) and the bias term, as printed or with the sound bound."""
     sizes, rate = block.sizes[:, trial], run.rates[trial]
     copies = 1 if options.bound == "paper" else block.devices
     bias = bounds.bias_epsilon(int(sizes.sum()), options.mu, options.kappa, options.epsilon0, copies)
@@ -398,16 +417,16 @@ def _terms(block: Block, spectrum: Spectrum, run: _Run, trial: int, level: int, 
     return bounds.convergence_epsilon(rate, block.devices, options.mu, options.rounds, distance), bias
 
 
-def _oracle(
+def _oracle_distance(
     block: Block,
     samples: WeightedScores,
     gamma: Floats,
     s0: Floats,
     start: Floats,
-    rates: list[bounds.Rate],
+    rates: list[bounds.AdmmRate],
     options: QDCP,
 ) -> Protocol[Floats]:
-    """Return ||u0 - u*||_G^2 for every (trial, alpha), from all scores: what the printed epsilon^(T) needs."""
+    """Return ||u0 - u*||_G^2 for every (trial, alpha) from all scores, which the printed epsilon^(T) needs."""
     from scipy.special import expit
 
     everyone = yield Pool(samples.values, samples.offsets, oracle=True)
@@ -417,7 +436,7 @@ def _oracle(
         scores = np.sort(pooled.pooled(trial))
         for a in range(gamma.shape[1]):
             g, anchor_, rate = float(gamma[trial, a]), float(s0[trial, a]), rates[trial]
-            s_hat = minimise(scores, options.kappa, g * len(scores), block.devices * options.mu, anchor_)
+            s_hat = minimise_pinball(scores, options.kappa, g * len(scores), block.devices * options.mu, anchor_)
             if block.devices == 1:
                 continue
             gradient = np.array(
@@ -441,7 +460,7 @@ def _energy(block: Block, gradient: Floats) -> float:
     return float(gradient[1:] @ spsolve(laplacian, gradient[1:]))
 
 
-def _assumption(options: QDCP, reach: float, spectrum: Spectrum) -> str:
+def _assumption_text(options: QDCP, reach: float, spectrum: Spectrum) -> str:
     words = [
         f"|s0 - s*| <= epsilon0 = {options.epsilon0:g} (s0 is within {options.epsilon0:g} of the required quantile), "
         f"which nobody checked; the regulariser keeps the estimate within {reach:.3g} of s0 whatever the scores are"

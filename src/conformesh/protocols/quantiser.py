@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Block
-from conformesh.protocols.consensus import EXACT, largest
+from conformesh.protocols.consensus import FULL_PRECISION, agreed_maximum
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.wire_format import WireFormat
 
 
 def check_quantiser(bins: int, range_: tuple[float, float] | None) -> None:
@@ -40,7 +40,11 @@ class Quantiser:
 
 
 def agree_on_edges(
-    block: Block, samples: WeightedScores, bins: int, range_: tuple[float, float] | None, wire: Wire = EXACT
+    block: Block,
+    samples: WeightedScores,
+    bins: int,
+    range_: tuple[float, float] | None,
+    wire: WireFormat = FULL_PRECISION,
 ) -> Protocol[Quantiser]:
     """Return the quantiser, the same bits on every device."""
     complete = np.zeros(block.trials, dtype=bool)
@@ -52,20 +56,20 @@ def agree_on_edges(
         if np.isinf(ends).any():  # somebody holds an infinite score, so the finite ones need a range of their own
             ends = yield from agree_on_ends(block, *samples.extremes(finite=True), wire)
         low, high = np.where(np.isfinite(ends), ends, 0.0)  # no finite score anywhere: any range will do
-    return Quantiser(edges_between(low, high, bins), complete)
+    return Quantiser(bin_edges(low, high, bins), complete)
 
 
-def edges_over(ends: NDArray[np.float64], finite: NDArray[np.float64], bins: int, complete: bool) -> Quantiser:
+def quantiser_over(ends: NDArray[np.float64], finite: NDArray[np.float64], bins: int, complete: bool) -> Quantiser:
     """Return the quantiser over known ends, (2, trials), the lower ones negated: of all scores, and of finite ones.
 
     `complete` says whether these are ends of all scores, so that none lies above unless one is infinite.
     """
     usable = np.where(np.isinf(ends).any(axis=0), finite, ends)
     low, high = np.where(np.isfinite(usable), usable, 0.0)
-    return Quantiser(edges_between(-low, high, bins), np.isfinite(ends[1]) & complete)
+    return Quantiser(bin_edges(-low, high, bins), np.isfinite(ends[1]) & complete)
 
 
-def edges_between(low: NDArray[np.float64], high: NDArray[np.float64], bins: int) -> NDArray[np.float64]:
+def bin_edges(low: NDArray[np.float64], high: NDArray[np.float64], bins: int) -> NDArray[np.float64]:
     """Return the upper edges of bins between two ends, (trials, bins), ascending, the last of them exactly `high`."""
     share = np.arange(1, bins + 1) / bins
     edges = low[:, None] * (1 - share) + high[:, None] * share  # cannot overflow
@@ -73,15 +77,15 @@ def edges_between(low: NDArray[np.float64], high: NDArray[np.float64], bins: int
 
 
 def agree_on_ends(
-    block: Block, least: NDArray[np.float64], most: NDArray[np.float64], wire: Wire = EXACT
+    block: Block, least: NDArray[np.float64], most: NDArray[np.float64], wire: WireFormat = FULL_PRECISION
 ) -> Protocol[NDArray[np.float64]]:
     """Agree on the smallest and the largest score, (2, trials); one maximum serves both ends."""
     mine = np.stack([wire.outward(-least, np.inf), wire.outward(most, np.inf)], axis=1)
-    agreed = (yield from largest(mine, block, runs=1))[0].astype(np.float64)
+    agreed = (yield from agreed_maximum(mine, block, runs=1))[0].astype(np.float64)
     return np.stack([-agreed[0], agreed[1]])
 
 
-def crowding(
+def crowding_note(
     method: str, edges: NDArray[np.float64], counts: NDArray[Any], rank: int, may_miss: float, short: bool
 ) -> tuple[float, str] | None:
     """Return how much of alpha a histogram's threshold gives away, and the words for it; None where that is little.

@@ -8,7 +8,7 @@ Assumes     graph connected, K known; at most f devices lie, honest ones can be 
 Guarantees  the rank condition over every set of at least K - f devices, counted from what they say: so over the honest,
             pathwise. Byzantine devices may know all scores, send each device something else, or send nonsense.
             They can make the threshold too large, and beyond f (1 + alpha) = alpha K any valid rule's infinite
-Message     two strings of a device, each passed on once: the ends of its scores, and a histogram (`reports`)
+Message     two strings of a device, each passed on once: the ends of its scores, and a histogram (`histogram_reports`)
 Departures  none
 
 Who is proven to lie (signed two strings, or one that nobody could say, or claims more scores than the roster grants) is
@@ -32,19 +32,26 @@ import numpy as np
 
 from conformesh.common.array_types import Floats
 from conformesh.common.names import listed
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.kernels.ranks import LARGEST_SUM, DeviceRanks
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Answers, Block
-from conformesh.protocols.messages import Gather, Gathered, Gathering, Packets
+from conformesh.protocols.histogram_reports import (
+    MOST_BINS,
+    Report,
+    decode_ends,
+    decode_reports,
+    encode_ends,
+    encode_reports,
+)
+from conformesh.protocols.messages import Gather, GatheredStrings, GatheringProtocol, Packets
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.quantiser import check_quantiser
-from conformesh.protocols.reports import MOST_BINS, Report, ends_read, ends_said, reports_read, reports_said
-from conformesh.protocols.trimming import Trimmed, Trimming
+from conformesh.protocols.trimming import TrimmedCount, TrimmedSearch
 from conformesh.results.certificate import Certificate
 
-HEARD = "who was heard so far does not depend on the scores, which nobody checked"
-UNSIGNED = "no device changes what it passes on for others, which nobody checked"
+HEARD_ASSUMPTION = "who was heard so far does not depend on the scores, which nobody checked"
+UNSIGNED_ASSUMPTION = "no device changes what it passes on for others, which nobody checked"
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,9 @@ class RDCP:
         return [min((one for one in (self.cap, mine) if one is not None), default=None) for mine in own]
 
 
-def r_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: RDCP) -> Gathering[Answers]:
+def r_dcp(
+    block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: RDCP
+) -> GatheringProtocol[Answers]:
     """Agree on a grid, hear everybody's histogram, and trim."""
     f, caps = options.byzantine_of(block.devices), options.caps_of(block)
     low, high = samples.extremes(finite=True)  # (devices here, trials), infinite where there are none
@@ -98,14 +107,14 @@ def r_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], o
     elif options.grid == "own":
         low, high = (np.where(np.isfinite(end), end, 0.0) for end in (low, high))
     else:
-        mine = [ends_said(*ends) for ends in zip(low, high, strict=True)]
-        check = partial(_ends_checked, trials=block.trials)
-        ends: Gathered = yield Gather(Packets.of(mine), check, sealed=True)
+        mine = [encode_ends(*ends) for ends in zip(low, high, strict=True)]
+        check = partial(_check_ends, trials=block.trials)
+        ends: GatheredStrings = yield Gather(Packets.of(mine), check, sealed=True)
         if ends.heard.sum() + ends.disputed.sum() < block.devices - f:  # f devices may stay silent: wait for no more
-            return _waiting(block, alphas, f, ends)
-        low, high = (np.broadcast_to(end, low.shape) for end in _grid(ends, block.trials, f))
+            return _waiting_answers(block, alphas, f, ends)
+        low, high = (np.broadcast_to(end, low.shape) for end in _grid_from_ends(ends, block.trials, f))
     said = [
-        reports_said(
+        encode_reports(
             [
                 Report.of(samples.segment(k, t), float(low[k, t]), float(high[k, t]), options.bins)
                 for t in range(block.trials)
@@ -114,15 +123,15 @@ def r_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], o
         for k in range(len(block.rows))
     ]
     most = LARGEST_SUM // block.devices
-    heard: Gathered = yield Gather(
-        Packets.of(said), partial(_reports_checked, trials=block.trials, most=most), sealed=True
+    heard: GatheredStrings = yield Gather(
+        Packets.of(said), partial(_check_reports, trials=block.trials, most=most), sealed=True
     )
     words = [
-        reports_read(heard.packets[row], block.trials, most) if here else None for row, here in enumerate(heard.heard)
+        decode_reports(heard.packets[row], block.trials, most) if here else None for row, here in enumerate(heard.heard)
     ]
     known: dict[bytes, DeviceRanks] = {}
     trials = [
-        _Heard.of(block, [None if one is None else one[t] for one in words], heard, caps, f, known)
+        _TrialReports.of(block, [None if one is None else one[t] for one in words], heard, caps, f, known)
         for t in range(block.trials)
     ]
     found = [[trial.trimming.at(alpha) if trial.enough else None for alpha in alphas] for trial in trials]
@@ -136,26 +145,26 @@ def r_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], o
     )
 
 
-def without_agreement(options: RDCP) -> RDCP:
+def without_agreed_grid(options: RDCP) -> RDCP:
     """Return options with which a device says the same whoever was heard before: it must never sign two strings."""
     return options if options.range is not None else replace(options, grid="own")
 
 
-def _ends_checked(said: bytes, row: int, trials: int) -> None:
-    ends_read(said, trials)
+def _check_ends(said: bytes, row: int, trials: int) -> None:
+    decode_ends(said, trials)
 
 
-def _reports_checked(said: bytes, row: int, trials: int, most: int) -> None:
-    reports_read(said, trials, most)
+def _check_reports(said: bytes, row: int, trials: int, most: int) -> None:
+    decode_reports(said, trials, most)
 
 
-def _grid(ends: Gathered, trials: int, f: int) -> tuple[Floats, Floats]:
+def _grid_from_ends(ends: GatheredStrings, trials: int, f: int) -> tuple[Floats, Floats]:
     """Return grid ends that f devices cannot stretch: the (f + 1)-th smallest low, and the (f + 1)-th largest high.
 
     Among f + 1 devices one is honest, so that the grid ends within what honest devices hold; scores beyond it are said
     with the largest of them. Any grid would be right: it only decides how finely scores are told apart.
     """
-    said = [ends_read(ends.packets[row], trials) for row in np.flatnonzero(ends.heard).tolist()]
+    said = [decode_ends(ends.packets[row], trials) for row in np.flatnonzero(ends.heard).tolist()]
     found = np.zeros((2, trials))
     for t in range(trials):
         pairs = [(low[t], high[t]) for low, high in said if np.isfinite(low[t]) and np.isfinite(high[t])]
@@ -167,13 +176,13 @@ def _grid(ends: Gathered, trials: int, f: int) -> tuple[Floats, Floats]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Heard:
+class _TrialReports:
     """What was heard of one trial: who may be honest, and what all of these say.
 
     `about` names the devices that the promise is about, where these are not all.
     """
 
-    trimming: Trimming
+    trimming: TrimmedSearch
     rows: tuple[int, ...]
     byzantine: int
     target: str
@@ -186,11 +195,11 @@ class _Heard:
         cls,
         block: Block,
         words: Sequence[Report | None],
-        heard: Gathered,
+        heard: GatheredStrings,
         caps: Sequence[int | None],
         f: int,
         known: dict[bytes, DeviceRanks],
-    ) -> _Heard:
+    ) -> _TrialReports:
         ids, requirement = block.network.ids, block.requirement
         over = [one is not None and cap is not None and one.size > cap for one, cap in zip(words, caps, strict=True)]
         proven = heard.disputed | np.array(over)
@@ -214,12 +223,12 @@ class _Heard:
         if key not in known:  # draws of one experiment often have the same sizes
             known[key] = requirement.device_ranks(sizes, shares, ~heard.heard[rows])
         return cls(
-            Trimming(reports, sizes, known[key], f - int(proven.sum())),
+            TrimmedSearch(reports, sizes, known[key], f - int(proven.sum())),
             tuple(rows.tolist()),
             f,
             requirement.mixture,
             tuple(ids[row] for row in rows.tolist()) if unknown.any() else (),
-            " and ".join([HEARD] * bool(unknown.any()) + [UNSIGNED] * (not heard.sealed)),
+            " and ".join([HEARD_ASSUMPTION] * bool(unknown.any()) + [UNSIGNED_ASSUMPTION] * (not heard.sealed)),
             tuple(ids[row] for row in np.flatnonzero(proven).tolist()),
         )
 
@@ -228,7 +237,7 @@ class _Heard:
         """Whether more devices were heard than may lie."""
         return len(self.rows) > self.trimming.byzantine
 
-    def certificate(self, found: Trimmed | None) -> Certificate:
+    def certificate(self, found: TrimmedCount | None) -> Certificate:
         """Say what was counted of the worst devices, which stand for the honest ones."""
         required, counted, weight = (1, 0, 0) if found is None else (found.required, found.counted, found.weight)
         return Certificate(
@@ -244,7 +253,7 @@ class _Heard:
         )
 
 
-def _waiting(block: Block, alphas: tuple[Fraction, ...], f: int, ends: Gathered) -> Answers:
+def _waiting_answers(block: Block, alphas: tuple[Fraction, ...], f: int, ends: GatheredStrings) -> Answers:
     """Return +inf, which is right whoever lies: too few were heard to say more."""
     nothing = Certificate("counted", 1, 0, mixture=block.requirement.mixture, rule="swap", weight=0, byzantine=f)
     return Answers(
@@ -258,7 +267,7 @@ def _waiting(block: Block, alphas: tuple[Fraction, ...], f: int, ends: Gathered)
     )
 
 
-def bearable(devices: int, alpha: Fraction) -> int:
+def most_tolerable(devices: int, alpha: Fraction) -> int:
     """Return the largest number of Byzantine devices beyond which every valid rule can be made infinite.
 
     If all devices have n scores, so many are tolerated if they are fewer than alpha K / (1 + alpha) by a margin of
@@ -272,8 +281,8 @@ def bearable(devices: int, alpha: Fraction) -> int:
 
 def _notes(
     block: Block,
-    trials: Sequence[_Heard],
-    found: Sequence[Sequence[Trimmed | None]],
+    trials: Sequence[_TrialReports],
+    found: Sequence[Sequence[TrimmedCount | None]],
     alphas: tuple[Fraction, ...],
     f: int,
 ) -> Iterator[str]:
@@ -293,17 +302,17 @@ def _notes(
             names = listed([ids[trial.rows[k]] for k in few])
             yield (
                 f"r-dcp: no finite threshold is right for every {block.devices - f} of {block.devices} devices, since "
-                f"{several(len(few), 'device')} {names} say that too few of their scores are finite, or were not heard "
-                f"of, and may be honest; {_bearing_words(block.devices, alpha, f)}"
+                f"{pluralize(len(few), 'device')} {names} say that too few of their scores are finite, or were not "
+                f"heard of, and may be honest; {_remedy(block.devices, alpha, f)}"
             )
 
 
-def _bearing_words(devices: int, alpha: Fraction, f: int) -> str:
-    most = bearable(devices, alpha)
+def _remedy(devices: int, alpha: Fraction, f: int) -> str:
+    most = most_tolerable(devices, alpha)
     if f > most:
         return (
             f"with alpha={float(alpha):g} no rule that holds for all honest devices bears more than "
-            f"{several(most, 'Byzantine device')} of {devices} if these want it infinite; use fewer, more devices or "
+            f"{pluralize(most, 'Byzantine device')} of {devices} if these want it infinite; use fewer, more devices or "
             "a larger alpha, or leave out whom you do not trust"
         )
     return (

@@ -23,20 +23,20 @@ from conformesh.graph.network import Network
 from conformesh.kernels.ranks import DEFAULT, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Answers, Block, SearchProgress
-from conformesh.protocols.flood import everybody, everybodys_numbers
-from conformesh.protocols.gathering import answering
+from conformesh.protocols.flood import flood_numbers, flood_strings
+from conformesh.protocols.gather import answer_locally
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Packets, Pool, Protocol
 
-_MOST_HELD = 2**40  # scores or examples of one device; sums over all of them stay far below 2^63
-Method = Callable[[Block, WeightedScores], Protocol[Answers]]
+_MOST_EXAMPLES = 2**40  # scores or examples of one device; sums over all of them stay far below 2^63
+MethodProtocol = Callable[[Block, WeightedScores], Protocol[Answers]]
 
 
-def joint(
+def run_with_shared_sizes(
     network: Network,
     row: int,
     samples: WeightedScores,
-    method: Method,
+    method: MethodProtocol,
     requirement: Requirement = DEFAULT,
     alphas: tuple[Fraction, ...] = (),
     items: NDArray[np.int64] | None = None,
@@ -51,16 +51,16 @@ def joint(
     nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
     blank = Block(network, here, nobody, progress=shown or SearchProgress())
     mine = samples.sizes if items is None else np.stack([samples.sizes, items], axis=1)
-    table = yield from everybodys_counts(blank, mine)
+    table = yield from exchange_counts(blank, mine)
     sizes, held = (table, None) if items is None else (table[:, 0], table[:, 1])
     block = replace(blank, sizes=sizes, requirement=requirement, items=held, alphas=alphas)
-    return replace((yield from on_its_own(block, method(block, samples))), sizes=sizes)
+    return replace((yield from run_without_server(block, method(block, samples))), sizes=sizes)
 
 
-def everybodys_counts(block: Block, mine: NDArray[np.int64]) -> Protocol[NDArray[np.int64]]:
+def exchange_counts(block: Block, mine: NDArray[np.int64]) -> Protocol[NDArray[np.int64]]:
     """Return how many scores or examples everybody has, by row; refuse a number that no device can have."""
-    table = yield from everybodys_numbers(block, mine)
-    if table.max(initial=0) > _MOST_HELD:
+    table = yield from flood_numbers(block, mine)
+    if table.max(initial=0) > _MOST_EXAMPLES:
         raise ValueError(
             f"device {block.network.ids[int(np.argmax(table.reshape(len(table), -1).max(axis=1)))]} says that it holds "
             f"{table.max():,} scores, which nobody does; look whether it can be trusted"
@@ -68,7 +68,7 @@ def everybodys_counts(block: Block, mine: NDArray[np.int64]) -> Protocol[NDArray
     return table
 
 
-def on_its_own(block: Block, method: Protocol[Answers]) -> Protocol[Answers]:
+def run_without_server(block: Block, method: Protocol[Answers]) -> Protocol[Answers]:
     """Run a method on one device, and say what it cost."""
     ledger = Ledger(len(block.rows))
     outcome = yield from _without_server(method, block, ledger)
@@ -86,17 +86,17 @@ def _without_server(protocol: Protocol[Answers], block: Block, ledger: Ledger) -
             raise ValueError(
                 "an oracle sees all scores, which only a simulator can grant; choose bound='sound' for q-dcp"
             )
-        return _flooded(message, block)
+        return _flood_pool(message, block)
 
-    return (yield from answering(protocol, own))
+    return (yield from answer_locally(protocol, own))
 
 
-def _flooded(message: Pool, block: Block) -> Protocol[Pool]:
+def _flood_pool(message: Pool, block: Block) -> Protocol[Pool]:
     """Return everybody's values: first how many everybody has in each of its pieces, then the values, as bytes."""
     pieces = (len(message.offsets) - 1) // len(block.rows)
     counts = np.diff(message.offsets).reshape(len(block.rows), pieces)
-    everyone = yield from everybodys_numbers(block, counts)
+    everyone = yield from flood_numbers(block, counts)
     raw = Packets.of([np.ascontiguousarray(message.values).tobytes()])  # of one device, which a mesh is made of
-    found = yield from everybody(block, raw, everyone.sum(axis=1))
+    found = yield from flood_strings(block, raw, everyone.sum(axis=1))
     offsets = np.concatenate([[0], np.cumsum(everyone.ravel())])
     return Pool(found.values.view(message.values.dtype), offsets)

@@ -27,25 +27,25 @@ from numpy.typing import NDArray
 
 from conformesh.common.array_types import Ints
 from conformesh.kernels import replies as written
-from conformesh.kernels.compilation import compiled
+from conformesh.kernels.compilation import compiled_loops
 from conformesh.kernels.items import packets_of
 from conformesh.kernels.keys import to_keys
 from conformesh.kernels.replies import LOWEST
 from conformesh.kernels.segments import take_segments
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Block
-from conformesh.protocols.merged_scores import MergedScores, Runs, ScoreReport
-from conformesh.protocols.messages import Packets, Protocol, Tell, Told
+from conformesh.protocols.merged_scores import MergedScores, ScoreReport, ScoreRuns
+from conformesh.protocols.messages import PacketDeliveries, Packets, Protocol, Tell
 
 LIKELY, SPARE = 3, 12  # a device says at first so many times its share of the k largest, and so many more
 _LARGEST_FLOOD = 2**28  # scores that all devices together may hold at the end: each has its own list of k
-LARGEST_TABLE = 2**33  # bits that the devices of one table may take: where they are more, there are several tables
-AT_ONCE = 2**18  # scores that are written at a time
-_BYTE = 0.13  # of the work that `compiling` counts for these loops, to read a byte
+LARGEST_TABLE_BITS = 2**33  # bits that the devices of one table may take: where they are more, there are several tables
+SCORES_AT_ONCE = 2**18  # scores that are written at a time
+_WORK_PER_BYTE = 0.13  # of the work that `compiling` counts for these loops, to read a byte
 
 
 @dataclass(frozen=True, eq=False)
-class Wanted:
+class WantedList:
     """A list that everybody is to know: the largest (or smallest) scores of a trial, until they weigh `k` together."""
 
     trial: int
@@ -58,7 +58,7 @@ class Wanted:
         return LIKELY * math.ceil(self.k * mine / max(total, 1)) + spare
 
 
-def wanted_lists(ranks: Ints, n: Ints) -> tuple[list[Wanted], dict[int, int]]:
+def wanted_lists(ranks: Ints, n: Ints) -> tuple[list[WantedList], dict[int, int]]:
     """Return the lists that serve all ranks (trials, alphas), and which of them serves each open problem."""
     lists: dict[tuple[int, bool], int] = {}
     served: dict[int, tuple[int, bool]] = {}
@@ -69,38 +69,42 @@ def wanted_lists(ranks: Ints, n: Ints) -> tuple[list[Wanted], dict[int, int]]:
                 lists[t, smallest] = max(lists.get((t, smallest), 0), k)
                 served[t * len(row) + a] = (t, smallest)
     places = {key: i for i, key in enumerate(lists)}
-    return [Wanted(t, smallest, k) for (t, smallest), k in lists.items()], {p: places[key] for p, key in served.items()}
+    return [WantedList(t, smallest, k) for (t, smallest), k in lists.items()], {
+        p: places[key] for p, key in served.items()
+    }
 
 
 def can_flood(block: Block, ranks: Ints, n: Ints) -> bool:
     """Say whether every device can know what it would have to know."""
-    return block.devices * _at_most(block, wanted_lists(ranks, n)[0]) <= _LARGEST_FLOOD
+    return block.devices * _most_scores(block, wanted_lists(ranks, n)[0]) <= _LARGEST_FLOOD
 
 
-def _at_most(block: Block, lists: list[Wanted]) -> int:
+def _most_scores(block: Block, lists: list[WantedList]) -> int:
     """Return how many scores are in these lists at most: each weighs 1 or more, and there are no others."""
     return sum(min(wanted.k, int(block.totals[wanted.trial])) for wanted in lists)
 
 
-def by_flooding(block: Block, samples: WeightedScores, ranks: Ints, n: Ints) -> Protocol[dict[int, tuple[int, int]]]:
+def search_by_flooding(
+    block: Block, samples: WeightedScores, ranks: Ints, n: Ints
+) -> Protocol[dict[int, tuple[int, int]]]:
     """Find the score of every rank; return the key and its counted rank for each open problem (trial, alpha), flat."""
     lists, served = wanted_lists(ranks, n)
     if not can_flood(block, ranks, n):
-        many = _at_most(block, lists)
+        many = _most_scores(block, lists)
         raise ValueError(
             f"top-k over flood lets each of {block.devices:,} devices know {many:,} scores, which is too much; use "
             "--schedule window, or top-k with --aggregate tree"
         )
     if not lists:
         return {}
-    parts = [_Block(block, samples, places, lists, n) for places in _tables(block, lists)]
+    parts = [_DeviceTable(block, samples, places, lists, n) for places in _split_into_tables(block, lists)]
     block.progress.heard = "known", lambda: np.concatenate([part.lists[0].known_of_each for part in parts])
-    yield from _flood(block, parts)
+    yield from _flood_news(block, parts)
     if not all(known.answered for known in parts[0].lists):  # the same on every device
         for part in parts:
             for known in part.lists:
                 known.say_rest()
-        yield from _flood(block, parts)
+        yield from _flood_news(block, parts)
     found = {}
     for problem, place in served.items():
         wanted, one = lists[place], parts[0].lists[place].of_first
@@ -119,7 +123,7 @@ def by_flooding(block: Block, samples: WeightedScores, ranks: Ints, n: Ints) -> 
     return found
 
 
-def _tables(block: Block, lists: list[Wanted]) -> list[Ints]:
+def _split_into_tables(block: Block, lists: list[WantedList]) -> list[Ints]:
     """Return the places of the devices here, in as many parts as there are to be tables: one, if it is not too large.
 
     A table has a bit for every device and score. Where many devices want few scores, most bits would be of scores that
@@ -127,10 +131,10 @@ def _tables(block: Block, lists: list[Wanted]) -> list[Ints]:
     """
     here = len(block.rows)
     said = sum(min(wanted.k, LIKELY + SPARE) * here + LIKELY * wanted.k for wanted in lists)  # about
-    return np.array_split(np.arange(here), min(max(here * said // LARGEST_TABLE, 1), here))
+    return np.array_split(np.arange(here), min(max(here * said // LARGEST_TABLE_BITS, 1), here))
 
 
-def _flood(block: Block, parts: list[_Block]) -> Protocol[None]:
+def _flood_news(block: Block, parts: list[_DeviceTable]) -> Protocol[None]:
     """Pass on news for as many rounds as the diameter."""
     for _ in range(block.network.diameter):
         said = [part.says(_owner_bits(block)) for part in parts]
@@ -143,10 +147,10 @@ def _flood(block: Block, parts: list[_Block]) -> Protocol[None]:
             part.hears(told, one)
 
 
-class _Block:
+class _DeviceTable:
     """Devices that share tables of what they know, one for each list."""
 
-    def __init__(self, block: Block, samples: WeightedScores, places: Ints, lists: list[Wanted], n: Ints) -> None:
+    def __init__(self, block: Block, samples: WeightedScores, places: Ints, lists: list[WantedList], n: Ints) -> None:
         self.places, self._site = places, block
         self._rows = block.rows[places]
         self._place = np.full(block.devices, -1, dtype=np.int64)  # where each row of the network stands here
@@ -156,21 +160,21 @@ class _Block:
         for wanted in lists:
             k, t = wanted.k, wanted.trial
             likely = [min(wanted.likely(mine, int(n[t]), int(scores[t])), k) for mine in masses[:, t].tolist()]
-            runs = _own_runs(samples, places, wanted)
+            runs = _local_runs(samples, places, wanted)
             self.lists.append(MergedScores(k, wanted.smallest, self._rows, runs, np.array(likely, dtype=np.int64)))
 
     def says(self, owner_bits: int) -> Tell:
         """Return the news of all devices here; in `speakers`, places among these."""
         speakers = np.flatnonzero(np.any([known.has_news for known in self.lists], axis=0))
         many = np.cumsum(np.sum([known.counts[speakers] for known in self.lists], axis=0))
-        cuts = np.flatnonzero(np.diff(many // AT_ONCE)) + 1
+        cuts = np.flatnonzero(np.diff(many // SCORES_AT_ONCE)) + 1
         parts = [
             packets_of([known.said(some) for known in self.lists], owner_bits) for some in np.split(speakers, cuts)
         ]
         packets = Packets.joined([Packets(said, offsets) for said, offsets, _ in parts])
         return Tell(packets, speakers, np.concatenate([numbers for _, _, numbers in parts]))
 
-    def hears(self, told: Told, said: Tell) -> None:
+    def hears(self, told: PacketDeliveries, said: Tell) -> None:
         """Take what was told to the devices here, which have `said` this."""
         here = self._place[told.receiver] >= 0
         receiver, sender = told.receiver[here], told.sender[here]
@@ -196,14 +200,15 @@ class _Block:
 
     def _read(self, packets: Packets, senders: Ints) -> list[list[ScoreReport]]:
         """Return what packets of these senders say of each list."""
-        loops = compiled("replies", _BYTE * len(packets.values)) if len(packets) else None
+        loops = compiled_loops("replies", _WORK_PER_BYTE * len(packets.values)) if len(packets) else None
         get_items = written.get_items if loops is None else loops.get_items
         return [
-            _read(get_items, packets[i], row, len(self.lists), self._site) for i, row in enumerate(senders.tolist())
+            _read_lists(get_items, packets[i], row, len(self.lists), self._site)
+            for i, row in enumerate(senders.tolist())
         ]
 
 
-def _own_runs(samples: WeightedScores, places: Ints, wanted: Wanted) -> Runs:
+def _local_runs(samples: WeightedScores, places: Ints, wanted: WantedList) -> ScoreRuns:
     """Return the runs of these devices' own scores, of each ascending; negated where the smallest are wanted."""
     segments = places * samples.trials + wanted.trial
     values, offsets = take_segments(samples.values, samples.offsets, segments)
@@ -215,14 +220,14 @@ def _own_runs(samples: WeightedScores, places: Ints, wanted: Wanted) -> Runs:
     if wanted.smallest:
         owner, keys, weights = owner[::-1], -keys[::-1], weights[::-1]
     first = np.flatnonzero((np.diff(owner, prepend=-1) != 0) | (np.diff(keys, prepend=0) != 0))
-    return Runs(owner[first], keys[first], np.add.reduceat(weights, first) if len(first) else weights)
+    return ScoreRuns(owner[first], keys[first], np.add.reduceat(weights, first) if len(first) else weights)
 
 
 def _owner_bits(block: Block) -> int:
     return max(block.devices - 1, 1).bit_length()
 
 
-def _read(get_items: Any, packet: bytes, sender: int, lists: int, block: Block) -> list[ScoreReport]:
+def _read_lists(get_items: Any, packet: bytes, sender: int, lists: int, block: Block) -> list[ScoreReport]:
     """Return what a packet says of each list: scores with owners and weights, and the largest held back."""
     data, at, found, owner_bits = np.frombuffer(packet, np.uint8), 0, [], _owner_bits(block)
     room = 8 * len(packet) // owner_bits + 1

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from conformesh.common.array_types import Ints
 from conformesh.protocols.block import Block
-from conformesh.protocols.messages import Each, Packets, Protocol, Quiet, narrow_type
+from conformesh.protocols.messages import Each, Packets, Protocol, Silence, narrowest_integer
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class TreeLevel:
 
 
 @dataclass(eq=False)
-class Sapling:
+class PartialTree:
     """A tree whose deepest devices have a parent and have not said so yet.
 
     Attributes
@@ -116,7 +116,7 @@ class Sapling:
         self.grown.append((members, sender[mine], parents))
 
 
-class Turns:
+class SpeakingTurns:
     """When the devices here speak in a wave that rises to the root and falls again, in rounds 1 .. twice the depth.
 
     Level l speaks in round depth - l + 1 and, where it has children, again in round depth + l + 1.
@@ -131,22 +131,22 @@ class Turns:
             self._up[level.members] = depth - at + 1
             self._down[level.speaking_down] = depth + at + 1
 
-    def quiet(self, round_: int, speakers: Ints | None) -> Quiet:
+    def quiet(self, round_: int, speakers: Ints | None) -> Silence:
         """Return until when these speakers, or (None) all devices here, say nothing after a round of the wave."""
         places = self._everyone if speakers is None else speakers
         up, down = self._up[places], self._down[places]
         after = np.where(up > round_, up, np.where(down > round_, down, self._over))
-        return Quiet(places, after - round_ - 1)
+        return Silence(places, after - round_ - 1)
 
 
-def explore(block: Block) -> Protocol[Sapling]:
+def explore_tree(block: Block) -> Protocol[PartialTree]:
     """Build the tree by messages, level by level; the last level has its parents still to name."""
     here, depth = len(block.rows), block.network.centre_depth
     found = block.rows == block.network.centre
-    parent = np.full(here, -1, dtype=narrow_type(block.devices))
-    sapling = Sapling(block, depth, np.flatnonzero(found), parent, np.zeros(here, dtype=bool), [])
+    parent = np.full(here, -1, dtype=narrowest_integer(block.devices))
+    sapling = PartialTree(block, depth, np.flatnonzero(found), parent, np.zeros(here, dtype=bool), [])
     for left in reversed(range(depth)):
-        quiet = Quiet(sapling.deepest, np.full(len(sapling.deepest), left + 1))  # until the last level has spoken
+        quiet = Silence(sapling.deepest, np.full(len(sapling.deepest), left + 1))  # until the last level has spoken
         heard = yield Each(parent, sapling.deepest, quiet)
         sapling._join(sapling.deepest, heard.receiver, heard.sender, heard.values)
         receiver = block.local(heard.receiver)
@@ -158,9 +158,9 @@ def explore(block: Block) -> Protocol[Sapling]:
     return sapling
 
 
-def grow(block: Block) -> Protocol[list[TreeLevel]]:
+def grow_tree(block: Block) -> Protocol[list[TreeLevel]]:
     """Build the tree by messages and return its levels; the first holds the root."""
-    sapling = yield from explore(block)
+    sapling = yield from explore_tree(block)
     if not sapling.depth:
         return sapling.complete(*[np.empty(0, np.int64)] * 3)
     heard = yield Each(sapling.parent, sapling.deepest)

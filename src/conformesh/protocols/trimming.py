@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 
 from conformesh.common.array_types import Ints
 from conformesh.kernels.ranks import DeviceRanks
-from conformesh.protocols.reports import Report
+from conformesh.protocols.histogram_reports import Report
 
-_FITS = 2**62  # beyond which sums are formed of Python's integers
+_LARGEST_INT_SUM = 2**62  # beyond which sums are formed of Python's integers
 
 
 @dataclass(frozen=True)
-class Trimmed:
+class TrimmedCount:
     """What the K - f devices with the smallest d_j come to at a threshold: the worst that the honest may be."""
 
     threshold: float
@@ -40,7 +40,7 @@ class Trimmed:
 
 
 @dataclass(frozen=True, eq=False)
-class Trimming:
+class TrimmedSearch:
     """Finds the smallest threshold with the trimmed certificate.
 
     Attributes
@@ -76,10 +76,12 @@ class Trimming:
         upto = np.searchsorted(where, threshold, side="right")
         return np.bincount(owner[:upto], more[:upto], len(self.reports)).astype(np.int64)  # exact: at most 2^52
 
-    def at(self, alpha: Fraction) -> Trimmed:
+    def at(self, alpha: Fraction) -> TrimmedCount:
         """Return the smallest threshold with the certificate, +inf where there is none."""
         weights = self.parts.weights
-        margin = _margin(self.parts, alpha, sum((weights * self.sizes).tolist()), len(self.reports) - self.byzantine)
+        margin = _trimming_margin(
+            self.parts, alpha, sum((weights * self.sizes).tolist()), len(self.reports) - self.byzantine
+        )
         where = np.unique(self._points[0])
         low, high = 0, len(where)  # d_j only grows with the threshold, and so does the sum of the smallest ones
         while low < high:
@@ -88,7 +90,7 @@ class Trimming:
         threshold = float(where[low]) if low < len(where) else math.inf
         counts = self.counts(threshold)
         worst = margin.worst(counts)
-        return Trimmed(
+        return TrimmedCount(
             threshold,
             math.ceil(Fraction(sum(margin.needed[worst].tolist()), margin.common) + self.parts.slack),
             sum((weights * counts)[worst].tolist()),
@@ -121,11 +123,11 @@ class _Margin:
 
 
 @lru_cache(maxsize=64)  # draws of one experiment often have the same sizes
-def _margin(parts: DeviceRanks, alpha: Fraction, total: int, kept: int) -> _Margin:
+def _trimming_margin(parts: DeviceRanks, alpha: Fraction, total: int, kept: int) -> _Margin:
     """Return d_j in whole numbers; `total` is what all scores weigh."""
     needed = [(1 - alpha) * base for base in parts.bases]
     common = math.lcm(*(each.denominator for each in needed))
     whole = [int(each * common) for each in needed]
-    kind: Any = np.int64 if common * total + sum(whole) < _FITS else object
+    kind: Any = np.int64 if common * total + sum(whole) < _LARGEST_INT_SUM else object
     scale = np.array([common * weight for weight in parts.weights.tolist()], dtype=kind)
     return _Margin(scale, np.array(whole, dtype=kind), math.ceil(parts.slack * common), common, kept)

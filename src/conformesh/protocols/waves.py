@@ -1,20 +1,27 @@
-r"""Waves over a spanning tree: the root asks, replies rise and are merged on the way, and the answer comes down.
+r"""Search for ranks by waves over a spanning tree: replies are merged on the way up, instructions come down.
 
-The root holds a bracket (low, high] for every problem, with the exact counts at its ends where they are known. In each
-pass it asks about a bracket; every device replies for its whole subtree (`kernels.replies`): few scores as they are,
-many as a sketch. From a sketch the root guesses a narrower bracket, whose replies then count what lies below it, so
-that a wrong guess is found out, and costs a pass. From an exact list it reads the answer:
+The root holds a bracket (low, high] for every problem, with exact counts at its ends where they are known. One pass:
+
+1. Every device replies to the open question for its whole subtree (`Waves.collect_replies`): few scores are listed,
+   many are summarised by a sketch (`kernels.replies`).
+2. The root decides (`TreeRoot.instruct`): from an exact list it reads the answer; from a sketch it guesses a narrower
+   bracket, which is the next question. Replies to it count what lies below the bracket too, so a wrong guess is
+   noticed and costs one more pass, never a wrong answer.
+3. The instruction is relayed down the tree unchanged (`Waves.pass_on`), and every device reads it (`read_instruction`).
+
+What the first question is:
 
 top-k    the first question is for the smaller side of the order: the n - r + 1 largest scores (or the r smallest)
 window   a sketch of everything, then all scores in the window that should hold rank r
 count    a sketch of everything, then sketches of ever narrower brackets until few scores are left
 
-The tree is explored on the way: the wave that reaches the leaves is the first question, and who is deepest names its
-parent together with its first reply.
+The tree is grown by the same messages: the first question travels with the wave that explores it, and the deepest
+devices name their parents together with their first reply. This saves a wave down and up.
 
 Assumes     graph connected; the centre of the map and its eccentricity known
-Guarantees  the score of rank r, bit for bit, and its counted rank, on every device; sketches decide on nothing
-Message     strings of bits in `kernels.replies`; the root's words are passed on as they are
+Guarantees  the score of rank r, bit for bit, and its counted rank, on every device. Sketches only decide where to look
+Message     bit strings (`kernels.replies`); the instructions of the root are relayed as they are
+Departures  not from a paper
 """
 
 from __future__ import annotations
@@ -30,7 +37,7 @@ from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats, Ints
 from conformesh.kernels import replies as written
-from conformesh.kernels.compilation import compiled, expect
+from conformesh.kernels.compilation import compiled_loops, expect_work
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.kernels.replies import (
     BEGIN,
@@ -54,22 +61,37 @@ from conformesh.kernels.replies import (
     TRIAL,
     USUAL,
 )
-from conformesh.kernels.threads import in_blocks
+from conformesh.kernels.threads import run_in_blocks
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Block
-from conformesh.protocols.messages import Packets, Protocol, Quiet, Tell
-from conformesh.protocols.tree import Sapling, TreeLevel, Turns, explore
+from conformesh.protocols.messages import Packets, Protocol, Silence, Tell
+from conformesh.protocols.tree import PartialTree, SpeakingTurns, TreeLevel, explore_tree
 
-_NEW, _LAST_LOW, _LAST_HIGH, _OPEN, _RAW = range(5)  # how an end of a bracket is written
-_ENDS_FINE = (24, 5)  # bits of a bracket's only finite end, and from one end to the other: they are guesses
-PIECES, BIAS, _BENT, _MOST_BENT, TRUSTED = 0.25, 1e-4, 0.22, 0.1, 0.5  # by which a guess may be off, see `half_width`
-_ALIKE = 2.0**-40  # relative distance below which the ends of a guess are taken for ties
-_NEXT = 1.3  # times the ranks by which a window missed: how many the next one should hold
-PASSES_BEFORE_LISTING = 12  # passes; then one side is listed, which always ends
-_FEWEST = 4.0  # scores that are always listed
-MOST_LISTED = 8  # times as many scores as were expected: beyond, a subtree sketches what it should list
-_REPLY = "reply to what was asked"
-NOTHING = Packets(np.empty(0, np.uint8), np.zeros(1, np.int64))
+# How an end of a bracket is encoded: a new rounded guess, the low or high end of the last question, an infinite end,
+# or all 64 bits of a key. The numbers are part of the message format; the most frequent kinds have the shortest codes.
+_NEW, _LAST_LOW, _LAST_HIGH, _OPEN, _RAW = range(5)
+# Bits of precision of a new end: of one that stands alone, and of two relative to their distance. They are guesses, so
+# few bits are enough: rounding moves a window a little, and replies count what it left out.
+_END_BITS = (24, 5)
+# How far a guess may be off (`half_width`, `_sketch_bias`): measured on drawn scores of several shapes, in trees of 20
+# to 100,000 devices. Too small values cost passes, too large ones list more scores; none changes a result.
+PIECE_SHARE = 0.25  # share of the pieces of sketches around the guess that counts as error
+COMMON_BIAS = 1e-4  # of all scores in the bracket: interpolation errors that are the same on all devices
+_BIAS_FACTOR = 0.22  # of f'/f^2: ranks by which linear interpolation is too high, per device
+_LARGEST_BIAS = 0.1  # ranks per device: no larger bias was seen, so the correction saturates there
+UNTRUSTED_CORRECTION = 0.5  # share of the bias correction that counts as error
+_SMALLEST_HALF_WIDTH = 3.0  # ranks: however good the estimate, ties and rounded ends need some room
+_TIE_DISTANCE = 2.0**-40  # relative distance below which the ends of a guess count as tied scores
+_NEXT_WINDOW_FACTOR = 1.3  # size of the window after one that missed, as a multiple of the ranks it missed by
+# Passes after which one side of the bracket is listed completely. This ends every search, also where Byzantine or
+# changing scores make guesses miss for ever. Usually two passes are enough.
+PASSES_BEFORE_LISTING = 12
+_ALWAYS_LISTED = 4.0  # scores; a sketch of so few would be longer than the list
+# A subtree that holds more than this multiple of the expected number of scores sends a sketch in place of the list. So
+# a bad guess cannot make one device send a large part of all scores.
+MOST_LISTED = 8
+_REPLY_TO_QUESTION = "reply to what was asked"
+NO_PACKETS = Packets(np.empty(0, np.uint8), np.zeros(1, np.int64))
 
 
 @dataclass(frozen=True)
@@ -79,11 +101,11 @@ class Pace:
     Attributes
     ----------
     points, growth
-        Points of a device's sketch, and how many more for each doubling of what its subtree weighs.
+        Points of a device's sketch, and additional points for each doubling of the weight of its subtree.
     fetched
-        Scores that a device may list in one pass, on average: more of them are sketched again.
+        Scores that a device may list in one pass, on average; where there are more, a sketch is sent again.
     slack
-        How wide a window is drawn around a guess, see `Root.half_width`: narrower ones miss more often.
+        Factor on the width of the window around a guess (`half_width`): a narrower one misses more often.
     """
 
     points: int
@@ -99,25 +121,24 @@ class RankSearch:
     rank: int
     below: int
     upto: int
-    each: float = 1.0  # what a score weighs on average
+    each: float = 1.0  # average weight of a score
     low: int = LOWEST
     high: int = HIGHEST
-    guess: Any = (
-        None  # the distribution function of the last sketch: knots, values just below and at them, mass at -inf
-    )
-    missed: int = 0  # windows since then that did not hold the rank
+    # The distribution function of the last sketch: knots, values just below and at them, mass at -inf.
+    guess: Any = None
+    missed: int = 0  # windows since that sketch that did not hold the rank
 
 
 @dataclass
-class Found:
-    """What every device knows about a problem at the end.
+class FoundScore:
+    """The answer to a problem, as every device knows it at the end.
 
     Attributes
     ----------
     answer, counted
-        The key of the score, and what all scores up to it weigh.
+        The key of the score, and the weight of all scores up to it.
     bracket
-        The keys between which it was named, for a warm start.
+        The keys between which it was found, for a warm start of a later run.
     """
 
     answer: int = 0
@@ -127,20 +148,20 @@ class Found:
 
 @dataclass(eq=False)
 class WaveQuestion:
-    """What the devices of one block know of the run: the questions that are open, and the answers so far."""
+    """State of the run on the devices of one block: the open questions, and the answers so far."""
 
-    asks: Ints  # a row for each open problem, columns as in `kernels.replies`
+    asks: Ints  # one row for each open problem, with the columns of `kernels.replies`
     which: list[int]  # the problem of each row
-    found: list[Found]
+    found: list[FoundScore]
     passes: int = 0
     sketches: int = 0  # questions that were replied to by sketches, after the first
 
     def copy(self) -> WaveQuestion:
-        """Return the same once more, to see what a word would say."""
+        """Return a copy: who relays an instruction reads it once to count its numbers, before it is applied."""
         return replace(self, asks=self.asks.copy(), which=[*self.which], found=[*self.found])
 
     def keep(self, marked: NDArray[np.bool_]) -> None:
-        """Ask on about these problems only, of all there are."""
+        """Keep only the questions about the marked problems."""
         rows = [i for i, problem in enumerate(self.which) if marked[problem]]
         self.asks, self.which = self.asks[rows], [self.which[i] for i in rows]
 
@@ -154,21 +175,23 @@ class Waves:
     def __init__(self, block: Block, samples: WeightedScores, count_bits: int) -> None:
         self.block, self.samples, self.count_bits = block, samples, count_bits
         self.levels: list[TreeLevel] = []
-        self._sapling: Sapling | None = None
-        self._turns: Turns | None = None
-        self._first = 1  # the round of a pass in which everybody knows when it speaks next
+        self._sapling: PartialTree | None = None
+        self._turns: SpeakingTurns | None = None
+        # The round of a pass after which a device knows when it speaks next. The first pass still grows the tree, so
+        # its first round announces no silence.
+        self._first = 1
         at = np.flatnonzero(block.rows == block.network.centre)
-        self.root = int(at[0]) if len(at) else -1  # the root's place here, if it is here
+        self.root = int(at[0]) if len(at) else -1  # place of the root among the local devices; -1 if it is elsewhere
         self._bits = samples.values.view(np.int64)
         self._weights = np.empty(0, np.int64) if samples.weights is None else samples.weights
 
     def explore(self) -> Protocol[None]:
-        """Grow the tree, but for the deepest devices, who name their parents with their first reply."""
-        self._sapling = yield from explore(self.block)
+        """Grow the tree, except that the deepest devices name their parents together with their first reply."""
+        self._sapling = yield from explore_tree(self.block)
 
-    def rise(self, asks: Ints) -> Protocol[tuple[Packets, Ints]]:
-        """Let the replies to the questions rise; return what the root's children said, and who they are."""
-        arrived, owners, senders = NOTHING, np.empty(0, np.int64), np.empty(0, np.int64)
+    def collect_replies(self, asks: Ints) -> Protocol[tuple[Packets, Ints]]:
+        """Merge replies level by level up the tree; return those of the root's children, and their rows."""
+        arrived, owners, senders = NO_PACKETS, np.empty(0, np.int64), np.empty(0, np.int64)
         if self._sapling is not None:
             sapling, self._sapling = self._sapling, None
             if not sapling.depth:
@@ -176,31 +199,31 @@ class Waves:
                 return arrived, senders
             packets, numbers = self._replies(asks, sapling.deepest, arrived, owners, senders)
             named = sapling.named(packets)
-            quiet = Quiet(sapling.deepest, np.full(len(sapling.deepest), 2 * sapling.depth - 1))
+            quiet = Silence(sapling.deepest, np.full(len(sapling.deepest), 2 * sapling.depth - 1))
             told = yield Tell(named, sapling.deepest, numbers + 1, quiet=quiet)
             size = sapling.name_bytes
-            self._check(np.diff(told.packets.offsets) >= size, told.sender, told.packets, "name its parent")
+            self._refuse_unless(np.diff(told.packets.offsets) >= size, told.sender, told.packets, "name its parent")
             names = np.zeros((len(told.receiver), 8), np.uint8)
             starts = told.packets.offsets[:-1]
             for byte in range(size):
                 names[:, byte] = told.packets.values[starts + byte]
             self.levels = sapling.complete(told.receiver, told.sender, names.view("<i8")[:, 0])
             deepest = self.levels[-1]
-            arrived = _without_head(told.said_by(deepest.parent_rows, deepest.children), size)
+            arrived = _drop_heads(told.said_by(deepest.parent_rows, deepest.children), size)
             owners, senders = deepest.parents, deepest.children
             rest = self.levels[1:-1]
-            self._turns, self._first = Turns(self.levels, len(self.block.rows)), 2
+            self._turns, self._first = SpeakingTurns(self.levels, len(self.block.rows)), 2
         else:
             rest, self._first = self.levels[1:], 1
         for at, level in enumerate(reversed(rest), self._first):
             packets, numbers = self._replies(asks, level.members, arrived, owners, senders)
-            told = yield Tell(packets, level.members, numbers, quiet=self._quiet(at, level.members))
+            told = yield Tell(packets, level.members, numbers, quiet=self._silence(at, level.members))
             arrived = told.said_by(level.parent_rows, level.children)
             owners, senders = level.parents, level.children
         return arrived, senders
 
-    def _check(self, right: NDArray[np.bool_], senders: Ints, packets: Packets, what: str) -> None:
-        """Refuse what a neighbour says if it is nothing that it can mean."""
+    def _refuse_unless(self, right: NDArray[np.bool_], senders: Ints, packets: Packets, what: str) -> None:
+        """Raise `ValueError` for the first sender whose message is not right: its bytes have no valid meaning."""
         if not right.all():
             wrong = int(np.argmin(right))
             raise ValueError(
@@ -208,8 +231,11 @@ class Waves:
                 "run the same version of conformesh on every device, and look whether this one can be trusted"
             )
 
-    def fall(self, word: bytes, numbers_in: Callable[[bytes], int]) -> Protocol[bytes]:
-        """Let the root's word come down; return it. Who passes it on counts the numbers in it, as the root does."""
+    def pass_on(self, word: bytes, numbers_in: Callable[[bytes], int]) -> Protocol[bytes]:
+        """Relay the instruction of the root down the tree and return it.
+
+        `numbers_in` counts the numbers in it: every device that relays it pays for them, as the root does.
+        """
         numbers = None
         for at, (level, below) in enumerate(pairwise(self.levels), len(self.levels)):
             speakers = level.speaking_down
@@ -217,31 +243,34 @@ class Waves:
                 numbers = numbers_in(word)
             offsets = np.arange(len(speakers) + 1) * len(word)
             said = Packets(np.tile(np.frombuffer(word, np.uint8), len(speakers)), offsets)
-            told = yield Tell(said, speakers, np.full(len(speakers), numbers or 0), quiet=self._quiet(at, speakers))
-            if len(below.members):  # everybody must have heard it, also where the block knows it already
+            told = yield Tell(said, speakers, np.full(len(speakers), numbers or 0), quiet=self._silence(at, speakers))
+            # `said_by` fails if a parent was silent. It is asked even where this block hosts the root and knows the
+            # instruction: otherwise the simulator would accept a run in which some device never receives it.
+            if len(below.members):
                 heard = told.said_by(below.rows, below.above)
                 word = word or heard[0]
         return word
 
-    def _quiet(self, at: int, speakers: Ints) -> Quiet | None:
+    def _silence(self, at: int, speakers: Ints) -> Silence | None:
         return None if self._turns is None else self._turns.quiet(at, speakers if at > self._first else None)
 
     def _replies(
         self, asks: Ints, members: Ints, arrived: Packets, owners: Ints, senders: Ints
     ) -> tuple[Packets, Ints]:
-        """Return what these devices reply, with what their children said.
+        """Return the replies of these devices, each merged with those of its children.
 
-        Packet i went from the device of row ``senders[i]`` to the one at the place ``owners[i]``.
+        Packet i came from the device of row ``senders[i]`` to the one at the place ``owners[i]``.
         """
         if not len(members):
-            return NOTHING, np.empty(0, np.int64)
-        if len(owners) > 1 and (owners[1:] < owners[:-1]).any():  # by row of the parent, which may lie elsewhere
+            return NO_PACKETS, np.empty(0, np.int64)
+        if len(owners) > 1 and (owners[1:] < owners[:-1]).any():
+            # Messages stand by row of the parent; a block may hold its devices in another order.
             order = np.argsort(owners, kind="stable")
             arrived, owners, senders = arrived.taken(order), owners[order], senders[order]
         child_cuts = np.searchsorted(owners, np.append(members, np.iinfo(np.int64).max))
         scores = float(len(self.samples.values)) / max(self.samples.devices, 1)
-        loops = compiled("replies", len(members) * len(asks) * (20 + scores) + 8.0 * len(arrived.values))
-        chosen = written if loops is None else loops
+        work = len(members) * len(asks) * (20 + scores) + 8.0 * len(arrived.values)
+        chosen = compiled_loops("replies", work) or written
         parts: list[Any] = []
 
         def chunk(a: int, b: int) -> None:
@@ -259,23 +288,22 @@ class Waves:
             )
             parts.append((a, *made))
 
-        work = int(len(members) * len(asks) * 2000)
-        if loops is None:
+        if chosen is written:
             chunk(0, len(members))
         else:
-            in_blocks(chunk, len(members), work)
+            run_in_blocks(chunk, len(members), len(members) * len(asks) * 2000)
         parts.sort(key=lambda part: part[0])
         ends, numbers = [np.zeros(1, np.int64)], []
         for _, _data, cuts, many, wrong in parts:
-            self._check(np.arange(len(senders)) != wrong, senders, arrived, _REPLY)
+            self._refuse_unless(np.arange(len(senders)) != wrong, senders, arrived, _REPLY_TO_QUESTION)
             ends.append(cuts[1:] + ends[-1][-1])
             numbers.append(many)
         return Packets(np.concatenate([part[1] for part in parts]), np.concatenate(ends)), np.concatenate(numbers)
 
-    def heard(self, asks: Ints, arrived: Packets, senders: Ints) -> list[Any]:
-        """Return what the root knows about each question, see `kernels.replies.heard`."""
-        loops = compiled("replies", 8.0 * len(arrived.values) + len(self.samples.values) / self.samples.devices)
-        chosen = written if loops is None else loops
+    def merge_replies(self, asks: Ints, arrived: Packets, senders: Ints) -> list[Any]:
+        """Return the root's merged reply to each question, see `kernels.replies.heard`."""
+        work = 8.0 * len(arrived.values) + len(self.samples.values) / self.samples.devices
+        chosen = compiled_loops("replies", work) or written
         places = 8 * arrived.offsets[:-1]
         found = []
         for ask in asks:
@@ -285,17 +313,17 @@ class Waves:
             found.append(
                 chosen.heard(ask, self._bits, self._weights, first, last, arrived.values, places, room, self.count_bits)
             )
-        self._check((places + 7) >> 3 == arrived.offsets[1:], senders, arrived, _REPLY)
+        self._refuse_unless((places + 7) >> 3 == arrived.offsets[1:], senders, arrived, _REPLY_TO_QUESTION)
         return found
 
-    def curve(self, heard: Any) -> tuple[Floats, Floats, Floats, int]:
+    def distribution(self, heard: Any) -> tuple[Floats, Floats, Floats, int]:
         """Return the distribution function of a sketch: knots, values just below and at them, and the mass at -inf."""
-        loops = compiled("replies", 20.0 * len(heard[5]))
-        return *(written if loops is None else loops).curve(*heard[5:10]), heard[10]
+        chosen = compiled_loops("replies", 20.0 * len(heard[5])) or written
+        return *chosen.curve(*heard[5:10]), heard[10]
 
 
-def _without_head(packets: Packets, size: int) -> Packets:
-    """Return packets without their first so many bytes."""
+def _drop_heads(packets: Packets, size: int) -> Packets:
+    """Return packets without their first `size` bytes."""
     keep = np.ones(len(packets.values), dtype=bool)
     for byte in range(size):
         keep[packets.offsets[:-1] + byte] = False
@@ -306,86 +334,101 @@ def _without_head(packets: Packets, size: int) -> Packets:
 
 
 class TreeRoot:
-    """Decides what is asked next. Only the block that hosts the root has one."""
+    """Decides what is asked next. Only the block that hosts the root of the tree has one."""
 
     def __init__(self, waves: Waves, pace: Pace, problems: list[RankSearch], depth: float) -> None:
         self.waves, self.pace, self.problems, self.depth = waves, pace, problems, depth
 
-    def word(self, asked: WaveQuestion, heard: list[Any], totals: Sequence[int] | None) -> tuple[bytes, int]:
-        """Return what to say after the open questions were replied to, and how many numbers that is."""
+    def instruct(self, asked: WaveQuestion, heard: list[Any], totals: Sequence[int] | None) -> tuple[bytes, int]:
+        """Return the instruction that follows from the replies, and how many numbers it holds."""
         out, at, numbers = np.zeros(64 + 64 * len(asked.which) + 16 * len(totals or ()), np.uint8), 0, 0
         for total in totals or ():
             at = written.put_gamma(out, at, total)
             numbers += 1
         for ask, which, reply in zip(asked.asks, asked.which, heard, strict=True):
             problem = self.problems[which]
-            if 0 < problem.rank <= problem.upto:  # known only now where nobody knew n
-                at, more = self._next(out, at, ask, problem, reply, asked.passes >= PASSES_BEFORE_LISTING)
+            # Other ranks need no search. Without n this is known only after the first replies, so it is checked here.
+            if 0 < problem.rank <= problem.upto:
+                at, more = self._decide(out, at, ask, problem, reply, asked.passes >= PASSES_BEFORE_LISTING)
                 numbers += more
         return out[: (at + 7) >> 3].tobytes(), numbers
 
-    def _next(self, out: Any, at: int, ask: Ints, problem: RankSearch, reply: Any, late: bool) -> tuple[int, int]:
-        """Write the answer to a problem, or its next question, the last one if it is late."""
+    def _decide(self, out: Any, at: int, ask: Ints, problem: RankSearch, reply: Any, late: bool) -> tuple[int, int]:
+        """Write the answer to a problem if the reply holds it, else the next question; if `late`, the last one."""
         begin, end, side = int(ask[BEGIN]), int(ask[END]), int(ask[SIDE])
         exact = reply[2] >= 0
         if side != BOTH:
-            return self._answer(out, at, ask, problem, *_from_side(problem, reply, side))
+            return self._write_answer(out, at, ask, problem, *_answer_on_side(problem, reply, side))
         below = int(reply[0]) if ask[COUNTED] else problem.below
         upto = below + int(reply[1])
-        _believe(problem, (begin, below), (end, upto))
+        _check_consistent(problem, (begin, below), (end, upto))
         if below < problem.rank <= upto:
             problem.low, problem.below, problem.high, problem.upto = begin, below, end, upto
             if exact:
-                return self._answer(out, at, ask, problem, *_from_list(problem, reply))
+                return self._write_answer(out, at, ask, problem, *_answer_in_list(problem, reply))
         elif problem.rank <= below:
             problem.high, problem.upto = begin, below
             problem.missed += 1
         else:
             problem.low, problem.below = end, upto
             problem.missed += 1
-        held = self._same(ask, problem.low, problem.high)
-        return self._ask(out, at, ask, problem, reply if held and not exact else None, late)
+        held = self._is_asked_bracket(ask, problem.low, problem.high)
+        return self._write_question(out, at, ask, problem, reply if held and not exact else None, late)
 
-    def _answer(self, out: Any, at: int, ask: Ints, problem: RankSearch, key: int, counted: int) -> tuple[int, int]:
+    def _write_answer(
+        self, out: Any, at: int, ask: Ints, problem: RankSearch, key: int, counted: int
+    ) -> tuple[int, int]:
         at = written.put(out, at, 1, 1)
         at = written.put_keys(out, at, [key], 1, int(ask[BEGIN]), int(ask[END]), 1)
         at = written.put_gamma(out, at, counted - problem.rank)
         return at, 1 + (counted > problem.rank)
 
-    def _ask(self, out: Any, at: int, ask: Ints, problem: RankSearch, reply: Any, late: bool) -> tuple[int, int]:
-        """Write the next question: a window where the rank should be, one side of the bracket, or a sketch of either.
+    def _write_question(
+        self, out: Any, at: int, ask: Ints, problem: RankSearch, reply: Any, late: bool
+    ) -> tuple[int, int]:
+        """Write the next question. `reply` is a new sketch of this bracket, if there is one.
 
-        `reply` is the sketch of this bracket, if there is one.
+        In this order: list the whole bracket if it is small; list one side if the rank is near an end; from a new
+        sketch list or sketch a window around the guess; after a window that missed, the window next to it; else sketch
+        the bracket again, finer around the rank.
         """
         held = problem.upto - problem.below
         near = min(problem.rank - problem.below, problem.upto - problem.rank + 1)
-        most = self.listed * problem.each  # what a bracket may weigh for all its scores to be listed
-        few = most if self.pace.fetched < math.inf else 0.0  # without a limit a window is listed, never all
+        most = self.listed * problem.each  # weight up to which all scores of a bracket are listed
+        # Without a limit on listed scores a narrow window is always cheaper than the whole bracket.
+        few = most if self.pace.fetched < math.inf else 0.0
         low, high, side, listed, level = problem.low, problem.high, BOTH, held <= few, 0
         if not listed and near <= min(self.pace.fetched * problem.each, 2 * most):
             side = LOW if problem.rank - problem.below == near else HIGH
         if listed:
             pass
         elif reply is not None:
-            problem.guess, problem.missed = self.waves.curve(reply), 0
+            problem.guess, problem.missed = self.waves.distribution(reply), 0
             half = self.half_width(problem, reply)
-            if self.pace.points > 2 and self._flat(problem, half):  # ties: few runs, and no end lies between them
+            if self.pace.points > 2 and self._is_tied(problem, half):
+                # Tied scores: no bracket end lies between them, but a side of few different scores is short to list.
                 side = LOW if problem.rank - problem.below == near else HIGH
             elif side == BOTH or 2 * half * self.share < near:
                 low, high = self._window(problem, half)
                 side, listed = BOTH, 2 * half <= most
-        elif problem.missed == 1 and _NEXT * near <= most and problem.guess is not None and len(problem.guess[0]):
-            low, high = self._beside(problem, near)
+        elif (
+            problem.missed == 1
+            and _NEXT_WINDOW_FACTOR * near <= most
+            and problem.guess is not None
+            and len(problem.guess[0])
+        ):
+            low, high = self._adjacent_window(problem, near)
             side, listed = BOTH, True
         elif side == BOTH:
             level = min(max((problem.rank - problem.below) * LEVELS // held, 1), LEVELS - 1)
-        low, high = _kept_inside((low, high), ask, problem)
-        nothing_new = reply is not None and not listed and self._same(ask, low, high)
+        low, high = _clip_window((low, high), ask, problem)
+        nothing_new = reply is not None and not listed and self._is_asked_bracket(ask, low, high)
         if held > few and side == BOTH and (late or nothing_new):
-            side = LOW if problem.rank - problem.below == near else HIGH  # whatever it costs, this ends the search
+            # Expensive, but it ends the search: the list of one side holds the rank whatever the scores are.
+            side = LOW if problem.rank - problem.below == near else HIGH
             low, high = problem.low, problem.high
         at = written.put(out, at, 0, 1)
-        at, numbers = _put_ends(out, at, (low, high), ask, (problem.low, problem.high))
+        at, numbers = _write_ends(out, at, (low, high), ask, (problem.low, problem.high))
         at = written.put(out, at, side, 2)
         if side != BOTH:
             return written.put_gamma(out, at, near), numbers + 1
@@ -396,26 +439,26 @@ class TreeRoot:
         return at, numbers + (level > 0)
 
     @staticmethod
-    def _same(ask: Ints, low: int, high: int) -> bool:
-        """Return whether a bracket is that of the last question: sketching it again would say nothing new."""
+    def _is_asked_bracket(ask: Ints, low: int, high: int) -> bool:
+        """Return whether a bracket is that of the last question: the same sketch again would tell nothing new."""
         return low == int(ask[BEGIN]) and high == int(ask[END])
 
     @property
     def share(self) -> float:
-        """Which part of all scores of a bracket an average device lists, its subtree's: they travel its depth."""
+        """Share of the listed scores that an average device sends: each is relayed once per level above it."""
         return (self.depth + 1) / self.waves.block.devices
 
     @property
     def listed(self) -> float:
-        """How many scores may be in a bracket for all of them to be listed."""
-        return max(self.pace.fetched / self.share, _FEWEST)
+        """Number of scores in a bracket up to which all of them are listed."""
+        return max(self.pace.fetched / self.share, _ALWAYS_LISTED)
 
     def half_width(self, problem: RankSearch, reply: Any) -> float:
-        """Return by how many ranks a guess may be off, see the function of this name."""
+        """Return by how much weight a guess may be off, see the function `half_width`."""
         held = problem.upto - problem.below
         knots, left, right, bottom = problem.guess
         level = (problem.rank - problem.below) / max(held, 1)
-        noise = _noise_of(level, held / problem.each, self.depth)
+        noise = _rank_noise(level, held / problem.each, self.depth)
         x, c, ends, masses = reply[5], reply[6], reply[8], reply[9]
         at = written.value_at(problem.rank - problem.below - 0.5 - bottom, knots, left, right, len(knots))
         pieces = 0.0
@@ -424,33 +467,33 @@ class TreeRoot:
             place = int(np.searchsorted(own, at))
             pieces += float((upto[place] if place < len(own) else masses[s]) - (upto[place - 1] if place else 0.0))
         each = problem.each
-        return each * half_width(self.pace.slack, noise, pieces / each, held / each, self._bent(problem) / each)
+        return each * half_width(self.pace.slack, noise, pieces / each, held / each, self._sketch_bias(problem) / each)
 
-    def _bent(self, problem: RankSearch) -> float:
-        """Return by how many ranks, or how much weight, a guess from everybody's sketches is too high: `_bent_by`."""
+    def _sketch_bias(self, problem: RankSearch) -> float:
+        """Return by how much weight a guess from the sketches of all devices is too high, see `_sketch_bias`."""
         knots, left, right, bottom = problem.guess
         held, each = problem.upto - problem.below, problem.each
         if problem.low != LOWEST or problem.high != HIGHEST or not len(knots):
-            return 0.0
+            return 0.0  # measured for sketches of all scores only
         aim = problem.rank - problem.below - 0.5 - bottom
         step = min(0.02 * held, aim / 2, (held - aim) / 2)
         three = [written.value_at(aim + i * step, knots, left, right, len(knots)) for i in (-1, 0, 1)]
         if step <= 0 or not (np.isfinite(three).all() and three[0] < three[2]):
             return 0.0
-        return each * _bent_by(three, step / each, held / each, self.waves.block.devices)
+        return each * _sketch_bias(three, step / each, held / each, self.waves.block.devices)
 
     @staticmethod
-    def _flat(problem: RankSearch, half: float) -> bool:
-        """Return whether everything around the rank looks alike."""
+    def _is_tied(problem: RankSearch, half: float) -> bool:
+        """Return whether all scores around the rank seem to be tied."""
         knots, left, right, bottom = problem.guess
         target = problem.rank - problem.below - 0.5 - bottom
         ends = [written.value_at(max(target + far, 0.0), knots, left, right, len(knots)) for far in (-half, half)]
-        return bool(ends[1] - ends[0] <= _ALIKE * abs(ends[1])) if math.isfinite(ends[1]) else ends[0] == ends[1]
+        return bool(ends[1] - ends[0] <= _TIE_DISTANCE * abs(ends[1])) if math.isfinite(ends[1]) else ends[0] == ends[1]
 
     def _window(self, problem: RankSearch, half: float) -> tuple[int, int]:
-        """Return the keys between which the rank should be, give or take `half`, inside the bracket."""
+        """Return the keys of the window around the guessed rank, `half` to each side, inside the bracket."""
         knots, left, right, bottom = problem.guess
-        target = problem.rank - problem.below - 0.5 - bottom - self._bent(problem)
+        target = problem.rank - problem.below - 0.5 - bottom - self._sketch_bias(problem)
         ends = [
             written.value_at(max(target - half, 0.0), knots, left, right, len(knots)),
             written.value_at(target + half, knots, left, right, len(knots)),
@@ -460,13 +503,13 @@ class TreeRoot:
         high = problem.high if high >= problem.high or high <= low else high
         return low, high
 
-    def _beside(self, problem: RankSearch, near: int) -> tuple[int, int]:
-        """Return the keys of the next window after one that missed by `near` ranks: how dense scores are is known."""
+    def _adjacent_window(self, problem: RankSearch, near: int) -> tuple[int, int]:
+        """Return the next window after one that missed by `near` ranks, from the density of the last sketch."""
         knots, left, right, _ = problem.guess
         upward = problem.rank - problem.below == near
         edge = from_keys(problem.low if upward else problem.high)
         there = float(np.interp(edge, knots, right))
-        far = _NEXT * near + 4 * problem.each
+        far = _NEXT_WINDOW_FACTOR * near + 4 * problem.each
         aim = there + far if upward else there - far
         key = int(to_keys([written.value_at(aim, knots, left, right, len(knots))])[0]) if aim > 0 else LOWEST
         if upward:
@@ -475,45 +518,51 @@ class TreeRoot:
 
 
 def half_width(slack: float, noise: float, pieces: float, held: float, bent: float) -> float:
-    """Return by how many ranks a guess may be off, that was corrected by `bent`.
+    """Return by how many ranks a guess may be off after a correction by `bent`.
 
-    Noise, as of independent errors on the way to the root, and the pieces between two points in which the guess falls,
-    both times `slack`. And what does not average out: a part of the correction, and a little of everything, since
-    straight and cubic pieces have the same bias everywhere. The factors were measured on drawn scores of several
-    shapes, in trees of 20 to 100,000 devices; a guess that is farther off costs a pass.
+    Two parts average out over devices and are scaled by `slack`: `noise` of independent errors on the way to the root,
+    and the `pieces` of sketches in which the guess falls. Two do not: a share of the correction, and a small share of
+    all `held` scores, since interpolation has the same bias everywhere. A guess that is farther off costs a pass.
     """
-    return float(max(3.0, slack * (noise + PIECES * pieces) + BIAS * held + TRUSTED * abs(bent)))
+    return float(
+        max(
+            _SMALLEST_HALF_WIDTH,
+            slack * (noise + PIECE_SHARE * pieces) + COMMON_BIAS * held + UNTRUSTED_CORRECTION * abs(bent),
+        )
+    )
 
 
-def _bent_by(three: Sequence[float] | Floats, step: float, scores: float, devices: int) -> float:
-    """Return by how many ranks a guess from everybody's sketches is too high, by quantiles a step of ranks apart.
+def _sketch_bias(three: Sequence[float] | Floats, step: float, scores: float, devices: int) -> float:
+    """Return by how many ranks a guess from all sketches is too high, from three quantiles `step` ranks apart.
 
-    Between two of its scores a device's distribution function is taken for straight. Where scores get rarer, a
-    given threshold lies nearer to the lower one of them, by a part of their distance that grows with f' / f^2:
-    a few hundredths of a score for each device, but the same for all. With the quantile function Q,
-    f' / f^2 = -Q'' / Q'. BENT was measured on normal and lognormal scores; uniform ones have no such bias. Of very
-    few scores that is no longer true: nowhere was it more than about a tenth of a score for each device.
+    A sketch interpolates linearly between two scores of a device. Where scores get rarer, a given threshold lies nearer
+    to the lower of the two, by a part of their distance that grows with f' / f^2: a few hundredths of a score per
+    device, but in the same direction on all. With the quantile function Q, f' / f^2 = -Q'' / Q'. The factor was
+    measured on normal and lognormal scores; uniform ones have no such bias. With very few scores per device the rule
+    breaks down, but nowhere was the bias more than about a tenth of a score per device.
     """
-    twice, bend = three[2] - three[0], three[2] - 2 * three[1] + three[0]  # the smallest floats have no half
-    each = _BENT * (devices / scores) * (2 * (bend / twice)) * (scores / step)
-    return float(devices * each / (1 + abs(each) / _MOST_BENT))
+    # Twice the first difference: halves of the smallest floats would underflow.
+    twice, bend = three[2] - three[0], three[2] - 2 * three[1] + three[0]
+    each = _BIAS_FACTOR * (devices / scores) * (2 * (bend / twice)) * (scores / step)
+    return float(devices * each / (1 + abs(each) / _LARGEST_BIAS))
 
 
-def _noise_of(level: float, held: float, depth: float) -> float:
-    """Return how far off independent errors make a guess, of `held` scores in a tree of that mean depth."""
+def _rank_noise(level: float, held: float, depth: float) -> float:
+    """Return the standard deviation, in ranks, of a guess among `held` scores; merging on the way up adds to it."""
     return math.sqrt(level * (1 - level) * held) * (1 + math.log2(depth + 1) / 4)
 
 
-def _kept_inside(ends: tuple[int, int], ask: Ints, problem: RankSearch) -> tuple[int, int]:
-    """Return a window whose ends lie in the bracket as everybody reads them: rounded out of it, they are the bracket's.
+def _clip_window(ends: tuple[int, int], ask: Ints, problem: RankSearch) -> tuple[int, int]:
+    """Return a window whose ends lie inside the bracket after rounding; an end that does not becomes the bracket's.
 
-    Where that is one of them, the other one is rounded alone from then on, and looked at again.
+    An end that is replaced needs no bits, which changes the precision of the other one: so the result is encoded again,
+    until nothing changes. Two ends can be replaced at most, hence three tries.
     """
     low, high = ends
     for _ in range(3):
         out = np.zeros(64, np.uint8)
-        _put_ends(out, 0, (low, high), ask, (problem.low, problem.high))
-        (begin, end), _, at = _get_ends(out, 0, ask)
+        _write_ends(out, 0, (low, high), ask, (problem.low, problem.high))
+        (begin, end), _, at = _read_ends(out, 0, ask)
         before = low, high
         low = low if problem.low < begin < problem.high else problem.low
         high = high if problem.low < end < problem.high else problem.high
@@ -522,8 +571,8 @@ def _kept_inside(ends: tuple[int, int], ask: Ints, problem: RankSearch) -> tuple
     return (low, high) if at != written.NOWHERE else (problem.low, problem.high)
 
 
-def _believe(problem: RankSearch, *counts: tuple[int, int]) -> None:
-    """Refuse counts that cannot be true beside those that are known: then somebody's replies are wrong."""
+def _check_consistent(problem: RankSearch, *counts: tuple[int, int]) -> None:
+    """Raise `ValueError` for counts that contradict those at other thresholds: counts never fall."""
     known = (problem.low, problem.below), (problem.high, problem.upto)
     for key, count in counts:
         least = max((at for low, at in known if low <= key), default=0)
@@ -534,18 +583,18 @@ def _believe(problem: RankSearch, *counts: tuple[int, int]) -> None:
 
 def _contradiction(what: str) -> ValueError:
     return ValueError(
-        f"replies of this tree contradict each other: {what}; a device says what is not so, or its scores have changed "
+        f"replies of this tree contradict each other: {what}; a device sent wrong numbers, or its scores have changed "
         "during the run"
     )
 
 
-def _put_ends(out: Any, at: int, ends: tuple[int, int], ask: Ints, bracket: tuple[int, int]) -> tuple[int, int]:
-    """Write the ends of the next question's bracket: new guesses rounded, and those known to everybody by name."""
+def _write_ends(out: Any, at: int, ends: tuple[int, int], ask: Ints, bracket: tuple[int, int]) -> tuple[int, int]:
+    """Write the ends of the next bracket: new ones rounded, ends that all devices know by their kind alone."""
     kinds = []
     for key, infinite in zip(ends, (LOWEST, HIGHEST), strict=True):
         known = {int(ask[BEGIN]): _LAST_LOW, int(ask[END]): _LAST_HIGH, infinite: _OPEN}
         kinds.append(known.get(key, _RAW if key in bracket else _NEW))
-    if _NEW in kinds and not _fits(ends, kinds):  # too close together to be rounded
+    if _NEW in kinds and not _survives_rounding(ends, kinds):  # rounding would swap or merge them
         kinds = [_RAW if kind == _NEW else kind for kind in kinds]
     for key, kind in zip(ends, kinds, strict=True):
         at = written.put_gamma(out, at, kind)
@@ -553,16 +602,16 @@ def _put_ends(out: Any, at: int, ends: tuple[int, int], ask: Ints, bracket: tupl
             at = written.put_raw(out, at, key)
     if _NEW in kinds:
         finite = [key for key, kind in zip(ends, kinds, strict=True) if kind != _OPEN]
-        at = written.put_points(out, at, from_keys(finite), len(finite), _ENDS_FINE[len(finite) - 1])
+        at = written.put_points(out, at, from_keys(finite), len(finite), _END_BITS[len(finite) - 1])
     return at, sum(kind in (_NEW, _RAW) for kind in kinds)
 
 
-def _fits(ends: tuple[int, int], kinds: list[int]) -> bool:
-    """Return whether the bracket is still one, and holds its old ends, when its new ends are rounded."""
+def _survives_rounding(ends: tuple[int, int], kinds: list[int]) -> bool:
+    """Return whether the low end is still below the high one after new ends are rounded."""
     finite = [i for i in range(2) if kinds[i] != _OPEN]
     buffer = np.zeros(64, np.uint8)
     points = [0.0] * len(finite)
-    fine = _ENDS_FINE[len(finite) - 1]
+    fine = _END_BITS[len(finite) - 1]
     written.put_points(buffer, 0, from_keys([ends[i] for i in finite]), len(finite), fine)
     written.get_points(buffer, 0, len(finite), fine, points)
     rounded = [*ends]
@@ -571,8 +620,8 @@ def _fits(ends: tuple[int, int], kinds: list[int]) -> bool:
     return rounded[0] < rounded[1]
 
 
-def _get_ends(data: Any, at: int, ask: Ints) -> tuple[list[int], int, int]:
-    """Read them; how many of them are numbers, and the place."""
+def _read_ends(data: Any, at: int, ask: Ints) -> tuple[list[int], int, int]:
+    """Return the ends of a bracket, how many numbers they took, and the place behind them."""
     ends, kinds = [LOWEST, HIGHEST], []
     for i in range(2):
         kind, at = written.get_gamma(data, at)
@@ -586,15 +635,15 @@ def _get_ends(data: Any, at: int, ask: Ints) -> tuple[list[int], int, int]:
     if _NEW in kinds:
         finite = [i for i in range(2) if kinds[i] != _OPEN]
         points = [0.0] * len(finite)
-        at = written.get_points(data, at, len(finite), _ENDS_FINE[len(finite) - 1], points)
+        at = written.get_points(data, at, len(finite), _END_BITS[len(finite) - 1], points)
         for i, key in zip(finite, to_keys(points).tolist(), strict=True):
             ends[i] = key if kinds[i] == _NEW else ends[i]
     in_order = LOWEST <= ends[0] <= ends[1] <= HIGHEST
     return ends, sum(kind in (_NEW, _RAW) for kind in kinds), at if in_order else written.NOWHERE
 
 
-def _from_list(problem: RankSearch, reply: Any) -> tuple[int, int]:
-    """Return the key of the answer in an exact list of the bracket, and its rank."""
+def _answer_in_list(problem: RankSearch, reply: Any) -> tuple[int, int]:
+    """Return the key of the answer in a complete list of the bracket, and its counted rank."""
     keys, times = reply[3][: reply[2]], reply[4][: reply[2]]
     ranks = problem.below + np.cumsum(times)
     at = int(np.searchsorted(ranks, problem.rank))
@@ -603,25 +652,27 @@ def _from_list(problem: RankSearch, reply: Any) -> tuple[int, int]:
     return int(keys[at]), int(ranks[at])
 
 
-def _from_side(problem: RankSearch, reply: Any, side: int) -> tuple[int, int]:
-    """Return the key of the answer among the smallest, or the largest, scores of the bracket, and its rank."""
+def _answer_on_side(problem: RankSearch, reply: Any, side: int) -> tuple[int, int]:
+    """Return the key of the answer in a list of the smallest or largest scores of the bracket, and its rank."""
     keys, times = reply[3][: reply[2]], reply[4][: reply[2]]
     if side == LOW:
-        return _from_list(problem, reply)
-    ranks = problem.upto - (np.cumsum(times[::-1])[::-1] - times)  # of the last of each run
+        return _answer_in_list(problem, reply)
+    ranks = problem.upto - (
+        np.cumsum(times[::-1])[::-1] - times
+    )  # of the last of each run of ties, counted from the top
     at = int(np.searchsorted(ranks, problem.rank))
     if at == len(keys):
         raise _contradiction(f"rank {problem.rank} is not among the {len(keys)} scores of a list that should hold it")
     return int(keys[at]), int(ranks[at])
 
 
-# --- everybody --------------------------------------------------------------------------------------------------------
+# --- every device -----------------------------------------------------------------------------------------------------
 
 
-def hear_word(data: NDArray[np.uint8], at: int, asked: WaveQuestion, limit: int) -> tuple[int, int]:
-    """Take the root's word, from some bit on: answers close their problems, and the others are asked about anew.
+def read_instruction(data: NDArray[np.uint8], at: int, asked: WaveQuestion, limit: int) -> tuple[int, int]:
+    """Apply an instruction of the root from bit `at` on: an answer closes its problem, the others get a new question.
 
-    Returned are the place where it ends, and how many numbers it holds.
+    Return the place where it ends, and how many numbers it holds.
     """
     rows, which, numbers = [], [], 0
     for ask, problem in zip(asked.asks, asked.which, strict=True):
@@ -631,9 +682,11 @@ def hear_word(data: NDArray[np.uint8], at: int, asked: WaveQuestion, limit: int)
             _, at = written.get_keys(data, at, int(ask[BEGIN]), int(ask[END]), key, 1)
             more, at = written.get_gamma(data, at)
             numbers += 1 + (more > 0)
-            asked.found[problem] = Found(key[0], more, _halfway(ask, key[0]))  # the rank is added later
+            asked.found[problem] = FoundScore(
+                key[0], more, _next_warm_bracket(ask, key[0])
+            )  # `search_by_waves` adds the required rank
             continue
-        ends, new, at = _get_ends(data, at, ask)
+        ends, new, at = _read_ends(data, at, ask)
         numbers += new
         side, at = written.get(data, at, 2)
         if side not in (BOTH, LOW, HIGH):
@@ -657,15 +710,16 @@ def hear_word(data: NDArray[np.uint8], at: int, asked: WaveQuestion, limit: int)
     asked.asks = np.array(rows, dtype=np.int64).reshape(-1, asked.asks.shape[1])
     asked.which, asked.passes = which, asked.passes + 1
     asked.sketches += sum(row[SIDE] == BOTH and row[LIMIT] == 0 for row in rows) > 0
-    return (
-        at if asked.passes <= PASSES_BEFORE_LISTING + 1 or not which else written.NOWHERE
-    ), numbers  # no root asks on
+    # An honest root lists one side after so many passes, which answers everything. A root that still asks is refused,
+    # or it could keep all devices busy for ever.
+    is_honest = asked.passes <= PASSES_BEFORE_LISTING + 1 or not which
+    return at if is_honest else written.NOWHERE, numbers
 
 
-def _halfway(ask: Ints, answer: int) -> tuple[int, int]:
-    """Return where to look for the answer the next time: half as far around it as in the last question.
+def _next_warm_bracket(ask: Ints, answer: int) -> tuple[int, int]:
+    """Return the bracket for a warm start: around the answer, half as wide on each side as the last question.
 
-    A side that was open is taken for as wide as the other one.
+    A side that was open is taken to be as wide as the other one.
     """
     low, here, high = from_keys([int(ask[BEGIN]), answer, int(ask[END])]).tolist()
     far = [distance / 2 for distance in (here - low, high - here)]
@@ -677,7 +731,7 @@ def _halfway(ask: Ints, answer: int) -> tuple[int, int]:
     return int(ends[0]), int(ends[1])
 
 
-def by_waves(
+def search_by_waves(
     block: Block,
     samples: WeightedScores,
     pace: Pace,
@@ -693,33 +747,33 @@ def by_waves(
     is not known, for what lies on either side of them.
     """
     depth = mean_depth(block)
-    limit = int(min(max(pace.fetched * block.devices / (depth + 1), _FEWEST), 2**40))
-    asked = _first(block, pace, limit, n, ranks, one_side, warm)
+    limit = int(min(max(pace.fetched * block.devices / (depth + 1), _ALWAYS_LISTED), 2**40))
+    asked = _first_question(block, pace, limit, n, ranks, one_side, warm)
     if not asked.which:
         assert n is not None
         assert ranks is not None
         return ranks, n, asked
     waves = Waves(block, samples, 0 if n is None else int(n.max()).bit_length())
     if ranks is not None:
-        _show(block, asked, ranks, None)
-    expect("replies", 3.0 * len(asked.which) * (20 * len(block.rows) + len(samples.values) / samples.trials))
+        _update_progress(block, asked, ranks, None)
+    expect_work("replies", 3.0 * len(asked.which) * (20 * len(block.rows) + len(samples.values) / samples.trials))
     yield from waves.explore()
     root: TreeRoot | None = None
     while asked.which:
-        arrived, senders = yield from waves.rise(asked.asks)
+        arrived, senders = yield from waves.collect_replies(asked.asks)
         word = b""
         if waves.root >= 0:
-            heard = waves.heard(asked.asks, arrived, senders)
-            said = None if n is not None else _totals(asked, heard, block)
+            heard = waves.merge_replies(asked.asks, arrived, senders)
+            said = None if n is not None else _read_totals(asked, heard, block)
             if root is None:
                 held = np.array(said, dtype=np.int64) if n is None else n
                 known = block.ranks(held) if ranks is None else ranks
-                root = TreeRoot(waves, pace, _problems(known, held, block.totals), depth)
-            word, _ = root.word(asked, heard, said)
+                root = TreeRoot(waves, pace, _rank_searches(known, held, block.totals), depth)
+            word, _ = root.instruct(asked, heard, said)
         before = asked.copy(), n, ranks
-        word = yield from waves.fall(word, lambda word: _taken(word, block, limit, *before)[-1])  # noqa: B023
-        n, ranks, _ = _taken(word, block, limit, asked, n, ranks)
-        _show(block, asked, ranks, None if root is None else root.problems[0])
+        word = yield from waves.pass_on(word, lambda word: _apply_instruction(word, block, limit, *before)[-1])  # noqa: B023
+        n, ranks, _ = _apply_instruction(word, block, limit, asked, n, ranks)
+        _update_progress(block, asked, ranks, None if root is None else root.problems[0])
         waves.count_bits = int(n.max()).bit_length()
     assert n is not None
     assert ranks is not None
@@ -728,8 +782,8 @@ def by_waves(
     return ranks, n, asked
 
 
-def _show(block: Block, asked: WaveQuestion, ranks: Ints, problem: RankSearch | None) -> None:
-    """Show where the first problem is looked for, with the counts that the root knows; or its answer."""
+def _update_progress(block: Block, asked: WaveQuestion, ranks: Ints, problem: RankSearch | None) -> None:
+    """Publish the bracket of the first problem with the counts that are known here, or its answer."""
     if 0 in asked.which:
         ends = asked.asks[asked.which.index(0), [BEGIN, END]]
         known = {} if problem is None else {problem.low: problem.below, problem.high: problem.upto}
@@ -737,14 +791,16 @@ def _show(block: Block, asked: WaveQuestion, ranks: Ints, problem: RankSearch | 
         one = asked.found[0]
         ends = np.array([one.answer, one.answer])
         known = {one.answer: int(ranks[0, 0]) + one.counted}
-    low, high = np.nan_to_num(from_keys(ends), nan=-np.inf, posinf=np.inf, neginf=-np.inf).tolist()  # below -inf is NaN
+    low, high = np.nan_to_num(
+        from_keys(ends), nan=-np.inf, posinf=np.inf, neginf=-np.inf
+    ).tolist()  # the key below -inf is NaN
     block.progress.bracket = low, high, *(known.get(int(key)) for key in ends)
 
 
-def _taken(
+def _apply_instruction(
     word: bytes, block: Block, limit: int, asked: WaveQuestion, n: Ints | None, ranks: Ints | None
 ) -> tuple[Ints, Ints, int]:
-    """Take the root's word; return what all scores weigh, the ranks, and how many numbers the word holds."""
+    """Apply the root's instruction; return the total weights, the ranks, and how many numbers the instruction holds."""
     data, at, numbers = np.frombuffer(word + bytes(16), np.uint8), 0, 0
     if n is None or ranks is None:
         totals = []
@@ -753,9 +809,9 @@ def _taken(
             totals.append(total)
         n = np.array(totals, dtype=np.int64)
         ranks, numbers = block.ranks(n), len(totals)
-        asked.keep(searched(ranks, n))
-        asked.asks[:, USUAL], asked.asks[:, EACH] = _usual(block, n, asked.asks[:, TRIAL])  # now it is known
-    at, more = hear_word(data, at, asked, limit)
+        asked.keep(needs_search(ranks, n))
+        asked.asks[:, USUAL], asked.asks[:, EACH] = _usual_weights(block, n, asked.asks[:, TRIAL])  # now it is known
+    at, more = read_instruction(data, at, asked, limit)
     if (at + 7) >> 3 != len(word):
         raise ValueError(
             f"the root {block.network.ids[block.network.centre]}, or a device on the way from it, says {len(word)} "
@@ -765,7 +821,7 @@ def _taken(
     return n, ranks, numbers + more
 
 
-def _first(
+def _first_question(
     block: Block,
     pace: Pace,
     limit: int,
@@ -774,10 +830,10 @@ def _first(
     one_side: bool,
     warm: tuple[float, float] | None,
 ) -> WaveQuestion:
-    """Return the first question about every problem, which everybody knows without being told."""
+    """Return the first question about every problem: it follows from public numbers, so it needs no message."""
     trials, levels = block.trials, len(block.alphas)
     if warm is not None and not np.isfinite(warm).all():
-        warm = None  # as good as nothing
+        warm = None  # an open bracket excludes nothing
     asks = np.zeros((trials * levels, EACH + 1), dtype=np.int64)
     asks[:, TRIAL] = np.repeat(np.arange(trials), levels)
     asks[:, BEGIN], asks[:, END], asks[:, SIDE] = LOWEST, HIGHEST, BOTH
@@ -792,44 +848,45 @@ def _first(
             few = np.repeat(n, levels) - ranks.ravel() + 1
             asks[:, SIDE] = np.where(ranks.ravel() <= few, LOW, HIGH)
             asks[:, LIMIT] = np.minimum(ranks.ravel(), few)
-    asks[:, USUAL], asks[:, EACH] = _usual(block, weigh, asks[:, TRIAL])
+    asks[:, USUAL], asks[:, EACH] = _usual_weights(block, weigh, asks[:, TRIAL])
     asks[:, LEVEL] = np.clip(parts, 1, LEVELS - 1)
     if warm is not None:
-        low, high = (int(key) for key in to_keys(_around(*warm)))
+        low, high = (int(key) for key in to_keys(_warm_bracket(*warm)))
         asks[:, BEGIN], asks[:, END] = (LOWEST if low <= LOWEST + 1 else low), high
         asks[:, LIMIT], asks[:, COUNTED] = MOST_LISTED * limit, BELOW if low > LOWEST + 1 else 0
         if n is None:
             asks[:, COUNTED] = OUTSIDE
-    asked = WaveQuestion(asks, [*range(len(asks))], [Found() for _ in range(len(asks))])
+    asked = WaveQuestion(asks, [*range(len(asks))], [FoundScore() for _ in range(len(asks))])
     if n is not None and ranks is not None:
-        asked.keep(searched(ranks, n))
+        asked.keep(needs_search(ranks, n))
     return asked
 
 
-def _usual(block: Block, n: Ints, trials: Ints) -> tuple[Ints, Ints]:
-    """Return what a device, and a score, of these trials usually weighs; `n` what all of each trial do."""
+def _usual_weights(block: Block, n: Ints, trials: Ints) -> tuple[Ints, Ints]:
+    """Return the average weight of a device, and of a score, in these trials; `n` is the total weight of each trial."""
     return np.maximum(n // block.devices, 1)[trials], np.maximum(n // np.maximum(block.totals, 1), 1)[trials]
 
 
-def _around(low: float, high: float) -> tuple[float, float]:
+def _warm_bracket(low: float, high: float) -> tuple[float, float]:
     """Return the bracket in which to look first: the old one, or a little around an old threshold."""
+    # A bracket (x, x] would be empty. 1e-12 is far above float64 round-off and below any distance that matters.
     step = max(abs(high) * 1e-12, 1e-300) if low == high else 0.0
     return low - step, high + step
 
 
-def searched(ranks: Ints, n: Ints) -> NDArray[np.bool_]:
-    """Mark the problems that need a search: a rank of none, or beyond all scores, has its answer already."""
+def needs_search(ranks: Ints, n: Ints) -> NDArray[np.bool_]:
+    """Mark the problems that need a search: the answer to rank 0 is -inf, beyond all scores it is +inf."""
     return np.asarray((ranks > 0) & (ranks <= n[:, None])).ravel()
 
 
-def _problems(ranks: Ints, n: Ints, scores: Ints) -> list[RankSearch]:
+def _rank_searches(ranks: Ints, n: Ints, scores: Ints) -> list[RankSearch]:
     levels = ranks.shape[1]
     each = np.maximum(n / np.maximum(scores, 1), 1.0)
     return [RankSearch(int(r), 0, int(n[i // levels]), float(each[i // levels])) for i, r in enumerate(ranks.ravel())]
 
 
-def _totals(asked: WaveQuestion, heard: list[Any], block: Block) -> list[int]:
-    """Return what all scores of each trial weigh, from replies that say what lies in a bracket and on its sides."""
+def _read_totals(asked: WaveQuestion, heard: list[Any], block: Block) -> list[int]:
+    """Return the total weight of each trial: what lies below, inside and above the bracket of the first question."""
     first = [heard[asked.asks[:, TRIAL].tolist().index(trial)] for trial in range(block.trials)]
     totals = [int(reply[0]) + int(reply[1]) + int(reply[11]) for reply in first]
     if not 0 <= min(totals) <= max(totals) <= block.most:
@@ -838,7 +895,7 @@ def _totals(asked: WaveQuestion, heard: list[Any], block: Block) -> list[int]:
 
 
 def mean_depth(block: Block) -> float:
-    """Return how many hops a device is from the root, on average, as the map has it."""
+    """Return the average number of hops from a device to the root, by the map."""
     from conformesh.kernels.graph import breadth_first
 
     network = block.network

@@ -24,7 +24,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
-from conformesh.protocols.quantiser import agree_on_edges, check_quantiser, crowding
+from conformesh.protocols.quantiser import agree_on_edges, check_quantiser, crowding_note
 from conformesh.results.certificate import Certificate, too_few
 
 
@@ -77,7 +77,7 @@ def wfcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], op
             row.append(_certificate(n, rank, total[:, trial], holds, options, margin))
             may_miss, counts = float(alpha * (n + block.devices)), np.floor(sure + 0.5)
             short = options.range is not None and counts[-1] + 2 * margin < rank  # whatever the noise was
-            crowd = crowding("wfcp", edges[trial], counts, rank, may_miss, short)
+            crowd = crowding_note("wfcp", edges[trial], counts, rank, may_miss, short)
             crowds += [] if crowd is None else [crowd]
         certificates.append(row)
     return Answers(thresholds, certificates, notes=(max(crowds)[1],) if crowds else ())

@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr
 from numpy.typing import NDArray
 
 from conformesh.common.names import listed
-from conformesh.common.quantities import in_bits, in_count, several
+from conformesh.common.quantities import in_bits, in_count, pluralize
 from conformesh.files.json_numbers import number
 from conformesh.files.schemas import Number
 from conformesh.kernels.ranks import MIXTURES, RANK_RULES
@@ -180,7 +180,7 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
         if self.rule:
             lines.append(("about", f"{self._mixture_in_words}; by {RANK_RULES[self.rule]}"))
         if self.heard:
-            lines.append(("of", f"the {several(len(self.heard), 'device')} heard so far: {listed(self.heard)}"))
+            lines.append(("of", f"the {pluralize(len(self.heard), 'device')} heard so far: {listed(self.heard)}"))
         if self.byzantine is not None:
             lines.append(("byzantine", self._whatever))
         if self.bound is not None:
@@ -206,7 +206,7 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def _whatever(self) -> str:
-        return f"about the others, whatever up to {several(self.byzantine or 0, 'device')} may have said"
+        return f"about the others, whatever up to {pluralize(self.byzantine or 0, 'device')} may have said"
 
     def _repr_html_(self) -> str:
         from conformesh.plots import html
@@ -230,7 +230,7 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
         if self.rule:
             parts.append(f"by {RANK_RULES[self.rule]}, where {self._mixture_in_words}")
         if self.heard:
-            parts.append(f"about the {several(len(self.heard), 'device')} heard so far, {listed(self.heard)}")
+            parts.append(f"about the {pluralize(len(self.heard), 'device')} heard so far, {listed(self.heard)}")
         if self.byzantine is not None:
             parts.append(self._whatever)
         if self.bound is not None:
@@ -363,7 +363,7 @@ class Cost:
     def __str__(self) -> str:
         numbers, bits = in_count(self.numbers_per_device), in_count(self.bits_per_device)
         mesh = "" if self.sent is None else f"; with what only a mesh must send {self.sent}"
-        return f"{several(self.rounds, 'round')}, {numbers} numbers and {bits} bits per device{mesh}"
+        return f"{pluralize(self.rounds, 'round')}, {numbers} numbers and {bits} bits per device{mesh}"
 
 
 def _plain(per_device: NDArray[np.float64]) -> float:

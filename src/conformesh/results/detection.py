@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from conformesh import __version__
 from conformesh.common.names import unknown
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.files.json_numbers import number
 from conformesh.files.schemas import Number
 from conformesh.kernels.ranks import MIXTURES
@@ -144,7 +144,7 @@ class Detection(SavedArray, frozen=True, eq=False, tag_field="format", tag="conf
                 yield f"device {name}: flagged must mark the test scores above the threshold, {self.threshold:g}"
 
     def __str__(self) -> str:
-        return f"{self.flags:,} of {several(self.tests, 'test point')} flagged; {self.certificate}"
+        return f"{self.flags:,} of {pluralize(self.tests, 'test point')} flagged; {self.certificate}"
 
     def _lines(self, most: int | None) -> list[list[str]]:
         """Return how many are flagged on each device, in words, and what the columns are."""
@@ -162,7 +162,7 @@ class Detection(SavedArray, frozen=True, eq=False, tag_field="format", tag="conf
             ("network", self.network),
         ]
         return html.card(
-            f"{self.flags:,} of {several(self.tests, 'test point')} flagged",
+            f"{self.flags:,} of {pluralize(self.tests, 'test point')} flagged",
             kind=self.kind,
             claim=self.certificate.removeprefix(f"{self.kind}: "),
             rows=[fact for fact in facts if fact[1]],
@@ -173,6 +173,6 @@ class Detection(SavedArray, frozen=True, eq=False, tag_field="format", tag="conf
 
     def __repr__(self) -> str:
         """Return how many are flagged on each device."""
-        head = f"Detection({self.flags:,} of {several(self.tests, 'test point')} flagged, {self.kind}; {self.cost})"
+        head = f"Detection({self.flags:,} of {pluralize(self.tests, 'test point')} flagged, {self.kind}; {self.cost})"
         more = [f"... and {len(self.scores) - _SHOWN:,} more devices"] if len(self.scores) > _SHOWN else []
         return "\n".join([head, *aligned(self._lines(_SHOWN), left=1), *more])

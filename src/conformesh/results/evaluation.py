@@ -11,7 +11,7 @@ from msgspec import Struct, field, structs
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh.common.names import natural_order
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.files.json_numbers import in_json
 from conformesh.results.certificate import Count
 from conformesh.results.encoding import SavedArray
@@ -38,7 +38,7 @@ class Coverage(Struct, frozen=True):
         return self.covered / self.rows if self.rows else float("nan")
 
     def __str__(self) -> str:
-        return f"{self.rate:.4f} [{self.low:.4f}, {self.high:.4f}] on {several(self.rows, 'row')}"
+        return f"{self.rate:.4f} [{self.low:.4f}, {self.high:.4f}] on {pluralize(self.rows, 'row')}"
 
     def misses(self, nominal: float | None) -> bool:
         """Say whether even the upper end of the interval is below a nominal coverage."""

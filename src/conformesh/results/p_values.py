@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from conformesh import __version__
 from conformesh.common.names import unknown
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.kernels.ranks import AUTO, MIXTURES, RANK_RULES, Alpha, check_alpha
 from conformesh.results.certificate import Amount, Count, Devices
 from conformesh.results.encoding import SavedArray, SavedCost, aligned
@@ -124,8 +124,8 @@ class PValues(SavedArray, frozen=True, eq=False, tag_field="format", tag="confor
 
     @property
     def _what(self) -> str:
-        many = several(len(self.values), "test score" if self.values.ndim == 1 else "row")
-        return f"{many} beside {self.scores:,} scores of {several(self.devices, 'device')}"
+        many = pluralize(len(self.values), "test score" if self.values.ndim == 1 else "row")
+        return f"{many} beside {self.scores:,} scores of {pluralize(self.devices, 'device')}"
 
     def _repr_html_(self) -> str:
         from conformesh.plots import html

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from conformesh import __version__
 from conformesh.common.array_types import Floats
-from conformesh.common.quantities import several
+from conformesh.common.quantities import pluralize
 from conformesh.files.schemas import checked
 from conformesh.kernels.ranks import exact_alpha, exact_number
 from conformesh.privacy.histogram import Release
@@ -147,7 +147,7 @@ class Quantiles(SavedArray, frozen=True, eq=False, tag_field="format", tag=FORMA
     @property
     def _data_in_words(self) -> str:
         about, named = "" if self.epsilon is None else "about ", f" of {self.column}" if self.column else ""
-        return f"{about}{several(self.n, 'value')}{named} on {several(self.devices, 'device')}"
+        return f"{about}{pluralize(self.n, 'value')}{named} on {pluralize(self.devices, 'device')}"
 
     def __str__(self) -> str:
         return f"{self._summary}; {self.kind}: {self.guarantee}"
@@ -168,7 +168,7 @@ class Quantiles(SavedArray, frozen=True, eq=False, tag_field="format", tag=FORMA
         head, *rows = self.lines()
         facts = [(name, words) for name, words in self.facts() if name != "guarantee"]
         return html.card(
-            several(len(self), "quantile") + (f" of {self.column}" if self.column else ""),
+            pluralize(len(self), "quantile") + (f" of {self.column}" if self.column else ""),
             kind=self.kind,
             claim=f"{KINDS[self.kind].capitalize()}: {self.guarantee}." if self.epsilon is None else self.guarantee,
             rows=facts,

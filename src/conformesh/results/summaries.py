@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from conformesh.common.quantities import in_bits, in_count, several
+from conformesh.common.quantities import in_bits, in_count, pluralize
 from conformesh.kernels.ranks import GROUP_RULES
 from conformesh.results.certificate import KINDS, Certificate
 from conformesh.results.encoding import aligned
@@ -193,7 +193,7 @@ def _shared_facts(result: Result) -> list[_Fact]:
     groups, said = result.guarantee.groups, dict(result.answers[0].certificate.facts())
     kinds = _kinds_of(result)
     claim = f"{kinds[0]}: {KINDS[kinds[0]]}" if len(kinds) == 1 else f"{' or '.join(kinds)}, each answer says why"
-    lines = [(f"{result.what}s", several(len(result), "answer")), ("guarantee", claim)]
+    lines = [(f"{result.what}s", pluralize(len(result), "answer")), ("guarantee", claim)]
     if groups is not None and groups.rule:
         lines.append(("rule", f"{groups.rule}: {GROUP_RULES[groups.rule]}"))
     lines += [(name, said[name]) for name in ("about", "of", "byzantine", "weights", "assuming") if name in said]
@@ -232,8 +232,8 @@ def title(result: Result) -> str:
     if len(result) == 1:
         return f"threshold {result.threshold:.6g}{_chosen(result)}, {result.method} at alpha {_level(result):g}"
     if centres is not None and len(result) == len(centres):
-        return f"{result.what}s near {several(len(centres), 'centre')}, alpha {result.alpha:g}"
-    return f"{several(len(result), result.what)}{_chosen(result)}, {result.method}"
+        return f"{result.what}s near {pluralize(len(centres), 'centre')}, alpha {result.alpha:g}"
+    return f"{pluralize(len(result), result.what)}{_chosen(result)}, {result.method}"
 
 
 def _chosen(result: Result) -> str:
@@ -271,7 +271,7 @@ def _place(point: Sequence[float]) -> str:
 
 def summary(result: Result) -> str:
     """Return one line for a single answer, a table of thresholds for several."""
-    where = f"on {several(result.devices, 'device')}"
+    where = f"on {pluralize(result.devices, 'device')}"
     if result.sides is not None:
         each = [
             f"{name} threshold {side.threshold:.6g} for alpha {float(result.rank_level(side)):g}"

@@ -433,10 +433,10 @@ class _Ranked(_Drawn):
         return label_scores.ranked_sets(table, thresholds, u, self._penalty(), self.by_rank, sets)
 
     def _all(self, p: Floats, u: Floats) -> tuple[Ints, Floats]:
-        from conformesh.kernels.label_scores import ranked
+        from conformesh.kernels.label_scores import ranked_score
 
         top = np.ones((len(p), 1)) if self.by_rank else p.max(axis=1, keepdims=True, initial=0.0)
-        return np.argsort(-p, axis=1, kind="stable"), ranked(np.arange(p.shape[1]), top, u, self._penalty())
+        return np.argsort(-p, axis=1, kind="stable"), ranked_score(np.arange(p.shape[1]), top, u, self._penalty())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -575,9 +575,9 @@ class OrdinalAPS(_Drawn):
         return label_scores.ordinal_sets(table, thresholds, u, sets)
 
     def _all(self, p: Floats, u: Floats) -> tuple[Ints, Floats]:
-        from conformesh.kernels.label_scores import UNIT, grown
+        from conformesh.kernels.label_scores import UNIT, growth_order
 
-        order = grown(p)
+        order = growth_order(p)
         own = np.take_along_axis(self._units(p), order, axis=1)
         above = np.cumsum(own, axis=1) - own
         return order, np.asarray(above * UNIT + u * (own * UNIT), np.float64)

@@ -24,6 +24,7 @@ from conformesh.common.names import unknown
 from conformesh.common.notes import note
 from conformesh.files.memberships import Memberships
 from conformesh.kernels.ranks import Alpha, exact_alpha, explain_confidence
+from conformesh.pipeline.networks import as_network
 from conformesh.pipeline.p_values import p_values
 from conformesh.results.evaluation import Evaluation, RiskEvaluation
 from conformesh.results.result import Result
@@ -31,7 +32,7 @@ from conformesh.scores import SCORES, Score, as_score
 from conformesh.scores.base import Task
 from conformesh.scores.losses import Loss
 from conformesh.sklearn.rows import ALONE, Rows, rows_by_device, split_rows, taken
-from conformesh.table import Table, as_network
+from conformesh.table import Table
 
 AUTO = "auto"
 _TRAINED = ("estimator_", "scale_estimator_", "scale_floor_", "_trained", "_training_digest")

@@ -1,6 +1,7 @@
-"""From what a node says of itself (``GET /status``) to what a step shows of it: fields, links, brackets, words.
+"""From the status of a node (``GET /status``, ``GET /mesh``) to what a step shows of it: fields, links, brackets, log.
 
-Nothing here asks anybody. A node of another version may leave something out, which is then unknown.
+Everything is derived from the typed Structs of `mesh.node.status`, and health is judged by `mesh.node.health`: the view
+has no rule of its own. Nothing here asks a node.
 """
 
 from __future__ import annotations
@@ -8,173 +9,172 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec import ValidationError, convert
-
 from conformesh.common.names import listed
-from conformesh.common.quantities import in_bytes, in_time, several
+from conformesh.common.quantities import in_bytes, in_time, pluralize
 from conformesh.files.json_numbers import in_json
 from conformesh.mesh.node.health import judge_health
-from conformesh.mesh.node.status import NodeStatus
+from conformesh.mesh.node.status import CertifiedStatus, DeviceStatus, NodeStatus, Phase
 from conformesh.results.result import Result
-from conformesh.view.trace import Value
+from conformesh.view.trace import FieldValue
 
-Status = Mapping[str, Any]
-Words = tuple[str, str]  # level and words, as in a log
+LogLine = tuple[str, str]  # level and text
 
-# What becomes of the last word of a node that does not answer any more.
-DOWN: dict[str, str] = {
+# What replaces the last fields of a node that no longer answers: because its process is gone, or for unknown reasons.
+DOWN_FIELDS: dict[str, str] = {
     "health": "silent",
     "phase": "down",
     "problem": "nobody answers at its address: it is not running",
 }
-SILENT: dict[str, str] = {"health": "silent", "phase": "silent", "problem": "it is running, and does not answer"}
-CALIBRATING, FAILED = "calibrating", "failed"
+SILENT_FIELDS: dict[str, str] = {
+    "health": "silent",
+    "phase": "silent",
+    "problem": "it is running, and does not answer",
+}
 
 
-def fields_of(status: Status) -> dict[str, Value]:
-    """Return what a step shows of a device that has answered, but for who calls it a Byzantine device."""
-    certified, gathering = status.get("certified") or {}, status.get("gathering") or {}
+def status_fields(status: NodeStatus) -> dict[str, FieldValue]:
+    """Return what a step shows of a device that has answered, except whether others call it Byzantine."""
+    certified, gathering = status.certified, status.gathering
     return {
-        "health": "healthy" if is_healthy(status) else "unhealthy",
-        "phase": status.get("phase"),
-        "threshold": certified.get("threshold"),
-        "kind": certified.get("kind"),
-        "about": _about(status) if certified else None,
-        "run": status.get("run"),
-        "round": status.get("round"),
-        "heard": len(gathering["reported"]) if "reported" in gathering else None,
-        "roster": (status.get("roster") or {}).get("number"),
-        "sent": (status.get("sent") or {}).get("bytes"),
+        "health": "healthy" if judge_health(status).healthy else "unhealthy",
+        "phase": status.phase.value,
+        "threshold": None if certified is None else certified.threshold,
+        "kind": None if certified is None else certified.kind,
+        "about": None if certified is None else _describe_scope(status, certified),
+        "run": status.run,
+        "round": status.round,
+        "heard": None if gathering is None else len(gathering.reported),
+        "roster": status.roster.number,
+        "sent": status.sent.bytes,
         "problem": "; ".join(_problems(status)) or None,
     }
 
 
-def certified_fields(result: Result, survivors: Sequence[str], lost: Sequence[str]) -> dict[str, Value]:
-    """Return what a step shows of a device that has calibrated once and ended well; of several answers the first."""
+def result_fields(result: Result, survivors: Sequence[str], lost: Sequence[str]) -> dict[str, FieldValue]:
+    """Return what a step shows of a device whose process ended with a result; of several thresholds the first."""
     first = result.answers[0]
-    heard = first.certificate.heard
+    reported = first.certificate.heard
     return {
         "health": "healthy",
-        "phase": "certified",
+        "phase": Phase.CERTIFIED.value,
         "problem": None,
         "threshold": in_json(first.threshold),
         "kind": first.certificate.kind,
-        "about": f"{len(heard)} heard" if heard else _about_survivors(survivors, lost),
+        "about": f"{len(reported)} heard" if reported else _describe_survivors(survivors, lost),
         "round": result.cost.rounds,
     }
 
 
-def is_healthy(status: Status) -> bool:
-    """Apply the health rule of the node itself to its status."""
-    try:
-        return judge_health(convert(status, NodeStatus)).healthy
-    except ValidationError:  # another version: nothing shows that it is healthy
-        return False
+def relayed_fields(status: DeviceStatus) -> dict[str, FieldValue]:
+    """Return what a step shows of a device that only another node knows about (``GET /mesh``)."""
+    return {
+        "health": status.health,
+        "phase": None if status.phase is None else status.phase.value,
+        "threshold": status.threshold,
+        "run": status.run,
+        "round": status.round,
+        "roster": status.roster,
+        "about": None if status.about is None else f"{status.about} devices",
+    }
 
 
-def _problems(status: Status) -> Iterable[str]:
-    return dict.fromkeys([*(status.get("troubles") or {}).values(), *filter(None, [status.get("last_error")])])
+def _problems(status: NodeStatus) -> list[str]:
+    """Return the problems of a node, each once: the last error often repeats one of the others."""
+    return [*dict.fromkeys([*status.troubles.values(), *filter(None, [status.last_error])])]
 
 
-def _about(status: Status) -> str:
-    """Say whom a threshold is about, and what else to know before it is trusted."""
-    certified = status["certified"]
-    words = _about_survivors(certified.get("survivors") or (), certified.get("lost") or ())
-    if certified.get("about") == "reported":
-        heard = certified.get("reported") or []
-        of = (status.get("gathering") or {}).get("devices")
-        words = f"{len(heard)}{'' if of is None else f' of {of}'} heard: {listed(heard)}"
-    if certified.get("restored"):
-        words += f", from before the last start (run {certified.get('run')})"
-    under = (status.get("roster") or {}).get("number")
-    if certified.get("roster_number") != under:
-        words += f", of roster {certified.get('roster_number')}"
+def _describe_scope(status: NodeStatus, certified: CertifiedStatus) -> str:
+    """Return which devices a threshold is about, and whether it is from an earlier start or roster."""
+    words = _describe_survivors(certified.survivors, certified.lost)
+    if certified.about == "reported":
+        reported = certified.reported or []
+        of = "" if status.gathering is None else f" of {status.gathering.devices}"
+        words = f"{len(reported)}{of} heard: {listed(reported)}"
+    if certified.restored:
+        words += f", from before the last start (run {certified.run})"
+    if certified.roster_number != status.roster.number:
+        words += f", of roster {certified.roster_number}"
     return words
 
 
-def _first_of(certified: Status) -> str:
-    """Return the threshold that is shown, and of several which it is."""
-    many = certified.get("answers") or 1
-    if many == 1:
-        return str(certified.get("threshold"))
-    which = ", ".join([*(certified.get("part") or []), f"alpha {certified.get('alpha')}"])
-    return f"{certified.get('threshold')} ({which}; the first of {many})"
-
-
-def _about_survivors(survivors: Sequence[str], lost: Sequence[str]) -> str:
+def _describe_survivors(survivors: Sequence[str], lost: Sequence[str]) -> str:
     return f"{len(survivors)} of {len(survivors) + len(lost)}, without {listed(lost)}" if lost else "everybody"
 
 
-def hearsay_fields(record: Status) -> dict[str, Value]:
-    """Return what a step shows of a device that only others have heard of (``GET /mesh``)."""
-    names = ("health", "phase", "threshold", "run", "round", "roster")
-    found: dict[str, Value] = {name: record.get(name) for name in names}
-    about = record.get("about")
-    return {**found, "about": about if about is None or isinstance(about, str) else f"{about} devices"}
+def _describe_threshold(certified: CertifiedStatus) -> str:
+    """Return the threshold that is shown and, if there are several, which one it is."""
+    if certified.answers <= 1:
+        return str(certified.threshold)
+    which = ", ".join([*certified.part, f"alpha {certified.alpha}"])
+    return f"{certified.threshold} ({which}; the first of {certified.answers})"
 
 
-def byzantine_of(statuses: Mapping[str, Status]) -> dict[str, str]:
-    """Return whom devices call Byzantine devices, and who does so."""
+def byzantine_reasons(statuses: Mapping[str, NodeStatus]) -> dict[str, str]:
+    """Return the devices that others call Byzantine, each with the names of those others."""
     callers: dict[str, list[str]] = {}
     for name, status in statuses.items():
-        for byzantine in (status.get("gathering") or {}).get("byzantine") or ():
+        for byzantine in [] if status.gathering is None else status.gathering.byzantine:
             callers.setdefault(byzantine, []).append(name)
     return {byzantine: f"has contradicted itself, say {listed(names)}" for byzantine, names in callers.items()}
 
 
-def received(status: Status) -> dict[str, int]:
-    """Return how many bytes a device has received, by neighbour."""
-    return {name: int(one.get("bytes_received") or 0) for name, one in (status.get("neighbours") or {}).items()}
+def bytes_received(status: NodeStatus) -> dict[str, int]:
+    """Return how many bytes a device has received from each neighbour."""
+    return {name: neighbour.bytes_received for name, neighbour in status.neighbours.items()}
 
 
-def bracket_of(statuses: Iterable[Status]) -> tuple[Value, Value, int | None, int | None] | None:
-    """Return where the threshold is looked for, as who is furthest in the newest run says; None where nobody does."""
-    told = [status for status in statuses if status.get("search")]
-    if not told:
+def search_bracket(statuses: Iterable[NodeStatus]) -> tuple[FieldValue, FieldValue, int | None, int | None] | None:
+    """Return the bracket of the device that is furthest in the newest run; None if no device searches."""
+    searching = [status for status in statuses if status.search is not None]
+    furthest = max(searching, key=lambda status: (status.run, status.round), default=None)
+    if furthest is None or furthest.search is None:
         return None
-    found = max(told, key=lambda status: (status.get("run") or 0, status.get("round") or 0))["search"]
-    return found.get("low"), found.get("high"), found.get("below"), found.get("upto")
+    search = furthest.search
+    return search.low, search.high, search.below, search.upto
 
 
-def news_of(before: Status | None, now: Status) -> list[Words]:
-    """Return what is worth a line in the log."""
-    found = []
-    old: Status = before or {}
-    if now.get("phase") != old.get("phase") or now.get("run") != old.get("run"):
-        level = "error" if now.get("phase") == FAILED else "info"
-        found.append((level, f"{now.get('phase')}, run {now.get('run')}"))
-    known = {*_problems(old)}
-    found += [("warning", words) for words in _problems(now) if words not in known]
-    number = (now.get("roster") or {}).get("number")
-    if before is not None and number != (old.get("roster") or {}).get("number"):
-        found.append(("info", f"roster {number} is in force"))
-    return found
+def log_lines(before: NodeStatus | None, now: NodeStatus) -> list[LogLine]:
+    """Return log lines for what has changed between two statuses of a node."""
+    lines = []
+    if before is None or (now.phase, now.run) != (before.phase, before.run):
+        level = "error" if now.phase is Phase.FAILED else "info"
+        lines.append((level, f"{now.phase.value}, run {now.run}"))
+    known = [] if before is None else _problems(before)
+    lines += [("warning", problem) for problem in _problems(now) if problem not in known]
+    if before is not None and now.roster.number != before.roster.number:
+        lines.append(("info", f"roster {now.roster.number} is in force"))
+    return lines
 
 
-def details_of(status: Status, rows: Mapping[str, int]) -> dict[str, Any]:
-    """Return what the page of a device shows besides what is recorded; rows by name."""
-    sent, certified = status.get("sent") or {}, status.get("certified")
+def device_details(status: NodeStatus, rows: Mapping[str, int]) -> dict[str, Any]:
+    """Return what the page of a device shows besides recorded fields; `rows` are those of the devices, by name."""
+    sent, certified = status.sent, status.certified
     facts = [
-        ("state", f"{status.get('phase')} for {in_time(float(status.get('seconds_in_phase') or 0))}"),
-        ("run, round", f"{status.get('run')}, {status.get('round')}"),
-        ("roster", str((status.get("roster") or {}).get("number"))),
-        ("sent", f"{in_bytes(sent.get('bytes') or 0)} in {several(sent.get('frames') or 0, 'frame')}"),
-        ("sent again", several(sent.get("resent_frames") or 0, "frame")),
+        ("state", f"{status.phase.value} for {in_time(status.seconds_in_phase)}"),
+        ("run, round", f"{status.run}, {status.round}"),
+        ("roster", str(status.roster.number)),
+        ("sent", f"{in_bytes(sent.bytes)} in {pluralize(sent.frames, 'frame')}"),
+        ("sent again", pluralize(sent.resent_frames, "frame")),
     ]
-    refused = status.get("refused") or {}
-    if refused:
-        facts.append(("refused", "; ".join(f"{reason}: {count}" for reason, count in refused.items())))
-    if certified:
+    if status.refused:
+        facts.append(("refused", "; ".join(f"{reason}: {count}" for reason, count in status.refused.items())))
+    if certified is not None:
         facts += [
-            ("threshold", _first_of(certified)),
-            ("about", _about(status)),
-            ("method", f"{certified.get('method')}, alpha {certified.get('alpha')}"),
-            ("made", f"{certified.get('made')} in run {certified.get('run')}"),
+            ("threshold", _describe_threshold(certified)),
+            ("about", _describe_scope(status, certified)),
+            ("method", f"{certified.method}, alpha {certified.alpha}"),
+            ("made", f"{certified.made} in run {certified.run}"),
         ]
-    facts += [("problem", words) for words in _problems(status)]
-    shown = ("last_heard_seconds_ago", "round", "frames_received", "bytes_received")
+    facts += [("problem", problem) for problem in _problems(status)]
     neighbours = [
-        {"row": rows.get(name, -1), "name": name, **{key: one.get(key) for key in shown}}
-        for name, one in (status.get("neighbours") or {}).items()
+        {
+            "row": rows.get(name, -1),  # -1: not in the roster that is shown
+            "name": name,
+            "last_heard_seconds_ago": neighbour.last_heard_seconds_ago,
+            "round": neighbour.round,
+            "frames_received": neighbour.frames_received,
+            "bytes_received": neighbour.bytes_received,
+        }
+        for name, neighbour in status.neighbours.items()
     ]
     return {"facts": facts, "neighbours": neighbours}

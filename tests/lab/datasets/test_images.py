@@ -16,7 +16,7 @@ import pytest
 from conformesh.lab.datasets import datasets
 from conformesh.lab.datasets.cifar import read_cifar
 from conformesh.lab.datasets.datasets import DATASETS, load_images
-from conformesh.lab.datasets.downloads import Source, cache_folder, fetch
+from conformesh.lab.datasets.downloads import PublishedFile, download_file, download_folder
 from conformesh.lab.datasets.images import ImageData
 from conformesh.lab.datasets.medmnist import read_medmnist
 from conformesh.lab.datasets.pickles import read_pickled
@@ -248,10 +248,12 @@ def md5(data: bytes) -> str:
 
 @pytest.mark.parametrize("requirement", [True, False])
 def test_a_file_arrives_and_is_told_about(tmp_path, monkeypatch, requirement):
-    monkeypatch.setattr("conformesh.lab.datasets.downloads.CHUNK", 1000)
+    monkeypatch.setattr("conformesh.lab.datasets.downloads.DOWNLOAD_CHUNK", 1000)
     content, seen = bytes(range(250)) * 10, []
     with served(content, len(content) if requirement else None) as url:
-        path = fetch(Source("a.bin", f"{url}/file", md5(content)), tmp_path / "new", lambda *what: seen.append(what))
+        path = download_file(
+            PublishedFile("a.bin", f"{url}/file", md5(content)), tmp_path / "new", lambda *what: seen.append(what)
+        )
     assert path.read_bytes() == content
     assert seen[-1] == (2500, 2500 if requirement else None)
     assert [item.name for item in path.parent.iterdir()] == ["a.bin"]
@@ -265,36 +267,36 @@ def test_what_goes_wrong_leaves_the_folder_as_it_was(tmp_path):
             ("other", r"could not be downloaded \(Not Found\)"),
         ):
             with pytest.raises(ConnectionError, match=words):
-                fetch(Source("a.bin", f"{url}/{at}", None), tmp_path)
+                download_file(PublishedFile("a.bin", f"{url}/{at}", None), tmp_path)
     with pytest.raises(ConnectionError, match=r"refused.*put it there as .*a\.bin"):
-        fetch(Source("a.bin", f"{url}/file", None), tmp_path)
+        download_file(PublishedFile("a.bin", f"{url}/file", None), tmp_path)
     with served(b"whole", promised=5) as url, pytest.raises(ConnectionError, match=f"needed MD5 0, .*{md5(b'whole')}"):
-        fetch(Source("a.bin", f"{url}/file", "0"), tmp_path)
+        download_file(PublishedFile("a.bin", f"{url}/file", "0"), tmp_path)
 
     def interrupt(done, total):
         raise KeyboardInterrupt
 
     with served(b"whole", promised=5) as url, pytest.raises(KeyboardInterrupt):
-        fetch(Source("a.bin", f"{url}/file", None), tmp_path, interrupt)
+        download_file(PublishedFile("a.bin", f"{url}/file", None), tmp_path, interrupt)
     assert [(item.name, item.read_bytes()) for item in tmp_path.iterdir()] == [("a.bin", b"earlier")]
 
 
 def test_a_data_set_is_downloaded_once(tmp_path, monkeypatch):
     parts = write_cifar100(tmp_path / "there")
     archive = packed(tmp_path / "there" / "cifar-100-python", tmp_path / "there" / "x.tar.gz")
-    source = Source("cifar-100-python.tar.gz", archive.as_uri(), md5(archive.read_bytes()))
+    source = PublishedFile("cifar-100-python.tar.gz", archive.as_uri(), md5(archive.read_bytes()))
     monkeypatch.setitem(datasets.DATASETS, "cifar100", replace(DATASETS["cifar100"], source=source))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert_holds(load_images("cifar100"), parts["train"], parts["test"], 100)
     archive.unlink()
     assert_holds(load_images("cifar100"), parts["train"], parts["test"], 100)
-    assert [*cache_folder().iterdir()] == [tmp_path / "cache" / "conformesh" / "cifar-100-python.tar.gz"]
+    assert [*download_folder().iterdir()] == [tmp_path / "cache" / "conformesh" / "cifar-100-python.tar.gz"]
 
 
 def test_the_cache_is_in_the_home_of_the_user(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
-    assert cache_folder() == tmp_path / ".cache" / "conformesh"
+    assert download_folder() == tmp_path / ".cache" / "conformesh"
 
 
 def test_the_published_files():

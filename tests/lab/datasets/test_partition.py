@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformesh.lab.datasets.partition import PARTITIONS, partition, split_rows
+from conformesh.lab.datasets.partition import PARTITIONS, partition, split_calibration_rows
 
 some_labels = st.lists(st.integers(0, 8), min_size=9, max_size=200).map(np.array)
 
@@ -79,7 +79,7 @@ def test_seeds_differ(kind):
 def test_rows_are_put_aside_in_proportion(labels, data, seed):
     home = partition(labels, 4, "dirichlet", seed=seed, classes=9)
     rows = data.draw(st.integers(1, len(home)))
-    calibration, test = split_rows(home, rows, seed=seed)
+    calibration, test = split_calibration_rows(home, rows, seed=seed)
     assert len(calibration) == rows
     assert np.array_equal(np.sort(np.concatenate([calibration, test])), np.arange(len(home)))
     assert (np.diff(calibration) > 0).all()
@@ -89,7 +89,7 @@ def test_rows_are_put_aside_in_proportion(labels, data, seed):
 
 def test_every_row_of_a_device_is_as_likely():
     """Of 8 rows 2 are drawn, 4000 times: each about 1000 times, five standard deviations are 137."""
-    drawn = np.concatenate([split_rows(np.repeat([0, 1], 4), 2, seed=seed)[0] for seed in range(4000)])
+    drawn = np.concatenate([split_calibration_rows(np.repeat([0, 1], 4), 2, seed=seed)[0] for seed in range(4000)])
     assert np.abs(np.bincount(drawn) - 1000).max() < 137
 
 
@@ -118,4 +118,4 @@ def test_bad_partitions(case):
 @pytest.mark.parametrize("rows", [0, 5])
 def test_a_split_needs_rows(rows):
     with pytest.raises(ValueError, match=f"calibration needs 1 to 4 rows, got {rows}"):
-        split_rows(np.zeros(4, np.int64), rows)
+        split_calibration_rows(np.zeros(4, np.int64), rows)

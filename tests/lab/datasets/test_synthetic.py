@@ -9,7 +9,7 @@ import pytest
 
 from conformesh.files.model_outputs import ModelOutputs
 from conformesh.lab.datasets.partition import partition
-from conformesh.lab.datasets.synthetic import DIFFICULTIES, difficulty_of, synthetic_outputs
+from conformesh.lab.datasets.synthetic import _DIFFICULTIES, interpolate_difficulty, synthetic_outputs
 from conformesh.scores import LAC, Logit
 
 # Measured on the held-out outputs of a small residual network, as (target, tolerance). The first: CIFAR-100, 10,000
@@ -111,10 +111,10 @@ def test_every_seed_draws_from_the_same_model():
 
 
 def test_between_the_ends_the_constants_are_between_theirs():
-    low, high = DIFFICULTIES.values()
-    assert (difficulty_of(9), difficulty_of(100)) == (low, high)
-    assert (difficulty_of(2), difficulty_of(1000)) == (low, high)
-    assert all(min(a, b) <= x <= max(a, b) for a, x, b in zip(low, difficulty_of(30), high, strict=True))
+    low, high = _DIFFICULTIES.values()
+    assert (interpolate_difficulty(9), interpolate_difficulty(100)) == (low, high)
+    assert (interpolate_difficulty(2), interpolate_difficulty(1000)) == (low, high)
+    assert all(min(a, b) <= x <= max(a, b) for a, x, b in zip(low, interpolate_difficulty(30), high, strict=True))
     assert 0.5 < synthetic_outputs(3000, 30).accuracy < 0.9
 
 

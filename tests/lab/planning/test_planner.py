@@ -10,10 +10,10 @@ import pytest
 from conformesh import METHODS, Network, calibrate
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.planning.link import Link
-from conformesh.lab.planning.measurement import DRAWS, FEW_SCORES, draw_scores
-from conformesh.lab.planning.networks import network_itself, network_of_topology
+from conformesh.lab.planning.measurement import FEW_SCORES, PLAN_DRAWS, draw_scores
+from conformesh.lab.planning.networks import simulated_network, simulated_topology
 from conformesh.lab.planning.planner import plan
-from conformesh.methods import Way
+from conformesh.methods import MethodVariant
 
 LINK = Link.parse("100ms,1Mbit")
 TORUS = Network.torus(5, 4)
@@ -30,7 +30,7 @@ def whole():
 
 
 def row_of(found, method, variant=None):
-    (row,) = [row for row in found.rows if row.way == Way(method, variant)]
+    (row,) = [row for row in found.rows if row.way == MethodVariant(method, variant)]
     return row
 
 
@@ -61,11 +61,20 @@ def test_figures_equal_those_of_calibrate_on_the_same_scores():
         assert row.rounds_between == (cost.rounds, cost.rounds)
 
 
-@pytest.mark.parametrize("way", [Way("e-dcp", "window"), Way("p-dcp"), Way("h-dcp", "gossip"), Way("r-dcp")], ids=str)
+@pytest.mark.parametrize(
+    "way",
+    [
+        MethodVariant("e-dcp", "window"),
+        MethodVariant("p-dcp"),
+        MethodVariant("h-dcp", "gossip"),
+        MethodVariant("r-dcp"),
+    ],
+    ids=str,
+)
 def test_figures_are_means_of_runs_on_drawn_scores(whole, way):
     row = row_of(whole, *way)
     drawn = draw_scores(np.full(20, 50))
-    assert len(drawn) == whole.draws == DRAWS
+    assert len(drawn) == whole.draws == PLAN_DRAWS
     costs = [calibrated(row, scores, TORUS).cost for scores in drawn]
     assert row.cost.rounds == np.mean([cost.rounds for cost in costs])
     assert row.cost.numbers == pytest.approx(np.mean([cost.numbers_per_device for cost in costs]), rel=1e-14)
@@ -138,7 +147,7 @@ def test_a_plan_says_that_it_ran_on_the_network_itself(whole):
 
 
 def test_a_large_network_is_planned_on_a_smaller_one_and_says_so():
-    where = network_of_topology("torus", 10**9, 100)
+    where = simulated_topology("torus", 10**9, 100)
     found = plan(where, 50, 0.1, LINK, methods=["e-dcp", "fcp"])
     small = plan(Network.torus(10, 10), 50, 0.1, LINK, methods=["e-dcp", "fcp"])
     assert [row.cost for row in found.rows] == [row.cost for row in small.rows]
@@ -161,37 +170,37 @@ def test_a_large_network_is_planned_on_a_smaller_one_and_says_so():
 )
 def test_a_smaller_network_has_as_many_neighbours(topology, options, neighbours):
     """Of points in a square fewer, near its border."""
-    small = network_of_topology(topology, 10_000, 400, options=options).network
+    small = simulated_topology(topology, 10_000, 400, options=options).network
     assert small.devices == 400
     assert 2 * small.edges / 400 == pytest.approx(neighbours, rel=0.25)
 
 
 def test_a_smaller_network_has_a_number_of_devices_that_is_possible():
-    assert network_of_topology("torus", 10_000, 97).network.name == "torus 12x8"
-    assert network_of_topology("torus", 10_000, 97, options={"rows": 5}).network.name == "torus 5x19"
-    assert network_of_topology("torus", 10_000, 97, options={"rows": 50, "columns": 200}).network.name == "torus 12x8"
+    assert simulated_topology("torus", 10_000, 97).network.name == "torus 12x8"
+    assert simulated_topology("torus", 10_000, 97, options={"rows": 5}).network.name == "torus 5x19"
+    assert simulated_topology("torus", 10_000, 97, options={"rows": 50, "columns": 200}).network.name == "torus 12x8"
     with pytest.raises(ValueError, match="did you mean 'torus'"):
-        network_of_topology("torsu", 10_000)
+        simulated_topology("torsu", 10_000)
     with pytest.raises(ValueError, match="has no option 'p'"):
-        network_of_topology("torus", 10_000, options={"p": 0.1})
+        simulated_topology("torus", 10_000, options={"p": 0.1})
 
 
 def test_of_a_network_of_ones_own_the_centre_is_taken():
     network = Network.chain(101).relabelled([f"d{k}" for k in range(101)])
-    where = network_itself(network, 11)
+    where = simulated_network(network, 11)
     assert where.network.ids == tuple(f"d{k}" for k in range(45, 56))
     assert (where.network.edges, where.network.diameter) == (10, 10)
     assert "11 devices nearest to its centre" in where.describe()
     scores = WeightedScores.from_flat(np.arange(202.0), np.full(101, 2))
     found = plan(where, alpha=0.1, scores=scores, methods=["fcp"])
     assert found.scores == 22
-    assert network_itself(network, 101).network is network
+    assert simulated_network(network, 101).network is network
 
 
 def test_sizes_follow_the_devices_that_are_simulated():
-    found = plan(network_itself(Network.chain(9), 3), [*range(1, 10)], 0.3, methods=["local"])
+    found = plan(simulated_network(Network.chain(9), 3), [*range(1, 10)], 0.3, methods=["local"])
     assert found.sizes.tolist() == [4, 5, 6]
-    spread = plan(network_of_topology("chain", 9, 3), [*range(1, 10)], 0.3, methods=["local"])
+    spread = plan(simulated_topology("chain", 9, 3), [*range(1, 10)], 0.3, methods=["local"])
     assert spread.sizes.tolist() == [1, 5, 9]
 
 
@@ -213,9 +222,9 @@ def test_nothing_with_less_of_a_guarantee_is_recommended_over_more():
         assert (best.guarantee, best.needs, best.assumption) == ("counted", "neighbours", "")
         assert best.price(sort) == min(row.price(sort) for row in found.rows if row.tier == 0)
         assert [row.tier for row in found.rows] == sorted(row.tier for row in found.rows)
-    assert torus(methods=["average", "local", "fcp"]).recommended.way == Way("fcp")
-    assert torus(methods=["average", "q-dcp"]).recommended.way == Way("q-dcp")
-    assert torus(methods=["average"]).recommended.way == Way("average")
+    assert torus(methods=["average", "local", "fcp"]).recommended.way == MethodVariant("fcp")
+    assert torus(methods=["average", "q-dcp"]).recommended.way == MethodVariant("q-dcp")
+    assert torus(methods=["average"]).recommended.way == MethodVariant("average")
 
 
 def test_the_recommendation_depends_on_the_link():
@@ -230,7 +239,7 @@ def test_exact_thresholds_are_told_from_bins(whole):
     assert all(row.exact for row in whole.rows if row.way.method == "e-dcp")
     assert not any(row.exact for row in whole.rows if row.way.method in ("h-dcp", "r-dcp", "wfcp"))
     only = torus(methods=["e-dcp", "r-dcp"], sort="rounds", options={"schedule": "window"})
-    assert only.recommended.way == Way("r-dcp")
+    assert only.recommended.way == MethodVariant("r-dcp")
     assert "Its threshold is rounded up to a bin; e-dcp --schedule window gives the exact one" in only.reason()
 
 
@@ -241,7 +250,7 @@ def test_a_bound_that_says_nothing_is_not_recommended():
     row = row_of(found, "h-dcp", "gossip")
     assert (row.useful, row.tier) == (False, 3)
     assert row.notes
-    assert found.recommended.way == Way("fcp")
+    assert found.recommended.way == MethodVariant("fcp")
 
 
 def test_noise_is_a_kind_of_guarantee():
@@ -267,7 +276,7 @@ def test_a_guarantee_can_be_asked_for():
 def test_options_go_to_the_methods_that_have_them():
     found = torus(options={"aggregate": "tree", "bins": 10, "range": (0.0, 1.0)}, methods=["e-dcp", "h-dcp", "fcp"])
     assert {row.way for row in found.rows if row.way.method == "e-dcp"} == {
-        Way("e-dcp", schedule) for schedule in ("top-k", "auto", "window", "count")
+        MethodVariant("e-dcp", schedule) for schedule in ("top-k", "auto", "window", "count")
     }
     assert row_of(found, "h-dcp", "finite-time").cost.numbers == 8 * 10  # eight distinct eigenvalues
 
@@ -280,11 +289,11 @@ def test_too_few_scores_is_said_and_nothing_recommended():
 
 def test_what_cannot_run_has_its_reason():
     """Projection gossip takes seconds on some hundred devices; a run that takes too long is stopped, with its round."""
-    large = network_itself(Network.of("random-regular", 3200), 3200)
+    large = simulated_network(Network.of("random-regular", 3200), 3200)
     flood = {"schedule": "count", "aggregate": "flood"}
     found = plan(large, 2, methods=["e-dcp", "p-dcp"], options=flood)
-    assert "3,000 devices" in found.refused[Way("e-dcp", "count")]
-    assert "up to 2,000 devices" in found.refused[Way("p-dcp")]
+    assert "3,000 devices" in found.refused[MethodVariant("e-dcp", "count")]
+    assert "up to 2,000 devices" in found.refused[MethodVariant("p-dcp")]
     slow = plan(Network.torus(20, 15), 5, methods=["h-dcp"], options={"consensus": "projection"}, time_limit=0.2)
     (reason,) = slow.refused.values()
     assert "stopped in round" in reason
@@ -295,10 +304,10 @@ def test_what_cannot_run_has_its_reason():
 def test_drawn_scores_are_the_same_for_every_plan_and_of_every_shape():
     one, again = (draw_scores(np.full(4, 100)) for _ in range(2))
     assert [a.values.tolist() for a in one] == [b.values.tolist() for b in again]
-    assert len({a.values.tobytes() for a in one}) == DRAWS
+    assert len({a.values.tobytes() for a in one}) == PLAN_DRAWS
     assert len(draw_scores(np.full(2, FEW_SCORES))) == 1
     normal = draw_scores(np.full(4, 1000), "normal")
-    assert [float(drawn.values.std()) for drawn in normal] == pytest.approx([1.0] * DRAWS, rel=0.1)
+    assert [float(drawn.values.std()) for drawn in normal] == pytest.approx([1.0] * PLAN_DRAWS, rel=0.1)
     with pytest.raises(ValueError, match="at most 5,000,000 scores, got 6,000,000 on 2 devices"):
         draw_scores(np.full(2, 3_000_000))
 

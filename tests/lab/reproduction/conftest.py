@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from conformesh.lab.datasets.synthetic import synthetic_outputs
-from conformesh.lab.reproduction.settings import sources_from
+from conformesh.lab.reproduction.paper_scores import sources_from
 
 
 @pytest.fixture(scope="session")

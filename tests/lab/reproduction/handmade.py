@@ -2,9 +2,9 @@
 
 import polars as pl
 
-from conformesh.lab.reproduction.results import Curves
-from conformesh.lab.reproduction.rows import rows_of
-from conformesh.lab.sweeps.cells import compute, schema
+from conformesh.lab.reproduction.curves import Curves
+from conformesh.lab.reproduction.reproduction import point_rows
+from conformesh.lab.sweeps.cells import compute_cell, row_types
 
 CASE = {"experiment": "q-dcp-alpha", "variant": "as-written", "scores": "logits"}
 
@@ -39,5 +39,5 @@ def sizes(**lines):
 def rows_at(point):
     """The rows of a point, computed in this process."""
     facts = {"version": pl.lit("0"), "machine": pl.lit("here"), "made": pl.lit("now")}
-    frame = pl.DataFrame(compute(point.cell), schema_overrides=schema())
-    return rows_of(point, frame.with_columns(**facts)).to_dicts()
+    frame = pl.DataFrame(compute_cell(point.cell), schema_overrides=row_types())
+    return point_rows(point, frame.with_columns(**facts)).to_dicts()

@@ -13,16 +13,17 @@ import conformesh
 from conformesh import METHODS
 from conformesh.graph.weights import constant_weights
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.lab.reproduction.conventions import CONVENTIONS, ConventionSpec
-from conformesh.lab.reproduction.experiment import RECORD, VARIANTS, Case, ExperimentRun
-from conformesh.lab.reproduction.settings import PaperScores, ScoreSource
-from conformesh.lab.sweeps.cells import DECIDING, MethodSpec, SweepCell, code_digest
-from conformesh.lab.sweeps.sources import NetworkSpec, network_of
+from conformesh.lab.reproduction.cases import RECORDED, Case, ExperimentRun
+from conformesh.lab.reproduction.curves import VARIANTS
+from conformesh.lab.reproduction.paper_methods import PAPER_METHODS, PaperMethodSpec
+from conformesh.lab.reproduction.paper_scores import OutputSource, PaperScores
+from conformesh.lab.sweeps.cells import CELL_SOURCES, MethodSpec, SweepCell, digest_cell_code
+from conformesh.lab.sweeps.sources import NetworkSpec, build_cell_network
 from tests.lab.reproduction.handmade import rows_at
 from tests.strategies import exact_rank
 
 PACKAGE = Path(conformesh.__file__).parent
-CASE = Case("h-dcp-alpha", "as-written", "logits", ScoreSource("pathmnist"), draws=2, seed=3)
+CASE = Case("h-dcp-alpha", "as-written", "logits", OutputSource("pathmnist"), draws=2, seed=3)
 PRINTED = {"rounds": 20, "bins": 50}
 
 
@@ -35,7 +36,7 @@ def point_of(source, method="h-dcp-printed", options=PRINTED, topology="torus", 
 
 # --- names ------------------------------------------------------------------------------------------------------------
 
-CELL = point_of(ScoreSource("pathmnist"), devices=8).cell
+CELL = point_of(OutputSource("pathmnist"), devices=8).cell
 OTHERWISE = {
     "network": [
         replace(CELL.network, **{name: value})
@@ -49,19 +50,19 @@ OTHERWISE = {
         }.items()
     ],
     "method": [
-        ConventionSpec("h-dcp-printed", (("bins", 51), ("rounds", 20))),
-        ConventionSpec("q-dcp-released", CELL.method.options),
+        PaperMethodSpec("h-dcp-printed", (("bins", 51), ("rounds", 20))),
+        PaperMethodSpec("q-dcp-released", CELL.method.options),
         MethodSpec("h-dcp-printed", CELL.method.options),
     ],
     "scores": [
-        replace(CELL.scores, source=ScoreSource("cifar100")),
+        replace(CELL.scores, source=OutputSource("cifar100")),
         replace(CELL.scores, kind="confidences"),
         replace(CELL.scores, shares="random"),
     ],
     "alphas": [(0.1, 0.2)],
     "draws": [(0,)],
     "seed": [4],
-    "record": [RECORD[1:]],
+    "record": [RECORDED[1:]],
     "together": [False],
 }
 
@@ -78,7 +79,7 @@ def test_the_order_of_options_and_the_place_of_the_data_do_not_change_the_key(ci
     copy = tmp_path / "elsewhere.npz"
     copy.write_bytes(Path(cifar.path).read_bytes())
     one = point_of(cifar).cell
-    other = point_of(ScoreSource("cifar100", str(copy)), options={"bins": 50, "rounds": 20}).cell
+    other = point_of(OutputSource("cifar100", str(copy)), options={"bins": 50, "rounds": 20}).cell
     assert one.key() == other.key()
 
 
@@ -98,21 +99,21 @@ def test_the_key_is_the_same_in_every_process(hash_seed):
 
 def test_changed_code_changes_the_key(monkeypatch):
     before = CELL.key()
-    monkeypatch.setattr("conformesh.lab.sweeps.cells.code_digest", lambda *_: "changed")
+    monkeypatch.setattr("conformesh.lab.sweeps.cells.digest_cell_code", lambda *_: "changed")
     assert CELL.key() != before
 
 
 # Computing also loads modules that decide no number: packages, and what becomes of rows.
-REPRODUCTION = ("__init__", "entries", "experiment", "findings", "grids", "results")
+REPRODUCTION = ("__init__", "cases", "curves", "experiments", "findings")
 DECIDE_NOTHING = {"__init__.py", "lab/__init__.py", *(f"lab/reproduction/{name}.py" for name in REPRODUCTION)}
-PARTS = {"lab/reproduction/conventions.py", "lab/reproduction/settings.py"}  # this cell's solver and scores
+PARTS = {"lab/reproduction/paper_methods.py", "lab/reproduction/paper_scores.py"}  # this cell's solver and scores
 MADE_AFTERWARDS = ("results/",)
 
 
 def loaded_modules():
     """The files that a process loads to compute cells, relative to the package."""
     script = (
-        "import sys, conformesh.lab.sweeps.cells, conformesh.lab.reproduction.conventions\n"
+        "import sys, conformesh.lab.sweeps.cells, conformesh.lab.reproduction.paper_methods\n"
         "import conformesh.graph.topologies\n"
         "print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('conformesh')), sep='\\n')\n"
     )
@@ -124,14 +125,14 @@ def loaded_modules():
 
 
 def test_every_module_that_computing_loads_is_in_the_digest():
-    deciding = {path.relative_to(PACKAGE).as_posix() for pattern in DECIDING for path in PACKAGE.glob(pattern)}
+    deciding = {path.relative_to(PACKAGE).as_posix() for pattern in CELL_SOURCES for path in PACKAGE.glob(pattern)}
     assert len(deciding) > 30
     others = {name for name in loaded_modules() - deciding - PARTS if not name.startswith(MADE_AFTERWARDS)}
     assert others <= DECIDE_NOTHING
 
 
 def test_every_pattern_of_the_digest_finds_a_file():
-    assert all([*PACKAGE.glob(pattern)] for pattern in DECIDING)
+    assert all([*PACKAGE.glob(pattern)] for pattern in CELL_SOURCES)
 
 
 def test_a_changed_file_changes_the_key_if_it_decides(tmp_path, monkeypatch):
@@ -141,15 +142,15 @@ def test_a_changed_file_changes_the_key_if_it_decides(tmp_path, monkeypatch):
         copy.write_bytes(path.read_bytes())
     before = CELL.key()
     monkeypatch.setattr(conformesh, "__file__", str(tmp_path / "__init__.py"))
-    monkeypatch.setattr("conformesh.lab.sweeps.cells.code_digest", code_digest.__wrapped__)
+    monkeypatch.setattr("conformesh.lab.sweeps.cells.digest_cell_code", digest_cell_code.__wrapped__)
     assert CELL.key() == before  # wherever it is installed
     for path, matters in (
         ("kernels/ranks.py", True),
         ("protocols/q_dcp.py", True),
-        ("lab/reproduction/conventions.py", True),
-        ("lab/reproduction/settings.py", True),
+        ("lab/reproduction/paper_methods.py", True),
+        ("lab/reproduction/paper_scores.py", True),
         ("lab/reproduction/figures.py", False),
-        ("lab/reproduction/entries.py", False),
+        ("lab/reproduction/experiments.py", False),
     ):
         (tmp_path / path).write_bytes((PACKAGE / path).read_bytes() + b"# changed\n")
         assert (CELL.key() != before) == matters, path
@@ -164,7 +165,7 @@ RUNS = {
     "h-dcp-printed": {"rounds": 40, "bins": 50},
     "wfcp": {"bins": 50},
     **{name: {} for name in ("cp", "fcp", "e-dcp", "fedcp-qq")},
-    **{name: {} for name, convention in CONVENTIONS.items() if not convention.talks},
+    **{name: {} for name, convention in PAPER_METHODS.items() if not convention.talks},
 }
 
 
@@ -182,11 +183,11 @@ def test_a_row_for_each_draw_and_alpha(cifar, method, variant):
         assert row["certificate"] == "none" or method in METHODS
         assert (row["epsilon"] is None) == (method not in {"q-dcp", "q-dcp-released", "h-dcp-printed"}), row["epsilon"]
         assert all(type(row[name]) is int for name in ("draw", "classes", "rank_margin", "rounds"))
-    if method == "q-dcp" or (method in CONVENTIONS and CONVENTIONS[method].talks):
+    if method == "q-dcp" or (method in PAPER_METHODS and PAPER_METHODS[method].talks):
         assert rows[0]["rounds"] >= RUNS[method]["rounds"]
     tenths = np.array([row["size"] for row in rows]) * 10
     whole = np.abs(tenths - np.round(tenths)).max() < 1e-9
-    assert whole == (variant == "as-released" and method in CONVENTIONS)
+    assert whole == (variant == "as-released" and method in PAPER_METHODS)
 
 
 def test_released_sizes_are_rounded_to_a_tenth_of_a_label_whatever_the_classes(small_sources):
@@ -255,7 +256,7 @@ def test_a_convention_needs_the_outputs_of_the_paper(cifar):
 
 
 def graph_of(cell, seed=0):
-    return network_of(cell.network, cell.scores, seed)
+    return build_cell_network(cell.network, cell.scores, seed)
 
 
 @pytest.mark.parametrize("devices", [8, 20, 100])
@@ -282,4 +283,4 @@ def test_random_graphs_are_those_of_their_draw(cifar):
 
 
 def test_every_convention_is_reached_here():
-    assert RUNS.keys() - METHODS.keys() == CONVENTIONS.keys()
+    assert RUNS.keys() - METHODS.keys() == PAPER_METHODS.keys()

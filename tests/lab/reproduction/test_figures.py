@@ -16,22 +16,22 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from conformesh.lab.datasets.synthetic import synthetic_outputs
-from conformesh.lab.reproduction import EXPERIMENTS, get_experiment
-from conformesh.lab.reproduction.experiment import KINDS, VARIANTS, Axis, Case, Finding
-from conformesh.lab.reproduction.figures import draw
-from conformesh.lab.reproduction.report import Provenance, Section, write_report
-from conformesh.lab.reproduction.reproduction import _draws_in_words, reproduce
-from conformesh.lab.reproduction.rows import RowRequest
-from conformesh.lab.reproduction.settings import ScoreSource, sources_from
-from conformesh.lab.reproduction.styles import LOOKS, look_of
-from conformesh.lab.reproduction.verdicts import JudgedClaim, Match, Verdict
+from conformesh.lab.reproduction.cases import SCORE_KINDS, Case
+from conformesh.lab.reproduction.curves import VARIANTS
+from conformesh.lab.reproduction.experiments import EXPERIMENTS, Axis, get_experiment
+from conformesh.lab.reproduction.figures import LINE_LOOKS, draw_experiment, look_of
+from conformesh.lab.reproduction.findings import Finding
+from conformesh.lab.reproduction.paper_scores import OutputSource, sources_from
+from conformesh.lab.reproduction.report import ReportFacts, ReportSection, write_reproduction_report
+from conformesh.lab.reproduction.reproduction import ReproductionRequest, _draws_in_words, reproduce_experiments
+from conformesh.lab.reproduction.verdicts import JudgedFinding, PointComparison, Verdict
 from tests.lab.reproduction.handmade import curves, value
 from tests.lab.reproduction.test_verdicts import THEIRS
 
-SYNTHETIC = ScoreSource("cifar100")
+SYNTHETIC = OutputSource("cifar100")
 NAMES = ("h-dcp-alpha", "star-table")  # a figure and a table; drawings below have other axes
 STAMPED = NAMES[1:]
-REQUEST = RowRequest(quick=True, draws=2, seed=3)
+REQUEST = ReproductionRequest(quick=True, draws=2, seed=3)
 
 pytestmark = pytest.mark.xdist_group("figures")  # they share what is drawn
 
@@ -54,7 +54,7 @@ def drawn():
 @pytest.fixture(scope="module")
 def real(drawn, small_sources, tmp_path_factory):
     """Two experiments on outputs that do not say that they are synthetic."""
-    return reproduce(
+    return reproduce_experiments(
         list(map(get_experiment, NAMES)), small_sources, tmp_path_factory.mktemp("x") / "real", REQUEST, jobs=1
     )
 
@@ -65,7 +65,7 @@ def invented(drawn, tmp_path_factory):
     folder, outputs = tmp_path_factory.mktemp("x"), synthetic_outputs(2000, 100)
     np.savez(folder / "made-up.npz", logits=outputs.values, labels=outputs.labels, synthetic=True)
     sources = sources_from([str(folder / "made-up.npz")])
-    return reproduce(list(map(get_experiment, STAMPED)), sources, folder / "invented", REQUEST, jobs=1)
+    return reproduce_experiments(list(map(get_experiment, STAMPED)), sources, folder / "invented", REQUEST, jobs=1)
 
 
 def hollow(axis):
@@ -80,7 +80,7 @@ def hollow(axis):
 # --- pictures ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scores", KINDS)
+@pytest.mark.parametrize("scores", SCORE_KINDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_pdf_and_png_are_written(real, name, scores):
     stem = real.folder / f"{name}-{scores}"
@@ -162,7 +162,7 @@ def test_points_are_drawn_where_the_numbers_are(real, drawn):
 
 
 @pytest.mark.parametrize("name", STAMPED)
-@pytest.mark.parametrize("scores", KINDS)
+@pytest.mark.parametrize("scores", SCORE_KINDS)
 def test_synthetic_pictures_say_so(real, invented, drawn, name, scores):
     def stamps(kind):
         return [text.get_text() for text in drawn[kind, f"{name}-{scores}"].texts].count("SYNTHETIC DATA")
@@ -180,7 +180,7 @@ def test_published_points_appear_for_real_logits_only(real, invented, drawn):
         (marks,) = hollow(axis)
         assert len(marks.get_xdata()) == 4
     without = [("real", f"{name}-confidences") for name in NAMES]
-    without += [("invented", f"{name}-{scores}") for name in STAMPED for scores in KINDS]
+    without += [("invented", f"{name}-{scores}") for name in STAMPED for scores in SCORE_KINDS]
     for key in without:
         assert not any(hollow(axis) for axis in drawn[key].axes), key
 
@@ -217,7 +217,7 @@ def test_extreme_sizes_can_be_drawn(drawn, tmp_path, sizes, axis):
     points = {x: value(s / 100, s, classes=classes, draws=1) for x, s in zip(places, sizes, strict=True)}
     found = curves({"chain": points, "CP": {0.9: value(0.9, 0.4 * sizes[1], classes=classes)}})
     experiment = replace(get_experiment("star-table"), name="nowhere", axis=axis)
-    png = draw(experiment, "logits", dict.fromkeys(VARIANTS, found), "hand-made", True, tmp_path / "extreme")
+    png = draw_experiment(experiment, "logits", dict.fromkeys(VARIANTS, found), "hand-made", True, tmp_path / "extreme")
     assert png.stat().st_size > 5_000
     panel = panels(drawn[tmp_path.name, "extreme"])["as-written", "size"]
     low, high = panel.get_xlim() if axis is None else panel.get_ylim()
@@ -229,7 +229,7 @@ def test_extreme_sizes_can_be_drawn(drawn, tmp_path, sizes, axis):
 def test_equal_sizes_everywhere_can_be_drawn(tmp_path):
     found = curves({"chain": {10: value(1.0, 100.0), 99: value(1.0, 100.0)}, "CP": {0.9: value(1.0, 100.0)}})
     experiment = replace(get_experiment("q-dcp-convergence"), axis=ROUNDS)
-    draw(experiment, "logits", dict.fromkeys(VARIANTS, found), "full", True, tmp_path / "full")
+    draw_experiment(experiment, "logits", dict.fromkeys(VARIANTS, found), "full", True, tmp_path / "full")
 
 
 def test_the_legend_names_published_points_only_where_they_are(real, invented, drawn):
@@ -251,7 +251,7 @@ def test_every_line_of_every_experiment_has_a_look():
             continue
         looks = [look_of(line) for line in experiment_lines(experiment)]
         assert max(Counter(map(str, looks)).values()) == 1, name
-    assert all(look_of(line) is look for line, look in LOOKS.items())
+    assert all(look_of(line) is look for line, look in LINE_LOOKS.items())
     assert look_of("H-DCP, f = 16") != look_of("H-DCP, f = 64") != look_of("Q-DCP 1, f = 64")
 
 
@@ -279,16 +279,18 @@ def test_tables_rows_and_provenance_are_written(real):
 
 def test_draws_in_words():
     every = [get_experiment(name) for name in EXPERIMENTS]
-    assert _draws_in_words(every, RowRequest()) == "10; 40 for q-dcp-alpha, h-dcp-alpha, star-table"
-    assert _draws_in_words(every[:1], RowRequest()) == "40"
-    assert _draws_in_words(every, RowRequest(draws=3)) == "3"
+    assert _draws_in_words(every, ReproductionRequest()) == "10; 40 for q-dcp-alpha, h-dcp-alpha, star-table"
+    assert _draws_in_words(every[:1], ReproductionRequest()) == "40"
+    assert _draws_in_words(every, ReproductionRequest(draws=3)) == "3"
 
 
 @pytest.mark.slow
 def test_a_second_reproduction_computes_nothing_and_writes_the_same(real, small_sources, tmp_path):
     """No dates and no random names are in tables and pictures: the same numbers give the same bytes."""
     shutil.copytree(real.folder / "cache", tmp_path / "cache")
-    again = reproduce([section.experiment for section in real.sections], small_sources, tmp_path, REQUEST, jobs=1)
+    again = reproduce_experiments(
+        [section.experiment for section in real.sections], small_sources, tmp_path, REQUEST, jobs=1
+    )
     assert (again.provenance.computed, again.provenance.points) == (0, real.provenance.points)
     kept = [path for path in real.folder.iterdir() if path.suffix in {".png", ".pdf", ".csv"}]
     assert len(kept) == len(NAMES) * 5
@@ -337,7 +339,9 @@ def test_the_report_is_one_file(real, invented):
         assert not {"script", "link", "iframe", "object"} & {*page.tags}
         assert "http" not in re.sub(r"base64,[^']*", "", text)
         pictures = [base64.b64decode(source.removeprefix("data:image/png;base64,")) for source in page.sources]
-        assert pictures == [(found.folder / f"{name}-{scores}.png").read_bytes() for name in names for scores in KINDS]
+        assert pictures == [
+            (found.folder / f"{name}-{scores}.png").read_bytes() for name in names for scores in SCORE_KINDS
+        ]
         assert page.links == [f"#{name}" for name in names]
         assert all(f"id='{name}'" in text for name in names)
 
@@ -345,7 +349,7 @@ def test_the_report_is_one_file(real, invented):
 def test_the_report_has_every_verdict_finding_and_number(real):
     text = Page(real.report.read_text()).text
     for section in real.sections:
-        assert section.verdicts.keys() == {(scores, variant) for scores in KINDS for variant in VARIANTS}
+        assert section.verdicts.keys() == {(scores, variant) for scores in SCORE_KINDS for variant in VARIANTS}
         for (_, variant), verdict in section.verdicts.items():
             assert f"{variant.replace('-', ' ')}: {verdict}" in text
             for judged in verdict.judged:
@@ -367,14 +371,14 @@ def test_the_report_says_what_is_synthetic(real, invented):
 
 def test_the_overview_has_verdicts_whatever_the_scores(tmp_path):
     (tmp_path / "p.png").write_bytes(b"picture")
-    verdict, found = Verdict((), (JudgedClaim("a", True, "b"),)), curves({"chain": {0.9: value()}})
+    verdict, found = Verdict((), (JudgedFinding("a", True, "b"),)), curves({"chain": {0.9: value()}})
     keys = [("confidences", variant) for variant in VARIANTS]
-    section = Section(
+    section = ReportSection(
         *(get_experiment("star-table"), "data", {"confidences": tmp_path / "p.png"}),
         *(dict.fromkeys(keys, found), dict.fromkeys(keys, verdict)),
     )
-    about = Provenance("", "", 1, "1", "", 1.0, "", {}, False, 1, 1)
-    write_report(tmp_path / "report.html", [section], about)
+    about = ReportFacts("", "", 1, "1", "", 1.0, "", {}, False, 1, 1)
+    write_reproduction_report(tmp_path / "report.html", [section], about)
     overview = (tmp_path / "report.html").read_text().split("<h2")[1]
     assert "Overview" in overview
     assert overview.count("<span class='agrees'>") == 2
@@ -390,13 +394,15 @@ def test_the_report_escapes_markup(tmp_path):
         get_experiment("star-table"), title=nasty, about=nasty, item=nasty, findings=(Finding(nasty, lambda _: None),)
     )
     (tmp_path / "p.png").write_bytes(b"picture")
-    verdict = Verdict((Match(THEIRS, 0.1, 0.1, False, False, 9.0, 4.0),), (JudgedClaim(nasty, False, nasty),), nasty)
+    verdict = Verdict(
+        (PointComparison(THEIRS, 0.1, 0.1, False, False, 9.0, 4.0),), (JudgedFinding(nasty, False, nasty),), nasty
+    )
     found = curves({nasty: {0.9: value()}})
     keys = [("logits", variant) for variant in VARIANTS]
-    section = Section(
+    section = ReportSection(
         experiment, nasty, {"logits": tmp_path / "p.png"}, dict.fromkeys(keys, found), dict.fromkeys(keys, verdict)
     )
-    about = Provenance(
+    about = ReportFacts(
         command=nasty,
         version=nasty,
         seed=1,
@@ -409,7 +415,7 @@ def test_the_report_escapes_markup(tmp_path):
         computed=1,
         points=1,
     )
-    write_report(tmp_path / "report.html", [section], about)
+    write_reproduction_report(tmp_path / "report.html", [section], about)
     text = (tmp_path / "report.html").read_text()
     page = Page(text)
     assert "<script" not in text

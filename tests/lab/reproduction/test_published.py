@@ -10,16 +10,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from conformesh.lab.reproduction import get_experiment
-from conformesh.lab.reproduction.grids import TOPOLOGIES
-from conformesh.lab.reproduction.published import published
-from conformesh.lab.reproduction.results import curves_of, summarise
-from conformesh.lab.reproduction.rows import COMPARED_DRAWS, RowRequest
-from conformesh.lab.reproduction.settings import sources_from
-from conformesh.lab.reproduction.verdicts import judge
-from conformesh.lab.sweeps.sources import network_of, samples_of
+from conformesh.lab.reproduction.curves import TOPOLOGIES, published_points, select_curves, summarise_draws
+from conformesh.lab.reproduction.experiments import get_experiment
+from conformesh.lab.reproduction.paper_scores import sources_from
+from conformesh.lab.reproduction.reproduction import COMPARED_DRAWS, ReproductionRequest
+from conformesh.lab.reproduction.verdicts import judge_case
+from conformesh.lab.sweeps.sources import build_cell_network, stack_draws
 from tests.lab.reproduction.handmade import rows_at
-from tests.lab.reproduction.test_conventions import looped_epsilon, released_levels
+from tests.lab.reproduction.test_paper_methods import looped_epsilon, released_levels
 from tests.reference import pooled_minimiser
 
 pytestmark = pytest.mark.xdist_group("published")  # they share what is computed
@@ -30,13 +28,13 @@ COMPARED = ("q-dcp-alpha", "h-dcp-alpha", "star-table")
 
 
 def test_two_figures_and_a_table_are_known():
-    counts = {name: len(published(name)) for name in ("q-dcp-alpha", "h-dcp-alpha", "star-table", "ablation-mu")}
+    counts = {name: len(published_points(name)) for name in ("q-dcp-alpha", "h-dcp-alpha", "star-table", "ablation-mu")}
     assert counts == {"q-dcp-alpha": 54, "h-dcp-alpha": 54, "star-table": 4, "ablation-mu": 0}
 
 
 @pytest.mark.parametrize("name", ["q-dcp-alpha", "h-dcp-alpha"])
 def test_figures_have_nine_levels_of_six_lines(name):
-    points = published(name)
+    points = published_points(name)
     assert [(point.line, point.x) for point in points] == [
         (line, level / 10) for line in (*TOPOLOGIES, "CP") for level in range(1, 10)
     ]
@@ -70,12 +68,12 @@ def test_figures_have_nine_levels_of_six_lines(name):
     ],
 )
 def test_points_at_level_nine_tenths(name, line, coverage, size):
-    (point,) = [each for each in published(name) if (each.line, each.x) == (line, 0.9)]
+    (point,) = [each for each in published_points(name) if (each.line, each.x) == (line, 0.9)]
     assert (point.coverage, point.size) == pytest.approx((coverage, size), abs=5.1e-4)
 
 
 def test_bands_are_those_of_ten_draws():
-    (point,) = [each for each in published("q-dcp-alpha") if (each.line, each.x) == ("cycle", 0.9)]
+    (point,) = [each for each in published_points("q-dcp-alpha") if (each.line, each.x) == ("cycle", 0.9)]
     assert point.coverage_half == pytest.approx(1.96 * 0.00498 / math.sqrt(10))
     assert point.size_half == pytest.approx(1.96 * 0.0106 / math.sqrt(10))
 
@@ -100,7 +98,7 @@ def ran(real_sources):
     def rows_of(name, variant, scores="logits", lines=None, x=None, **request):
         experiment = get_experiment(name)
         request = {"draws": 10, **request}
-        cases = RowRequest(**request).cases(experiment, real_sources)
+        cases = ReproductionRequest(**request).cases(experiment, real_sources)
         (case,) = [case for case in cases if (case.variant, case.scores) == (variant, scores)]
         found = {}
         for point in experiment.grid(case):
@@ -131,8 +129,8 @@ def judged(ran):
         found = ran(name, variant, **request)
         frame = pl.DataFrame([row for rows in found.values() for row in rows], schema_overrides={"epsilon": pl.Float64})
         case = {"experiment": name, "variant": variant, "scores": "logits"}
-        summary = summarise(frame.with_columns(**{column: pl.lit(word) for column, word in case.items()}))
-        return judge(get_experiment(name), variant, "logits", curves_of(summary, *case.values()), True)
+        summary = summarise_draws(frame.with_columns(**{column: pl.lit(word) for column, word in case.items()}))
+        return judge_case(get_experiment(name), variant, "logits", select_curves(summary, *case.values()), True)
 
     return verdict
 
@@ -145,7 +143,7 @@ def test_as_released_agrees_with_what_was_published(judged, name):
     Of the seeds 0 to 24 one or two would be red with so few; with the draws of a full run, below, none.
     """
     verdict = judged(name, "as-released")
-    assert len(verdict.matches) == len(published(name))
+    assert len(verdict.matches) == len(published_points(name))
     assert verdict.agrees, verdict
 
 
@@ -203,7 +201,7 @@ def test_the_text_gives_other_sizes_than_the_figure(ran, line, size):
     tolerance = 3 * math.sqrt(2) * error(rows, "size")
     assert tolerance < 1.5
     assert abs(mean(rows, "size") - size) <= tolerance
-    (theirs,) = [each for each in published("q-dcp-alpha") if (each.line, each.x) == (line, 0.9)]
+    (theirs,) = [each for each in published_points("q-dcp-alpha") if (each.line, each.x) == (line, 0.9)]
     if line in {"chain", "cycle"}:
         assert 100 * theirs.size - mean(rows, "size") > 20 * error(rows, "size")
 
@@ -217,11 +215,11 @@ def test_the_last_iterate_stands_in_for_the_optimum(ran, real_sources):
     experiment = get_experiment("q-dcp-convergence")
     rows = ran(experiment.name, "as-released", lines=("chain",), x=100)["chain", 100.0]
     assert mean(rows, "epsilon") == pytest.approx(16.5, rel=0.15)
-    cases = RowRequest(draws=10).cases(experiment, real_sources)
+    cases = ReproductionRequest(draws=10).cases(experiment, real_sources)
     (case,) = [case for case in cases if (case.variant, case.scores) == ("as-released", "logits")]
     (cell,) = [point.cell for point in experiment.grid(case) if (point.line, point.x) == ("chain", 100)]
-    network = network_of(cell.network, cell.scores, 0)
-    samples = samples_of([cell.scores.draw(cell.network, 20, cell.seed, number) for number in range(3)])
+    network = build_cell_network(cell.network, cell.scores, 0)
+    samples = stack_draws([cell.scores.draw(cell.network, 20, cell.seed, number) for number in range(3)])
     ratios = []
     for draw in range(3):
         scores = [samples.segment(k, draw) for k in range(20)]

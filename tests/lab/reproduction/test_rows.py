@@ -7,16 +7,23 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from conformesh import __version__
-from conformesh.lab.reproduction import get_experiment
-from conformesh.lab.reproduction.experiment import VARIANTS, ExperimentRun
-from conformesh.lab.reproduction.rows import COMPARED_DRAWS, FULL_DRAWS, SEED, RowRequest, run
-from conformesh.lab.reproduction.settings import sources_from
-from conformesh.lab.sweeps import cache as cached
-from conformesh.lab.sweeps.cells import compute
-from conformesh.lab.sweeps.provenance import machine
+from conformesh.lab.reproduction.cases import ExperimentRun
+from conformesh.lab.reproduction.curves import VARIANTS
+from conformesh.lab.reproduction.experiments import get_experiment
+from conformesh.lab.reproduction.paper_scores import sources_from
+from conformesh.lab.reproduction.reproduction import (
+    COMPARED_DRAWS,
+    DEFAULT_SEED,
+    PAPER_DRAWS,
+    ReproductionRequest,
+    compute_rows,
+)
+from conformesh.lab.sweeps import cells as cached
+from conformesh.lab.sweeps.cells import compute_cell
+from conformesh.lab.sweeps.provenance import describe_machine
 from tests.lab.reproduction.handmade import rows_at
 
-REQUEST = RowRequest(quick=True, draws=2, seed=3, scores=("logits",))
+REQUEST = ReproductionRequest(quick=True, draws=2, seed=3, scores=("logits",))
 PROVENANCE = ("version", "seed", "data", "data_digest", "synthetic", "machine", "made")
 
 
@@ -45,7 +52,7 @@ class Watcher:
 
 def go(experiment, sources, folder, *, request=REQUEST, jobs=1, stop_after=None):
     watcher = Watcher(stop_after)
-    return run([experiment], sources, request, folder, jobs, watcher), watcher
+    return compute_rows([experiment], sources, request, folder, jobs, watcher), watcher
 
 
 def in_order(frame):
@@ -72,7 +79,7 @@ def test_rows_are_what_the_points_compute(experiment, small_sources, tmp_path):
 
 def test_a_second_run_computes_nothing(experiment, small_sources, tmp_path, monkeypatch):
     first, _ = go(experiment, small_sources, tmp_path)
-    monkeypatch.setattr(cached, "compute", lambda *_: pytest.fail("this point was there"))
+    monkeypatch.setattr(cached, "compute_cell", lambda *_: pytest.fail("this point was there"))
     again, watcher = go(experiment, small_sources, tmp_path)
     assert watcher.heard == [(8, 8, "")]
     assert_frame_equal(first, again, check_exact=True)  # "made" too: these are the same files
@@ -108,10 +115,10 @@ def test_an_error_keeps_what_is_done(experiment, small_sources, tmp_path, monkey
         if not left:
             raise RuntimeError("out of luck")
         left.pop()
-        return compute(cell)
+        return compute_cell(cell)
 
     with monkeypatch.context() as patched:
-        patched.setattr(cached, "compute", until_it_breaks)
+        patched.setattr(cached, "compute_cell", until_it_breaks)
         with pytest.raises(RuntimeError, match="out of luck"):
             go(experiment, small_sources, tmp_path)
     _, watcher = go(experiment, small_sources, tmp_path)
@@ -154,7 +161,7 @@ def test_rows_say_where_they_come_from(experiment, small_sources, tmp_path):
         "data": "hundred.npz",
         "data_digest": outputs.digest,
         "synthetic": False,
-        "machine": machine(),
+        "machine": describe_machine(),
         "experiment": "h-dcp-alpha",
         "scores": "logits",
         "devices": 20,
@@ -163,7 +170,7 @@ def test_rows_say_where_they_come_from(experiment, small_sources, tmp_path):
         assert frame[name].unique().to_list() == [value], name
     assert {*frame["variant"]} == {*VARIANTS}
     assert all(made.endswith("+00:00") for made in frame["made"])
-    assert "cores, Python" in machine()
+    assert "cores, Python" in describe_machine()
 
 
 def test_results_do_not_depend_on_the_order(experiment, small_sources, tmp_path):
@@ -188,7 +195,9 @@ def test_other_seeds_draws_and_data_are_other_points(experiment, small_sources, 
 def test_several_experiments_share_a_run(experiment, small_sources, tmp_path):
     table = get_experiment("star-table")
     watcher = Watcher()
-    rows = run([experiment, table], small_sources, replace(REQUEST, scores=("confidences",)), tmp_path, 1, watcher)
+    rows = compute_rows(
+        [experiment, table], small_sources, replace(REQUEST, scores=("confidences",)), tmp_path, 1, watcher
+    )
     assert watcher.computed == 8 + 14
     assert rows["experiment"].unique(maintain_order=True).to_list() == ["h-dcp-alpha", "star-table"]
     assert len([*tmp_path.iterdir()]) == 8 + 14
@@ -199,7 +208,7 @@ def test_a_cell_of_two_figures_runs_once(small_sources, tmp_path):
     figures = [get_experiment(name) for name in ("figure-2", "figure-4")]
     references = [replace(each, grid=lambda case, grid=each.grid: grid(case)[5:]) for each in figures]
     watcher = Watcher()
-    rows = run(references, small_sources, REQUEST, tmp_path, 1, watcher)
+    rows = compute_rows(references, small_sources, REQUEST, tmp_path, 1, watcher)
     assert watcher.heard == [(0, 6, ""), *((i, 6, "q-dcp-alpha") for i in range(1, 7))]
     first, second = (rows.filter(experiment=each.name).drop("experiment") for each in figures)
     assert {*first["line"]} == {"CP", "FCP", "E-DCP"}
@@ -218,15 +227,15 @@ def test_a_method_that_refuses_is_an_error_that_names_the_line(experiment, small
 
 def test_requests_lay_out_both_variants_of_both_scores():
     experiment = get_experiment("figure-4")
-    cases = RowRequest().cases(experiment, sources_from([]))
+    cases = ReproductionRequest().cases(experiment, sources_from([]))
     assert [(case.scores, case.variant) for case in cases] == [
         (scores, variant) for scores in ("logits", "confidences") for variant in VARIANTS
     ]
     assert {(case.experiment, case.draws, case.seed, case.quick) for case in cases} == {
-        ("h-dcp-alpha", COMPARED_DRAWS, SEED, False)
+        ("h-dcp-alpha", COMPARED_DRAWS, DEFAULT_SEED, False)
     }
-    assert {case.draws for case in RowRequest().cases(get_experiment("figure-6"), sources_from([]))} == {
-        FULL_DRAWS
+    assert {case.draws for case in ReproductionRequest().cases(get_experiment("figure-6"), sources_from([]))} == {
+        PAPER_DRAWS
     }  # nothing to compare with
-    assert {case.draws for case in RowRequest(quick=True).cases(experiment, sources_from([]))} == {2}
-    assert {case.draws for case in RowRequest(quick=True, draws=5).cases(experiment, sources_from([]))} == {5}
+    assert {case.draws for case in ReproductionRequest(quick=True).cases(experiment, sources_from([]))} == {2}
+    assert {case.draws for case in ReproductionRequest(quick=True, draws=5).cases(experiment, sources_from([]))} == {5}

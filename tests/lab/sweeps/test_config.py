@@ -2,8 +2,8 @@
 
 import pytest
 
-from conformesh.lab.sweeps.cells import DECIDING
-from conformesh.lab.sweeps.config import ON_REQUEST, RECORDS, read_config
+from conformesh.lab.sweeps.cells import CELL_SOURCES
+from conformesh.lab.sweeps.config import RECORDABLE, RECORDED_ON_REQUEST, read_sweep_config
 
 GOOD = {
     "scores": {"source": "synthetic"},
@@ -77,7 +77,7 @@ WRONG = [
 @pytest.mark.parametrize(("change", "message"), WRONG, ids=[message[:40] for _, message in WRONG])
 def test_a_wrong_key_is_named(change, message):
     with pytest.raises(ValueError) as caught:
-        read_config({**GOOD, **change})
+        read_sweep_config({**GOOD, **change})
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -85,19 +85,19 @@ def test_a_wrong_key_is_named(change, message):
 @pytest.mark.parametrize("key", GOOD)
 def test_a_missing_table_is_named(key):
     with pytest.raises(ValueError, match=rf"sweep: it lacks {key}, "):
-        read_config({name: value for name, value in GOOD.items() if name != key})
+        read_sweep_config({name: value for name, value in GOOD.items() if name != key})
 
 
 def test_defaults():
-    config = read_config(GOOD)
+    config = read_sweep_config(GOOD)
     assert (config.alphas, config.draws, config.seed, config.record) == (
         *((0.1,), 1, 0),
-        tuple(word for word in RECORDS if word not in ON_REQUEST),
+        tuple(word for word in RECORDABLE if word not in RECORDED_ON_REQUEST),
     )
 
 
 def test_grids_and_lists_are_laid_out_in_order():
-    config = read_config(
+    config = read_sweep_config(
         GOOD
         | {
             "networks": [{"topology": "geometric", "devices": [4, 5], "seeds": [1, 2]}],
@@ -112,9 +112,9 @@ def test_files_are_found_beside_the_configuration(tmp_path):
     (tmp_path / "s.csv").write_text("device,score\na,1\n")
     tables = 'networks = [{ topology = "chain" }]\nmethods = [{ name = "cp" }]\n'
     (tmp_path / "sweep.toml").write_text('scores = { source = "file", file = "s.csv" }\n' + tables)
-    assert read_config(tmp_path / "sweep.toml").scores["file"] == str(tmp_path / "s.csv")
+    assert read_sweep_config(tmp_path / "sweep.toml").scores["file"] == str(tmp_path / "s.csv")
     with pytest.raises(ValueError, match=r"draws = 2 needs scores\.calibration below 1"):
-        read_config(
+        read_sweep_config(
             GOOD
             | {
                 "scores": {"source": "file", "file": str(tmp_path / "s.csv")},
@@ -130,20 +130,20 @@ def test_a_file_that_cannot_be_read_is_named(text, message, tmp_path):
     if text is not None:
         path.write_text(text)
     with pytest.raises(ValueError, match=rf"sweep\.toml: {message}"):
-        read_config(path)
+        read_sweep_config(path)
 
 
 def test_deep_lists_are_refused(tmp_path):
     path = tmp_path / "sweep.toml"
     path.write_text("a = " + "[" * 100_000)
     with pytest.raises(ValueError, match=r"sweep\.toml: must be TOML"):
-        read_config(path)
+        read_sweep_config(path)
 
 
 def test_every_pattern_of_deciding_files_still_matches_some():
     """A file that moved would no longer change the key of a finished point, and old rows would be taken for new."""
-    from conformesh.lab.sweeps.provenance import digest_of_code
+    from conformesh.lab.sweeps.provenance import digest_package_files
 
-    assert digest_of_code(DECIDING) != digest_of_code(DECIDING[1:])
+    assert digest_package_files(CELL_SOURCES) != digest_package_files(CELL_SOURCES[1:])
     with pytest.raises(LookupError, match="no file of the package matches 'no/such'"):
-        digest_of_code((*DECIDING, "no/such"))
+        digest_package_files((*CELL_SOURCES, "no/such"))

@@ -7,7 +7,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from conformesh import sweep
-from conformesh.lab.sweeps.parallel import backend, in_parallel
+from conformesh.lab.sweeps.parallel import joblib_backend, run_in_parallel
 from tests.lab.sweeps.test_sweep import CHANGING, SMALL
 
 SECONDS = 60  # how long a task waits for the other before it gives up
@@ -39,8 +39,8 @@ def test_two_tasks_meet_in_two_processes(name, tmp_path):
             {"dask": "dask.distributed", "ray": "ray.util.joblib"}[name],
             reason=f"needs {name}: pip install 'conformesh[{name}]'",
         )
-    with backend(name, 2) as workers:
-        found = dict(in_parallel(meeting(tmp_path), workers))
+    with joblib_backend(name, 2) as workers:
+        found = dict(run_in_parallel(meeting(tmp_path), workers))
         if name == "dask":  # the whole sweep, while the cluster is there
             rows = sweep(SMALL, jobs=1)
             assert_frame_equal(rows.drop(CHANGING), _through_dask().drop(CHANGING), check_exact=True)
@@ -55,15 +55,15 @@ def _through_dask():
 
 
 def test_one_worker_stays_in_this_process():
-    assert dict(in_parallel([os.getpid] * 3, 1)) == dict.fromkeys(range(3), os.getpid())
+    assert dict(run_in_parallel([os.getpid] * 3, 1)) == dict.fromkeys(range(3), os.getpid())
 
 
 def test_wrong_backends_are_refused():
-    with pytest.raises(ValueError, match="unknown backend 'dusk', did you mean 'dask'"), backend("dusk"):
+    with pytest.raises(ValueError, match="unknown backend 'dusk', did you mean 'dask'"), joblib_backend("dusk"):
         pass
     with (
         pytest.raises(ValueError, match="'loky' runs on this machine and has no address"),
-        backend("loky", 2, "tcp://x"),
+        joblib_backend("loky", 2, "tcp://x"),
     ):
         pass
     with pytest.raises(ValueError, match="jobs must be at least 1, got 0"):

@@ -19,13 +19,13 @@ from conformesh import METHODS, Network, calibrate, scores, sweep
 from conformesh.common.random_streams import stream
 from conformesh.graph.weights import constant_weights
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.lab.datasets.partition import partition, split_rows
+from conformesh.lab.datasets.partition import partition, split_calibration_rows
 from conformesh.lab.datasets.synthetic import synthetic_outputs
-from conformesh.lab.sweeps import cache as cached
 from conformesh.lab.sweeps import cells, sources
-from conformesh.lab.sweeps.cells import compute
-from conformesh.lab.sweeps.config import read_config
-from conformesh.lab.sweeps.sweep import cells_of
+from conformesh.lab.sweeps import cells as cached
+from conformesh.lab.sweeps.cells import compute_cell
+from conformesh.lab.sweeps.config import read_sweep_config
+from conformesh.lab.sweeps.sweep import lay_out_cells
 from conformesh.pipeline.solver import TooFewScores, counted_ranks, solve_draws
 from conformesh.protocols.aggregate import CannotAggregate
 
@@ -113,7 +113,7 @@ def test_outputs_are_scored_split_and_evaluated_as_by_hand():
     p = outputs.probabilities()
     for row in sweep(config, jobs=1).iter_rows(named=True):
         home = partition(outputs.labels, 5, "dirichlet", seed=3 + row["draw"], classes=10)
-        chosen, others = split_rows(home, 240, seed=3 + row["draw"])
+        chosen, others = split_calibration_rows(home, 240, seed=3 + row["draw"])
         score = scores.APS(randomised=True, seed=3 + row["draw"])
         own = score(p[chosen], outputs.labels[chosen])
         single = calibrate([own[home[chosen] == k] for k in range(5)], Network.cycle(5), 0.1, score=score)
@@ -126,18 +126,18 @@ def test_outputs_are_scored_split_and_evaluated_as_by_hand():
 
 
 @pytest.mark.parametrize("record", [None, ["threshold", "rank", "covered"]])
-def test_what_rides_along_changes_no_row(record):
+def test_sharing_a_run_changes_no_row(record):
     """All methods where everything is recorded, and where nothing shows the company, so that more of them batch."""
-    config = read_config({**CONFIG, "networks": CONFIG["networks"][:1], **({"record": record} if record else {})})
+    config = read_sweep_config({**CONFIG, "networks": CONFIG["networks"][:1], **({"record": record} if record else {})})
     batched = 0
-    for cell in cells_of(config):
-        together, alone = compute(cell), compute(replace(cell, together=False))
+    for cell in lay_out_cells(config):
+        together, alone = compute_cell(cell), compute_cell(replace(cell, together=False))
         batched += len(cell.draws) > 1
         order = [(row["draw"], row["alpha"]) for row in together]
         assert order == [(draw, alpha) for draw in cell.draws for alpha in ALPHAS]
         for one, other in zip(together, alone, strict=True):
             assert {**one, "seconds": None} == {**other, "seconds": None}
-    assert batched == (len(RUNS) - 2 if record else sum(m.rides_along(config.record) for m in config.methods))
+    assert batched == (len(RUNS) - 2 if record else sum(m.can_share_run(config.record) for m in config.methods))
     assert batched >= (6 if record else 2)  # what maxima cost depends on the scores: fedcp-qq and local have none
 
 
@@ -152,7 +152,7 @@ def test_parallel_rows_equal_those_of_one_process(tmp_path):
 
 def test_a_second_sweep_computes_nothing(tmp_path, monkeypatch):
     first = sweep(SMALL, tmp_path, jobs=1)
-    monkeypatch.setattr(cached, "compute", lambda *_: pytest.fail("this point was there"))
+    monkeypatch.setattr(cached, "compute_cell", lambda *_: pytest.fail("this point was there"))
     assert_frame_equal(first, sweep(SMALL, tmp_path, jobs=1), check_exact=True)
     assert json.loads((tmp_path / "provenance.json").read_text())["computed"] == 0
     assert_frame_equal(pl.read_parquet(tmp_path / "rows.parquet"), first)
@@ -165,9 +165,9 @@ def test_other_settings_and_files_are_other_cells(tmp_path):
     config |= {"methods": [{"name": "fcp"}], "alphas": [0.5]}
 
     def threshold_of(**changes):
-        sources.digest_of_file.cache_clear()  # a new process would read the file anew
+        sources.digest_file.cache_clear()  # a new process would read the file anew
         sources._rows_of_file.cache_clear()
-        sources.network_of.cache_clear()
+        sources.build_cell_network.cache_clear()
         sources._draw_of.cache_clear()
         return sweep({**config, **changes}, tmp_path / "out", jobs=1)["threshold"].to_list()
 
@@ -260,7 +260,7 @@ def test_a_score_file_on_a_graph_file_with_test_rows(tmp_path):
     values = np.array([float(line.split(",")[1]) for line in lines])
     home = np.repeat(np.array([1, 2]), 30) - 1
     for row in rows.filter(pl.col("method") == "e-dcp").iter_rows(named=True):
-        chosen, others = split_rows(home + 0, 30, seed=row["draw"])
+        chosen, others = split_calibration_rows(home + 0, 30, seed=row["draw"])
         own = [values[chosen][home[chosen] == 0], values[chosen][home[chosen] == 1], []]
         with pytest.warns(TooFewScores) if row["threshold"] == np.inf else _nothing():
             single = calibrate(own, Network.from_edges(tmp_path / "graph.txt"), 0.1)

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from conformesh.cli import console
 from conformesh.cli.train import train
-from conformesh.lab.training.recipe import END, SCHEDULES, START, WARM_UP, Recipe, learning_rate
+from conformesh.lab.training.recipe import _END, _START, _WARM_UP, RATE_SCHEDULES, Recipe, learning_rate
 from conformesh.lab.training.resnet import ResNet14
-from conformesh.lab.training.torch_extra import needs_torch, pick_device
+from conformesh.lab.training.torch_extra import choose_torch_device, import_torch
 
 WORDS = r"training needs PyTorch \(.*\): pip install 'conformesh\[torch\]'"
 
@@ -24,7 +24,7 @@ def without_torch(monkeypatch):
 
 
 @pytest.mark.usefixtures("without_torch")
-@pytest.mark.parametrize("call", [needs_torch, pick_device, lambda: ResNet14(10)])
+@pytest.mark.parametrize("call", [import_torch, choose_torch_device, lambda: ResNet14(10)])
 def test_its_absence_names_the_extra(call):
     with pytest.raises(ImportError, match=WORDS):
         call()
@@ -52,17 +52,17 @@ def test_the_help_needs_no_torch(without_torch):
 
 def test_the_learning_rate_rises_and_falls():
     one_cycle = [learning_rate(Recipe(lr=0.2), step, 1000) for step in range(1000)]
-    top = int(WARM_UP * 1000)
-    assert one_cycle[0] == pytest.approx(0.2 * START)
+    top = int(_WARM_UP * 1000)
+    assert one_cycle[0] == pytest.approx(0.2 * _START)
     assert one_cycle[top] == max(one_cycle) == 0.2
     assert one_cycle[:top] == sorted(one_cycle[:top])
     assert one_cycle[top:] == sorted(one_cycle[top:], reverse=True)
-    assert 0.2 * END < one_cycle[-1] < 0.2 * 2 * END
+    assert 0.2 * _END < one_cycle[-1] < 0.2 * 2 * _END
     cosine = [learning_rate(Recipe(lr=0.2, schedule="cosine"), step, 1000) for step in range(1000)]
     assert cosine[0] == 0.2
     assert cosine[500] == pytest.approx(0.1)
     assert cosine == sorted(cosine, reverse=True)
-    assert SCHEDULES == ("one-cycle", "cosine")
+    assert RATE_SCHEDULES == ("one-cycle", "cosine")
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ from conformesh.cli import console  # noqa: E402
 from conformesh.cli.train import train  # noqa: E402
 from conformesh.files.output_files import read_outputs  # noqa: E402
 from conformesh.lab.datasets.datasets import DATASETS  # noqa: E402
-from conformesh.lab.datasets.downloads import Source  # noqa: E402
+from conformesh.lab.datasets.downloads import PublishedFile  # noqa: E402
 from conformesh.lab.datasets.images import ImageData  # noqa: E402
 from conformesh.lab.training import train as training  # noqa: E402
-from conformesh.lab.training.augment import Batches  # noqa: E402
+from conformesh.lab.training.augment import TrainingBatches  # noqa: E402
 from conformesh.lab.training.recipe import Recipe  # noqa: E402
 from conformesh.lab.training.resnet import ResNet14  # noqa: E402
-from conformesh.lab.training.torch_extra import pick_device  # noqa: E402
-from conformesh.lab.training.train import Observer, outputs, train_model  # noqa: E402
+from conformesh.lab.training.torch_extra import choose_torch_device  # noqa: E402
+from conformesh.lab.training.train import TrainingObserver, compute_logits, train_model  # noqa: E402
 from tests.lab.image_files import images_and_labels, packed, write_cifar100, write_medmnist  # noqa: E402
 
 SMALL = Recipe(epochs=2, batch=16, width=0.25, crop=1, seed=3)
@@ -44,7 +44,7 @@ def data():
     return ImageData(*train_part, *held, 4, "colours")
 
 
-class Stop(Observer):
+class Stop(TrainingObserver):
     """Interrupt after an epoch."""
 
     def __init__(self, after):
@@ -111,7 +111,7 @@ def test_first_weights_follow_the_seed_and_leave_others_alone():
 def test_every_image_of_a_batch_is_a_window_of_its_own_image(data):
     """Against a slow version: some window of the padded image, perhaps mirrored, is what was handed out."""
     recipe = replace(SMALL, crop=2)
-    batches = Batches(data.train_images[:20], np.arange(20), recipe, "cpu")
+    batches = TrainingBatches(data.train_images[:20], np.arange(20), recipe, "cpu")
     padded = np.pad(data.train_images[:20], ((0, 0), (2, 2), (2, 2), (0, 0)), mode="reflect")
     seen = []
     for images, which in batches.epoch(0):
@@ -124,14 +124,14 @@ def test_every_image_of_a_batch_is_a_window_of_its_own_image(data):
 
 def test_without_shifts_and_mirrors_images_stay_as_they_are(data):
     recipe = replace(SMALL, crop=0, flip=False)
-    batches = Batches(data.train_images, np.arange(100), recipe, "cpu")
+    batches = TrainingBatches(data.train_images, np.arange(100), recipe, "cpu")
     for images, which in batches.epoch(1):
         assert np.array_equal(images.numpy(), data.train_images[which.numpy()])
 
 
 def test_an_epoch_is_drawn_from_seed_and_number(data):
     def order(seed, number):
-        batches = Batches(data.train_images, np.arange(100), replace(SMALL, seed=seed), "cpu")
+        batches = TrainingBatches(data.train_images, np.arange(100), replace(SMALL, seed=seed), "cpu")
         return np.concatenate([which.numpy() for _, which in batches.epoch(number)]).tolist()
 
     assert order(0, 1) == order(0, 1)
@@ -145,7 +145,7 @@ def test_an_epoch_is_drawn_from_seed_and_number(data):
 @pytest.mark.parametrize("schedule", ["one-cycle", "cosine"])
 def test_it_learns_what_can_be_learnt(data, schedule):
     told = []
-    observer = Observer(
+    observer = TrainingObserver(
         begin=lambda total, done: told.append((total, done)), step=lambda: told.append("step"), epoch=told.append
     )
     recipe = replace(SMALL, epochs=15, schedule=schedule, smoothing=0.05)
@@ -157,7 +157,7 @@ def test_it_learns_what_can_be_learnt(data, schedule):
     assert told[0] == (90, 0)
     assert told.count("step") == 90
     assert told[-1] == trained.history[-1]
-    assert np.array_equal(outputs(trained.model, data.held_images), trained.logits)
+    assert np.array_equal(compute_logits(trained.model, data.held_images), trained.logits)
 
 
 def test_an_interruption_changes_no_bit(data, tmp_path):
@@ -227,17 +227,17 @@ def test_too_fast_a_descent_and_too_few_images_are_said(data):
 
 def test_devices(monkeypatch):
     with pytest.raises(ValueError, match="device must be auto, cpu, cuda or mps, got 'tpu'"):
-        pick_device("tpu")
+        choose_torch_device("tpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    assert pick_device() == "cpu"
+    assert choose_torch_device() == "cpu"
     with pytest.raises(ValueError, match=r"device 'cuda' is not here, PyTorch .* found: cpu"):
-        pick_device("cuda")
+        choose_torch_device("cuda")
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert pick_device() == "mps"
+    assert choose_torch_device() == "mps"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert pick_device() == "cuda"
-    assert pick_device("cpu") == "cpu"
+    assert choose_torch_device() == "cuda"
+    assert choose_torch_device("cpu") == "cpu"
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
@@ -317,7 +317,9 @@ def test_from_cifar_files_to_outputs_that_others_read(run, tmp_path):
 def test_images_that_are_not_there_are_fetched(run, tmp_path, monkeypatch):
     write_cifar100(tmp_path)
     archive = packed(tmp_path / "cifar-100-python", tmp_path / "x.tar.gz")
-    source = Source("c.tar.gz", archive.as_uri(), hashlib.md5(archive.read_bytes(), usedforsecurity=False).hexdigest())
+    source = PublishedFile(
+        "c.tar.gz", archive.as_uri(), hashlib.md5(archive.read_bytes(), usedforsecurity=False).hexdigest()
+    )
     monkeypatch.setitem(DATASETS, "cifar100", replace(DATASETS["cifar100"], source=source))
     result = run("cifar100", "--data", "new", "--json")
     assert result.exit_code == 0, result.output
@@ -330,7 +332,7 @@ def test_an_interrupted_command_says_what_is_saved_and_goes_on(run, tmp_path, mo
     write_medmnist(tmp_path / "derma.npz")
     words = ("derma.npz", "--held", "val+test", "--checkpoint", "c.pt")
     with monkeypatch.context() as patch:
-        patch.setattr(console, "say", lambda text: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(console, "print_status", lambda text: (_ for _ in ()).throw(KeyboardInterrupt))
         result = run(*words)
     assert result.exit_code != 0
     assert "note: epoch 1 of 2 is saved in c.pt; the same command goes on from there" in result.stderr

@@ -31,10 +31,10 @@ from conformesh.graph.network import Network
 from conformesh.kernels.neighbours import neighbour_extreme, neighbour_sum
 from conformesh.kernels.spreading import Spreading
 from conformesh.kernels.threads import limit_threads
-from conformesh.protocols.block import in_rows
+from conformesh.protocols.block import merge_rows
 from conformesh.protocols.faults import Faults
-from conformesh.protocols.ledger import REMEMBERED, Ledger
-from conformesh.protocols.message_checks import Rules
+from conformesh.protocols.ledger import MOST_REMEMBERED_DEVICES, Ledger
+from conformesh.protocols.message_checks import MessageChecks
 from conformesh.protocols.messages import (
     Deliveries,
     Each,
@@ -42,12 +42,12 @@ from conformesh.protocols.messages import (
     Max,
     Message,
     Min,
+    PacketDeliveries,
     Packets,
     Pool,
     Protocol,
     Sum,
     Tell,
-    Told,
     kind_of,
     may_be_silent,
 )
@@ -97,7 +97,7 @@ class Mpi:
         self._last: Array | None = None  # memory of the last brief answer
         self._spreading: Spreading | None = None
         self._routes: dict[bytes, tuple[Ints, Ints]] = {}
-        self._rules = Rules(network, self.rows)
+        self._rules = MessageChecks(network, self.rows)
         self._answers: dict[type, Callable[[Any, int], Any]] = {
             Sum: self._sum,
             Max: self._extreme,
@@ -122,7 +122,7 @@ class Mpi:
             self.exchange.agree(self._stamp("the end"))
             mine = ledger.cost()
             parts = self.share((mine.numbers, mine.bits))
-            numbers, bits = (in_rows(self.blocks, [part[i] for part in parts]) for i in (0, 1))
+            numbers, bits = (merge_rows(self.blocks, [part[i] for part in parts]) for i in (0, 1))
             return result, Cost(mine.rounds, numbers, bits)
 
     def share(self, mine: T) -> list[T]:
@@ -165,7 +165,7 @@ class Mpi:
         ghosts, theirs = self.exchange.speak(self._stamp_of(message), speakers, mine)
         columns = np.concatenate([speakers, ghosts])
         order = np.argsort(self.halo.columns[columns])  # of equals the first by row is taken, as everywhere
-        return Extreme(last.values, last.hear(np.concatenate([mine, theirs])[order], columns[order]))
+        return Extreme(last.values, last.receive(np.concatenate([mine, theirs])[order], columns[order]))
 
     def _combined(
         self, message: Sum | Max | Min, inner: Callable[..., None], outer: Callable[..., None], real: bool = False
@@ -197,22 +197,22 @@ class Mpi:
         values = np.concatenate([mine, theirs])[which]
         return Deliveries(receiver, sender, values.reshape(len(which), *shape), round_)
 
-    def _tell(self, message: Tell, round_: int) -> Told:
+    def _tell(self, message: Tell, round_: int) -> PacketDeliveries:
         """Deliver each speaker's bytes along its edges, as in `_each`."""
         speakers, mine = message.speakers, message.packets
         ghosts, theirs = self.exchange.tell(self._stamp_of(message), speakers, mine)
         receiver, sender, which = self._route(np.concatenate([speakers, ghosts]))
         offsets = np.concatenate([mine.offsets, mine.offsets[-1] + theirs.offsets[1:]])
         packets = Packets(np.concatenate([mine.values, theirs.values]), offsets)
-        return Told(receiver, sender, packets.taken(which), round_)
+        return PacketDeliveries(receiver, sender, packets.taken(which), round_)
 
     def _route(self, speakers: Ints) -> tuple[Ints, Ints, Ints]:
         """Return receivers and senders of all that these columns say, as rows, and which of the speakers said it."""
-        key = speakers.tobytes() if len(speakers) <= REMEMBERED // 8 else None
+        key = speakers.tobytes() if len(speakers) <= MOST_REMEMBERED_DEVICES // 8 else None
         route = self._routes.get(key) if key is not None else None
         if route is None:
             route = self.halo.route(speakers)
-            if key is not None and len(self._routes) < REMEMBERED:
+            if key is not None and len(self._routes) < MOST_REMEMBERED_DEVICES:
                 self._routes[key] = route
         receiver, which = route
         return self.rows[receiver], self.halo.columns[speakers[which]], which
@@ -227,8 +227,8 @@ class Mpi:
         totals = [int(part.sum()) for part in np.split(by_rank, cuts)]
         values = self._gathered(np.ascontiguousarray(message.values), totals)
         begins = (np.cumsum(by_rank) - by_rank.ravel()).reshape(by_rank.shape)
-        sizes = in_rows(self.blocks, np.split(by_rank, cuts)).ravel()  # from here on in the order of the devices
-        starts = in_rows(self.blocks, np.split(begins, cuts)).ravel()
+        sizes = merge_rows(self.blocks, np.split(by_rank, cuts)).ravel()  # from here on in the order of the devices
+        starts = merge_rows(self.blocks, np.split(begins, cuts)).ravel()
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         within = np.arange(len(values)) - np.repeat(offsets[:-1], sizes)
         return Pool(values[np.repeat(starts, sizes) + within], offsets, message.oracle)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from conformesh.common.array_types import Ints
 from conformesh.graph.network import Network
-from conformesh.protocols.block import edges_of
+from conformesh.protocols.block import edge_positions
 
 _Rows = NDArray[np.int32]
 
@@ -70,7 +70,7 @@ class Halo:
     def of(cls, network: Network, owners: Ints, rank: int) -> Halo:
         """Work out the halo of one rank."""
         here = np.flatnonzero(owners == rank)
-        edges = edges_of(network, here)
+        edges = edge_positions(network, here)
         degree = network.degree[here]
         receiver = np.repeat(np.arange(len(here)), degree)
         sender = network.indices[edges].astype(np.int64)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Bools, Floats, Ints
 from conformesh.kernels.compiled import loop
 
-Offsets = NDArray[np.int64]
 Rows = NDArray[np.int32]
 
 
 @loop
-def breadth_first(indptr: Offsets, indices: Rows, source: int, levels: Offsets, queue: Offsets) -> int:
+def breadth_first_compiled(indptr: Ints, indices: Rows, source: int, levels: Ints, queue: Ints) -> int:
     """Fill `levels` with hops from `source` (-1: out of reach) and `queue` with rows by distance; return how many.
 
     The walk stops at the last row found: on a dense graph that is long before the last edge.
@@ -35,7 +35,7 @@ def breadth_first(indptr: Offsets, indices: Rows, source: int, levels: Offsets, 
 
 
 @loop
-def components(indptr: Offsets, indices: Rows) -> Offsets:
+def components_compiled(indptr: Ints, indices: Rows) -> Ints:
     """Return one label per row, equal within a connected component, numbered 0, 1, ... by their lowest row."""
     K = indptr.size - 1
     labels = np.full(K, -1, np.int64)
@@ -61,24 +61,24 @@ def components(indptr: Offsets, indices: Rows) -> Offsets:
 
 
 @loop
-def eccentricities(indptr: Offsets, indices: Rows) -> Offsets:
+def eccentricities_compiled(indptr: Ints, indices: Rows) -> Ints:
     """Return, for every row of a connected graph, the hops to the row farthest from it; the largest is the diameter."""
     K = indptr.size - 1
     levels = np.empty(K, np.int64)
     queue = np.empty(K, np.int64)
     result = np.empty(K, np.int64)
     for source in range(K):
-        reached = breadth_first(indptr, indices, source, levels, queue)
+        reached = breadth_first_compiled(indptr, indices, source, levels, queue)
         result[source] = levels[queue[reached - 1]]
     return result
 
 
 @loop
-def is_bipartite(indptr: Offsets, indices: Rows) -> bool:
+def is_bipartite_compiled(indptr: Ints, indices: Rows) -> bool:
     """Say whether a connected graph has two sides with every edge between them: no edge inside an even or odd level."""
     K = indptr.size - 1
     levels = np.empty(K, np.int64)
-    breadth_first(indptr, indices, 0, levels, np.empty(K, np.int64))
+    breadth_first_compiled(indptr, indices, 0, levels, np.empty(K, np.int64))
     for k in range(K):
         for p in range(indptr[k], indptr[k + 1]):
             if (levels[k] - levels[indices[p]]) % 2 == 0:
@@ -87,7 +87,7 @@ def is_bipartite(indptr: Offsets, indices: Rows) -> bool:
 
 
 @loop
-def without_branches(indptr: Offsets, indices: Rows) -> NDArray[np.bool_]:
+def two_core_compiled(indptr: Ints, indices: Rows) -> Bools:
     """Mark the rows that stay when leaves are cut off again and again: those on cycles and on paths between cycles.
 
     Entries of a row that point at itself (a matrix's diagonal) are passed over.
@@ -119,7 +119,7 @@ def without_branches(indptr: Offsets, indices: Rows) -> NDArray[np.bool_]:
 
 
 @loop
-def spanning_tree(indptr: Offsets, indices: Rows, levels: Offsets) -> NDArray[np.bool_]:
+def rows_with_children_compiled(indptr: Ints, indices: Rows, levels: Ints) -> Bools:
     """Mark the rows that have a child where every row takes its lowest neighbour one level up as its parent."""
     K = indptr.size - 1
     has_child = np.zeros(K, np.bool_)
@@ -132,8 +132,8 @@ def spanning_tree(indptr: Offsets, indices: Rows, levels: Offsets) -> NDArray[np
 
 
 @loop
-def attach(ends: Offsets, links: int, device: int, chances: NDArray[np.float64]) -> tuple[int, int]:
-    """Join `device` and all after it to `links` earlier ends each, drawn from `ends`; see `kernels.graph.attach`."""
+def attach_by_degree_compiled(ends: Ints, links: int, device: int, chances: Floats) -> tuple[int, int]:
+    """Join `device` and all after it to `links` earlier ends each, drawn from `ends`."""
     devices = ends.size // (2 * links) + links
     used = 0
     while device < devices:
@@ -156,7 +156,7 @@ def attach(ends: Offsets, links: int, device: int, chances: NDArray[np.float64])
 
 
 @loop
-def mean_span(indptr: Offsets, indices: Rows, place: Offsets) -> float:
+def mean_memory_distance_compiled(indptr: Ints, indices: Rows, place: Ints) -> float:
     """Return how far apart in memory two neighbours lie on average, with row k at ``place[k]``."""
     total = 0.0
     for k in range(indptr.size - 1):
@@ -166,7 +166,7 @@ def mean_span(indptr: Offsets, indices: Rows, place: Offsets) -> float:
 
 
 @loop
-def reordered(indptr: Offsets, indices: Rows, order: Offsets, place: Offsets, starts: Offsets) -> Rows:
+def reorder_neighbours_compiled(indptr: Ints, indices: Rows, order: Ints, place: Ints, starts: Ints) -> Rows:
     """Return the neighbours' places row by row in `order`, from ``starts[i]`` on; within a row the order stays."""
     out = np.empty_like(indices)
     for i in range(order.size):
@@ -178,9 +178,9 @@ def reordered(indptr: Offsets, indices: Rows, order: Offsets, place: Offsets, st
 
 
 @loop
-def heard_from(
-    indptr: Offsets, indices: Rows, speakers: Offsets, speaking: NDArray[np.bool_], near: NDArray[np.bool_]
-) -> tuple[Offsets, Offsets]:
+def message_pairs_compiled(
+    indptr: Ints, indices: Rows, speakers: Ints, speaking: Bools, near: Bools
+) -> tuple[Ints, Ints]:
     """Return (receiver, sender) of every message when `speakers` speak: by receiver, then in the receiver's order.
 
     Work follows the speakers and who hears them. `speaking` and `near` (rows,) are false before and after.
@@ -214,21 +214,21 @@ def heard_from(
 
 
 @loop
-def which_speaker(
-    indptr: Offsets,
+def match_senders_compiled(
+    indptr: Ints,
     indices: Rows,
-    speakers: Offsets,
-    receivers: Offsets,
-    senders: Offsets,
-    numbers: Offsets,
-    which: Offsets,
-) -> int:
-    """Write into `which` the place among `speakers` of each sender, and return the first that its receiver cannot hear.
+    speakers: Ints,
+    receivers: Ints,
+    senders: Ints,
+    numbers: Ints,
+) -> tuple[Ints, int]:
+    """Return the place among `speakers` of each sender, and the first that its receiver cannot hear.
 
     That is one that does not speak or is no neighbour; -1 if there is none. Work follows the speakers and who is asked
     for. `numbers` (rows,) is zero before and after; a row's neighbours are ascending.
     """
     K = indptr.size - 1
+    which = np.empty(senders.size, np.int64)
     for i in range(speakers.size):
         numbers[speakers[i]] = i + 1
     strange = -1
@@ -252,4 +252,4 @@ def which_speaker(
         which[i] = numbers[senders[i]] - 1
     for i in range(speakers.size):
         numbers[speakers[i]] = 0
-    return strange
+    return which, strange

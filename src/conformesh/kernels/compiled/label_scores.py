@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from conformesh.common.array_types import Array, Floats
+from conformesh.common.array_types import Array, Bools, Floats, Ints
 from conformesh.kernels.compiled import loop
 from conformesh.kernels.label_scores import LARGEST, ONE, SLACK, UNIT
 
@@ -29,7 +28,7 @@ def _within(p: float, low: float, high: float) -> bool:
 
 
 @loop
-def one_minus_scores(outputs: Array, labels: NDArray[np.int64], low: float, high: float, scores: Floats) -> int:
+def one_minus_scores_compiled(outputs: Array, labels: Ints, low: float, high: float, scores: Floats) -> int:
     """Fill ``scores[i] = 1 - outputs[i, labels[i]]``; an entry outside [low, high] or NaN makes a row bad.
 
     Rows are independent and nothing branches on what was read, so that many of the scattered reads are under way at
@@ -48,7 +47,7 @@ def one_minus_scores(outputs: Array, labels: NDArray[np.int64], low: float, high
 
 
 @loop
-def one_minus_sets(outputs: Array, thresholds: Floats, low: float, high: float, sets: NDArray[np.bool_]) -> int:
+def one_minus_sets_compiled(outputs: Array, thresholds: Floats, low: float, high: float, sets: Bools) -> int:
     """Fill ``sets[i, j] = 1 - outputs[i, j] <= thresholds[i]``; entries outside [low, high] or NaN make a row bad."""
     rows, classes = outputs.shape
     for i in range(rows):
@@ -63,7 +62,7 @@ def one_minus_sets(outputs: Array, thresholds: Floats, low: float, high: float, 
 
 
 @loop
-def margin_scores(outputs: Array, labels: NDArray[np.int64], scores: Floats) -> int:
+def margin_scores_compiled(outputs: Array, labels: Ints, scores: Floats) -> int:
     """Fill ``scores[i]`` with the best other label's probability minus the label's own."""
     rows, classes = outputs.shape
     for i in range(rows):
@@ -80,7 +79,7 @@ def margin_scores(outputs: Array, labels: NDArray[np.int64], scores: Floats) -> 
 
 
 @loop
-def margin_sets(outputs: Array, thresholds: Floats, sets: NDArray[np.bool_]) -> int:
+def margin_sets_compiled(outputs: Array, thresholds: Floats, sets: Bools) -> int:
     """Fill ``sets`` with the labels whose margin score is at most their row's threshold."""
     rows, classes = outputs.shape
     for i in range(rows):
@@ -114,8 +113,8 @@ def _adaptive_score(above: int, own: int, ahead: int, terms: _Terms) -> float:
 
 
 @loop
-def adaptive_scores(
-    outputs: Array, labels: NDArray[np.int64], u: Floats, penalty: tuple[float, int], scores: Floats
+def adaptive_scores_compiled(
+    outputs: Array, labels: Ints, u: Floats, penalty: tuple[float, int], scores: Floats
 ) -> int:
     """Fill ``scores[i]`` without sorting: add up what comes before the label, equal probabilities by smaller class.
 
@@ -148,8 +147,8 @@ def adaptive_scores(
 
 
 @loop
-def adaptive_sets(
-    outputs: Array, thresholds: Floats, u: Floats, penalty: tuple[float, int], sets: NDArray[np.bool_]
+def adaptive_sets_compiled(
+    outputs: Array, thresholds: Floats, u: Floats, penalty: tuple[float, int], sets: Bools
 ) -> int:
     """Fill ``sets`` with the labels whose adaptive score is at most their row's threshold.
 
@@ -180,7 +179,7 @@ def adaptive_sets(
 
 
 @loop
-def _in_doubt(row: Array, total: int, threshold: float, names: NDArray[np.int64], values: Floats) -> int:
+def _in_doubt(row: Array, total: int, threshold: float, names: Ints, values: Floats) -> int:
     """Copy the labels that may be in the set, in class order, and return how many.
 
     A label of q units and those after it weigh at most ``classes * q``. Where that is less than ``total - threshold``,
@@ -200,7 +199,7 @@ def _in_doubt(row: Array, total: int, threshold: float, names: NDArray[np.int64]
 
 
 @loop
-def _cut(names: NDArray[np.int64], values: Floats, threshold: float, terms: _Terms, chosen: NDArray[np.bool_]) -> None:
+def _cut(names: Ints, values: Floats, threshold: float, terms: _Terms, chosen: Bools) -> None:
     """Mark in `chosen` which of the named labels score at most the threshold; all other labels come after them.
 
     Non-negative floats are ordered as their bit patterns are, so values are compared and halved as integers: that
@@ -249,7 +248,7 @@ def _cut(names: NDArray[np.int64], values: Floats, threshold: float, terms: _Ter
 
 
 @loop
-def _sort_descending(names: NDArray[np.int64], values: Floats, size: int) -> None:
+def _sort_descending(names: Ints, values: Floats, size: int) -> None:
     """Stable insertion sort: for `FEW` labels, or for any number of equal ones, which it leaves alone in one pass."""
     for s in range(1, size):
         name, value = names[s], values[s]
@@ -261,7 +260,7 @@ def _sort_descending(names: NDArray[np.int64], values: Floats, size: int) -> Non
 
 
 @loop
-def ordinal_scores(outputs: Array, labels: NDArray[np.int64], u: Floats, scores: Floats) -> int:
+def ordinal_scores_compiled(outputs: Array, labels: Ints, u: Floats, scores: Floats) -> int:
     """Fill ``scores[i]`` with what a run of neighbouring labels weighs once it has grown to the label."""
     for i in range(len(labels)):
         first, total = _start(outputs[i])
@@ -278,7 +277,7 @@ def ordinal_scores(outputs: Array, labels: NDArray[np.int64], u: Floats, scores:
 
 
 @loop
-def ordinal_sets(outputs: Array, thresholds: Floats, u: Floats, sets: NDArray[np.bool_]) -> int:
+def ordinal_sets_compiled(outputs: Array, thresholds: Floats, u: Floats, sets: Bools) -> int:
     """Fill ``sets`` with the labels whose ordinal score is at most their row's threshold: neighbours, if any."""
     rows, classes = outputs.shape
     for i in range(rows):
@@ -327,8 +326,8 @@ def _ranked_score(ahead: int, top: float, u: float, penalty: float) -> float:
 
 
 @loop
-def ranked_scores(
-    outputs: Array, labels: NDArray[np.int64], u: Floats, penalty: float, by_rank: bool, scores: Floats
+def ranked_scores_compiled(
+    outputs: Array, labels: Ints, u: Floats, penalty: float, by_rank: bool, scores: Floats
 ) -> int:
     """Fill ``scores[i]`` with what the label's rank costs, without sorting."""
     rows, classes = outputs.shape
@@ -349,8 +348,8 @@ def ranked_scores(
 
 
 @loop
-def ranked_sets(
-    outputs: Array, thresholds: Floats, u: Floats, penalty: float, by_rank: bool, sets: NDArray[np.bool_]
+def ranked_sets_compiled(
+    outputs: Array, thresholds: Floats, u: Floats, penalty: float, by_rank: bool, sets: Bools
 ) -> int:
     """Fill ``sets`` with the labels whose ranked score is at most their row's threshold.
 

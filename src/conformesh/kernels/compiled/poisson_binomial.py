@@ -10,7 +10,7 @@ from conformesh.kernels.compiled import loop
 
 
 @loop
-def fewer_than(chance: Any) -> Any:
+def poisson_binomial_cdf_compiled(chance: Any) -> Any:
     """Return P(fewer than k of the m events), k = 1..m, for each column of `chance` (m, nodes): O(m^2) per node.
 
     One event after the other, from the top down, so that the table is updated in place.

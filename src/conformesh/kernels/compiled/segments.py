@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.common.array_types import Floats, Ints
 from conformesh.kernels.compiled import loop
+from conformesh.kernels.segments import empty_counts
+from conformesh.kernels.threads import run_in_blocks
 
 
 @loop
@@ -19,8 +25,20 @@ def bisect_right(values: Any, lo: int, hi: int, x: float) -> int:
     return lo
 
 
+def count_at_most_compiled(values: Floats, offsets: Ints, thresholds: Floats, trials: int) -> Ints:
+    """Count in blocks of devices, see `kernels.segments.count_at_most`."""
+    devices = (len(offsets) - 1) // trials
+    out = np.empty((devices, thresholds.shape[1], trials), np.int64)
+
+    def block(a: int, b: int) -> None:
+        _count_at_most(values, offsets[a * trials : b * trials + 1], thresholds, trials, out[a:b])
+
+    run_in_blocks(block, devices, 2 * out.size)
+    return out
+
+
 @loop
-def count_at_most(values: Any, offsets: Any, thresholds: Any, trials: int, out: Any) -> None:
+def _count_at_most(values: Any, offsets: Any, thresholds: Any, trials: int, out: Any) -> None:
     """A search per threshold when there are few thresholds, one merging walk otherwise: O(min(M log n_k, M + n_k))."""
     m_count = thresholds.shape[1]
     for device in range(len(out)):
@@ -39,8 +57,20 @@ def count_at_most(values: Any, offsets: Any, thresholds: Any, trials: int, out: 
                 out[device, m, trial] = here - start
 
 
+def count_per_problem_compiled(values: Floats, offsets: Ints, trials: int, trial_of: Ints, thresholds: Floats) -> Ints:
+    """Count in blocks of devices, see `kernels.segments.count_per_problem`."""
+    devices = (len(offsets) - 1) // trials
+    out = empty_counts(values, devices, thresholds)
+
+    def block(a: int, b: int) -> None:
+        _count_per_problem(values, offsets[a * trials : b * trials + 1], trials, trial_of, thresholds, out[a:b])
+
+    run_in_blocks(block, devices, 4 * out.size)
+    return out
+
+
 @loop
-def count_problems(values: Any, offsets: Any, trials: int, trial_of: Any, thresholds: Any, out: Any) -> None:
+def _count_per_problem(values: Any, offsets: Any, trials: int, trial_of: Any, thresholds: Any, out: Any) -> None:
     """Thresholds may come in any order; where they ascend, the next search begins where the last one ended."""
     problems, m_count = thresholds.shape
     for device in range(len(out)):
@@ -61,17 +91,26 @@ def count_problems(values: Any, offsets: Any, trials: int, trial_of: Any, thresh
                 out[device, m, p] = here - start
 
 
-@loop
-def take(values: Any, offsets: Any, which: Any, taken: Any, out: Any) -> None:
-    """Copy the segments `which`, the i-th of them to ``taken[i]``."""
-    for i in range(len(which)):
-        start = offsets[which[i]]
-        for p in range(taken[i], taken[i + 1]):
-            out[p] = values[start + p - taken[i]]
+def copy_segments_compiled(values: NDArray[Any], starts: Ints, cuts: Ints) -> NDArray[Any]:
+    """Copy in blocks of segments, see `kernels.segments.copy_segments`."""
+    out = np.empty(int(cuts[-1]), values.dtype)
+
+    def block(a: int, b: int) -> None:
+        _copy(values, starts[a:b], cuts[a : b + 1], out)
+
+    run_in_blocks(block, len(starts), len(out) + len(starts))
+    return out
 
 
 @loop
-def add_rows(x: Any, rows: Any, values: Any) -> None:
+def _copy(values: Any, starts: Any, cuts: Any, out: Any) -> None:
+    for i in range(len(starts)):
+        for p in range(cuts[i], cuts[i + 1]):
+            out[p] = values[starts[i] + p - cuts[i]]
+
+
+@loop
+def add_rows_compiled(x: Any, rows: Any, values: Any) -> None:
     """Add each row of `values` to the row of `x` that `rows` names, which may be the same one several times."""
     for i in range(len(rows)):
         for c in range(values.shape[1]):

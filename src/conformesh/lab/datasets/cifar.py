@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from conformesh.common.array_types import Ints
-from conformesh.lab.datasets.images import ImageData, Pixels, as_labels
+from conformesh.lab.datasets.images import ImageData, Pixels, check_labels
 from conformesh.lab.datasets.pickles import read_pickled
 
-_SIDE, _CHANNELS = 32, 3
+_SIDE, _CHANNELS = 32, 3  # pixels, colours: fixed by the format
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class _ArchiveLayout:
     classes: int
 
 
-_LAYOUTS = {
+_LAYOUTS = {  # as https://www.cs.toronto.edu/~kriz/cifar.html describes the archives
     "cifar100": _ArchiveLayout(("train",), "test", "fine_labels", 100),
     "cifar10": _ArchiveLayout(tuple(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "labels", 10),
 }
@@ -56,7 +56,7 @@ def _part(data: bytes, layout: _ArchiveLayout, name: str) -> tuple[Pixels, Ints]
     for key in ("data", layout.labels):
         if key not in found:
             raise ValueError(f"{name}: needs {key!r}, found {', '.join(map(repr, found)) or 'nothing'}")
-    return _images(found["data"], name), as_labels(found[layout.labels], name)
+    return _images(found["data"], name), check_labels(found[layout.labels], name)
 
 
 def _images(rows: Any, name: str) -> Pixels:

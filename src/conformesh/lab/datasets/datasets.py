@@ -1,4 +1,4 @@
-"""Data sets that have a name: where they are published, where they are looked for, and how they are read."""
+"""The table of named data sets: where each is published, where it is stored, and which function reads it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from conformesh.common.names import unknown
 from conformesh.lab.datasets.cifar import read_cifar
-from conformesh.lab.datasets.downloads import Observer, Source, cache_folder, fetch
+from conformesh.lab.datasets.downloads import DownloadObserver, PublishedFile, download_file, download_folder
 from conformesh.lab.datasets.images import ImageData
 from conformesh.lab.datasets.medmnist import read_medmnist
 
-HELD = ("test", "val", "val+test")  # parts that may be held out; CIFAR has only the first
+HELD_OUT_PARTS = ("test", "val", "val+test")  # parts that may be held out; CIFAR has only the first
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class _Dataset:
         The folder inside the published file, if it is an archive; such a folder is read as well.
     """
 
-    source: Source
+    source: PublishedFile
     read: Callable[[Path, str], ImageData]
     unpacked: str | None = None
 
@@ -53,17 +53,19 @@ def _cifar(kind: str) -> Callable[[Path, str], ImageData]:
 _CIFAR = "https://www.cs.toronto.edu/~kriz"
 DATASETS: dict[str, _Dataset] = {
     "cifar100": _Dataset(
-        Source("cifar-100-python.tar.gz", f"{_CIFAR}/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),
+        PublishedFile(
+            "cifar-100-python.tar.gz", f"{_CIFAR}/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"
+        ),
         _cifar("cifar100"),
         "cifar-100-python",
     ),
     "cifar10": _Dataset(
-        Source("cifar-10-python.tar.gz", f"{_CIFAR}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),
+        PublishedFile("cifar-10-python.tar.gz", f"{_CIFAR}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),
         _cifar("cifar10"),
         "cifar-10-batches-py",
     ),
     "pathmnist": _Dataset(
-        Source(
+        PublishedFile(
             "pathmnist.npz",
             "https://zenodo.org/records/10519652/files/pathmnist.npz?download=1",
             "a8b06965200029087d5bd730944a56c1",
@@ -79,7 +81,7 @@ def load_images(
     *,
     held: str = "test",
     download: bool = True,
-    observer: Observer | None = None,
+    observer: DownloadObserver | None = None,
 ) -> ImageData:
     """Load a data set by name, or any MedMNIST file by its path.
 
@@ -88,23 +90,23 @@ def load_images(
     dataset
         A key of `DATASETS`, or the path of an ``.npz`` file in the format of MedMNIST.
     data
-        The file, or the folder that holds it or will after the download; by default `downloads.cache_folder()`.
+        The file, or the folder that holds it or will after the download; by default `downloads.download_folder()`.
     held
-        Which part is held out, one of `HELD`.
+        Which part is held out, one of `HELD_OUT_PARTS`.
     download
         Whether to fetch the published file if it is not there.
     observer
         Told the bytes that have arrived, and of how many, while a file is fetched.
     """
-    if held not in HELD:
-        raise ValueError(f"held must be {', '.join(HELD[:-1])} or {HELD[-1]}, got {held!r}")
+    if held not in HELD_OUT_PARTS:
+        raise ValueError(f"held must be {', '.join(HELD_OUT_PARTS[:-1])} or {HELD_OUT_PARTS[-1]}, got {held!r}")
     if dataset.lower().endswith(".npz"):
         if data is not None:
             raise ValueError(f"{dataset} is a file already, so no other place for the data can be given, got {data}")
         return read_medmnist(Path(dataset), held)
     if dataset not in DATASETS:
         raise ValueError(unknown("data set", dataset, DATASETS) + ", or the path of a MedMNIST .npz file")
-    entry, where = DATASETS[dataset], cache_folder() if data is None else data.expanduser()
+    entry, where = DATASETS[dataset], download_folder() if data is None else data.expanduser()
     found = entry.find(where)
     if found is None:
         if where.suffix in (".npz", ".gz", ".tgz"):
@@ -115,5 +117,5 @@ def load_images(
                 f"{dataset} is not in {where}: needed {entry.source.file}{either}; get it from {entry.source.url} and "
                 "put it there, or allow the download"
             )
-        found = fetch(entry.source, where, observer)
+        found = download_file(entry.source, where, observer)
     return entry.read(found, held)

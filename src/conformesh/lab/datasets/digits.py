@@ -1,4 +1,4 @@
-"""The demo's data: handwritten digits, scored by a classifier trained on the spot, spread unevenly over devices.
+"""The demo's data: handwritten digits with the outputs of a small classifier, spread unevenly over devices.
 
 The 1797 images come with scikit-learn. A few train a plain logistic regression, few enough that it errs; the others are
 spread over the devices by a Dirichlet draw for each class, so that devices differ in size and in what they see.
@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Ints
 from conformesh.common.random_streams import Rng, seed_of, stream
 
-TRAINING = 80  # images for the classifier, equally many of each digit
-LEAST = 3  # images that every device has: one to calibrate with, two to test on
-_UNEVENNESS = 0.5  # concentration of the Dirichlet draws; smaller is more uneven
+TRAINING_IMAGES = 80  # eight of each digit: few enough that the classifier errs and sets have more than one label
+LEAST_IMAGES = 3  # images that every device has: one to calibrate with, two to test on
+_UNEVENNESS = 0.5  # concentration of the Dirichlet draws; smaller is more uneven. A usual choice in federated learning
 
 
 @dataclass(frozen=True, eq=False)
 class Digits:
-    """Images at devices, as their classifier sees them.
+    """Images on devices, with the outputs of the classifier.
 
     Attributes
     ----------
     probabilities
-        What the classifier says, shape (images, 10).
+        Outputs of the classifier, shape (images, 10).
     labels
         The digits, shape (images,).
     rows
@@ -42,13 +42,13 @@ class Digits:
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class DigitsSplit:
     """One random split of every device's images.
 
     A device that calibrates with n_k images is tested on n_k + 1. So a row drawn from all test rows is at device k with
-    probability proportional to n_k + 1: the very mixture that the guarantee of a network speaks of, without weighting.
-    And since each device's images are split at random, the promise holds for these images as they are: it is an average
-    over splits, and more splits come closer to it.
+    probability proportional to n_k + 1: exactly the mixture of the guarantee, without weighting. And since each
+    device's images are split at random, the guarantee holds for these images as they are: it is an average over splits,
+    and more splits come closer to it.
     """
 
     calibration: tuple[Ints, ...]
@@ -56,21 +56,21 @@ class Split:
     device: Ints
 
 
-def load_digits_at(devices: int, seed: int = 0, *, rng: Rng | None = None) -> Digits:
+def load_digits_on_devices(devices: int, seed: int = 0, *, rng: Rng | None = None) -> Digits:
     """Train the classifier, and spread the other images over the devices."""
     from sklearn.datasets import load_digits
     from sklearn.linear_model import LogisticRegression
 
     seed = seed_of(rng, seed)
     images, labels = load_digits(return_X_y=True)
-    most = (len(images) - TRAINING) // LEAST
+    most = (len(images) - TRAINING_IMAGES) // LEAST_IMAGES
     if not 1 <= devices <= most:
-        raise ValueError(f"the demo needs 1 to {most} devices, so that each has {LEAST} images, got {devices}")
+        raise ValueError(f"the demo needs 1 to {most} devices, so that each has {LEAST_IMAGES} images, got {devices}")
     order = stream(seed, "training").permutation(len(images))
     order = order[np.argsort(_turn(labels[order]), kind="stable")]  # the first of each digit, then the second of each
-    train, rest = order[:TRAINING], order[TRAINING:]
+    train, rest = order[:TRAINING_IMAGES], order[TRAINING_IMAGES:]
     model = LogisticRegression(max_iter=1000).fit(images[train] / 16, labels[train])
-    # as most models give them, and alike on every machine, whose processors add up in another order
+    # Single precision, as most models return: results do not depend on the order in which a machine adds.
     probabilities = model.predict_proba(images[rest] / 16).astype(np.float32).astype(np.float64)
     accuracy = float((model.classes_[probabilities.argmax(axis=1)] == labels[rest]).mean())
     return Digits(probabilities, labels[rest].astype(np.int64), _spread(labels[rest], devices, seed), accuracy)
@@ -93,7 +93,7 @@ def _spread(labels: Ints, devices: int, seed: int) -> tuple[Ints, ...]:
         of_label = np.flatnonzero(labels == label)
         home[of_label] = rng.choice(devices, size=len(of_label), p=rng.dirichlet(np.full(devices, _UNEVENNESS)))
     sizes = np.bincount(home, minlength=devices)
-    while sizes.min() < LEAST:
+    while sizes.min() < LEAST_IMAGES:
         giver, taker = int(sizes.argmax()), int(sizes.argmin())
         home[rng.choice(np.flatnonzero(home == giver))] = taker
         sizes[giver] -= 1
@@ -101,7 +101,7 @@ def _spread(labels: Ints, devices: int, seed: int) -> tuple[Ints, ...]:
     return tuple(np.flatnonzero(home == device) for device in range(devices))
 
 
-def split(digits: Digits, seed: int = 0, number: int = 0, *, rng: Rng | None = None) -> Split:
+def split_digits(digits: Digits, seed: int = 0, number: int = 0, *, rng: Rng | None = None) -> DigitsSplit:
     """Draw the split of that number: of 2 m or 2 m - 1 images a device calibrates with m - 1 and is tested on m."""
     drawing = stream(seed_of(rng, seed), "split", number)
     calibration, test = [], []
@@ -111,4 +111,4 @@ def split(digits: Digits, seed: int = 0, number: int = 0, *, rng: Rng | None = N
         calibration.append(drawn[: half - 1])
         test.append(drawn[half - 1 : 2 * half - 1])
     device = np.repeat(np.arange(len(test)), [len(rows) for rows in test])
-    return Split(tuple(calibration), np.concatenate(test), device)
+    return DigitsSplit(tuple(calibration), np.concatenate(test), device)

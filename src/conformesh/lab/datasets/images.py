@@ -65,7 +65,7 @@ def _check(name: str, images: Pixels, labels: Ints, classes: int) -> None:
         )
 
 
-def as_labels(values: Any, name: str) -> Ints:
+def check_labels(values: Any, name: str) -> Ints:
     """Return class labels as integers of shape (images,); MedMNIST has them as one column."""
     labels = np.asarray(values)
     if labels.ndim == 2 and labels.shape[1] == 1:

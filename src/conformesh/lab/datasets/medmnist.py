@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Ints
-from conformesh.lab.datasets.images import ImageData, Pixels, as_labels
+from conformesh.lab.datasets.images import ImageData, Pixels, check_labels
 
 
 def read_medmnist(path: Path, held: str = "test") -> ImageData:
@@ -53,7 +53,7 @@ def _arrays(path: Path, parts: tuple[str, ...]) -> dict[str, tuple[Pixels, Ints]
     return {
         part: (
             _images(found[f"{part}_images"], f"{path}, {part}_images"),
-            as_labels(found[f"{part}_labels"], f"{path}, {part}_labels"),
+            check_labels(found[f"{part}_labels"], f"{path}, {part}_labels"),
         )
         for part in parts
     }

@@ -1,6 +1,6 @@
-"""Who holds which row: the ways to spread labelled examples over devices.
+"""Partitions: ways to spread labelled examples over devices.
 
-A way is a function from a `_Spread` to the device of each row, and a line in `PARTITIONS`.
+A partition is a function from a `_Spread` to the device of each row, and a line in `PARTITIONS`.
 """
 
 from __future__ import annotations
@@ -68,27 +68,27 @@ def partition(
     """
     if kind not in PARTITIONS:
         raise ValueError(unknown("partition", kind, PARTITIONS))
-    own = _labels(labels)
+    checked = _labels(labels)
     number = _at_least("devices", devices, 1)
-    found = int(own.max()) + 1
+    found = int(checked.max()) + 1
     known = found if classes is None else _at_least("classes", classes, 1)
     if found > known:
         raise ValueError(f"partition needs labels between 0 and {known - 1} for {known} classes, got {found - 1}")
     if not 0.0 < concentration < np.inf:
         raise ValueError(f"concentration must be a positive finite number, got {concentration}")
     drawing = stream(seed_of(rng, seed), f"partition {kind}")
-    return PARTITIONS[kind].spread(_Spread(own, number, known, concentration, drawing))
+    return PARTITIONS[kind].spread(_Spread(checked, number, known, concentration, drawing))
 
 
-def split_rows(home: Ints, rows: int, *, seed: int = 0, rng: Rng | None = None) -> tuple[Ints, Ints]:
+def split_calibration_rows(home: Ints, rows: int, *, seed: int = 0, rng: Rng | None = None) -> tuple[Ints, Ints]:
     """Draw so many rows to calibrate with, and return them and the others, both in ascending order.
 
-    Every device gives in proportion to what it holds, to within a row, and which of its rows is drawn at random: the
-    rows of a device stay exchangeable.
+    Every device gives the same share of its rows, to within one row, chosen at random, so that the rows of a device
+    stay exchangeable.
 
     Examples
     --------
-    >>> calibration, test = split_rows(partition([0, 1] * 50, devices=2), 10)
+    >>> calibration, test = split_calibration_rows(partition([0, 1] * 50, devices=2), 10)
     >>> len(calibration), len(test), (calibration % 2).sum()
     (10, 90, np.int64(5))
     """

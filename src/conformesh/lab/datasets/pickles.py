@@ -1,7 +1,7 @@
 """Pickles that can only hold data: numbers, text, containers and arrays of numbers.
 
 A pickle is a program, and loading one usually runs it. Here every name it asks for is looked up in `_KNOWN`, whose
-entries only note what they are given; arrays are then built from their bytes. Anything else is refused by name.
+entries only store their arguments; arrays are then built from their bytes. Any other name raises an error.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+# Codes of NumPy for booleans, integers and floats. Objects and structures are not data.
 _NUMBER = re.compile(r"b1|[iu][1248]|f[248]")
 
 
@@ -106,7 +107,7 @@ def read_pickled(data: bytes, name: str) -> dict[str, Any]:
             f"{name}: its pickle asks for {asked}, which is no data and was not loaded; needed a dictionary of arrays "
             "and lists, take the file from its official source"
         ) from None
-    except Exception as problem:  # a damaged pickle can fail in any way
+    except Exception as problem:  # a damaged pickle can raise any exception
         why = str(problem) or type(problem).__name__
         raise ValueError(f"{name}: cannot be read as a pickled dictionary: {why}; is the file complete?") from None
     raise ValueError(f"{name}: needs a pickled dictionary, got {type(found).__name__}")

@@ -1,4 +1,4 @@
-r"""Outputs of a model that nobody trained, about as hard as a real one's: to try things out without real data.
+r"""Synthetic model outputs, about as difficult as those of a real model: for trying things out without real data.
 
 The model is a linear classifier of features. Class j has a unit vector w_j, more like those of the classes in its
 group of about five, and a bias b_j; an example i of class y has the features and logits
@@ -23,10 +23,12 @@ from conformesh.common.array_types import Floats
 from conformesh.common.random_streams import Rng, seed_of, stream
 from conformesh.files.model_outputs import ModelOutputs
 
-_MODEL = 7  # key of the classes: every seed draws its examples from the same model
-_FEATURES = 24
+_MODEL = 7  # seed of the classes, arbitrary: every seed of examples uses the same model
+_FEATURES = 24  # dimension of the features; searched with the constants below
 _GROUP = 5  # classes that are alike
-_GRID = 2.0**20  # logits are multiples of its inverse, about float32: rounding hides by how little machines differ
+# Logits are rounded to multiples of 1 / _GRID, about the precision of float32: results do not depend on the order in
+# which a machine adds.
+_GRID = 2.0**20
 
 
 class _Difficulty(NamedTuple):
@@ -41,7 +43,7 @@ class _Difficulty(NamedTuple):
     bias_spread: float  # standard deviation of b
 
 
-DIFFICULTIES = {  # by number of classes; in between, interpolated in its logarithm
+_DIFFICULTIES = {  # by number of classes; in between, interpolated in its logarithm
     9: _Difficulty(22.2, 0.01, 0.042, 0.15, 0.288, 0.06, 4.5),
     100: _Difficulty(16.5, 0.21, 0.067, 0.16, 0.306, 0.40, 1.32),
 }
@@ -59,12 +61,12 @@ def synthetic_outputs(rows: int = 10_000, classes: int = 100, seed: int = 0, *, 
     for what, number, least in (("rows", rows, 1), ("classes", classes, 2)):
         if operator.index(number) < least:
             raise ValueError(f"synthetic outputs need at least {least} {what}, got {number}")
-    return _drawn(rows, classes, seed_of(rng, seed), difficulty_of(classes))
+    return _drawn(rows, classes, seed_of(rng, seed), interpolate_difficulty(classes))
 
 
-def difficulty_of(classes: int) -> _Difficulty:
+def interpolate_difficulty(classes: int) -> _Difficulty:
     """Return the constants for a number of classes; beyond the ends of the table those of its nearest entry."""
-    known, constants = np.log([*DIFFICULTIES]), zip(*DIFFICULTIES.values(), strict=True)
+    known, constants = np.log([*_DIFFICULTIES]), zip(*_DIFFICULTIES.values(), strict=True)
     return _Difficulty(*(float(np.interp(np.log(classes), known, values)) for values in constants))
 
 

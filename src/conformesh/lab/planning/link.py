@@ -1,4 +1,4 @@
-"""A link between two devices: how long a message takes, from words as ``100ms,1Mbit``."""
+"""A link between two devices: latency and bandwidth, read from text such as ``100ms,1Mbit``."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ import math
 import re
 from dataclasses import dataclass
 
-_TIMES = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+_TIMES = {  # seconds
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "min": 60.0,
+}
 _RATES = {  # bits a second; a byte has eight
     **{f"{prefix}bit": size for prefix, size in (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9))},
     **{f"{prefix}B": 8 * size for prefix, size in (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9))},
 }
+# A number, with an exponent if there is one, and a unit, with "/s" or "ps" for rates.
 _WORD = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]+)(?:/s|ps)?\s*")
 
 
@@ -39,7 +46,7 @@ class Link:
             raise ValueError(f"a link is LATENCY,BANDWIDTH, as in 100ms,1Mbit, got {text!r}")
         latency = bandwidth = None
         for word in words:
-            number, unit = _split(word, text)
+            number, unit = _parse_quantity(word, text)
             if unit in _TIMES:
                 latency = number * _TIMES[unit]
             else:
@@ -60,7 +67,7 @@ class Link:
         raise AssertionError("unreachable")
 
 
-def _split(word: str, text: str) -> tuple[float, str]:
+def _parse_quantity(word: str, text: str) -> tuple[float, str]:
     found = _WORD.fullmatch(word)
     if found is None:
         raise ValueError(f"a link is LATENCY,BANDWIDTH, as in 100ms,1Mbit, got {word.strip()!r} in {text!r}")

@@ -22,19 +22,18 @@ from conformesh.graph.network import Network
 from conformesh.kernels.ranks import Alpha, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.planning.link import Link
-from conformesh.methods import Way, get_method
+from conformesh.methods import MethodVariant, get_method
 from conformesh.pipeline.solver import Batch, solve_draws
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Message, Pool, Tell
 
-ANY = "any"  # nobody has said what scores look like: each draw has another shape
+ANY_SHAPE = "any"  # the shape of the scores is unknown, so each draw has another shape
 # Seconds that one run may take. On a network of a thousand devices most methods take less than one; projection gossip
 # and averaging over a long chain take minutes, and their cost would not make them the method to use.
-TIME_LIMIT = 5.0
-DRAWS = 4  # runs of a way on drawn scores, one for each shape; their mean is the figure of a plan
-FEW_SCORES = (
-    20_000  # scores up to which there are so many draws; of more, runs differ by a few percent, and one is made
-)
+RUN_TIME_LIMIT = 5.0
+PLAN_DRAWS = 4  # runs of a way, one for each of `SCORE_SHAPES`; a plan reports their mean
+# Up to this many scores there are `PLAN_DRAWS` runs. With more, runs differ by a few percent only, and one is made.
+FEW_SCORES = 20_000
 _MOST_SCORES = 5_000_000  # scores that a plan draws: 40 MB, sorted in about half a second
 
 
@@ -44,7 +43,7 @@ def _normal(u: Floats) -> Floats:
     return np.asarray(ndtri(u))
 
 
-SHAPES: dict[str, Callable[[Floats], Floats]] = {  # quantile functions: from uniform numbers to scores
+SCORE_SHAPES: dict[str, Callable[[Floats], Floats]] = {  # quantile functions: from uniform numbers to scores
     "uniform": lambda u: u,
     "normal": _normal,
     "exponential": lambda u: -np.log1p(-u),
@@ -52,20 +51,20 @@ SHAPES: dict[str, Callable[[Floats], Floats]] = {  # quantile functions: from un
 }
 
 
-def draw_scores(sizes: NDArray[np.int64], shape: str = ANY, seed: int = 0) -> list[WeightedScores]:
+def draw_scores(sizes: NDArray[np.int64], shape: str = ANY_SHAPE, seed: int = 0) -> list[WeightedScores]:
     """Draw scores of that shape for devices that hold so many, several times; always the same for the same seed."""
-    if shape != ANY and shape not in SHAPES:
-        raise ValueError(unknown("shape", shape, (ANY, *SHAPES)))
+    if shape != ANY_SHAPE and shape not in SCORE_SHAPES:
+        raise ValueError(unknown("shape", shape, (ANY_SHAPE, *SCORE_SHAPES)))
     many = int(sizes.sum())
     if many > _MOST_SCORES:
         raise ValueError(
             f"a plan draws at most {_MOST_SCORES:,} scores, got {many:,} on {len(sizes):,} devices; give fewer scores "
             "per device, or simulate fewer devices"
         )
-    rng, names = np.random.default_rng(seed), [*SHAPES] if shape == ANY else [shape]
+    rng, names = np.random.default_rng(seed), [*SCORE_SHAPES] if shape == ANY_SHAPE else [shape]
     return [
-        WeightedScores.from_flat(SHAPES[names[draw % len(names)]](rng.random(many)), sizes, copy=False)
-        for draw in range(DRAWS if many <= FEW_SCORES else 1)
+        WeightedScores.from_flat(SCORE_SHAPES[names[draw % len(names)]](rng.random(many)), sizes, copy=False)
+        for draw in range(PLAN_DRAWS if many <= FEW_SCORES else 1)
     ]
 
 
@@ -107,7 +106,7 @@ class RunTooLong(ValueError):  # noqa: N818 - reads as a sentence where it is ra
 class _RoundWatch:
     """An observer that adds up what the slowest device sends in each round, and ends runs that take too long."""
 
-    passing = True  # keeps no message, so that the simulator may reuse their memory
+    passing = True  # keeps no message, so the simulator may reuse its memory
 
     def __init__(self, limit: float) -> None:
         self.slowest_bits = 0.0
@@ -115,11 +114,11 @@ class _RoundWatch:
         self._degree = np.zeros(0)
 
     def begin(self, block: Block, *_: Any) -> None:
-        """Learn how many neighbours each device has, in the order in which the simulator hosts them."""
+        """Store the number of neighbours of each device, in the simulator's order."""
         self._degree = block.degree
 
     def __call__(self, round_: int, message: Message, answer: Any) -> None:
-        """Look at the messages of a round."""
+        """Add the messages of a round."""
         if time.perf_counter() - self._began > self._limit:
             raise RunTooLong(
                 f"stopped in round {round_:,}: simulating it takes longer than the limit of {self._limit:g} s a run"
@@ -138,16 +137,16 @@ class _RoundWatch:
         self.slowest_bits += float((bits * degree).max(initial=0.0))
 
 
-def run_way(
-    way: Way,
+def measure_way(
+    way: MethodVariant,
     network: Network,
     scores: WeightedScores,
     alpha: Alpha,
     requirement: Requirement,
     options: Mapping[str, Any] | None = None,
-    time_limit: float = TIME_LIMIT,
+    time_limit: float = RUN_TIME_LIMIT,
 ) -> tuple[Batch, RunCost]:
-    """Calibrate by this way on the simulator, and return the result and its cost; options of other methods are ignored.
+    """Calibrate this way on the simulator; return the result and its cost. Options of other methods are ignored.
 
     Raises `ValueError` or `ArithmeticError`, with the reason, where the way cannot run on this network, or takes longer
     than `time_limit` seconds.

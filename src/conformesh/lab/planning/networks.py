@@ -21,7 +21,7 @@ from conformesh.graph.topologies import TOPOLOGIES, build
 
 # Devices. Measured on 2 cores with 50 scores on each device of a torus: on 1,000 devices all ways but one end within
 # the time limit of a run, and the whole table takes about 15 seconds; on 4,000 devices four of them are stopped.
-SIMULATED_UP_TO = 1_000
+MOST_SIMULATED_DEVICES = 1_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +63,12 @@ class SimulatedNetwork:
         )
 
 
-def network_of_topology(
-    topology: str, devices: int, most: int = SIMULATED_UP_TO, seed: int = 0, options: Mapping[str, Any] | None = None
+def simulated_topology(
+    topology: str,
+    devices: int,
+    most: int = MOST_SIMULATED_DEVICES,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
 ) -> SimulatedNetwork:
     """Build the topology with so many devices, or with fewer than `most` where there are more."""
     if topology not in TOPOLOGIES:
@@ -83,7 +87,8 @@ def network_of_topology(
 def _smaller(topology: str, devices: int, most: int, seed: int, options: dict[str, Any]) -> Network:
     """Build the largest network of the topology with at most so many devices."""
     reason = ValueError(f"a plan needs at least 1 device to simulate, got {most}")
-    for fewer in range(most, most // 2, -1):  # some numbers of devices are no rectangle, or no regular graph
+    # Some sizes do not work, such as a prime number of devices for a torus. Take the largest that does.
+    for fewer in range(most, most // 2, -1):
         try:
             return build(topology, fewer, seed=seed, **_scaled(options, devices, fewer))
         except ValueError as error:
@@ -103,7 +108,7 @@ def _scaled(options: Mapping[str, Any], devices: int, fewer: int) -> dict[str, A
     return found
 
 
-def network_itself(network: Network, most: int = SIMULATED_UP_TO) -> SimulatedNetwork:
+def simulated_network(network: Network, most: int = MOST_SIMULATED_DEVICES) -> SimulatedNetwork:
     """Take the network, or the devices nearest to its centre where it has more than `most` devices."""
     if network.devices <= most:
         return SimulatedNetwork(network.name, network.devices, network, np.arange(network.devices))
@@ -111,7 +116,7 @@ def network_itself(network: Network, most: int = SIMULATED_UP_TO) -> SimulatedNe
     place = np.full(network.devices, -1, dtype=np.int64)
     place[rows] = np.arange(len(rows))
     ends = place[network.receivers], place[network.indices]
-    kept = (ends[0] >= 0) & (ends[0] < ends[1])  # every edge once
+    kept = (ends[0] >= 0) & (ends[0] < ends[1])  # each edge appears in both directions; keep one
     part = Network.from_pairs(len(rows), np.stack([ends[0][kept], ends[1][kept]], axis=1), f"centre of {network.name}")
     part = part.relabelled([network.ids[row] for row in rows])
     return SimulatedNetwork(

@@ -1,4 +1,4 @@
-"""`plan`: what every way to calibrate costs on a network and a link, simulated on drawn scores, and which to use.
+"""`plan`: simulate every way to calibrate on a network and a link; report costs and recommend one.
 
 Where the network is too large to be simulated, a smaller one of the same kind stands for it (`planning.networks`). A
 plan says which network its figures come from.
@@ -24,22 +24,23 @@ from conformesh.graph.network import Network
 from conformesh.kernels.ranks import AUTO, Alpha, check_alpha, check_shares, explain_confidence, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.planning.link import Link
-from conformesh.lab.planning.measurement import ANY, TIME_LIMIT, RunCost, draw_scores, run_way
-from conformesh.lab.planning.networks import SIMULATED_UP_TO, SimulatedNetwork, network_itself
-from conformesh.methods import Way, get_method, ways_of
+from conformesh.lab.planning.measurement import ANY_SHAPE, RUN_TIME_LIMIT, RunCost, draw_scores, measure_way
+from conformesh.lab.planning.networks import MOST_SIMULATED_DEVICES, SimulatedNetwork, simulated_network
+from conformesh.methods import MethodVariant, get_method, method_variants
 from conformesh.protocols.block import Block
 from conformesh.results.certificate import Kind
 
 _Sort = Literal["time", "bytes", "rounds"]
-SORTS: tuple[_Sort, ...] = ("time", "bytes", "rounds")
-KIND_ORDER: tuple[Kind, ...] = ("counted", "counted with noise", "bounded", "assumed", "none")
+SORT_KEYS: tuple[_Sort, ...] = ("time", "bytes", "rounds")
+# From the strongest to the weakest; a plan lists guarantees at least as strong as requested.
+GUARANTEE_ORDER: tuple[Kind, ...] = ("counted", "counted with noise", "bounded", "assumed", "none")
 
-COLUMNS = ("method", "guarantee", "server", "rounds", "numbers", "bytes", "largest", "time")  # of the table
-NUMBERS = COLUMNS[3:]  # which end at the right
+PLAN_COLUMNS = ("method", "guarantee", "server", "rounds", "numbers", "bytes", "largest", "time")
+RIGHT_ALIGNED = PLAN_COLUMNS[3:]  # columns of numbers
 
 
 @dataclass(frozen=True)
-class Row:
+class PlanRow:
     """One way to calibrate.
 
     Attributes
@@ -55,14 +56,14 @@ class Row:
     rounds_between
         The fewest and the most rounds of a run.
     useful
-        False where the threshold covers all calibration scores though fewer are required: its error bound is too loose.
+        False if the threshold covers all calibration scores though fewer are required: the error bound is too loose.
     exact
         Whether the threshold is the very score of the required rank.
     notes, facts
-        What the method has to say about its result, and what it chose on the way.
+        Notes of the method about its result, and choices it made.
     """
 
-    way: Way
+    way: MethodVariant
     guarantee: Kind
     assumption: str
     cost: RunCost
@@ -75,7 +76,7 @@ class Row:
 
     @property
     def needs(self) -> str:
-        """Whom a device must reach: `neighbours`, `server` or `nothing`."""
+        """What a device must reach: `neighbours`, `server` or `nothing`."""
         return self.way.needs
 
     @property
@@ -90,7 +91,7 @@ class Row:
         return 0 if self.guarantee == "counted" else 1
 
     def cells(self) -> list[str]:
-        """Return a row of the table, in the order of `COLUMNS`."""
+        """Return a row of the table, in the order of `PLAN_COLUMNS`."""
         return [
             str(self.way) + (f" ({self.facts['schedule']})" if self.way.variant == AUTO else ""),
             self.guarantee + "*" * bool(self.assumption),
@@ -114,12 +115,12 @@ class Row:
             "guarantee": self.guarantee,
             "assumption": self.assumption,
             "needs": self.needs,
-            "rounds": _plain(self.cost.rounds),
+            "rounds": _whole_or_float(self.cost.rounds),
             "rounds_between": [*self.rounds_between],
-            "numbers_per_device": _plain(self.cost.numbers),
-            "bits_per_device": _plain(self.cost.bits),
-            "bytes_per_device": _plain(self.cost.bits / 8),
-            "largest_bytes": _plain(self.cost.largest_bits / 8),
+            "numbers_per_device": _whole_or_float(self.cost.numbers),
+            "bits_per_device": _whole_or_float(self.cost.bits),
+            "bytes_per_device": _whole_or_float(self.cost.bits / 8),
+            "largest_bytes": _whole_or_float(self.cost.largest_bits / 8),
             "seconds": self.seconds,
             "notes": list(self.notes),
             "facts": self.facts,
@@ -139,13 +140,13 @@ class Plan:
     draws
         How many sets of scores each way ran on; 0 where the scores were given.
     alpha, link, sort
-        What was asked.
+        The request.
     required_rank
         How many of the scores of the simulated network must lie at or below a threshold.
     rows
-        What can run.
+        The ways that can run.
     refused
-        What cannot run here or takes too long to simulate, each with its reason.
+        The ways that cannot run here or take too long to simulate, each with the reason.
     """
 
     where: SimulatedNetwork
@@ -155,8 +156,8 @@ class Plan:
     link: Link
     sort: _Sort
     required_rank: int
-    rows: tuple[Row, ...]
-    refused: dict[Way, str]
+    rows: tuple[PlanRow, ...]
+    refused: dict[MethodVariant, str]
 
     @property
     def scores(self) -> int:
@@ -164,7 +165,7 @@ class Plan:
         return int(self.sizes.sum())
 
     @property
-    def recommended(self) -> Row | None:
+    def recommended(self) -> PlanRow | None:
         """The cheapest of those with the best guarantee."""
         return min(self.rows, key=lambda row: (row.tier, row.price(self.sort), row.price("bytes")), default=None)
 
@@ -183,7 +184,7 @@ class Plan:
         ]
         assumed = [(f"* {row.way}", row.assumption) for row in self.rows if row.assumption]
         refused = [(f"not here: {way}", reason) for way, reason in self.refused.items()]
-        parts = [cards.table(COLUMNS, [row.cells() for row in self.rows], right=NUMBERS, most=None)]
+        parts = [cards.table(PLAN_COLUMNS, [row.cells() for row in self.rows], right=RIGHT_ALIGNED, most=None)]
         parts += [cards.fold("assumptions, and what cannot run here", cards.table(("", ""), [*assumed, *refused]))]
         best = self.recommended
         title = "a plan" if best is None else f"plan: {best.way.flags}"
@@ -216,7 +217,9 @@ class Plan:
                 f"None yet: alpha {self.alpha:g} requires rank {self.required_rank:,} of only {self.scores:,} "
                 "scores, so every threshold is +inf; collect more scores or raise alpha."
             )
-        twin = best.facts.get("schedule") if best.way.variant == AUTO else AUTO  # the same under another name
+        twin = (
+            best.facts.get("schedule") if best.way.variant == AUTO else AUTO
+        )  # the way that `auto` chose, or `auto` itself: the same run under another name
         rivals = [row for row in self.rows if row.tier == best.tier and (row is best or row.way.variant != twin)]
         claims = {
             0: "whose rank is counted, without a server or an assumption,",
@@ -233,13 +236,15 @@ class Plan:
         among = f"of {len(rivals)} ways here {claims[best.tier]} it {costs[self.sort]}"
         if len(rivals) == 1:
             among = f"it is the only way here {claims[best.tier].rstrip(',')}"
-        words = f"Use {best.way.flags}: {among} ({_short(best)})."
+        words = f"Use {best.way.flags}: {among} ({_cost_text(best)})."
         if best.assumption:
             words += f" It assumes that {best.assumption}."
         exact = [row for row in rivals if row.exact]
         if not best.exact and best.tier == 0 and exact:
             other = min(exact, key=lambda row: row.price(self.sort))
-            words += f" Its threshold is rounded up to a bin; {other.way.flags} gives the exact one ({_short(other)})."
+            words += (
+                f" Its threshold is rounded up to a bin; {other.way.flags} gives the exact one ({_cost_text(other)})."
+            )
         if self.where.is_smaller:
             words += (
                 f" That is on {self.where.network.name}; on {self.where.asked} costs, and perhaps the choice, differ."
@@ -294,8 +299,8 @@ def plan(
     options: Mapping[str, Any] | None = None,
     sort: _Sort = "time",
     guarantee: Kind = "none",
-    shape: str = ANY,
-    time_limit: float = TIME_LIMIT,
+    shape: str = ANY_SHAPE,
+    time_limit: float = RUN_TIME_LIMIT,
     progress: bool = False,
 ) -> Plan:
     """Simulate every method, and every schedule of E-DCP, and say what each costs.
@@ -303,8 +308,8 @@ def plan(
     Parameters
     ----------
     where
-        The network. Of one with more than `SIMULATED_UP_TO` devices a part is simulated. `network_of_topology` makes a
-        smaller network of a topology of any size, and `network_itself` takes another limit.
+        The network. Of one with more than `MOST_SIMULATED_DEVICES` devices a part is simulated. `simulated_topology`
+        makes a smaller network of a topology of any size, and `simulated_network` takes another limit.
     scores_per_device
         How many scores a device holds; a number, or one per device of the network asked for.
     alpha
@@ -322,7 +327,7 @@ def plan(
     guarantee
         Leave out whatever promises less than this.
     shape
-        What drawn scores look like, a name of `SHAPES`, or `any`: one draw of each.
+        What drawn scores look like, a name of `SCORE_SHAPES`, or `any`: one draw of each.
     time_limit
         Seconds that simulating one run may take. A way that takes longer is refused, with this reason.
     progress
@@ -335,21 +340,21 @@ def plan(
     >>> [(str(row.way), row.cost.rounds, row.cost.bits) for row in found.rows]
     [('fcp', 2.0, 3200.0), ('local', 0.0, 0.0)]
     """
-    if sort not in SORTS:
-        raise ValueError(f"sort must be one of {', '.join(SORTS)}, got {sort!r}")
-    if guarantee not in KIND_ORDER:
-        raise ValueError(unknown("guarantee", guarantee, KIND_ORDER))
+    if sort not in SORT_KEYS:
+        raise ValueError(f"sort must be one of {', '.join(SORT_KEYS)}, got {sort!r}")
+    if guarantee not in GUARANTEE_ORDER:
+        raise ValueError(unknown("guarantee", guarantee, GUARANTEE_ORDER))
     if not time_limit > 0:
         raise ValueError(f"time_limit must be more than 0 seconds, got {time_limit}")
     _check_plan(where, link, methods, options)
     level, uplink = check_alpha(alpha), Link.parse(link) if isinstance(link, str) else link
-    place = network_itself(where, SIMULATED_UP_TO) if isinstance(where, Network) else where
-    samples = _scores(place, scores_per_device, shape) if scores is None else [_given(place, scores)]
+    place = simulated_network(where, MOST_SIMULATED_DEVICES) if isinstance(where, Network) else where
+    samples = _draw_for(place, scores_per_device, shape) if scores is None else [_check_scores(place, scores)]
     requirement = make_requirement(mixture, rank_rule, pac_confidence)
     check_shares(requirement, place.network.ids)
     block = replace(Block.everywhere(place.network, samples[0].sizes), requirement=requirement, alphas=(level,))
     given, rows, refused = dict(options or {}), [], {}
-    ways = ways_of(methods, given)
+    ways = method_variants(methods, given)
     with Progress("planning", len(ways), shown=progress) as bar:
         for way in ways:
             bar.step(str(way))
@@ -357,7 +362,7 @@ def plan(
                 rows.append(_row(way, block, samples, uplink, given, time_limit))
             except (ValueError, ArithmeticError) as reason:
                 refused[way] = str(reason)
-    kept = [row for row in rows if KIND_ORDER.index(row.guarantee) <= KIND_ORDER.index(guarantee)]
+    kept = [row for row in rows if GUARANTEE_ORDER.index(row.guarantee) <= GUARANTEE_ORDER.index(guarantee)]
     kept.sort(key=lambda row: (row.tier, row.price(sort), row.price("bytes")))
     sizes = samples[0].sizes[:, 0]
     drawn = len(samples) if scores is None else 0
@@ -373,7 +378,7 @@ def _check_plan(where: Any, link: Any, methods: Any, options: Any) -> None:
         elif isinstance(where, str | int):
             instead = f"Network.of({where!r}, 20)" if isinstance(where, str) else f"Network.of('torus', {where})"
         raise TypeError(
-            f"where must be a Network, or what network_of_topology returns, got {type(where).__name__} "
+            f"where must be a Network, or what simulated_topology returns, got {type(where).__name__} "
             f"{str(where)[:40]!r}; {instead} makes a Network"
         )
     if not isinstance(link, str | Link):
@@ -384,14 +389,14 @@ def _check_plan(where: Any, link: Any, methods: Any, options: Any) -> None:
         raise TypeError(
             f"options must be a dict of options of the methods, got {type(options).__name__} {options!r:.40}"
         )
-    known = {name for way in ways_of(methods) for name in get_method(way.method).option_names()}
+    known = {name for way in method_variants(methods) for name in get_method(way.method).option_names()}
     if strange := next((name for name in options or () if name not in known), None):
         raise ValueError(
             f"options: none of the methods has {strange!r}; they have {', '.join(sorted(known)) or 'none'}"
         )
 
 
-def _scores(place: SimulatedNetwork, per_device: Any, shape: str) -> list[WeightedScores]:
+def _draw_for(place: SimulatedNetwork, per_device: Any, shape: str) -> list[WeightedScores]:
     """Draw scores for the devices of the simulated network."""
     given = np.asarray(per_device)
     if given.dtype.kind not in "iu" or given.ndim > 1:
@@ -411,8 +416,8 @@ def _scores(place: SimulatedNetwork, per_device: Any, shape: str) -> list[Weight
     return draw_scores(sizes.astype(np.int64), shape)
 
 
-def _given(place: SimulatedNetwork, scores: WeightedScores) -> WeightedScores:
-    """Take the scores of the devices that are simulated."""
+def _check_scores(place: SimulatedNetwork, scores: WeightedScores) -> WeightedScores:
+    """Return the scores of the simulated devices."""
     if not isinstance(scores, WeightedScores):
         raise TypeError(
             f"scores must be WeightedScores, such as WeightedScores.of(arrays), got {type(scores).__name__}"
@@ -426,32 +431,38 @@ def _given(place: SimulatedNetwork, scores: WeightedScores) -> WeightedScores:
 
 
 def _required_rank(block: Block) -> int:
-    """Return how many scores must be covered; of scores with weights, as large a part of them."""
+    """Return how many scores must be covered; with weights, the number with the same share of the total weight."""
     required, total, n = int(block.ranks()[0, 0]), int(block.masses.sum()), int(block.totals[0])
     return required if block.alike(0) else math.ceil(Fraction(required * n, max(total, 1)))
 
 
 def _row(
-    way: Way, block: Block, samples: Sequence[WeightedScores], link: Link, options: Mapping[str, Any], time_limit: float
-) -> Row:
+    way: MethodVariant,
+    block: Block,
+    samples: Sequence[WeightedScores],
+    link: Link,
+    options: Mapping[str, Any],
+    time_limit: float,
+) -> PlanRow:
     runs = [
-        run_way(way, block.network, drawn, block.alphas[0], block.requirement, options, time_limit) for drawn in samples
+        measure_way(way, block.network, drawn, block.alphas[0], block.requirement, options, time_limit)
+        for drawn in samples
     ]
     certificates = [batch.outcome.certificates[0][0] for batch, _ in runs]
-    worst = max(certificates, key=lambda one: KIND_ORDER.index(one.kind))
+    worst = max(certificates, key=lambda one: GUARANTEE_ORDER.index(one.kind))
     quality = [
         _quality(block, drawn, batch.outcome.thresholds) for drawn, (batch, _) in zip(samples, runs, strict=True)
     ]
     costs = [cost for _, cost in runs]
     cost, first = RunCost.mean(costs), runs[0][0].outcome
-    between = round(min(one.rounds for one in costs)), round(max(one.rounds for one in costs))
-    return Row(
+    rounds_range = round(min(one.rounds for one in costs)), round(max(one.rounds for one in costs))
+    return PlanRow(
         way,
         worst.kind,
         worst.assumption,
         cost,
         cost.seconds(link),
-        between,
+        rounds_range,
         useful=all(useful for useful, _ in quality),
         exact=all(exact for _, exact in quality),
         notes=first.notes,
@@ -460,7 +471,7 @@ def _row(
 
 
 def _quality(block: Block, drawn: WeightedScores, thresholds: NDArray[np.float64]) -> tuple[bool, bool]:
-    """Say whether thresholds exclude any score, where that is allowed, and whether they are the required score."""
+    """Return whether thresholds exclude any score, where that is allowed, and whether they equal the required score."""
     scores, required = block.weighed(drawn), int(block.ranks()[0, 0])
     total, smallest, largest = int(scores.masses.sum()), float(thresholds.min()), float(thresholds.max())
     if required > total:
@@ -474,9 +485,9 @@ def _quality(block: Block, drawn: WeightedScores, thresholds: NDArray[np.float64
     return exact or count(largest) < total, exact
 
 
-def _short(row: Row) -> str:
+def _cost_text(row: PlanRow) -> str:
     return f"{in_count(row.cost.rounds)} rounds, {in_bytes(row.cost.bits / 8)} a device, {in_time(row.seconds)}"
 
 
-def _plain(number: float) -> float:
+def _whole_or_float(number: float) -> float:
     return int(number) if float(number).is_integer() else float(number)

@@ -10,23 +10,23 @@ import numpy as np
 
 from conformesh.kernels.ranks import AUTO
 from conformesh.lab.planning.link import Link
-from conformesh.lab.planning.networks import network_of_topology
-from conformesh.lab.planning.planner import Plan, Row, plan
-from conformesh.methods import METHODS, Way, ways_of
+from conformesh.lab.planning.networks import simulated_topology
+from conformesh.lab.planning.planner import Plan, PlanRow, plan
+from conformesh.methods import METHODS, MethodVariant, method_variants
 from conformesh.plots.pictures import INK, MUTED, STYLE, Where, hues_of_methods
 
 
 class _Vertex(NamedTuple):
-    """Of a line: latency or devices, the time there, and whether the guarantee is of the best kind there."""
+    """A point of a line: latency or devices, the time, and whether the guarantee is of the best kind there."""
 
     x: float
     seconds: float
     sound: bool
 
 
-_Lines = dict[Way, list[_Vertex]]
-_LATENCIES = np.geomspace(1e-5, 10, 241)
-_SIDES = (4, 6, 10, 16, 24)  # of networks of side^2 devices that are simulated, besides the one of the plan
+_Lines = dict[MethodVariant, list[_Vertex]]
+_LATENCIES = np.geomspace(1e-5, 10, 241)  # seconds, 40 a decade
+_SIDES = (4, 6, 10, 16, 24)  # networks of side^2 devices are simulated besides that of the plan: squares fit a torus
 _POINT_LIMIT = 2.0  # seconds that one run for a point of a line may take, so that a picture takes less than a minute
 _DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 3)))
 _TICKS: dict[str, tuple[list[float], list[str]]] = {
@@ -36,17 +36,17 @@ _TICKS: dict[str, tuple[list[float], list[str]]] = {
 }
 
 
-def draw_plan(path: Where, found: Plan, topology: str | None, options: Mapping[str, Any]) -> Any:
+def draw_plan(path: Where, base: Plan, topology: str | None, options: Mapping[str, Any]) -> Any:
     """Draw one line per way that has any guarantee and sends something; without a topology only the left panel."""
     import matplotlib as mpl
 
     from conformesh.plots.figures import Picture, kept
 
-    bandwidth = str(found.link).split(",")[1]
-    panels = [(_by_latency(found), "latency of a link", f"{found.where.network.name}, uplinks of {bandwidth}")]
+    bandwidth = str(base.link).split(",")[1]
+    panels = [(_by_latency(base), "latency of a link", f"{base.where.network.name}, uplinks of {bandwidth}")]
     if topology is not None:
-        lines = _by_devices(found, topology, options)
-        panels.append((lines, "devices", f"{topology} of other sizes, link {found.link}"))
+        lines = _by_devices(base, topology, options)
+        panels.append((lines, "devices", f"{topology} of other sizes, link {base.link}"))
     styles = _styles([*dict.fromkeys(way for lines, _, _ in panels for way in lines)])
     with mpl.rc_context(STYLE):
         figure = Picture(figsize=(1.2 + 5.2 * len(panels), 5.9), layout="constrained")
@@ -55,7 +55,7 @@ def draw_plan(path: Where, found: Plan, topology: str | None, options: Mapping[s
             _draw_lines(axes, lines, styles)
             axes.set_title(title)
             axes.set_xlabel(what)
-            here = found.where.network.devices if what == "devices" else found.link.latency
+            here = base.where.network.devices if what == "devices" else base.link.latency
             if here > 0:
                 axes.axvline(here, color="#e4e4e4", linewidth=5, zorder=0)
             axes.set_xticks(*_TICKS[what])
@@ -74,7 +74,7 @@ def draw_plan(path: Where, found: Plan, topology: str | None, options: Mapping[s
             handles, names, loc="outside lower center", ncols=many, fontsize=9, title=words, title_fontsize=8.5
         )
         figure.suptitle(
-            f"When is which way the fastest?   {_scores_each(found):,} scores a device, alpha = {found.alpha:g}",
+            f"When is which way the fastest?   {_scores_each(base):,} scores a device, alpha = {base.alpha:g}",
             fontsize=12.5 if len(panels) > 1 else 11,
             fontweight="bold",
             x=0.012,
@@ -83,7 +83,7 @@ def draw_plan(path: Where, found: Plan, topology: str | None, options: Mapping[s
         return kept(figure, path)
 
 
-def _is_drawn(row: Row) -> bool:
+def _is_drawn(row: PlanRow) -> bool:
     return bool(row.cost.rounds) and row.useful and row.guarantee != "none" and row.way.variant != AUTO
 
 
@@ -107,7 +107,7 @@ def _by_devices(found: Plan, topology: str, options: Mapping[str, Any]) -> _Line
     for side in _SIDES:
         if side * side not in plans:
             plans[side * side] = plan(
-                network_of_topology(topology, side * side),
+                simulated_topology(topology, side * side),
                 _scores_each(found),
                 found.alpha,
                 found.link,
@@ -123,10 +123,10 @@ def _by_devices(found: Plan, topology: str, options: Mapping[str, Any]) -> _Line
     return lines
 
 
-def _styles(ways: Sequence[Way]) -> dict[Way, dict[str, Any]]:
+def _styles(ways: Sequence[MethodVariant]) -> dict[MethodVariant, dict[str, Any]]:
     """One colour per method, one dash per variant, the same in every picture; what needs a server is grey."""
     hues, found = hues_of_methods(), {}
-    every = [way for way in ways_of() if way.variant != AUTO]
+    every = [way for way in method_variants() if way.variant != AUTO]
     for way in sorted(ways, key=lambda way: [*METHODS].index(way.method)):
         alike = [other for other in every if hues[other.method] == hues[way.method]]
         nth, grey = alike.index(way) if way in alike else 0, hues[way.method] == MUTED
@@ -138,7 +138,7 @@ def _styles(ways: Sequence[Way]) -> dict[Way, dict[str, Any]]:
     return found
 
 
-def _draw_lines(axes: Any, lines: _Lines, styles: Mapping[Way, dict[str, Any]]) -> None:
+def _draw_lines(axes: Any, lines: _Lines, styles: Mapping[MethodVariant, dict[str, Any]]) -> None:
     for way, points in lines.items():
         axes.plot([p.x for p in points], [p.seconds for p in points], **styles[way])
     for nth, (x, seconds, winner) in enumerate(_leaders(lines)):
@@ -154,9 +154,9 @@ def _draw_lines(axes: Any, lines: _Lines, styles: Mapping[Way, dict[str, Any]]) 
     axes.set_axisbelow(True)
 
 
-def _leaders(lines: _Lines) -> list[tuple[float, float, Way]]:
+def _leaders(lines: _Lines) -> list[tuple[float, float, MethodVariant]]:
     """Return the fastest of the sound ways, first and wherever it changes: x, seconds and who."""
-    best: dict[float, tuple[float, Way]] = {}
+    best: dict[float, tuple[float, MethodVariant]] = {}
     for way, points in lines.items():
         for x, seconds, sound in points:
             if sound and (x not in best or seconds < best[x][0]):

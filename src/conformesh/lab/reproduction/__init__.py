@@ -1,23 +1,6 @@
-"""EXPERIMENTS: the figures and tables of [Wen2025] as cells of the sweep machinery, with what the paper says of them.
+"""The figures and tables of [Wen2025], computed again and compared with what was published.
 
-`entries` is the table; the other modules turn its cells into rows, curves, pictures, verdicts and a report.
+`experiments` is the table of figures; `cases` turns an entry into cells of `lab.sweeps`; `curves`, `findings` and
+`verdicts` judge the numbers; `figures` and `report` show them; `reproduction` does all of it in one call. Only the
+command `conformesh reproduce` and the documentation use this package.
 """
-
-from __future__ import annotations
-
-from conformesh.common.names import unknown
-from conformesh.lab.reproduction.entries import EXPERIMENTS
-from conformesh.lab.reproduction.experiment import Experiment
-
-__all__ = ["EXPERIMENTS", "get_experiment"]
-
-
-def get_experiment(name: str) -> Experiment:
-    """Return an experiment by its name, or by its item in the paper, as "figure-2" or "table-1"."""
-    word = name.lower().replace(" ", "-")
-    if word in EXPERIMENTS:
-        return EXPERIMENTS[word]
-    items = {entry.item.lower().replace(" ", "-"): entry for entry in EXPERIMENTS.values()}
-    if word not in items:
-        raise ValueError(unknown("experiment", name, [*EXPERIMENTS, *items]))
-    return items[word]

@@ -6,21 +6,21 @@ Published points, where they are known, stand on top as hollow marks in the colo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from conformesh.lab.reproduction.experiment import VARIANTS, Experiment
-from conformesh.lab.reproduction.published import Published, published
-from conformesh.lab.reproduction.results import Curves
-from conformesh.lab.reproduction.styles import REFERENCES, look_of
+from conformesh.lab.reproduction.curves import REFERENCES, VARIANTS, Curves, PublishedPoint, published_points
 from conformesh.plots.pictures import FAINT, INK, STYLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from conformesh.lab.reproduction.experiments import Experiment
 
 _SCORES_IN_WORDS = {"logits": "scores 1 - logit", "confidences": "scores 1 - softmax confidence"}
 _TITLES = {"coverage": "coverage", "excess": "coverage minus level", "size": "set size"}
@@ -28,7 +28,50 @@ _NEAR = 0.1  # how much of the coverage above and below its level the close-up s
 _CLOSE_TO_ZERO = 0.1  # labels: below this the size axis is linear, so that empty sets have a place
 
 
-def draw(experiment: Experiment, scores: str, cases: dict[str, Curves], data: str, synthetic: bool, stem: Path) -> Path:
+@dataclass(frozen=True)
+class _Look:
+    """How a line is drawn: the same in every figure, and distinct in grey too."""
+
+    colour: str
+    marker: str
+    dash: Any = "-"
+    filled: bool = True
+
+
+LINE_LOOKS: dict[str, _Look] = {  # from dark to light along the connectivity, so that grey keeps the order
+    "chain": _Look("#3b0f70", "s"),
+    "cycle": _Look("#8c2981", "^", (0, (5, 1.5))),
+    "star": _Look("#b5402f", "*", (0, (3, 1, 1, 1))),
+    "torus": _Look("#1b8a8f", "o"),
+    "complete": _Look("#e0a320", "D", (0, (1, 1))),
+    "Q-DCP": _Look("#1b8a8f", "o"),
+    "CP": _Look("#555555", "", (0, (6, 3))),
+    "FCP": _Look("#111111", "", (0, (1.5, 1.5))),
+    "E-DCP": _Look("#111111", "x", "none"),
+    "swap rank": _Look("#111111", "P", "none"),  # E-DCP for the same promise, without imagined scores
+}
+_FAMILIES = {"Q-DCP 1": "#1b8a8f", "Q-DCP 2": "#b5402f", "H-DCP": "#3b0f70"}
+_WIDTHS = {  # bits of a number -> marker and dash
+    16: ("v", (0, (1, 1))),
+    32: ("o", (0, (5, 1.5))),
+    64: ("s", "-"),
+}
+
+
+def look_of(line: str) -> _Look:
+    """Return the look of a line: by its name, or by family and width as in "H-DCP, f = 16"."""
+    if line in LINE_LOOKS:
+        return LINE_LOOKS[line]
+    family, _, width = line.partition(", f = ")
+    if family in _FAMILIES and width:
+        marker, dash = _WIDTHS[int(width)]
+        return _Look(_FAMILIES[family], marker, dash)
+    return _Look("#333333", "o")
+
+
+def draw_experiment(
+    experiment: Experiment, scores: str, cases: dict[str, Curves], data: str, synthetic: bool, stem: Path
+) -> Path:
     """Draw one experiment with one kind of scores as PDF and PNG; return the PNG."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -37,7 +80,7 @@ def draw(experiment: Experiment, scores: str, cases: dict[str, Curves], data: st
         measures = ("coverage", "excess", "size") if _over_levels(experiment) else ("coverage", "size")
         figure = Figure(figsize=(8.6 if len(measures) == 2 else 11.4, 6.6), layout="constrained")
         axes = figure.subplots(len(VARIANTS), len(measures), squeeze=False)
-        theirs = published(experiment.name) if scores == "logits" and not synthetic else []
+        theirs = published_points(experiment.name) if scores == "logits" and not synthetic else []
         for row, variant in zip(axes, VARIANTS, strict=True):
             curves = cases[variant]
             for axis, measure in zip(row, measures, strict=True):
@@ -51,11 +94,11 @@ def draw(experiment: Experiment, scores: str, cases: dict[str, Curves], data: st
             _stamp(figure)
         # no date inside: the same numbers give the same file
         figure.savefig(stem.with_suffix(".pdf"), metadata={"CreationDate": None})
-        return _save_small(figure, stem.with_suffix(".png"))
+        return _save_png(figure, stem.with_suffix(".png"))
 
 
-def _save_small(figure: Figure, path: Path) -> Path:
-    """Save a PNG in a palette of its own colours: a third of the size, and nobody sees it."""
+def _save_png(figure: Figure, path: Path) -> Path:
+    """Save a PNG with a palette of 160 colours: a third of the size, without a visible difference."""
     from PIL import Image
 
     buffer = BytesIO()
@@ -65,7 +108,7 @@ def _save_small(figure: Figure, path: Path) -> Path:
     return path
 
 
-def _curves(axis: Axes, experiment: Experiment, curves: Curves, measure: str, theirs: Sequence[Published]) -> None:
+def _curves(axis: Axes, experiment: Experiment, curves: Curves, measure: str, theirs: Sequence[PublishedPoint]) -> None:
     levels, floor = _over_levels(experiment), _smallest_tick(curves) if measure == "size" else -1.0
     for line in curves.lines():
         look, xs = look_of(line), curves.xs(line)
@@ -115,7 +158,7 @@ def _horizontal(axis: Axes, line: str, value: float) -> None:
     axis.axhline(value, color=look.colour, linestyle=look.dash, linewidth=1.2, label=line, zorder=2)
 
 
-def _published(axis: Axes, points: Sequence[Published], curves: Curves, measure: str) -> None:
+def _published(axis: Axes, points: Sequence[PublishedPoint], curves: Curves, measure: str) -> None:
     look = look_of(points[0].line)
     classes = int(curves.row(points[0].line)["classes"]) if measure == "size" else 1
     values = [
@@ -196,7 +239,7 @@ def _over_levels(experiment: Experiment) -> bool:
     return experiment.axis is not None and experiment.axis.label.startswith("coverage level")
 
 
-def _table(axis: Axes, experiment: Experiment, curves: Curves, measure: str, theirs: Sequence[Published]) -> None:
+def _table(axis: Axes, experiment: Experiment, curves: Curves, measure: str, theirs: Sequence[PublishedPoint]) -> None:
     """Draw a table as marks in rows, one per method."""
     lines = curves.lines()
     middle, half = (

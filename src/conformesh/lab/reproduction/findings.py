@@ -1,19 +1,31 @@
-"""How to see in the numbers whether a sentence of the paper holds.
+"""Findings: sentences of the paper, each with a check whether our numbers confirm it.
 
-Each function returns a check: from the curves of a case to (holds, the figures it was judged by), or None where the
-case cannot tell. Means of few draws are noisy: below means by more than three standard errors and a thousandth.
+Each function returns a check: from the curves of a case to (holds, the figures behind it), or None if the case cannot
+tell. Means of few draws are noisy: *below* means by more than three standard errors and .001.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import pairwise
 
-from conformesh.lab.reproduction.grids import TOPOLOGIES
-from conformesh.lab.reproduction.results import Curves, Value
+from conformesh.lab.reproduction.curves import TOPOLOGIES, Curves, DrawMeans
 
 Check = Callable[[Curves], tuple[bool, str] | None]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence of the paper about an item, with the check whether it holds."""
+
+    says: str
+    holds: Check
+
+
+# Coverage counts as below its level beyond three standard errors of its mean over draws, a usual safety margin, and
+# beyond .001: with few draws the standard error itself may be 0.
 ERRORS, GRAIN = 3.0, 1e-3
 
 
@@ -27,7 +39,7 @@ def covers(*lines: str) -> Check:
     return check
 
 
-def misses(*lines: str) -> Check:
+def undercovers(*lines: str) -> Check:
     """Coverage of each of these lines is somewhere below 1 - alpha."""
 
     def check(curves: Curves) -> tuple[bool, str]:
@@ -42,14 +54,14 @@ def covers_at_first_only(line: str) -> Check:
 
     def check(curves: Curves) -> tuple[bool, str]:
         first, last = curves.xs(line)[0], curves.xs(line)[-1]
-        good, poor = _Gap(curves, line, first), _Gap(curves, line, last)
+        good, poor = _CoverageGap(curves, line, first), _CoverageGap(curves, line, last)
         return not good.below and poor.below, f"{good}; {poor}"
 
     return check
 
 
 def ranks_suffice(*lines: str) -> Check:
-    """No threshold lies below the rank that its promise needs, in any draw."""
+    """No threshold lies below the rank that its guarantee requires, in any draw."""
 
     def check(curves: Curves) -> tuple[bool, str]:
         worst, where, x = _shortest(curves, lines)
@@ -61,7 +73,7 @@ def ranks_suffice(*lines: str) -> Check:
 
 
 def ranks_fall_short(*lines: str) -> Check:
-    """Some threshold lies below the rank that its promise needs."""
+    """Some threshold lies below the rank that its guarantee requires."""
 
     def check(curves: Curves) -> tuple[bool, str]:
         holds, words = ranks_suffice(*lines)(curves) or (True, "")
@@ -82,13 +94,13 @@ def denser_graphs_are_smaller() -> Check:
     return check
 
 
-def converges_sooner() -> Check:
+def denser_graphs_converge_sooner() -> Check:
     """The first x from which a line stays within a tenth of the smallest end comes no later on a denser graph."""
 
     def check(curves: Curves) -> tuple[bool, str]:
         lines = _present(curves, ())
         goal = 1.1 * min(curves.at(line).size for line in lines)
-        when = {line: _settled(curves, line, goal) for line in lines}
+        when = {line: _settles_at(curves, line, goal) for line in lines}
         order = list(when.values())
         shown = ", ".join(f"{line} {'later' if math.isinf(x) else f'{x:g}'}" for line, x in when.items())
         return all(a >= b for a, b in pairwise(order)), f"settled at {shown}"
@@ -138,20 +150,20 @@ def size_falls(line: str) -> Check:
     return check
 
 
-def gap_rises(first: float, last: float, within: float = 0.04) -> Check:
+def spectral_gap_rises(first: float, last: float, within: float = 0.04) -> Check:
     """The mean spectral gap of the Q-DCP runs goes from `first` to `last`."""
 
     def check(curves: Curves) -> tuple[bool, str]:
         xs = curves.xs("Q-DCP")
         ends = [float(curves.row("Q-DCP", x)["gap"]) for x in (xs[0], xs[-1])]
         return all(
-            abs(found - said) <= within for found, said in zip(ends, (first, last), strict=True)
+            abs(ours - theirs) <= within for ours, theirs in zip(ends, (first, last), strict=True)
         ), f"{ends[0]:.3f} to {ends[1]:.3f}"
 
     return check
 
 
-def finer_helps_where_connected() -> Check:
+def more_bins_help_where_connected() -> Check:
     """From the coarsest to the finest quantiser sets shrink on the complete graph and grow on the chain or cycle."""
 
     def check(curves: Curves) -> tuple[bool, str]:
@@ -167,32 +179,32 @@ def finer_helps_where_connected() -> Check:
 # --- pieces -----------------------------------------------------------------------------------------------------------
 
 
-class _Gap:
-    """How far a point's coverage is from its target, in words too."""
+class _CoverageGap:
+    """The distance of a point's coverage from its level."""
 
     def __init__(self, curves: Curves, line: str, x: float) -> None:
         self.line, self.x = line, x
-        self.value: Value = curves.at(line, x)
-        self.target = 1 - float(curves.row(line, x)["alpha"])
+        self.value: DrawMeans = curves.at(line, x)
+        self.level = 1 - float(curves.row(line, x)["alpha"])
 
     @property
     def slack(self) -> float:
-        """How much the coverage exceeds the target, in favour of the method."""
+        """How much the coverage exceeds the level, with noise counted in favour of the method."""
         noise = ERRORS * self.value.coverage_std / math.sqrt(self.value.draws) + GRAIN
-        return self.value.coverage + noise - self.target
+        return self.value.coverage + noise - self.level
 
     @property
     def below(self) -> bool:
-        """Whether coverage is below its target by more than noise."""
+        """Whether coverage is below its level by more than noise."""
         return self.slack < 0
 
     def __str__(self) -> str:
         relation = "below" if self.below else "for"
-        return f"{self.line}: {self.value.coverage:.3f} {relation} {self.target:.2g} (x = {self.x:g})"
+        return f"{self.line}: {self.value.coverage:.3f} {relation} {self.level:.2g} (x = {self.x:g})"
 
 
-def _worst(curves: Curves, lines: Iterable[str]) -> _Gap:
-    every = [_Gap(curves, line, x) for line in _present(curves, lines) for x in curves.xs(line)]
+def _worst(curves: Curves, lines: Iterable[str]) -> _CoverageGap:
+    every = [_CoverageGap(curves, line, x) for line in _present(curves, lines) for x in curves.xs(line)]
     return min(every, key=lambda gap: gap.slack)
 
 
@@ -208,7 +220,7 @@ def _present(curves: Curves, lines: Iterable[str]) -> list[str]:
     return [line for line in wanted if line in curves.lines()]
 
 
-def _settled(curves: Curves, line: str, goal: float) -> float:
+def _settles_at(curves: Curves, line: str, goal: float) -> float:
     when = math.inf
     for x in reversed(curves.xs(line)):
         if curves.at(line, x).size > goal:

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from conformesh.files.files import write_file
-from conformesh.lab.reproduction.experiment import Experiment
-from conformesh.lab.reproduction.results import Curves
+from conformesh.lab.reproduction.curves import Curves
 from conformesh.lab.reproduction.verdicts import JOINT_ERROR, Verdict
+
+if TYPE_CHECKING:
+    from conformesh.lab.reproduction.experiments import Experiment
 
 _CSS = """
 :root { color-scheme: light dark; }
@@ -28,7 +31,7 @@ details { margin: .5rem 0; } summary { cursor: pointer; }
 
 
 @dataclass(frozen=True, eq=False)
-class Section:
+class ReportSection:
     """One experiment in the report: its pictures by kind of scores, and curves and verdict by (scores, variant)."""
 
     experiment: Experiment
@@ -39,8 +42,8 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Provenance:
-    """Where the results come from."""
+class ReportFacts:
+    """The provenance of the results."""
 
     command: str
     version: str
@@ -55,7 +58,7 @@ class Provenance:
     points: int = 0
 
 
-def write_report(path: Path, sections: Sequence[Section], provenance: Provenance) -> None:
+def write_reproduction_report(path: Path, sections: Sequence[ReportSection], provenance: ReportFacts) -> None:
     """Write the page."""
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
@@ -70,7 +73,7 @@ def write_report(path: Path, sections: Sequence[Section], provenance: Provenance
     write_file(path, "\n".join(parts))
 
 
-def _about(provenance: Provenance) -> str:
+def _about(provenance: ReportFacts) -> str:
     facts = {
         "command": provenance.command,
         "version": f"conformesh {provenance.version}",
@@ -104,19 +107,19 @@ def _about(provenance: Provenance) -> str:
     )
 
 
-def _overview(sections: Sequence[Section]) -> str:
-    shown = next(scores for section in sections for scores, _ in section.verdicts)
+def _overview(sections: Sequence[ReportSection]) -> str:
+    kind = next(scores for section in sections for scores, _ in section.verdicts)
     rows = []
     for section in sections:
         cells = "".join(
             f"<td class='words'>{_badge(verdict)}</td>"
             for (scores, _), verdict in section.verdicts.items()
-            if scores == shown
+            if scores == kind
         )
         anchor = f"<a href='#{section.experiment.name}'>{escape(section.experiment.item)}</a>"
         rows.append(f"<tr><td>{anchor}</td><td class='words'>{escape(section.experiment.title)}</td>{cells}</tr>")
     head = "<tr><th>item</th><th></th><th>as written</th><th>as released</th></tr>"
-    return f"<h2>Overview ({shown})</h2><table>{head}{''.join(rows)}</table>"
+    return f"<h2>Overview ({kind})</h2><table>{head}{''.join(rows)}</table>"
 
 
 def _badge(verdict: Verdict) -> str:
@@ -124,7 +127,7 @@ def _badge(verdict: Verdict) -> str:
     return f"<span class='{word}'>{word}</span>"
 
 
-def _section(section: Section) -> str:
+def _section(section: ReportSection) -> str:
     experiment = section.experiment
     parts = [
         f"<h2 id='{experiment.name}'>{escape(experiment.item)}. {escape(experiment.title)}</h2>",
@@ -139,7 +142,7 @@ def _section(section: Section) -> str:
                 parts.append(_verdict(variant, verdict))
         for (kind, variant), curves in section.curves.items():
             if kind == scores:
-                parts.append(_numbers(variant, curves))
+                parts.append(_numbers_table(variant, curves))
     return "\n".join(parts)
 
 
@@ -156,7 +159,7 @@ def _verdict(variant: str, verdict: Verdict) -> str:
     )
 
 
-def _numbers(variant: str, curves: Curves) -> str:
+def _numbers_table(variant: str, curves: Curves) -> str:
     """Return the table of a case: a row per x, coverage and size of every line."""
     lines = curves.lines()
     xs = sorted({x for line in lines for x in curves.xs(line)})

@@ -1,35 +1,43 @@
-"""What came out of an experiment: whether it agrees with what was published, and which sentences hold.
+"""Verdicts: whether an experiment agrees with the published numbers, and which sentences of the paper hold.
 
 A published point is a mean over ten draws, ours a mean over more. If both come from one process, their difference over
 its standard error (from the spread of both samples together) follows Student's t. An item agrees where no difference,
 of coverage or of size, is larger than chance would make *any* of all published points' in `JOINT_ERROR` of the
-reproductions: the rate is divided among all comparisons (Bonferroni), which holds however points hang together, as the
-levels of one figure do because one draw serves them all. How many points are met, in a band or near, is counted beside
-it and decides nothing: with ten draws on each side it hangs on the seed.
+reproductions: the rate is divided among all comparisons (Bonferroni), which holds for dependent points too, such as the
+levels of one figure, which share their draws. How many points are met, in a band or near, is counted beside
+it and decides nothing: with ten draws on each side it depends on the seed.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from scipy.special import stdtrit
 
-from conformesh.lab.reproduction.experiment import Experiment
-from conformesh.lab.reproduction.published import Published, known_points, published
-from conformesh.lab.reproduction.results import Curves, Value
-from conformesh.lab.reproduction.styles import REFERENCES
+from conformesh.lab.reproduction.curves import (
+    REFERENCES,
+    Curves,
+    DrawMeans,
+    PublishedPoint,
+    count_published_points,
+    published_points,
+)
+
+if TYPE_CHECKING:
+    from conformesh.lab.reproduction.experiments import Experiment
 
 JOINT_ERROR = 0.01  # how often chance alone may call any of all comparisons a difference
 COVERAGE_TOLERANCE, SIZE_TOLERANCE = 0.015, 0.12  # a point is called met within these, too; that decides nothing
-_SLACK = 1e-9
+_SLACK = 1e-9  # round-off when two equal numbers are compared
 _COVERAGE_GRAIN, _SIZE_GRAIN = 5e-6, 5e-5  # half the last digit of what was read off the figures
 _ROUNDED = 0.1 / math.sqrt(12)  # labels: the spread of rounding to a tenth, below which a spread of sizes says nothing
-_MANY = 99.0  # standard errors; the words say "over" beyond
+_MANY = 99.0  # standard errors; larger gaps are written as "over 99"
 
 
 @dataclass(frozen=True)
-class Match:
+class PointComparison:
     """A point of theirs beside ours; sizes are shares of all classes.
 
     Attributes
@@ -40,7 +48,7 @@ class Match:
         The larger difference, of coverage or of size, in its standard errors, and how many are allowed.
     """
 
-    theirs: Published
+    theirs: PublishedPoint
     coverage: float
     size: float
     inside: bool
@@ -65,7 +73,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class JudgedClaim:
+class JudgedFinding:
     """A sentence of the paper, whether it holds here, and by which figures."""
 
     says: str
@@ -89,8 +97,8 @@ class Verdict:
         Whether the as-released curves stand in for published ones that only a picture shows.
     """
 
-    matches: tuple[Match, ...]
-    judged: tuple[JudgedClaim, ...]
+    matches: tuple[PointComparison, ...]
+    judged: tuple[JudgedFinding, ...]
     remark: str = ""
     stand_in: bool = False
 
@@ -129,7 +137,7 @@ class Verdict:
         return f"{met} of {len(self.matches)} published points met, {inside} of them inside a band"
 
 
-def judge(
+def judge_case(
     experiment: Experiment,
     variant: str,
     scores: str,
@@ -142,7 +150,7 @@ def judge(
     Where only a picture was printed, `released`, the curves of the conventions that give the known points, stands in
     for it: what is as written is compared with that.
     """
-    points, comparisons, stand_in = published(experiment.name), 2 * known_points(), False
+    points, comparisons, stand_in = published_points(experiment.name), 2 * count_published_points(), False
     if not points and released is not None and variant == "as-written":
         points, stand_in = _points_of(released), True
         comparisons = 2 * len(points)
@@ -152,22 +160,24 @@ def judge(
     for finding in experiment.findings:
         found = finding.holds(curves)
         if found is not None:
-            judged.append(JudgedClaim(finding.says, *found))
+            judged.append(JudgedFinding(finding.says, *found))
     remark = experiment.remarks.get(f"{variant}, {scores}", experiment.remarks.get(variant, ""))
     return Verdict(matches, tuple(judged), remark, stand_in and bool(matches))
 
 
-def _points_of(curves: Curves) -> list[Published]:
+def _points_of(curves: Curves) -> list[PublishedPoint]:
     """Return the paper's lines of some curves as if they had been published."""
     return [
-        Published(line, x, v.coverage, v.coverage_std, v.size / classes, v.size_std / classes, v.draws)
+        PublishedPoint(
+            v.coverage, v.coverage_std, v.size / classes, v.size_std / classes, draws=v.draws, line=line, x=x
+        )
         for line, x, v in curves
         if line not in REFERENCES
         for classes in [int(curves.row(line, x)["classes"])]
     ]
 
 
-def _matches(curves: Curves, points: list[Published], comparisons: int) -> list[Match]:
+def _matches(curves: Curves, points: list[PublishedPoint], comparisons: int) -> list[PointComparison]:
     found = []
     for theirs in points:
         if theirs.line not in curves.lines() or theirs.x not in curves.xs(theirs.line):
@@ -178,7 +188,7 @@ def _matches(curves: Curves, points: list[Published], comparisons: int) -> list[
     return found
 
 
-def _match(theirs: Published, ours: Value, classes: int, comparisons: int) -> Match:
+def _match(theirs: PublishedPoint, ours: DrawMeans, classes: int, comparisons: int) -> PointComparison:
     size, size_half, size_std = (value / classes for value in (ours.size, ours.size_half, ours.size_std))
     coverage_gap, size_gap = abs(ours.coverage - theirs.coverage), abs(size - theirs.size)
     inside = coverage_gap <= max(ours.coverage_half, theirs.coverage_half) + _SLACK and (
@@ -193,7 +203,7 @@ def _match(theirs: Published, ours: Value, classes: int, comparisons: int) -> Ma
         _errors(size_gap - _SIZE_GRAIN, (size_std, theirs.size_std), draws, least=_ROUNDED / classes),
     )
     allowed = -float(stdtrit(sum(draws) - 2, JOINT_ERROR / comparisons / 2))
-    return Match(theirs, ours.coverage, size, inside, near, errors, allowed)
+    return PointComparison(theirs, ours.coverage, size, inside, near, errors, allowed)
 
 
 def _errors(gap: float, stds: tuple[float, float], draws: tuple[int, int], least: float = 0.0) -> float:

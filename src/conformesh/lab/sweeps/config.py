@@ -23,7 +23,7 @@ from conformesh.lab.sweeps.sources import NetworkSpec, Options, ScoreSpec
 from conformesh.methods import get_method, make_options, requirement_of
 from conformesh.scores import ClassificationScore, get_score
 
-RECORDS = {
+RECORDABLE = {
     "threshold": "the largest threshold of a device, and the smallest",
     "rank": "how many scores must lie at or below the smallest threshold, and how many do",
     "certificate": "the kind of guarantee",
@@ -36,13 +36,13 @@ RECORDS = {
     "epsilon": "the method's error term, where it has one; only on request",
     "gap": "the network's spectral gap with the best constant weights, which needs eigenvalues; only on request",
 }
-ON_REQUEST = ("count", "epsilon", "gap")  # not recorded where `record` is left out
-_ROWS, _CLASSES = 10_000, 100  # of the synthetic model
+RECORDED_ON_REQUEST = ("count", "epsilon", "gap")  # recorded only if `record` names them
+_ROWS, _CLASSES = 10_000, 100  # of the synthetic model, as the outputs of CIFAR-100's test set
 
 
 @dataclass(frozen=True)
-class Config:
-    """A whole sweep, checked."""
+class SweepConfig:
+    """A sweep whose values have been checked."""
 
     scores: ScoreSpec
     networks: tuple[NetworkSpec, ...]
@@ -54,7 +54,7 @@ class Config:
     batch: int
 
 
-def read_config(config: str | os.PathLike[str] | Mapping[str, Any]) -> Config:
+def read_sweep_config(config: str | os.PathLike[str] | Mapping[str, Any]) -> SweepConfig:
     """Read and check a configuration; file names in a TOML file are relative to it."""
     if isinstance(config, Mapping):
         return _checked(config, "sweep", Path())
@@ -72,7 +72,7 @@ def read_config(config: str | os.PathLike[str] | Mapping[str, Any]) -> Config:
     return _checked(raw, str(path), path.parent)
 
 
-def _checked(raw: Mapping[str, Any], where: str, folder: Path) -> Config:
+def _checked(raw: Mapping[str, Any], where: str, folder: Path) -> SweepConfig:
     file = checked({**raw}, SweepFile, where)
     scores = _scores(file.scores, f"{where}: scores", folder)
     networks = [
@@ -86,7 +86,7 @@ def _checked(raw: Mapping[str, Any], where: str, folder: Path) -> Config:
             f"{where}: draws = {file.draws} needs scores.calibration below 1: every draw of a whole score file is "
             "the same; set calibration = 0.5, or draws = 1"
         )
-    return Config(
+    return SweepConfig(
         scores,
         tuple(dict.fromkeys(networks)),
         tuple(dict.fromkeys(methods)),
@@ -110,13 +110,13 @@ def _alphas(given: Sequence[float | str], where: str) -> tuple[float, ...]:
 
 def _records(given: Sequence[str] | None, where: str) -> tuple[str, ...]:
     if given is None:
-        return tuple(word for word in RECORDS if word not in ON_REQUEST)
+        return tuple(word for word in RECORDABLE if word not in RECORDED_ON_REQUEST)
     if not given:
-        raise ValueError(f"{where}: record must name some of {', '.join(RECORDS)}, got []")
+        raise ValueError(f"{where}: record must name some of {', '.join(RECORDABLE)}, got []")
     for word in given:
-        if word not in RECORDS:
-            raise ValueError(f"{where}: record: {unknown('word', word, RECORDS)}")
-    return tuple(word for word in RECORDS if word in given)
+        if word not in RECORDABLE:
+            raise ValueError(f"{where}: record: {unknown('word', word, RECORDABLE)}")
+    return tuple(word for word in RECORDABLE if word in given)
 
 
 def _scores(entry: FileScores | SyntheticScores | OutputScores, where: str, folder: Path) -> ScoreSpec:

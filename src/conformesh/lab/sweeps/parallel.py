@@ -1,7 +1,7 @@
 """Tasks in parallel through joblib: processes on this machine (loky), or a dask or ray cluster, really in parallel.
 
 dask runs joblib's tasks only once a `Client` exists, and ray only after `register_ray` and with ``n_jobs=-1``; without
-these both quietly work through everything in one process. `backend` does what each of them needs.
+these both silently run everything in one process. `joblib_backend` does what each of them needs.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from typing import Any, TypeVar
 from conformesh.common.names import unknown
 
 T = TypeVar("T")
-BACKENDS = ("loky", "dask", "ray")
-AT_ONCE = 4  # tasks per worker between two results, where a backend returns nothing before all are done
+BACKENDS = ("loky", "dask", "ray")  # the first is the default
+# Tasks per worker in one call, for backends that return all results at once: few, so that little is lost when a run
+# stops; more than one, so that workers do not wait for the slowest.
+_TASKS_PER_WORKER = 4
 
 
 @contextmanager
-def backend(name: str = "loky", workers: int = 2, address: str | None = None) -> Iterator[int]:
-    """Send what joblib runs inside to `workers` processes of a backend; gives the ``n_jobs`` to ask joblib for.
+def joblib_backend(name: str = "loky", workers: int = 2, address: str | None = None) -> Iterator[int]:
+    """Run joblib's tasks inside the block in `workers` processes of a backend; yields the ``n_jobs`` to pass to joblib.
 
     Parameters
     ----------
@@ -46,7 +48,7 @@ def backend(name: str = "loky", workers: int = 2, address: str | None = None) ->
         else:
             _ray(stack, workers, address)
             stack.enter_context(parallel_config("ray", n_jobs=-1))
-        yield workers if name == "loky" else -1  # all that the cluster has
+        yield workers if name == "loky" else -1  # all workers of the cluster
 
 
 def _dask(stack: ExitStack, workers: int, address: str | None) -> None:
@@ -69,17 +71,17 @@ def _ray(stack: ExitStack, workers: int, address: str | None) -> None:
     except ImportError:
         raise ValueError("backend 'ray' needs ray: pip install 'conformesh[ray]'") from None
     if not ray.is_initialized():
-        own: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False} if address is None else {}
-        ray.init(address=address, log_to_driver=False, logging_level="error", **own)
+        local: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False} if address is None else {}
+        ray.init(address=address, log_to_driver=False, logging_level="error", **local)
         stack.callback(ray.shutdown)
     register_ray()
 
 
-def in_parallel(tasks: Sequence[Callable[[], T]], workers: int = 2) -> Iterator[tuple[int, T]]:
+def run_in_parallel(tasks: Sequence[Callable[[], T]], workers: int = 2) -> Iterator[tuple[int, T]]:
     """Yield the number of each task with its result as soon as it is done, in any order.
 
-    The joblib backend is the caller's choice: `backend`, or ``joblib.parallel_config`` around this call. ``workers=1``
-    stays in this process.
+    The caller chooses the joblib backend: `joblib_backend`, or ``joblib.parallel_config`` around this call. With
+    ``workers=1`` all tasks run in this process.
     """
     from joblib import Parallel, delayed
 
@@ -89,8 +91,8 @@ def in_parallel(tasks: Sequence[Callable[[], T]], workers: int = 2) -> Iterator[
     calls = [delayed(_numbered)(number, task) for number, task in enumerate(tasks)]
     try:
         parallel = Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)
-    except ValueError:  # a backend that hands results back all at once, as ray's: give it a few at a time
-        size = AT_ONCE * (workers if workers > 0 else os.cpu_count() or 1)
+    except ValueError:  # a backend that returns all results at once, such as ray's: give it a few tasks at a time
+        size = _TASKS_PER_WORKER * (workers if workers > 0 else os.cpu_count() or 1)
         for start in range(0, len(calls), size):
             yield from Parallel(n_jobs=workers, batch_size=1)(calls[start : start + size])
         return

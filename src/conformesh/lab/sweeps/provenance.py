@@ -1,4 +1,4 @@
-"""Where rows come from: the code that decides numbers, and the machine that ran it."""
+"""Provenance of rows: a digest of the code that decides numbers, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 import conformesh
 
 # The files of the package on which every calibration depends. Whole packages, so that a file that is added, moved or
-# split inside one of them still counts; a comment that changes computes the rows again, which costs only time.
-NUMBERS = (
+# split inside one of them still counts. A changed comment computes rows again, which costs only time.
+CALIBRATION_SOURCES = (
     "common/*.py",
     "kernels/**/*.py",
     "files/*.py",
@@ -31,13 +31,13 @@ NUMBERS = (
 )
 
 
-def digest_of_code(patterns: Iterable[str]) -> str:
-    """Return a digest of the package's files that match, so that changed code never meets old results."""
+def digest_package_files(patterns: Iterable[str]) -> str:
+    """Return a digest of the package's files that match, so that results of older code are not reused."""
     root = Path(conformesh.__file__).parent
     digest = hashlib.sha256()
     files = {pattern: [*root.glob(pattern)] for pattern in patterns}
     gone = [pattern for pattern, matches in files.items() if not matches]
-    if gone:  # a file that moved would no longer decide anything, without a word
+    if gone:  # a moved file would silently drop out of the digest
         raise LookupError(f"no file of the package matches {gone[0]!r}")
     for file in sorted({file for matches in files.values() for file in matches}):
         digest.update(file.relative_to(root).as_posix().encode() + file.read_bytes())
@@ -45,8 +45,8 @@ def digest_of_code(patterns: Iterable[str]) -> str:
 
 
 @cache
-def machine() -> str:
-    """Return what computed the results: system, processor, cores and Python."""
+def describe_machine() -> str:
+    """Return system, processor, cores and Python version."""
     return (
         f"{platform.system()} {platform.machine()}, {_processor()}, {os.cpu_count()} cores, "
         f"Python {platform.python_version()}"

@@ -1,4 +1,4 @@
-"""A sweep's file as it is written: every key with its type, its meaning and what holds where it is left out."""
+"""The file of a sweep: every key with its type, meaning and default. The reference page is generated from it."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ class SweepFile(Struct, forbid_unknown_fields=True, kw_only=True):
     record: Annotated[
         list[str] | None, Meta(description="what to record; by default everything but count, epsilon and gap")
     ] = None
-    batch: Annotated[_Whole, Meta(description="the most draws that ride along in one run of the simulator")] = 32
+    batch: Annotated[_Whole, Meta(description="the most draws that share one run of the simulator")] = 32
 
 
-SOURCES = {str(kind.__struct_config__.tag): kind for kind in (FileScores, SyntheticScores, OutputScores)}
+SCORE_SOURCES = {str(kind.__struct_config__.tag): kind for kind in (FileScores, SyntheticScores, OutputScores)}
 
 
-def keys_of(table: type[Struct]) -> list[tuple[str, str, Any]]:
-    """Return every key with its meaning and its default, which is `NODEFAULT` where it is needed."""
+def describe_keys(table: type[Struct]) -> list[tuple[str, str, Any]]:
+    """Return every key with its meaning and its default, `NODEFAULT` if the key is required."""
     return [
         (key.name, _meaning(key.type), key.default_factory() if callable(key.default_factory) else key.default)
         for key in structs.fields(table)

@@ -1,8 +1,8 @@
-"""Networks and scores of a cell: one `Draw` for every network and number of a draw, loaded once in a process.
+"""Networks and scores of cells: one `ScoreDraw` per network and draw number. A process loads each file once.
 
 Draw d of a sweep with seed s uses the seed s + d for everything random in it, as ``conformesh scores make --seed`` and
-``conformesh calibrate --seed`` would: any row can be made again by hand. A cell takes any source that is a `Scores`:
-`ScoreSpec` is what the file of a sweep can ask for.
+``conformesh calibrate --seed`` would: any row can be made again by hand. A cell takes any `ScoreSource`; `ScoreSpec` is
+the one that the file of a sweep describes.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from conformesh.files.model_outputs import ModelOutputs, read_model_outputs
 from conformesh.files.score_files import read_scores
 from conformesh.graph.network import Network
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.lab.datasets.partition import partition, split_rows
+from conformesh.lab.datasets.partition import partition, split_calibration_rows
 from conformesh.lab.datasets.synthetic import synthetic_outputs
 from conformesh.scores import Score, get_score
 
-Options = tuple[tuple[str, Any], ...]  # names and values, sorted: what can be a key of a cache
+Options = tuple[tuple[str, Any], ...]  # sorted pairs of name and value, hashable for caches
 
 
 @cache
-def digest_of_file(path: str) -> str:
+def digest_file(path: str) -> str:
     """Return the digest of a file's content."""
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
@@ -49,11 +49,11 @@ class NetworkSpec:
     options: Options
 
     def identity(self) -> dict[str, Any]:
-        """Return all that decides the graph, with the content of a graph file instead of its place."""
-        return {**asdict(self), "graph": None if self.graph is None else digest_of_file(self.graph)}
+        """Return everything that decides the graph; a graph file counts by content, not by path."""
+        return {**asdict(self), "graph": None if self.graph is None else digest_file(self.graph)}
 
 
-class Draw(Protocol):
+class ScoreDraw(Protocol):
     """One draw of a network's scores."""
 
     @property
@@ -68,25 +68,25 @@ class Draw(Protocol):
         """Return coverage and, if asked for, mean set size on the test rows, of thresholds (devices,)."""
 
 
-class Scores(Protocol):
-    """A source of scores: a frozen dataclass, which any process can use."""
+class ScoreSource(Protocol):
+    """A source of scores: a frozen dataclass, so that it can be sent to any process."""
 
     def __hash__(self) -> int:
-        """Return the same for equal sources: a process keeps what it built for them."""
+        """Return the same hash for equal sources, which share caches."""
 
     def identity(self) -> dict[str, Any]:
-        """Return all that decides the scores, with the content of files instead of their places."""
+        """Return everything that decides the scores; files count by content, not by path."""
 
     def device_names(self) -> tuple[str, ...] | None:
         """Return the devices that the source names; None where any number of devices will do."""
 
-    def draw(self, spec: NetworkSpec, devices: int, seed: int, number: int) -> Draw:
+    def draw(self, spec: NetworkSpec, devices: int, seed: int, number: int) -> ScoreDraw:
         """Return a draw for a network of so many devices."""
 
 
 @dataclass(frozen=True)
 class ScoreSpec:
-    """Where the scores of a sweep come from: the source that its file names, and the settings there."""
+    """The source of scores that a sweep's file describes, with its settings."""
 
     source: str
     settings: Options
@@ -99,15 +99,15 @@ class ScoreSpec:
         return {name: value for name, value in self.settings if name in ("file", "labels") and value is not None}
 
     def identity(self) -> dict[str, Any]:
-        """Return source and settings, with the content of files instead of their places."""
-        contents = {name: digest_of_file(path) for name, path in self.files().items()}
+        """Return source and settings; files count by content, not by path."""
+        contents = {name: digest_file(path) for name, path in self.files().items()}
         return {"source": self.source, "settings": {**dict(self.settings), **contents}}
 
     def device_names(self) -> tuple[str, ...] | None:
         """Return the devices that a score file or a file of outputs names; None where there is no such file."""
         return _names_in(self)
 
-    def draw(self, spec: NetworkSpec, devices: int, seed: int, number: int) -> Draw:
+    def draw(self, spec: NetworkSpec, devices: int, seed: int, number: int) -> ScoreDraw:
         """Return a draw; a process keeps the last few."""
         return _draw_of(self, spec, devices, seed, number)
 
@@ -154,21 +154,21 @@ class _SplitDraw:
         return float(sets[np.arange(len(at)), labels].mean()), float(sets.sum(axis=1).mean())
 
 
-def samples_of(draws: Sequence[Draw]) -> WeightedScores:
+def stack_draws(draws: Sequence[ScoreDraw]) -> WeightedScores:
     """Return the calibration scores of several draws, one trial each."""
     if len(draws) == 1:
         return WeightedScores.from_flat(draws[0].values, draws[0].sizes)
-    sizes = np.stack([draw.sizes for draw in draws], axis=1).ravel()  # device by device, its trials side by side
-    where = np.concatenate([np.repeat(np.arange(len(d.sizes)) * len(draws) + t, d.sizes) for t, d in enumerate(draws)])
-    values = np.concatenate([draw.values for draw in draws])[np.argsort(where, kind="stable")]
+    sizes = np.stack([draw.sizes for draw in draws], axis=1).ravel()  # device by device, its draws side by side
+    place = np.concatenate([np.repeat(np.arange(len(d.sizes)) * len(draws) + t, d.sizes) for t, d in enumerate(draws)])
+    values = np.concatenate([draw.values for draw in draws])[np.argsort(place, kind="stable")]
     return WeightedScores.from_flat(values, sizes, len(draws))
 
 
 @lru_cache(maxsize=4)
-def network_of(spec: NetworkSpec, scores: Scores, draw_seed: int) -> Network:
+def build_cell_network(spec: NetworkSpec, scores: ScoreSource, draw_seed: int) -> Network:
     """Build a network, over the devices that the scores name where they do; a process keeps the last few.
 
-    `draw_seed` matters only to a network that is drawn anew; pass `graph_seed` so that equal ones are built once.
+    `draw_seed` is the seed of a random topology; equal arguments return the same network.
     """
     names = scores.device_names()
     if spec.graph is not None:
@@ -204,7 +204,7 @@ def _draw_of(scores: ScoreSpec, spec: NetworkSpec, devices: int, seed: int, draw
     if scores.source == "file":
         names, home, values = _rows_of_file(scores["file"])
         home = _rows_in_network(names, home, scores, spec)
-        chosen, others = split_rows(home, max(1, round(scores["calibration"] * len(home))), seed=number)
+        chosen, others = split_calibration_rows(home, max(1, round(scores["calibration"] * len(home))), seed=number)
         flat, sizes = _by_device(values[chosen], home[chosen], devices)
         return _SplitDraw(flat, sizes, home[others], values[others])
     return _of_outputs(scores, spec, devices, number)
@@ -230,9 +230,9 @@ def _of_outputs(scores: ScoreSpec, spec: NetworkSpec, devices: int, number: int)
     else:
         even, classes = scores["concentration"], len(found.classes)
         home = partition(found.labels, devices, scores["partition"], seed=number, concentration=even, classes=classes)
-    chosen, others = split_rows(home, max(1, round(scores["calibration"] * len(home))), seed=number)
-    own = score(table[chosen], found.labels[chosen])
-    flat, sizes = _by_device(own, home[chosen], devices)
+    chosen, others = split_calibration_rows(home, max(1, round(scores["calibration"] * len(home))), seed=number)
+    values = score(table[chosen], found.labels[chosen])
+    flat, sizes = _by_device(values, home[chosen], devices)
     return _SplitDraw(flat, sizes, home[others], None, score, table, found.labels, others)
 
 
@@ -244,15 +244,15 @@ def _rows_in_network(names: Sequence[str], home: Ints, scores: ScoreSpec, spec: 
     """Turn the index of a name into the row of that device in the network: a graph file has an order of its own."""
     if spec.graph is None:
         return home
-    row = {name: k for k, name in enumerate(network_of(spec, scores, spec.seed).ids)}
+    row = {name: k for k, name in enumerate(build_cell_network(spec, scores, spec.seed).ids)}
     return np.array([row[name] for name in names], np.int64)[home]
 
 
 @lru_cache(maxsize=4)
 def _rows_of_file(file: str) -> tuple[tuple[str, ...], Ints, Floats]:
-    held = read_scores(file)
-    sizes = [len(own) for own in held.scores]
-    return held.devices, np.repeat(np.arange(len(sizes)), sizes), np.concatenate(held.scores)
+    table = read_scores(file)
+    sizes = [len(local) for local in table.scores]
+    return table.devices, np.repeat(np.arange(len(sizes)), sizes), np.concatenate(table.scores)
 
 
 @lru_cache(maxsize=4)

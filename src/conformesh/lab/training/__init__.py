@@ -1,4 +1,4 @@
 """Training: the shared model whose outputs the devices calibrate. Needs the extra ``conformesh[torch]``.
 
-PyTorch is imported when a function first needs it, so these modules can be read and documented without it.
+PyTorch is imported when a function first needs it, so these modules can be imported and documented without it.
 """

@@ -1,4 +1,4 @@
-"""Checkpoints: all that a run needs to go on as if it had not been interrupted."""
+"""Checkpoints: everything a run needs to continue after an interruption with the same result."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 from conformesh.files.checkpoints import require_same, unreadable
 from conformesh.files.files import write_file
-from conformesh.lab.training.torch_extra import needs_torch
+from conformesh.lab.training.torch_extra import import_torch
 
-_KIND = "conformesh checkpoint 1"
+_KIND = "conformesh checkpoint 1"  # format of the file, with its version
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class TrainingCheckpoint:
     scaler: dict[str, Any]
 
     def save(self, path: Path) -> None:
-        """Write the file so that an interruption leaves the earlier one."""
+        """Write the file; if that is interrupted, the earlier file remains."""
         buffer = io.BytesIO()
-        needs_torch().save({"kind": _KIND, **vars(self)}, buffer)
+        import_torch().save({"kind": _KIND, **vars(self)}, buffer)
         write_file(path, buffer.getbuffer())
 
     @classmethod
@@ -47,7 +47,7 @@ class TrainingCheckpoint:
         """Read the file, which holds nothing but numbers and text, and which must be of a run with these settings."""
         data = io.BytesIO(path.read_bytes())
         try:
-            found = needs_torch().load(data, map_location=device, weights_only=True)
+            found = import_torch().load(data, map_location=device, weights_only=True)
             if not isinstance(found, dict) or found.pop("kind", None) != _KIND:
                 raise ValueError("it is not one of conformesh")
             checkpoint = cls(**found)

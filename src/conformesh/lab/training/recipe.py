@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-SCHEDULES = ("one-cycle", "cosine")
-WARM_UP = 0.3  # part of a one-cycle run in which the rate rises
-START, END = 1 / 25, 1e-4  # the rate of a one-cycle run at both ends, relative to its peak
+RATE_SCHEDULES = ("one-cycle", "cosine")  # of the learning rate
+_WARM_UP = 0.3  # share of a one-cycle run in which the rate rises; the default of PyTorch's OneCycleLR
+_START, _END = 1 / 25, 1e-4  # the rate of a one-cycle run at both ends, relative to its peak
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Recipe:
             raise ValueError(f"weight_decay must be 0 or more, got {self.weight_decay}")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs momentum above 0, got 0; set nesterov to False")
-        if self.schedule not in SCHEDULES:
-            raise ValueError(f"schedule must be {' or '.join(SCHEDULES)}, got {self.schedule!r}")
+        if self.schedule not in RATE_SCHEDULES:
+            raise ValueError(f"schedule must be {' or '.join(RATE_SCHEDULES)}, got {self.schedule!r}")
 
 
 def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
@@ -82,12 +82,12 @@ def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
     """
     done = step / steps
     if recipe.schedule == "cosine":
-        return recipe.lr * _between(1.0, 0.0, done)
-    if done < WARM_UP:
-        return recipe.lr * _between(START, 1.0, done / WARM_UP)
-    return recipe.lr * _between(1.0, END, (done - WARM_UP) / (1 - WARM_UP))
+        return recipe.lr * _along_cosine(1.0, 0.0, done)
+    if done < _WARM_UP:
+        return recipe.lr * _along_cosine(_START, 1.0, done / _WARM_UP)
+    return recipe.lr * _along_cosine(1.0, _END, (done - _WARM_UP) / (1 - _WARM_UP))
 
 
-def _between(first: float, last: float, part: float) -> float:
-    """Go from the first value to the last along half a cosine."""
+def _along_cosine(first: float, last: float, part: float) -> float:
+    """Return the value at a part of the way from first to last, along half a cosine."""
     return last + (first - last) * (1 + math.cos(math.pi * part)) / 2

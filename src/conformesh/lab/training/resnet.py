@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from conformesh.common.random_streams import stream
-from conformesh.lab.training.torch_extra import needs_torch
+from conformesh.lab.training.torch_extra import import_torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,7 +39,7 @@ class ResNet14:
     """
 
     def __init__(self, classes: int, channels: int = 3, width: float = 1.0, seed: int = 0) -> None:
-        torch = needs_torch()
+        torch = import_torch()
         nn = torch.nn
         widths = [max(1, round(width * channels)) for channels in _WIDTHS]
         with torch.random.fork_rng(devices=[]):  # leaves the caller's random numbers alone
@@ -64,7 +64,7 @@ class ResNet14:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the logits of images with values 0 to 255, shape (images, height, width, channels)."""
-        functions = needs_torch().nn.functional
+        functions = import_torch().nn.functional
         x = (images.float() - self.layers.mean) / self.layers.std
         x = functions.relu(self.layers["stem"](x.permute(0, 3, 1, 2)))
         for block in self.layers["blocks"]:
@@ -89,4 +89,4 @@ def _shortcut(x: Tensor, change: Tensor) -> Tensor:
     if x.shape == change.shape:
         return x
     more = change.shape[1] - x.shape[1]
-    return needs_torch().nn.functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, more))
+    return import_torch().nn.functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, more))

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from conformesh.common.array_types import Ints
 from conformesh.lab.datasets.images import ImageData, Pixels
-from conformesh.lab.training.augment import Batches
+from conformesh.lab.training.augment import TrainingBatches
 from conformesh.lab.training.checkpoint import TrainingCheckpoint
 from conformesh.lab.training.recipe import Recipe, learning_rate
 from conformesh.lab.training.resnet import ResNet14
-from conformesh.lab.training.torch_extra import needs_torch, pick_device
+from conformesh.lab.training.torch_extra import choose_torch_device, import_torch
 
-AT_ONCE = 500  # held-out images
+_HELD_OUT_BATCH = 500  # held-out images computed at a time, which bounds memory; results do not depend on it
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Observer:
-    """Whom to tell what happens during training.
+class TrainingObserver:
+    """Callbacks that training calls.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Observer:
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainedModel:
     """A trained model and its outputs.
 
     Attributes
@@ -98,8 +98,8 @@ def train_model(
     device: str = "auto",
     checkpoint: Path | None = None,
     resume: bool = True,
-    observer: Observer | None = None,
-) -> Trained:
+    observer: TrainingObserver | None = None,
+) -> TrainedModel:
     """Train a `ResNet14` on the training images; return it with its logits for the held-out ones.
 
     On a CPU one recipe gives one model, to the last bit, whether or not it was interrupted (for one version of PyTorch
@@ -110,10 +110,10 @@ def train_model(
     checkpoint
         A file that is written after every epoch.
     resume
-        Whether to go on from that file if it is there; it must come from the same recipe and data.
+        Whether to continue from that file if it exists; it must come from the same recipe and data.
     """
-    recipe, observer = recipe or Recipe(), observer or Observer()
-    run = _Run(data, recipe, pick_device(device))
+    recipe, observer = recipe or Recipe(), observer or TrainingObserver()
+    run = _Run(data, recipe, choose_torch_device(device))
     if checkpoint is not None and resume and checkpoint.exists():
         run.restore(checkpoint)
     resumed = len(run.history)
@@ -123,18 +123,18 @@ def train_model(
         if checkpoint is not None:
             run.save(checkpoint)
         observer.epoch(epoch)
-    logits = outputs(run.model, data.held_images, run.device)
-    return Trained(run.model, logits, data.held_labels, tuple(run.history), run.device, resumed)
+    logits = compute_logits(run.model, data.held_images, run.device)
+    return TrainedModel(run.model, logits, data.held_labels, tuple(run.history), run.device, resumed)
 
 
-def outputs(model: ResNet14, images: Pixels, device: str = "cpu") -> NDArray[np.float32]:
+def compute_logits(model: ResNet14, images: Pixels, device: str = "cpu") -> NDArray[np.float32]:
     """Return the logits of images, shape (images, classes)."""
-    torch = needs_torch()
+    torch = import_torch()
     model.layers.eval()
     found = []
     with torch.inference_mode():
-        for start in range(0, len(images), AT_ONCE):
-            batch = torch.from_numpy(images[start : start + AT_ONCE].copy()).to(device)
+        for start in range(0, len(images), _HELD_OUT_BATCH):
+            batch = torch.from_numpy(images[start : start + _HELD_OUT_BATCH].copy()).to(device)
             found.append(model(batch).float().cpu().numpy())
     return np.concatenate(found)
 
@@ -149,15 +149,15 @@ class _Run:
     history: list[Epoch] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        torch, data, recipe = needs_torch(), self.data, self.recipe
+        torch, data, recipe = import_torch(), self.data, self.recipe
         if len(data.train_images) < 2:
             raise ValueError(f"{data.name}: at least 2 training images are needed, got {len(data.train_images)}")
-        self.batches = Batches(data.train_images, data.train_labels, recipe, self.device)
+        self.batches = TrainingBatches(data.train_images, data.train_labels, recipe, self.device)
         self.model = ResNet14(data.classes, data.train_images.shape[3], recipe.width, recipe.seed)
         mean, std = _mean_and_std(data.train_images)
         self.model.layers.mean.copy_(torch.from_numpy(mean))
         self.model.layers.std.copy_(torch.from_numpy(std))
-        self.model.layers.to(self.device, memory_format=torch.channels_last)  # as the images lie
+        self.model.layers.to(self.device, memory_format=torch.channels_last)  # as the images are stored
         self.optimizer = torch.optim.SGD(
             self.model.layers.parameters(),
             lr=recipe.lr,
@@ -169,7 +169,7 @@ class _Run:
 
     def epoch(self, stepped: Callable[[], None]) -> Epoch:
         """Pass over the training images once."""
-        torch, number, start = needs_torch(), len(self.history), time.perf_counter()
+        torch, number, start = import_torch(), len(self.history), time.perf_counter()
         steps, seen = self.batches.steps, self.batches.steps * self.batches.size
         loss_sum = torch.zeros((), device=self.device)
         right = torch.zeros((), device=self.device, dtype=torch.int64)
@@ -219,7 +219,7 @@ def mixed_precision(device: str) -> tuple[Callable[[], AbstractContextManager[No
 
     That pays on a graphics card of NVIDIA; elsewhere both do nothing.
     """
-    torch = needs_torch()
+    torch = import_torch()
     on = device == "cuda"
     kind = torch.float16 if on else torch.bfloat16
     return lambda: torch.autocast(device, dtype=kind, enabled=on), torch.amp.GradScaler(device, enabled=on)

@@ -4,9 +4,9 @@
 `device_toml`    the same in a readable file
 `certificates`   an authority, and the certificates it signs
 `authority`      what was signed last, and how a change survives a crash
-`identity`       whether a device's certificate is what its neighbours will let in
+`key_pair`       whether a device's certificate is what its neighbours will let in
 `folders`        make a mesh, add, revoke and renew a device
-`own_scores`     a device's own scores, and how one file is spread over the folders
+`local_scores`   a device's own scores, and how one file is spread over the folders
 `checking`       what one folder looks like before it starts, and whether several agree
 `reach`          whether a neighbour answers, and as whom
 """

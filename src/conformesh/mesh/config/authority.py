@@ -27,19 +27,17 @@ from conformesh.files.files import PRIVATE, PUBLIC, make_folder, move_path, remo
 from conformesh.files.json_numbers import from_json, to_json
 from conformesh.files.schemas import checked
 from conformesh.mesh.config.certificates import KEY
-from conformesh.mesh.config.device_toml import FILE as DEVICE
-from conformesh.mesh.config.device_toml import read_device, write_device
-from conformesh.mesh.config.own_scores import EMPTY
-from conformesh.mesh.config.readme import readme
-from conformesh.mesh.config.roster import FILE as ROSTER
-from conformesh.mesh.config.roster import Roster, read_document
-from conformesh.mesh.node.lock import sole_process
+from conformesh.mesh.config.device_toml import DEVICE_FILE, read_device, write_device
+from conformesh.mesh.config.local_scores import EMPTY_SCORE_FILE
+from conformesh.mesh.config.readme import mesh_readme
+from conformesh.mesh.config.roster import ROSTER_FILE, Roster, read_document
+from conformesh.mesh.node.folder_lock import sole_process
 
-FILE = "authority.json"
-LOCK = "authority.lock"
-REVOKED = "revoked"
-BUSY = "changes this mesh now; wait until it has ended, then run this again"
-LOG = logging.getLogger("conformesh.mesh")
+AUTHORITY_FILE = "authority.json"
+AUTHORITY_LOCK = "authority.lock"
+REVOKED_FOLDER = "revoked"
+BUSY_MESSAGE = "changes this mesh now; wait until it has ended, then run this again"
+_LOG = logging.getLogger("conformesh.mesh")
 
 
 class Change(Struct, forbid_unknown_fields=True):
@@ -83,12 +81,12 @@ class AuthorityRecord(Struct, forbid_unknown_fields=True):
     def latest(self) -> Roster | None:
         """The roster with the highest number that was signed; None before the first."""
         text = (self.change.roster if self.change is not None else "") or self.roster
-        return read_document(text.encode(), FILE).roster if text else None
+        return read_document(text.encode(), AUTHORITY_FILE).roster if text else None
 
 
-def read_record(root: Path) -> AuthorityRecord | None:
+def read_authority_record(root: Path) -> AuthorityRecord | None:
     """Read the record of a mesh; None where there is none."""
-    path = root / FILE
+    path = root / AUTHORITY_FILE
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -98,9 +96,9 @@ def read_record(root: Path) -> AuthorityRecord | None:
     return checked(from_json(content, str(path)), AuthorityRecord, str(path))
 
 
-def interrupted(root: Path) -> str:
+def describe_interruption(root: Path) -> str:
     """Return in words that a change of a mesh is not finished; nothing if none is."""
-    record = read_record(root)
+    record = read_authority_record(root)
     if record is None or record.change is None:
         return ""
     return (
@@ -114,20 +112,20 @@ class Authority:
 
     Attributes
     ----------
-    finished
+    finished_request
         What was asked for by the change that was interrupted and has just been finished; empty if there was none.
     """
 
     def __init__(self, root: Path, record: AuthorityRecord) -> None:
         self.root, self._record = root, record
-        self.finished: dict[str, Any] = {}
+        self.finished_request: dict[str, Any] = {}
 
     @property
     def roster(self) -> Roster | None:
         """The last roster that was signed; None before the first."""
         return self._record.latest
 
-    def make(self, change: Change) -> None:
+    def commit(self, change: Change) -> None:
         """Make a change: whole, now or, after a crash, by the next command."""
         self._write(replace(self._record, change=change))
         try:
@@ -136,7 +134,7 @@ class Authority:
             words = f"{problem.strerror}; then run this again, which finishes what it has begun"
             raise OSError(problem.errno, words) from problem
 
-    def finish(self) -> None:
+    def finish_interrupted(self) -> None:
         """Finish a change that was interrupted, if there is one."""
         change = self._record.change
         if change is None:
@@ -144,12 +142,14 @@ class Authority:
         for path in change.files:
             remove_drafts(self.root / path)
         self._apply(change)
-        self.finished = change.request
+        self.finished_request = change.request
         words = f"{self.root}: found `{change.command}` interrupted, and finished it"
         if change.roster:
             number = read_document(change.roster.encode()).roster.number
-            words += f"; hand roster {number} to any device that runs: conformesh mesh hand {self.root / ROSTER} FOLDER"
-        LOG.warning("%s", words)
+            words += (
+                f"; hand roster {number} to any device that runs: conformesh mesh hand {self.root / ROSTER_FILE} FOLDER"
+            )
+        _LOG.warning("%s", words)
 
     def _apply(self, change: Change) -> None:
         """Bring the folders to where a change leaves them, from wherever they are."""
@@ -158,49 +158,51 @@ class Authority:
             write_file(self.root / path, text, PRIVATE if Path(path).name == KEY else PUBLIC)
         for path in change.scores:
             if not (self.root / path).exists():  # whoever has put scores there in the meantime keeps them
-                write_file(self.root / path, EMPTY, PRIVATE)
+                write_file(self.root / path, EMPTY_SCORE_FILE, PRIVATE)
         if change.roster:
             self._hand_to_folders(change.roster)
         if change.removed and (self.root / change.removed).exists():
-            make_folder(self.root / REVOKED, 0o700)
-            move_path(self.root / change.removed, self.root / REVOKED / change.removed)
+            make_folder(self.root / REVOKED_FOLDER, 0o700)
+            move_path(self.root / change.removed, self.root / REVOKED_FOLDER / change.removed)
         self._write(AuthorityRecord(roster=change.roster or self._record.roster))
 
     def _hand_to_folders(self, document: str) -> None:
         """Give everybody a new roster, which a device that runs in its folder here will notice."""
         roster = read_document(document.encode()).roster
-        missing = [name for name in roster.devices if not (self.root / name / DEVICE).is_file()]
+        missing = [name for name in roster.devices if not (self.root / name / DEVICE_FILE).is_file()]
         if missing:
-            raise ValueError(f"{self.root}: the folder of {missing[0]!r} is missing, with its {DEVICE}; put it back")
-        write_file(self.root / ROSTER, document)
+            raise ValueError(
+                f"{self.root}: the folder of {missing[0]!r} is missing, with its {DEVICE_FILE}; put it back"
+            )
+        write_file(self.root / ROSTER_FILE, document)
         for name in roster.devices:
-            write_file(self.root / name / ROSTER, document)
+            write_file(self.root / name / ROSTER_FILE, document)
             write_device(self.root / name, read_device(self.root / name))
-        write_file(self.root / "README.md", readme(read_device(self.root / roster.devices[0])))
+        write_file(self.root / "README.md", mesh_readme(read_device(self.root / roster.devices[0])))
 
     def _write(self, record: AuthorityRecord) -> None:
-        write_file(self.root / FILE, to_json(to_builtins(record), indent=1), PRIVATE)
+        write_file(self.root / AUTHORITY_FILE, to_json(to_builtins(record), indent=1), PRIVATE)
         self._record = record
 
 
 @contextmanager
-def opened(root: Path, new: bool = False) -> Iterator[Authority]:
+def open_authority(root: Path, new: bool = False) -> Iterator[Authority]:
     """Have the authority of a mesh to oneself, after what was interrupted is finished; `new` makes its record."""
-    record = read_record(root)
+    record = read_authority_record(root)
     if record is None and not new:
-        folders = sorted(path.parent for path in root.glob(f"*/{DEVICE}")) if root.is_dir() else []
+        folders = sorted(path.parent for path in root.glob(f"*/{DEVICE_FILE}")) if root.is_dir() else []
         if not folders:
             raise ValueError(
                 f"{root}: no folder of a device is in there; make a mesh with `conformesh mesh init {root}`"
             )
-        if any((folder / ROSTER).exists() for folder in (root, *folders)):
+        if any((folder / ROSTER_FILE).exists() for folder in (root, *folders)):
             raise ValueError(
-                f"{root}: {FILE} is missing, which says how many rosters were signed; without it a second roster with "
-                "the same number might be signed. Put it back from the place where this mesh was made or from a "
-                "backup; if there is none, make a new mesh"
+                f"{root}: {AUTHORITY_FILE} is missing, which says how many rosters were signed; without it a second "
+                "roster with the same number might be signed. Put it back from the place where this mesh was made or "
+                "from a backup; if there is none, make a new mesh"
             )
-    with sole_process(root, LOCK, BUSY, needed=True):
-        remove_drafts(root / FILE)
-        authority = Authority(root, read_record(root) or AuthorityRecord())
-        authority.finish()
+    with sole_process(root, AUTHORITY_LOCK, BUSY_MESSAGE, needed=True):
+        remove_drafts(root / AUTHORITY_FILE)
+        authority = Authority(root, read_authority_record(root) or AuthorityRecord())
+        authority.finish_interrupted()
         yield authority

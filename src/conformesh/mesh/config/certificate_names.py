@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
-WINDOW = 16  # numbers of certificates that are let in, from the lowest on
-MARK = "~"  # stands in no name of a device
-RESERVED = ("ca", "revoked")  # folders that stand beside those of the devices
+ACCEPTED_NUMBERS = 16  # numbers of certificates that are let in, from the lowest on
+NUMBER_MARK = "~"  # stands in no name of a device
+RESERVED_NAMES = ("ca", "revoked")  # folders that stand beside those of the devices
 
 
 def check_device_name(name: str) -> None:
@@ -21,7 +21,7 @@ def check_device_name(name: str) -> None:
             f"device name {name!r} must be 1 to 64 letters, digits, '.', '_' or '-', beginning and ending with a "
             "letter or digit"
         )
-    if name.lower() in RESERVED:
+    if name.lower() in RESERVED_NAMES:
         raise ValueError(f"device name {name!r} is the name of another folder of a mesh; choose another")
 
 
@@ -31,7 +31,7 @@ def certificate_name(device: str, number: int) -> str:
     >>> certificate_name("pi", 1), certificate_name("pi", 3)
     ('pi', 'pi~3')
     """
-    return device if number == 1 else f"{device}{MARK}{number}"
+    return device if number == 1 else f"{device}{NUMBER_MARK}{number}"
 
 
 def parse_certificate_name(shown: str) -> tuple[str, int]:
@@ -40,7 +40,7 @@ def parse_certificate_name(shown: str) -> tuple[str, int]:
     >>> parse_certificate_name("pi"), parse_certificate_name("pi~3"), parse_certificate_name("pi~03")
     (('pi', 1), ('pi', 3), ('pi~03', 0))
     """
-    device, mark, number = shown.partition(MARK)
+    device, mark, number = shown.partition(NUMBER_MARK)
     if not mark:
         return shown, 1
     return (device, int(number)) if re.fullmatch(r"[2-9]|[1-9][0-9]{1,8}", number) else (shown, 0)
@@ -48,10 +48,10 @@ def parse_certificate_name(shown: str) -> tuple[str, int]:
 
 def accepted_names(device: str, lowest: int = 1) -> list[str]:
     """Return the common names under which a device is let in."""
-    return [certificate_name(device, number) for number in range(lowest, lowest + WINDOW)]
+    return [certificate_name(device, number) for number in range(lowest, lowest + ACCEPTED_NUMBERS)]
 
 
-def not_accepted(shown: str, device: str, lowest: int = 1) -> str:
+def why_not_accepted(shown: str, device: str, lowest: int = 1) -> str:
     """Return in words why a certificate's name is not let in for a device; nothing if it is.
 
     >>> not_accepted("pi~2", "pi", 3)
@@ -63,6 +63,6 @@ def not_accepted(shown: str, device: str, lowest: int = 1) -> str:
     let_in = f"names {shown!r}, and of {device!r} certificates from number {lowest} on are let in"
     if number < lowest:
         return f"{let_in}; an older one was revoked"
-    if number >= lowest + WINDOW:
-        return f"{let_in}, {WINDOW} of them; this needs a newer roster"
+    if number >= lowest + ACCEPTED_NUMBERS:
+        return f"{let_in}, {ACCEPTED_NUMBERS} of them; this needs a newer roster"
     return ""

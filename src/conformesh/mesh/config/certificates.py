@@ -40,7 +40,7 @@ class Identity:
         return parse_certificate_name(self.name)[1]
 
 
-def needs_cryptography() -> Any:
+def require_x509() -> Any:
     """Return the module cryptography.x509, or say how to install it."""
     try:
         from cryptography import x509
@@ -51,7 +51,7 @@ def needs_cryptography() -> Any:
 
 def make_authority(folder: Path, mesh: str, days: int = 3650) -> Identity:
     """Make the authority of a mesh: ``ca.pem`` for every device, and ``ca.key``, which stays in this folder."""
-    x509 = needs_cryptography()
+    x509 = require_x509()
     for name in (CA, CA_KEY):
         if (folder / name).exists():
             raise ValueError(f"{folder / name} is there already: an authority is made once, in a new folder")
@@ -73,7 +73,7 @@ def sign_device(
     """Make a key for a device and sign its certificate; return what it says and the texts of the device's files.
 
     The files are ``ca.pem``, ``device.pem`` and ``device.key``. Nothing is written: whoever does so must also keep the
-    certificate in the authority's folder under `record_of` its name, where the next one is counted from.
+    certificate in the authority's folder under `issued_path` of its name, where the next one is counted from.
 
     Parameters
     ----------
@@ -86,11 +86,11 @@ def sign_device(
     renew
         Whether a name that has a certificate may get another, with the next number.
     """
-    x509 = needs_cryptography()
+    x509 = require_x509()
     check_device_name(name)
     if not hosts:
         raise ValueError(f"a certificate for {name!r} needs the host its neighbours reach it at, got none")
-    before = issued(authority, name)
+    before = issued_certificates(authority, name)
     if before and not renew:
         serial = before[-1].serial
         raise ValueError(f"device name {name!r} has a certificate already (serial {serial}); names are given once")
@@ -122,17 +122,17 @@ def sign_device(
     return identity_of(x509, certificate), {name: text.decode("ascii") for name, text in texts.items()}
 
 
-def record_of(shown: str) -> str:
+def issued_path(shown: str) -> str:
     """Return where in its folder an authority keeps the certificate with this name."""
     return f"{ISSUED}/{shown}.pem"
 
 
 def read_certificate(path: Path) -> Identity:
     """Read what a certificate says."""
-    return identity_of(needs_cryptography(), load_certificate(path))
+    return identity_of(require_x509(), load_certificate(path))
 
 
-def issued(authority: Path, name: str) -> list[Identity]:
+def issued_certificates(authority: Path, name: str) -> list[Identity]:
     """Return what the authority has signed for a device, by number."""
     records = [authority / ISSUED / f"{name}.pem", *(authority / ISSUED).glob(f"{name}~*.pem")]
     return sorted((read_certificate(path) for path in records if path.is_file()), key=lambda one: one.number)
@@ -183,7 +183,7 @@ def identity_of(x509: Any, certificate: Any) -> Identity:
 def load_certificate(path: Path) -> Any:
     """Read a certificate."""
     try:
-        return needs_cryptography().load_pem_x509_certificate(path.read_bytes())
+        return require_x509().load_pem_x509_certificate(path.read_bytes())
     except OSError as problem:
         raise ValueError(f"{path}: cannot read the certificate: {problem.strerror}") from problem
     except ValueError:

@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Literal
 
 from conformesh.files.files import readable_by_others
-from conformesh.mesh.config.authority import interrupted
+from conformesh.mesh.config.authority import describe_interruption
 from conformesh.mesh.config.certificates import CA_KEY, read_certificate
-from conformesh.mesh.config.device_toml import FILE, DeviceConfig, read_device
+from conformesh.mesh.config.device_toml import DEVICE_FILE, DeviceConfig, read_device
 from conformesh.mesh.config.endpoints import HIGHEST_PORT, parse_endpoint
-from conformesh.mesh.config.identity import check_pair, wrong_name
-from conformesh.mesh.config.own_scores import read_own_scores
-from conformesh.mesh.config.roster import FILE as ROSTER
-from conformesh.mesh.config.roster import read_roster_file
-from conformesh.mesh.config.signing import verify
+from conformesh.mesh.config.key_pair import check_pair, name_problems
+from conformesh.mesh.config.local_scores import read_local_scores
+from conformesh.mesh.config.roster import ROSTER_FILE, read_roster_file
+from conformesh.mesh.config.signing import verify_document
 from conformesh.methods import get_method
 
-FLOODS = "needs a server and a mesh has none: what it would send there floods the network; e-dcp needs neither"
-SOON = timedelta(days=30)
+SERVER_WARNING = "needs a server and a mesh has none: what it would send there floods the network; e-dcp needs neither"
+_SOON = timedelta(days=30)
 
 Level = Literal["fine", "warning", "error"]
 Code = Literal["", "unreadable", "silent"]
@@ -53,7 +52,7 @@ def examine_folder(folder: Path, now: datetime | None = None) -> list[ConfigErro
     try:
         config = read_device(folder)
     except ValueError as problem:
-        return [ConfigError(folder.name, FILE, "error", str(problem), "unreadable")]
+        return [ConfigError(folder.name, DEVICE_FILE, "error", str(problem), "unreadable")]
     moment = now or datetime.now(UTC)
     return [*_method(config), *_roster(config), *_certificate(config, moment), *_port(config), *_scores(config)]
 
@@ -88,14 +87,14 @@ def compare_maps(folders: Sequence[Path]) -> list[ConfigError]:
         for key, value in facts.items():
             told.setdefault(key, {}).setdefault(value, []).append(config.name)
     return [
-        ConfigError(few(names), f"same {what}", level, value)
+        ConfigError(first_names(names), f"same {what}", level, value)
         for (what, level), values in told.items()
         if len(values) > 1
         for value, names in values.items()
     ]
 
 
-def few(names: Sequence[str]) -> str:
+def first_names(names: Sequence[str]) -> str:
     """Return the first three names."""
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
@@ -113,7 +112,7 @@ def _authority_of(config: DeviceConfig) -> dict[tuple[str, Level], str]:
 
 def examine_authority(root: Path) -> list[ConfigError]:
     """Look at the authority in the folder of a whole mesh, if there is one."""
-    words = interrupted(Path(root))
+    words = describe_interruption(Path(root))
     found = [ConfigError("ca", "authority", "error", words)] if words else []
     key = Path(root) / "ca" / CA_KEY
     if not key.is_file():
@@ -126,10 +125,10 @@ def examine_authority(root: Path) -> list[ConfigError]:
 
 def _method(config: DeviceConfig) -> list[ConfigError]:
     if get_method(config.run.method).description.needs == "server":
-        return [ConfigError(config.name, FILE, "warning", f"method {config.run.method!r} {FLOODS}")]
+        return [ConfigError(config.name, DEVICE_FILE, "warning", f"method {config.run.method!r} {SERVER_WARNING}")]
     count = len(config.neighbours)
     words = f"{config.run.method}, {_asked(config)}, {len(config.devices)} devices, {count} of them neighbours"
-    return [ConfigError(config.name, FILE, "fine", words)]
+    return [ConfigError(config.name, DEVICE_FILE, "fine", words)]
 
 
 def _asked(config: DeviceConfig) -> str:
@@ -147,17 +146,19 @@ def _asked(config: DeviceConfig) -> str:
 def _roster(config: DeviceConfig) -> list[ConfigError]:
     document = read_roster_file(config.folder)
     if document is None:
-        words = f"none: the map is in {FILE}, and changes are copied by hand; `conformesh mesh add` makes one"
-        return [ConfigError(config.name, ROSTER, "warning", words)]
+        words = f"none: the map is in {DEVICE_FILE}, and changes are copied by hand; `conformesh mesh add` makes one"
+        return [ConfigError(config.name, ROSTER_FILE, "warning", words)]
     roster = document.roster
     words = f"number {roster.number}, {len(roster.devices)} devices, digest {roster.digest[:16]}"
     if config.security.insecure:
-        return [ConfigError(config.name, ROSTER, "warning", f"{words}; not signed: anybody can hand out another")]
+        return [ConfigError(config.name, ROSTER_FILE, "warning", f"{words}; not signed: anybody can hand out another")]
     try:
-        verify(document, config.path("ca"))
+        verify_document(document, config.path("ca"))
     except ValueError as problem:
-        return [ConfigError(config.name, ROSTER, "error", f"{problem}; copy it from the folder with the authority")]
-    return [ConfigError(config.name, ROSTER, "fine", f"{words}, signed by the authority")]
+        return [
+            ConfigError(config.name, ROSTER_FILE, "error", f"{problem}; copy it from the folder with the authority")
+        ]
+    return [ConfigError(config.name, ROSTER_FILE, "fine", f"{words}, signed by the authority")]
 
 
 def _certificate(config: DeviceConfig, now: datetime) -> list[ConfigError]:
@@ -177,7 +178,10 @@ def _certificate(config: DeviceConfig, now: datetime) -> list[ConfigError]:
         own, root = read_certificate(cert), read_certificate(ca)
     except ValueError:
         return found
-    found += [of("error", words) for words in wrong_name(cert, own.name, config.name, config.lowest(config.name))]
+    found += [
+        of("error", words)
+        for words in name_problems(cert, own.name, config.name, config.lowest_certificate(config.name))
+    ]
     if {own.serial, own.fingerprint, config.name} & {*config.revoked}:
         found.append(of("error", f"{file} is revoked (serial {own.serial}); this device is out of the mesh"))
     host = parse_endpoint(config.endpoints[config.name]).host
@@ -185,7 +189,7 @@ def _certificate(config: DeviceConfig, now: datetime) -> list[ConfigError]:
         at = ", ".join(own.hosts) or "no host"
         found.append(of("error", f"{file} is for {at}, but neighbours reach this device at {host}; renew it"))
     for identity, name in ((own, config.security.cert), (root, config.security.ca)):
-        if now <= identity.not_after <= now + SOON:
+        if now <= identity.not_after <= now + _SOON:
             left = (identity.not_after - now).days
             found.append(of("warning", f"{name} expires on {identity.not_after:%Y-%m-%d}, in {left} days; renew it"))
     which = f"number {own.number}, serial {own.serial}"
@@ -206,7 +210,7 @@ def _port(config: DeviceConfig) -> list[ConfigError]:
 
 def _scores(config: DeviceConfig) -> list[ConfigError]:
     try:
-        found = read_own_scores(config)
+        found = read_local_scores(config)
     except ValueError as problem:
         return [ConfigError(config.name, "scores", "error", str(problem))]
     n = len(found)

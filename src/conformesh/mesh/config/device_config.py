@@ -29,7 +29,7 @@ from conformesh.mesh.config.settings import (
     change_sections,
     check_section,
 )
-from conformesh.methods import get_method, make_options, requirement_of, without_rounds
+from conformesh.methods import async_options, get_method, make_options, requirement_of
 from conformesh.online.counters import CountingLearner
 from conformesh.peer.rosters import FIELD, roster_words
 from conformesh.peer.settings import Settings
@@ -57,7 +57,7 @@ class MeshMap:
     def of_roster(cls, roster: Roster, endpoints: Mapping[str, str] = MappingProxyType({})) -> MeshMap:
         """Return the map of a roster; `endpoints` are those that this device reaches elsewhere."""
         local = {name: at for name, at in endpoints.items() if name in roster.devices}
-        return cls(roster.devices, roster.edges, {**roster.endpoints, **local}, roster.distrusted)
+        return cls(roster.devices, roster.edges, {**roster.endpoints, **local}, roster.revoked_names)
 
     def sort_edges(self) -> MeshMap:
         """Return the map with every edge once, in the order of rows: two files that list them differently agree."""
@@ -109,7 +109,7 @@ class DeviceConfig:
         options = {name: getattr(chosen, name) for name in self.run.options}
         object.__setattr__(self, "run", replace(self.run, options=options))
         if self.run.mode == "anytime":
-            without_rounds(self.run.method, chosen)
+            async_options(self.run.method, chosen)
             if self.security.insecure and get_method(self.run.method).signs_entries:
                 raise ValueError(
                     f"method {self.run.method!r} without rounds signs what devices say, with their certificates, and "
@@ -143,7 +143,7 @@ class DeviceConfig:
         """Names and serials of certificates that are no longer trusted."""
         return self.map.revoked
 
-    def change(self, **settings: Any) -> DeviceConfig:
+    def with_settings(self, **settings: Any) -> DeviceConfig:
         """Return the configuration with other settings, by the names of `SETTINGS`."""
         return replace(self, **change_sections(settings, {name: getattr(self, name) for name in SECTIONS}))
 
@@ -243,19 +243,19 @@ class DeviceConfig:
         """The number of the roster; 0 where the map is in ``device.toml``."""
         return 0 if self.roster is None else self.roster.number
 
-    def lowest(self, name: str) -> int:
+    def lowest_certificate(self, name: str) -> int:
         """Return the lowest number of a device's certificates that is let in."""
         return 1 if self.roster is None else self.roster.lowest.get(name, 1)
 
-    def under(self, roster: Roster) -> DeviceConfig:
+    def with_roster(self, roster: Roster) -> DeviceConfig:
         """Return the configuration under another roster of this mesh, which must have this device."""
         if roster.mesh != self.mesh:
             raise ValueError(f"roster {roster.number} is of mesh {roster.mesh}, and this device is of {self.mesh}")
         if self.name not in roster.devices:
             raise ValueError(f"{self.name} was removed: roster {roster.number} has {listed(roster.devices)}")
-        return replace(self, map=MeshMap.of_roster(roster, self.local_endpoints()), roster=roster)
+        return replace(self, map=MeshMap.of_roster(roster, self.endpoint_overrides()), roster=roster)
 
-    def local_endpoints(self) -> dict[str, str]:
+    def endpoint_overrides(self) -> dict[str, str]:
         """Return where this device reaches others that the roster has elsewhere; all where there is no roster."""
         told = {} if self.roster is None else self.roster.endpoints
         return {name: at for name, at in self.endpoints.items() if told.get(name) != at}

@@ -17,13 +17,12 @@ from conformesh.common.names import unknown
 from conformesh.files.files import write_file
 from conformesh.files.schemas import checked
 from conformesh.mesh.config.device_config import DeviceConfig, MeshMap, Neighbour
-from conformesh.mesh.config.roster import FILE as ROSTER
-from conformesh.mesh.config.roster import Roster, read_roster_file
+from conformesh.mesh.config.roster import ROSTER_FILE, Roster, read_roster_file
 from conformesh.mesh.config.settings import SECTIONS, SETTINGS
 
-__all__ = ["FILE", "DeviceConfig", "Neighbour", "read_device", "reloaded", "write_device"]
+__all__ = ["DEVICE_FILE", "DeviceConfig", "Neighbour", "read_device", "reload_config", "write_device"]
 
-FILE = "device.toml"
+DEVICE_FILE = "device.toml"
 
 
 def read_device(folder: str | Path) -> DeviceConfig:
@@ -32,12 +31,13 @@ def read_device(folder: str | Path) -> DeviceConfig:
     Every mistake is an error that says what to change.
     """
     folder = Path(folder)
-    path = folder / FILE
+    path = folder / DEVICE_FILE
     try:
         raw = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError:
         raise ValueError(
-            f"{folder}: a device's folder has a {FILE}, and this one has none; make folders with `conformesh mesh init`"
+            f"{folder}: a device's folder has a {DEVICE_FILE}, and this one has none; make folders with `conformesh "
+            "mesh init`"
         ) from None
     except OSError as problem:
         raise ValueError(f"{path}: cannot read the file: {problem.strerror}; check its permissions") from problem
@@ -70,9 +70,9 @@ def _check_keys(raw: dict[str, Any], path: Path) -> None:
 
 def _map_of_roster(roster: Roster, raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return the map of a roster, with the endpoints of the file, which are what this device reaches elsewhere."""
-    where = folder / ROSTER
+    where = folder / ROSTER_FILE
     if raw.get("mesh") != roster.mesh:
-        raise ValueError(f"{where}: it is of mesh {roster.mesh}, and {FILE} beside it is of {raw.get('mesh')}")
+        raise ValueError(f"{where}: it is of mesh {roster.mesh}, and {DEVICE_FILE} beside it is of {raw.get('mesh')}")
     if raw.get("name") not in roster.devices:
         raise ValueError(f"{where}: {raw.get('name')} was removed by roster {roster.number} or an earlier one")
     given = raw.get("map")
@@ -85,13 +85,13 @@ def _map_of_roster(roster: Roster, raw: dict[str, Any], folder: Path) -> dict[st
 RELOADABLE = ("file", "patience", "retry", "ca", "cert", "key")
 
 
-def reloaded(now: DeviceConfig, fresh: DeviceConfig) -> tuple[DeviceConfig, list[str]]:
+def reload_config(now: DeviceConfig, fresh: DeviceConfig) -> tuple[DeviceConfig, list[str]]:
     """Return a configuration with what was read again and may change, and the names of what changes only by a restart.
 
     The roster stays the one in force: a newer one in the folder is for its signature to decide.
     """
     others = {} if now.roster is None else now.roster.endpoints
-    local = {name: at for name, at in fresh.local_endpoints().items() if name in now.devices}
+    local = {name: at for name, at in fresh.endpoint_overrides().items() if name in now.devices}
     before, after = _values(now), _values(fresh)
     later = [
         SETTINGS[name].path if name in SETTINGS else name
@@ -99,7 +99,7 @@ def reloaded(now: DeviceConfig, fresh: DeviceConfig) -> tuple[DeviceConfig, list
         if name not in RELOADABLE and before.get(name) != after.get(name)
     ]
     changed = replace(now, listen=fresh.listen, map=replace(now.map, endpoints={**others, **local}))
-    return changed.change(**{name: after[name] for name in RELOADABLE}), later
+    return changed.with_settings(**{name: after[name] for name in RELOADABLE}), later
 
 
 def _values(config: DeviceConfig) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _values(config: DeviceConfig) -> dict[str, Any]:
 
 def write_device(folder: str | Path, config: DeviceConfig) -> None:
     """Write the ``device.toml`` of a folder, whole or not at all; what `read_device` reads."""
-    write_file(Path(folder) / FILE, device_text(config))
+    write_file(Path(folder) / DEVICE_FILE, device_text(config))
 
 
 def device_text(config: DeviceConfig) -> str:
@@ -153,7 +153,7 @@ def _map_lines(config: DeviceConfig) -> list[str]:
         lines += ["[map]", f"revoked = {_value(config.revoked)}"]
         for name in ("devices", "edges"):
             lines += [f"{name} = [", *(f"    {_value(item)}," for item in getattr(config, name)), "]"]
-    if local := config.local_endpoints():
+    if local := config.endpoint_overrides():
         comment = "# Where each device is reached; beside a roster, those that this device reaches elsewhere."
         lines += ["", comment, *_table_lines("map.endpoints", local)]
     return lines

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from conformesh.common.names import listed, unknown
 
-LOCAL = "127.0.0.1"
+LOCALHOST = "127.0.0.1"
 BASE_PORT = 7600
 HIGHEST_PORT = 32767  # above, an operating system may have lent the port to an outgoing connection
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?<!-))*")
@@ -56,7 +56,7 @@ def _is_host_name(host: str) -> bool:
     return len(host) <= 253 and bool(_HOST_NAME.fullmatch(host)) and not re.fullmatch(r"[0-9.]+", host)
 
 
-def listen_at(reached: Endpoint) -> Endpoint:
+def listening_endpoint(reached: Endpoint) -> Endpoint:
     """Return where a device listens that others reach there.
 
     A machine often takes its own name for a loopback address, so under a name it listens on every interface.
@@ -73,7 +73,7 @@ def local_endpoints(devices: Sequence[str], base_port: int = BASE_PORT) -> dict[
             f"{len(devices)} devices from port {base_port} on need ports up to {last}; they must lie between 1 and "
             f"{HIGHEST_PORT}: choose another base port"
         )
-    return {name: Endpoint(LOCAL, base_port + row) for row, name in enumerate(devices)}
+    return {name: Endpoint(LOCALHOST, base_port + row) for row, name in enumerate(devices)}
 
 
 def next_port(taken: Sequence[Endpoint], host: str, base_port: int = BASE_PORT) -> int:
@@ -103,7 +103,7 @@ def read_hosts(path: Path, devices: Sequence[str], base_port: int = BASE_PORT) -
             continue
         if len(fields) != 2:
             raise ValueError(f"{where}: needed a device and its host[:port], got {line.strip()!r}")
-        name = as_roster_name(fields[0], devices)
+        name = find_device_name(fields[0], devices)
         if name is None:
             raise ValueError(f"{where}: {unknown('device', fields[0], devices)}")
         if name in found:
@@ -132,7 +132,7 @@ def roster_names(ids: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"device-{int(name):0{width}d}" for name in ids)
 
 
-def as_roster_name(name: str, devices: Sequence[str]) -> str | None:
+def find_device_name(name: str, devices: Sequence[str]) -> str | None:
     """Return the device that is meant, by its name or by its number; None where there is none."""
     if name in devices:
         return name

@@ -22,35 +22,43 @@ from conformesh.common.names import unknown
 from conformesh.files.files import make_folder
 from conformesh.graph.network import DisconnectedError, Network
 from conformesh.kernels.ranks import check_alpha
-from conformesh.mesh.config.authority import FILE as RECORD
-from conformesh.mesh.config.authority import LOCK, REVOKED, Authority, Change, interrupted, opened, read_record
-from conformesh.mesh.config.certificate_names import WINDOW, check_device_name
+from conformesh.mesh.config.authority import (
+    AUTHORITY_FILE,
+    AUTHORITY_LOCK,
+    REVOKED_FOLDER,
+    Authority,
+    Change,
+    describe_interruption,
+    open_authority,
+    read_authority_record,
+)
+from conformesh.mesh.config.certificate_names import ACCEPTED_NUMBERS, check_device_name
 from conformesh.mesh.config.certificates import (
     CERT,
     Identity,
-    issued,
+    issued_certificates,
+    issued_path,
     make_authority,
     read_certificate,
-    record_of,
     sign_device,
 )
 from conformesh.mesh.config.checks import ConfigError, check_folder, compare_agreements
 from conformesh.mesh.config.device_config import MeshMap
-from conformesh.mesh.config.device_toml import FILE, DeviceConfig, device_text, read_device
+from conformesh.mesh.config.device_toml import DEVICE_FILE, DeviceConfig, device_text, read_device
 from conformesh.mesh.config.endpoints import (
     BASE_PORT,
     Endpoint,
-    listen_at,
+    listening_endpoint,
     local_endpoints,
     next_port,
     parse_endpoint,
     read_hosts,
     roster_names,
 )
-from conformesh.mesh.config.own_scores import scatter_scores
-from conformesh.mesh.config.roster import Earlier, Revoked, Roster, check_size
+from conformesh.mesh.config.local_scores import scatter_scores
+from conformesh.mesh.config.roster import EarlierRoster, Revoked, Roster, check_document_size
 from conformesh.mesh.config.settings import SECTIONS, SETTINGS, OnlineSettings, change_sections
-from conformesh.mesh.config.signing import document_of
+from conformesh.mesh.config.signing import signed_document
 
 __all__ = [
     "ConfigError",
@@ -119,13 +127,13 @@ def init_mesh(
         endpoints={name: str(endpoint) for name, endpoint in reached.items()},
     )
     sections = change_sections({**settings, "insecure": insecure}, _DEFAULTS)
-    first = DeviceConfig(mesh, names[0], str(listen_at(reached[names[0]])), everyone, **sections)
+    first = DeviceConfig(mesh, names[0], str(listening_endpoint(reached[names[0]])), everyone, **sections)
     limits = {called[name]: most for name, most in (sizes or {}).items()}
     roster = Roster(1, mesh, names, first.edges, first.endpoints, sizes=limits)
-    first = first.under(roster)
+    first = first.with_roster(roster)
     make_folder(root)
-    with opened(root, new=True) as authority:
-        if authority.finished or authority.roster is not None:
+    with open_authority(root, new=True) as authority:
+        if authority.finished_request or authority.roster is not None:
             raise ValueError(
                 f"{root}: `conformesh mesh init` was interrupted here, and its mesh is whole now; use it, or delete "
                 "the folder and run this again"
@@ -134,23 +142,23 @@ def init_mesh(
             make_authority(root / "ca", mesh)
         change = _change({"command": "init", "device": str(root)}, root, roster, insecure)
         for name in names:
-            _add_folder(change, root, replace(first, name=name, listen=str(listen_at(reached[name]))), days)
-        authority.make(change)
+            _add_folder(change, root, replace(first, name=name, listen=str(listening_endpoint(reached[name]))), days)
+        authority.commit(change)
     return [root / name for name in names]
 
 
 def _check_is_new(root: Path) -> None:
     """Refuse a folder that is in use, and say what to do about one that an interrupted `mesh init` has left."""
-    if not root.exists() or (root.is_dir() and {path.name for path in root.iterdir()} <= {LOCK}):
+    if not root.exists() or (root.is_dir() and {path.name for path in root.iterdir()} <= {AUTHORITY_LOCK}):
         return
-    if root.is_dir() and (record := read_record(root)) is not None:
+    if root.is_dir() and (record := read_authority_record(root)) is not None:
         if record.change is not None and record.change.request.get("command") == "init":
             return  # which is finished first
         raise ValueError(
             f"{root}: a mesh needs a new or an empty folder, and this one has a mesh already; use that, or choose "
             "another name"
         )
-    if root.is_dir() and all(path.name in (LOCK, "ca") or path.suffix == ".tmp" for path in root.iterdir()):
+    if root.is_dir() and all(path.name in (AUTHORITY_LOCK, "ca") or path.suffix == ".tmp" for path in root.iterdir()):
         raise ValueError(
             f"{root}: `conformesh mesh init` was interrupted here before it made any device; delete the folder and run "
             "this again"
@@ -175,8 +183,8 @@ def add_device(
     root = Path(root)
     asked: dict[str, Any] = {"command": "add", "device": name, "neighbours": [*neighbours], "host": host}
     asked |= {"days": days, "size": size, "settled": settled}
-    with opened(root) as authority:
-        if authority.finished == asked:
+    with open_authority(root) as authority:
+        if authority.finished_request == asked:
             return root / name
         configs = _read_mesh(root)
         known = configs[0]
@@ -211,17 +219,17 @@ def add_device(
             sizes=before.sizes | ({} if size is None else {name: size}),
         )
         for config in configs:
-            config.under(roster)  # raises in words if it cannot be
+            config.with_roster(roster)  # raises in words if it cannot be
         change = _change(asked, root, roster, known.security.insecure)
         new = replace(
             known,
             name=name,
-            listen=str(listen_at(endpoint)),
+            listen=str(listening_endpoint(endpoint)),
             map=MeshMap.of_roster(roster),
             roster=roster,
-        ).change(file=SETTINGS["file"].default)
+        ).with_settings(file=SETTINGS["file"].default)
         _add_folder(change, root, new, days)
-        authority.make(change)
+        authority.commit(change)
     return root / name
 
 
@@ -235,9 +243,9 @@ def revoke_device(root: Path, name: str, *, settled: int | None = None, forget: 
     """
     root = Path(root)
     asked = {"command": "revoke", "device": name, "settled": settled, "forget": forget}
-    with opened(root) as authority:
-        if authority.finished == asked:
-            given = issued(root / "ca", name)
+    with open_authority(root) as authority:
+        if authority.finished_request == asked:
+            given = issued_certificates(root / "ca", name)
             return given[-1].serial if given else ""
         configs = _read_mesh(root)
         known = configs[0]
@@ -262,7 +270,7 @@ def revoke_device(root: Path, name: str, *, settled: int | None = None, forget: 
         try:
             for config in configs:
                 if config.name != name:
-                    config.under(roster)
+                    config.with_roster(roster)
         except DisconnectedError as problem:
             raise ValueError(
                 f"without {name!r} the mesh falls into {problem.parts}; add a device between them first, "
@@ -270,13 +278,13 @@ def revoke_device(root: Path, name: str, *, settled: int | None = None, forget: 
             ) from None
         change = _change(asked, root, roster, known.security.insecure)
         change.removed = name
-        authority.make(change)
+        authority.commit(change)
     return signed[-1].serial if signed else ""
 
 
 def _check_can_move(root: Path, name: str) -> None:
     """Refuse to revoke a device whose folder could not move to ``revoked/``, before anything is changed."""
-    target = root / REVOKED / name
+    target = root / REVOKED_FOLDER / name
     if os.path.lexists(target):
         raise ValueError(f"{target}: the folder of {name!r} moves there, and the name is taken; move that away first")
     if os.path.lexists(target.parent) and not target.parent.is_dir():
@@ -305,8 +313,8 @@ def reissue_device(root: Path, name: str, *, days: int = 365, settled: int | Non
 def _issue_again(root: Path, asked: dict[str, Any], shut_out: bool = False) -> Identity:
     """Make a new certificate for a device; `shut_out` revokes the older ones."""
     name = asked["device"]
-    with opened(root) as authority:
-        if authority.finished == asked:
+    with open_authority(root) as authority:
+        if authority.finished_request == asked:
             return _issued(root, name)[-1]
         configs = _read_mesh(root)
         config = _with_certificate(root, configs, name)
@@ -316,17 +324,17 @@ def _issue_again(root: Path, asked: dict[str, Any], shut_out: bool = False) -> I
         if shut_out:
             lowest = {**before.lowest, name: found.number}
             roster = _next(before, asked["settled"], revoked=_revoking(before, name, old), lowest=lowest)
-        elif found.number >= config.lowest(name) + WINDOW:
-            roster = _next(before, None, lowest={**before.lowest, name: found.number - WINDOW + 1})
+        elif found.number >= config.lowest_certificate(name) + ACCEPTED_NUMBERS:
+            roster = _next(before, None, lowest={**before.lowest, name: found.number - ACCEPTED_NUMBERS + 1})
         change = _change(asked, root, roster, config.security.insecure)
         _add_certificate(change, found, name, texts)
-        authority.make(change)
+        authority.commit(change)
     return found
 
 
 def current_roster(root: Path) -> int:
     """Return the number of a mesh's last roster; 0 where the map is still in every ``device.toml``."""
-    record = read_record(Path(root))
+    record = read_authority_record(Path(root))
     latest = None if record is None else record.latest
     return _read_mesh(Path(root))[0].roster_number if latest is None else latest.number
 
@@ -337,20 +345,20 @@ def device_folders(root: Path) -> list[Path]:
 
 
 def _read_mesh(root: Path) -> list[DeviceConfig]:
-    found = sorted(path.parent for path in root.glob(f"*/{FILE}")) if root.is_dir() else []
+    found = sorted(path.parent for path in root.glob(f"*/{DEVICE_FILE}")) if root.is_dir() else []
     if not found:
         raise ValueError(f"{root}: no folder of a device is in there; make a mesh with `conformesh mesh init {root}`")
-    if words := interrupted(root):
+    if words := describe_interruption(root):
         raise ValueError(words)
     roster = read_device(found[0]).devices
-    missing = [name for name in roster if not (root / name / FILE).is_file()]
+    missing = [name for name in roster if not (root / name / DEVICE_FILE).is_file()]
     if missing:
-        raise ValueError(f"{root}: the folder of {missing[0]!r} is missing, with its {FILE}; put it back")
+        raise ValueError(f"{root}: the folder of {missing[0]!r} is missing, with its {DEVICE_FILE}; put it back")
     differing = compare_agreements([root / name for name in roster])
     if differing:
         field, values = next(iter(differing.items()))
         told = "; ".join(f"{value} on {', '.join(names[:3])}" for value, names in values.items())
-        raise ValueError(f"{root}: the devices differ in {field}: {told}; mend their {FILE} first")
+        raise ValueError(f"{root}: the devices differ in {field}: {told}; mend their {DEVICE_FILE} first")
     return [read_device(root / name) for name in roster]
 
 
@@ -358,8 +366,8 @@ def _change(asked: dict[str, Any], root: Path, roster: Roster | None, insecure: 
     """Return a change to a roster, signed if the mesh has an authority; None leaves the roster as it is."""
     if roster is None:
         return Change(asked)
-    document = document_of(roster, root, insecure)
-    check_size(document)
+    document = signed_document(roster, root, insecure)
+    check_document_size(document)
     return Change(asked, document.bytes().decode("ascii"))
 
 
@@ -368,14 +376,14 @@ def _add_folder(change: Change, root: Path, config: DeviceConfig, days: int) -> 
     if not config.security.insecure:
         found, texts = sign_device(root / "ca", config.name, _hosts_of(config), days)
         _add_certificate(change, found, config.name, texts)
-    change.files[f"{config.name}/{FILE}"] = device_text(config)
+    change.files[f"{config.name}/{DEVICE_FILE}"] = device_text(config)
     change.scores.append(f"{config.name}/{config.scores.file}")
 
 
 def _add_certificate(change: Change, found: Identity, name: str, texts: dict[str, str]) -> None:
     """Add the files of a new certificate to a change, and the authority's own copy."""
     change.files |= {f"{name}/{file}": text for file, text in texts.items()}
-    change.files[f"ca/{record_of(found.name)}"] = texts[CERT]
+    change.files[f"ca/{issued_path(found.name)}"] = texts[CERT]
 
 
 def _last_roster(authority: Authority, config: DeviceConfig) -> Roster:
@@ -383,9 +391,9 @@ def _last_roster(authority: Authority, config: DeviceConfig) -> Roster:
     mine, latest = _roster_of(config), authority.roster
     if latest is not None and latest != mine:
         raise ValueError(
-            f"{authority.root}: roster {latest.number} ({latest.digest[:16]}) was signed last, as {RECORD} says, and "
-            f"the folders have roster {mine.number} ({mine.digest[:16]}); put back the newest copy of both, as they "
-            "were together"
+            f"{authority.root}: roster {latest.number} ({latest.digest[:16]}) was signed last, as {AUTHORITY_FILE} "
+            f"says, and the folders have roster {mine.number} ({mine.digest[:16]}); put back the newest copy of both, "
+            "as they were together"
         )
     return mine
 
@@ -407,7 +415,7 @@ def _next(before: Roster, settled: int | None = None, forget: bool = False, **ch
             f"{before.number}, got {settled}"
         )
     since = number if forget else max(before.settled, settled or 0)
-    known = (*before.earlier, Earlier(before.number, before.devices))
+    known = (*before.earlier, EarlierRoster(before.number, before.devices))
     earlier = tuple(one for one in known if one.number >= since)
     roster = replace(before, number=number, settled=since, earlier=earlier, **changes)
     if lacking := roster.lacks(roster.devices):
@@ -440,4 +448,4 @@ def _hosts_of(config: DeviceConfig) -> tuple[str, ...]:
 
 
 def _issued(root: Path, name: str) -> list[Identity]:
-    return issued(root / "ca", name) or [read_certificate(root / name / CERT)]
+    return issued_certificates(root / "ca", name) or [read_certificate(root / name / CERT)]

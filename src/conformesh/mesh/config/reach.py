@@ -7,14 +7,14 @@ import socket
 import ssl
 from typing import Any, NamedTuple
 
-from conformesh.mesh.config.certificate_names import not_accepted, parse_certificate_name
+from conformesh.mesh.config.certificate_names import parse_certificate_name, why_not_accepted
 from conformesh.mesh.config.checks import Code, ConfigError, Level
 from conformesh.mesh.config.device_toml import DeviceConfig, Neighbour
 from conformesh.mesh.config.endpoints import parse_endpoint
-from conformesh.mesh.config.identity import common_name
+from conformesh.mesh.config.key_pair import common_name
 
-TIMEOUT = 2.0  # seconds
-LISTENING = 0.4  # seconds: with TLS 1.3 a refusal of our certificate comes after the handshake
+REACH_TIMEOUT = 2.0  # seconds
+_LISTENING = 0.4  # seconds: with TLS 1.3 a refusal of our certificate comes after the handshake
 
 
 class _Answer(NamedTuple):
@@ -25,12 +25,12 @@ class _Answer(NamedTuple):
     code: Code = ""
 
 
-def reach_neighbours(config: DeviceConfig, timeout: float = TIMEOUT) -> list[ConfigError]:
+def reach_neighbours(config: DeviceConfig, timeout: float = REACH_TIMEOUT) -> list[ConfigError]:
     """Try every neighbour of a device, from this machine."""
-    return [reach(config, neighbour, timeout) for neighbour in config.neighbours]
+    return [reach_device(config, neighbour, timeout) for neighbour in config.neighbours]
 
 
-def reach(config: DeviceConfig, other: Neighbour, timeout: float = TIMEOUT) -> ConfigError:
+def reach_device(config: DeviceConfig, other: Neighbour, timeout: float = REACH_TIMEOUT) -> ConfigError:
     """Try another device as this one, from this machine."""
     finding = _reach(config, other, timeout)
     return ConfigError(
@@ -75,9 +75,9 @@ def _greet(context: ssl.SSLContext, link: socket.socket, host: str, name: str, c
                 return _Answer("error", f"{met!r} answers there with a revoked certificate (serial {serial}); stop it")
             if device != name:
                 return _Answer("error", f"wrong name: {met!r} answers there, not {name!r}; check the endpoints")
-            if problem := not_accepted(met, name, config.lowest(name)):
+            if problem := why_not_accepted(met, name, config.lowest_certificate(name)):
                 return _Answer("error", f"its certificate {problem}")
-            secure.settimeout(LISTENING)
+            secure.settimeout(_LISTENING)
             try:
                 closed = secure.recv(1) == b""
             except TimeoutError:  # it waits for us to speak: we are let in

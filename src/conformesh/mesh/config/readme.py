@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from conformesh.mesh.config.device_config import DeviceConfig
 
-START = "conformesh node"  # the command that runs one device
+START_COMMAND = "conformesh node"  # the command that runs one device
 
 
-def readme(config: DeviceConfig) -> str:
+def mesh_readme(config: DeviceConfig) -> str:
     """Return what to copy where, how to start and what never to copy."""
     places = "\n".join(f"| `{name}` | {config.endpoints[name]} |" for name in config.devices)
     return f"""# A mesh of {len(config.devices)} devices
@@ -32,7 +32,7 @@ over all folders here, before copying, with `conformesh mesh init ... --scores F
 On each machine, in any order:
 
     conformesh mesh check device-folder
-    {START} device-folder
+    {START_COMMAND} device-folder
 
 On one machine, for all folders: `conformesh mesh check .` in this folder.
 

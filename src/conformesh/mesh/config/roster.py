@@ -21,13 +21,13 @@ from conformesh.common.names import listed
 from conformesh.files.schemas import checked
 from conformesh.peer.rosters import MOST, Rosters
 
-FILE = "roster.json"
+ROSTER_FILE = "roster.json"
 # Bytes of a document: about 10,000 devices, fewer if it lists earlier rosters. It is parsed before its signature is
 # checked, which may take 20 times as much memory.
-LARGEST = 2 * 2**20
-FORMAT = "conformesh-roster/1"
-DIGEST = re.compile("[0-9a-f]{64}")
-SIGNATURE = re.compile("[0-9a-f]{128}")  # two numbers of 32 bytes
+LARGEST_DOCUMENT = 2 * 2**20
+ROSTER_FORMAT = "conformesh-roster/1"
+_DIGEST = re.compile("[0-9a-f]{64}")
+_SIGNATURE = re.compile("[0-9a-f]{128}")  # two numbers of 32 bytes
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Revoked:
 
 
 @dataclass(frozen=True)
-class Earlier:
+class EarlierRoster:
     """The devices of a roster before this one."""
 
     number: int
@@ -77,7 +77,7 @@ class Roster:
     lowest: dict[str, int] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     settled: int = 1
-    earlier: tuple[Earlier, ...] = ()
+    earlier: tuple[EarlierRoster, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.number < MOST:
@@ -93,7 +93,7 @@ class Roster:
             low = [name for name, number in table.items() if number < least]
             if strange or low:
                 raise ValueError(f"roster {self.number}: {what} of {listed([*strange, *low])} cannot be")
-        bad = [one.name for one in self.revoked if one.fingerprint and not DIGEST.fullmatch(one.fingerprint)]
+        bad = [one.name for one in self.revoked if one.fingerprint and not _DIGEST.fullmatch(one.fingerprint)]
         if bad:
             raise ValueError(f"roster {self.number}: the fingerprint of a certificate of {bad[0]} is none")
 
@@ -101,7 +101,7 @@ class Roster:
         """Return the roster alone, in its one form: what is signed."""
         facts = {f.name: getattr(self, f.name) for f in fields(self)}
         facts |= {"revoked": [asdict(one) for one in self.revoked], "earlier": [asdict(one) for one in self.earlier]}
-        return in_one_form({"format": FORMAT, **facts})
+        return canonical_json({"format": ROSTER_FORMAT, **facts})
 
     @property
     def digest(self) -> str:
@@ -109,7 +109,7 @@ class Roster:
         return hashlib.sha256(self.text()).hexdigest()
 
     @property
-    def distrusted(self) -> tuple[str, ...]:
+    def revoked_names(self) -> tuple[str, ...]:
         """Names of devices that were taken out, and fingerprints of certificates."""
         gone = (one.name for one in self.revoked if one.name not in self.devices)
         return tuple(dict.fromkeys([*gone, *(one.fingerprint for one in self.revoked if one.fingerprint)]))
@@ -121,7 +121,7 @@ class Roster:
 
 
 @dataclass(frozen=True)
-class Document:
+class RosterDocument:
     """A roster as it travels: with its signature, which is empty in a mesh without certificates."""
 
     roster: Roster
@@ -129,13 +129,13 @@ class Document:
 
     def bytes(self) -> bytes:
         """Return what `read_document` reads."""
-        return in_one_form({"roster": json.loads(self.roster.text()), "signature": self.signature})
+        return canonical_json({"roster": json.loads(self.roster.text()), "signature": self.signature})
 
 
-def read_document(data: bytes, where: str = "the roster") -> Document:
+def read_document(data: bytes, where: str = "the roster") -> RosterDocument:
     """Read a document, which may be anything; whether its signature is good is for `signing` to say."""
-    if len(data) > LARGEST:
-        raise ValueError(f"{where}: a roster has at most {LARGEST:,} bytes, got {len(data):,}")
+    if len(data) > LARGEST_DOCUMENT:
+        raise ValueError(f"{where}: a roster has at most {LARGEST_DOCUMENT:,} bytes, got {len(data):,}")
     try:
         raw: Any = json.loads(data)
     except (ValueError, RecursionError):
@@ -143,23 +143,23 @@ def read_document(data: bytes, where: str = "the roster") -> Document:
     if not isinstance(raw, dict) or not isinstance(raw.get("roster"), dict):
         raise ValueError(f"{where}: a roster is a JSON object with 'roster' and 'signature', and this is not")
     facts = dict(raw["roster"])
-    if facts.pop("format", None) != FORMAT:
-        raise ValueError(f"{where}: needed a roster of format {FORMAT}; update what made it, or this")
+    if facts.pop("format", None) != ROSTER_FORMAT:
+        raise ValueError(f"{where}: needed a roster of format {ROSTER_FORMAT}; update what made it, or this")
     signature = raw.get("signature")
-    if not isinstance(signature, str) or (signature and not SIGNATURE.fullmatch(signature)):
+    if not isinstance(signature, str) or (signature and not _SIGNATURE.fullmatch(signature)):
         raise ValueError(f"{where}: the signature of a roster is 128 hexadecimal digits, or empty")
-    found = Document(checked(facts, Roster, where), signature)
+    found = RosterDocument(checked(facts, Roster, where), signature)
     if found.bytes() != data:
         raise ValueError(f"{where}: a roster has one form, byte by byte, and this is another; copy the file as it is")
     return found
 
 
-def check_size(document: Document) -> None:
+def check_document_size(document: RosterDocument) -> None:
     """Refuse a new roster that no device would read, before anything is changed."""
     roster, size = document.roster, len(document.bytes())
-    if size <= LARGEST:
+    if size <= LARGEST_DOCUMENT:
         return
-    words = f"roster {roster.number} would have {size:,} bytes, and devices read at most {LARGEST:,}"
+    words = f"roster {roster.number} would have {size:,} bytes, and devices read at most {LARGEST_DOCUMENT:,}"
     if roster.earlier:
         words += (
             f"; it lists the devices of all rosters from {roster.settled} to {roster.number - 1}. If a later one "
@@ -168,9 +168,9 @@ def check_size(document: Document) -> None:
     raise ValueError(f"{words}; nothing was changed")
 
 
-def read_roster_file(folder: Path) -> Document | None:
+def read_roster_file(folder: Path) -> RosterDocument | None:
     """Read the roster of a folder; None where there is none."""
-    path = folder / FILE
+    path = folder / ROSTER_FILE
     try:
         return read_document(path.read_bytes(), str(path))
     except FileNotFoundError:
@@ -179,6 +179,6 @@ def read_roster_file(folder: Path) -> Document | None:
         raise ValueError(f"{path}: cannot read the roster: {problem.strerror}") from problem
 
 
-def in_one_form(words: dict[str, Any]) -> bytes:
+def canonical_json(words: dict[str, Any]) -> bytes:
     """Return JSON in the one form that is signed and compared."""
     return json.dumps(words, sort_keys=True, separators=(",", ":")).encode() + b"\n"

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from conformesh.mesh.config.certificate_names import not_accepted
-from conformesh.mesh.config.certificates import Identity, identity_of, load_certificate, load_key, needs_cryptography
+from conformesh.mesh.config.certificate_names import why_not_accepted
+from conformesh.mesh.config.certificates import Identity, identity_of, load_certificate, load_key, require_x509
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.peer.entries import sealed, unsealed
 from conformesh.peer.frames import FrameError
 
-MOST_KNOWN = 1024  # certificates that are remembered: a stranger must not fill the memory
+_MOST_KNOWN = 1024  # certificates that are remembered: a stranger must not fill the memory
 
 
 class _Holder(NamedTuple):
@@ -76,14 +76,18 @@ class CertificateSeal:
         """Whether a certificate is let in as that of a device, now."""
         said = holder.identity
         in_time = said.not_before <= self.clock() <= said.not_after
-        return in_time and not not_accepted(said.name, name, self.config.lowest(name)) and not self._is_revoked(said)
+        return (
+            in_time
+            and not why_not_accepted(said.name, name, self.config.lowest_certificate(name))
+            and not self._is_revoked(said)
+        )
 
     def _is_revoked(self, said: Identity) -> bool:
         return bool({said.fingerprint, said.serial} & self._revoked)
 
     def _holder(self, certificate: bytes) -> _Holder | None:
         if certificate not in self._known:
-            if len(self._known) >= MOST_KNOWN:
+            if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             self._known[certificate] = self._examined(certificate)
         return self._known[certificate]
@@ -93,9 +97,9 @@ class CertificateSeal:
         from cryptography.exceptions import InvalidSignature
 
         try:
-            found = needs_cryptography().load_der_x509_certificate(certificate)
+            found = require_x509().load_der_x509_certificate(certificate)
             found.verify_directly_issued_by(self._authority)
-            return _Holder(identity_of(needs_cryptography(), found), found.public_key())
+            return _Holder(identity_of(require_x509(), found), found.public_key())
         except (ValueError, TypeError, InvalidSignature):
             return None
 

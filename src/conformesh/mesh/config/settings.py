@@ -15,35 +15,36 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 from conformesh.common.names import unknown
 from conformesh.kernels.ranks import AUTO
 from conformesh.mesh.config import MODES, ON_LOST
+from conformesh.protocols.options import convert_option
 
 # Seconds. Below 0.1 a heartbeat costs more than it tells; above an hour a lost device would go unnoticed for too long.
 # Both are choices.
 SHORTEST_HEARTBEAT, LONGEST_HEARTBEAT = 0.1, 3600.0
 
-Check = tuple[str, Callable[[Any], bool]]  # what is allowed, in words, and whether a value is
+_Range = tuple[str, Callable[[Any], bool]]  # what is allowed, in words, and whether a value is
 
 
-def _setting(default: Any, text: str, check: Check | None = None) -> Any:
+def _declare(default: Any, text: str, check: _Range | None = None) -> Any:
     """Declare a setting with its default, one line of help and the values that are allowed."""
     about = {"help": text, "check": check}
     return field(default_factory=dict, metadata=about) if default == {} else field(default=default, metadata=about)
 
 
-_POSITIVE_SECONDS: Check = ("a positive number of seconds", lambda value: value > 0 and math.isfinite(value))
-_HEARTBEAT: Check = (
+_POSITIVE_SECONDS: _Range = ("a positive number of seconds", lambda value: value > 0 and math.isfinite(value))
+_HEARTBEAT: _Range = (
     f"0 for none, or from {SHORTEST_HEARTBEAT:g} to {LONGEST_HEARTBEAT:g} seconds",
     lambda value: value == 0 or SHORTEST_HEARTBEAT <= value <= LONGEST_HEARTBEAT,
 )
-_FILE_NAME: Check = ("the name of a file", lambda value: bool(str(value).strip()))
+_FILE_NAME: _Range = ("the name of a file", lambda value: bool(str(value).strip()))
 # 128 characters hold a SHA-512 in hexadecimal, the longest digest in use.
-_DIGEST: Check = (
+_DIGEST: _Range = (
     "the digest of a model, 1 to 128 letters and digits",
     lambda value: value is None or re.fullmatch(r"[\w:.+/=-]{1,128}", value) is not None,
 )
 # `type(...) is int`: a bool is an int to Python, and 2.0 is no number of devices.
-_COUNT: Check = ("a whole number of devices", lambda value: value is None or type(value) is int)
-_BOUND: Check = ("a number above 0", lambda value: value is None or 0 < value < math.inf)
-_NAMES: Check = (
+_COUNT: _Range = ("a whole number of devices", lambda value: value is None or type(value) is int)
+_BOUND: _Range = ("a number above 0", lambda value: value is None or 0 < value < math.inf)
+_NAMES: _Range = (
     "different names",
     lambda value: len({*value}) == len(value) and all(name.strip() for name in value),
 )
@@ -53,15 +54,15 @@ _NAMES: Check = (
 class RunSettings:
     """What the devices run together: the same on every device."""
 
-    mode: Literal["rounds", "anytime"] = _setting(
+    mode: Literal["rounds", "anytime"] = _declare(
         MODES[0], "Run in rounds, each device waiting for its neighbours, or asynchronously (anytime), none waiting."
     )
-    method: str = _setting("e-dcp", "The method.")
-    options: dict[str, Any] = _setting({}, "Options of the method that differ from their defaults.")  # noqa: RUF009
-    on_lost: Literal["fail", "continue"] = _setting(
+    method: str = _declare("e-dcp", "The method.")
+    options: dict[str, Any] = _declare({}, "Options of the method that differ from their defaults.")  # noqa: RUF009
+    on_lost: Literal["fail", "continue"] = _declare(
         ON_LOST[0], "What a lost neighbour means: the run fails, or continues without it."
     )
-    quorum: int | None = _setting(
+    quorum: int | None = _declare(
         None, "With on_lost continue, the devices that must be left; by default the fewest above half.", _COUNT
     )
 
@@ -70,35 +71,35 @@ class RunSettings:
 class GuaranteeSettings:
     """The guarantee: the same on every device. Levels are texts, so that 0.1 is exactly a tenth."""
 
-    alpha: str = _setting("0.1", "Tolerated miscoverage between 0 and 1.")
-    alphas: tuple[str, ...] = _setting((), "All levels of a run, alpha among them; empty: alpha alone.")
-    mixture: str = _setting("sizes", "The mixture of devices that new examples come from.")
-    shares: dict[str, str] = _setting({}, "Shares of new examples by device, with mixture given.")  # noqa: RUF009
-    rank_rule: str = _setting(AUTO, "The rule for the required rank; auto is the proven one that asks for less.")
-    pac_confidence: str | None = _setting(
+    alpha: str = _declare("0.1", "Tolerated miscoverage between 0 and 1.")
+    alphas: tuple[str, ...] = _declare((), "All levels of a run, alpha among them; empty: alpha alone.")
+    mixture: str = _declare("sizes", "The mixture of devices that new examples come from.")
+    shares: dict[str, str] = _declare({}, "Shares of new examples by device, with mixture given.")  # noqa: RUF009
+    rank_rule: str = _declare(AUTO, "The rule for the required rank; auto is the proven one that asks for less.")
+    pac_confidence: str | None = _declare(
         None, "Coverage with this probability over the draw of the scores, not on average over it."
     )
-    groups: tuple[str, ...] = _setting(
+    groups: tuple[str, ...] = _declare(
         (), "Groups with thresholds of their own (group-conditional, Mondrian); each row is in one.", _NAMES
     )
-    lower_share: str | None = _setting(
+    lower_share: str | None = _declare(
         None, "The part of alpha that the lower side of intervals may miss; scores are in columns lower and upper."
     )
-    weight_bound: float | None = _setting(None, "The largest weight that any example may have.", _BOUND)
+    weight_bound: float | None = _declare(None, "The largest weight that any example may have.", _BOUND)
 
 
 @dataclass(frozen=True)
 class ScoreSettings:
     """The local scores: a file beside this one, which never leaves the device. Score and model: the same everywhere."""
 
-    file: str = _setting("scores.csv", "The file of scores, relative to the device's folder.", _FILE_NAME)
-    group_column: str = _setting("group", "The column that names each row's group.")
-    weight_column: str | None = _setting(
+    file: str = _declare("scores.csv", "The file of scores, relative to the device's folder.", _FILE_NAME)
+    group_column: str = _declare("group", "The column that names each row's group.")
+    weight_column: str | None = _declare(
         None, "The column of weights: how much likelier such an example is among new ones."
     )
-    score: str | None = _setting(None, "The nonconformity score that the numbers are.")
-    score_options: dict[str, Any] = _setting({}, "Options of the score.")  # noqa: RUF009
-    model: str | None = _setting(None, "Digest of the model that the scores come from.", _DIGEST)
+    score: str | None = _declare(None, "The nonconformity score that the numbers are.")
+    score_options: dict[str, Any] = _declare({}, "Options of the score.")  # noqa: RUF009
+    model: str | None = _declare(None, "Digest of the model that the scores come from.", _DIGEST)
 
 
 @dataclass(frozen=True)
@@ -106,10 +107,10 @@ class TimingSettings:
     """Seconds. Patience and retry may differ between devices."""
 
     # 30 s outlast the restart of a neighbour; a shorter patience takes a slow device for a lost one.
-    patience: float = _setting(30.0, "Seconds to wait for a neighbour before giving up.", _POSITIVE_SECONDS)
+    patience: float = _declare(30.0, "Seconds to wait for a neighbour before giving up.", _POSITIVE_SECONDS)
     # 0.2 s is short against a run and long against one connection attempt on a local network.
-    retry: float = _setting(0.2, "Seconds between two attempts to reach a neighbour.", _POSITIVE_SECONDS)
-    heartbeat: float = _setting(
+    retry: float = _declare(0.2, "Seconds between two attempts to reach a neighbour.", _POSITIVE_SECONDS)
+    heartbeat: float = _declare(
         1.0, "Seconds between two heartbeats, by which devices tell each other their status; 0 for none.", _HEARTBEAT
     )
 
@@ -118,21 +119,21 @@ class TimingSettings:
 class SecuritySettings:
     """Certificate and private key of this device, and the certificate of the authority. The key stays here."""
 
-    insecure: bool = _setting(False, "True for links without certificates, for experiments on one machine.")
-    ca: str = _setting("ca.pem", "The file of the authority's certificate.", _FILE_NAME)
-    cert: str = _setting("device.pem", "The file of this device's certificate.", _FILE_NAME)
-    key: str = _setting("device.key", "The file of this device's private key.", _FILE_NAME)
+    insecure: bool = _declare(False, "True for links without certificates, for experiments on one machine.")
+    ca: str = _declare("ca.pem", "The file of the authority's certificate.", _FILE_NAME)
+    cert: str = _declare("device.pem", "The file of this device's certificate.", _FILE_NAME)
+    key: str = _declare("device.key", "The file of this device's private key.", _FILE_NAME)
 
 
 @dataclass(frozen=True)
 class OnlineSettings:
     """Learning from labels that arrive later; leave the section out for none. With scale, values are in its units."""
 
-    learning: float = _setting(MISSING, "How far one miss moves the threshold of all devices.")
-    local: float = _setting(MISSING, "How far one miss moves the threshold of its own device.")
-    bound: float = _setting(MISSING, "Scores lie between 0 and this.")
-    scale: float = _setting(0.0, "How much the newest score weighs in the device's running scale; 0 for none.")
-    alarm: float = _setting(0.0, "Bounds the chance of a false drift alarm; 0 for no alarm.")
+    learning: float = _declare(MISSING, "How far one miss moves the threshold of all devices.")
+    local: float = _declare(MISSING, "How far one miss moves the threshold of its own device.")
+    bound: float = _declare(MISSING, "Scores lie between 0 and this.")
+    scale: float = _declare(0.0, "How much the newest score weighs in the device's running scale; 0 for none.")
+    alarm: float = _declare(0.0, "Bounds the chance of a false drift alarm; 0 for no alarm.")
 
 
 SECTIONS: dict[str, type] = {
@@ -173,6 +174,12 @@ class Setting(NamedTuple):
     def choices(self) -> tuple[str, ...]:
         """The words it takes, where they can be listed."""
         return get_args(self.hint) if get_origin(self.hint) is Literal else ()
+
+    def read(self, text: str) -> Any:
+        """Return the value that a word of the command line stands for; lists are separated by commas."""
+        if get_origin(self.hint) is tuple:
+            return tuple(word.strip() for word in text.split(",") if word.strip())
+        return convert_option(text.strip(), self.hint, self.path, is_text=True)
 
     def check(self, value: Any) -> None:
         """Refuse a value that is out of range."""

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from conformesh.mesh.config.roster import Document, Roster
+    from conformesh.mesh.config.roster import Roster, RosterDocument
 
-ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of the curve P-256
-DIGITS = 64  # hexadecimal, of each of the two numbers
-WRONG = "its signature is not that of this mesh's authority"
-UNSIGNED = "it has no signature, and this mesh has an authority"
+CURVE_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of the curve P-256
+_DIGITS = 64  # hexadecimal, of each of the two numbers
+WRONG_SIGNATURE = "its signature is not that of this mesh's authority"
+NO_SIGNATURE = "it has no signature, and this mesh has an authority"
 
 
-def sign(text: bytes, authority: Path) -> str:
+def sign_text(text: bytes, authority: Path) -> str:
     """Return the signature of a text by the authority in a folder."""
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
@@ -27,7 +27,7 @@ def sign(text: bytes, authority: Path) -> str:
     from conformesh.mesh.config.certificates import CA_KEY, load_key
 
     r, s = decode_dss_signature(load_key(authority / CA_KEY).sign(text, ec.ECDSA(_sha256())))
-    return f"{r:0{DIGITS}x}{min(s, ORDER - s):0{DIGITS}x}"
+    return f"{r:0{_DIGITS}x}{min(s, CURVE_ORDER - s):0{_DIGITS}x}"
 
 
 def is_signed(text: bytes, signature: str, ca: Path) -> bool:
@@ -38,8 +38,8 @@ def is_signed(text: bytes, signature: str, ca: Path) -> bool:
 
     from conformesh.mesh.config.certificates import load_certificate
 
-    r, s = int(signature[:DIGITS], 16), int(signature[DIGITS:], 16)
-    if s > ORDER // 2:
+    r, s = int(signature[:_DIGITS], 16), int(signature[_DIGITS:], 16)
+    if s > CURVE_ORDER // 2:
         return False
     try:
         load_certificate(ca).public_key().verify(encode_dss_signature(r, s), text, ec.ECDSA(_sha256()))
@@ -48,17 +48,17 @@ def is_signed(text: bytes, signature: str, ca: Path) -> bool:
     return True
 
 
-def document_of(roster: Roster, root: Path, insecure: bool) -> Document:
+def signed_document(roster: Roster, root: Path, insecure: bool) -> RosterDocument:
     """Return a roster as whoever keeps a mesh's folder gives it out: signed, if the mesh has an authority."""
-    from conformesh.mesh.config.roster import Document
+    from conformesh.mesh.config.roster import RosterDocument
 
-    return Document(roster, "" if insecure else sign(roster.text(), root / "ca"))
+    return RosterDocument(roster, "" if insecure else sign_text(roster.text(), root / "ca"))
 
 
-def verify(document: Document, ca: Path) -> None:
+def verify_document(document: RosterDocument, ca: Path) -> None:
     """Raise a ValueError unless the authority has signed the document."""
     if not document.signature or not is_signed(document.roster.text(), document.signature, ca):
-        raise ValueError(f"roster {document.roster.number}: {WRONG if document.signature else UNSIGNED}")
+        raise ValueError(f"roster {document.roster.number}: {WRONG_SIGNATURE if document.signature else NO_SIGNATURE}")
 
 
 def _sha256() -> Any:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from conformesh.mesh.http.address import Address, find, is_private, second_paths
-from conformesh.mesh.http.interface import (
+from conformesh.mesh.http.paths import (
     CALIBRATION,
     HEALTH,
     JSON,

@@ -11,8 +11,8 @@ from http import HTTPStatus
 
 from conformesh import __version__
 from conformesh.mesh.http.address import is_loopback
-from conformesh.mesh.http.interface import JSON, LARGEST_BODY
-from conformesh.mesh.http.routes import HttpReplies, HttpReply, Refused, Reply
+from conformesh.mesh.http.paths import JSON, LARGEST_BODY
+from conformesh.mesh.http.replies import HttpReplies, HttpReply, Refused, Reply
 
 LARGEST_HEAD = 2**16  # bytes; no honest program comes near
 MOST_HEADERS = 100

@@ -22,35 +22,52 @@ import stat
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformesh.files.files import UNWRITABLE
 from conformesh.mesh.http.address import Address, find, is_private, second_paths
-from conformesh.mesh.http.interface import LARGEST_BODY, MONITORING
-from conformesh.mesh.http.observations import Learns
+from conformesh.mesh.http.paths import LARGEST_BODY, MONITORING
+from conformesh.mesh.http.replies import HttpReplies, HttpReply, NodeInterface, Refused, Reply
 from conformesh.mesh.http.request import CONTINUE, Request, in_bytes, refusal
-from conformesh.mesh.http.routes import HttpReplies, HttpReply, ReceivedBody, Refused, Reply
-from conformesh.mesh.node.state import NodeState
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 LOG = logging.getLogger("conformesh.node")
-AT_ONCE = 4  # tasks at a time: a burst of large tables must not starve the engine of memory and time
-PLACES = 32  # tasks at work or waiting for their turn
-MOST = 256  # connections whose request is read or answered
-RESERVE = 32  # more of them, for what monitors the node; everybody else there is told to come back
-CLOSING = 128  # connections that were refused and have not closed yet
-GIVES_WAY = 1.0  # seconds of silence after which a connection makes room for another where all places are taken
-SMALL = 2**16  # bytes of a body that needs no room: 256 of them are 16 MiB
-BODIES = 2 * LARGEST_BODY  # bytes of larger bodies and of answers, over all connections
-CLIENT_TIMEOUT = 10.0  # seconds of silence, or for the head of a request, after which a client is dropped
-WHOLE_REQUEST = 60.0  # seconds for a whole request, however busily a client drips bytes
-PIECE = 2**16  # bytes read at a time
-Traced = Callable[[str, str, int, int, int], None]
+WORKERS = 4  # tasks at a time: a burst of large tables must not starve the runs of memory and time
+MONITORING_RESERVE = 32  # connections kept for programs that monitor the node; others there are told to come back
+MOST_CLOSING = 128  # connections that were refused and have not closed yet; the oldest is dropped for a new one
+GIVES_WAY = 1.0  # seconds of silence after which a connection makes room for another when all places are taken
+SMALL_BODY = 2**16  # bytes of a body that needs no reserved memory: 256 connections with it take 16 MiB
+MOST_BODY_BYTES = 2 * LARGEST_BODY  # bytes of larger bodies and of replies, over all connections: two of the largest
+CHUNK = 2**16  # bytes read at a time
+TraceReply = Callable[[str, str, int, int, int], None]
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+
+
+@dataclass(frozen=True)
+class ServiceLimits:
+    """How much work and time the clients of a service get.
+
+    Attributes
+    ----------
+    tasks
+        Tasks at work or waiting for their turn.
+    connections
+        Connections whose request is read or answered, besides the reserve for monitoring.
+    silence
+        Seconds of silence, or for the head of a request, after which a client is dropped.
+    request
+        Seconds for a whole request, however busily a client sends single bytes.
+    """
+
+    tasks: int = 32
+    connections: int = 256
+    silence: float = 10.0
+    request: float = 60.0
 
 
 class _Client:
@@ -73,50 +90,30 @@ class Service:
 
     Parameters
     ----------
-    state
-        What to tell them.
+    node
+        The node that answers.
     address
         A folder (its `node.sock`), a socket's path, or "127.0.0.1:port"; port 0 asks for a free one.
-    recalibrate
-        Asks the engine for a new run, returns at once and says what became of it; without it POST /recalibrate answers
-        501.
-    hand
-        Takes a roster and says what becomes of it; without it POST /roster answers 501.
-    beating
-        Knows what was heard of everybody; without it GET /mesh answers 501.
-    online
-        Learns from labels; without it what belongs to that answers 501.
-    traced
-        Is told of every answer: verb, path (empty where there is none such), status, and when its connection was
-        accepted and it was answered, in nanoseconds since 1970.
-    places
-        How many tasks are at work or waiting at a time.
-    most
-        How many connections there may be, besides the reserve for monitoring.
-    patience, whole
-        Seconds of silence or for a head, and for a whole request, after which a client is dropped.
+    trace_reply
+        Called for every reply: verb, path (empty if there is no such path), status, and the times at which its
+        connection was accepted and it was answered, in nanoseconds since 1970.
+    limits
+        How much work and time clients get.
     """
 
     def __init__(
         self,
-        state: NodeState,
+        node: NodeInterface,
         address: str | os.PathLike[str],
         *,
-        recalibrate: Callable[[], str | None] | None = None,
-        hand: Callable[[bytes], str] | None = None,
-        beating: ReceivedBody | None = None,
-        online: Learns | None = None,
-        traced: Traced | None = None,
-        places: int = PLACES,
-        most: int = MOST,
-        patience: float = CLIENT_TIMEOUT,
-        whole: float = WHOLE_REQUEST,
+        trace_reply: TraceReply | None = None,
+        limits: ServiceLimits | None = None,
     ) -> None:
         self.address = find(address)
         # A port is for everybody on the machine; a socket's file has permissions.
-        self._answers = HttpReplies(state, recalibrate, hand, beating, online, shared=self.address.path is None)
-        self._traced = traced
-        self._patience, self._whole, self._places, self._most = patience, whole, places, most
+        self._replies = HttpReplies(node, shared=self.address.path is None)
+        self._trace_reply = trace_reply
+        self._limits = limits or ServiceLimits()
         self._clients: set[_Client] = set()
         self._done: queue.SimpleQueue[tuple[_Client, HttpReply]] = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -174,7 +171,7 @@ class Service:
     # --- the one thread that waits for everything ---------------------------------------------------------------------
 
     def _serve(self, listener: socket.socket) -> None:
-        tick = min(self._patience, self._whole) / 4
+        tick = min(self._limits.silence, self._limits.request) / 4
         due = time.monotonic() + tick
         with listener, self._wakened, self._ready:
             while not self._stopping.is_set():
@@ -204,7 +201,7 @@ class Service:
                     self._stopping.wait(0.1)  # give those at work time to finish
                 return
             link.setblocking(False)
-            request = Request(self._answers, local_socket=self.address.path is not None)
+            request = Request(self._replies, local_socket=self.address.path is not None)
             client = _Client(link, request, time.monotonic())
             client.reserve = not self._has_place(client.since)
             self._clients.add(client)
@@ -214,17 +211,17 @@ class Service:
         """Whether one more connection has a place of its own; if not, make room for it in the reserve."""
         asking = [client for client in self._clients if not client.answered]
         reserve = [client for client in asking if client.reserve]
-        if len(asking) - len(reserve) < self._most:
+        if len(asking) - len(reserve) < self._limits.connections:
             return True
         waiting = [client for client in asking if not client.at_work and not client.reserve]
         slowest = min(waiting, key=lambda client: client.heard, default=None)
         if slowest is not None and now - slowest.heard >= GIVES_WAY:
             self._turn_away(slowest)
             return slowest.answered or slowest not in self._clients
-        if len(reserve) >= RESERVE:
+        if len(reserve) >= MONITORING_RESERVE:
             self._turn_away(min(reserve, key=lambda client: client.since))
         closing = [client for client in self._clients if client.answered]
-        if len(closing) >= CLOSING:
+        if len(closing) >= MOST_CLOSING:
             self._drop(min(closing, key=lambda client: client.since))
         return False
 
@@ -235,7 +232,7 @@ class Service:
             self._answer(client, refusal(self._busy()))
 
     def _busy(self) -> Refused:
-        return _come_back(f"the node has {self._most} connections already; try again in a moment")
+        return _come_back(f"the node has {self._limits.connections} connections already; try again in a moment")
 
     def _attend(self, client: _Client) -> None:
         """Read or write what can be read or written now; whatever a client does, the service goes on."""
@@ -258,7 +255,7 @@ class Service:
             self._drop(client)
 
     def _read(self, client: _Client) -> None:
-        data = client.link.recv(PIECE)
+        data = client.link.recv(CHUNK)
         if not data:  # left in the middle of its request
             self._drop(client)
             return
@@ -284,9 +281,9 @@ class Service:
             return
         if client.reserve and request.path not in MONITORING:
             raise self._busy()
-        if request.length > SMALL:
+        if request.length > SMALL_BODY:
             taken = sum(one.room for one in self._clients)
-            if taken + request.length > BODIES:
+            if taken + request.length > MOST_BODY_BYTES:
                 raise _come_back(f"the node reads {taken:,} bytes of other requests already; try again in a moment")
             client.room = request.length
 
@@ -297,8 +294,8 @@ class Service:
         if request.verb == "GET":
             self._answer(client, _replied(request.reply, b""))
             return
-        if sum(one.at_work for one in self._clients) >= self._places:
-            words = f"the node is at work for {self._places} programs already; try again in a moment"
+        if sum(one.at_work for one in self._clients) >= self._limits.tasks:
+            words = f"the node is at work for {self._limits.tasks} programs already; try again in a moment"
             self._answer(client, refusal(_come_back(words)))
             return
         client.at_work = True
@@ -306,7 +303,7 @@ class Service:
         if self._tasks is None:
             from concurrent.futures import ThreadPoolExecutor
 
-            self._tasks = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="service-task")
+            self._tasks = ThreadPoolExecutor(WORKERS, thread_name_prefix="service-task")
         self._tasks.submit(self._task, client, request.reply, request.take_body())
 
     def _task(self, client: _Client, reply: Reply, body: bytes) -> None:
@@ -319,7 +316,7 @@ class Service:
 
     def _deliver(self) -> None:
         with contextlib.suppress(OSError):
-            self._wakened.recv(PIECE)
+            self._wakened.recv(CHUNK)
         while not self._done.empty():
             client, answer = self._done.get()
             client.at_work = False
@@ -332,8 +329,8 @@ class Service:
         client.request.forget()  # from now on only the answer is counted
         client.room = len(client.out)
         client.since = client.heard = time.monotonic()  # the time it takes to read an answer counts anew
-        if self._traced is not None:
-            self._traced(client.request.verb, client.request.path, answer.status, client.began, time.time_ns())
+        if self._trace_reply is not None:
+            self._trace_reply(client.request.verb, client.request.path, answer.status, client.began, time.time_ns())
         try:
             self._write(client)
         except BlockingIOError:
@@ -355,7 +352,7 @@ class Service:
             self._ready.modify(client.link, READ, client)
 
     def _throw_away(self, client: _Client) -> None:
-        data = client.link.recv(PIECE)
+        data = client.link.recv(CHUNK)
         client.spare -= len(data)
         client.heard = time.monotonic()
         if not data or client.spare < 0:
@@ -364,8 +361,8 @@ class Service:
     def _drop_late(self, now: float) -> None:
         for client in [*self._clients]:
             head = client.request.reply is None and not client.answered
-            limit = min(self._patience, self._whole) if head else self._whole
-            if client.at_work or (now - client.heard < self._patience and now - client.since < limit):
+            limit = min(self._limits.silence, self._limits.request) if head else self._limits.request
+            if client.at_work or (now - client.heard < self._limits.silence and now - client.since < limit):
                 continue
             if client.answered:
                 self._drop(client)

@@ -15,11 +15,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.mesh.config.identity import Validity, examine_pair
-from conformesh.mesh.config.own_scores import NO_SCORES, OwnScores, read_own_scores
+from conformesh.mesh.config.key_pair import Validity, examine_pair
+from conformesh.mesh.config.local_scores import NO_SCORES, LocalScores, read_local_scores
 
 Stamp = tuple[int, int, int, int] | None  # modification, size, inode, change of permissions or owner
-_Reading = tuple[Stamp, OwnScores | None, str]  # of which file, its scores, and why there are none
+_Reading = tuple[Stamp, LocalScores | None, str]  # of which file, its scores, and why there are none
 UNKNOWN: Stamp = (-1, -1, -1, -1)  # equals the stamp of no file, and is not that of a missing one
 SETTLED = 0.5  # seconds without a change after which a small file that is copied here counts as written
 # Seconds without a change after which a file of scores counts as written. A writer that pauses for longer in the middle
@@ -49,7 +49,7 @@ def _is_cut(now: Stamp, used: Stamp) -> bool:
 def _read(stamp: Stamp, config: DeviceConfig) -> _Reading:
     """Read the scores of a device, from a file with this stamp."""
     try:
-        return stamp, read_own_scores(config), ""
+        return stamp, read_local_scores(config), ""
     except (ValueError, OSError) as error:  # its last record is incomplete, say, or it is gone
         return stamp, None, str(error)
 
@@ -109,7 +109,7 @@ class ScoreWatch:
 
     def __init__(self, config: DeviceConfig, wall: Callable[[], float] = time.time, beside: bool = False) -> None:
         self.config = config
-        self.scores: OwnScores | None = None
+        self.scores: LocalScores | None = None
         self.problem = self.waiting = ""
         self.failures = 0
         self._path = config.path("scores")
@@ -215,7 +215,7 @@ class ScoreWatch:
         self.failures += 1
 
     @property
-    def known(self) -> OwnScores:
+    def known(self) -> LocalScores:
         """The last scores that could be read, or none."""
         return self.scores or NO_SCORES
 
@@ -258,7 +258,7 @@ class CertificateWatch:
             self._read = now
             cert, key, ca = self._paths
             try:
-                lowest = self.config.lowest(self.config.name)
+                lowest = self.config.lowest_certificate(self.config.name)
                 self._lasting, self._times = examine_pair(cert, key, ca, self.config.name, lowest)
             except (OSError, ValueError) as error:  # replaced while they were read: they are examined again
                 self._lasting, self._times = [" ".join(str(error).split())], []

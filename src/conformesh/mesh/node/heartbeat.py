@@ -1,7 +1,7 @@
-"""A node's pulse: tells the neighbours how it is, beside its runs, and keeps what is heard of everybody.
+"""Heartbeat: a node periodically sends its neighbours its status and relays what it knows about the others.
 
-A thread of its own, some times a second, over whatever links are open; a run never waits for it, and none of its bytes
-are counted as frames.
+Runs in a thread of its own beside the calibration runs. A run never waits for a heartbeat, and heartbeat bytes are not
+part of a run's cost. `heartbeat_table` decides what counts and what is sent; this module adds the clock and the links.
 """
 
 from __future__ import annotations
@@ -9,117 +9,113 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+
+import msgspec
 
 from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.mesh.link import PULSE, Transport, beside
+from conformesh.mesh.link import HEARTBEAT, Transport, background_thread
 from conformesh.mesh.node.health import CODES, judge_health
-from conformesh.mesh.node.heartbeat_table import ALARMS, HEALTH, PHASES, Pulses, Vitals
+from conformesh.mesh.node.heartbeat_table import ALARM_SCOPES, PHASES, HeartbeatCounts, SharedStatus, StatusTable
 from conformesh.mesh.node.state import NodeState
-from conformesh.mesh.node.status import NodeStatus
+from conformesh.mesh.node.status import MeshStatus, NodeStatus
 from conformesh.methods import get_method
 
 LOG = logging.getLogger("conformesh.node")
+# Seconds that a node without heartbeats reports as its interval: it sends none, but GET /mesh still shows its own row.
+_DEFAULT_INTERVAL = 1.0
 
 
-class Beating:
-    """The pulse of one node, safe to ask from any thread."""
+class Heartbeat:
+    """Sends and receives status over the open links. Thread-safe."""
 
     def __init__(self, config: DeviceConfig, state: NodeState) -> None:
-        self._state, self._interval = state, config.timing.heartbeat
+        self._state = state
+        self._is_on = config.timing.heartbeat > 0
+        self._interval = config.timing.heartbeat or _DEFAULT_INTERVAL
         self._lock = threading.Lock()
-        self._pulses = Pulses(config.name, config.timing.heartbeat or 1.0, int(time.time()))
-        self._complained = False
-        self.under(config)
+        # The start time tells a restarted node from an old message that arrives late.
+        self._table = StatusTable(config.name, self._interval, started=int(time.time()))
+        self.set_roster(config)
 
-    def under(self, config: DeviceConfig) -> None:
-        """Go on under another roster."""
+    def set_roster(self, config: DeviceConfig) -> None:
+        """Forget devices that are no longer in the roster."""
         with self._lock:
-            names = [neighbour.name for neighbour in config.neighbours]
-            self._pulses.under(config.devices, names, config.roster_number)
+            neighbours = [neighbour.name for neighbour in config.neighbours]
+            self._table.set_roster(config.devices, neighbours, config.roster_number)
             self._edges = [[*edge] for edge in config.edges]
 
-    def mesh(self) -> dict[str, Any]:
-        """Return what is known of everybody, as JSON."""
-        own = self._vitals()
+    def mesh_status(self) -> MeshStatus:
+        """Return the latest known status of every device, this one included."""
+        status = self._state.shared_status()  # before taking our lock: it has a lock of its own
+        shared = share_status(status, self._interval)
         with self._lock:
-            rows, edges = self._pulses.shown(own, time.monotonic()), self._edges
-        return {
-            "device": self._state.device,
-            "devices": rows,
-            "edges": edges,
-            "links_down": self._state.shared_status().links_down(),
-        }
+            devices, edges = self._table.snapshot(shared, time.monotonic()), self._edges
+        return MeshStatus(status.device, devices, edges, status.links_down())
 
-    def measured(self) -> dict[str, Any]:
-        """Return what metrics say of it: devices by health, and what was sent, heard and refused."""
-        rows = self.mesh()["devices"]
+    def counts(self) -> HeartbeatCounts:
+        """Return how many heartbeats were sent, received and refused."""
         with self._lock:
-            counts, refused = dict(self._pulses.counts), dict(self._pulses.refused)
-        by_health = Counter(dict.fromkeys(HEALTH, 0))
-        by_health.update(row["health"] for row in rows)
-        return {"health": dict(by_health), "refused": refused, **counts}
+            return self._table.counts.copy()
 
     @contextmanager
-    def over(self, transport: Transport) -> Iterator[None]:
-        """Beat over these links for as long as they are open."""
-        if not self._interval:
+    def running(self, transport: Transport) -> Iterator[None]:
+        """Send heartbeats over these links until the context ends."""
+        if not self._is_on:
             yield
             return
-        with beside("pulse", lambda stopping: self._go_on(transport, stopping)):
+        with background_thread("heartbeat", lambda stop: self._loop(transport, stop)):
             yield
 
-    def _go_on(self, transport: Transport, stopping: threading.Event) -> None:
+    def _loop(self, transport: Transport, stop: threading.Event) -> None:
+        warned = False
         while True:
             try:
-                self._once(transport)
-            except Exception:  # whatever it is, it is no reason to end, and one complaint is enough
-                LOG.log(logging.DEBUG if self._complained else logging.WARNING, "a pulse failed", exc_info=True)
-                self._complained = True
-            if stopping.wait(self._pulses.window):
+                self._exchange(transport)
+            except Exception:
+                # A failing heartbeat must not end the node. Warn once, then log at debug level: it repeats every time.
+                LOG.log(logging.DEBUG if warned else logging.WARNING, "heartbeat failed", exc_info=True)
+                warned = True
+            if stop.wait(self._table.window):
                 return
 
-    def _once(self, transport: Transport) -> None:
-        own = self._vitals()
+    def _exchange(self, transport: Transport) -> None:
+        status = share_status(self._state.shared_status(), self._interval)
         with self._lock:
-            for sender, data, came in transport.asides(PULSE):
-                self._pulses.hear(sender, data, came)
-                self._state.heartbeat(sender, self._pulses.interval_of(sender))
-            said = self._pulses.say(own, time.monotonic())
-        if said is not None:
-            transport.send_aside(PULSE, said)
-
-    def _vitals(self) -> Vitals:
-        return vitals_of(self._state.shared_status(), self._interval or 1.0)
+            for sender, payload, received_at in transport.receive_side_messages(HEARTBEAT):
+                self._table.update(sender, payload, received_at)
+                self._state.note_heartbeat(sender, self._table.interval_of(sender))
+            message = self._table.encode_if_due(status, time.monotonic())
+        if message is not None:
+            transport.send_side_message(HEARTBEAT, message)
 
 
-def vitals_of(status: NodeStatus, interval: float) -> Vitals:
-    """Return what others may know of a node, from its status.
+def share_status(status: NodeStatus, interval: float) -> SharedStatus:
+    """Return the part of a status that heartbeats carry.
 
-    A threshold is told where devices have found it together: one that a device has from its own scores alone is its
-    own affair.
+    A threshold is shared only if the devices found it together: one that a device computed from its local scores alone
+    would tell others about these scores.
     """
     health, certified = judge_health(status), status.certified
-    base: dict[str, Any] = {
-        "phase": PHASES.index(status.phase),
-        "healthy": health.healthy,
-        "codes": sum(1 << CODES.index(code) for code in health.codes),
-        "run": status.run,
-        "round": status.round,
-        "roster": status.roster.number,
-        "interval": max(round(interval * 10), 1),
-        "alarms": sum(1 << ALARMS.index(whose) for whose in status.raised_alarms()),
-    }
+    shared = SharedStatus(
+        phase=PHASES.index(status.phase),
+        healthy=health.healthy,
+        codes=sum(1 << CODES.index(code) for code in health.codes),
+        run=status.run,
+        round=status.round,
+        roster=status.roster.number,
+        interval=max(round(interval * 10), 1),
+        alarms=sum(1 << ALARM_SCOPES.index(scope) for scope in status.raised_alarms()),
+    )
     if certified is None:
-        return Vitals(**base)
-    together = get_method(certified.method).description.needs != "nothing"
-    return Vitals(
-        **base,
+        return shared
+    is_joint = get_method(certified.method).description.needs != "nothing"
+    return msgspec.structs.replace(
+        shared,
         certified=certified.run,
-        threshold=float(certified.threshold) if together else None,
+        threshold=float(certified.threshold) if is_joint else None,
         about=certified.devices,
-        common=together and certified.final and certified.kind.startswith("counted"),  # with noise or without
+        # Only a count fixes the threshold exactly (kinds "counted...", with noise or without); estimates may differ.
+        common=is_joint and certified.final and certified.kind.startswith("counted"),
     )

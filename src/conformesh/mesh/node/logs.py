@@ -15,7 +15,7 @@ import time
 from collections import OrderedDict
 from typing import Any, Literal, TextIO
 
-from conformesh.mesh.node.certified import in_utc
+from conformesh.mesh.node.certified_result import in_utc
 
 NAME = "conformesh.node"
 Form = Literal["words", "json"]

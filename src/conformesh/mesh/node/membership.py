@@ -18,8 +18,8 @@ from pathlib import Path
 
 from conformesh.files.files import PRIVATE, remove_drafts, write_file
 from conformesh.mesh.config.device_config import DeviceConfig, MeshMap
-from conformesh.mesh.config.roster import FILE, Document, read_document
-from conformesh.mesh.config.signing import verify
+from conformesh.mesh.config.roster import ROSTER_FILE, RosterDocument, read_document
+from conformesh.mesh.config.signing import verify_document
 from conformesh.mesh.node.file_watch import FileWatch
 from conformesh.peer.rosters import Rosters
 
@@ -44,14 +44,14 @@ class Membership:
     def __init__(self, config: DeviceConfig) -> None:
         self.config = config
         self.removed = self.problem = ""
-        self._path, self._state = config.folder / FILE, config.folder / STATE
+        self._path, self._state = config.folder / ROSTER_FILE, config.folder / STATE
         self._lock = threading.Lock()  # programs hand over rosters in threads of their own
         self._state_kept = True  # whether `roster.state` says what is in force
         self._offered: deque[bytes] = deque()  # checked, and for the node's own thread to take
         self._checked: set[str] = set()  # digests of documents that need not be verified again
         self._unsigned = ("", "")  # the last document that the authority has not signed, and why it is refused
         self._document = self._read()
-        self._next: Document | None = None
+        self._next: RosterDocument | None = None
         self._watch = FileWatch(self._path)
         self._unmended = ""  # why a refused file is still in the place of the roster
         self._floor = self._recall()
@@ -72,7 +72,7 @@ class Membership:
         roster = self._document.roster
         self.removed = ""
         try:
-            self.config = self.config.under(roster)
+            self.config = self.config.with_roster(roster)
         except ValueError as problem:  # all else was found out when it was accepted
             self.removed = str(problem)
         self.rosters = self._rosters()
@@ -141,7 +141,7 @@ class Membership:
     # --- pieces -------------------------------------------------------------------------------------------------------
 
     @property
-    def _latest(self) -> Document | None:
+    def _latest(self) -> RosterDocument | None:
         return self._next or self._document
 
     @property
@@ -161,7 +161,7 @@ class Membership:
             self._keep_floor,
         )
 
-    def _check(self, body: bytes) -> Document:
+    def _check(self, body: bytes) -> RosterDocument:
         """Return a document that may be put in force, or is; a ValueError says why not."""
         document = read_document(body)
         roster, latest = document.roster, self._latest
@@ -183,7 +183,7 @@ class Membership:
         replace(self.config, map=MeshMap.of_roster(roster), name=name)  # raises in words if it is no map
         return document
 
-    def _verify(self, document: Document) -> None:
+    def _verify(self, document: RosterDocument) -> None:
         """Refuse a document without the authority's signature; the same one is examined once, not on every offer."""
         key = document.roster.digest + document.signature
         if self.config.security.insecure or key in self._checked:
@@ -191,13 +191,13 @@ class Membership:
         if key == self._unsigned[0]:
             raise ValueError(self._unsigned[1])
         try:
-            verify(document, self.config.path("ca"))
+            verify_document(document, self.config.path("ca"))
         except ValueError as problem:
             self._unsigned = key, str(problem)
             raise
         self._checked = {key}
 
-    def _read(self) -> Document | None:
+    def _read(self) -> RosterDocument | None:
         return None if self.config.roster is None else read_document(self._path.read_bytes(), str(self._path))
 
     def _put_aside(self, body: bytes, why: str) -> None:
@@ -220,7 +220,7 @@ class Membership:
             self.problem = why
         self._unmended = ""
 
-    def _write(self, document: Document) -> None:
+    def _write(self, document: RosterDocument) -> None:
         write_file(self._path, document.bytes())
         self._watch.expect()
 
@@ -233,8 +233,8 @@ class Membership:
             return 0
         except (OSError, ValueError, KeyError, TypeError):
             raise ValueError(
-                f"{self._state}: cannot be read; it says which roster was in force here. Delete it only if {FILE} is "
-                "the newest of this mesh"
+                f"{self._state}: cannot be read; it says which roster was in force here. Delete it only if "
+                f"{ROSTER_FILE} is the newest of this mesh"
             ) from None
         mine = "" if self._document is None else self._document.roster.digest
         if self._latest_number < number or (self._latest_number == number and digest != mine):

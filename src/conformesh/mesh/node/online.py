@@ -20,19 +20,18 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import to_builtins
+from msgspec.structs import replace
 
 from conformesh.files.files import move_path
 from conformesh.files.json_numbers import in_json
 from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.mesh.config.own_scores import read_own_scores
-from conformesh.mesh.link import COUNTERS, Transport, beside
-from conformesh.mesh.node.certified import in_utc
-from conformesh.mesh.node.drift import of_all
-from conformesh.mesh.node.observations import (
+from conformesh.mesh.config.local_scores import read_local_scores
+from conformesh.mesh.link import COUNTERS, Transport, background_thread
+from conformesh.mesh.node.certified_result import in_utc
+from conformesh.mesh.node.drift_alarm import of_all
+from conformesh.mesh.node.online_records import (
     Example,
     JudgedObservation,
     Observations,
@@ -44,8 +43,16 @@ from conformesh.mesh.node.observations import (
     encode,
 )
 from conformesh.mesh.node.state import NodeState
-from conformesh.mesh.node.status import AlarmEvidence, AlarmFlags, AlarmStatus
-from conformesh.online.bounds import DeviceAccount
+from conformesh.mesh.node.status import (
+    AlarmEvidence,
+    AlarmFlags,
+    AlarmStatus,
+    DeviceCounts,
+    OnlineAccount,
+    OnlineStatus,
+    ScaleStatus,
+)
+from conformesh.online.bounds import MissAccount
 from conformesh.online.counters import Counters
 from conformesh.peer.journal import FileJournal
 
@@ -57,19 +64,6 @@ EVERY = 1.0  # seconds after which all is said again, though nothing is new
 BUDGET = 50_000.0  # bytes a second to each neighbour, about
 LARGEST = 700.0  # logarithms from here on are shown as infinite
 WRITE = 10.0  # seconds between two records of what was heard, which others could say again
-
-
-class _View(NamedTuple):
-    """What can be seen of the state while the next record is being written."""
-
-    threshold: float
-    device: DeviceAccount
-    everybody: DeviceAccount
-    late: int
-    pending: int
-    counters: Counters
-    scale: dict[str, Any] | None
-    alarm: AlarmStatus | None
 
 
 class OnlineLearning:
@@ -94,17 +88,17 @@ class OnlineLearning:
         self._since = 0  # records since the journal began
         self._written = -math.inf, Counters({})  # when it was last written down what others have counted, and what
         self.refused: Counter[str] = Counter()
-        self.under(config)
+        self.set_roster(config)
 
     def _made(self, name: str) -> Observations:
         return Observations(name, self.rule, _fresh(), _fresh())
 
-    def under(self, config: DeviceConfig) -> None:
+    def set_roster(self, config: DeviceConfig) -> None:
         """Go on under another roster; who is in none of those that were seen is not heard of."""
         gone = () if config.roster is None else (one.name for one in config.roster.revoked)
         with self._lock:
             self._config, self._names = config, {*config.devices, *gone}
-            self._look()
+            self._publish()
 
     # --- what local programs say --------------------------------------------------------------------------------------
 
@@ -147,53 +141,43 @@ class OnlineLearning:
     def _calibrated(self) -> Scaled | None:
         """Return what the own scale begins with: the mean of the device's calibration scores, if it has any."""
         try:
-            scores = read_own_scores(self._config).values
+            scores = read_local_scores(self._config).values
         except (ValueError, OSError):  # the node says so; the scale begins with the first label
             return None
         mean = float(np.mean(scores)) if len(scores) else 0.0
         return Scaled(mean, len(scores)) if 0 < mean < math.inf else None
 
-    def shown(self) -> dict[str, Any]:
-        """Return the state as JSON."""
-        view = self._view
-        reported: dict[str, dict[str, int]] = {}
-        for life, tally in view.counters.tallies.items():
-            one = reported.setdefault(life.device, {"steps": 0, "misses": 0, "lives": 0})
-            for name, count in (("steps", tally.steps), ("misses", tally.misses), ("lives", 1)):
-                one[name] += count
-        shown = {
-            "alpha": float(self.rule.alpha),
-            "learning": self.rule.learning,
-            "local": self.rule.local,
-            "bound": self.rule.bound,
-            "scale": view.scale,
-            "origin": view.counters.origin,
-            "threshold": view.threshold,
-            "device": _account(view.device),
-            "everybody": _account(view.everybody),
-            "late": view.late,
-            "pending": view.pending,
-            "reported": reported,
-            "alarm": to_builtins(view.alarm),
-            "refused": dict(self.refused),
-        }
-        return dict(in_json(shown))
+    def status(self) -> OnlineStatus:
+        """Return what the device has learnt, as of the last record."""
+        return replace(self._status, refused=dict(self.refused))
 
-    def _seen(self) -> _View:
-        known, scale = self._known, None
-        if self.rule.scale:
-            scale = {"weight": self.rule.scale, "now": known.scale, "scores": known.taken}
-        return _View(
-            known.threshold,
-            *known.accounts(),
-            known.own.late,
-            len(known.pending),
-            known.counters,
-            scale,
-            self._alarm(),
+    def _take_status(self) -> OnlineStatus:
+        known, rule = self._known, self.rule
+        device, everybody = known.accounts()
+        reported: dict[str, DeviceCounts] = {}
+        for life, tally in known.counters.tallies.items():
+            counts = reported.setdefault(life.device, DeviceCounts())
+            counts.steps += tally.steps
+            counts.misses += tally.misses
+            counts.lives += 1
+        return OnlineStatus(
+            alpha=float(rule.alpha),
+            learning=rule.learning,
+            local=rule.local,
+            bound=rule.bound,
+            scale=ScaleStatus(rule.scale, known.scale, known.taken) if rule.scale else None,
+            origin=known.counters.origin,
+            threshold=in_json(known.threshold),
+            device=_account_status(device),
+            everybody=_account_status(everybody),
+            late=known.own.late,
+            pending=len(known.pending),
+            reported=reported,
+            alarm=self._alarm_status(),
+            refused={},
         )
 
-    def _alarm(self) -> AlarmStatus | None:
+    def _alarm_status(self) -> AlarmStatus | None:
         known, drift = self._known, self._known.drift
         if drift is None:
             return None
@@ -209,10 +193,10 @@ class OnlineLearning:
             counted=counted,
         )
 
-    def _look(self) -> None:
-        """Show what is known now."""
-        self._view = self._seen()
-        self._state.drifts(self._view.alarm)
+    def _publish(self) -> None:
+        """Make what is known now visible to readers, who take no lock."""
+        self._status, self._counters = self._take_status(), self._known.counters
+        self._state.set_alarm(self._status.alarm)
 
     # --- what is written down -----------------------------------------------------------------------------------------
 
@@ -224,7 +208,7 @@ class OnlineLearning:
             except OSError as problem:
                 LOG.warning("%s: the node cannot learn: %s", self._path, problem)
             else:
-                LOG.info("online: threshold %.6g, %s", self._view.threshold, self._view.everybody)
+                LOG.info("online: threshold %.6g, %s", self._known.threshold, self._status.everybody.words)
 
     def close(self) -> None:
         """Write down what was heard, and close the journal."""
@@ -248,14 +232,14 @@ class OnlineLearning:
                 known = self._made(known.name)
             if known.undated:
                 known.take(Raised(time.time()))
-            known.counters = known.counters.merge(self._known.counters.only(self._names - {known.name}))
+            known.counters = known.counters.merge(self._known.counters.of_devices(self._names - {known.name}))
             journal.begin(encode(known.kept()))
         except OSError:
             with suppress(OSError):
                 journal.close()
             raise
         self._known, self._journal, self._since = known, journal, 0
-        self._look()
+        self._publish()
 
     def _write(self, *records: Record) -> None:
         """Write records down, and only then take them up; what could not be written is as if it had never been."""
@@ -276,7 +260,7 @@ class OnlineLearning:
         self._since += len(records)
         if self._since >= COMPACT:
             self._compact()
-        self._look()
+        self._publish()
 
     def _compact(self) -> None:
         assert self._journal is not None
@@ -297,22 +281,22 @@ class OnlineLearning:
     # --- what neighbours say ------------------------------------------------------------------------------------------
 
     @contextmanager
-    def over(self, transport: Transport) -> Iterator[None]:
+    def running(self, transport: Transport) -> Iterator[None]:
         """Share counters over these links for as long as they are open."""
-        with beside("counters", lambda stopping: self._go_on(transport, stopping)):
+        with background_thread("counters", lambda stop: self._loop(transport, stop)):
             yield
 
-    def _go_on(self, transport: Transport, stopping: threading.Event) -> None:
+    def _loop(self, transport: Transport, stop: threading.Event) -> None:
         said, said_at, due = Counters({}), -math.inf, -math.inf
-        while not stopping.wait(WINDOW):
+        while not stop.wait(WINDOW):
             try:
-                for _, data, _ in transport.asides(COUNTERS):
+                for _, data, _ in transport.receive_side_messages(COUNTERS):
                     self.hear(data)
-                now, counters = time.monotonic(), self._view.counters
+                now, counters = time.monotonic(), self._counters
                 self.keep(now)
                 if now >= due and (counters is not said or now >= said_at + EVERY):
                     message = counters.encode(self.rule)
-                    transport.send_aside(COUNTERS, message)
+                    transport.send_side_message(COUNTERS, message)
                     said, said_at, due = counters, now, now + len(message) / BUDGET
             except Exception:  # whatever it is, it is no reason to end
                 LOG.warning("counters could not be shared", exc_info=True)
@@ -324,12 +308,12 @@ class OnlineLearning:
         except ValueError as problem:
             self.refused[str(problem)] += 1
             return
-        known = {*self._names, *(life.device for life in self._view.counters.tallies)}
+        known = {*self._names, *(life.device for life in self._counters.tallies)}
         with self._lock:
             if self._journal is None:
                 return  # what is known of this device itself is in it
             before = self._known.counters
-            records = self._known.hear(heard.only(known), _fresh())
+            records = self._known.hear(heard.of_devices(known), _fresh())
             if self._known.counters is not before:
                 self._write(*records)
 
@@ -342,15 +326,15 @@ class OnlineLearning:
                 self._written = now, self._known.counters
 
 
-def _account(account: DeviceAccount) -> dict[str, Any]:
-    return {
-        "alpha": account.alpha,
-        "steps": account.labels,
-        "misses": account.misses,
-        "rate": account.rate if account.labels else None,
-        "within": account.bound,
-        "words": str(account),
-    }
+def _account_status(account: MissAccount) -> OnlineAccount:
+    return OnlineAccount(
+        alpha=account.alpha,
+        steps=account.labels,
+        misses=account.misses,
+        rate=account.rate if account.labels else None,
+        within=account.bound,
+        words=str(account),
+    )
 
 
 def _exp(log: float) -> float:

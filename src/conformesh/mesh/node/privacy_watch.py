@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 
 from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.mesh.config.epochs import Epochs
+from conformesh.mesh.config.epochs import EpochClock
+from conformesh.mesh.node.calibration_run import account_of
 from conformesh.mesh.node.file_watch import Stamp, stamp_of
-from conformesh.mesh.node.running import account_of
 
 
 class PrivacyWatch:
@@ -28,16 +28,22 @@ class PrivacyWatch:
     """
 
     def __init__(self, config: DeviceConfig, wall: Callable[[], float] = time.time) -> None:
-        self.config, self.epochs = config, Epochs(config, wall)
+        self.config, self.epochs = config, EpochClock(config, wall)
         self.problem = self.refusal = self._account_problem = ""
         self._due: int | None = None  # the last epoch that a run could be asked for at the last look
         self._read: tuple[Stamp, int] | None = None  # the account, and the epoch that it was read for
 
     def look(self) -> bool:
         """Look again; return whether an epoch has closed since the last look that may be released."""
-        from conformesh.privacy.account import FILE  # which a device that is not private need not hold in memory
+        from conformesh.privacy.account import (
+            ACCOUNT_FILE,  # which a device that is not private need not hold in memory
+        )
 
-        last, due, stamp = self.epochs.last(), self.epochs.due(), stamp_of(self.config.folder / FILE)
+        last, due, stamp = (
+            self.epochs.last_closed(),
+            self.epochs.last_due(),
+            stamp_of(self.config.folder / ACCOUNT_FILE),
+        )
         if self._read != (stamp, last):
             self._read = stamp, last
             self._account_problem = account_of(self.config, last).problem
@@ -53,4 +59,4 @@ class PrivacyWatch:
 
     def refusal_now(self) -> str:
         """Return `refusal` as it is at this moment; from any thread."""
-        return account_of(self.config, self.epochs.last()).refusal() if self.config.has_epsilon else ""
+        return account_of(self.config, self.epochs.last_closed()).refusal() if self.config.has_epsilon else ""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from conformesh.files.json_numbers import in_json
-from conformesh.mesh.node.certified import Certified, in_utc, refuse_nan
+from conformesh.mesh.node.certified_result import Certified, in_utc, refuse_nan
 from conformesh.mesh.node.status import (
     OTHER,
     AlarmStatus,
@@ -133,12 +133,12 @@ class NodeState:
 
     # --- what the engine says -----------------------------------------------------------------------------------------
 
-    def enter(self, phase: Phase) -> None:
+    def enter_phase(self, phase: Phase) -> None:
         """Go to another phase; staying in one keeps its start."""
         with self._lock:
             self._enter(phase)
 
-    def begin(self, run: int) -> None:
+    def begin_run(self, run: int) -> None:
         """Start calibrating in this run, at round 0; whoever asked for it, it is a requested run."""
         with self._lock:
             self._enter(Phase.CALIBRATING)
@@ -147,18 +147,18 @@ class NodeState:
             for neighbour in self._neighbours.values():
                 neighbour.round = None
 
-    def request(self) -> None:
+    def request_run(self) -> None:
         """Note that a run is requested, unless an earlier request has not been met yet."""
         with self._lock:
             self._requested()
 
-    def advance(self, reached: int) -> None:
+    def note_progress(self, reached: int) -> None:
         """Note how far the run under way has come: rounds, or devices heard in asynchronous mode."""
         with self._lock:
             if self._request is not None and reached > self._request.reached:
                 self._request.reached, self._request.advanced = reached, self._clock()
 
-    def heartbeat(self, neighbour: str, interval: float | None) -> None:
+    def note_heartbeat(self, neighbour: str, interval: float | None) -> None:
         """Note that a neighbour's heartbeat has arrived, and the seconds between two of them, if that is known."""
         with self._lock:
             found = self._neighbours.get(neighbour)
@@ -177,23 +177,23 @@ class NodeState:
         with self._lock:
             self._patience = seconds
 
-    def under(self, roster: int, floor: int) -> None:
+    def set_roster(self, roster: int, floor: int) -> None:
         """Say which roster is in force, and that all before the floor are out of use."""
         with self._lock:
             self._roster = roster, floor
 
-    def expect(self, neighbours: Iterable[str]) -> None:
+    def set_neighbours(self, neighbours: Iterable[str]) -> None:
         """Have other neighbours; what was counted of those that stay is kept."""
         with self._lock:
             self._neighbours = {name: self._neighbours.get(name, _Neighbour()) for name in neighbours}
             self._expected = self._clock()
 
-    def at_round(self, number: int) -> None:
+    def set_round(self, number: int) -> None:
         """Say which round is open."""
         with self._lock:
             self._round = number
 
-    def heard(self, neighbour: str, *, size: int, round: int | None = None, frames: int = 1) -> None:
+    def count_received(self, neighbour: str, *, size: int, round: int | None = None, frames: int = 1) -> None:
         """Count what arrived from a neighbour: `size` bytes in so many frames, the last of this round."""
         with self._lock:
             found = self._neighbours.setdefault(neighbour, _Neighbour())
@@ -205,31 +205,31 @@ class NodeState:
             if round is not None:
                 found.round = round
 
-    def refused(self, neighbour: str | None, reason: str, frames: int = 1) -> None:
+    def count_refused(self, neighbour: str | None, reason: str, frames: int = 1) -> None:
         """Count refused frames; those of nobody in particular, or of a name nobody expects, are counted together."""
         with self._lock:
             found = None if neighbour is None else self._neighbours.get(neighbour)
             reasons = self._refused if found is None else found.refused
             reasons[reason if reason in reasons or len(reasons) < MOST_REASONS else OTHER] += frames
 
-    def sent(self, *, size: int, frames: int = 1, again: int = 0) -> None:
+    def count_sent(self, *, size: int, frames: int = 1, again: int = 0) -> None:
         """Count what this node sent: `size` bytes in so many frames, `again` of which repeat earlier ones."""
         with self._lock:
             self._sent.frames += frames
             self._sent.bytes += size
             self._sent.resent_frames += again
 
-    def gathered(self, gathering: Gathering) -> None:
+    def set_gathering(self, gathering: Gathering) -> None:
         """Note which devices have reported, in asynchronous mode."""
         with self._lock:
             self._gathering = gathering
 
-    def searches(self, search: SearchStatus | None) -> None:
+    def set_search(self, search: SearchStatus | None) -> None:
         """Note which thresholds are still possible in a run under way; None if nothing is known."""
         with self._lock:
             self._search = search
 
-    def drifts(self, alarm: AlarmStatus | None) -> None:
+    def set_alarm(self, alarm: AlarmStatus | None) -> None:
         """Note the drift alarm, None if there is none; log an alarm that was raised since the last time."""
         with self._lock:
             before = [] if self._alarm is None else self._alarm.raised.raised()
@@ -286,7 +286,7 @@ class NodeState:
         with self._lock:
             self._error = " ".join(words.split())
 
-    def judge(self, what: Trouble, words: str) -> None:
+    def set_trouble(self, what: Trouble, words: str) -> None:
         """Say what is wrong with something now, or nothing where it is well; a change of it is logged."""
         words = " ".join(words.split())
         with self._lock:
@@ -298,7 +298,7 @@ class NodeState:
         elif before and not words:
             LOG.info("the trouble is over: %s", before)
 
-    def inspected(self, expires: float | None, unreadable: int, waiting: str = "") -> None:
+    def set_file_status(self, expires: float | None, unreadable: int, waiting: str = "") -> None:
         """Take over what was seen of the files.
 
         When the certificate ends, in seconds since 1970; how often the scores could not be used so far; and why a
@@ -430,5 +430,5 @@ def _summarise(certified: Certified) -> CertifiedStatus:
         method=certified.calibration.method,
         kind=first.certificate.kind,
         made_seconds=certified.made,
-        **certified.facts(),
+        **msgspec.structs.asdict(certified.facts()),
     )

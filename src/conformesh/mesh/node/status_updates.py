@@ -64,18 +64,18 @@ class StatusFeed:
             self._tell_counts(now)
             return True
         if device.number != self._here[1]:
-            self.state.begin(device.number)
+            self.state.begin_run(device.number)
         self._here = (device.phase, device.number)
         if device.phase in PHASES:
-            self.state.enter(PHASES[device.phase])
-        self.state.at_round(device.round)
+            self.state.enter_phase(PHASES[device.phase])
+        self.state.set_round(device.round)
         if isinstance(device, AsyncDevice):
-            self.state.gathered(_gathering(device))
-            self.state.advance(len(device.survivors))
+            self.state.set_gathering(_gathering(device))
+            self.state.note_progress(len(device.survivors))
         else:
-            self.state.advance(device.round)
+            self.state.note_progress(device.round)
             if self.shown is not None:
-                self.state.searches(_search(self.shown, device.message) if device.phase == "running" else None)
+                self.state.set_search(_search(self.shown, device.message) if device.phase == "running" else None)
         self._tell_counts(now)
         return True
 
@@ -102,13 +102,13 @@ class StatusFeed:
             frames = counts.heard[row] - told.heard[row]
             if frames:
                 size = counts.heard_bytes[row] - told.heard_bytes[row]
-                self.state.heard(name, size=size, round=max(ended, 0), frames=frames)
+                self.state.count_received(name, size=size, round=max(ended, 0), frames=frames)
                 self._last[row] = now
         for reason, count in counts.refused.items():
             if count > told.refused[reason]:
-                self.state.refused(None, reason, count - told.refused[reason])
+                self.state.count_refused(None, reason, count - told.refused[reason])
         again = counts.resent - told.resent
-        self.state.sent(size=counts.sent_bytes - told.sent_bytes, frames=counts.sent - told.sent, again=again)
+        self.state.count_sent(size=counts.sent_bytes - told.sent_bytes, frames=counts.sent - told.sent, again=again)
         self._told = Counts(
             sent=counts.sent,
             sent_bytes=counts.sent_bytes,

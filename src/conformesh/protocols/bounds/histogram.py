@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.protocols.wire import Wire
+from conformesh.protocols.wire_format import WireFormat
 
-UNIT = 2.0**-53  # unit round-off of float64
+UNIT_ROUNDOFF = 2.0**-53  # unit round-off of float64
 
 
 @dataclass(frozen=True)
-class Mixing:
+class MixingRates:
     """What the bounds need of W_eta: its second and its smallest eigenvalue, and the longest sum a device forms."""
 
     second: float
@@ -55,15 +55,15 @@ def cumulative_epsilon(sizes: NDArray[np.int64], rate: float, rounds: int) -> fl
 
     Every coordinate starts in the box prod [0, c_j]; centring the box halves its radius.
     """
-    return _power(rate, rounds) * radius(sizes)
+    return _power(rate, rounds) * start_radius(sizes)
 
 
 def chebyshev_epsilon(sizes: NDArray[np.int64], rate: float, rounds: int) -> float:
     r"""Return the same bound for Chebyshev-accelerated gossip: ``1 / cosh(T arccosh(1 / rate))`` in place of rate^T."""
     if rounds == 0 or rate >= 1:
-        return radius(sizes)
+        return start_radius(sizes)
     shrink = 0.0 if rate <= 0 else 1 / math.cosh(min(rounds * math.acosh(1 / (rate + 1e-13)), 700.0))
-    return shrink * radius(sizes)
+    return shrink * start_radius(sizes)
 
 
 def row_epsilon(sizes: NDArray[np.int64], rest: NDArray[np.float64]) -> float:
@@ -78,13 +78,13 @@ def row_epsilon(sizes: NDArray[np.int64], rest: NDArray[np.float64]) -> float:
     return float(worst) + 1e-13 * float(np.linalg.norm(c))  # what computing the matrix itself may be off
 
 
-def radius(sizes: NDArray[np.int64]) -> float:
+def start_radius(sizes: NDArray[np.int64]) -> float:
     """Return (||c - 1|| + ||c||) / 2, how far from its mean a start in the box prod [0, c_j] can count."""
     c = sizes * (len(sizes) / float(sizes.sum()))
     return 0.5 * float(np.linalg.norm(c - 1) + np.linalg.norm(c))
 
 
-def rounding_gain(mixing: Mixing, rounds: int) -> float:
+def rounding_gain(mixing: MixingRates, rounds: int) -> float:
     r"""Return G = sum over s < T of max |l|^s |1 - l| over l_K <= l <= l_2: how far rounding errors add up.
 
     Devices subtract their own value as sent, so a rounding error d(t) enters as (W_eta - I) d(t): it moves no mean, and
@@ -99,7 +99,7 @@ def rounding_gain(mixing: Mixing, rounds: int) -> float:
     return float(np.maximum(positive, np.maximum(at_low, at_second)).sum())
 
 
-def arithmetic_epsilon(sizes: NDArray[np.int64], mixing: Mixing, rounds: int, wire: Wire) -> float:
+def arithmetic_epsilon(sizes: NDArray[np.int64], mixing: MixingRates, rounds: int, wire: WireFormat) -> float:
     r"""Return what finite precision adds: rounding on the wire, and float64 in the devices.
 
     With Y = max over rounds of ||y(t)||, wire errors obey ``||d(t)|| <= u Y + sqrt(K) v`` (u relative, v subnormal),
@@ -113,7 +113,7 @@ def arithmetic_epsilon(sizes: NDArray[np.int64], mixing: Mixing, rounds: int, wi
     sizes = sizes.astype(np.float64)
     k = len(sizes)
     start = float(np.linalg.norm(sizes * (k / sizes.sum())))
-    local = (mixing.degree + 6) * (1 + 2 * mixing.strength) * UNIT
+    local = (mixing.degree + 6) * (1 + 2 * mixing.strength) * UNIT_ROUNDOFF
     gain = rounding_gain(mixing, rounds) if wire.roundoff else 0.0
     left = 1 - gain * wire.roundoff - rounds * local
     if left <= 0:

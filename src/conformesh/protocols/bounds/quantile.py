@@ -18,7 +18,7 @@ from conformesh.graph.spectrum import Spectrum
 
 
 @dataclass(frozen=True)
-class Rate:
+class AdmmRate:
     """ADMM's penalty c, the free parameter b > 1 and the rate delta they give ([Wen2025] Eq. (18))."""
 
     c: float
@@ -26,7 +26,9 @@ class Rate:
     delta: float
 
 
-def admm_rate(spectrum: Spectrum, smoothness: float, mu: float, c: float | None = None, b: float | None = None) -> Rate:
+def admm_rate(
+    spectrum: Spectrum, smoothness: float, mu: float, c: float | None = None, b: float | None = None
+) -> AdmmRate:
     r"""Choose c and b to make delta as large as it gets, or take what the user gives.
 
     .. math:: \delta = \min\left\{ \frac{(b-1)\,\sigma_{\min}^2}{b\,\sigma_{\max}^2},\;
@@ -44,10 +46,10 @@ def admm_rate(spectrum: Spectrum, smoothness: float, mu: float, c: float | None 
     b = (2 / (math.sqrt(q * q + 4) - q)) ** 2 if b is None else b
     c = 2 * math.sqrt(b) * smoothness / (top * bottom) if c is None else c
     slow = mu / (c / 4 * top**2 + b / c * smoothness**2 / bottom**2)
-    return Rate(c, b, min((b - 1) * bottom**2 / (b * top**2), slow))
+    return AdmmRate(c, b, min((b - 1) * bottom**2 / (b * top**2), slow))
 
 
-def convergence_epsilon(rate: Rate, devices: int, mu: float, rounds: int, distance: float) -> float:
+def convergence_epsilon(rate: AdmmRate, devices: int, mu: float, rounds: int, distance: float) -> float:
     r"""Return epsilon^(T), the unfinished convergence ([Wen2025] Proposition 4.3, Eq. (17)).
 
     .. math:: \epsilon^{(T)} = \sqrt{\frac{1}{K\mu} (1+\delta)^{-(T-1)}} \; \|u^{(0)} - u^*\|_G

@@ -17,8 +17,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.kernels.compilation import expect
-from conformesh.kernels.poisson_binomial import fewer_than
+from conformesh.kernels.compilation import expect_work
+from conformesh.kernels.poisson_binomial import poisson_binomial_cdf
 
 _NODES = 96  # Gauss-Legendre nodes on the stretch where the integrand moves
 _MAX_LEVELS = 512  # local levels tried, those nearest to the target; all of them where there are no more
@@ -54,7 +54,7 @@ def expected_coverage(local: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDA
     x, w = _nodes()
     u = 0.5 * (high - low) * (x + 1) + low
     chance = betainc(a[:, None], b[:, None], u[None, :])  # P(X_j <= u), (m, nodes)
-    return np.asarray(low + fewer_than(chance) @ w * 0.5 * (high - low))
+    return np.asarray(low + poisson_binomial_cdf(chance) @ w * 0.5 * (high - low))
 
 
 def best_ranks(sizes: NDArray[np.int64], coverage: float) -> _Ranks | None:
@@ -68,7 +68,7 @@ def best_ranks(sizes: NDArray[np.int64], coverage: float) -> _Ranks | None:
     levels = np.unique(np.concatenate([np.arange(1, n + 1) / (n + 1) for n in np.unique(sizes)]))
     most = min(_MAX_LEVELS, max(4, int(_WORK / (_NODES * len(sizes) ** 2))))
     levels = np.sort(levels[np.argsort(np.abs(levels - coverage), kind="stable")[:most]])
-    expect("poisson_binomial", float(len(levels)) * _NODES * len(sizes) ** 2)
+    expect_work("poisson_binomial", float(len(levels)) * _NODES * len(sizes) ** 2)
     best: _Ranks | None = None
     for level in levels:
         local = np.clip(np.ceil(np.round(level * (sizes + 1), 9)).astype(np.int64), 1, sizes)

@@ -1,0 +1,371 @@
+"""A device's own scores: its share of a score file, and how it reads them back.
+
+A device that calibrates with epsilon reads row by row (`_read_row_by_row`): whatever is wrong with one row changes only
+what this row counts as. If one NaN made the whole file unusable, one record more or less would change every count, and
+no epsilon would hold.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import math
+import os
+import re
+import stat
+import zlib
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.common.names import listed, unknown
+from conformesh.files.files import PRIVATE, write_file
+from conformesh.files.memberships import Memberships, name_of
+from conformesh.files.score_files import (
+    ALSO_CALLED,
+    EPOCH,
+    NEEDED,
+    SIDES,
+    ScoreFile,
+    column_named,
+    epochs_in,
+    read_scores,
+    recorded_score,
+    scores_in,
+)
+from conformesh.files.tables import GZIP, SCORE_FUNCTION, ColumnNames, FileColumns, bytes_of, read_table
+from conformesh.files.text import SNIFFED
+from conformesh.mesh.config.device_toml import DEVICE_FILE, DeviceConfig, read_device
+from conformesh.mesh.config.endpoints import find_device_name
+from conformesh.mesh.config.epochs import FIRST_EPOCH
+from conformesh.pipeline.shift import check_bound
+from conformesh.scores import Score, settle_score
+
+EMPTY_SCORE_FILE = "device,score\n"
+
+
+@dataclass(frozen=True, eq=False)
+class LocalScores:
+    """The scores of one device, and a digest of its rows that does not depend on their order.
+
+    Attributes
+    ----------
+    values
+        A score for each row, or two for both sides of an interval, (rows, 2).
+    groups, weights
+        The groups of each row and how much likelier it is among new examples, where the mesh is configured with these.
+    epochs
+        The epoch of each score; None: all are of epoch 1.
+    problem
+        What the operator should know about the file; empty where all is well.
+    """
+
+    values: NDArray[np.float64]
+    epochs: NDArray[np.int64] | None = None
+    problem: str = ""
+    groups: Memberships | None = None
+    weights: NDArray[np.float64] | None = None
+    digest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        digest = hashlib.sha256(self._sorted_rows()).hexdigest()[:16]
+        object.__setattr__(self, "digest", digest)
+
+    def _sorted_rows(self) -> bytes:
+        if self.values.ndim == 1 and self.groups is None and self.weights is None:
+            return np.sort(self.values).tobytes()
+        weights = np.ones(len(self)) if self.weights is None else self.weights
+        numbers = np.column_stack([self.values, weights]).astype(np.float64)
+        names = [""] * len(self)
+        if self.groups is not None:
+            names = [name_of(self.groups.atoms[code]) for code in self.groups.codes.tolist()]
+        rows = (repr((name, row.tobytes())) for name, row in zip(names, numbers, strict=True))
+        return "\n".join(sorted(rows)).encode()
+
+    def in_epoch(self, epoch: int) -> NDArray[np.float64]:
+        """Return the scores of one epoch, ascending."""
+        return self._by_epoch.get(epoch, np.empty(0))
+
+    def up_to_epoch(self, epoch: int) -> NDArray[np.float64]:
+        """Return the scores of this epoch and all before it."""
+        return self.values if self.epochs is None else self.values[self.epochs <= epoch]
+
+    @cached_property
+    def _by_epoch(self) -> dict[int, NDArray[np.float64]]:
+        epochs = np.full(len(self.values), FIRST_EPOCH) if self.epochs is None else self.epochs
+        return {int(epoch): np.sort(self.values[epochs == epoch]) for epoch in np.unique(epochs)}
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+NO_SCORES = LocalScores(np.empty(0))
+
+
+def read_local_scores(config: DeviceConfig) -> LocalScores:
+    """Read the scores of this device; a heading alone means none, and without a column of devices all are its own."""
+    path = config.path("scores")
+    if not path.is_file():
+        raise ValueError(f"{path}: device {config.name!r} needs a file with its scores; a heading alone means none")
+    if config.has_epsilon:
+        return _read_row_by_row(config)
+    return _own_scores_in(read_table(str(path), NEEDED, layout=_layout(config), may_be_empty=True), config)
+
+
+def _layout(config: DeviceConfig) -> ColumnNames:
+    """Return which columns of a score file are read."""
+    groups, sides = (
+        (config.scores.group_column,) if config.guarantee.groups else (),
+        config.chosen_guarantee.sides is not None,
+    )
+    return ColumnNames(groups=groups, weight=config.scores.weight_column, sides=sides)
+
+
+def _read_row_by_row(config: DeviceConfig) -> LocalScores:
+    """Read the scores of a device that calibrates with epsilon.
+
+    A row of this device counts as +infinity where its score is no number, NaN, out of the range of the score of the
+    mesh, or made by another score; it does not count where it belongs to no epoch. `problem` says how many there are. A
+    ValueError is about the file as a whole: it cannot be read, or lacks the column of scores.
+    """
+    path = str(config.path("scores"))
+    return _read_rows(config, path, bytes_of(path))
+
+
+def _read_rows(config: DeviceConfig, name: str, data: bytes) -> LocalScores:
+    table, broken = _table_of_rows(name, data)
+    values = np.array([_number(cell) for cell in table.columns[column_named(table, "score")]], dtype=np.float64)
+    own, of_rows = _is_own(table, len(values), config), epochs_in(table)
+    epochs = np.full(len(values), FIRST_EPOCH) if of_rows is None else of_rows
+    if not len(values) == len(own) == len(epochs):  # which only NPZ can have
+        raise ValueError(f"{table.name}: arrays must have one entry per row each")
+    score, useless = config.chosen_score, np.isnan(values)
+    if score is not None:
+        useless |= score.outside(values)
+        if SCORE_FUNCTION in table.columns:
+            useless |= _made_otherwise([*table.columns[SCORE_FUNCTION]], score)
+    values[useless] = np.inf
+    counted = own & (epochs > 0)
+    said = {
+        "cannot be read": broken,
+        "belong to other devices": int((~own).sum()),
+        "have no epoch, which is a whole number above 0": int((own & (epochs < 1)).sum()),
+        "have no usable score and count as +infinity": int((counted & useless).sum()),
+    }
+    words = ", ".join(f"{count:,} {what}" for what, count in said.items() if count)
+    problem = f"{table.name}: of {len(values) + broken:,} rows {words}; repair or drop them" if words else ""
+    found = LocalScores(values[counted], None if of_rows is None else epochs[counted], problem)
+    _ = found.in_epoch(FIRST_EPOCH)  # sorted now, and not while neighbours wait
+    return found
+
+
+def _table_of_rows(path: str, data: bytes) -> tuple[FileColumns, int]:
+    """Return a table whose cells are still to be read, and how many rows of a text file have too many or few cells."""
+    if _ending(path) != ".csv":
+        return read_table(path, NEEDED, may_be_empty=True, data=data), 0
+    try:
+        data = gzip.decompress(data) if data.startswith(GZIP) else data
+    except (OSError, EOFError, zlib.error) as problem:
+        raise ValueError(f"{path}: cannot be unpacked by gzip: {problem}; is the file whole?") from None
+    text = data.decode("utf-8-sig", errors="replace")  # a byte that is no UTF-8 spoils its own row
+    lines = [line for line in re.split(r"\r\n|\r|\n", text) if line.strip()]
+    if not lines:
+        raise ValueError(f"{path} is empty; needed {NEEDED}")
+    mark = max(SNIFFED, key=lines[0].count)  # the heading alone decides, and no row
+    heading, *rows = [[cell.strip().strip('"') for cell in line.split(mark)] for line in lines]
+    whole = [row for row in rows if len(row) == len(heading)]
+    columns = [[*column] for column in zip(*whole, strict=True)] or [[] for _ in heading]
+    return FileColumns(dict(zip(heading, columns, strict=True)), path), len(rows) - len(whole)
+
+
+def _is_own(table: FileColumns, rows: int, config: DeviceConfig) -> NDArray[np.bool_]:
+    """Return which rows belong to this device: all, where no column names devices."""
+    device = next((name for name in table.columns if name.lower() in ("device", *ALSO_CALLED["device"])), None)
+    if device is None:
+        return np.ones(rows, dtype=np.bool_)
+    names = [str(cell).strip() for cell in table.columns[device]]
+    mine = {name for name in {*names} if find_device_name(name, config.devices) == config.name}
+    return np.array([name in mine for name in names], dtype=np.bool_)
+
+
+def _number(cell: Any) -> float:
+    """Return a cell as a number, NaN where it is none; a comma may be its decimal sign."""
+    try:
+        return float(cell.replace(",", ".") if isinstance(cell, str) else cell)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _made_otherwise(cells: list[Any], score: Score) -> NDArray[np.bool_]:
+    """Return which rows record another score than that of the mesh; rows without a record go with the others."""
+    differ = {}
+    for text in {*map(str, cells)} - {"", "None"}:
+        try:
+            settle_score(*recorded_score(text, ""), score, "", exact=True)
+        except ValueError:
+            differ[text] = True
+    return np.array([differ.get(str(cell), False) for cell in cells], dtype=np.bool_)
+
+
+def replace_scores(config: DeviceConfig, source: str) -> LocalScores:
+    """Replace the scores of a device in one step by the content of a file, or of standard input ("-"); return them.
+
+    The content is checked first, as the device will read it, and copied byte by byte: a device that runs finds the old
+    file or the new one. The new file keeps the owner and the permissions of the old one, also if root puts it there;
+    where there is none it is private, and belongs to the owner of the folder.
+    """
+    target = config.path("scores")
+    if _ending(source) != _ending(target.name):
+        raise ValueError(
+            f"{source}: a file that ends in {_ending(source)} cannot take the place of {target}; convert it, or name "
+            f"another file in {config.folder / DEVICE_FILE}, as `scores`"
+        )
+    data = bytes_of(source)
+    if config.has_epsilon:
+        scores = _read_rows(config, source, data)
+    else:
+        table = read_table(source, NEEDED, layout=_layout(config), may_be_empty=True, data=data)
+        scores = _own_scores_in(table, config)
+    owner, mode = _owner_and_mode(target)
+    write_file(target, data, mode, owner)
+    return scores
+
+
+def _owner_and_mode(target: Path) -> tuple[tuple[int, int], int]:
+    """Return the owner and the permissions that a new score file needs: the device may run as a user of its own."""
+    try:
+        status = target.lstat()
+    except FileNotFoundError:
+        status = target.parent.stat()
+        return (status.st_uid, status.st_gid), PRIVATE
+    if stat.S_ISLNK(status.st_mode):
+        raise ValueError(
+            f"{target}: is a symbolic link to {os.readlink(target)} and would become a regular file; replace the file "
+            f"that it points to, or name that file in {DEVICE_FILE}, as `scores`"
+        )
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{target}: is not a regular file; remove it, and put the scores again")
+    return (status.st_uid, status.st_gid), status.st_mode & 0o777
+
+
+def _ending(source: str) -> str:
+    """Return the ending by which a file is read; text may have any other."""
+    suffix = Path(source).suffix.lower()
+    return {".npz": ".npz", ".npy": ".npy", ".parquet": ".parquet", ".pq": ".parquet"}.get(suffix, ".csv")
+
+
+def _own_scores_in(table: FileColumns, config: DeviceConfig) -> LocalScores:
+    layout = _layout(config)
+    rows = len(table.column(SIDES[0] if layout.sides else column_named(table, "score")))
+    if not rows:
+        nobody = Memberships((), np.zeros(0, dtype=np.int64), overlapping=False) if config.guarantee.groups else None
+        weights = None if config.scores.weight_column is None else np.empty(0)
+        return LocalScores(np.empty((0, 2) if layout.sides else 0), groups=nobody, weights=weights)
+    if not any(name.lower() in ("device", *ALSO_CALLED["device"]) for name in table.columns):
+        table = replace(table, columns={**table.columns, "device": np.full(rows, config.name)})
+    held = scores_in(table, layout)
+    strange = [name for name in held.devices if find_device_name(name, config.devices) != config.name]
+    if strange:
+        raise ValueError(
+            f"{table.name}: holds scores of {listed(strange)} and belongs to {config.name!r}; a device keeps only its "
+            "own"
+        )
+    _check_score_function(held, config)
+    epochs, values = held.epoch if config.is_private else None, held.rows.score
+    if epochs is not None and (epochs < 1).any():
+        raise ValueError(f"{table.name}: the column {EPOCH!r} must hold whole numbers, at least 1; repair or drop it")
+    if not config.has_parts:
+        return LocalScores(values, epochs)
+    if len(held.devices) > 1:
+        raise ValueError(f"{table.name}: rows must name their device in one way, got {listed(held.devices)}")
+    groups, weights = held.rows.groups, held.rows.weight
+    _check_groups(table.name, groups, config)
+    if weights is not None and config.guarantee.weight_bound is not None:
+        check_bound(weights, config.guarantee.weight_bound, lambda row: (table.name, row))
+    return LocalScores(values, epochs, groups=groups, weights=weights)
+
+
+def _check_groups(name: str, groups: Memberships | None, config: DeviceConfig) -> None:
+    """Refuse rows of groups that the mesh is not configured with."""
+    if groups is None:
+        return
+    if groups.overlapping:
+        raise ValueError(f"{name}: column {config.scores.group_column!r} must name one group in each row")
+    for (group,) in groups.atoms:
+        if group not in config.guarantee.groups:
+            raise ValueError(
+                f"{name}: column {config.scores.group_column!r}: {unknown('group', group, config.guarantee.groups)}"
+            )
+
+
+def _check_score_function(held: ScoreFile, config: DeviceConfig) -> None:
+    """Refuse scores that the file says were made with another score than the mesh names, or that cannot be its own."""
+    if (score := config.chosen_score) is None:
+        return
+    if held.made_by is not None:
+        settle_score(*held.made_by, score, held.name, exact=True)
+    for name, own in zip(held.devices, held.scores, strict=True):
+        if own.ndim == 2:  # distances to the two ends of an interval have no range of their own
+            continue
+        score.check_range(own, f"{held.name}: device {name}")
+
+
+def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
+    """Split a score file by device into the folders of a mesh; return how many scores each device got.
+
+    A device is meant by its name, or by its number where the mesh calls it ``device-07``.
+    """
+    from conformesh.files.atomic_writes import write_scores  # a node reads scores and writes none
+
+    root = Path(root)
+    folders = {path.parent.name: path.parent for path in sorted(root.glob(f"*/{DEVICE_FILE}"))}
+    if not folders:
+        raise ValueError(f"{root}: no folder of a device is in there; make a mesh with `conformesh mesh init {root}`")
+    any_device = read_device(next(iter(folders.values())))
+    if any_device.guarantee.lower_share is not None:
+        raise ValueError(
+            f"{score_file}: a file with the columns lower and upper is not split by device; give each device its own "
+            "with `conformesh mesh put-scores`"
+        )
+    roster, layout = any_device.devices, _layout(any_device)
+    held = read_scores(str(score_file), layout=layout)
+    owner = {name: find_device_name(name, roster) for name in held.devices}
+    strange = [name for name, found in owner.items() if found is None]
+    if strange:
+        raise ValueError(f"{held.name}: {listed(strange)} have scores and are none of the devices {listed(roster)}")
+    if len({*owner.values()}) < len(owner):
+        raise ValueError(f"{held.name}: one device has scores under two names; write its name in one way")
+    own = {str(owner[name]): scores for name, scores in zip(held.devices, held.scores, strict=True)}
+    configs = [read_device(folders.get(name, root / name)) for name in roster]
+    _check_score_function(held, configs[0])
+    epochs = {} if held.epochs is None else {str(owner[n]): e for n, e in zip(held.devices, held.epochs, strict=True)}
+    if configs[0].is_private and any((of_rows < 1).any() for of_rows in epochs.values()):
+        raise ValueError(f"{held.name}: the column {EPOCH!r} must hold whole numbers, at least 1; repair or drop it")
+    beside = {str(owner[name]): _beside(held, k, any_device) for k, name in enumerate(held.devices)}
+    for config in configs:
+        scores = own.get(config.name, np.empty(0))
+        kept: dict[str, Any] = {}
+        if config.is_private and config.name in epochs:
+            kept[EPOCH] = epochs[config.name].tolist()
+        if config.name in beside:
+            kept |= beside[config.name]
+        names = [config.name] * len(scores)
+        write_scores(config.path("scores"), names, scores, kept=kept, made_by=held.made_by, mode=PRIVATE)
+    return {name: len(own.get(name, ())) for name in roster}
+
+
+def _beside(held: ScoreFile, k: int, config: DeviceConfig) -> dict[str, Any]:
+    """Return the columns of groups and weights of a device's rows."""
+    found: dict[str, Any] = {}
+    rows = slice(*held.rows.offsets[k : k + 2].tolist())
+    if held.rows.groups is not None:
+        groups = held.rows.groups.taken(rows)
+        _check_groups(held.name, groups, config)
+        found[config.scores.group_column] = [groups.atoms[code][0] for code in groups.codes.tolist()]
+    if held.rows.weight is not None and config.scores.weight_column is not None:
+        found[config.scores.weight_column] = held.rows.weight[rows].tolist()
+    return found

@@ -1,0 +1,364 @@
+"""What a node answers local programs: from its state to JSON, without any network.
+
+Infinity in JSON is the string "inf" or "-inf", in answers and in requests, as in every file the library writes;
+Python's float() undoes it. Every refusal is {"error": "one line of words"}.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import UNSET, Struct, to_builtins
+from msgspec.structs import asdict
+
+from conformesh.common.names import unknown
+from conformesh.files.json_numbers import in_json
+from conformesh.mesh.http.messages import (
+    AcceptedReply,
+    Answer,
+    CalibrationReply,
+    CertificateReply,
+    HealthReply,
+    IntervalsReply,
+    PredictRequest,
+    SetsReply,
+    ThresholdReply,
+)
+from conformesh.mesh.http.online_replies import observe, predict_next
+from conformesh.mesh.http.paths import (
+    CALIBRATION,
+    CERTIFICATE,
+    HEALTH,
+    JSON,
+    MESH,
+    METRICS,
+    OBSERVE,
+    ONLINE,
+    OPENAPI,
+    PREDICT,
+    PREDICT_NEXT,
+    RECALIBRATE,
+    ROSTER,
+    STATUS,
+    THRESHOLD,
+    VERBS,
+)
+from conformesh.mesh.http.request_bodies import parsed, table_of
+from conformesh.mesh.node.certified_result import Certified, certificate_fields
+from conformesh.mesh.node.health import explain_missing_threshold, judge_health
+from conformesh.mesh.node.state import NodeState
+from conformesh.mesh.node.status import NodeStatus
+from conformesh.scores import SCORES, Score, get_score
+
+if TYPE_CHECKING:
+    from conformesh.mesh.http.metrics import Exposition, Snapshot
+    from conformesh.mesh.node.heartbeat import Heartbeat
+    from conformesh.mesh.node.online import OnlineLearning
+
+LOG = logging.getLogger("conformesh.node")
+Headers = tuple[tuple[str, str], ...]
+_TABLES = ("probabilities", "outputs")  # what a request may call its table
+_OF_ROWS = ("alpha", "groups", "weight")  # which of several thresholds the rows need, as in `Result.predict`
+
+
+class Refused(Exception):  # noqa: N818 - a proper answer, only not the wished one
+    """An answer that is not what was asked for: a status and one line of words."""
+
+    def __init__(self, status: HTTPStatus, words: str, headers: Headers = ()) -> None:
+        super().__init__(" ".join(words.split()))
+        self.status = status
+        self.headers = headers
+
+
+@dataclass(frozen=True)
+class HttpReply:
+    """A status and a body, ready to send."""
+
+    status: HTTPStatus
+    body: bytes
+    content_type: str = JSON
+    headers: Headers = ()
+
+    @classmethod
+    def of(
+        cls, content: dict[str, Any] | Struct, status: HTTPStatus = HTTPStatus.OK, headers: Headers = ()
+    ) -> HttpReply:
+        """Return a JSON answer."""
+        return cls(status, (json.dumps(to_builtins(content), allow_nan=False) + "\n").encode(), headers=headers)
+
+
+Reply = Callable[[bytes], HttpReply]
+
+
+@dataclass(frozen=True, eq=False)
+class NodeInterface:
+    """The parts of a node that local programs can reach; what needs a missing part is answered with 501.
+
+    Attributes
+    ----------
+    state
+        What the node reports about itself.
+    recalibrate
+        Requests a new run, returns when the request is on the disk, and says what becomes of it. Its RuntimeError is
+        answered with 409, its OSError with 503.
+    accept_roster
+        Takes a newer roster and says what becomes of it; its ValueError is answered with 409.
+    heartbeat
+        Knows the status of all devices.
+    online
+        Learns from labels.
+    """
+
+    state: NodeState
+    recalibrate: Callable[[], str | None] | None = None
+    accept_roster: Callable[[bytes], str] | None = None
+    heartbeat: Heartbeat | None = None
+    online: OnlineLearning | None = None
+
+
+class HttpReplies:
+    """The routes of the service.
+
+    Parameters
+    ----------
+    node
+        The node that answers.
+    shared
+        Whether others than the owner may ask, as at a port: about a private node they learn nothing that depends on its
+        scores.
+    """
+
+    def __init__(self, node: NodeInterface, *, shared: bool = False) -> None:
+        self.node, self._shared = node, shared
+        # Memory and time of a process depend on its scores.
+        self._about_process = not (shared and node.state.private)
+        self._exposition: Exposition | None = None  # made for the first request: most nodes are never asked
+        self.routes: dict[str, Reply] = {
+            THRESHOLD: self._threshold,
+            CERTIFICATE: self._certificate,
+            CALIBRATION: self._calibration,
+            HEALTH: self._health,
+            STATUS: lambda _: HttpReply.of(self._status()),
+            MESH: self._mesh,
+            METRICS: partial(self._metrics, ""),
+            OPENAPI: _described,
+            PREDICT: self._predict,
+            RECALIBRATE: self._recalibrate,
+            ROSTER: self._roster,
+            ONLINE: lambda _: HttpReply.of(self._learning().status()),
+            OBSERVE: partial(self._learn, observe),
+            PREDICT_NEXT: partial(self._learn, predict_next),
+        }
+
+    def route(self, method: str, path: str, accept: str = "") -> Reply:
+        """Return what answers this request, or refuse with what exists; metrics come in the form it accepts."""
+        if path not in self.routes:
+            known = ", ".join(f"{verb} {name}" for name, verb in VERBS.items())
+            raise Refused(HTTPStatus.NOT_FOUND, f"there is no {path[:100]!r}; there are: {known}")
+        verb = VERBS[path]
+        if method != verb:
+            words = f"{path} takes {verb}, got {method[:20]}"
+            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, words, (("Allow", verb),))
+        return partial(self._metrics, accept) if path == METRICS else self.routes[path]
+
+    def _status(self) -> NodeStatus:
+        state = self.node.state
+        return state.shared_status() if self._shared else state.status()
+
+    def _certified(self) -> Certified:
+        found = self.node.state.certified
+        if found is None:
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, explain_missing_threshold(self._status()))
+        return found
+
+    def _threshold(self, _: bytes) -> HttpReply:
+        found = self._certified()
+        answers, method = _answers(found), found.calibration.method
+        reply = ThresholdReply(**asdict(found.facts()), method=method, answers=answers)
+        if len(answers) == 1:  # of several, nobody is to take the first by mistake
+            (answer,) = answers
+            reply.threshold, reply.alpha, reply.certificate = answer.threshold, answer.alpha, answer.certificate
+        return HttpReply.of(reply)
+
+    def _certificate(self, _: bytes) -> HttpReply:
+        found = self._certified()
+        answers = _answers(found)
+        for one, answer in zip(answers, found.calibration.answers, strict=True):
+            one.words = str(answer.certificate)
+        reply = CertificateReply(**asdict(found.facts()), answers=answers)
+        if len(answers) == 1:
+            reply.certificate, reply.words = answers[0].certificate, answers[0].words
+        return HttpReply.of(reply)
+
+    def _calibration(self, _: bytes) -> HttpReply:
+        found = self._certified()
+        return HttpReply.of(CalibrationReply(**asdict(found.facts()), calibration=found.calibration.to_dict()))
+
+    def _health(self, _: bytes) -> HttpReply:
+        status = self._status()
+        health = judge_health(status)
+        alarm = UNSET if status.alarm is None else status.alarm.raised
+        reply = HealthReply(health.healthy, status.phase, health.words, health.links_down, alarm)
+        return HttpReply.of(reply, HTTPStatus.OK if health.healthy else HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def _metrics(self, accept: str, _: bytes) -> HttpReply:
+        if self._exposition is None:
+            from conformesh.mesh.http.metrics import Exposition
+
+            try:
+                self._exposition = Exposition(self._snapshot, self._about_process)
+            except ImportError:
+                words = "metrics need prometheus-client: pip install 'conformesh[mesh]'"
+                raise Refused(HTTPStatus.NOT_IMPLEMENTED, words) from None
+        body, content_type = self._exposition.text(accept)
+        return HttpReply(HTTPStatus.OK, body, content_type)
+
+    def _snapshot(self) -> Snapshot:
+        """Return what metrics are made of."""
+        from conformesh.mesh.http.metrics import Snapshot
+
+        status, heartbeat, online = self._status(), self.node.heartbeat, self.node.online
+        return Snapshot(
+            status,
+            judge_health(status).healthy,
+            None if heartbeat is None else heartbeat.mesh_status(),
+            None if heartbeat is None else heartbeat.counts(),
+            None if online is None else online.status(),
+        )
+
+    def _mesh(self, _: bytes) -> HttpReply:
+        if self.node.heartbeat is None:
+            raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node was started alone, and hears of nobody")
+        return HttpReply.of(self.node.heartbeat.mesh_status())
+
+    def _recalibrate(self, _: bytes) -> HttpReply:
+        if self.node.recalibrate is None:
+            raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node was started without a way to calibrate again")
+        try:
+            became = self.node.recalibrate()
+        except RuntimeError as error:
+            raise Refused(HTTPStatus.CONFLICT, f"no new run: {error}") from None
+        except OSError as error:  # only a request that is on the disk is acknowledged
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"the request cannot be stored: {error}") from None
+        LOG.info("a local program asked for a new run: %s", became or "accepted")
+        return HttpReply.of(AcceptedReply(True, run=UNSET if became is None else became), HTTPStatus.ACCEPTED)
+
+    def _roster(self, body: bytes) -> HttpReply:
+        if self.node.accept_roster is None:
+            raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node was started without a way to take rosters")
+        try:
+            became = self.node.accept_roster(body)
+        except ValueError as error:
+            self.node.state.count_refused(None, "a roster that is refused")
+            raise Refused(HTTPStatus.CONFLICT, f"refused: {error}") from None
+        LOG.info("a local program handed over a roster: %s", became)
+        return HttpReply.of(AcceptedReply(True, roster=became), HTTPStatus.ACCEPTED)
+
+    def _predict(self, body: bytes) -> HttpReply:
+        found = self._certified()
+        try:
+            return HttpReply.of(_predict(found, body))
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
+
+    def _learning(self) -> OnlineLearning:
+        if self.node.online is None:
+            raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node does not learn online: device.toml has no [online]")
+        return self.node.online
+
+    def _learn(self, reply: Callable[[OnlineLearning, bytes], Struct], body: bytes) -> HttpReply:
+        online = self._learning()
+        try:
+            return HttpReply.of(reply(online, body))
+        except OSError as error:
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from None
+        except LookupError as error:
+            raise Refused(HTTPStatus.CONFLICT, str(error.args[0])) from None
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
+
+
+def _answers(found: Certified) -> list[Answer]:
+    """Return the threshold of every part and level with its certificate."""
+    return [
+        Answer(
+            part=list(answer.part),
+            alpha=float(answer.alpha),
+            threshold=in_json(answer.threshold),
+            certificate=certificate_fields(answer.certificate),
+        )
+        for answer in found.calibration.answers
+    ]
+
+
+def _described(_: bytes) -> HttpReply:
+    from conformesh.mesh.http.openapi import description  # which few programs ask for
+
+    return HttpReply.of(description())
+
+
+# --- predictions ------------------------------------------------------------------------------------------------------
+
+
+def _predict(found: Certified, body: bytes) -> SetsReply | IntervalsReply:
+    request = parsed(body)
+    names = [name for name in _TABLES if name in request]
+    if len(names) != 1:
+        raise ValueError(f"needed one of 'probabilities' and 'outputs', got {', '.join(names) or 'neither'}")
+    for name in request:
+        if name not in PredictRequest.__struct_fields__:
+            raise ValueError(unknown("field", name, PredictRequest.__struct_fields__))
+    score = _score(found.calibration.score, request.get("score"))
+    table = table_of(names[0], request[names[0]])
+    if score.task == "regression" and table.ndim == 2 and table.shape[1] == 1:
+        table = table[:, 0]
+    rows = _of_rows(request)
+    result = found.calibration.at(rows.pop("alpha", None))
+    predicted = result.predict(table, score=score, **rows)
+    threshold = in_json(result.threshold) if len(result) == 1 else UNSET
+    if score.task == "regression":
+        return IntervalsReply(found.run, in_json(predicted.tolist()), threshold)
+    sets = [np.flatnonzero(row).tolist() for row in predicted]
+    return SetsReply(found.run, sets, [len(members) for members in sets], threshold)
+
+
+def _of_rows(request: dict[str, Any]) -> dict[str, Any]:
+    """Return which of several thresholds the rows of a request need, checked for their types."""
+    rows = {name: request[name] for name in _OF_ROWS if name in request}
+    if "alpha" in rows and not _is_number(rows["alpha"]):
+        raise ValueError(f"'alpha' must be a number, got {rows['alpha']!r:.40}")
+    if "groups" in rows and not (isinstance(rows["groups"], list) and all(map(_is_group, rows["groups"]))):
+        raise ValueError("'groups' must be a list with the group of each row, or a list of its groups")
+    if "weight" in rows and not all(map(_is_number, np.atleast_1d(np.array(rows["weight"], dtype=object)).tolist())):
+        raise ValueError("'weight' must be a number, or a list with one for each row")
+    return rows
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_group(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(name, str) for name in value))
+
+
+def _score(calibrated: Score | None, named: Any) -> Score:
+    if named is None:
+        if calibrated is None:
+            raise ValueError(f"the calibration does not name its score: add 'score', one of {', '.join(SCORES)}")
+        return calibrated
+    options = dict(named) if isinstance(named, dict) else {"name": named}
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise ValueError("'score' must be a name, or an object with 'name' and the score's options")
+    score = get_score(name, **options)
+    if calibrated is not None and score != calibrated:
+        raise ValueError(f"the node was calibrated with {calibrated!r}, got {score!r}; leave 'score' out")
+    return score

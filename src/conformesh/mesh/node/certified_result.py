@@ -1,0 +1,110 @@
+"""A certified calibration with where it comes from, and how a moment looks in JSON."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec import to_builtins
+
+from conformesh.files.json_numbers import in_json
+from conformesh.mesh.node.status import CertifiedFacts, ThresholdForAll
+from conformesh.results.certificate import Certificate
+from conformesh.results.result import Result
+
+
+@dataclass(frozen=True, eq=False)
+class Certified:
+    """A certified calibration, and where it comes from.
+
+    Attributes
+    ----------
+    run
+        The number of the run that made it.
+    roster
+        The devices that took part.
+    made
+        When, in seconds since 1970 (UTC).
+    restored
+        True where it was read from disk after a start rather than made since.
+    about_all
+        Where it is about the devices that were heard so far: what is certain about all of them, as another calibration;
+        None where nothing is.
+    roster_number
+        The number of the roster that the run was under.
+    lost
+        Devices of the roster that it is not about: the others went on without them (`on_lost = "continue"`).
+    final
+        Whether it is the result of its run, the same on all its devices. Without rounds there may be one before all was
+        heard, also about everybody: it holds, and another device may hold another one.
+    """
+
+    calibration: Result
+    run: int
+    roster: tuple[str, ...]
+    made: float
+    restored: bool = False
+    roster_number: int = 0
+    about_all: Result | None = None
+    final: bool = True
+    lost: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is about everybody who takes part, and not only about those who were heard so far."""
+        return not any(answer.certificate.heard for answer in self.calibration.answers)
+
+    def facts(self) -> CertifiedFacts:
+        """Return what every reply about it contains besides its numbers."""
+        return CertifiedFacts(
+            scores=self._scores(),
+            devices=len(self.roster),
+            made=in_utc(self.made),
+            run=self.run,
+            restored=self.restored,
+            final=self.final,
+            about="reported" if not self.whole else "survivors" if self.lost else "everybody",
+            reported=None if self.whole else list(self.roster),
+            everybody=None if self.whole else self._everybody(),
+            roster_number=self.roster_number,
+            survivors=list(self.roster),
+            lost=list(self.lost),
+        )
+
+    def _scores(self) -> int | None:
+        """Return how many scores are behind the thresholds, on all devices; None where noise hides it."""
+        result = self.calibration
+        if any(answer.certificate.noise is not None for answer in result.answers):
+            return None
+        if result.guarantee.groups is None:  # sides and levels are about the same examples
+            return result.answers[0].examples
+        return sum({answer.part[0]: answer.examples for answer in result.answers}.values())
+
+    def _everybody(self) -> ThresholdForAll:
+        if self.about_all is None:
+            return ThresholdForAll("inf", None)
+        answer = self.about_all.answer
+        return ThresholdForAll(in_json(answer.threshold), certificate_fields(answer.certificate))
+
+
+def certificate_fields(certificate: Certificate) -> dict[str, Any]:
+    """Return a certificate as JSON has it."""
+    fields: dict[str, Any] = in_json(to_builtins(certificate))
+    return fields
+
+
+def in_utc(seconds: float) -> str:
+    """Return a moment as text.
+
+    >>> in_utc(0.5)
+    '1970-01-01T00:00:00.500Z'
+    """
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def refuse_nan(calibration: Result) -> None:
+    """Refuse a result without a number: whatever is compared with NaN is false, and every set would be empty."""
+    if any(math.isnan(answer.threshold) for answer in calibration.answers):
+        raise ValueError(f"a certified threshold must be a number or inf, got NaN from method {calibration.method!r}")

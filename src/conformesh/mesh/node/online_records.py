@@ -1,0 +1,348 @@
+"""What a device that learns online has predicted and seen: as records, from which all else follows. No clock, no file.
+
+A record is written down before anybody is told of it, and taken up by the same lines when it is made and when it is
+read again: a device that was killed goes on with the very same numbers.
+
+Predicted  an example got a number and the threshold of that moment, by which its label will be judged
+Labelled   its label came: the score, counted once. The same label again is answered as before
+Observed   both at once, for a label that is there with its outputs
+Pinned     what all begin with: the certified threshold of that moment; with an own scale, in units of it
+Scaled     what the own scale begins with: the mean of so many calibration scores
+Raised     when the drift alarm was raised, as far as it was seen
+Heard      what others have counted, which is only written down now and then
+Began      the device counts as a new life: without a journal; or others have heard more of it than its journal knows
+Kept       everything, in place of all records before it
+
+Numbers are kept for a while (`WINDOW`); a label that comes later than that is refused, and counts as missing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from conformesh.common.random_streams import stream
+from conformesh.mesh.node.drift_alarm import Drift
+from conformesh.online.bounds import MissAccount
+from conformesh.online.counters import Counters, CountingLearner, CoverageCounts, Life
+
+WINDOW = 4096  # predictions, from the last one back, whose labels may still come
+
+
+class Predicted(Struct, tag="predicted", array_like=True, frozen=True):
+    """An example without its label."""
+
+    threshold: float
+
+
+class Labelled(Struct, tag="labelled", array_like=True, frozen=True):
+    """The label of an example."""
+
+    number: int
+    score: float
+
+
+class Observed(Struct, tag="observed", array_like=True, frozen=True):
+    """An example with its label."""
+
+    threshold: float
+    score: float
+
+
+class Pinned(Struct, tag="pinned", array_like=True, frozen=True):
+    """What all begin with."""
+
+    origin: float
+
+
+class Scaled(Struct, tag="scaled", array_like=True, frozen=True):
+    """What the own scale begins with."""
+
+    scale: float
+    taken: int
+
+
+class Raised(Struct, tag="raised", array_like=True, frozen=True):
+    """When the drift alarm was raised, in seconds since 1970."""
+
+    when: float
+
+
+class ReportedCounts(Struct, tag="heard", array_like=True, frozen=True):
+    """Counters of everybody."""
+
+    counters: bytes
+
+
+class Began(Struct, tag="began", array_like=True, frozen=True):
+    """A new life, and what it has counted already."""
+
+    life: int
+    tally: CoverageCounts = CoverageCounts()
+
+
+class StoredObservations(Struct, tag="kept", array_like=True, frozen=True):
+    """Everything there is to know; earlier versions knew less, and wrote nothing of what has a default here."""
+
+    rule: str
+    life: int
+    own: CoverageCounts
+    next: int
+    pending: dict[int, float]
+    labelled: dict[int, tuple[float, float]]
+    without: dict[int, int]
+    counters: bytes
+    origin: float | None = None
+    scale: float = 1.0
+    taken: int = 0
+    seed: int = 0
+    alarm: bytes = b""
+    raised: float | None = None
+
+
+Record = Predicted | Labelled | Observed | Pinned | Scaled | Raised | ReportedCounts | Began | StoredObservations
+_ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Record)
+encode = _ENCODER.encode
+
+
+class Example(NamedTuple):
+    """A prediction: its id, and its threshold."""
+
+    id: str
+    threshold: float
+
+
+class JudgedObservation(NamedTuple):
+    """What became of a label: the threshold it was judged by, its score, and whether it had been counted before."""
+
+    id: str
+    threshold: float
+    score: float
+    repeated: bool
+
+    @property
+    def missed(self) -> bool:
+        """Whether the set did not have the label."""
+        return self.score > self.threshold
+
+
+class Observations:
+    """The state of one device; `take` is all that changes it.
+
+    Parameters
+    ----------
+    name, rule
+        This device, and how it learns.
+    fresh
+        A number that no other journal has.
+    seed
+        Another one, which nobody else ever knows.
+
+    Attributes
+    ----------
+    counters
+        Of everybody who was heard of, itself among them.
+    own
+        What this life of the device has counted.
+    pending, labelled
+        Thresholds of examples without a label, and thresholds and scores of those with one, by number.
+    scale, taken
+        The running scale of the device's scores, and of how many.
+    drift, raised
+        The drift alarm, where there is one, and when it was raised.
+    """
+
+    def __init__(self, name: str, rule: CountingLearner, fresh: int, seed: int = 0) -> None:
+        self.name, self.rule = name, rule
+        self.scale, self.taken = 1.0, 0
+        self.drift: Drift | None = None
+        self.raised: float | None = None
+        self._seed = seed
+        self.counters = Counters({})
+        self.pending: dict[int, float] = {}
+        self.labelled: dict[int, tuple[float, float]] = {}
+        self._without: dict[int, int] = {}  # labels of earlier examples that came after it was predicted
+        self._next = 0
+        self._begin(fresh, CoverageCounts())
+
+    def read(self, records: list[bytes]) -> None:
+        """Go on from what was written down, oldest first."""
+        for data in records:
+            try:
+                self.take(_DECODER.decode(data))
+            except (msgspec.MsgspecError, KeyError):
+                raise ValueError("it is not what a device writes") from None
+        self._loaded = self.own
+
+    @property
+    def threshold(self) -> float:
+        """The threshold for an example that comes now."""
+        return self.rule.threshold(self.counters, self.own, self.scale)
+
+    @property
+    def undated(self) -> bool:
+        """Whether the alarm is raised, and nobody has said when."""
+        return self.drift is not None and self.drift.raised_at > 0 and self.raised is None
+
+    @property
+    def tallies(self) -> dict[Life, CoverageCounts]:
+        """What everybody who was heard of has counted; of too many lives this one may not be among the kept."""
+        return {**self.counters.tallies, self._life: self.own}
+
+    def accounts(self) -> tuple[MissAccount, MissAccount]:
+        """Return what is guaranteed of this device, in this life, and of everybody who was heard of.
+
+        The first is certain. Of earlier lives others have told, and what they told may be wrong: it is in the second.
+        """
+        return self.rule.account(self.own), self.rule.account(*self.tallies.values())
+
+    # --- what is to be written down -----------------------------------------------------------------------------------
+
+    def judge(self, score: float, id: str | None) -> tuple[JudgedObservation, Labelled | Observed | None]:
+        """Return what becomes of a label, and the record of it; None where it was counted before."""
+        if self.rule.scale and not 0 <= score < math.inf:
+            raise ValueError(f"a score must be a finite number from 0 on, got {score!r}; nothing is counted")
+        if not self.rule.scale and not 0 <= score <= self.rule.bound:
+            raise ValueError(
+                f"a score must lie from 0 to bound = {self.rule.bound:g} in device.toml, for which misses are bounded, "
+                f"got {score!r}; nothing is counted"
+            )
+        if id is None:
+            threshold = self.threshold
+            return JudgedObservation(self._id(self._next), threshold, score, False), Observed(threshold, score)
+        number = self._number(id)
+        if number in self.labelled:
+            return JudgedObservation(id, *self.labelled[number], True), None
+        return JudgedObservation(id, self.pending[number], score, False), Labelled(number, score)
+
+    def predict(self) -> tuple[Example, Predicted]:
+        """Return the next example, and the record of it."""
+        threshold = self.threshold
+        return Example(self._id(self._next), threshold), Predicted(threshold)
+
+    def hear(self, heard: Counters, fresh: int) -> list[Record]:
+        """Merge what others say; return the records of a new life, where they know more of this one than its journal.
+
+        The journal is an old one then, and what was counted since it was read is told apart as the new life's. Those
+        sums can be as large as that of before and the one of now together: twice the bound.
+        """
+        merged = self.counters.merge(heard)
+        if merged == self.counters:  # nearly always: the same words again
+            return []
+        self.counters = merged
+        own, old = self.own, self._loaded
+        if heard.tallies.get(self._life, CoverageCounts()).counted <= own.counted:
+            return []
+        parts = own.parts * (2 if old.steps else 1)
+        since = CoverageCounts(own.steps - old.steps, own.misses - old.misses, own.late, parts)
+        return [ReportedCounts(self.counters.encode(self.rule)), Began(fresh, since)]
+
+    def kept(self) -> StoredObservations:
+        """Return everything as one record."""
+        return StoredObservations(
+            str(self.rule),
+            self._life.number,
+            self.own,
+            self._next,
+            dict(self.pending),
+            dict(self.labelled),
+            dict(self._without),
+            self.counters.encode(self.rule),
+            self.counters.origin,
+            self.scale,
+            self.taken,
+            *((0, b"", None) if self.drift is None else (self._seed, self.drift.kept(), self.raised)),
+        )
+
+    # --- what was written down ----------------------------------------------------------------------------------------
+
+    def take(self, record: Record) -> None:
+        """Take up a record."""
+        match record:
+            case Predicted(threshold):
+                self._predicted(threshold)
+            case Labelled(number, score):
+                self._counted(number, score)
+            case Observed(threshold, score):
+                self._predicted(threshold)
+                self._counted(self._next - 1, score)
+            case Pinned(origin):
+                self.counters = self.counters.merge(Counters({}, origin))
+            case Scaled(scale, taken):
+                self.scale, self.taken = scale, taken
+            case Raised(when):
+                self.raised = when if self.undated else self.raised  # the level may be another one by now
+            case ReportedCounts(counters):
+                self.counters = self.counters.merge(Counters.decode(counters, self.rule))
+            case Began(life, tally):
+                self._begin(life, tally)
+            case StoredObservations():
+                self._restore(record)
+
+    def _begin(self, life: int, tally: CoverageCounts) -> None:
+        self._life, self.own, self._loaded = Life(self.name, life), tally, CoverageCounts()
+        self._seed = int(stream(self._seed, "life", life).integers(2**62))  # nothing is drawn twice
+        self._alarmed(None)
+        for table in (self.pending, self.labelled, self._without):
+            table.clear()  # their numbers may have been given twice
+        self.counters = self.counters.merge(Counters({self._life: self.own}))
+
+    def _restore(self, kept: StoredObservations) -> None:
+        if kept.rule != str(self.rule):
+            raise ValueError(f"it was made under {kept.rule}, and device.toml says {self.rule}")
+        self._life, self.own, self._next = Life(self.name, kept.life), kept.own, kept.next
+        self.pending, self.labelled, self._without = dict(kept.pending), dict(kept.labelled), dict(kept.without)
+        self.counters = Counters.decode(kept.counters, self.rule).merge(Counters({}, kept.origin))
+        self.scale, self.taken = kept.scale, kept.taken
+        self._seed, self.raised = kept.seed or self._seed, kept.raised
+        self._alarmed(Drift.restored(self.rule, self._seed, kept.alarm) if self.rule.alarm else None)
+        self.counters = self.counters.merge(Counters({self._life: self.own}))
+
+    def _alarmed(self, drift: Drift | None) -> None:
+        """Go on with this alarm, or with one that begins, if there is to be one; that is counted."""
+        begins = drift is None and self.rule.alarm > 0
+        self.drift = Drift(self.rule, self._seed) if begins else drift
+        if self.drift is None or self.drift.raised_at == 0:
+            self.raised = None
+        self.own = self._with_alarm(self.own, self.own.alarms + begins)
+
+    def _with_alarm(self, tally: CoverageCounts, alarms: int) -> CoverageCounts:
+        evidence = 0.0 if self.drift is None else self.drift.largest
+        return msgspec.structs.replace(tally, alarms=alarms, evidence=evidence)
+
+    def _predicted(self, threshold: float) -> None:
+        self.pending[self._next], self._without[self._next] = threshold, 0
+        self._next += 1
+        for table in (self.pending, self.labelled, self._without):
+            table.pop(self._next - 1 - WINDOW, None)
+
+    def _counted(self, number: int, score: float) -> None:
+        threshold = self.pending.pop(number)
+        self.labelled[number] = threshold, score
+        own, late = self.own, self._without[number]
+        for after in range(number + 1, self._next):  # which were predicted without this label
+            self._without[after] += 1
+            if after in self.labelled:
+                late = max(late, self._without[after])
+        if self.rule.scale:
+            self.scale, self.taken = self.rule.scaled(self.scale, self.taken, score), self.taken + 1
+        if self.drift is not None:
+            self.drift.take(score)
+        tally = CoverageCounts(own.steps + 1, own.misses + (score > threshold), max(own.late, late), own.parts)
+        self.own = self._with_alarm(tally, own.alarms)
+        self.counters = self.counters.merge(Counters({self._life: self.own}))
+
+    def _id(self, number: int) -> str:
+        return f"{self._life.number:016x}-{number}"
+
+    def _number(self, id: str) -> int:
+        digits = id.rpartition("-")[2]
+        number = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 19 else -1
+        if id != self._id(number) or number >= self._next:
+            raise LookupError(f"example {id[:80]!r} is none that this device predicted; nothing is counted")
+        if number not in self.pending and number not in self.labelled:
+            raise LookupError(f"example {id!r} is more than {WINDOW} predictions ago; nothing is counted now")
+        return number
