@@ -283,7 +283,7 @@ def test_a_neighbour_on_a_mesh_hears_what_the_ear_hears(method, options):
         def receive(self, data, sender, now):
             frame = frames.decode(data)
             if frame.kind == frames.DATA and not frame.silent and not frame.wants:
-                heard.setdefault((frame.round, sender), {})[self.full.ids[self.row]] = frame.body
+                heard.setdefault((frame.round, sender), {})[self.network.ids[self.row]] = frame.body
             super().receive(data, sender, now)
 
     scores = drawn_scores(network)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from conformesh.graph.network import Network
     from conformesh.methods import MethodVariant
     from conformesh.pipeline.solver import Batch
-    from conformesh.view.app import Details
+    from conformesh.view.app import AskDetails
     from conformesh.view.online import OnlineRecorder
     from conformesh.view.recording import Recorder, Recording
     from conformesh.view.trace import Trace, TracedRun
@@ -59,9 +59,9 @@ def record_runs(outlets: RecordingOptions, *, sparing: bool = False) -> Iterator
     if not any(outlets):
         yield None
         return
-    from conformesh.view.recording import SHARE, Recorder
+    from conformesh.view.recording import LIVE_SHARE, Recorder
 
-    recorder = Recorder(SHARE if sparing and outlets.trace is None and outlets.report is None else None)
+    recorder = Recorder(LIVE_SHARE if sparing and outlets.trace is None and outlets.report is None else None)
     with _publish_recorder(recorder, outlets):
         yield recorder
 
@@ -124,17 +124,17 @@ def publish_recordings(
     outlets: RecordingOptions,
     *,
     runs: Callable[[], Iterable[TracedRun]] | None = None,
-    details: Details | None = None,
+    details: AskDetails | None = None,
 ) -> Iterator[str]:
     """Show recordings inside the block and write them after it, however it ends; yield the page's address.
 
     Where somebody sits at the terminal the page stays, after a block that has ended well, until it is interrupted.
     `runs` gives what is written, by default what is shown.
     """
-    from conformesh.view.server import shown
+    from conformesh.view.server import serving_view
 
     _check_files(outlets)
-    with shown(recordings, outlets.view, say=console.print_status, details=details) as url:
+    with serving_view(recordings, outlets.view, say=console.print_status, details=details) as url:
         try:
             yield url
         finally:
