@@ -42,7 +42,7 @@ class RecordingOptions(NamedTuple):
 def with_default_address(words: Iterable[str]) -> list[str]:
     """Return the words of a command line, with the default address behind a --view that has none.
 
-    click cannot tell ``--view mesh`` (a flag and an argument) from an option with its value; the form of an address does.
+    click cannot tell ``--view mesh`` (a flag and an argument) from an option with its value; an address has a port.
 
     >>> with_default_address(["up", "--view", "mesh"]), with_default_address(["--view", ":0"])
     (['up', '--view=127.0.0.1:8750', 'mesh'], ['--view', ':0'])
