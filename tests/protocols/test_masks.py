@@ -518,7 +518,7 @@ def test_totals_that_do_not_ascend_are_an_error(complete):
             value[1:] = value[1:][::-1]
         return value
 
-    with pytest.raises(ArithmeticError, match="at ascending thresholds do not ascend: somebody has changed a sum"):
+    with pytest.raises(ArithmeticError, match="at ascending thresholds do not ascend: a sum was changed on the way"):
         together(network, made(network, SCORES, grid="logit"), change)
 
 

@@ -15,7 +15,7 @@ pytest.importorskip("uvicorn", reason="a view needs Starlette and uvicorn: pip i
 from conformesh import Network, calibrate
 from conformesh.view import Recorder
 from conformesh.view.meshes import MeshWatch
-from conformesh.view.recording import replayed
+from conformesh.view.recording import recording_of_run
 from conformesh.view.server import new_token
 from tests.mesh.nodes import short_folder
 from tests.mesh.real import drawn_scores, make_mesh
@@ -140,7 +140,7 @@ def test_a_trace_is_replayed(browser, twenty_devices):
     recorder = Recorder()
     result = calibrate(twenty_devices, Network.torus(5, 4), alpha=0.1, observer=recorder)
     recorder.finish(result)
-    runs = [replayed(run) for run in recorder.trace().runs]
+    runs = [recording_of_run(run) for run in recorder.trace().runs]
     with serving(runs) as server, opened(browser, server.url) as page:
         wait_for_rows(page, "certified", 20)
         page.locator("input[type=range]").first.focus()

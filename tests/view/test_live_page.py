@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import msgspec
 import pytest
 
-from conformesh.view.report import PAGE, SCRIPTS, STYLES, part
+from conformesh.view.report import PAGE_FILE, SCRIPT_FILES, STYLE_FILES, read_page_file
 from tests.view import traces
 from tests.view.pages import TIMEOUT, drawn, until
 
@@ -18,9 +18,9 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-PARTS = {"/": ("text/html", part(PAGE))}
-PARTS |= {f"/page/{name}": ("text/css", part(name)) for name in STYLES}
-PARTS |= {f"/page/{name}": ("text/javascript", part(name)) for name in SCRIPTS}
+PARTS = {"/": ("text/html", read_page_file(PAGE_FILE))}
+PARTS |= {f"/page/{name}": ("text/css", read_page_file(name)) for name in STYLE_FILES}
+PARTS |= {f"/page/{name}": ("text/javascript", read_page_file(name)) for name in SCRIPT_FILES}
 TOLD = {
     "facts": [["uptime", "3 minutes"]],
     "neighbours": [

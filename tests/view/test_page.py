@@ -12,7 +12,7 @@ from conformesh import Network
 from conformesh.online import online
 from conformesh.view.online import OnlineRecorder
 from conformesh.view.recording import RecordedState
-from conformesh.view.report import PAGE, SCRIPTS, STYLES, part
+from conformesh.view.report import PAGE_FILE, SCRIPT_FILES, STYLE_FILES, read_page_file
 from conformesh.view.trace import FIELDS, Trace
 from tests.view import traces
 from tests.view.pages import TIMEOUT, drawn, until
@@ -118,13 +118,13 @@ def open_tab(page, name):
 
 def test_parts_of_the_page_are_those_of_a_report():
     """Each is named once, in the order in which a report has them, and nothing else is loaded."""
-    page = part(PAGE)
-    marks = [f'<link rel="stylesheet" href="page/{name}">' for name in STYLES]
-    marks += [f'<script src="page/{name}" defer></script>' for name in SCRIPTS]
+    page = read_page_file(PAGE_FILE)
+    marks = [f'<link rel="stylesheet" href="page/{name}">' for name in STYLE_FILES]
+    marks += [f'<script src="page/{name}" defer></script>' for name in SCRIPT_FILES]
     found = [page.index(mark) for mark in marks]
     assert found == sorted(found)
-    assert page.count("<script") == len(SCRIPTS)
-    assert page.count('rel="stylesheet"') == len(STYLES)
+    assert page.count("<script") == len(SCRIPT_FILES)
+    assert page.count('rel="stylesheet"') == len(STYLE_FILES)
 
 
 def test_twenty_devices(show):

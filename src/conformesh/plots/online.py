@@ -25,11 +25,11 @@ def draw_online(path: str | os.PathLike[str] | None, found: OnlineResult, window
         figure = Figure(figsize=(7.6, 7.2), layout="constrained")
         above, middle, below = figure.subplots(3, 1, sharex=True, height_ratios=(3, 2, 3))
         for name in found.ids[:_LINES]:
-            above.plot(steps, found.rolling(window, name), color=FAINT, linewidth=0.5, alpha=0.7)
+            above.plot(steps, found.rolling_coverage(window, name), color=FAINT, linewidth=0.5, alpha=0.7)
         above.plot(
             [], [], color=FAINT, linewidth=0.8, label="each device" if len(found.ids) <= _LINES else "some devices"
         )
-        above.plot(steps, found.rolling(window), color=colour, linewidth=1.5, label="all devices")
+        above.plot(steps, found.rolling_coverage(window), color=colour, linewidth=1.5, label="all devices")
         above.axhline(target, color=INK, linewidth=0.8, linestyle="--")
         above.set_ylabel(f"coverage of the\nlast {window:,} steps")
         above.legend(loc="lower right", fontsize=9)

@@ -1,6 +1,7 @@
 """E-DCP: the exact pooled threshold, by counting.
 
-The answer is the score of rank r of all scores, and four schedules find it, with the same bits; what they cost differs:
+The answer is the score of rank r among the scores of all devices. Several schedules find it with the same bits and
+differ in cost:
 
 top-k    the n - r + 1 largest scores (or r smallest): flooded in as many rounds as the diameter (`top_k`), or merged
          over a spanning tree (`waves`)
@@ -10,20 +11,24 @@ count    sketches of ever narrower brackets, until few scores are left; or, with
 
 In asynchronous mode each device sends a sketch to everybody, then its scores of a window (`e_dcp_entries`).
 
-1. n follows from the sizes or, where scores have weights of their own, comes with the first replies. The promise says
-   the rank r. If r > n the threshold is +inf.
+Counts at thresholds (`search_by_counts`):
+
+1. n follows from the sizes or, where scores have weights of their own, comes with the first replies. The guarantee
+   gives the rank r. If r > n the threshold is +inf.
 2. The devices agree on the smallest and the largest score.
 3. Bracket (lo, hi] with count(lo) < r <= count(hi). Each stage adds up the counts at `width` thresholds inside.
 4. Once count(hi) = r the answer is the largest score <= hi; once count(lo) = r - 1, the smallest score > lo. Ties have
    neither: then the smallest score > lo and the largest <= hi are found to be the same.
 
-Thresholds interpolate between the counts at the ends, kept within the middle half of the bracket; after PATIENCE stages
-they halve the *keys* of the floats instead, of which no interval has more than 2^64, so the search always ends.
+Thresholds interpolate between the counts at the ends, kept within the middle half of the bracket. After
+`STAGES_BY_VALUE` stages they halve the *keys* of the floats instead: no interval has more than 2^64 keys, so the search
+always ends.
 
 Assumes     graph connected
 Guarantees  the smallest score at which the count, or the weight, reaches r, bit for bit, on every device: *counted*
-Message     that of the schedule; by stages `width` integers through the aggregator, two numbers a round for the ends,
-            one for the answer
+Message     that of the schedule; by counts `width` integers a stage through the aggregator, two numbers a round for the
+            ends, one for the answer
+Departures  not from a paper: [Wen2025] has no exact method
 """
 
 from __future__ import annotations
@@ -62,34 +67,40 @@ from conformesh.protocols.top_k import can_flood, search_by_flooding
 from conformesh.protocols.waves import FoundScore, Pace, needs_search, search_by_waves
 from conformesh.results.certificate import Certificate, too_few_certificate
 
-WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # from which the default is chosen
-_LOG_TYPICAL_SIZE = math.log(1000)  # of the number of scores in the choice: it changes the choice little
+# Thresholds per stage among which the default is chosen. Each is about a third more than the one before: between them
+# the cost of a search changes little.
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+# Log of a number of scores, for the prediction of stages. Devices may not know n, but all must choose the same width;
+# the choice depends on it only weakly.
+_LOG_TYPICAL_SIZE = math.log(1000)
 SCHEDULES = (AUTO, "top-k", "window", "count")
-# By what is preferred: how many scores a device may list in a pass on average, and how wide windows are. Measured on
-# drawn scores and PathMNIST; no data decides on the result.
+# By preference: scores that a device may list in a pass on average, and the factor on the width of windows. Measured as
+# the cheapest on drawn scores and PathMNIST; the result does not depend on them.
 PACES = {"rounds": (math.inf, 1.2), "numbers": (12.0, 0.38), "bits": (12.0, 0.38), "balanced": (12.0, 0.42)}
-COUNT_LISTED = 6.0  # scores that a device may list by the schedule `count`
-SKETCH_POINTS, _GROWTH, _FEW_DEVICES = (
-    7,
-    1,
-    64,
-)  # of a sketch; and beyond so many devices more of them, the larger a subtree is
+COUNT_LISTED = 6.0  # scores that a device may list in the schedule `count`, which is there to list few
+# Points of a device's sketch. On more than `_FEW_DEVICES` devices the sketch of a subtree has `_GROWTH` points more for
+# each doubling of its weight, so that merging does not lose what it gains.
+SKETCH_POINTS, _GROWTH, _FEW_DEVICES = 7, 1, 64
 _MORE_PER_DOUBLING = 2.0  # more scores that a device may list when all is balanced, for each doubling beyond that
-STAGES_BY_VALUE = 16  # stages by value; then by key
-_KEY_BITS = 64  # no bracket holds more floats than 2 to this
-_MOST_STAGES = STAGES_BY_VALUE + 2 * _KEY_BITS  # half the floats are left after each of the later ones
+# Stages that interpolate values. Usual searches take 6 to 15 (docs/decisions.md); scores that defeat interpolation,
+# such as those with infinite or enormous values, are then searched by key.
+STAGES_BY_VALUE = 16
+_KEY_BITS = 64  # no bracket holds more than 2^64 floats
+# Each stage by key leaves half of the floats, so 64 are enough for honest counts. Twice as many allow for stages that
+# are spent on ties; counts that need more contradict each other.
+_MOST_STAGES = STAGES_BY_VALUE + 2 * _KEY_BITS
 
 
 @dataclass(frozen=True)
 class EDCP:
-    """Options of E-DCP; none of them changes the result, only what it costs."""
+    """Options of E-DCP. None of them changes the threshold, only what it costs."""
 
     schedule: Literal["auto", "top-k", "window", "count"] = option(AUTO, "in which order scores are asked for")
     aggregate: str = option(AUTO, "over what replies travel, or how sums are formed", aggregate_choices)
     prefer: Literal["rounds", "numbers", "bits", "balanced"] = option("balanced", "what `auto` and `width` save")
     width: int | None = option(None, "points of a sketch, or thresholds a stage; by default the best for `prefer`")
     warm: tuple[float, float] | None = None  # the bracket of an earlier result, to start from
-    entries: bool = False  # by entries, which need no rounds, whatever the schedule
+    entries: bool = False  # by entries as in asynchronous mode, whatever the schedule
 
     def __post_init__(self) -> None:
         check_choice("prefer", self.prefer, PREFERENCES)
@@ -109,13 +120,13 @@ class EDCP:
 
 
 def aggregators_for(schedule: str) -> tuple[str, ...]:
-    """Return over what a schedule can go, of the aggregators that there are."""
+    """Return the names of the aggregators that a schedule can use."""
     return tuple(name for name, way in AGGREGATORS.items() if schedule in (AUTO, *way.schedules))
 
 
 @dataclass(frozen=True)
 class _Chosen:
-    """A schedule, over what it goes, and how much it asks in one pass (over a tree)."""
+    """A schedule, the aggregator it uses, and how much it asks in one pass (over a tree)."""
 
     schedule: str
     over: str
@@ -126,7 +137,8 @@ def choose_schedule(block: Block, options: EDCP, ranks: Ints | None, n: Ints | N
     """Return the schedule that was asked for, or the best one for `prefer` on this network."""
     growth = _GROWTH if block.devices > _FEW_DEVICES else 0
     fetched, slack = PACES[options.prefer]
-    if options.prefer == "balanced":  # in a large tree a pass more is long, and a sketch as well
+    if options.prefer == "balanced":
+        # In a large tree one more pass takes long and its sketches are many, so listing more scores at once pays.
         fetched += _MORE_PER_DOUBLING * math.log2(max(block.devices / _FEW_DEVICES, 1.0))
     schedule: str = options.schedule
     over = options.aggregate
@@ -139,7 +151,7 @@ def choose_schedule(block: Block, options: EDCP, ranks: Ints | None, n: Ints | N
         if schedule == "top-k" and (ranks is None or n is None or can_flood(block, ranks, n)):
             over = "flood"
     if options.schedule == AUTO and schedule == "top-k" and over == "tree" and options.aggregate == AUTO:
-        schedule = "window"  # too many scores to pass on
+        schedule = "window"  # more scores than a flood may carry
     fetched = {"window": math.inf, "count": COUNT_LISTED}.get(schedule, fetched)
     return _Chosen(schedule, over, Pace(options.width or SKETCH_POINTS, growth, fetched, slack))
 
@@ -150,7 +162,7 @@ def e_dcp(
     """Find the exact threshold of every trial and alpha together, in rounds or by entries."""
     if not options.entries:
         return (yield from e_dcp_in_rounds(block, samples, options))
-    from conformesh.protocols.e_dcp_entries import search_by_entries  # which a device in rounds needs no memory for
+    from conformesh.protocols.e_dcp_entries import search_by_entries  # loaded only where it is used
 
     outcome = yield from search_by_entries(block, samples, alphas, options.width)
     return replace(outcome, facts={"schedule": "entries", "over": "flood"})
@@ -167,7 +179,7 @@ def e_dcp_in_rounds(block: Block, samples: WeightedScores, options: EDCP) -> Pro
         total = yield from get_aggregator(plan.over).prepare(block)
         totals = yield from sum_weights(block, samples, total)
         n, ranks, examples = totals.weights, block.ranks(*totals), totals.examples
-        plan = choose_schedule(block, options, ranks, n)  # now that it is known how many scores a flood would pass on
+        plan = choose_schedule(block, options, ranks, n)  # with n it is known how many scores a flood would carry
     facts = {"over": plan.over}
     if plan.over == "flood" and n is not None and ranks is not None:
         found = yield from search_by_flooding(block, samples, ranks, n)
@@ -188,7 +200,7 @@ def e_dcp_in_rounds(block: Block, samples: WeightedScores, options: EDCP) -> Pro
 
 
 def _search_by_sums(block: Block, samples: WeightedScores, options: EDCP) -> Protocol[Answers]:
-    """Count at a few thresholds a stage, through an aggregator."""
+    """Find the thresholds from counts that an aggregator adds up."""
     width = options.width or best_stage_width(block, options.aggregate, options.prefer)
 
     def attempt(total: NetworkSum) -> Protocol[Answers]:
@@ -203,7 +215,7 @@ def _search_by_sums(block: Block, samples: WeightedScores, options: EDCP) -> Pro
 
 
 class _Totals(NamedTuple):
-    """What all scores of each column weigh, how much more before rounding, and their examples, (columns,) each."""
+    """Total weight of each column, what rounding took from it, and the weight of its examples, (columns,) each."""
 
     weights: Ints
     spares: Ints | None = None
@@ -211,9 +223,9 @@ class _Totals(NamedTuple):
 
 
 def sum_weights(block: Block, samples: WeightedScores, total: NetworkSum) -> Protocol[_Totals]:
-    """Add up what all scores of each column weigh, and whatever else the required ranks need to know."""
+    """Add up the total weight of each column, and what else the required ranks depend on."""
     mine = samples.masses
-    if block.knows_totals:  # everybody knows the sizes
+    if block.knows_totals:  # all devices know all sizes
         return _Totals(block.masses.sum(axis=0), block.totals * [demand.rounded for demand in block.demands])
     if not block.rounds_weights:
         return _Totals((yield from total(mine))[0])
@@ -226,7 +238,7 @@ def sum_weights(block: Block, samples: WeightedScores, total: NetworkSum) -> Pro
 
 
 def best_stage_width(block: Block, aggregate: str, prefer: str) -> int:
-    """Return how many thresholds a stage should try, from what a sum costs on this network.
+    """Return how many thresholds a stage should try, from the price of a sum on this network.
 
     A stage of M thresholds cuts the bracket to about 1/(M + 1), or 1/3 with one, which interpolates; so about
     log(n) / log(M + 1) sums are needed, besides the sum that gives n and two maxima over the network. The choice
@@ -246,15 +258,15 @@ def best_stage_width(block: Block, aggregate: str, prefer: str) -> int:
 
 
 def choose_aggregator(block: Block, aggregate: str, prefer: str, width: int) -> str:
-    """Return the aggregator to use: the one asked for, or the best one for `prefer` on this network."""
+    """Return the name of the aggregator: the one asked for, or the best one for `prefer` on this network."""
     if aggregate == AUTO:
         return rank_aggregators(block, prefer, width)[0][0]
-    get_aggregator(aggregate).price(block)  # refuses, saying why, where it cannot be used on this network
+    get_aggregator(aggregate).price(block)  # raises, with the reason, if it cannot be used here
     return aggregate
 
 
 class _HasFacts(TypingProtocol):
-    """A dataclass that says what was chosen on the way."""
+    """A dataclass with `facts`: what was chosen during the run."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -268,7 +280,7 @@ AnswersWithFacts = TypeVar("AnswersWithFacts", bound=_HasFacts)
 def with_exact_sums(
     block: Block, aggregate: str, prefer: str, width: int, attempt: Callable[[NetworkSum], Protocol[AnswersWithFacts]]
 ) -> Protocol[AnswersWithFacts]:
-    """Run `attempt` on the chosen way to add up, and note in its facts which one that was."""
+    """Run `attempt` with the chosen aggregator, and record in its facts which one that was and why."""
     name = choose_aggregator(block, aggregate, prefer, width)
     total = yield from get_aggregator(name).prepare(block)
     outcome = yield from attempt(total)
@@ -286,11 +298,11 @@ def search_by_counts(
     first: Floats | None = None,
     settle: bool = False,
 ) -> Protocol[Brackets]:
-    """Run the stages of all (trial, alpha) problems together; whoever is done falls silent.
+    """Search all (trial, alpha) problems together in stages; solved problems send nothing more.
 
     `first` (problems, M) are thresholds to try before anything else: an old result usually brackets the new one, and
-    then nobody needs to know the smallest and the largest score. With `settle` the first threshold (one per problem) is
-    the answer where its rank is high enough, though a smaller one might be too.
+    then the smallest and the largest score are not needed. With `settle` the first threshold (one per problem) is the
+    answer where its count is high enough, though a smaller one might be too.
     """
     most = int(n.max(initial=0))
     brackets = _new_brackets(block, ranks, n)
@@ -324,23 +336,23 @@ def search_by_counts(
 
 def _contradiction(what: str) -> ValueError:
     return ValueError(
-        f"counts of this network contradict each other: {what}; a device says what is not so, or its scores have "
+        f"counts of this network contradict each other: {what}; a device sent wrong numbers, or its scores have "
         "changed during the run"
     )
 
 
 def _new_brackets(block: Block, ranks: Ints, n: Ints) -> Brackets:
-    """Return the state of a search for all ranks, at its beginning."""
+    """Return the state of a new search for all ranks."""
     levels = ranks.shape[1]
     grains = np.repeat([demand.grain(block.requirement) for demand in block.demands], levels)
     return Brackets(ranks.ravel(), np.repeat(n, levels), np.repeat(np.arange(len(n)), levels), grains)
 
 
 def counted_answers(block: Block, ranks: Ints, n: Ints, brackets: Brackets, examples: Ints | None = None) -> Answers:
-    """Say what was found, the same on every device; `examples` weigh so much where scores are drops of losses."""
+    """Return thresholds and certificates, the same on every device; `examples` is their weight for losses."""
     unit = block.requirement.loss_unit
     found = np.where(ranks > n[:, None], np.inf, from_keys(brackets.high).reshape(ranks.shape))
-    found = np.where(ranks <= 0, -np.inf, found)  # losses that are small enough with nothing in the sets
+    found = np.where(ranks <= 0, -np.inf, found)  # losses are low enough with empty sets
     counted = np.where(ranks <= 0, 0, brackets.at_high.reshape(ranks.shape))
     certificates = [
         [
@@ -360,9 +372,10 @@ def counted_answers(block: Block, ranks: Ints, n: Ints, brackets: Brackets, exam
 
 
 def _warm_thresholds(low: float, high: float, problems: int) -> Floats:
-    """Return thresholds around an old bracket, near and far: a few scores more or less seldom move the new one out."""
+    """Return thresholds at and around an old bracket; a few scores more or less seldom move the answer out of it."""
     if not (np.isfinite(low) and np.isfinite(high)):
         return np.full((problems, 1), high)
+    # At least a few units in the last place, at most what six steps can add without overflow.
     step = min(max(high - low, abs(high) * 1e-12, 1e-300), 1e307)
     return np.tile(np.array([low - 6 * step, low, high, high + 6 * step]), (problems, 1))
 
@@ -370,7 +383,7 @@ def _warm_thresholds(low: float, high: float, problems: int) -> Floats:
 def _count_at(
     samples: WeightedScores, brackets: Brackets, which: Ints, pivots: Ints, total: NetworkSum, most: int
 ) -> Protocol[Ints]:
-    """Count all scores at or below every pivot, (width, problems): everybody its own, then the sum."""
+    """Return the weight of all scores at or below every pivot, (width, problems), summed over devices."""
     counts: Ints = yield from total(samples.counts_of(brackets.trial[which], from_keys(pivots)), most)
     return np.asarray(counts[0], dtype=np.int64)
 
@@ -378,7 +391,10 @@ def _count_at(
 def _name_answer(
     block: Block, samples: WeightedScores, brackets: Brackets, which: Ints, total: NetworkSum, most: int
 ) -> Protocol[None]:
-    """Name the score: the largest <= hi where count(hi) = r, else the smallest > lo, whose rank is then counted."""
+    """Find the answer as a score: the largest <= high where count(high) = r, else the smallest > low.
+
+    The rank of the latter is not known yet and takes one more count.
+    """
     above = brackets.from_below()[which]
     low, high = samples.inside(brackets.trial[which], from_keys(brackets.low[which]), from_keys(brackets.high[which]))
     found = (yield from agreed_maximum(np.where(above, -low, high), block))[0]
@@ -391,7 +407,10 @@ def _name_answer(
 
 
 def _shrink_to_scores(block: Block, samples: WeightedScores, brackets: Brackets, which: Ints) -> Protocol[None]:
-    """Draw a bracket in to the scores that it holds; if these are all equal, that is the answer."""
+    """Shrink brackets to the smallest and largest score inside; where these are equal, that is the answer.
+
+    One maximum serves both ends. The low end is open, hence one key below the smallest score.
+    """
     low, high = samples.inside(brackets.trial[which], from_keys(brackets.low[which]), from_keys(brackets.high[which]))
     ends = (yield from agreed_maximum(np.stack([-low, high], axis=1), block))[0]
     smallest, greatest = to_keys(-ends[0]), to_keys(ends[1])
@@ -404,20 +423,23 @@ def _shrink_to_scores(block: Block, samples: WeightedScores, brackets: Brackets,
 
 
 class Brackets:
-    """The state of the search, one entry per problem: count(low) < rank <= count(high), as keys of floats."""
+    """State of a search, one entry per problem: count(low) < rank <= count(high), with ends as keys of floats."""
 
     def __init__(self, rank: Ints, n: Ints, trial: Ints, grain: Ints | int = 1) -> None:
-        self.rank, self.trial, self.grain = rank, trial, grain  # no score weighs less than the grain
+        self.rank, self.trial, self.grain = rank, trial, grain  # grain: no score weighs less
         self.open = (rank <= n) & (rank > 0)
         self.low, self.high = np.zeros(len(rank), dtype=np.int64), np.zeros(len(rank), dtype=np.int64)
         self.at_low, self.at_high = np.zeros(len(rank), dtype=np.int64), n.copy()
         self.stage, self.quiet = np.zeros(len(rank), dtype=np.int64), np.zeros(len(rank), dtype=np.int64)
-        self.below, self.above = np.zeros(len(rank), dtype=bool), np.zeros(len(rank), dtype=bool)  # which ends are set
-        self.last = np.zeros((2, len(rank)))  # the bracket from which the answer was read, for a warm start
+        self.below, self.above = (
+            np.zeros(len(rank), dtype=bool),
+            np.zeros(len(rank), dtype=bool),
+        )  # whether an end is known
+        self.last = np.zeros((2, len(rank)))  # brackets before the answers, for a warm start
 
     @property
     def first(self) -> tuple[float, float, int, int]:
-        """The bracket of the first problem, with its counts; of one that is answered, the answer."""
+        """The bracket of the first problem with its counts; once it is solved, the answer twice."""
         low = self.low[0] if self.open[0] else self.high[0]
         bottom, top = from_keys(np.array([low, self.high[0]])).tolist()
         return (
@@ -439,16 +461,19 @@ class Brackets:
         self.below[:] = self.above[:] = True
 
     def ready(self) -> NDArray[np.bool_]:
-        """Mark where the next score up or down is the answer."""
+        """Mark problems whose answer is the next score above the low end or below the high end.
+
+        Every score weighs at least one grain, so less than a grain between a count and the rank holds no other score.
+        """
         near = (self.at_high - self.rank < self.grain) | (self.rank - self.at_low <= self.grain)
         return np.asarray(self.open & near)
 
     def from_below(self) -> NDArray[np.bool_]:
-        """Mark where the answer is the next score above the lower end, and not the last one up to the upper end."""
+        """Mark problems whose answer is the next score above the low end, not the last one up to the high end."""
         return np.asarray(self.at_high - self.rank >= self.grain)
 
     def stuck(self) -> NDArray[np.bool_]:
-        """Mark where stages no longer exclude scores, or no float is left in between: ties."""
+        """Mark problems that are stuck at ties: two stages excluded no score, or no float is left in between."""
         return np.asarray(self.open & ~self.ready() & ((self.quiet >= 2) | (self.high - 1 == self.low)))
 
     def pivots(self, which: Ints, width: int) -> Ints:
@@ -456,6 +481,8 @@ class Brackets:
         low, high = self.low[which], self.high[which]
         share = (self.rank[which] - 0.5 - self.at_low[which]) / (self.at_high[which] - self.at_low[which])
         if width == 1:
+            # Interpolate, but never leave the middle half: pure interpolation took 31 stages on Cauchy scores
+            # (docs/decisions.md).
             parts = np.clip(share, 0.25, 0.75)[:, None]
         else:
             parts = np.broadcast_to(np.arange(1, width + 1) / (width + 1), (len(which), width))
@@ -470,16 +497,16 @@ class Brackets:
 
     @staticmethod
     def _between(low: int, high: int, width: int) -> list[int]:
-        """Return keys that cut a bracket into equal parts, in Python's unbounded integers."""
+        """Return keys that cut a bracket into equal parts; differences of keys may exceed int64, so in Python ints."""
         return [low + (high - low) * (i + 1) // (width + 1) for i in range(width)]
 
     def shrink(self, which: Ints, pivots: Ints, counts: Ints) -> None:
-        """Take the narrowest bracket that the counts allow; both are (problems, width), ascending."""
+        """Shrink brackets as far as the counts allow; pivots and counts are (problems, width), ascending."""
         before = self.at_high[which] - self.at_low[which]
         ascending = np.concatenate([self.at_low[which][:, None], counts, self.at_high[which][:, None]], axis=1)
         if (np.diff(ascending, axis=1) < 0).any():
             raise _contradiction("more scores lie below a threshold than below a higher one")
-        below = (counts < self.rank[which][:, None]).sum(axis=1)  # so many pivots lie below the answer
+        below = (counts < self.rank[which][:, None]).sum(axis=1)  # number of pivots below the answer
         at = np.arange(len(which))
         up, down = below < pivots.shape[1], below > 0
         self.high[which[up]] = pivots[at[up], below[up]]
@@ -492,8 +519,8 @@ class Brackets:
         self.quiet[which] = np.where(still, self.quiet[which] + 1, 0)
 
     def close(self, which: Ints, answer: Ints, counted: Ints) -> None:
-        """Note an answer and its counted rank."""
+        """Record answers and their counted ranks."""
         ends = from_keys(np.stack([self.low[which], self.high[which]]))
-        self.last[:, which] = np.where(np.isnan(ends), -np.inf, ends)  # one key below -inf is no float
+        self.last[:, which] = np.where(np.isnan(ends), -np.inf, ends)  # the key below -inf is NaN
         self.high[which], self.at_high[which] = answer, counted
         self.open[which] = False

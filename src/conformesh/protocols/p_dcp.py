@@ -1,4 +1,4 @@
-"""P-DCP: a certified threshold from masked counts. Devices learn sums over all devices, and nothing about each other.
+"""P-DCP: a certified threshold from masked counts. Devices learn sums over all devices, nothing about single devices.
 
 Without `epsilon` devices search on a public grid by exact masked sums (`masks`). In stage 0 they add up (1, n_k): the
 first total must be K, or masks did not cancel; the second is n, from which the required rank follows. Each further
@@ -22,7 +22,7 @@ Assumes     devices follow the protocol but are curious; at least `honest` of K 
 Guarantees  *counted*, at the resolution of the grid; with epsilon *counted with noise*
 Message     the keys of `masks`; then 32-bit numbers up and down the tree: `width` + 2 a stage, or with epsilon twice as
             many as there are cells and one; 8 bytes once
-Departures  none
+Departures  not from a paper; the masks are those of [Bonawitz2017] without secret sharing (`masks`)
 """
 
 from __future__ import annotations
@@ -53,15 +53,18 @@ from conformesh.protocols.options import check_choice, option
 from conformesh.results.certificate import Certificate, Noise
 from conformesh.scores.base import Score
 
-GRID_POINTS = 2**14  # of a grid that is searched without noise
-_COARSE_EXCESS = (
-    0.005  # more scores than this part of all at or below the threshold, beyond those required, deserve a note
-)
-_MOST_LISTED_TOTALS = 64  # totals that a result lists
-_WIDE_CELL = (
-    0.1  # a part of the noisy scores in the threshold's own cell that deserves a note: coverage may be as much higher
-)
-_DEAR_NOISE = 2  # noise that takes more than 1/DEAR of what may be missed deserves a note
+# Points of the grid that is searched without noise. The number of stages grows with their logarithm, so a fine grid is
+# cheap; on the logit grid 2^14 points lie less than 0.1 % apart.
+GRID_POINTS = 2**14
+# A note is due if more than this share of all scores lies at or below the threshold beyond the required ones: coverage
+# is higher than asked for by as much.
+_COARSE_EXCESS = 0.005
+_MOST_LISTED_TOTALS = 64  # totals that a result lists; of more it says only how many
+# A note is due if this share of the noisy scores lies in the cell that ends at the threshold: coverage may be as much
+# higher.
+_WIDE_CELL = 0.1
+# A note is due if noise takes more than one part in this many of the scores that may be missed.
+_DEAR_NOISE = 2
 _SIMULATED_NOTE = "none: one program simulated all devices and saw every score; only a run on a mesh protects anything"
 _NOISE_OPTIONS = ("honest", "cells", "cap", "fill", "epoch_seconds")  # options that mean nothing without epsilon
 
@@ -112,11 +115,11 @@ class PDCP:
 
     @property
     def chosen_grid(self) -> Literal["linear", "powers", "logit"]:
-        """The grid, where nobody has said what scores are like: one that has a point near any number."""
+        """The grid; where the score is unknown, `powers`, which has points near any number."""
         return "powers" if self.grid == "auto" else self.grid
 
     def honest_of(self, devices: int) -> int:
-        """Return H: the coalition knows its own noise, so H devices beside it must be there."""
+        """Return H. The coalition knows its own noise, so the H honest devices must be others."""
         most = devices - self.coalition
         honest = most if self.honest is None else self.honest
         if not 0 < honest <= most:
@@ -127,7 +130,7 @@ class PDCP:
         return honest
 
     def fill_of(self, mixture: Mixture) -> int | None:
-        """Return f. A device that holds fewer scores costs more than a smaller f does: half of the expected ones."""
+        """Return f, by default half of the expected scores: padding a device costs more than a small f."""
         if mixture == "sizes" or self.fill is not None:
             return self.fill
         return max(self.expected_scores // 2, 1)
@@ -180,7 +183,7 @@ def _mixture(requirement: Requirement) -> Mixture:
 
 
 def p_dcp_options_for(score: Score) -> dict[str, Any]:
-    """Return the options that suit a score, where none were given."""
+    """Return the options that suit a score: a logit grid for scores that are probabilities."""
     return {"grid": "logit"} if score.bounds == (0.0, 1.0) else {}
 
 
@@ -201,9 +204,9 @@ def p_dcp(
 
 
 def _check_device_count(devices: int, options: PDCP) -> None:
-    """Refuse so few devices that one is not hidden, and more than masks are for."""
+    """Raise `ValueError` for too few devices to hide one, and for more than masks support."""
     refuse_too_many_devices(devices)
-    if 1 < devices < options.coalition + 2:  # alone there is nobody to hide from
+    if 1 < devices < options.coalition + 2:  # a single device has nobody to hide from
         raise ValueError(
             f"p-dcp: {pluralize(devices, 'device')} cannot hide from {pluralize(options.coalition, 'curious device')}: "
             f"a sum hides a device only among others; at least {options.coalition + 2} devices are needed"
@@ -211,7 +214,7 @@ def _check_device_count(devices: int, options: PDCP) -> None:
 
 
 def _check_requirement(requirement: Requirement, options: PDCP) -> None:
-    """Refuse what would reveal a device, or has no proof."""
+    """Raise `ValueError` for a requirement that would reveal single devices, or that has no proof."""
     noisy = options.epsilon is not None
     refusals = [
         (
@@ -277,9 +280,9 @@ def _release_histogram(
     masks, claims = yield from agree_on_masks(block, secrets, b"" if account is None else account.claim())
     epoch, past = (1, ()) if account is None else account.settle(claims, options.coalition)
     own = samples if secrets.scores_of is None else secrets.scores_of(epoch)
-    counts = _local_counts(
-        plan, block, own, secrets
-    )  # before the next message: all later ones are sent without local work
+    counts = _local_counts(plan, block, own, secrets)
+    # Counted and drawn before the next message: from then on messages are sent without work that depends on scores, so
+    # their timing tells nothing.
     noise = np.array([_draw_noise(plan, own.trials, stream) for stream in secrets.streams(b"noise")])
     sums = yield from MaskedSums.over(block, masks, get_aggregator(options.aggregate))
 
@@ -321,7 +324,7 @@ def _release_histogram(
 
 
 def _local_counts(plan: HistogramPlan, block: Block, samples: WeightedScores, secrets: Secrets) -> Ints:
-    """Return the numbers of each local device, (devices, trials * numbers)."""
+    """Return the counts of each local device, (devices, trials * numbers)."""
     table = np.empty((len(block.rows), samples.trials, plan.numbers), dtype=np.int64)
     for place, (row, stream) in enumerate(zip(block.rows.tolist(), secrets.streams(b"order"), strict=True)):
         for trial in range(samples.trials):
@@ -338,7 +341,7 @@ def _draw_noise(plan: HistogramPlan, trials: int, stream: Any) -> Ints:
 
 
 def _sum_window(release: Release, past: Sequence[Release]) -> Release:
-    """Return the sum of a release and those of earlier epochs; a release of another plan does not count."""
+    """Return the sum of a release and those earlier ones that have the same public plan."""
     alike = []
     for earlier in past:
         with suppress(ValueError):  # another grid, epsilon or mixture, which was public when it was released
@@ -361,7 +364,7 @@ def _noisy_certificate(
         honest=plan.honest,
         devices=plan.devices,
         cells=plan.cells,
-        inflation=float(answer.inflation.value / plan.slack),  # in scores, of which items are copies
+        inflation=float(answer.inflation.value / plan.slack),  # in scores: items are copies of them
         spread=answer.spread,
         epochs=epochs,
         cap=plan.cap,
@@ -375,7 +378,7 @@ def _noisy_certificate(
 def _noise_notes(
     windows: list[Release], answers: list[list[NoisyThreshold]], alphas: tuple[Fraction, ...]
 ) -> tuple[str, ...]:
-    """Say where noise takes most of what may be missed, or all of it: by the release alone, which is public."""
+    """Return notes on levels at which noise costs too much. They depend on the public release alone."""
     hardest = min(range(len(alphas)), key=alphas.__getitem__)
     instead = "use more scores, a larger epsilon or alpha, or fewer cells"
     endless = [window for window, row in zip(windows, answers, strict=True) if row[hardest].threshold == math.inf]
@@ -401,7 +404,7 @@ def _noise_notes(
 
 
 def _wide_cell_note(release: Release, answer: NoisyThreshold) -> tuple[str, ...]:
-    """Say where the grid is too coarse for the scores, by the release alone."""
+    """Return a note if the grid is too coarse for the scores, from the public release alone."""
     below = int(np.searchsorted(release.pivots, answer.threshold))  # pivots below the threshold
     held = release.totals[1 - release.cells :][below - 1] if below else 0
     if held <= _WIDE_CELL * release.number:
@@ -418,7 +421,8 @@ def _wide_cell_note(release: Release, answer: NoisyThreshold) -> tuple[str, ...]
 def _search_exactly(
     block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP, secrets: Secrets
 ) -> GatheringProtocol[Answers]:
-    """Search by exact masked sums."""
+    """Search the grid by exact masked sums."""
+    # Sums of all devices must stay below 2^31, with a factor of 2 to spare as for noisy counts.
     most = LARGEST_MASKED_SUM // (2 * block.devices)
     for place, held in enumerate(samples.sizes.tolist()):
         if max(held) > most:
@@ -436,7 +440,7 @@ def _search_exactly(
 
 
 def _scores_digest(samples: WeightedScores) -> str:
-    """Name the scores of the local devices, for the account: exact sums over changed scores tell what changed."""
+    """Return a digest of the local scores for the account: two exact sums over changed scores tell the change."""
     return hashlib.sha256(samples.offsets.tobytes() + samples.values.tobytes()).hexdigest()
 
 
@@ -487,16 +491,15 @@ def _search_grid(
 
 
 def _rank_demand(block: Block, n: int, alphas: tuple[Fraction, ...]) -> Demand:
-    """Return what the promise asks where only n and K are known: for these targets nothing else matters."""
+    """Return the required ranks where only n and K are known; for mixtures sizes and paper they suffice."""
     rule = "swap" if block.requirement.mixture == "sizes" else "ghost"
-    one = np.array(
-        [n, *[0] * (block.devices - 1)]
-    )  # as if one device held them all; the others have no say, or a ghost
+    # As if one device held all scores: the rank depends on the sum of the sizes and on K only.
+    one = np.array([n, *[0] * (block.devices - 1)])
     return replace(block.requirement, rank_rule=rule).demand(one, alphas)
 
 
 class _GridSearch:
-    """Brackets on the grid, one for each problem: `low` has too few scores, `high` enough; the last place is +inf."""
+    """Brackets on the grid, one for each problem: too few scores at `low`, enough at `high`; the last place is +inf."""
 
     def __init__(self, grid: Floats, ranks: Ints, n: Ints) -> None:
         self.grid, self.ranks, self.n = grid, ranks, n
@@ -508,23 +511,24 @@ class _GridSearch:
     @property
     def open(self) -> Ints:
         """Problems whose answer is not known yet."""
-        exact = (self.counted == self.ranks) & (self.high <= len(self.grid))  # +inf only where no point will do
+        # A count that equals the rank cannot be improved, except at +inf: a finite point may have it too.
+        exact = (self.counted == self.ranks) & (self.high <= len(self.grid))
         return np.flatnonzero((self.high - self.low > 1) & ~exact)
 
     def pivots(self, which: Ints, width: int) -> Ints:
-        """Return at which places to count next, (problems, width or fewer), ascending."""
+        """Return the places to count at next, (problems, width or fewer), ascending, evenly inside each bracket."""
         gap = self.high[which] - self.low[which]
         many = min(width, int(gap.max()) - 1)
         steps = (gap[:, None] * np.arange(1, many + 1) + many) // (many + 1)
         return np.asarray(self.low[which, None] + np.minimum(steps, gap[:, None] - 1))
 
     def narrow(self, which: Ints, places: Ints, totals: Ints) -> None:
-        """Take in how many scores lie at or below these places."""
+        """Shrink brackets by the totals at these places."""
         for at, place, total in zip(which.tolist(), places.tolist(), totals.tolist(), strict=True):
             known = [self.below[at], *total, self.counted[at]]
             if any(a > b for a, b in pairwise(known)):
                 raise ArithmeticError(
-                    f"p-dcp: totals {total} at ascending thresholds do not ascend: somebody has changed a sum; no "
+                    f"p-dcp: totals {total} at ascending thresholds do not ascend: a sum was changed on the way; no "
                     "threshold can be certified from it"
                 )
             for one, count in zip(place, total, strict=True):
@@ -536,11 +540,11 @@ class _GridSearch:
 
     @property
     def thresholds(self) -> Floats:
-        """The answers."""
+        """The threshold of every problem."""
         return np.asarray(np.append(self.grid, math.inf)[self.high - 1])
 
     def revealed(self) -> dict[str, str]:
-        """Return what everybody has learnt, for the record; of several problems only how much."""
+        """Return what all devices have learnt, for the record; for several problems only in words."""
         if len(self.n) > 1 or len(self.told) > _MOST_LISTED_TOTALS:
             return {"revealed": "how many scores there are in all and at or below asked thresholds, and thresholds"}
         totals = ", ".join(f"{self.grid[place - 1]:.6g}: {count}" for place, count in sorted(self.told.items()))

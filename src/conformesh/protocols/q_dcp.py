@@ -1,7 +1,11 @@
 """Q-DCP: devices solve one smoothed quantile regression together, by ADMM ([Wen2025] Algorithm 1).
 
-Assumes     graph connected; K and every n_k known; |s0 - s*| <= epsilon0 ([Wen2025] Assumption 4.1), which nobody can
-            check
+Every device minimises its own smoothed pinball loss and is pulled towards the estimates of its neighbours.
+The steps of `q_dcp`: agree on a start s0; run ADMM (`admm`); agree on the average of the estimates; then either
+add error terms (`_with_error_terms`), or count the rank of the estimate and search upward from it (E-DCP).
+
+Assumes     graph connected; K and every n_k known; |s0 - s*| <= epsilon0 ([Wen2025] Assumption 4.1), which no device
+            can check
 Guarantees  under that assumption, the threshold is at or above the required quantile. With `certify` no assumption is
             needed: the rank of the estimate is counted, and where it falls short the search of E-DCP goes on upward
 Message     the current estimate, one number per round; then one per round of the final averaging
@@ -52,8 +56,11 @@ from conformesh.protocols.spectrum_estimation import estimate_spectrum
 from conformesh.protocols.wire_format import WireFormat
 from conformesh.results.certificate import Certificate, CertificateKind, too_few_certificate
 
-_FALSE_ALARM_RATE = 0.05  # chance that a device warns of a threshold that is right, scores being alike
-_SCALE_DECAY = 2.5  # the scale of the continuation falls this much from one run to the next
+# Probability that a device warns of a threshold that is right, if scores are alike on all devices: a usual test level.
+_FALSE_ALARM_RATE = 0.05
+# The scale of the continuation shrinks by this factor from one run to the next. Slower needs more runs; faster starts a
+# run farther from its optimum than its sharper loss can correct. The rank is counted afterwards in any case.
+_SCALE_DECAY = 2.5
 
 
 @dataclass(frozen=True)
@@ -120,7 +127,7 @@ class QDCP:
 
 
 def q_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: QDCP) -> Protocol[Answers]:
-    """Run Algorithm 1; the threshold is the agreed estimate plus the two error terms, or one whose rank was counted."""
+    """Run Algorithm 1; return the agreed estimate plus the two error terms, or a threshold whose rank was counted."""
     if options.asynchronous:
         return (yield from _q_dcp_over_lossy_links(block, samples, options))
     spectrum = block.network.spectrum if options.spectrum == "map" else (yield from estimate_spectrum(block))
@@ -136,7 +143,7 @@ def q_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], o
         if not options.certify:
             return _with_error_terms(block, samples, ranks, estimates, last, spectrum, options)
 
-    block.progress.estimates = None  # what is said from now on are counts
+    block.progress.estimates = None  # from here on messages hold counts, not estimates
 
     def attempt(total: NetworkSum) -> Protocol[Answers]:
         flat = estimates[0].reshape(-1, 1)
@@ -147,12 +154,12 @@ def q_dcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], o
 
 
 def _first_estimate(values: Floats) -> Floats:
-    """Read the estimate of the first trial and level off what devices say, (devices here, trials, alphas)."""
+    """Return the estimate of the first trial and level from a message, for observers; NaN for other messages."""
     return values[:, 0, 0] if values.ndim == 3 else np.full(len(values), np.nan)
 
 
 def _q_dcp_over_lossy_links(block: Block, samples: WeightedScores, options: QDCP) -> Protocol[Answers]:
-    """Run relaxed ADMM over links that may lose anything, and count the rank of what it ends with."""
+    """Run relaxed ADMM over links that may lose messages, and count the rank of its estimate."""
     ranks, totals = block.ranks(), block.masses.sum(axis=0)
     gamma = np.minimum(ranks / np.maximum(totals, 1)[:, None], 1.0)
     s0 = float(options.s0) if _is_finite(options.s0) else None
@@ -167,7 +174,7 @@ def _q_dcp_over_lossy_links(block: Block, samples: WeightedScores, options: QDCP
 def _counted_where_heard(
     block: Block, ranks: Ints, totals: Ints, counting: LossTolerantCount, estimates: Floats, rounds: int
 ) -> Answers:
-    """Return the counted threshold on every device that has heard of it, +inf on the others."""
+    """Return the counted threshold on every device that received it, +inf on the others."""
     thresholds = np.full_like(estimates, np.inf)
     counts = np.repeat(totals[:, None], ranks.shape[1], axis=1)  # all scores lie at or below +inf
     heard = counting.answered
@@ -193,7 +200,7 @@ def _counted_where_heard(
 
 @dataclass(frozen=True, eq=False)
 class _AdmmRun:
-    """What one run of ADMM was started with, for its error terms: s0 and start (trials, alphas), rates by trial."""
+    """The start of a run of ADMM, for its error terms: s0 and start (trials, alphas), rates by trial."""
 
     s0: Floats
     start: Floats
@@ -211,7 +218,7 @@ def _estimate_once(
     options: QDCP,
     wire: WireFormat,
 ) -> Protocol[tuple[Floats, _AdmmRun]]:
-    """Run ADMM and agree on the average of what the devices end with."""
+    """Run ADMM once and agree on the average of the final estimates."""
     rates = [_rate(block.sizes[:, trial], spectrum, block.devices, options) for trial in range(block.trials)]
     start = s0 if options.start == "s0" else np.zeros_like(s0)
     c = np.array([[rate.c] for rate in rates]) * np.ones_like(gamma)
@@ -235,16 +242,17 @@ def _estimate_by_continuation(
     options: QDCP,
     wire: WireFormat,
 ) -> Protocol[Floats]:
-    """Run ADMM again and again, each time centred at the last estimate, sharper and with less pull towards the centre.
+    """Run ADMM several times, each centred at the last estimate, with a sharper loss and a weaker regulariser.
 
-    The devices' own quantiles spread over w, and the pooled one lies among them. On that scale the loss of a device
-    curves by about h = (n / K)(1 - gamma) / w, so kappa = 4 / w blurs what is finer, c = h / mean degree moves all
-    devices alike, and mu = h / (10 K) hardly biases; then w shrinks. All rounds together are `rounds`.
+    The local quantiles spread over a width w, and the pooled quantile lies among them. On that scale the loss of a
+    device has a curvature of about h = (n / K)(1 - gamma) / w, so kappa = 4 / w smooths what is finer, c = h / mean
+    degree moves all devices alike, and mu = h / (10 K) hardly biases; then w shrinks. All runs share `rounds`.
     """
     mine = local_quantiles(samples, gamma)
     holder = samples.sizes[:, :, None] > 0
     ends = np.stack([np.where(holder, -mine, -np.inf), np.where(holder, mine, -np.inf)], axis=1)
     ends = (yield from agreed_maximum(wire.outward(ends, np.inf), block))[0].astype(np.float64)
+    # Below this width float64 would not resolve the smoothed loss around s0.
     floor = 1e-9 * np.maximum(1.0, np.abs(s0[0]))
     spread = np.maximum(np.where(np.isfinite(ends).all(axis=0), ends[0] + ends[1], 0.0), floor)
     weights = constant_weights(block.network, spectrum)
@@ -260,7 +268,7 @@ def _estimate_by_continuation(
 
 
 def rounds_per_run(options: QDCP) -> int:
-    """Return the rounds of one run of ADMM: all of them, or its share."""
+    """Return the rounds of one run of ADMM: all rounds, or its share with continuation."""
     return max(options.rounds // options.continuation, 1) if options.continuation else options.rounds
 
 
@@ -276,6 +284,7 @@ def _with_error_terms(
     """Add the two error terms, right if the assumption is ([Wen2025] Eq. (13), Eq. (14), Eq. (15), Theorem 4.4)."""
     certificates: list[list[Certificate]] = []
     thresholds = np.full_like(estimates, np.inf)
+    # For rounded messages ADMM has no error bound, so their thresholds have no guarantee.
     kind: CertificateKind = "assumed" if options.wire == 64 else "none"
     notes: set[str] = set()
     for trial in range(block.trials):
@@ -298,7 +307,7 @@ def _with_error_terms(
 def _note_if_vacuous(
     samples: WeightedScores, thresholds: Floats, trial: int, gamma: float, unfinished: float, bias: float, options: QDCP
 ) -> set[str]:
-    """Return a note where hardly any score here lies above the threshold, so that sets hold nearly every label.
+    """Return a note if hardly any local score lies above the threshold: prediction sets hold nearly every label then.
 
     This happens where the error terms, or the distance of s0 from the required quantile, exceed the distance between
     that quantile and the largest scores: epsilon0 is in the units of the scores, and 0.1 is much for probabilities. A
@@ -314,6 +323,7 @@ def _note_if_vacuous(
     above = sum(int((own > threshold).sum()) for own, threshold in zip(scores, thresholds.tolist(), strict=True))
     quantile = pooled[min(math.ceil(gamma * n), n) - 1]
     needed = int((pooled > quantile).sum())  # none where the largest scores are equal: then no threshold leaves any
+    # A tenth of the expected number: fewer are no accident, and a warning at less would often be wrong.
     if 10 * above >= needed:
         return set()
     more = "set more rounds" if unfinished > bias else f"epsilon0={options.epsilon0:g} is large for such scores"
@@ -326,7 +336,7 @@ def _note_if_vacuous(
 
 @dataclass(frozen=True, eq=False)
 class AdmmParameters:
-    """Penalty c, sharpness kappa and regulariser mu of every (trial, alpha)."""
+    """Penalty c, sharpness kappa and regulariser weight mu of every (trial, alpha)."""
 
     c: Floats
     kappa: Floats
@@ -346,7 +356,7 @@ def admm(
 ) -> Protocol[Floats]:
     """Iterate [Wen2025] Algorithm 1, Eq. (10), Eq. (11), Eq. (12), in neighbour sums: one number per round.
 
-    With `loops` a device counts itself as so many neighbours more, as the code behind the published figures does.
+    With `loops` a device counts itself as that many further neighbours, as the code of the published figures does.
     """
     shape = s0.shape
     problems = s0.size
@@ -367,13 +377,16 @@ def admm(
     s, duals = start.ravel().copy(), np.zeros(problems)
     finder = RootFinder(samples.values, samples.offsets, shape[2], kappa, s)
     expect_work("pinball", float(rounds) * problems)
-    own, neighbours = s.copy(), degree * s  # everyone starts at the same number: nothing to send yet
+    # All devices start at the same number and know it, so the first step needs no message.
+    own, neighbours = s.copy(), degree * s
     for _ in range(rounds):
-        with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused when all is done
+        with np.errstate(over="ignore", invalid="ignore"):  # overflow is refused after the last round
             duals += half_c * (degree * own - neighbours)
             finder.solve(slope, fixed - duals + half_c * (degree * own + neighbours))
         sent = wire(s.reshape(shape))
-        own = sent.astype(np.float64).reshape(-1)  # a copy: s changes in place
+        # The value as sent, also at 64 bits a copy: `s` changes in place, and a device must use the same value as its
+        # neighbours or the duals no longer sum to zero.
+        own = sent.astype(np.float64).reshape(-1)
         neighbours = (yield Sum(sent, brief=True)).reshape(-1)
         if loops:
             neighbours = neighbours + loops * own
@@ -390,7 +403,7 @@ def _rate(sizes: NDArray[np.int64], spectrum: Spectrum, devices: int, options: Q
 def _error_terms(
     block: Block, spectrum: Spectrum, run: _AdmmRun, trial: int, level: int, options: QDCP
 ) -> tuple[float, float]:
-    """Return epsilon^(T) and the bias, by the chosen reading."""
+    """Return epsilon^(T) and the bias term, as printed or with the sound bound."""
     sizes, rate = block.sizes[:, trial], run.rates[trial]
     copies = 1 if options.bound == "paper" else block.devices
     bias = bounds.bias_epsilon(int(sizes.sum()), options.mu, options.kappa, options.epsilon0, copies)
@@ -413,7 +426,7 @@ def _oracle_distance(
     rates: list[bounds.AdmmRate],
     options: QDCP,
 ) -> Protocol[Floats]:
-    """Return ||u0 - u*||_G^2 for every (trial, alpha), from all scores: what the printed epsilon^(T) needs."""
+    """Return ||u0 - u*||_G^2 for every (trial, alpha) from all scores, which the printed epsilon^(T) needs."""
     from scipy.special import expit
 
     everyone = yield Pool(samples.values, samples.offsets, oracle=True)

@@ -1,4 +1,4 @@
-"""One device of a mesh that is watched: what it said last, what its silence means, and how its process is."""
+"""One device of a watched mesh: its last answer, what its silence means, and its process if it was started here."""
 
 from __future__ import annotations
 
@@ -10,133 +10,143 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
-from msgspec import convert
+from msgspec import ValidationError, convert
 
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node.status import DeviceStatus, NodeStatus, OnlineStatus, hide_private
+from conformesh.mesh.node.status import DeviceStatus, NodeStatus, OnlineStatus, Phase, hide_private
 from conformesh.mesh.processes import Watched as Launched
 from conformesh.view.statuses import (
-    DOWN,
-    FAILED,
-    SILENT,
-    Words,
-    certified_fields,
-    fields_of,
-    hearsay_fields,
-    news_of,
+    DOWN_FIELDS,
+    SILENT_FIELDS,
+    LogLine,
+    log_lines,
+    relayed_fields,
+    result_fields,
+    status_fields,
 )
-from conformesh.view.trace import Value
+from conformesh.view.trace import FieldValue
 
-LATER = 10.0  # seconds after which a node that does not learn is asked again
-NO_LEARNER = (404, 501)  # what a node says that does not learn, or is of a version that could not
-LINES = 200  # of the log that are kept
-GONE = tuple(map(os.strerror, (errno.ECONNREFUSED, errno.ENOENT)))  # nobody listens: surely not running
-STARTING: dict[str, Value] = {"health": "unknown", "phase": "starting"}
-STRANGE: dict[str, Value] = {
+_RETRY_LEARNING = 10.0  # seconds after which a node that does not learn is asked again: it may have been restarted
+_NOT_LEARNING = (404, 501)  # HTTP status of a node that does not learn, or whose version cannot
+_LOG_LINES = 200  # that are kept: as many as the page of a device shows
+# Errors of a connection that show that no process listens: the node is certainly not running.
+_NOT_RUNNING = tuple(map(os.strerror, (errno.ECONNREFUSED, errno.ENOENT)))
+_STARTING_FIELDS: dict[str, FieldValue] = {"health": "unknown", "phase": "starting"}
+_UNREADABLE_FIELDS: dict[str, FieldValue] = {
     "health": "unknown",
     "problem": "what it answers is not understood; is it of this version?",
 }
 
+Answer = tuple[NodeStatus | None, OnlineStatus | None]  # no status: the answer cannot be read; no learning: none
+
 
 class WatchedDevice:
-    """What is known of a device; methods say what is worth a line in the log.
+    """What is known of a device. Methods return new lines for the log.
 
     Attributes
     ----------
     client
-        Where it answers; None where nobody here can ask it.
+        Client of its node; None if it cannot be asked from here.
     status, fields
-        What it answered last, and what is shown of it.
+        Its last answer, and what is shown of it.
     learnt
-        What it said last of what it learns online; None where it does not.
+        Its last answer about online learning; None if it does not learn.
     slow
-        Whether it did not answer in time; others do not wait for it.
+        Whether its last answer did not come in time; then the watch no longer waits for it.
     process, over
-        Its process, where it was started here; whether that has ended, so that nobody needs to be asked.
+        Its process, if it was started here; whether that has ended, so that it need not be asked.
     """
 
     def __init__(self, name: str, address: str | None, patience: float, private: bool = False) -> None:
         self.name, self.address, self._private = name, address, private
         self.client = None if address is None else Client(address, timeout=patience)
         self.status: NodeStatus | None = None
-        self.fields: dict[str, Value] = {"health": "unknown"}
+        self.fields: dict[str, FieldValue] = {"health": "unknown"}
         self.learnt: OnlineStatus | None = None
-        self.pending: Future[tuple[NodeStatus, OnlineStatus | None]] | None = None
+        self.pending: Future[Answer] | None = None
         self.slow = self.over = False
         self.process: Launched | None = None
-        self.log: deque[tuple[float, str, str]] = deque(maxlen=LINES)
-        self._hearsay: dict[str, Value] = {}
-        self._refused = -math.inf  # when it said that it does not learn
+        self.log: deque[tuple[float, str, str]] = deque(maxlen=_LOG_LINES)
+        self._relayed: dict[str, FieldValue] = {}
+        self._refused = -math.inf  # when it answered that it does not learn
 
-    def ask(self) -> tuple[NodeStatus, OnlineStatus | None]:
-        """Ask it how it is, and what it has learnt; who has said that it does not learn is asked that again later."""
-        assert self.client is not None  # else nobody can ask it
-        status, now = convert(self.client.status(), NodeStatus), time.monotonic()
-        if self._private:  # a view may be open to others than the owner
-            status = hide_private(status)
-        if now < self._refused + LATER:
-            return status, None
+    def ask(self) -> Answer:
+        """Ask for its status, and what it has learnt unless it answered recently that it does not learn."""
+        assert self.client is not None  # only such devices are asked
+        raw, now = self.client.status(), time.monotonic()
         try:
-            return status, convert(self.client.online(), OnlineStatus)
+            status = convert(raw, NodeStatus)
+            if self._private:  # a view may be open to others than the owner
+                status = hide_private(status)
+            return status, self._ask_learning(now)
+        except ValidationError:
+            return None, None
+
+    def _ask_learning(self, now: float) -> OnlineStatus | None:
+        assert self.client is not None
+        if now < self._refused + _RETRY_LEARNING:
+            return None
+        try:
+            return convert(self.client.online(), OnlineStatus)
         except NodeError as problem:
-            if problem.status not in NO_LEARNER:  # it has much to do: what it said before is about right
-                return status, self.learnt
+            if problem.status not in _NOT_LEARNING:  # busy: its previous answer is about right
+                return self.learnt
             self._refused = now
-            return status, None
+            return None
 
-    def answered(self, status: NodeStatus, learnt: OnlineStatus | None = None) -> list[Words]:
+    def answered(self, answer: Answer) -> list[LogLine]:
         """Take an answer."""
-        news = news_of(self.status, status)
-        self.status, self.slow, self.fields, self.learnt = status, False, fields_of(status), learnt
-        return news
+        status, learnt = answer
+        if status is None:
+            self.fields = {**self.fields, **_UNREADABLE_FIELDS}
+            return []
+        lines = log_lines(self.status, status)
+        self.status, self.learnt, self.slow, self.fields = status, learnt, False, status_fields(status)
+        return lines
 
-    def misunderstood(self) -> None:
-        """Take an answer that is not the status of a node of this version."""
-        self.fields = {**self.fields, **STRANGE}
-
-    def unanswered(self, problem: NodeError) -> list[Words]:
-        """Take that there was no answer, and why."""
-        words, self._refused = str(problem), -math.inf  # who comes back may learn
-        gone = any(why in words for why in GONE)
-        if gone and self.process is not None:  # it has not come so far, or is about to end
-            self.fields = STARTING if self.status is None else self.fields
+    def unanswered(self, problem: NodeError) -> list[LogLine]:
+        """Take that there was no answer, for this reason."""
+        words, self._refused = str(problem), -math.inf  # after a restart it may learn
+        is_down = any(why in words for why in _NOT_RUNNING)
+        if is_down and self.process is not None:  # its process is still starting, or about to end
+            self.fields = _STARTING_FIELDS if self.status is None else self.fields
             return []
-        if not gone and not self.slow and "timed out" not in words:
-            self.slow = True  # it broke off in the middle: the next answer, or none, says more
+        if not is_down and not self.slow and "timed out" not in words:
+            self.slow = True  # the connection broke off: wait for the next attempt before calling it silent
             return []
-        self.slow = not gone
-        if gone and self.status is None and self._hearsay:  # it runs on another machine
-            self.fields = self._hearsay
+        self.slow = not is_down
+        if is_down and self.status is None and self._relayed:  # it runs on another machine
+            self.fields = self._relayed
             return []
-        last = DOWN if gone else SILENT
+        last = DOWN_FIELDS if is_down else SILENT_FIELDS
         first = self.status is not None and self.fields["health"] != "silent"
         self.fields = {**self.fields, **last}
         return [("error", last["problem"])] if first else []
 
-    def heard_of(self, record: DeviceStatus) -> None:
-        """Take what others have heard of it; that counts for as long as it has never answered itself."""
+    def take_relayed(self, status: DeviceStatus) -> None:
+        """Take what another node knows about it; used until it answers itself for the first time."""
         if self.status is None:
-            self._hearsay = hearsay_fields(record)
-            self.fields = self._hearsay if self.client is None else self.fields
+            self._relayed = relayed_fields(status)
+            self.fields = self._relayed if self.client is None else self.fields
 
-    def attend(self) -> list[Words]:
-        """Take what its process has said, and how it has ended."""
-        process, news = self.process, list[Words]()
+    def follow_process(self) -> list[LogLine]:
+        """Take new log lines of its process, and how it has ended."""
+        process, lines = self.process, list[LogLine]()
         if process is None or self.over:
-            return news
-        self.over = process.over  # before the lines: then they are all there
+            return lines
+        self.over = process.over  # before the lines are read, so that none can follow
         while process.lines:
-            news.append(process.lines.popleft())
+            lines.append(process.lines.popleft())
         if not self.over:
-            return news
+            return lines
         if process.result is None:
-            self.fields = {**self.fields, "health": "silent", "phase": FAILED, "problem": process.state}
-            return [*news, ("error", process.state)]
+            self.fields = {**self.fields, "health": "silent", "phase": Phase.FAILED.value, "problem": process.state}
+            return [*lines, ("error", process.state)]
         survivors, lost = process.result["roster"], process.result["lost"]
-        self.fields = {**self.fields, **certified_fields(process.calibration, survivors, lost)}
-        return [*news, ("info", "certified; its process has ended")]
+        self.fields = {**self.fields, **result_fields(process.calibration, survivors, lost)}
+        return [*lines, ("info", "certified; its process has ended")]
 
 
-def details_in_words(problem: str, log: list[tuple[float, str, str]]) -> dict[str, Any]:
-    """Return what the page of a device shows where it cannot be asked."""
+def details_of_problem(problem: str, log: list[tuple[float, str, str]]) -> dict[str, Any]:
+    """Return what the page of a device shows if the device gives no details."""
     return {"facts": [("problem", problem)], "neighbours": [], "log": log, "certificate": None}

@@ -126,7 +126,7 @@ def test_outputs_are_scored_split_and_evaluated_as_by_hand():
 
 
 @pytest.mark.parametrize("record", [None, ["threshold", "rank", "covered"]])
-def test_what_rides_along_changes_no_row(record):
+def test_sharing_a_run_changes_no_row(record):
     """All methods where everything is recorded, and where nothing shows the company, so that more of them batch."""
     config = read_sweep_config({**CONFIG, "networks": CONFIG["networks"][:1], **({"record": record} if record else {})})
     batched = 0
@@ -137,7 +137,7 @@ def test_what_rides_along_changes_no_row(record):
         assert order == [(draw, alpha) for draw in cell.draws for alpha in ALPHAS]
         for one, other in zip(together, alone, strict=True):
             assert {**one, "seconds": None} == {**other, "seconds": None}
-    assert batched == (len(RUNS) - 2 if record else sum(m.rides_along(config.record) for m in config.methods))
+    assert batched == (len(RUNS) - 2 if record else sum(m.can_share_run(config.record) for m in config.methods))
     assert batched >= (6 if record else 2)  # what maxima cost depends on the scores: fedcp-qq and local have none
 
 
