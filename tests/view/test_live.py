@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="a view needs Starlette and uvicorn: pip install 'conformesh[view]'")
 from conformesh import Network, calibrate
 from conformesh.view import Recorder
-from conformesh.view.meshes import MeshWatch
+from conformesh.view.mesh_watch import MeshWatch
 from conformesh.view.recording import recording_of_run
 from conformesh.view.server import new_token
 from tests.mesh.nodes import short_folder
