@@ -20,7 +20,7 @@ from conformesh.view.server import new_token
 from tests.mesh.nodes import short_folder
 from tests.mesh.real import drawn_scores, make_mesh
 from tests.view.served import recording, serving, step
-from tests.view.test_meshes import TWENTY, real  # noqa: F401 - a fixture
+from tests.view.test_mesh_watch import TWENTY, real  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.xdist_group("browser")
 # When a row of the table first says that a device is silent, in milliseconds since 1970.
