@@ -15,6 +15,7 @@ from conformesh.engines import Simulator
 from conformesh.kernels.ranks import Requirement, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.device import Device
+from conformesh.peer.interface import PeerSetup
 from conformesh.peer.loopback import LinkFaults, play
 from conformesh.peer.settings import Settings
 from conformesh.pipeline.detection import default_sample_size, detection, no_redraw, shares_of, thinned, thinned_sizes
@@ -501,7 +502,7 @@ def test_devices_that_know_only_the_map_flag_the_same():
 
             return run_with_shared_sizes(net, row, WeightedScores.of([held[k]]), method, POOLED)
 
-        return Device(k, network, {"method": "step-up"}, make, journal, Settings(), scores=str(k))
+        return Device(PeerSetup(k, network, {"method": "step-up"}, make, journal, Settings(), scores=str(k)))
 
     played = play(network, start, LinkFaults(), np.random.default_rng(1))
     block = Block(network, np.arange(5), np.full((5, 1), 12), POOLED)

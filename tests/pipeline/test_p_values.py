@@ -14,6 +14,7 @@ from conformesh import Network, PValues, calibrate, p_values, scores
 from conformesh.kernels.ranks import Requirement, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.device import Device
+from conformesh.peer.interface import PeerSetup
 from conformesh.peer.loopback import LinkFaults, play
 from conformesh.peer.settings import Settings
 from conformesh.pipeline.p_values import p_values_batch, up
@@ -307,7 +308,7 @@ def test_devices_that_know_only_the_map_count_the_same():
 
             return run_with_shared_sizes(net, row, WeightedScores.of([held[k]]), method, Requirement("paper", "swap"))
 
-        return Device(k, network, {"method": "tally"}, make, journal, Settings(), scores=str(k))
+        return Device(PeerSetup(k, network, {"method": "tally"}, make, journal, Settings(), scores=str(k)))
 
     played = play(network, start, LinkFaults(), np.random.default_rng(1))
     right = p_values_batch(

@@ -14,6 +14,7 @@ import click
 
 from conformesh.common.notes import CalibrationNote
 from conformesh.common.quantities import in_bits
+from conformesh.files.json_numbers import to_json
 
 if TYPE_CHECKING:
     from conformesh.results.certificate import Cost
@@ -115,7 +116,15 @@ def _one_line(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[:half]} ... {line[-half:]}"
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def show_result(data: Any, as_json: bool, print_words: Callable[[], None]) -> None:
+    """Print the result of a command: as one line of JSON for programs, in which infinity is "inf", or in words."""
+    if as_json:
+        print(to_json(data), flush=True)  # flushed: a program may read while the command goes on, as of mesh status
+    else:
+        print_words()
 
 
 def print_facts(title: str, facts: Sequence[tuple[str, str]]) -> None:
@@ -225,9 +234,9 @@ def mesh_cost_in_words(costs: Sequence[Cost], where: str = "") -> str:
     >>> import numpy as np
     >>> from conformesh.results.certificate import Cost
     >>> two, more = (Cost(rounds, np.array([1.0]), np.array([64.0 * rounds])) for rounds in (2, 5))
-    >>> in_cost([two, two], " in all")
+    >>> mesh_cost_in_words([two, two], " in all")
     '2 rounds, 256 bit sent in all'
-    >>> in_cost([Cost(2, two.numbers, two.bits, more)])
+    >>> mesh_cost_in_words([Cost(2, two.numbers, two.bits, more)])
     '2 rounds, 128 bit sent; 5 rounds, 320 bit with what only a mesh must send'
     """
 

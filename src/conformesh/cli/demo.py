@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -113,10 +112,8 @@ def demo(
         "accuracy": digits.accuracy,
         "pictures": [str(path) for path in pictures],
     }
-    if as_json:
-        print(json.dumps({**facts, "results": [_object(line) for line in lines]}))
-    else:
-        _report(facts, lines)
+    results = [asdict(line) for line in lines]
+    console.show_result({**facts, "results": results}, as_json, lambda: _report(facts, lines))
 
 
 def _run_mesh(out: Path, network: Network, alpha: str, seed: int, keep: bool, as_json: bool) -> None:
@@ -237,11 +234,6 @@ def _reading(lines: Sequence[_Line], target: float) -> list[str]:
 
 def _span(low: float, high: float) -> str:
     return f"{low:.4f}" if f"{low:.4f}" == f"{high:.4f}" else f"{low:.4f}..{high:.4f}"
-
-
-def _object(line: _Line) -> dict[str, Any]:
-    thresholds = [value if np.isfinite(value) else str(value) for value in line.thresholds]
-    return {**asdict(line), "thresholds": thresholds}
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from conformesh.cli import console
 from conformesh.common.quantities import in_bits, in_count, pluralize
 from conformesh.files.json_numbers import from_json
+from conformesh.files.tables import STDIN, ColumnNames
 from conformesh.results.certificate import Noise
 from conformesh.results.lookup import GROUP, axes_of
 from conformesh.results.result import Answer, Result
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from conformesh.privacy.histogram import Release
     from conformesh.scores.losses import Loss
 
-STDIN = "-"
 _NODE_RESULT = "conformesh-node-result/"  # of one device of a mesh
 _RANKS = ("required rank", "counted")  # columns of the table of several answers
 
@@ -40,6 +40,19 @@ def settle_recorded_score(made_by: RecordedScore | None, named: Score | None, wh
 def load_result(source: str) -> Result:
     """Read what calibrate or control wrote; - reads it from standard input."""
     return Result.from_dict(*read_json(source))
+
+
+def check_stdin(**sources: str | None) -> None:
+    """Refuse two arguments that are both read from standard input."""
+    names = [name for name, source in sources.items() if source == STDIN]
+    if len(names) > 1:
+        raise ValueError(f"only one of {' and '.join(names)} can come from standard input, got - for both")
+
+
+def check_device(device: str | None, layout: ColumnNames) -> None:
+    """Refuse one device for all rows beside a column that names the device of each."""
+    if device is not None and layout.device is not None:
+        raise ValueError("give --device or --device-column, not both")
 
 
 def read_json(source: str) -> tuple[Any, str]:

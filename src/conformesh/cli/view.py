@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH_TYPE, Argument, Option, WholeNumber, command
+from conformesh.cli.command import PATH, Argument, Option, WholeNumber, command
 from conformesh.cli.recording import RecordingOptions, catch_interrupts, write_recordings
 from conformesh.mesh.config.device_toml import DEVICE_FILE
 from conformesh.mesh.http.address import SOCKET_NAME, VARIABLE
@@ -39,11 +39,11 @@ _ACCESS = "Beyond this machine"
     Option(
         "--token FILE",
         "Ask for the token in this file's first line; made and printed where one is needed and none given.",
-        type=PATH_TYPE,
+        type=PATH,
         panel=_ACCESS,
     ),
-    Option("--cert FILE", "A certificate, for TLS.", type=PATH_TYPE, panel=_ACCESS),
-    Option("--key FILE", "Its private key.", type=PATH_TYPE, panel=_ACCESS),
+    Option("--cert FILE", "A certificate, for TLS.", type=PATH, panel=_ACCESS),
+    Option("--key FILE", "Its private key.", type=PATH, panel=_ACCESS),
     options.recording_options(view=False),
     Option("--attached", hidden=True),
 )

@@ -54,7 +54,7 @@ def accepted_names(device: str, lowest: int = 1) -> list[str]:
 def why_not_accepted(shown: str, device: str, lowest: int = 1) -> str:
     """Return in words why a certificate's name is not let in for a device; nothing if it is.
 
-    >>> not_accepted("pi~2", "pi", 3)
+    >>> why_not_accepted("pi~2", "pi", 3)
     "names 'pi~2', and of 'pi' certificates from number 3 on are let in; an older one was revoked"
     """
     name, number = parse_certificate_name(shown)

@@ -19,7 +19,7 @@ from conformesh.mesh.config.certificate_names import certificate_name, check_dev
 from conformesh.mesh.config.endpoints import is_address
 
 CA, CA_KEY, CERT, KEY, ISSUED = "ca.pem", "ca.key", "device.pem", "device.key", "issued"
-BACKDATED = timedelta(days=1)  # for devices whose clock is late
+_BACKDATED = timedelta(days=1)  # for devices whose clock is late
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _builder(x509: Any, name: str, public: Any, days: int, at_most: datetime | N
         .subject_name(_common_name(x509, name))
         .public_key(public)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - BACKDATED)
+        .not_valid_before(now - _BACKDATED)
         .not_valid_after(last if at_most is None else min(last, at_most))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
     )

@@ -54,22 +54,45 @@ def examine_folder(folder: Path, now: datetime | None = None) -> list[ConfigErro
     except ValueError as problem:
         return [ConfigError(folder.name, DEVICE_FILE, "error", str(problem), "unreadable")]
     moment = now or datetime.now(UTC)
-    return [*_method(config), *_roster(config), *_certificate(config, moment), *_port(config), *_scores(config)]
+    return [
+        *_check_method(config),
+        *_check_roster(config),
+        *_check_certificate(config, moment),
+        *_check_port(config),
+        *_check_scores(config),
+    ]
+
+
+def examine_folders(
+    folders: Sequence[Path], roots: Sequence[Path] = ()
+) -> tuple[list[ConfigError], dict[str, dict[str, list[str]]]]:
+    """Look at several folders of devices and at the authorities in `roots`; return findings, and what differs."""
+    found = [finding for root in roots for finding in examine_authority(root)]
+    found += [finding for folder in folders for finding in examine_folder(folder)]
+    unreadable = {finding.device for finding in found if finding.code == "unreadable"}
+    readable = [folder for folder in folders if folder.name not in unreadable]
+    differing = compare_agreements(readable)
+    found += [
+        ConfigError(_first_names(names), f"agree on {field}", "error", value)
+        for field, values in differing.items()
+        for value, names in values.items()
+    ]
+    return found + compare_maps(readable), differing
 
 
 def compare_agreements(folders: Sequence[Path]) -> dict[str, dict[str, list[str]]]:
     """Return what differs between folders of one mesh: field -> value -> the devices that have it."""
     configs = [read_device(folder) for folder in folders]
-    told: dict[str, dict[str, list[str]]] = {}
+    found_values: dict[str, dict[str, list[str]]] = {}
     for config in configs:
         for field, value in config.agreement().items():
-            told.setdefault(field, {}).setdefault(value, []).append(config.name)
+            found_values.setdefault(field, {}).setdefault(value, []).append(config.name)
     everyone = len(configs)
-    for field, values in told.items():  # a method without that option says nothing about it
-        said = {name for names in values.values() for name in names}
-        if len(said) < everyone:
+    for field, values in found_values.items():  # a method without that option says nothing about it
+        devices_with_field = {name for names in values.values() for name in names}
+        if len(devices_with_field) < everyone:
             values["no such option"] = [config.name for config in configs if field not in config.agreement()]
-    return {field: values for field, values in told.items() if len(values) > 1}
+    return {field: values for field, values in found_values.items() if len(values) > 1}
 
 
 def compare_maps(folders: Sequence[Path]) -> list[ConfigError]:
@@ -79,34 +102,34 @@ def compare_maps(folders: Sequence[Path]) -> list[ConfigError]:
     authority or a list of revoked devices of its own means that a folder was not copied again.
     """
     configs = [read_device(folder) for folder in folders]
-    told: dict[tuple[str, Level], dict[str, list[str]]] = {}
+    found_values: dict[tuple[str, Level], dict[str, list[str]]] = {}
     for config in configs:
         revoked = ", ".join(sorted(config.revoked)) or "nobody"
-        facts: dict[tuple[str, Level], str] = {("revoked", "error"): revoked, **_authority_of(config)}
+        facts: dict[tuple[str, Level], str] = {("revoked", "error"): revoked, **_authority_serial(config)}
         facts |= {(f"endpoint of {name}", "warning"): at for name, at in config.endpoints.items()}
         for key, value in facts.items():
-            told.setdefault(key, {}).setdefault(value, []).append(config.name)
+            found_values.setdefault(key, {}).setdefault(value, []).append(config.name)
     return [
-        ConfigError(first_names(names), f"same {what}", level, value)
-        for (what, level), values in told.items()
+        ConfigError(_first_names(names), f"same {what}", level, value)
+        for (what, level), values in found_values.items()
         if len(values) > 1
         for value, names in values.items()
     ]
 
 
-def first_names(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     """Return the first three names."""
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def _authority_of(config: DeviceConfig) -> dict[tuple[str, Level], str]:
+def _authority_serial(config: DeviceConfig) -> dict[tuple[str, Level], str]:
     try:
         return (
             {}
             if config.security.insecure
             else {("authority", "error"): f"serial {read_certificate(config.path('ca')).serial}"}
         )
-    except ValueError:  # said elsewhere
+    except ValueError:  # devices_with_field elsewhere
         return {}
 
 
@@ -123,15 +146,17 @@ def examine_authority(root: Path) -> list[ConfigError]:
     return [*found, ConfigError("ca", "authority", "fine", f"{CA_KEY} can be read by its owner alone")]
 
 
-def _method(config: DeviceConfig) -> list[ConfigError]:
+def _check_method(config: DeviceConfig) -> list[ConfigError]:
     if get_method(config.run.method).description.needs == "server":
         return [ConfigError(config.name, DEVICE_FILE, "warning", f"method {config.run.method!r} {SERVER_WARNING}")]
     count = len(config.neighbours)
-    words = f"{config.run.method}, {_asked(config)}, {len(config.devices)} devices, {count} of them neighbours"
+    words = (
+        f"{config.run.method}, {_guarantee_in_words(config)}, {len(config.devices)} devices, {count} of them neighbours"
+    )
     return [ConfigError(config.name, DEVICE_FILE, "fine", words)]
 
 
-def _asked(config: DeviceConfig) -> str:
+def _guarantee_in_words(config: DeviceConfig) -> str:
     guarantee = config.chosen_guarantee
     words = [f"alpha {', '.join(f'{float(alpha):g}' for alpha in guarantee.alphas)}"]
     if guarantee.groups is not None:
@@ -143,7 +168,7 @@ def _asked(config: DeviceConfig) -> str:
     return ", ".join(words)
 
 
-def _roster(config: DeviceConfig) -> list[ConfigError]:
+def _check_roster(config: DeviceConfig) -> list[ConfigError]:
     document = read_roster_file(config.folder)
     if document is None:
         words = f"none: the map is in {DEVICE_FILE}, and changes are copied by hand; `conformesh mesh add` makes one"
@@ -161,7 +186,7 @@ def _roster(config: DeviceConfig) -> list[ConfigError]:
     return [ConfigError(config.name, ROSTER_FILE, "fine", f"{words}, signed by the authority")]
 
 
-def _certificate(config: DeviceConfig, now: datetime) -> list[ConfigError]:
+def _check_certificate(config: DeviceConfig, now: datetime) -> list[ConfigError]:
     def of(level: Level, text: str) -> ConfigError:
         return ConfigError(config.name, "certificate", level, text)
 
@@ -196,7 +221,7 @@ def _certificate(config: DeviceConfig, now: datetime) -> list[ConfigError]:
     return found or [of("fine", f"{which}, until {own.not_after:%Y-%m-%d}, by {own.issuer}")]
 
 
-def _port(config: DeviceConfig) -> list[ConfigError]:
+def _check_port(config: DeviceConfig) -> list[ConfigError]:
     listen, reached = parse_endpoint(config.listen), parse_endpoint(config.endpoints[config.name])
     words = f"listens on {listen}, reached at {reached}"
     if listen.port > HIGHEST_PORT:
@@ -208,7 +233,7 @@ def _port(config: DeviceConfig) -> list[ConfigError]:
     return [ConfigError(config.name, "port", "fine", words)]
 
 
-def _scores(config: DeviceConfig) -> list[ConfigError]:
+def _check_scores(config: DeviceConfig) -> list[ConfigError]:
     try:
         found = read_local_scores(config)
     except ValueError as problem:
