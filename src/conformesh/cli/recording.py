@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from conformesh.graph.network import Network
     from conformesh.methods import MethodVariant
     from conformesh.pipeline.solver import CalibrationBatch
-    from conformesh.view.app import AskDetails
     from conformesh.view.online import OnlineRecorder
     from conformesh.view.recording import Recorder, Recording
+    from conformesh.view.routes import AskDetails
     from conformesh.view.trace import Trace, TracedRun
 
 VIEW_FLAG = "--view"
