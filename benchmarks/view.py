@@ -37,7 +37,7 @@ from conformesh import Network, calibrate
 from conformesh.view import Recorder
 from conformesh.view.recording import Recording
 from conformesh.view.server import ViewServer
-from conformesh.view.trace import Column, Spoken, Step, TraceHeading
+from conformesh.view.trace import Column, SentBits, Step, TraceHeading
 
 RATE = 10  # updates a second
 LATEST = 0.1  # seconds from event to picture
@@ -83,7 +83,7 @@ def serve(devices: int, seconds: float) -> None:
                 "round": Column([number] * devices),
                 "sent": Column(rng.integers(1000, 9000, devices).tolist()),
             }
-            recording.add(Step(at=time.time() - began, devices=columns, said=Spoken([64])))
+            recording.add(Step(at=time.time() - began, devices=columns, said=SentBits([64])))
         share = (time.process_time() - used) / (time.monotonic() - start)
         print(json.dumps([share, number]), flush=True)
         sys.stdin.readline()

@@ -96,7 +96,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(run, stream, monkeypatch)
     """Interrupted in the network's run, then in that of the first lone learner; the third time goes to the end."""
     words = (*WORDS, "--no-picture", "--json", "--checkpoint", "kept/c.npz")
     straight = run("online", stream, *WORDS, "--no-picture", "--json")
-    monkeypatch.setattr(simulating, "BLOCK", 16)
+    monkeypatch.setattr(simulating, "_BLOCK", 16)
     share = simulating.Rule.share
     for steps, note in (
         (50, "note: following streams: step 48 of 120 is saved in kept/c.npz; the same command goes on there"),
@@ -160,7 +160,9 @@ def test_a_trace_and_a_report_beside_the_same_result(run, stream, table, tmp_pat
     [found] = Trace.load(tmp_path / "run.json.gz").runs
     said, last = json.loads(plain.stdout), found.steps[-1]
     assert (last.everybody.labels, last.everybody.misses) == (said["labels"], said["misses"])
-    assert last.everybody.lately == pytest.approx(online(table, Network.cycle(DEVICES)).rolling(40)[-1], abs=5e-5)
+    assert last.everybody.lately == pytest.approx(
+        online(table, Network.cycle(DEVICES)).rolling_coverage(40)[-1], abs=5e-5
+    )
     assert dict(found.result)["misses"] == said["words"]
     assert (tmp_path / "run.html").read_text().startswith("<!doctype html>")
 

@@ -364,7 +364,7 @@ def test_a_certificate_that_has_expired_is_said_by_the_device_and_by_its_neighbo
         after(clients, 0)
         wait_for(lambda: CliRunner().invoke(app, ["mesh", "status", str(folders[0])]).exit_code == 0)
         began, took = time.monotonic(), {}
-        nodes[1].certificate.clock = lambda: datetime.now(UTC) + timedelta(days=400)
+        nodes[1].files.certificate.clock = lambda: datetime.now(UTC) + timedelta(days=400)
         while len(took) < 2 and time.monotonic() - began < PATIENCE + 3 * SLACK:
             if says(clients[1].health(), "certificate: "):
                 took.setdefault("health", time.monotonic() - began)

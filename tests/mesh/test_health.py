@@ -16,7 +16,7 @@ from conformesh.mesh.node.health import judge_health
 from conformesh.mesh.node.heartbeat import share_status
 from conformesh.mesh.node.heartbeat_table import StatusTable
 from conformesh.mesh.node.node import Node
-from conformesh.mesh.node.run_request import FILE, PendingRun
+from conformesh.mesh.node.run_request import FILE, RunRequests
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import Gathering, Phase, Trouble
 from tests.mesh.nodes import Clock, calibration, numbers, serving
@@ -207,17 +207,17 @@ def test_a_disk_that_takes_nothing_is_noticed_without_a_run(node, monkeypatch, c
     def refuse(path):
         raise OSError(code, "no")
 
-    node._look_at_files(at_once=True)
+    node.files.look(at_once=True)
     assert health(node.state).healthy
     monkeypatch.setattr("conformesh.mesh.node.disk_watch.write_probe", refuse)
-    node.disk._due = 0.0
-    node._look_at_files(at_once=True)
+    node.files.disk._due = 0.0
+    node.files.look(at_once=True)
     found = health(node.state)
     assert found.codes == ["disk"]
     assert found.words[0].startswith(f"disk: {node.config.folder} cannot be written: ")
     monkeypatch.undo()
-    node.disk._due = 0.0
-    node._look_at_files(at_once=True)
+    node.files.disk._due = 0.0
+    node.files.look(at_once=True)
     assert health(node.state).healthy
     assert not (node.config.folder / ".disk-probe.tmp").exists()
 
@@ -242,7 +242,7 @@ def test_health_is_judged_by_the_patience_that_was_reloaded(node):
     before = node.config.timing.patience
     toml.write_text(toml.read_text().replace(f"patience = {before}", "patience = 300.0"))
     node.reload()
-    node._look_at_files(at_once=True)
+    node.files.look(at_once=True)
     node.state.request_run()
     assert node.config.timing.patience == 300.0 != before
     assert to_builtins(node.state.status())["request"]["patience"] == 300.0 + node.config.peer_settings.linger
@@ -274,14 +274,14 @@ def test_a_threshold_that_cannot_be_written_is_written_later(node, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("conformesh.mesh.node.result_store.write_file", refuse)
-        node._save(made)
-        node.disk._due = 0.0
-        node._look_at_files(at_once=True)
+        node.files.save(made)
+        node.files.disk._due = 0.0
+        node.files.look(at_once=True)
         assert health(node.state).codes == ["disk"]
-        assert not node.store.path.exists()
-    node.disk._due = 0.0
-    node._look_at_files(at_once=True)
-    assert node.store.path.exists()
+        assert not node.files.store.path.exists()
+    node.files.disk._due = 0.0
+    node.files.look(at_once=True)
+    assert node.files.store.path.exists()
     assert Trouble.DISK.value not in to_builtins(node.state.status())["troubles"]
 
 
@@ -301,7 +301,7 @@ def test_a_start_removes_the_drafts_of_processes_that_were_killed(node, monkeypa
     def end():
         raise RuntimeError("far enough")
 
-    monkeypatch.setattr(node.members, "verify", end)
+    monkeypatch.setattr(node.files.members, "verify", end)
     with pytest.raises(RuntimeError, match="far enough"):
         node.run()
     left = {path.name for path in folder.glob(".*.tmp")}
@@ -309,23 +309,23 @@ def test_a_start_removes_the_drafts_of_processes_that_were_killed(node, monkeypa
 
 
 def test_a_request_is_on_the_disk_until_a_run_has_met_it(tmp_path):
-    pending = PendingRun(tmp_path)
+    pending = RunRequests(tmp_path)
     assert pending.run == 0
     pending.ask(5)
     pending.ask(4)  # an earlier run cannot meet it
-    assert PendingRun(tmp_path).run == 5
-    pending.done(4)
-    assert PendingRun(tmp_path).run == pending.run == 5
-    pending.done(5)
+    assert RunRequests(tmp_path).run == 5
+    pending.meet(4)
+    assert RunRequests(tmp_path).run == pending.run == 5
+    pending.meet(5)
     assert (pending.run, (tmp_path / FILE).exists()) == (0, False)
 
 
 def test_numbers_that_begin_anew_do_not_keep_a_request_for_ever(tmp_path):
     """A device that has lost its journal is in run 1 again."""
-    PendingRun(tmp_path).ask(40)
-    pending = PendingRun(tmp_path)
-    pending.asked_in(2)
-    pending.done(2)
+    RunRequests(tmp_path).ask(40)
+    pending = RunRequests(tmp_path)
+    pending.pass_on(1, met_by=2)
+    pending.meet(2)
     assert (pending.run, (tmp_path / FILE).exists()) == (0, False)
 
 
@@ -335,6 +335,6 @@ def test_a_request_that_cannot_be_stored_is_not_accepted(node, monkeypatch):
 
     monkeypatch.setattr("conformesh.mesh.node.run_request.write_file", refuse)
     with pytest.raises(OSError, match="No space"):
-        node.recalibrate()
-    assert not node._asked.is_set()
-    assert node.pending.run == 0
+        node.driver.recalibrate()
+    assert not node.requests.is_new
+    assert node.requests.run == 0

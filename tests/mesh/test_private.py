@@ -24,6 +24,7 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.epochs import declare_epoch
 from conformesh.mesh.config.folders import init_mesh, reissue_device
 from conformesh.mesh.config.local_scores import LocalScores
+from conformesh.mesh.http.client import NodeError
 from conformesh.mesh.node import calibration_run
 from conformesh.mesh.node.heartbeat import share_status
 from conformesh.mesh.node.state import NodeState
@@ -34,8 +35,8 @@ from conformesh.peer.loopback import LinkFaults, Pause, drawn_faults
 from conformesh.privacy.account import ACCOUNT_FILE, Account, read_account
 from conformesh.privacy.histogram import Release
 from conformesh.protocols import p_dcp
-from conformesh.view.statuses import fields_of
-from conformesh.view.watched import WatchedDevice
+from conformesh.view.statuses import status_fields
+from conformesh.view.watched_device import WatchedDevice
 from tests.mesh.meshes import config
 from tests.mesh.nodes import Clock, ask, serving, threshold_in
 from tests.mesh.private_mesh import NETWORK, NOISY, Crashed, Mesh, known_secrets
@@ -287,14 +288,14 @@ def test_an_attempt_that_fails_before_the_reveal_costs_nothing(tmp_path):
         def dying(k, journal, start=start, round_=round_):
             device = start(k, journal)
             if k == 1 and not journal.data:
-                heard = device._remember
+                write_round = device.run_journal.write_round
 
-                def remember():
-                    heard()
+                def dying(messages, write_round=write_round, device=device):
+                    write_round(messages)
                     if device.round == round_:
                         raise Crashed
 
-                device._remember = remember
+                device.run_journal.write_round = dying
             return device
 
         mesh.make = dying
@@ -414,7 +415,7 @@ def test_equivocated_lost_sets_never_give_two_totals(tmp_path):
     def start(k, journal):
         device = base(k, journal)
         if k == 1:
-            send = device._send
+            send = device.links.send
 
             def lying(to, frame):
                 if frame.kind == 1 and to == 0:
@@ -422,7 +423,7 @@ def test_equivocated_lost_sets_never_give_two_totals(tmp_path):
                     frame = frame._replace(body=hello._replace(lost=hello.lost | {3}).pack())
                 send(to, frame)
 
-            device._send = lying
+            device.links.send = lying
         return device
 
     mesh.make = start
@@ -516,11 +517,17 @@ def shown(mesh, devices, k, where):
     feed.look(devices[k].now + 1)
     with serving(node, where) as service:
         said = {path: ask(service, "GET", path)[2] for path in SERVED}
+
+    def not_learning():
+        raise NodeError("this node does not learn", 404)
+
     seen = WatchedDevice("a", None, 1.0, private=True)
-    seen.client = SimpleNamespace(status=lambda: to_builtins(node.status()), online=dict)  # of the owner, unshared
+    seen.client = SimpleNamespace(
+        status=lambda: to_builtins(node.status()), online=not_learning
+    )  # of the owner, unshared
     status, _ = seen.ask()
     return said | {
-        "view": repr(fields_of(status)),
+        "view": repr(status_fields(status)),
         "heartbeat": repr(share_status(node.shared_status(), 1.0)),
         "words": str(result),
         "file": result.to_json(),
@@ -596,8 +603,11 @@ def size_in_the_journal(monkeypatch, make=calibration_run.make_device):
 
     def leaking(config, scores, journal, *parts, **named):
         device = make(config, scores, journal, *parts, **named)
-        remember = device._remember
-        device._remember = lambda: (remember(), journal.append(bytes(len(scores))))
+        write_round = device.run_journal.write_round
+        device.run_journal.write_round = lambda messages: (
+            write_round(messages),
+            journal.append(bytes(len(scores))),
+        )
         return device
 
     monkeypatch.setattr(calibration_run, "make_device", leaking)

@@ -68,7 +68,7 @@ def test_nodes_calibrate_by_epochs_and_nothing_else_starts_a_run():
             (folders[1] / "scores.csv").write_bytes(b"no scores\n")
             long_ago(folders[1] / "scores.csv")
             wait_for(lambda: "scores" in clients[1].status()["troubles"])
-            wait_for(lambda: all(len(nodes[k].scores.known) == n for k, n in enumerate((100, 100, 150, 150))))
+            wait_for(lambda: all(len(nodes[k].files.scores.known) == n for k, n in enumerate((100, 100, 150, 150))))
             time.sleep(RUNNING_ON)  # nothing happens, which no event announces
             assert [client.status()["run"] for client in clients] == [run] * 4
             mesh = {row["name"]: row["health"] for row in clients[0].mesh()["devices"]}
@@ -87,7 +87,7 @@ def test_nodes_calibrate_by_epochs_and_nothing_else_starts_a_run():
         # After a restart nobody asks for a run that would be refused, and all is well.
         with ExitStack() as stack:
             nodes = [stack.enter_context(staying_up(folder)) for folder in folders]
-            wait_for(lambda: all(node._device is not None and node._device.idle for node in nodes))
+            wait_for(lambda: all(node.driver.device is not None and node.driver.device.idle for node in nodes))
             wait_for(lambda: all(client_is_healthy(client) for client in (clients[0], *clients[2:])))
             assert [client.threshold() for client in clients] == found
             assert released(folders, 2)[0] == [1] * 4
@@ -97,7 +97,7 @@ def test_nodes_calibrate_by_epochs_and_nothing_else_starts_a_run():
         with ExitStack() as stack:
             nodes = [stack.enter_context(staying_up(folder)) for folder in folders]
             wait_for(lambda: read_account(folders[1] / ACCOUNT_FILE).releases(2) == 1, seconds=90)
-            wait_for(lambda: nodes[1]._device.idle)
+            wait_for(lambda: nodes[1].driver.device.idle)
             assert [read_account(folder / ACCOUNT_FILE).releases(2) for folder in folders] == [1] * 4
 
 

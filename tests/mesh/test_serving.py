@@ -39,7 +39,7 @@ def staying_up(folder, clock=None):
     """A node in a thread of its own; what ends it early is raised here."""
     node, ended = Node(read_device(folder)), []
     if clock is not None:
-        node.certificate.clock = clock
+        node.files.certificate.clock = clock
 
     def run():
         try:
@@ -586,12 +586,12 @@ def test_requests_for_a_new_run_coalesce():
 def test_a_pause_after_a_failure_ends_where_there_is_a_reason_to_try_at_once(tmp_path, reason):
     folders, _ = make_mesh(tmp_path / "m", Network.chain(2), insecure=True)
     node = Node(read_device(folders[0]))
-    node._look_at_files()
-    node._other_scores = False
-    pausing = threading.Thread(target=node._pause, args=(600.0, Quiet()))
+    node.files.look()
+    node.files.scores_changed = False
+    pausing = threading.Thread(target=node.driver._pause, args=(600.0, Quiet()))
     pausing.start()
     if reason == "a program asks":
-        node.recalibrate()
+        node.driver.recalibrate()
     elif reason == "the scores have changed":
         write_scores(folders[0], [1.0, 2.0])
     else:
@@ -620,7 +620,7 @@ class Talking:
 def test_links_are_up_while_frames_arrive_in_a_pause(tmp_path):
     folders, _ = make_mesh(tmp_path / "m", Network.chain(2), insecure=True)
     node = Node(read_device(folders[0]))
-    node._pause(600.0, Talking(node, [b"?"]))
+    node.driver._pause(600.0, Talking(node, [b"?"]))
     assert node.state._neighbours["device-01"].alive is not None
 
 
@@ -628,10 +628,10 @@ def test_links_are_up_while_frames_arrive_at_a_node_that_stays_out(tmp_path):
     folders, _ = make_mesh(tmp_path / "m", Network.chain(2), insecure=True)
     node, other = (Node(read_device(folder)) for folder in folders)
     greeting = Talking(other, [])
-    other._look_at_files(at_once=True)
-    other._live(greeting, once=False)
+    other.files.look(at_once=True)
+    other.driver._run_device(greeting, once=False)
     (folders[0] / "scores.csv").write_text("no number\n")
-    node._live(Talking(node, greeting.sent[:1] * 4), once=False)
+    node.driver._run_device(Talking(node, greeting.sent[:1] * 4), once=False)
     assert node.state.phase is Phase.FAILED
     assert to_builtins(node.state.status())["neighbours"]["device-01"]["frames_received"] > 0
 
@@ -663,7 +663,7 @@ def test_a_certificate_that_expires_makes_a_node_unhealthy_until_it_is_renewed()
             nodes = [stack.enter_context(staying_up(folder)) for folder in folders]
             run, found = after(clients, 0)
             assert found == expected
-            nodes[1].certificate.clock = lambda: datetime.now(UTC) + timedelta(days=400)
+            nodes[1].files.certificate.clock = lambda: datetime.now(UTC) + timedelta(days=400)
             wait_for(lambda: not clients[1].health()["healthy"])
             assert "certificate: device.pem expired on" in clients[1].health()["reasons"][0]
             assert clients[1].threshold() == expected[1]
@@ -683,7 +683,7 @@ def test_a_clock_that_is_wrong_at_the_start_is_waited_for():
             assert "set the clock" in _reasons(clients[1])[0]
             told = "device-01 cannot take part: device.pem is not valid before"
             wait_for(lambda: any(told in why for why in _reasons(clients[0])))
-            late.certificate.clock = lambda: datetime.now(UTC)
+            late.files.certificate.clock = lambda: datetime.now(UTC)
             assert after(clients, 0)[1] == expected
 
 
@@ -725,7 +725,7 @@ def test_pauses_grow_only_while_devices_fail_sooner_than_their_patience(tmp_path
         if len(pauses) == 6:
             node.stopping.set()
 
-    monkeypatch.setattr(node, "_live", fail)
-    monkeypatch.setattr(node, "_pause", pause)
-    node._serve(transport=None, once=False)
+    monkeypatch.setattr(node.driver, "_run_device", fail)
+    monkeypatch.setattr(node.driver, "_pause", pause)
+    node.driver.serve(transport=None, once=False)
     assert pauses == [0.5, 1.0, 2.0, 0.5, 0.5, 1.0]

@@ -33,14 +33,14 @@ class Pair:
         self.now += 1.0
         for device in self.devices:
             device.tick(self.now)
-        self.node._certify_so_far(self.devices[0])
+        self.node.driver._certify_so_far(self.devices[0])
 
     def end(self):
         """Let them talk until they have ended."""
         while not all(device.final for device in self.devices):
             for sender in (0, 1):
                 self.carry(sender)
-        self.node._certify(self.devices[0])
+        self.node.driver._certify(self.devices[0])
 
     @property
     def shown(self):
@@ -54,13 +54,13 @@ def pair(tmp_path):
 
 def test_what_was_not_settled_yet_is_not_final_also_where_it_is_about_everybody(pair):
     """All have said how their scores lie, and not yet which of them lie where the threshold is."""
-    pair.node._certify_so_far(pair.devices[0])
+    pair.node.driver._certify_so_far(pair.devices[0])
     assert (pair.shown["about"], pair.shown["final"]) == ("reported", False)
     pair.carry(1)
     assert (pair.shown["about"], pair.shown["final"]) == ("everybody", False)
     assert pair.shown["threshold"] >= pair.expected
     assert pair.node.state.phase is not Phase.CERTIFIED
-    assert not pair.node.store.path.exists()
+    assert not pair.node.files.store.path.exists()
     pair.end()
     assert (pair.shown["threshold"], pair.shown["final"]) == (pair.expected, True)
     assert pair.node.state.phase is Phase.CERTIFIED

@@ -105,7 +105,7 @@ def test_what_a_run_needs_is_compiled_before_any_neighbour_waits(tmp_path, monke
 
     monkeypatch.setattr(compiling, "compile_kernel", said.append)
     monkeypatch.setattr(node_module, "open_links", opened)
-    monkeypatch.setattr(node_module.Node, "_serve", lambda *_: None)
+    monkeypatch.setattr(node_module.RunDriver, "serve", lambda *_: None)
     node_module.Node(read_device(folders[0]), "127.0.0.1:0").run(once=True)
     assert said == [*compiled, "links"]
     assert not compiling._in_a_run.get()

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformesh import Network
-from conformesh.online.couplings import Links, Past
+from conformesh.online.couplings import BoundInputs, NetworkLinks
 
 
-class AnyMixing(Links):
+class AnyMixing(NetworkLinks):
     """Links whose averages use any doubly stochastic matrix among those who are there: a mean of permutations."""
 
     def __init__(self, network, rng):
         super().__init__(network)
         self.rng, self.there = rng, np.ones(network.devices, dtype=bool)
 
-    def averaged(self, x, arrives):
+    def average(self, x, arrives):
         rows = np.flatnonzero(self.there)
         many = int(self.rng.integers(1, 4))
         weights = self.rng.dirichlet(np.ones(many))
@@ -44,14 +44,14 @@ class World:
     def __init__(self, rule, devices, rng, network=None, links=None):
         self.rule, self.rng = rule, rng
         self.network = network or Network.complete(devices)
-        self.links = links or Links(self.network)
+        self.links = links or NetworkLinks(self.network)
         self.state = rule.begin(devices)
         self.there = np.ones(devices, dtype=bool)
         self.examples, self.joins = [], [(k, self._level(k)) for k in range(devices)]
         self.step = self.clock = 0
 
     def _level(self, k):
-        return float(self.state.inner.level[k]) if self.rule.learner.linear else 0.0
+        return float(self.state.inner.level[k]) if self.rule.learner.is_integrator else 0.0
 
     def change(self, there):
         """Let others be there from now on."""
@@ -61,7 +61,7 @@ class World:
                 e.due = -1  # whoever leaves loses what has not come
         self.there = there
         if who.any():
-            self.state = self.rule.welcome(self.state, self.links, who, hosts)
+            self.state = self.rule.admit(self.state, self.links, who, hosts)
             self.joins += [(int(k), self._level(k)) for k in np.flatnonzero(who)]
 
     def predict(self, wanted, delays, arrives=None):
@@ -70,7 +70,7 @@ class World:
         for k in np.flatnonzero(self.there):
             score = self._score(q[k], wanted[k])
             due = self.step + int(delays[k]) if delays[k] >= 0 else -1
-            heard = int(self.state.heard[0][k].sum()) if self.state.heard else 0
+            heard = int(self.state.counts[0][k].sum()) if self.state.counts else 0
             self.examples.append(Example(int(k), self.step, bool(score > q[k]), score, due, heard))
         self._take()
         if isinstance(self.links, AnyMixing):
@@ -87,13 +87,13 @@ class World:
         coming = [e for e in self.examples if e.due == self.step]
         turns = 0
         while coming or turns == 0:
-            seen = np.zeros(len(self.there), dtype=bool)
-            miss, score = seen.copy(), np.zeros(len(seen))
+            has_label = np.zeros(len(self.there), dtype=bool)
+            miss, score = has_label.copy(), np.zeros(len(has_label))
             for e in list(coming):
-                if not seen[e.device]:
-                    seen[e.device], miss[e.device], score[e.device], e.came = True, e.miss, e.score, True
+                if not has_label[e.device]:
+                    has_label[e.device], miss[e.device], score[e.device], e.came = True, e.miss, e.score, True
                     coming.remove(e)
-            self.state = self.rule.observe(self.state, score, seen, miss)
+            self.state = self.rule.observe(self.state, score, has_label, miss)
             turns += 1
         self.clock += turns
 
@@ -107,8 +107,8 @@ class World:
         came = [e for e in self.examples if e.came]
         labels = np.bincount([e.device for e in came], minlength=K)
         late = max((self._awaited(e, came) for e in came), default=0)
-        unheard = max((self._unheard(e, came) for e in came), default=0) if self.state.heard else 0
-        return Past(starts, members, labels, late, unheard, self.clock)
+        unheard = max((self._unheard(e, came) for e in came), default=0) if self.state.counts else 0
+        return BoundInputs(starts, members, labels, late, unheard, self.clock)
 
     @staticmethod
     def _awaited(e, came):
@@ -127,7 +127,7 @@ class World:
         """Which guarantees do not hold; names of them."""
         past = self.past()
         gaps = [("all", self.rule.gap(past), self.excess())]
-        gaps += [(k, self.rule.own(past, k), self.excess(k)) for k in range(len(self.there))]
+        gaps += [(k, self.rule.device_gap(past, k), self.excess(k)) for k in range(len(self.there))]
         slack = 1e-7
         return [
             (who, gap, excess)

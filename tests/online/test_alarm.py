@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from conformesh.online import alarm as module
-from conformesh.online.alarm import BETS, LEAST, STAKE_STEPS, Alarm
+from conformesh.online.alarm import BETS, SMALLEST_P_VALUE, STAKE_STEPS, Alarm
 from tests.campaigns import LONG
 from tests.statistics import assert_coverage, power_against
 
@@ -120,7 +120,7 @@ def evidence_by_definition(scores, u, alpha, window):
         rest -= placed
         stakes += [[name, placed / len(BETS)] for name in BETS]
         for stake in stakes:
-            stake[1] *= exp(BETS[stake[0]](np.array(max(p, LEAST)), alpha))
+            stake[1] *= exp(BETS[stake[0]](np.array(max(p, SMALLEST_P_VALUE)), alpha))
     return rest + sum(amount for _, amount in stakes)
 
 
@@ -136,15 +136,15 @@ def test_evidence_is_what_its_definition_says(data):
 
 def test_a_state_is_never_changed_and_steps_add_up():
     rng, alarm = np.random.default_rng(1), Alarm(window=7)
-    scores, u, seen = rng.random((30, 3)), rng.random((30, 3)), rng.random((30, 3)) < 0.7
+    scores, u, has_label = rng.random((30, 3)), rng.random((30, 3)), rng.random((30, 3)) < 0.7
     one = alarm.begin(3)
     for t in range(30):
         before = [array.copy() for array in one]
-        following = alarm.observe(one, scores[t], u[t], seen[t])
+        following = alarm.observe(one, scores[t], u[t], has_label[t])
         assert_same(one, before)
         one = following
-    assert_same(one, alarm.follow(alarm.begin(3), scores, u, seen))
-    assert one.steps.tolist() == seen.sum(axis=0).tolist()
+    assert_same(one, alarm.follow(alarm.begin(3), scores, u, has_label))
+    assert one.steps.tolist() == has_label.sum(axis=0).tolist()
 
 
 def assert_same(one, other):
@@ -172,8 +172,8 @@ def test_devices_do_not_know_each_other():
 @given(st.integers(0, 40), st.integers(1, 3))
 def test_a_state_survives_as_bytes(steps, devices):
     rng, alarm = np.random.default_rng(steps), Alarm(window=11)
-    seen = rng.random((steps, devices)) < 0.8
-    state = alarm.follow(alarm.begin(devices), rng.random((steps, devices)), rng.random((steps, devices)), seen)
+    has_label = rng.random((steps, devices)) < 0.8
+    state = alarm.follow(alarm.begin(devices), rng.random((steps, devices)), rng.random((steps, devices)), has_label)
     data = alarm.to_bytes(state)
     again = alarm.from_bytes(data)
     assert_same(again, state)
@@ -316,12 +316,12 @@ def jumper_evidence(p, rate=0.01):
 
 def test_a_late_change_is_found_sooner_than_by_the_simple_jumper(monkeypatch):
     """Scores are stretched after 1,500 steps, so that coverage falls from .9 to .8; both see the same p-values."""
-    rng, change, alarm, seen = np.random.default_rng(18), 1500, Alarm(), []
+    rng, change, alarm, recorded = np.random.default_rng(18), 1500, Alarm(), []
     right = module._p_values
-    monkeypatch.setattr(module, "_p_values", lambda *given: seen.append(right(*given)) or seen[-1])
+    monkeypatch.setattr(module, "_p_values", lambda *given: recorded.append(right(*given)) or recorded[-1])
     scores = rng.exponential(size=(change + 500, 60))
     scores[change:] *= log(0.1) / log(0.2)
     ours = followed(alarm, scores, rng).raised_at
-    theirs = np.array([*jumper_evidence(np.array([p for p, _ in seen]))]) >= log(20)
+    theirs = np.array([*jumper_evidence(np.array([p for p, _ in recorded]))]) >= log(20)
     steps = np.where(theirs.any(axis=0), theirs.argmax(axis=0) + 1, 0)
     assert median_delay(ours, change) < 0.7 * median_delay(steps, change) < 500

@@ -7,8 +7,8 @@ import pytest
 
 from conformesh import Network
 from conformesh.online import ACI, PID, SFOGD, Decaying, QuantileTracker, Rule, bounds
-from conformesh.online.couplings import Links
-from conformesh.online.learners import Descending
+from conformesh.online.couplings import NetworkLinks
+from conformesh.online.learners import _DescentState
 from tests.online.adversary import AnyMixing, World
 
 NEARLY = 0.95
@@ -32,7 +32,7 @@ def drawn_rule(rng, devices):
         *((one, "mixed") for one in linear),
         *((one, "counted") for one in (tracker, aci)),
     ][rng.integers(13)]
-    local = float(rng.choice([0, 0, 0.05, 0.5])) * high if learner.linear else 0.0
+    local = float(rng.choice([0, 0, 0.05, 0.5])) * high if learner.is_integrator else 0.0
     return Rule(learner, coupling, local, float(rng.choice([0, 0.1])))
 
 
@@ -44,7 +44,7 @@ def attack(seed):
     network = Network.complete(devices)
     wild = rule.coupling == "mixed" and rng.random() < 0.5
     world = World(rule, devices, rng, network, AnyMixing(network, rng) if wild else None)
-    stays = rng.random() < 0.5 or not rule.learner.linear
+    stays = rng.random() < 0.5 or not rule.learner.is_integrator
     slowest, lost, turning = (
         int(rng.choice([0, 0, 1, 5])),
         float(rng.choice([0, 0.3])),
@@ -87,10 +87,10 @@ def test_worlds_are_of_all_kinds():
 
 
 WITHOUT = {  # what a bound, or a rule, leaves out, and a world that notices
-    "tracked": (14, lambda whole, *given: whole(*given[:4], 0)),
-    "mixed": (37, lambda whole, *given: whole(*given[:5], 0)),
-    "local": (106, lambda whole, *given: whole(*given[:3], 0)),
-    "counted": (143, lambda whole, *given: whole(*given[:4], 0)),
+    "tracker_gap": (14, lambda whole, *given: whole(*given[:4], 0)),
+    "mixed_levels_gap": (37, lambda whole, *given: whole(*given[:5], 0)),
+    "local_integrator_gap": (106, lambda whole, *given: whole(*given[:3], 0)),
+    "counted_levels_gap": (143, lambda whole, *given: whole(*given[:4], 0)),
 }
 
 
@@ -103,18 +103,18 @@ def test_worlds_notice_a_bound_without_late_labels(name, monkeypatch):
 
 
 def test_worlds_notice_members_that_are_not_counted(monkeypatch):
-    whole = bounds.mixed
-    monkeypatch.setattr(bounds, "mixed", lambda starts, members, *given: whole(0.0, min(members, 2), *given))
+    whole = bounds.mixed_levels_gap
+    monkeypatch.setattr(bounds, "mixed_levels_gap", lambda starts, members, *given: whole(0.0, min(members, 2), *given))
     assert attack(1).broken()
 
 
 def test_worlds_notice_that_nothing_is_held_back(monkeypatch):
-    whole = QuantileTracker.moved
+    whole = QuantileTracker.move_levels
 
     def forgetful(self, state, move=0.0):
         return whole(self, state, move)._replace(held=np.zeros(len(state.level)))
 
-    monkeypatch.setattr(QuantileTracker, "moved", forgetful)
+    monkeypatch.setattr(QuantileTracker, "move_levels", forgetful)
     assert attack(64).broken()
 
 
@@ -148,7 +148,7 @@ def test_bound_of_late_labels_is_attained():
     assert world.past().late == 5
     assert not world.broken()
     assert world.excess() >= NEARLY * rule.gap(world.past()).up
-    assert world.excess() > bounds.tracked(0, 0.1, 0.02, 1.0).up, "more than if labels came in time"
+    assert world.excess() > bounds.tracker_gap(0, 0.1, 0.02, 1.0).up, "more than if labels came in time"
 
 
 @pytest.mark.parametrize("coupling", ["alone", "mixed"])
@@ -157,20 +157,20 @@ def test_bound_of_decaying_steps_is_attained(coupling):
     rule = Rule(Decaying(0.5, step=0.02, start=0.0, decay=0.3), coupling)
     steps = 20_000
     rise = int(1 / (0.5 * rule.learner.step_at(steps))) + 2
-    state, links, one = rule.begin(1), Links(Network.complete(1)), np.ones(1, dtype=bool)
+    state, links, one = rule.begin(1), NetworkLinks(Network.complete(1)), np.ones(1, dtype=bool)
     excess = 0.0
     for t in range(steps):
         miss = one & ((state.inner.level < 0) | ((t >= steps - rise) & (state.inner.level < 1)))
         excess += miss[0] - 0.5
         state = rule.share(rule.observe(state, np.zeros(1), one, miss), links)
-    gap = bounds.mixed(0.0, 1, 0.5, (rule.learner.step_at(0), rule.learner.step_at(steps - 1)), 1.0)
+    gap = bounds.mixed_levels_gap(0.0, 1, 0.5, (rule.learner.step_at(0), rule.learner.step_at(steps - 1)), 1.0)
     assert NEARLY * gap.up <= excess <= gap.up
 
 
-class Hostile(Links):
+class Hostile(NetworkLinks):
     """A network that says 0 to everybody, whatever it heard."""
 
-    def averaged(self, x, arrives):
+    def average(self, x, arrives):
         return np.zeros(len(x))
 
 
@@ -179,7 +179,7 @@ def test_bound_of_the_local_integrator_is_attained():
     rule = Rule(QuantileTracker(0.1, 0.1), "mixed", local=0.01)
     world = pushed(rule, 2, 120, np.array([True, False]), links=Hostile(Network.complete(2)))
     assert not world.broken()
-    assert world.excess(0) >= NEARLY * rule.own(world.past(), 0).up
+    assert world.excess(0) >= NEARLY * rule.device_gap(world.past(), 0).up
 
 
 @pytest.mark.slow
@@ -187,13 +187,13 @@ def test_bound_of_scale_free_steps_is_attained():
     """Wait below while steps shrink, and come up late. Gradients are all alike if alpha is one half."""
     learner, steps = SFOGD(0.5, scale=0.02, start=0.0), 2_000_000
     rise = int(np.sqrt(3 * steps) / 0.02)
-    state = Descending(np.zeros(1), np.array([0.25 * (steps - rise)]))  # where misses and covers in turn have led
+    state = _DescentState(np.zeros(1), np.array([0.25 * (steps - rise)]))  # where misses and covers in turn have led
     excess, one = 0.0, np.ones(1, dtype=bool)
     for _ in range(rise):
         miss = one & (state.level < 1)
         excess += miss[0] - 0.5
         state = learner.observe(state, np.zeros(1), one, miss)
-    gap = bounds.scale_free(steps, 0.5, 0.02, 1.0)
+    gap = bounds.sf_ogd_gap(steps, 0.5, 0.02, 1.0)
     assert NEARLY * gap.up <= excess <= gap.up
 
 
@@ -204,7 +204,7 @@ def test_bound_of_conformal_pid_is_attained():
     for n in range(1, 1101):
         miss = np.isfinite(learner.threshold(state))
         excess += miss[0] - 0.1
-        shares.append(excess / bounds.saturated(n, 0.1, 4.0).up)
+        shares.append(excess / bounds.pid_gap(n, 0.1, 4.0).up)
         state = learner.observe(state, np.zeros(1), one, miss)
     assert NEARLY <= max(shares[100:]) <= 1
 
@@ -228,7 +228,7 @@ def test_one_way_links_would_break_the_bound(monkeypatch):
     """
     scores = np.array([True, False, False, False, False])
     assert not one_way(5, 600, scores).broken()
-    monkeypatch.setattr(Links, "both", lambda self, arrives: arrives)
+    monkeypatch.setattr(NetworkLinks, "working_both_ways", lambda self, arrives: arrives)
     broken = one_way(5, 600, scores).broken()
     assert broken
     assert abs(broken[0][2]) > 5 * max(broken[0][1].up, broken[0][1].down)
@@ -252,5 +252,5 @@ def test_who_is_held_back_gets_it_later():
         state = learner.observe(state, np.zeros(1), one, one)
     assert state.level[0] == 1.5
     assert state.held[0] == 1.0
-    state = learner.moved(state, -2.0)
+    state = learner.move_levels(state, -2.0)
     assert (state.level[0], state.held[0]) == (0.5, 0.0)

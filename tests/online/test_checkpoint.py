@@ -13,13 +13,13 @@ RING = Network.cycle(DEVICES)
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(simulating, "BLOCK", BLOCK)
+    monkeypatch.setattr(simulating, "_BLOCK", BLOCK)
 
 
 @pytest.fixture
 def each_block_saved(monkeypatch):
-    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
-    monkeypatch.setattr(checkpoint, "SHARE", 0)
+    monkeypatch.setattr(checkpoint, "SAVE_INTERVAL", 0.0)
+    monkeypatch.setattr(checkpoint, "SAVE_SHARE", 0)
 
 
 def scores():
@@ -169,7 +169,7 @@ class Counting:
     def cast(self, memory):
         return np.zeros(1)
 
-    def learn(self, memory, score, seen):
+    def learn(self, memory, score, has_label):
         return memory + 1
 
 

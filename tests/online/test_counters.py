@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformesh.online.bounds import DeviceAccount, Gap
-from conformesh.online.counters import LARGEST, LIVES, Counters, CountingLearner, CoverageCounts, Life
+from conformesh.online.bounds import MissAccount, MissGap
+from conformesh.online.counters import MAX_LIVES, MAX_MESSAGE_BYTES, Counters, CountingLearner, CoverageCounts, Life
 
 RULE = CountingLearner(Fraction(1, 10), learning=0.5, local=0.05, bound=1.0)
 NOTHING = Counters({})
@@ -79,13 +79,13 @@ def test_what_is_refused_and_why():
     with pytest.raises(ValueError, match="malformed"):
         Counters.decode(msgspec.msgpack.encode(raw), RULE)
     with pytest.raises(ValueError, match="too large"):
-        Counters.decode(bytes(LARGEST + 1), RULE)
+        Counters.decode(bytes(MAX_MESSAGE_BYTES + 1), RULE)
 
 
 def test_a_device_has_few_lives_and_those_with_most_steps_are_kept():
-    many = Counters({Life("a", number): CoverageCounts(number, 0) for number in range(3 * LIVES)})
+    many = Counters({Life("a", number): CoverageCounts(number, 0) for number in range(3 * MAX_LIVES)})
     merged = NOTHING.merge(many)
-    assert {life.number for life in merged.tallies} == {*range(2 * LIVES, 3 * LIVES)}
+    assert {life.number for life in merged.tallies} == {*range(2 * MAX_LIVES, 3 * MAX_LIVES)}
 
 
 @pytest.mark.parametrize(("name", "value"), [("local", 0.0), ("bound", -1.0), ("local", math.nan), ("learning", -0.1)])
@@ -96,7 +96,7 @@ def test_a_rule_without_a_bound_is_refused(name, value):
 
 def test_words():
     assert str(RULE.account()) == "no labels so far"
-    assert str(DeviceAccount(0.1, 1000, 103, Gap(20.4, 20.4))) == "so far 0.103, guaranteed within 0.021 of 0.1"
+    assert str(MissAccount(0.1, 1000, 103, MissGap(20.4, 20.4))) == "so far 0.103, guaranteed within 0.021 of 0.1"
     assert RULE.account(CoverageCounts(1, 1)).bound == pytest.approx(0.9)  # a share is never further away
     assert RULE.account(CoverageCounts(1000, 0), CoverageCounts(1000, 0, 4)).bound == pytest.approx(
         (20.9 + 24.5) / 2000
@@ -183,4 +183,4 @@ def test_everybody_together():
     account = RULE.account(*fleet.tallies.values())
     assert (account.labels, account.misses) == (fleet.steps, fleet.misses) == (600, 15)
     assert account.bound == pytest.approx(20.9 / 100)
-    assert fleet.only(["a"]).steps == 100
+    assert fleet.of_devices(["a"]).steps == 100

@@ -6,7 +6,7 @@ from math import log
 import numpy as np
 import pytest
 
-from conformesh.online.alarm import FLEETS, Alarm, FleetAlarm, fleet_evidence
+from conformesh.online.alarm import FLEET_RULES, Alarm, FleetAlarm, fleet_evidence
 from tests.online.test_alarm import SHIFT, assert_same, median_delay
 from tests.statistics import assert_coverage, power_against
 
@@ -27,7 +27,7 @@ def test_the_average_of_devices_evidence_has_no_promise():
     """Two devices double or lose all, twice, each by fair coins of its own. The average reaches 2 in 3 of 4 cases."""
     first = [[1, 2, 4], [1, 2, 0], [1, 0, 0], [1, 0, 0]]  # four equally likely cases, three times
     second = [[1, 0, 0], [1, 2, 0], [1, 2, 4], [1, 0, 0]]
-    for evidence in (first, second):  # each is a martingale, as seen by its own device
+    for evidence in (first, second):  # each is a martingale, as has_label by its own device
         assert_is_martingale(evidence)
     average = (np.array(first) + second) / 2
     assert np.mean(average.max(axis=1) >= 2) == 0.75  # Ville's inequality would allow 0.5
@@ -36,10 +36,10 @@ def test_the_average_of_devices_evidence_has_no_promise():
 
 
 def assert_is_martingale(cases):
-    """Given what a device has seen, the mean of what comes next is what it has."""
+    """Given what a device has has_label, the mean of what comes next is what it has."""
     for now in range(2):
-        for seen in {tuple(case[: now + 1]) for case in cases}:
-            assert np.mean([case[now + 1] for case in cases if tuple(case[: now + 1]) == seen]) == seen[-1]
+        for has_label in {tuple(case[: now + 1]) for case in cases}:
+            assert np.mean([case[now + 1] for case in cases if tuple(case[: now + 1]) == has_label]) == has_label[-1]
 
 
 def copies(rng, fleets, steps, devices):
@@ -82,7 +82,7 @@ def test_false_alarms_of_many_fleets_are_rare(rule, draw):
 # How soon
 
 
-@pytest.mark.parametrize("rule", FLEETS)
+@pytest.mark.parametrize("rule", FLEET_RULES)
 def test_a_fleet_is_sooner_than_a_lone_device(rule):
     """Coverage falls from .9 to .8 at all of 20 devices after 300 steps."""
     rng, change = np.random.default_rng(14), 300
@@ -110,18 +110,18 @@ def test_a_device_that_watches_the_mean_score_of_each_step_needs_no_independence
 # The state machine
 
 
-@pytest.mark.parametrize("rule", FLEETS)
+@pytest.mark.parametrize("rule", FLEET_RULES)
 def test_a_fleet_knows_what_its_devices_know_and_steps_add_up(rule):
     rng, alarm = np.random.default_rng(16), Alarm(window=9)
     fleet = FleetAlarm(alarm, rule)
-    scores, u, seen = rng.random((40, 3)), rng.random((40, 3)), rng.random((40, 3)) < 0.6
-    seen[7] = False  # nobody's label arrived: no step
-    state = fleet.follow(fleet.begin(3), scores, u, seen)
-    assert_same(state.devices, alarm.follow(alarm.begin(3), scores, u, seen))
-    assert state.steps == seen.any(axis=1).sum()
+    scores, u, has_label = rng.random((40, 3)), rng.random((40, 3)), rng.random((40, 3)) < 0.6
+    has_label[7] = False  # nobody's label arrived: no step
+    state = fleet.follow(fleet.begin(3), scores, u, has_label)
+    assert_same(state.devices, alarm.follow(alarm.begin(3), scores, u, has_label))
+    assert state.steps == has_label.any(axis=1).sum()
     parts = fleet.begin(3)
     for a, b in pairwise([0, 11, 12, 40]):
-        parts = fleet.follow(parts, scores[a:b], u[a:b], seen[a:b])
+        parts = fleet.follow(parts, scores[a:b], u[a:b], has_label[a:b])
     assert_same(parts.devices, state.devices)
     np.testing.assert_array_equal(parts.capital, state.capital)
     assert (parts.steps, parts.largest, parts.raised_at) == (state.steps, state.largest, state.raised_at)
@@ -132,7 +132,7 @@ def test_a_fleet_of_one_is_its_device():
     rng = np.random.default_rng(17)
     scores, u = rng.normal(size=(200, 1)), rng.random((200, 1))
     scores[100:] += 2
-    for rule in FLEETS:
+    for rule in FLEET_RULES:
         state = (fleet := FleetAlarm(Alarm(window=150), rule)).follow(fleet.begin(1), scores, u)
         assert state.raised_at == state.devices.raised_at[0] > 100
         assert state.largest == pytest.approx(state.devices.largest[0])

@@ -66,8 +66,8 @@ def test_devices_learn_apart_and_only_from_their_labels(which):
     state, thresholds = learner.begin(2), np.empty((2, 60))
     for t in range(60):
         thresholds[:, t] = learner.threshold(state)
-        seen = np.array([True, t % 3 != 0])
-        state = learner.observe(state, np.array([a[t], np.nan if t % 3 == 0 else b[t]]), seen)
+        has_label = np.array([True, t % 3 != 0])
+        state = learner.observe(state, np.array([a[t], np.nan if t % 3 == 0 else b[t]]), has_label)
     np.testing.assert_allclose(thresholds[0], followed(learner, a), rtol=1e-12)
     if which != "decaying":  # its clock is common
         kept = [t for t in range(60) if t % 3]

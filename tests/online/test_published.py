@@ -37,7 +37,7 @@ class Theta:
     def cast(self, memory):
         return memory[1]
 
-    def learn(self, memory, score, seen):
+    def learn(self, memory, score, has_label):
         past = memory[0]
         return np.append(past, score), np.array([self.forecast(past) if len(past) > self.after else 0.0])
 

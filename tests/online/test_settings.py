@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from conformesh import Network
-from conformesh.online import LEARNERS, QuantileTracker, online, recommended
+from conformesh.online import LEARNERS, QuantileTracker, online, recommended_rule
 from tests.online import elec2
 from tests.online.settings import SETTINGS, candidates, measured, streams
 
@@ -32,7 +32,7 @@ def test_recommended_is_the_narrowest_that_qualifies():
         found = [measured(_run(streams(name), which)) for name in sorted(SETTINGS)]
         if all(worst >= 0.89 and best <= 0.91 and first >= least for _, worst, best, first in found):
             totals[which] = sum(width for width, *_ in found)
-    assert [*candidates(1.0)][min(totals, key=totals.__getitem__)] == recommended()
+    assert [*candidates(1.0)][min(totals, key=totals.__getitem__)] == recommended_rule()
 
 
 def _run(scores, which):
@@ -68,7 +68,7 @@ def test_elec2_as_24_devices(hours):
     assert width <= min(valid.values())
     narrower = {name: one[3] for name, one in lone.items() if one[0] < width}
     assert narrower == {"dtaci": pytest.approx(0.679, abs=0.005)}, "the narrower one starts cold"
-    assert all(ours.account(device).kept for device in ours.ids)
+    assert all(ours.account(device).is_kept for device in ours.ids)
 
 
 @pytest.mark.shared_data
@@ -108,7 +108,7 @@ def test_a_common_shift_is_met_sooner_together():
 
     def measure(coupling, step):
         result = online(scores, RING, learner=QuantileTracker(0.1, step, start=0.16), coupling=coupling, largest=1.0)
-        return result.thresholds[:, 200:1000].mean(), int(np.argmax(result.rolling(20)[1020:] >= 0.88))
+        return result.thresholds[:, 200:1000].mean(), int(np.argmax(result.rolling_coverage(20)[1020:] >= 0.88))
 
     (lone_width, lone_steps), (width, steps) = measure("alone", 0.01), measure("mixed", 0.05)
     assert width <= 1.01 * lone_width

@@ -10,9 +10,9 @@ import pytest
 from conformesh import Network
 from conformesh.engines.faulty import Weather
 from conformesh.graph.weights import metropolis
-from conformesh.online import ACI, LEARNERS, Decaying, QuantileTracker, Rule, online, recommended
+from conformesh.online import ACI, LEARNERS, Decaying, QuantileTracker, Rule, online, recommended_rule
 from conformesh.online.arrivals import Arrivals
-from conformesh.online.couplings import Links
+from conformesh.online.couplings import NetworkLinks
 from conformesh.protocols.faults import Faults
 from tests.online import reference
 from tests.online.adversary import World
@@ -33,7 +33,7 @@ def test_mixing_equals_the_slow_version():
 def test_lost_messages_mix_over_links_that_worked_both_ways():
     """Weights of every step are doubly stochastic, and zero where one of the two directions was lost."""
     faults = Faults(loss=0.4, activation=0.8, links=0.9, seed=3)
-    weather, links = Weather(TORUS, faults), Links(TORUS)
+    weather, links = Weather(TORUS, faults), NetworkLinks(TORUS)
     matrices = []
     for t in range(300):
         arrives = weather.arriving(t) & weather.active(t)[links.sender]
@@ -73,7 +73,7 @@ def test_books_equal_those_of_a_slow_world(learner, coupling):
     assert (account.labels, account.misses) == (past.labels.sum(), sum(e.miss for e in world.examples if e.came))
     wanted = world.rule.gap(past)
     assert account.gap.up >= wanted.up - 1e-9  # the simulation counts what is late a little too carefully
-    assert account.kept
+    assert account.is_kept
     assert not world.broken()
     if coupling != "counted":
         assert account.gap.up == pytest.approx(wanted.up)
@@ -173,7 +173,7 @@ def test_pairs_without_a_bound_are_refused(name, coupling):
 )
 def test_every_other_pair_states_its_bound(name, coupling):
     result = online(SCORES, TORUS, learner=name, coupling=coupling)
-    assert result.account().kept
+    assert result.account().is_kept
     assert "guaranteed within" in str(result)
     assert "nothing is guaranteed without a local integrator" in str(result.account("0"))
 
@@ -182,21 +182,21 @@ def test_every_other_pair_states_its_bound(name, coupling):
 def test_alone_states_a_bound_but_where_none_is_known(name):
     account = online(SCORES, TORUS, learner=name, coupling="alone").account("3")
     assert ("no bound is known for DtACI" in str(account)) == (name == "dtaci")
-    assert account.kept
+    assert account.is_kept
 
 
 def test_the_recommended_rule_guarantees_every_device():
     result = online(SCORES, TORUS, faults={"loss": 0.3})
-    assert result.rule == recommended()
+    assert result.rule == recommended_rule()
     for device in result.ids:
         for after in (1, 50, 300):
             account = result.account(device, after)
-            assert account.kept
+            assert account.is_kept
             assert account.gap.up == pytest.approx(10 / 0.1 + 0.9)
 
 
 def test_scales_are_each_devices_own():
-    """Scores in other units give the same misses, once a device has seen a score of its own."""
+    """Scores in other units give the same misses, once a device has has_label a score of its own."""
     units = np.array([1, 0.1, 0.5, 1e-3, 1e-6, 0.2])[:, None]
     rule = {"learner": QuantileTracker(0.1, 0.1, high=10.0, start=3.0), "scale": 0.02}
     plain = online(SCORES, TORUS, coupling="alone", **rule)
@@ -214,11 +214,11 @@ def test_counts_equal_one_level_for_all_where_everybody_hears_everybody():
 
 def test_rolling_coverage():
     result = online(SCORES, TORUS, learner="tracker", coupling="alone")
-    rolling = result.rolling(50)
+    rolling = result.rolling_coverage(50)
     assert rolling.shape == (300,)
     assert rolling[99] == pytest.approx((result.misses[:, 50:100] == 0).mean())
     assert rolling[9] == pytest.approx((result.misses[:, :10] == 0).mean())
-    assert result.rolling(300, "4")[-1] == pytest.approx(1 - result.rates[4])
+    assert result.rolling_coverage(300, "4")[-1] == pytest.approx(1 - result.rates[4])
 
 
 def test_rows_are_all_there(tmp_path):
@@ -251,14 +251,14 @@ def test_progress_is_told():
 def test_labels_queue_in_the_order_of_examples():
     scores = np.zeros((2, 5))
     arrivals = Arrivals.of(scores, np.array([[3, 2, 1, 0, 0], [0, 0, 0, 0, -1]]), None)
-    assert [(d.tolist(), e.tolist()) for d, e in arrivals.after(3)] == [
+    assert [(d.tolist(), e.tolist()) for d, e in arrivals.labels_after(3)] == [
         ([0, 1], [0, 3]),
         ([0], [1]),
         ([0], [2]),
         ([0], [3]),
     ]
-    assert [(d.tolist(), e.tolist()) for d, e in arrivals.after(0)] == [([1], [0])]
-    assert arrivals.late().tolist() == [0, 1, 2, 3, 3]
+    assert [(d.tolist(), e.tolist()) for d, e in arrivals.labels_after(0)] == [([1], [0])]
+    assert arrivals.most_awaited().tolist() == [0, 1, 2, 3, 3]
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_an_account_is_of_somebody_and_some_time():
     result = online(SCORES, TORUS)
     with pytest.raises(ValueError, match="no device 'x'; there are 6"):
         result.account("x")
-    with pytest.raises(ValueError, match="after 1 to 300 steps, got 301"):
+    with pytest.raises(ValueError, match="after must lie between 1 and 300 steps, got 301"):
         result.account(after=301)
 
 

@@ -27,10 +27,14 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.http.client import Client
 from conformesh.mesh.node import file_watch as watching
 from conformesh.mesh.node import node as node_module
+from conformesh.mesh.node import node_files, run_driver
 from conformesh.mesh.node.node import Node
+from conformesh.mesh.node.node_files import NodeFiles
 from conformesh.mesh.node.state import NodeState
 from conformesh.peer.device import Device
+from conformesh.peer.links import Links
 from conformesh.peer.loopback import LinkFaults, Pause
+from conformesh.peer.membership import Membership
 from conformesh.pipeline.solver import solve_draws
 from conformesh.privacy import histogram
 from conformesh.privacy.account import ACCOUNT_FILE, Account, PrivacyRefused, read_account
@@ -137,7 +141,7 @@ def test_who_starts_a_run_and_when(twins):
         assert greetings[0] == greetings[1], name
         between = [at for at, _, _ in sent_by(other) if START + CHANGE <= at < START + CLOSE]
         assert not between, name  # the new file is read in this time, and nobody hears of it
-        assert other.hall.node.scores.scores is None or len(other.operator), name
+        assert other.hall.node.files.scores.scores is None or len(other.operator), name
     _, good, _ = twins[0]
     runs = [json.loads(body)["run"] for _, sender, _, body in good.words if sender == OWN and b"agreement" in body]
     assert {1, 2} <= {*runs}  # and when the epoch closes there is another run
@@ -222,7 +226,7 @@ def test_greeting_and_agreement(twins):
     """No digest of scores, no size, no grid from data."""
     same(twins, "words")
     for name, _, other in twins:
-        scores = other.hall.node.scores.known
+        scores = other.hall.node.files.scores.known
         for _, sender, _, body in other.words:
             if sender == OWN and b"agreement" in body:
                 agreed = json.loads(body)["agreement"]
@@ -389,30 +393,30 @@ def test_real_nodes_show_the_same_with_and_without_scores():
 
 def scores_in(hall):
     """Return how many scores the node has, as leaks know it."""
-    return len(hall.node.scores.known)
+    return len(hall.node.files.scores.known)
 
 
 def leak_frame_size(hall, patch):
     """Roll calls of the node are longer the more scores it has."""
-    roll = Device._roll
+    roll = Membership._roll
 
     def longer(self, kind, rows, flags=0):
         frame = roll(self, kind, rows, flags)
         return frame._replace(body=frame.body + b" " * scores_in(hall)) if self.row == OWN else frame
 
-    patch(Device, "_roll", longer)
+    patch(Membership, "_roll", longer)
 
 
 def leak_flag(hall, patch):
     """The node sends a frame twice if it has no scores."""
-    send = Device._send_all
+    send = Links.send_to_all
 
-    def again(self, frame):
-        send(self, frame)
+    def again(self, rows, frame):
+        send(self, rows, frame)
         if self.row == OWN and not scores_in(hall):
-            send(self, frame)
+            send(self, rows, frame)
 
-    patch(Device, "_send_all", again)
+    patch(Links, "send_to_all", again)
 
 
 def leak_refusal(hall, patch):
@@ -429,14 +433,14 @@ def leak_refusal(hall, patch):
 
 def leak_digest(hall, patch):
     """The greeting holds a digest of the scores."""
-    hello = Device._hello
+    hello = Membership.hello
 
     def telling(self, flags=0):
         frame = hello(self, flags)
-        digest = hall.node.scores.known.digest.encode()
+        digest = hall.node.files.scores.known.digest.encode()
         return frame._replace(body=frame.body[:-1] + b',"scores":"' + digest + b'"}') if self.row == OWN else frame
 
-    patch(Device, "_hello", telling)
+    patch(Membership, "hello", telling)
 
 
 def leak_retry_time(hall, patch):
@@ -446,7 +450,7 @@ def leak_retry_time(hall, patch):
     def later(self):
         repeat(self)
         if self.row == OWN:
-            self._next += 1e-3 * scores_in(hall)
+            self.clock.wake += 1e-3 * scores_in(hall)
 
     patch(Device, "_repeat", later)
 
@@ -465,16 +469,16 @@ def leak_counting_time(hall, patch):
 
 def leak_reading_time(hall, patch):
     """A changed file is read in the thread that answers neighbours."""
-    patch(node_module, "ScoreWatch", lambda config, beside=False: watching.ScoreWatch(config))
+    patch(node_files, "ScoreWatch", lambda config, beside=False: watching.ScoreWatch(config))
 
 
 def leak_failure(hall, patch):
     """A failure is told with a number."""
 
     def counted(self):
-        return f"{self._name(self.row)} could not go on with {scores_in(hall) if self.row == OWN else 0} scores"
+        return f"{self.links.name(self.row)} could not go on with {scores_in(hall) if self.row == OWN else 0} scores"
 
-    patch(Device, "_unsaid", property(counted))
+    patch(Device, "_private_reason", property(counted))
     leak_refusal(hall, patch)
 
 
@@ -491,15 +495,16 @@ def leak_account(hall, patch):
 
 def leak_changed_file(hall, patch):
     """A changed file asks for a run."""
-    look = Node._look_at_files
+    look = NodeFiles.look
 
     def asking(self, at_once=False):
         before = self.scores.known.digest
         look(self, at_once)
-        if before != self.scores.known.digest and self._device is not None and self._device.phase == "finished":
-            self._device.recalibrate(hall.now)
+        device = hall.node.driver.device
+        if before != self.scores.known.digest and device is not None and device.phase == "finished":
+            device.recalibrate(hall.now)
 
-    patch(Node, "_look_at_files", asking)
+    patch(NodeFiles, "look", asking)
 
 
 def leak_status(hall, patch):
@@ -509,29 +514,29 @@ def leak_status(hall, patch):
 
 def leak_result(hall, patch):
     """The result says how many scores the device has."""
-    made = node_module.calibration_of
+    made = run_driver.calibration_of
 
     def telling(*parts, **named):
         found = made(*parts, **named)
         return structs.replace(found, answers=(structs.replace(found.answer, examples=scores_in(hall)),))
 
-    patch(node_module, "calibration_of", telling)
+    patch(run_driver, "calibration_of", telling)
 
 
 def leak_compiling(hall, patch):
     """More loops are compiled for more scores."""
-    patch(Node, "_compiled", lambda self: node_module.prepared((), len(self.scores.known)))
+    patch(Node, "_compiled", lambda self: node_module.compiled_beforehand((), len(self.files.scores.known)))
 
 
 def leak_journal(hall, patch):
     """The journal names the scores of a run."""
-    heading = Device._heading
+    heading = Membership.heading
 
     def telling(self):
-        digest = hall.node.scores.known.digest if self.row == OWN and scores_in(hall) else ""
+        digest = hall.node.files.scores.known.digest if self.row == OWN and scores_in(hall) else ""
         return heading(self)._replace(scores=digest)
 
-    patch(Device, "_heading", telling)
+    patch(Membership, "heading", telling)
 
 
 PLANTED = {  # leak: where it must show, the file, and whether it is there from the start or later

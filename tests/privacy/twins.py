@@ -32,7 +32,7 @@ from conformesh.mesh.config.epochs import EPOCH_FILE, EpochClock
 from conformesh.mesh.config.folders import init_mesh
 from conformesh.mesh.config.local_scores import LocalScores
 from conformesh.mesh.http.replies import HttpReplies, NodeInterface, Refused
-from conformesh.mesh.node import calibration_run
+from conformesh.mesh.node import calibration_run, node_files, run_driver
 from conformesh.mesh.node import file_watch as watching
 from conformesh.mesh.node import heartbeat as heartbeat_module
 from conformesh.mesh.node import node as node_module
@@ -42,7 +42,7 @@ from conformesh.mesh.node.privacy_watch import PrivacyWatch
 from conformesh.mesh.node.state import NodeState
 from conformesh.peer import frames
 from conformesh.peer.frames import WORDS
-from conformesh.peer.links import EVERYBODY
+from conformesh.peer.interface import EVERYBODY
 from conformesh.peer.loopback import LinkFaults, _World
 from conformesh.protocols import p_dcp
 from tests.mesh.crashes import at_failpoints
@@ -162,7 +162,7 @@ class Links:
     def receive_side_messages(self, what):
         return []
 
-    def ring(self):
+    def wake(self):
         pass
 
 
@@ -260,7 +260,7 @@ class Hall(_World):
 
     def arrivals(self, until):
         """Return what arrives for the node until a moment; at once if something has."""
-        if (reader := self.node.scores._reader) is not None:
+        if (reader := self.node.files.scores._reader) is not None:
             reader.join()  # it takes no virtual time, and is done before the next look
         self.pass_time(min(until, self.limit), lambda: bool(self.inbox))
         if self.now >= self.limit:
@@ -290,7 +290,7 @@ class Hall(_World):
             if leak is not None:
                 leak(self, lambda *parts: stack.enter_context(mock.patch.object(*parts)))
             self.node = Node(self.configs[OWN], traces=Traced(self))
-            self.node.stopping = Stopping(self)
+            self.node.stopping = self.node.driver.stopping = Stopping(self)
             for k in range(NETWORK.devices):
                 self._at(START, lambda now, k=k: self._boot(k, now))
             for pause in self.faults.pauses:
@@ -346,15 +346,16 @@ class Hall(_World):
         def silent(*parts, **named):
             yield
 
-        patch(node_module, "time", clock)
+        patch(node_files, "time", clock)
+        patch(run_driver, "time", clock)
         patch(heartbeat_module, "time", clock)
         patch(node_module, "open_links", opened)
-        patch(node_module, "prepared", prepared)
+        patch(node_module, "compiled_beforehand", prepared)
         patch(node_module, "Service", silent)
         patch(Heartbeat, "running", silent)
-        patch(node_module, "drive_device", partial(link.drive_device, clock=clock.monotonic))
+        patch(run_driver, "drive_device", partial(link.drive_device, clock=clock.monotonic))
         patch(node_module, "NodeState", partial(NodeState, clock=clock.monotonic, wall=clock.time))
-        patch(node_module, "PrivacyWatch", partial(PrivacyWatch, wall=clock.time))
+        patch(node_files, "PrivacyWatch", partial(PrivacyWatch, wall=clock.time))
         patch(calibration_run, "token_bytes", lambda size: hashlib.sha256(b"%d" % next(draws)).digest()[:size])
         self._patch_work(patch)
         self._patch_noise(patch)
@@ -386,7 +387,7 @@ class Hall(_World):
         patch(calibration_run, "WeightedScores", Counted)
 
     def is_own(self, scores):
-        return self.node is not None and scores is self.node.scores.scores
+        return self.node is not None and scores is self.node.files.scores.scores
 
     def _patch_noise(self, patch):
         """Let every device add the same numbers, whatever it has counted."""

@@ -109,9 +109,9 @@ def test_an_address_may_be_left_out(words, meant):
 
 
 def test_the_default_is_that_of_the_server():
-    from conformesh.view.server import ADDRESS
+    from conformesh.view.server import DEFAULT_ADDRESS
 
-    assert viewing.DEFAULT_ADDRESS == ADDRESS
+    assert viewing.DEFAULT_ADDRESS == DEFAULT_ADDRESS
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import time
 import pytest
 
 pytest.importorskip("uvicorn", reason="a view needs Starlette and uvicorn: pip install 'conformesh[view]'")
-from conformesh.view.connections import HEAD
+from conformesh.view.connections import MAX_REQUEST_BYTES
 from conformesh.view.server import ServerLimits
 from tests.view.served import Page, ask, connect, has_steps, recording, serving, step, talk
 
@@ -217,13 +217,15 @@ def test_one_connection_too_many_drops_the_one_that_was_silent_for_longest():
         while len(state.connections) < 3:
             assert time.monotonic() < until
             time.sleep(0.005)
-        oldest = min(state.connections, key=lambda one: one.heard)
+        oldest = min(state.connections, key=lambda one: one.last_read)
         first = next(link for link in links if link.getsockname()[1] == oldest.client[1])
         first.sendall(b"GET /health")  # it has said something, so another one is the silent one
-        while time.monotonic() - oldest.heard > 1 or min(state.connections, key=lambda one: one.heard) is oldest:
+        while (
+            time.monotonic() - oldest.last_read > 1 or min(state.connections, key=lambda one: one.last_read) is oldest
+        ):
             assert time.monotonic() < until
             time.sleep(0.005)
-        silent = min(state.connections, key=lambda one: one.heard)
+        silent = min(state.connections, key=lambda one: one.last_read)
         dropped = next(link for link in links if link.getsockname()[1] == silent.client[1])
         assert ask(server, "/health")[0] == 200
         with contextlib.suppress(ConnectionError):
@@ -233,7 +235,7 @@ def test_one_connection_too_many_drops_the_one_that_was_silent_for_longest():
 
 
 def test_a_head_may_have_so_many_bytes(view):
-    for size, status in ((HEAD - 500, 200), (3 * HEAD, 400)):
+    for size, status in ((MAX_REQUEST_BYTES - 500, 200), (3 * MAX_REQUEST_BYTES, 400)):
         more = b"A: " + b"b" * size + b"\r\n"
         raw = b"GET /health HTTP/1.1\r\nHost: localhost:%d\r\n%s\r\n" % (view.port, more)
         assert talk(view, raw)[:12] == b"HTTP/1.1 %d" % status

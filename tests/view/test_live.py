@@ -14,13 +14,13 @@ import pytest
 pytest.importorskip("uvicorn", reason="a view needs Starlette and uvicorn: pip install 'conformesh[view]'")
 from conformesh import Network, calibrate
 from conformesh.view import Recorder
-from conformesh.view.meshes import MeshWatch
-from conformesh.view.recording import replayed
+from conformesh.view.mesh_watch import MeshWatch
+from conformesh.view.recording import recording_of_run
 from conformesh.view.server import new_token
 from tests.mesh.nodes import short_folder
 from tests.mesh.real import drawn_scores, make_mesh
 from tests.view.served import recording, serving, step
-from tests.view.test_meshes import TWENTY, real  # noqa: F401 - a fixture
+from tests.view.test_mesh_watch import TWENTY, real  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.xdist_group("browser")
 # When a row of the table first says that a device is silent, in milliseconds since 1970.
@@ -140,7 +140,7 @@ def test_a_trace_is_replayed(browser, twenty_devices):
     recorder = Recorder()
     result = calibrate(twenty_devices, Network.torus(5, 4), alpha=0.1, observer=recorder)
     recorder.finish(result)
-    runs = [replayed(run) for run in recorder.trace().runs]
+    runs = [recording_of_run(run) for run in recorder.trace().runs]
     with serving(runs) as server, opened(browser, server.url) as page:
         wait_for_rows(page, "certified", 20)
         page.locator("input[type=range]").first.focus()

@@ -19,11 +19,11 @@ from conformesh.mesh.node.status import (
 from conformesh.online import online
 from conformesh.online.result import RunningCounts
 from conformesh.view import online as recording
-from conformesh.view.events import visible
-from conformesh.view.learning import Lately, Lessons, details_of_learning, reported_counts
-from conformesh.view.online import OnlineRecorder, between
+from conformesh.view.events import visible_step
+from conformesh.view.learning import LearningHistory, RecentCoverage, learning_details, reported_counts
+from conformesh.view.online import OnlineRecorder, coverage_bounds
 from conformesh.view.recording import RecordedState
-from conformesh.view.trace import Everybody, Step, Trace, TraceHeading
+from conformesh.view.trace import CoverageOfAll, Step, Trace, TraceHeading
 
 DEVICES, STEPS, WINDOW = 5, 700, 50
 RULES = [
@@ -61,12 +61,12 @@ def presence():
 @pytest.mark.parametrize("missing", [0.0, 0.2])
 def test_a_step_says_what_the_library_says(rule, missing):
     found, run = recorded(streams(missing), **rule)
-    rolling, own = found.rolling(WINDOW), [found.rolling(WINDOW, name) for name in found.ids]
+    rolling, own = found.rolling_coverage(WINDOW), [found.rolling_coverage(WINDOW, name) for name in found.ids]
     assert [step.at for step in run.steps] == [*range(STEPS + 1)]
     for step in run.steps[1::23]:
         at, everybody, account = int(step.at), step.everybody, found.account(after=int(step.at))
         assert (everybody.labels, everybody.misses) == (account.labels, account.misses)
-        assert everybody.within == between(account)
+        assert everybody.within == coverage_bounds(account)
         assert everybody.lately == pytest.approx(rolling[at - 1], abs=5e-5)
         lately = step.devices["lately"].values
         covered = [None if np.isnan(each[at - 1]) else each[at - 1] for each in own]  # None before the first label
@@ -101,11 +101,11 @@ def test_counts_along_a_run_are_those_of_its_accounts(delays, present):
     found = online(scores, Network.cycle(DEVICES), delays=late, present=present)
     along, points = RunningCounts(found), [3, 4, 90, 333, 334, STEPS]
     for piece in (points[:2], points[2:5], points[5:]):
-        for at, labels, misses in zip(piece, *(each.T for each in along.go_on(np.array(piece))), strict=True):
+        for at, labels, misses in zip(piece, *(each.T for each in along.advance(np.array(piece))), strict=True):
             assert along.account(at, labels, misses) == found.account(after=at)
             assert along.account(at, labels, misses, 2) == found.account(found.ids[2], at)
     with pytest.raises(ValueError, match=f"points must rise from {STEPS + 1} on"):
-        along.go_on(np.array([STEPS]))
+        along.advance(np.array([STEPS]))
 
 
 def test_who_is_watched_does_the_same():
@@ -122,12 +122,12 @@ def test_who_is_watched_does_the_same():
 def test_points_fit_the_window_where_they_can(steps, window, expected):
     stride, averaged = recording._strides(steps, window)
     assert (stride, averaged) == expected
-    assert steps / stride <= recording.POINTS
+    assert steps / stride <= recording.MAX_POINTS
 
 
 def test_curves_have_few_points_and_devices_fewer(monkeypatch):
-    monkeypatch.setattr(recording, "POINTS", 100)
-    monkeypatch.setattr(recording, "NUMBERS", 5 * DEVICES * 20)
+    monkeypatch.setattr(recording, "MAX_POINTS", 100)
+    monkeypatch.setattr(recording, "MAX_NUMBERS", 5 * DEVICES * 20)
     found, run = recorded(streams())
     told = [step for step in run.steps if step.everybody]
     own = [step for step in told if "lately" in step.devices]
@@ -141,7 +141,7 @@ def test_curves_have_few_points_and_devices_fewer(monkeypatch):
     assert known.fields["misses"] == [found.account(name).misses for name in found.ids]
     at = int(own[-2].at)
     assert own[-2].devices["lately"].values == pytest.approx(
-        [found.rolling(80, name)[at - 1] for name in found.ids], abs=5e-5
+        [found.rolling_coverage(80, name)[at - 1] for name in found.ids], abs=5e-5
     )
 
 
@@ -156,7 +156,7 @@ def test_no_score_is_in_a_trace(rule):
 
 
 def test_an_alarm_stands_where_it_was_raised(monkeypatch):
-    monkeypatch.setattr(recording, "POINTS", 100)
+    monkeypatch.setattr(recording, "MAX_POINTS", 100)
     network = Network.cycle(DEVICES)
     recorder = OnlineRecorder(network, window=WINDOW)
     recorder.alarm(3, 123, "at its label 123")
@@ -181,14 +181,14 @@ def test_a_trace_is_the_same_once_more_and_can_be_read(tmp_path):
 def test_nothing_of_it_is_shown_of_a_private_run():
     _, run = recorded(streams())
     private = msgspec.structs.replace(run.heading, private=True)
-    seen = [visible(step, private) for step in run.steps]
+    seen = [visible_step(step, private) for step in run.steps]
     assert {name for step in seen for name in step.devices} == {"phase"}
     assert all(step.everybody is None for step in seen)
 
 
 def test_what_is_known_has_everybody():
     """For a page that could not follow every step, and for the oldest steps of a run that never ends."""
-    known, told = RecordedState(1), Everybody(alpha=0.1, labels=3, misses=1, window=2, own=2)
+    known, told = RecordedState(1), CoverageOfAll(alpha=0.1, labels=3, misses=1, window=2, own=2)
     known.take(Step(at=1, everybody=told))
     known.take(Step(at=2))
     assert known.as_step().everybody == told
@@ -207,19 +207,19 @@ def test_old_traces_are_read(tmp_path):
 # --- what nodes say ---------------------------------------------------------------------------------------------------
 
 
-def test_lately_is_taken_over_enough_labels():
-    lately = Lately(100)
-    assert [lately.take(*counts) for counts in [(0, 0), (60, 6), (60, 6), (120, 6), (180, 18)]] == [
+def test_recent_coverage_is_taken_over_enough_labels():
+    recent = RecentCoverage(100)
+    assert [recent.update(*counts) for counts in [(0, 0), (60, 6), (60, 6), (120, 6), (180, 18)]] == [
         None,
         0.9,
         0.9,
         0.95,
         0.9,
     ]
-    assert lately.take(10, 5) == 0.5  # the node has begun anew
-    assert Lately(100).take(5000, 700) is None  # of what was before it began to look nothing is known
-    late = Lately(100)
-    assert [late.take(*counts) for counts in [(5000, 700), (5010, 701)]] == [None, 0.9]
+    assert recent.update(10, 5) == 0.5  # the node has begun anew
+    assert RecentCoverage(100).update(5000, 700) is None  # of what was before it began to look nothing is known
+    late = RecentCoverage(100)
+    assert [late.update(*counts) for counts in [(5000, 700), (5010, 701)]] == [None, 0.9]
 
 
 def answer(steps, misses, within, everybody=None, **more):
@@ -242,21 +242,21 @@ def alarm(device, fleet):
     return AlarmStatus(0.05, evidence, AlarmFlags(device, fleet), 1.0, 50, 40 if device else None, None, 3)
 
 
-def test_lessons_of_a_mesh():
-    lessons = Lessons()
+def test_history_of_a_mesh():
+    history = LearningHistory()
     one = answer(100, 20, 0.04321, OnlineAccount(0.1, 300, 30, None, 0.3, ""))
     two = answer(50, 0, 0.9, OnlineAccount(0.1, 290, 29, None, 0.2, ""), alarm=alarm(True, False))
     fields = {"labels": 100, "misses": 20, "lately": 0.8, "threshold": 0.5, "within": 0.0433, "alarm": None}
-    assert lessons.fields("one", one) == fields
-    assert lessons.fields("two", two)["within"] is None  # any share of misses is within .9 of .1
-    assert lessons.fields("two", two)["alarm"] == "raised"
-    assert lessons.fields("three", None) == {}
-    assert lessons.fields("three", None, DeviceCounts(10, 1, 1)) == {"labels": 10, "misses": 1, "lately": 0.9}
-    found = lessons.everybody([one, two], [0.8, 1.0, 0.9])
+    assert history.fields("one", one) == fields
+    assert history.fields("two", two)["within"] is None  # any share of misses is within .9 of .1
+    assert history.fields("two", two)["alarm"] == "raised"
+    assert history.fields("three", None) == {}
+    assert history.fields("three", None, DeviceCounts(10, 1, 1)) == {"labels": 10, "misses": 1, "lately": 0.9}
+    found = history.of_all([one, two], [0.8, 1.0, 0.9])
     assert (found.labels, found.misses, found.window, found.own) == (300, 30, 600, 200)  # who has heard most
     assert found.within == pytest.approx((0.6, 1.0))
     assert (found.lately, found.spread) == (0.9, (0.8, 0.8, 0.9, 1.0, 1.0))
-    assert lessons.everybody([], []) is None
+    assert history.of_all([], []) is None
 
 
 def test_of_who_does_not_answer_the_most_that_was_heard_counts():
@@ -268,7 +268,7 @@ def test_of_who_does_not_answer_the_most_that_was_heard_counts():
 def test_an_alarm_is_shown_only_where_it_is_raised():
     """Both flags are always there: that there are flags says nothing."""
     quiet, raised = answer(50, 0, 0.9, alarm=alarm(False, False)), answer(50, 0, 0.9, alarm=alarm(False, True))
-    assert Lessons().fields("a", quiet)["alarm"] is None
-    assert dict(details_of_learning(quiet))["drift alarm"].startswith("not raised, evidence 30.0 of the device")
-    assert Lessons().fields("a", raised)["alarm"] == "raised"
-    assert dict(details_of_learning(raised))["drift alarm"].startswith("raised for the fleet, ")
+    assert LearningHistory().fields("a", quiet)["alarm"] is None
+    assert dict(learning_details(quiet))["drift alarm"].startswith("not raised, evidence 30.0 of the device")
+    assert LearningHistory().fields("a", raised)["alarm"] == "raised"
+    assert dict(learning_details(raised))["drift alarm"].startswith("raised for the fleet, ")

@@ -16,7 +16,7 @@ from conformesh.protocols.faults import Faults
 from conformesh.protocols.masks import Secrets
 from conformesh.protocols.messages import Sum
 from conformesh.view import Recorder
-from conformesh.view.recording import MOST_STEPS, RecordedState, Recording
+from conformesh.view.recording import MAX_STEPS, RecordedState, Recording
 from conformesh.view.trace import Column, Step, TraceHeading
 from tests.protocols.alone import repeatable_secrets
 
@@ -117,7 +117,7 @@ def test_rows_are_those_of_the_network_in_any_order_of_memory():
 @pytest.mark.parametrize(("method", "options"), WAYS, ids=str)
 def test_bits_of_all_steps_are_the_ledgers(method, options, monkeypatch):
     """Where no round is left out; what an oracle sees costs nothing and is not said."""
-    monkeypatch.setattr("conformesh.view.recording.DENSE", 10**6)
+    monkeypatch.setattr("conformesh.view.recording.DENSE_ROUNDS", 10**6)
     network = Network.star(6)
     recorder, result = recorded(network, method, **options)
     [run] = recorder.trace().runs
@@ -300,13 +300,13 @@ def test_a_recorder_takes_its_share_of_the_time_and_no_more(share, round_time):
     """On a clock of its own: a round takes `round_time`, to note one takes 4."""
     clock = [0.0]
     recorder = Recorder(share, clock=lambda: clock[0])
-    note = recorder._note
+    note = recorder._record
 
     def slow(round_, message):
         note(round_, message)
         clock[0] += 4.0
 
-    recorder._note = slow
+    recorder._record = slow
 
     def watch(*round_):
         clock[0] += round_time
@@ -348,7 +348,7 @@ def test_who_reads_while_another_adds_gets_every_step_once():
 
 
 def test_a_recording_without_end_keeps_what_is_known(monkeypatch):
-    monkeypatch.setattr("conformesh.view.recording.MOST_STEPS", 10)
+    monkeypatch.setattr("conformesh.view.recording.MAX_STEPS", 10)
     recording = Recording(heading())
     for at in range(25):
         recording.add(Step(at=at, devices={"round": Column([at], [at % 3])}))
@@ -361,7 +361,7 @@ def test_a_recording_without_end_keeps_what_is_known(monkeypatch):
     for step in steps:
         known.take(step)
     assert known.fields == recording.known.fields == {"round": [24, 22, 23]}
-    assert MOST_STEPS > 1000
+    assert MAX_STEPS > 1000
 
 
 @given(

@@ -10,8 +10,8 @@ import time
 import pytest
 
 pytest.importorskip("uvicorn", reason="a view needs Starlette and uvicorn: pip install 'conformesh[view]'")
-from conformesh.view import app, events
-from conformesh.view.server import ServerLimits, ViewServer, parse_view, read_token, shown
+from conformesh.view import events, routes
+from conformesh.view.server import ServerLimits, ViewServer, parse_view_address, read_token, serving_view
 from conformesh.view.trace import Column, Step, Trace
 from tests.view.served import Page, ask, connect, has_come_to, has_steps, recording, serving, step, talk
 
@@ -44,7 +44,7 @@ def test_the_page_and_its_parts(view):
 def test_no_path_leads_to_another_file(view, path):
     status, _, body = ask(view, path)
     assert status == 404
-    assert "there is no such thing; a view has /" in json.loads(body)["error"]
+    assert "no such path; a view has /" in json.loads(body)["error"]
 
 
 def test_head_is_get_without_a_body(view):
@@ -67,8 +67,8 @@ def test_a_page_is_told_everything_and_then_what_is_new():
 
 def test_two_pages_see_the_same_and_each_event_is_encoded_once(monkeypatch):
     made = []
-    encoded = events._Shown._encoded
-    monkeypatch.setattr(events._Shown, "_encoded", lambda *given: made.append(1) or encoded(*given))
+    encoded = events._EncodedRun._encoded
+    monkeypatch.setattr(events._EncodedRun, "_encoded", lambda *given: made.append(1) or encoded(*given))
     running = recording()
     with serving([running]) as server, Page(server) as one, Page(server) as other:
         for page in (one, other):
@@ -112,7 +112,7 @@ def test_a_long_recording_comes_in_pieces():
                 assert data["from"] == got
                 got += len(data["steps"])
                 sizes.append(len(json.dumps(data["steps"], separators=(",", ":"))))
-        assert max(sizes) <= events.PIECE + 1000
+        assert max(sizes) <= events.EVENT_BYTES + 1000
         assert len(sizes) > 2
 
 
@@ -139,7 +139,7 @@ def test_nothing_is_sent_ten_times_a_second_at_most_and_only_if_it_is_new():
 
 
 def test_who_reads_nothing_grows_nothing_and_then_skips_to_what_is_current(monkeypatch):
-    monkeypatch.setattr(events, "SLOW", 0.2)
+    monkeypatch.setattr(events, "SKIP_SECONDS", 0.2)
     running = recording(devices=500)
     with serving([running], limits=ServerLimits(stalled=60)) as server, Page(server, room=4096) as slow:
         slow.follow(lambda runs: 0 in runs)
@@ -150,7 +150,7 @@ def test_who_reads_nothing_grows_nothing_and_then_skips_to_what_is_current(monke
                     quick.follow(has_come_to(number + 1))
             quick.follow(has_come_to(3000))  # nobody waits for who is slow
         buffers = [one.transport.get_write_buffer_size() for one in server._server.server_state.connections]
-        assert max(buffers) <= 2 * events.PIECE + 2**16
+        assert max(buffers) <= 2 * events.EVENT_BYTES + 2**16
         slow.follow(has_come_to(3000))
         got = slow.runs[0]["steps"]
         assert len(got) < 3000
@@ -189,7 +189,7 @@ def test_one_page_too_many_is_told_so(view):
 
 
 def test_a_recording_that_cannot_be_read_ends_nobody(caplog, monkeypatch):
-    monkeypatch.setattr(events, "AGAIN", 0.05)
+    monkeypatch.setattr(events, "RETRY_SECONDS", 0.05)
     runs = [recording(steps=1)]
 
     def broken():
@@ -253,7 +253,7 @@ def test_details_are_asked_for_once_in_a_while(monkeypatch):
             status, _, body = ask(server, "/device/0/1")
             assert (status, json.loads(body)["facts"]) == (200, [["state", "certified"]])
         assert asked == [(0, 1)]
-        monkeypatch.setattr(app, "FRESH", 0.0)
+        monkeypatch.setattr(routes, "_FRESH_SECONDS", 0.0)
         ask(server, "/device/0/1")
         assert asked == [(0, 1)] * 2
 
@@ -261,7 +261,7 @@ def test_details_are_asked_for_once_in_a_while(monkeypatch):
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/device/0/1", "nobody can be asked about this device: what was recorded of it is all there is"),
+        ("/device/0/1", "this device cannot be asked: only what was recorded is known"),
         ("/device/0/3", "there is no device in row 3 of run 0"),
         ("/device/1/0", "there is no device in row 0 of run 1"),
         ("/device/0/-1", "a device is named by the numbers of its run and its row, got '0/-1'"),
@@ -282,7 +282,7 @@ def test_devices_that_answer_late_hold_up_nobody(monkeypatch):
         inside.release()
         leave.wait(20)
 
-    monkeypatch.setattr(app, "WAITING", 2)
+    monkeypatch.setattr(routes, "MAX_QUESTIONS", 2)
     with serving([recording(5)], details=details) as server:
         threads = [threading.Thread(target=ask, args=(server, f"/device/0/{row}")) for row in (0, 1, 0, 1)]
         for thread in threads:
@@ -376,23 +376,23 @@ def test_a_place_that_is_taken_is_named():
 
 def test_shown_says_where_to_look_and_what_to_mind():
     said = []
-    with shown([recording()], "127.0.0.1:0", say=said.append) as url:
+    with serving_view([recording()], "127.0.0.1:0", say=said.append) as url:
         assert said == [f"see it at {url}"]
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
     said.clear()
-    with shown([recording()], "0.0.0.0:0", say=said.append) as url:
+    with serving_view([recording()], "0.0.0.0:0", say=said.append) as url:
         assert re.search(r"\?token=[\w-]{43}$", url)
         assert said[1].startswith("warning: without TLS the token and all that is shown can be read on the way")
     said.clear()
-    with shown([recording()], None, say=said.append) as url:
+    with serving_view([recording()], None, say=said.append) as url:
         assert (url, said) == ("", [])
 
 
 def test_addresses_of_views():
-    assert parse_view("localhost") == ("localhost", 8750)
+    assert parse_view_address("localhost") == ("localhost", 8750)
     for wrong in ("127.0.0.1:99999", "a:b:c", "/tmp/x", "http://localhost:1"):
         with pytest.raises(ValueError, match="a view needs HOST:PORT"):
-            parse_view(wrong)
+            parse_view_address(wrong)
 
 
 def test_tokens_from_files(tmp_path):

@@ -4,12 +4,12 @@ from msgspec.structs import replace
 
 from conformesh.mesh.node.status import DeviceStatus, Gathering, Phase, SearchStatus
 from conformesh.view.statuses import (
-    bracket_of,
-    byzantine_of,
-    details_of,
-    fields_of,
-    hearsay_fields,
-    news_of,
+    byzantine_reasons,
+    device_details,
+    log_lines,
+    relayed_fields,
+    search_bracket,
+    status_fields,
 )
 from tests.mesh.nodes import Clock, calibration, state
 
@@ -17,7 +17,7 @@ ALL = ("a", "b", "c")
 
 
 def test_a_certified_node():
-    fields = fields_of(state().status())
+    fields = status_fields(state().status())
     assert fields == {
         "health": "healthy",
         "phase": "certified",
@@ -36,20 +36,20 @@ def test_a_certified_node():
 def test_a_node_without_a_threshold_shows_none():
     node = state(certified=False)
     node.count_sent(size=70)
-    fields = fields_of(node.status())
+    fields = status_fields(node.status())
     assert (fields["health"], fields["phase"], fields["sent"]) == ("unhealthy", "calibrating", 70)
     assert [fields[name] for name in ("threshold", "kind", "about")] == [None] * 3
 
 
 def test_infinity_is_the_word_for_it():
-    assert fields_of(state(threshold=float("inf")).status())["threshold"] == "inf"
+    assert status_fields(state(threshold=float("inf")).status())["threshold"] == "inf"
 
 
 def test_what_is_wrong_is_said_once():
     node = state()
     node.fail("b is lost")
     node.note_error("b is lost")
-    fields = fields_of(node.status())
+    fields = status_fields(node.status())
     assert (fields["health"], fields["phase"], fields["problem"]) == ("unhealthy", "failed", "b is lost")
     assert fields["threshold"] == 0.75  # the last one stays
 
@@ -61,7 +61,7 @@ def test_health_is_that_of_the_node_itself():
     broken.fail("b is lost")
     for node in (state(), state(certified=False), broken):
         is_healthy = HttpReplies(NodeInterface(node))._health(b"").status == 200
-        assert fields_of(node.status())["health"] == ("healthy" if is_healthy else "unhealthy")
+        assert status_fields(node.status())["health"] == ("healthy" if is_healthy else "unhealthy")
 
 
 def test_whom_a_threshold_is_about():
@@ -69,24 +69,24 @@ def test_whom_a_threshold_is_about():
     now = state().status()
     now.certified.about, now.certified.reported = "reported", ["a", "b"]
     now.gathering = Gathering(["a", "b"], 20, [], {}, {}, [])
-    fields = fields_of(now)
+    fields = status_fields(now)
     assert (fields["about"], fields["heard"]) == ("2 of 20 heard: {a, b}", 2)
     now.certified.reported = [f"device-{k}" for k in range(12)]
-    assert fields_of(now)["about"] == (
+    assert status_fields(now)["about"] == (
         "12 of 20 heard: {device-0, device-1, device-2, device-3, device-4, ... device-11} (12 devices)"
     )
     old = state().status()
     old.certified.restored = True
     old.roster.number = 2
     lost = replace(old.certified, about="survivors", survivors=["a", "b"], lost=["c"])
-    assert fields_of(replace(old, certified=lost))["about"].startswith("2 of 3, without {c}")
-    assert fields_of(old)["about"] == "everybody, from before the last start (run 3), of roster 0"
+    assert status_fields(replace(old, certified=lost))["about"].startswith("2 of 3, without {c}")
+    assert status_fields(old)["about"] == "everybody, from before the last start (run 3), of roster 0"
 
 
 def test_byzantine_devices_and_who_calls_them_so():
     quiet = state().status()
     caller = replace(quiet, gathering=Gathering([], 3, [], {}, {}, ["c"]))
-    assert byzantine_of({"a": caller, "b": caller, "c": quiet}) == {"c": "has contradicted itself, say {a, b}"}
+    assert byzantine_reasons({"a": caller, "b": caller, "c": quiet}) == {"c": "has contradicted itself, say {a, b}"}
 
 
 def test_the_bracket_is_that_of_who_is_furthest():
@@ -95,23 +95,23 @@ def test_the_bracket_is_that_of_who_is_furthest():
         return replace(state().status(), run=run, round=round_, search=bracket)
 
     idle = replace(state().status(), run=9)
-    assert bracket_of([search(2, 5, 0.1), search(2, 9, 0.2), search(1, 50, 0.3), idle]) == (0.2, "inf", 3, None)
-    assert bracket_of([idle, idle]) is None
+    assert search_bracket([search(2, 5, 0.1), search(2, 9, 0.2), search(1, 50, 0.3), idle]) == (0.2, "inf", 3, None)
+    assert search_bracket([idle, idle]) is None
 
 
 def test_the_log_has_what_is_new():
     node = state(certified=False)
     first = node.status()
-    assert news_of(None, first) == [("info", "calibrating, run 3")]
-    assert news_of(first, first) == []
+    assert log_lines(None, first) == [("info", "calibrating, run 3")]
+    assert log_lines(first, first) == []
     node.certify(calibration())
     node.note_error("a frame was refused")
     second = node.status()
-    assert news_of(first, second) == [("info", "certified, run 3"), ("warning", "a frame was refused")]
+    assert log_lines(first, second) == [("info", "certified, run 3"), ("warning", "a frame was refused")]
     node.set_roster(2, 1)
     node.fail("b is lost")
     third = node.status()
-    assert news_of(second, third) == [
+    assert log_lines(second, third) == [
         ("error", "failed, run 3"),
         ("warning", "b is lost"),
         ("info", "roster 2 is in force"),
@@ -124,7 +124,7 @@ def test_details_name_rows_of_neighbours():
     node.count_received("b", size=300, round=2, frames=3)
     node.count_refused(None, "a frame of another run", 2)
     clock.pass_by(5.0)
-    found = details_of(node.status(), {"a": 0, "b": 7})
+    found = device_details(node.status(), {"a": 0, "b": 7})
     assert found["neighbours"][0] == {
         "row": 7,
         "name": "b",
@@ -143,7 +143,7 @@ def test_details_name_rows_of_neighbours():
 def test_hearsay():
     record = {"health": "silent", "phase": Phase.CERTIFIED, "run": 4, "round": 9, "threshold": 0.5, "about": 20}
     record |= {"roster": 1, "heard_seconds_ago": 3.0, "via": "hearsay"}
-    fields = hearsay_fields(replace(DeviceStatus.unknown("b", 20), **record))
+    fields = relayed_fields(replace(DeviceStatus.unknown("b", 20), **record))
     assert fields == {
         "health": "silent",
         "phase": "certified",

@@ -8,7 +8,7 @@ import pytest
 
 from conformesh import Network, calibrate
 from conformesh.view import Recorder, Trace
-from conformesh.view.trace import FORMAT, TraceHeading
+from conformesh.view.trace import TRACE_FORMAT, TraceHeading
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_other_files_are_refused(tmp_path, body, words):
 
 
 def test_a_file_that_unpacks_without_end_is_not_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr("conformesh.view.trace.MOST_BYTES", 10_000)
+    monkeypatch.setattr("conformesh.view.trace.MAX_TRACE_BYTES", 10_000)
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(b" " * 10**7))
     with pytest.raises(ValueError, match="may have 10,000 bytes"):
@@ -105,4 +105,4 @@ def test_edges_around_a_torus_are_marked():
     assert len(heading.edges) == 40
     assert len(heading.wraps) == 9
     assert not TraceHeading.of("a", Network.cycle(5)).wraps
-    assert FORMAT in Trace.of([]).format
+    assert TRACE_FORMAT in Trace.of([]).format

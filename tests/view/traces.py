@@ -8,7 +8,7 @@ from conformesh import Network, calibrate
 from conformesh.online import online
 from conformesh.view.online import OnlineRecorder
 from conformesh.view.recording import Recorder
-from conformesh.view.trace import Column, Flow, Spoken, Step, Trace, TracedRun, TraceHeading
+from conformesh.view.trace import Column, Flow, SentBits, Step, Trace, TracedRun, TraceHeading
 
 SURE = 0.8968012322637599  # a threshold with all its digits
 
@@ -38,7 +38,7 @@ def searched() -> Trace:
     steps = [Step(at=0, devices={"phase": Column(["calibrating"] * every)})]
     for place, bracket in enumerate(brackets[:-1]):
         heard = {"heard": Column([3 * place + 2] * every)}
-        steps.append(Step(at=10 * place + 1, devices=heard, said=Spoken([64], [place, 19]), bracket=bracket))
+        steps.append(Step(at=10 * place + 1, devices=heard, said=SentBits([64], [place, 19]), bracket=bracket))
     fields = {"phase": "certified", "threshold": SURE, "kind": "counted", "about": "everybody, by the swap rank"}
     end = {name: Column([value] * every) for name, value in fields.items()}
     steps.append(Step(at=40, devices=end, bracket=brackets[-1]))
@@ -111,7 +111,7 @@ def hostile() -> Trace:
     words = {"phase": [markup] * 6, "about": [markup] * 6, "problem": [markup] + [None] * 5, "threshold": thresholds}
     steps = [
         Step(at=0, devices={"phase": Column(["calibrating"] * 6)}, log=[(0, markup, markup)]),
-        Step(at=1, devices={name: Column(values) for name, values in words.items()}, said=Spoken([8]), lost=[1]),
+        Step(at=1, devices={name: Column(values) for name, values in words.items()}, said=SentBits([8]), lost=[1]),
     ]
     return Trace.of([TracedRun(heading, steps, [(markup, markup)])])
 
@@ -137,5 +137,5 @@ def many(devices: int, steps: int) -> Trace:
     taken = [Step(at=0, devices={"phase": Column(["calibrating"] * devices)})]
     for at in range(1, steps):
         values = np.round(0.9 + rng.normal(size=devices) / at, 4).tolist()
-        taken.append(Step(at=at, devices={"threshold": Column(values)}, said=Spoken([64])))
+        taken.append(Step(at=at, devices={"threshold": Column(values)}, said=SentBits([64])))
     return Trace.of([TracedRun(TraceHeading.of(f"{devices} devices", network), taken, [])])

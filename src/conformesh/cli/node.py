@@ -11,12 +11,12 @@ import click
 
 import conformesh.cli
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH_TYPE, Argument, Option, command
+from conformesh.cli.command import PATH, Argument, Option, command
 from conformesh.mesh.node.main import Start, in_json, run
 
 
 @command(
-    Argument("folder", "FOLDER", "The device's folder, made by mesh init.", type=PATH_TYPE),
+    Argument("folder", "FOLDER", "The device's folder, made by mesh init.", type=PATH),
     Option("--once", "Calibrate once and stop; else stay up."),
     Option("--http HOST:PORT", "Answer local programs here; by default at FOLDER/node.sock."),
     Option(
@@ -73,9 +73,9 @@ def _show(folder: Path, http: str | None, view: str) -> None:
 
     It reads a pipe that is open for as long as this process is, also once it has become another: then it ends too.
     """
-    from conformesh.view.server import parse_view
+    from conformesh.view.server import parse_view_address
 
-    host, port = parse_view(view)
+    host, port = parse_view_address(view)
     words = [sys.executable, "-m", "conformesh", "view", str(folder), "--host", host, "--port", str(port), "--attached"]
     ends, held = os.pipe()
     os.set_inheritable(held, True)

@@ -1,4 +1,7 @@
-"""What can be seen of runs: a page while they last, a trace, a report."""
+"""Recordings of runs: shown on a page while they last, and written as a trace or a report at their end.
+
+Nothing of `view` is loaded unless one of the three is asked for. Names of files are checked before the work begins.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,16 @@ from conformesh.cli import console
 if TYPE_CHECKING:
     from conformesh.graph.network import Network
     from conformesh.methods import MethodVariant
-    from conformesh.pipeline.solver import Batch
-    from conformesh.view.app import Details
+    from conformesh.pipeline.solver import CalibrationBatch
     from conformesh.view.online import OnlineRecorder
     from conformesh.view.recording import Recorder, Recording
+    from conformesh.view.routes import AskDetails
     from conformesh.view.trace import Trace, TracedRun
 
 VIEW_FLAG = "--view"
 DEFAULT_ADDRESS = "127.0.0.1:8750"  # as `conformesh.view.server` has it, which loads when it is needed
 _ADDRESS = re.compile(r"(\[[^\]/]*\]|[\w.-]*):\d{1,5}")
-_MOST_RUNS = 24  # side by side
+_MOST_RUNS = 24  # side by side; a choice: with more the pictures are too small to read
 
 
 class RecordingOptions(NamedTuple):
@@ -37,7 +40,9 @@ class RecordingOptions(NamedTuple):
 
 
 def with_default_address(words: Iterable[str]) -> list[str]:
-    """Return the words of a command line, with the address that a --view without one means.
+    """Return the words of a command line, with the default address behind a --view that has none.
+
+    click cannot tell ``--view mesh`` (a flag and an argument) from an option with its value; an address has a port.
 
     >>> with_default_address(["up", "--view", "mesh"]), with_default_address(["--view", ":0"])
     (['up', '--view=127.0.0.1:8750', 'mesh'], ['--view', ':0'])
@@ -59,9 +64,9 @@ def record_runs(outlets: RecordingOptions, *, sparing: bool = False) -> Iterator
     if not any(outlets):
         yield None
         return
-    from conformesh.view.recording import SHARE, Recorder
+    from conformesh.view.recording import LIVE_SHARE, Recorder
 
-    recorder = Recorder(SHARE if sparing and outlets.trace is None and outlets.report is None else None)
+    recorder = Recorder(LIVE_SHARE if sparing and outlets.trace is None and outlets.report is None else None)
     with _publish_recorder(recorder, outlets):
         yield recorder
 
@@ -102,7 +107,7 @@ def comparison_callbacks(recorder: Recorder, runs: int) -> dict[str, Any]:
     def begin(way: MethodVariant, network: Network) -> None:
         recorder.label = str(way)
 
-    def ended(way: MethodVariant, network: Network, found: Batch | str) -> None:
+    def ended(way: MethodVariant, network: Network, found: CalibrationBatch | str) -> None:
         if isinstance(found, str):
             recorder.fail(found)
             return
@@ -124,17 +129,17 @@ def publish_recordings(
     outlets: RecordingOptions,
     *,
     runs: Callable[[], Iterable[TracedRun]] | None = None,
-    details: Details | None = None,
+    details: AskDetails | None = None,
 ) -> Iterator[str]:
     """Show recordings inside the block and write them after it, however it ends; yield the page's address.
 
     Where somebody sits at the terminal the page stays, after a block that has ended well, until it is interrupted.
     `runs` gives what is written, by default what is shown.
     """
-    from conformesh.view.server import shown
+    from conformesh.view.server import serving_view
 
     _check_files(outlets)
-    with shown(recordings, outlets.view, say=console.print_status, details=details) as url:
+    with serving_view(recordings, outlets.view, say=console.print_status, details=details) as url:
         try:
             yield url
         finally:

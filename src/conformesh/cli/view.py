@@ -11,14 +11,14 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH_TYPE, Argument, Option, WholeNumber, command
+from conformesh.cli.command import PATH, Argument, Option, WholeNumber, command
 from conformesh.cli.recording import RecordingOptions, catch_interrupts, write_recordings
 from conformesh.mesh.config.device_toml import DEVICE_FILE
 from conformesh.mesh.http.address import SOCKET_NAME, VARIABLE
 from conformesh.view.trace import Trace, TracedRun
 
 if TYPE_CHECKING:
-    from conformesh.view.meshes import MeshWatch
+    from conformesh.view.mesh_watch import MeshWatch
     from conformesh.view.recording import Recording
 
 _ACCESS = "Beyond this machine"
@@ -39,11 +39,11 @@ _ACCESS = "Beyond this machine"
     Option(
         "--token FILE",
         "Ask for the token in this file's first line; made and printed where one is needed and none given.",
-        type=PATH_TYPE,
+        type=PATH,
         panel=_ACCESS,
     ),
-    Option("--cert FILE", "A certificate, for TLS.", type=PATH_TYPE, panel=_ACCESS),
-    Option("--key FILE", "Its private key.", type=PATH_TYPE, panel=_ACCESS),
+    Option("--cert FILE", "A certificate, for TLS.", type=PATH, panel=_ACCESS),
+    Option("--key FILE", "Its private key.", type=PATH, panel=_ACCESS),
     options.recording_options(view=False),
     Option("--attached", hidden=True),
 )
@@ -69,16 +69,16 @@ def view(
     if len(replays) == len(words) and any(recording):
         write_recordings([run for word in words for run in Trace.load(word).runs], recording)
         return
-    from conformesh.view.server import parse_view, read_token, shown
+    from conformesh.view.server import parse_view_address, read_token, serving_view
 
     at = f"{f'[{host}]' if ':' in host else host}:{port}"
-    parse_view(at)  # a mistake is said before anybody is asked
+    parse_view_address(at)  # a mistake is said before anybody is asked
     access: dict[str, Any] = {"token": None if token is None else read_token(token), "cert": cert, "key": key}
     with catch_interrupts() as over, ExitStack() as stack:
         if attached:
             threading.Thread(target=_wait_for_stdin, args=(over,), daemon=True).start()
         sources = [_source(word, http, stack) for word in words]
-        shows = shown(
+        shows = serving_view(
             lambda: [recording for source in sources for recording in source.recordings()],
             at,
             say=console.print_status,
@@ -99,10 +99,10 @@ class _Replay:
     """The runs of a trace file, as a source of what is shown."""
 
     def __init__(self, path: str) -> None:
-        from conformesh.view.recording import replayed
+        from conformesh.view.recording import recording_of_run
 
         self._runs = Trace.load(path).runs
-        self._recordings = [replayed(run) for run in self._runs]
+        self._recordings = [recording_of_run(run) for run in self._runs]
 
     def recordings(self) -> Sequence[Recording]:
         return self._recordings
@@ -118,7 +118,7 @@ def _source(word: str, http: str | None, stack: ExitStack) -> _Replay | MeshWatc
     """Return what a word names: a file of a trace, or a mesh that is watched from now on."""
     if Path(word).is_file():
         return _Replay(word)
-    from conformesh.view.meshes import MeshWatch
+    from conformesh.view.mesh_watch import MeshWatch
 
     return stack.enter_context(MeshWatch(word, http=http))
 

@@ -3,7 +3,7 @@
 `simulation.online` runs many devices; `learners` and `couplings` move the thresholds, and `bounds` says what is then
 guaranteed. `counters` and `alarm` are what a real device uses as well. Nothing here opens a socket: a node that learns
 online is in `mesh.node.online`, the recording of a run in `view.online`, its picture in `plots.online`. May import
-the layers up to `table` and `engines`, and neither `plots` nor `mesh`.
+the layers up to `table` and `engines`, but neither `plots` nor `mesh`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from conformesh.online.alarm import Alarm, FleetAlarm
-    from conformesh.online.bounds import DeviceAccount, Gap
-    from conformesh.online.couplings import COUPLINGS, Links, Rule
+    from conformesh.online.bounds import MissAccount, MissGap
+    from conformesh.online.couplings import COUPLINGS, NetworkLinks, Rule
     from conformesh.online.integrators import ACI, Decaying, QuantileTracker
     from conformesh.online.learners import LEARNERS, PID, SFOGD, DtACI, Smoothing
     from conformesh.online.result import OnlineResult
-    from conformesh.online.simulation import online, recommended
+    from conformesh.online.simulation import online, recommended_rule
 
 # Loaded when first used: a node needs `counters`, `bounds` and `alarm` only, and the simulation would add the engines
 # to its start and its memory.
@@ -30,17 +30,17 @@ _HOMES = {
     "SFOGD": "learners",
     "Alarm": "alarm",
     "Decaying": "integrators",
-    "DeviceAccount": "bounds",
+    "MissAccount": "bounds",
     "DtACI": "learners",
     "FleetAlarm": "alarm",
-    "Gap": "bounds",
-    "Links": "couplings",
+    "MissGap": "bounds",
+    "NetworkLinks": "couplings",
     "OnlineResult": "result",
     "QuantileTracker": "integrators",
     "Rule": "couplings",
     "Smoothing": "learners",
     "online": "simulation",
-    "recommended": "simulation",
+    "recommended_rule": "simulation",
 }
 
 __all__ = [
@@ -51,17 +51,17 @@ __all__ = [
     "SFOGD",
     "Alarm",
     "Decaying",
-    "DeviceAccount",
     "DtACI",
     "FleetAlarm",
-    "Gap",
-    "Links",
+    "MissAccount",
+    "MissGap",
+    "NetworkLinks",
     "OnlineResult",
     "QuantileTracker",
     "Rule",
     "Smoothing",
     "online",
-    "recommended",
+    "recommended_rule",
 ]
 
 

@@ -1,4 +1,4 @@
-r"""Drift alarm: has the stream of scores changed? A false alarm, at whichever moment one looks, has chance `level`.
+r"""Drift alarm: test continuously whether a stream of scores has changed. The chance of ever a false alarm is `level`.
 
 Every score is ranked among those that its device remembers, which gives a conformal p-value. While scores are
 exchangeable these are independent and uniform ([Vovk2021]), whatever their distribution, ties included. The
@@ -29,10 +29,14 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh.common.array_types import Bools, Floats, Ints
 from conformesh.common.names import unknown_name
 
-LEAST = 2.0**-64  # no p-value counts as less: a u of 0 must not win all there is
-STAKE_STEPS = 50  # steps in which about a third of the capital is staked
-HEAD = struct.Struct("<4sIIII")  # mark, devices, window, accounts of capital, check sum of what follows
-_MARK = b"cmA1"
+# Smaller p-values count as this one. u = 0 would give a p-value of 0 and infinite evidence; the chance of u < 2**-64 is
+# negligible beside any level.
+SMALLEST_P_VALUE = 2.0**-64
+# Larger values stake capital more slowly: late changes cost less evidence, early ones are found later. About a third of
+# the capital is staked within this many steps.
+STAKE_STEPS = 50
+STATE_HEADER = struct.Struct("<4sIIII")  # mark, devices, window, accounts of capital, check sum of what follows
+_MARK = b"cmA1"  # format and version of a stored state
 
 
 def _tail(p: Floats, alpha: float) -> Floats:
@@ -42,7 +46,7 @@ def _tail(p: Floats, alpha: float) -> Floats:
 
 
 def _power(p: Floats, alpha: float) -> Floats:
-    """Scores are stretched: small p-values, the smaller the likelier."""
+    """Scores spread out: the smaller a p-value, the likelier."""
     return math.log(0.7) - 0.3 * np.log(p)
 
 
@@ -52,7 +56,7 @@ def _ramp(p: Floats, alpha: float) -> Floats:
 
 
 def _falling(p: Floats, alpha: float) -> Floats:
-    """Scores move down: sets are larger than they need be."""
+    """Scores move down: sets are larger than needed."""
     return np.log1p(-0.6 * (1 - 2 * p))
 
 
@@ -66,16 +70,16 @@ BETS: dict[str, Callable[[Floats, float], Floats]] = {
 
 
 class AlarmState(NamedTuple):
-    """What the alarm knows of each device: all that the next observation needs.
+    """State of the alarm of each device: everything that the next observation needs.
 
     Attributes
     ----------
     scores
         Scores to compare with, shape (devices, window): the first `held` of a row, then NaN.
     held, steps
-        How many scores are remembered, and how many labels were seen since the start or the last restart.
+        How many scores are remembered, and how many labels arrived since the start or the last restart.
     capital
-        Logarithms, shape (devices, 1 + bets): what rests, and what is staked on each of `BETS`.
+        Logarithms, shape (devices, 1 + bets): capital that is not staked, and the stake on each of `BETS`.
     largest
         The largest logarithm of the evidence so far.
     raised_at
@@ -99,7 +103,7 @@ class Alarm:
     level
         The largest chance that a device without drift ever raises the alarm.
     alpha
-        The share of misses that is wanted: a rise of it is what the alarm looks for first.
+        The target share of misses; the alarm is most sensitive to a rise above it.
     window
         How many scores a device remembers. The more, the longer a change stays unusual: d steps after it, a share
         1 - exp(-d / window) of a full memory is new.
@@ -136,14 +140,14 @@ class Alarm:
             How many streams there are.
         reference
             For each device, scores that are exchangeable with its stream while nothing drifts, such as those it was
-            calibrated with: then a change is seen from the first step on. The last `window` of them are kept.
+            calibrated with: then a change is has_label from the first step on. The last `window` of them are kept.
         """
         scores, held = np.full((devices, self.window), np.nan), np.zeros(devices, dtype=np.int64)
         if reference is not None:
             if len(reference) != devices:
                 raise ValueError(f"reference must have scores for {devices} devices, got {len(reference)}")
-            for k, own in enumerate(reference):
-                last = np.asarray(own, dtype=np.float64).ravel()[-self.window :]
+            for k, given in enumerate(reference):
+                last = np.asarray(given, dtype=np.float64).ravel()[-self.window :]
                 if np.isnan(last).any():
                     raise ValueError(f"reference scores must be numbers, device {k} has a NaN")
                 scores[k, : len(last)], held[k] = last, len(last)
@@ -152,26 +156,30 @@ class Alarm:
         zeros = np.zeros(devices, dtype=np.int64)
         return AlarmState(scores, held, zeros, capital, np.zeros(devices), zeros.copy())
 
-    def observe(self, state: AlarmState, score: ArrayLike, u: ArrayLike, seen: ArrayLike | None = None) -> AlarmState:
+    def observe(
+        self, state: AlarmState, score: ArrayLike, u: ArrayLike, has_label: ArrayLike | None = None
+    ) -> AlarmState:
         """Return the state after one score of each device; see `follow`, of which this is a single step."""
-        return self.follow(state, _row(score), _row(u), None if seen is None else _row(seen))
+        return self.follow(state, _row(score), _row(u), None if has_label is None else _row(has_label))
 
-    def follow(self, state: AlarmState, scores: ArrayLike, u: ArrayLike, seen: ArrayLike | None = None) -> AlarmState:
+    def follow(
+        self, state: AlarmState, scores: ArrayLike, u: ArrayLike, has_label: ArrayLike | None = None
+    ) -> AlarmState:
         """Return the state after several steps.
 
         Parameters
         ----------
         state
-            Where to go on; it stays as it is.
+            The state before; it is not modified.
         scores
             Shape (steps, devices).
         u
-            Uniform numbers in [0, 1) of the same shape, independent of the scores: they part ties, and draw what is
-            forgotten. A device that replays its journal uses the same again.
-        seen
-            Which labels arrived, of the same shape, by default all; the others' scores and u are not looked at.
+            Uniform numbers in [0, 1) of the same shape, independent of the scores. They break ties and choose which
+            score to forget. A device that replays its journal must use the same numbers.
+        has_label
+            Which labels arrived, of the same shape, by default all; scores and u of the others are ignored.
         """
-        values, draws, arrived = _checked(state, scores, u, seen)
+        values, draws, arrived = _check_observations(state, scores, u, has_label)
         after = state._replace(scores=state.scores.copy())  # the only array that a step writes to
         for row in range(len(values)):
             after, _ = _advance(self, after, values[row], draws[row], arrived[row])
@@ -179,12 +187,12 @@ class Alarm:
 
     def log_evidence(self, state: AlarmState) -> Floats:
         """Return the logarithm of the evidence against exchangeability now, of every device."""
-        return total(state.capital)
+        return log_total_capital(state.capital)
 
     def restart(self, state: AlarmState, which: ArrayLike | None = None) -> AlarmState:
-        """Begin anew where the alarm was raised, or at the devices named by the mask: no scores, and a capital of 1.
+        """Start again where the alarm was raised, or at the devices of the mask: no scores, and a capital of 1.
 
-        Scores since then are compared among themselves. A false alarm has chance `level` in every run anew.
+        Only scores from then on are compared. After each restart the chance of a false alarm is `level` again.
         """
         mask = state.raised_at > 0 if which is None else np.asarray(which, dtype=bool)
         fresh = self.begin(len(state.steps))
@@ -200,14 +208,14 @@ class Alarm:
         parts = [state.held, state.steps, state.raised_at, state.largest, state.capital]
         parts.append(state.scores[np.arange(self.window) < state.held[:, None]])
         body = b"".join(part.astype(part.dtype.newbyteorder("<")).tobytes() for part in parts)
-        return HEAD.pack(_MARK, *state.scores.shape, state.capital.shape[1], zlib.crc32(body)) + body
+        return STATE_HEADER.pack(_MARK, *state.scores.shape, state.capital.shape[1], zlib.crc32(body)) + body
 
     def from_bytes(self, data: bytes) -> AlarmState:
-        """Return the state that was written; another window, or bytes that are not whole, are refused."""
-        if len(data) < HEAD.size or data[:4] != _MARK:
+        """Return a stored state; raise an error if it is damaged or has another window."""
+        if len(data) < STATE_HEADER.size or data[:4] != _MARK:
             raise ValueError(f"the state of an alarm begins with {_MARK!r}, got {bytes(data[:4])!r}")
-        _, devices, window, accounts, check = HEAD.unpack_from(data)
-        body = data[HEAD.size :]
+        _, devices, window, accounts, check = STATE_HEADER.unpack_from(data)
+        body = data[STATE_HEADER.size :]
         if zlib.crc32(body) != check:
             raise ValueError(f"the state of an alarm is damaged: its {len(body)} bytes do not have their check sum")
         if (window, accounts) != (self.window, 1 + len(BETS)):
@@ -225,31 +233,31 @@ class Alarm:
         return AlarmState(scores, held, steps, capital, largest, raised)
 
 
-def _advance(alarm: Alarm, state: AlarmState, score: Floats, u: Floats, seen: Bools) -> tuple[AlarmState, Floats]:
+def _advance(alarm: Alarm, state: AlarmState, score: Floats, u: Floats, has_label: Bools) -> tuple[AlarmState, Floats]:
     """Return the state after a step, made in the memory of the old one, and what each bet gained.
 
     The gains are logarithms, shape (devices, bets), and 0 where no label arrived.
     """
     p, slot = _p_values(state, score, u)
-    rows = np.flatnonzero(seen & (slot < alarm.window))
+    rows = np.flatnonzero(has_label & (slot < alarm.window))
     state.scores[rows, slot[rows]] = score[rows]
-    held = np.minimum(state.held + seen, alarm.window)
-    gains = np.where(seen[:, None], np.stack([bet(p, alarm.alpha) for bet in BETS.values()], axis=-1), 0.0)
-    capital = np.where(seen[:, None], _played(state.capital, state.steps, gains), state.capital)
-    steps, largest = state.steps + seen, np.maximum(state.largest, total(capital))
+    held = np.minimum(state.held + has_label, alarm.window)
+    gains = np.where(has_label[:, None], np.stack([bet(p, alarm.alpha) for bet in BETS.values()], axis=-1), 0.0)
+    capital = np.where(has_label[:, None], _bet(state.capital, state.steps, gains), state.capital)
+    steps, largest = state.steps + has_label, np.maximum(state.largest, log_total_capital(capital))
     raised = np.where((state.raised_at == 0) & (largest >= -math.log(alarm.level)), steps, state.raised_at)
     return AlarmState(state.scores, held, steps, capital, largest, raised), gains
 
 
-def total(capital: Floats) -> Floats:
+def log_total_capital(capital: Floats) -> Floats:
     """Return the logarithm of all capital of each row."""
     return np.asarray(np.logaddexp.reduce(capital, axis=-1))
 
 
-def _played(capital: Floats, steps: Ints, gains: Floats) -> Floats:
-    """Stake a part 1 / (2 (steps + patience)) of what rests, evenly on all bets, and let the bets gain.
+def _bet(capital: Floats, steps: Ints, gains: Floats) -> Floats:
+    """Stake a part 1 / (2 (steps + STAKE_STEPS)) of the rest, evenly on all bets, and add the gains of the bets.
 
-    What rests falls only like the root of the steps, so that some is left for a change however late.
+    The rest falls only like 1 / sqrt(steps), so that some is left for a late change.
     """
     part = 0.5 / (np.asarray(steps)[..., None] + STAKE_STEPS)
     rest, bets = capital[..., :1], capital[..., 1:]
@@ -257,52 +265,55 @@ def _played(capital: Floats, steps: Ints, gains: Floats) -> Floats:
     return np.concatenate([rest + np.log1p(-part), staked + gains], axis=-1)
 
 
-def _checked(
-    state: AlarmState, scores: ArrayLike, u: ArrayLike, seen: ArrayLike | None
+def _check_observations(
+    state: AlarmState, scores: ArrayLike, u: ArrayLike, has_label: ArrayLike | None
 ) -> tuple[Floats, Floats, Bools]:
     """Return what was observed as arrays of shape (steps, devices), 0 where no label arrived."""
     values, draws = np.asarray(scores, dtype=np.float64), np.asarray(u, dtype=np.float64)
-    arrived = np.ones(values.shape, dtype=bool) if seen is None else np.asarray(seen, dtype=bool)
-    for name, array in (("scores", values), ("u", draws), ("seen", arrived)):
+    arrived = np.ones(values.shape, dtype=bool) if has_label is None else np.asarray(has_label, dtype=bool)
+    for name, array in (("scores", values), ("u", draws), ("has_label", arrived)):
         if array.shape != (*values.shape[:1], len(state.steps)):
             raise ValueError(f"{name} must have shape (steps, {len(state.steps)} devices), got {array.shape}")
     values, draws = np.where(arrived, values, 0.0), np.where(arrived, draws, 0.0)
     if np.isnan(values).any():
         row, device = np.argwhere(np.isnan(values))[0].tolist()
-        raise ValueError(f"scores must be numbers, device {device} has NaN in step {row}; say seen=False without label")
+        raise ValueError(
+            f"scores must be numbers, device {device} has NaN in step {row}; pass has_label=False without label"
+        )
     if not ((draws >= 0) & (draws < 1)).all():
         raise ValueError(f"u must be uniform numbers from 0 on and below 1, got {draws.min()} to {draws.max()}")
     return values, draws, arrived
 
 
 def _p_values(state: AlarmState, score: Floats, u: Floats) -> tuple[Floats, Ints]:
-    """Return the smoothed p-value of each score, and the slot of memory that it takes: its own where that is free.
+    """Return the smoothed p-value of each score, and its slot in memory; a slot beyond the last means none.
 
-    A u serves twice: the whole part of u (held + 1) draws what is forgotten, the rest parts ties, independent of it.
+    u serves twice: the integer part of u (held + 1) chooses which score to forget, the fractional part, which is
+    independent of it, breaks ties.
     """
     known = state.scores[:, : int(state.held.max(initial=0))]
     above = np.count_nonzero(known > score[:, None], axis=1)
     equal = np.count_nonzero(known == score[:, None], axis=1) + 1  # with itself
     spread = u * (state.held + 1)
     drawn = np.floor(spread)
-    p = np.maximum((above + (spread - drawn) * equal) / (state.held + 1), LEAST)
+    p = np.maximum((above + (spread - drawn) * equal) / (state.held + 1), SMALLEST_P_VALUE)
     full = state.held == state.scores.shape[1]
     return p, np.where(full, drawn.astype(np.int64), state.held)
 
 
 def _row(values: ArrayLike) -> NDArray[np.generic]:
-    """Return what each device has as a single step."""
+    """Return values of the devices as a table of one step."""
     return np.asarray(values)[None]
 
 
-FLEETS = {  # how devices' evidence is put together, and what that assumes of their streams
+FLEET_RULES = {  # how the evidence of devices is combined, and what that assumes about their streams
     "largest": "nothing: streams may depend on each other in any way",
     "product": "streams that are independent of each other",
 }
 
 
 class _FleetState(NamedTuple):
-    """What the fleet's alarm knows.
+    """State of the fleet's alarm.
 
     Attributes
     ----------
@@ -311,7 +322,7 @@ class _FleetState(NamedTuple):
     steps
         Steps in which a label arrived anywhere.
     capital
-        Logarithms, shape (1 + bets,): for `product`, what rests and what is staked on each bet.
+        Logarithms, shape (1 + bets,): for `product`, capital that is not staked, and the stake on each bet.
     largest
         The largest logarithm of the fleet's evidence so far.
     raised_at
@@ -327,7 +338,7 @@ class _FleetState(NamedTuple):
 
 @dataclass(frozen=True)
 class FleetAlarm:
-    """A drift alarm for all devices together, beside each device's own.
+    """A drift alarm for all devices together, besides those of single devices.
 
     Attributes
     ----------
@@ -351,8 +362,8 @@ class FleetAlarm:
     rule: str = "largest"
 
     def __post_init__(self) -> None:
-        if self.rule not in FLEETS:
-            raise ValueError(unknown_name("rule of a fleet", self.rule, FLEETS))
+        if self.rule not in FLEET_RULES:
+            raise ValueError(unknown_name("rule of a fleet", self.rule, FLEET_RULES))
 
     def begin(self, devices: int, reference: list[ArrayLike] | None = None) -> _FleetState:
         """Return the state before the first score; see `Alarm.begin`."""
@@ -360,9 +371,11 @@ class FleetAlarm:
         capital[0] = 0.0
         return _FleetState(self.alarm.begin(devices, reference), 0, capital, 0.0, 0)
 
-    def follow(self, state: _FleetState, scores: ArrayLike, u: ArrayLike, seen: ArrayLike | None = None) -> _FleetState:
+    def follow(
+        self, state: _FleetState, scores: ArrayLike, u: ArrayLike, has_label: ArrayLike | None = None
+    ) -> _FleetState:
         """Return the state after several steps; see `Alarm.follow`."""
-        values, draws, arrived = _checked(state.devices, scores, u, seen)
+        values, draws, arrived = _check_observations(state.devices, scores, u, has_label)
         after = state._replace(devices=state.devices._replace(scores=state.devices.scores.copy()))
         for row in range(len(values)):
             devices, gains = _advance(self.alarm, after.devices, values[row], draws[row], arrived[row])
@@ -370,7 +383,9 @@ class FleetAlarm:
         return after
 
     def _after(self, state: _FleetState, devices: AlarmState, gains: Floats) -> _FleetState:
-        capital = _played(state.capital, np.asarray(state.steps), gains.sum(axis=0))  # a change of all: staked on once
+        capital = _bet(
+            state.capital, np.asarray(state.steps), gains.sum(axis=0)
+        )  # gains of all devices add up: one capital bets on a common change
         after = state._replace(devices=devices, steps=state.steps + 1, capital=capital)
         largest = max(state.largest, self.log_evidence(after))
         raised = after.steps if state.raised_at == 0 and largest >= -math.log(self.alarm.level) else state.raised_at
@@ -379,22 +394,22 @@ class FleetAlarm:
     def log_evidence(self, state: _FleetState) -> float:
         """Return the logarithm of the fleet's evidence now."""
         if self.rule == "product":
-            return float(total(state.capital))
+            return float(log_total_capital(state.capital))
         return fleet_evidence(state.devices.largest, len(state.devices.steps))
 
 
 def fleet_evidence(largest: ArrayLike, devices: int) -> float:
-    """Return the logarithm of a fleet's evidence under any dependence, from the devices' largest that were heard of.
+    """Return the logarithm of a fleet's evidence, valid under any dependence between devices.
 
     Parameters
     ----------
     largest
-        `AlarmState.largest` of the devices heard of: the others can only add to it.
+        `AlarmState.largest` of the devices that have reported; others can only add evidence.
     devices
-        How many devices the fleet has, heard of or not. Those that may join later count from the start, and one that
-        begins anew without its old state counts again.
+        How many devices the fleet has, whether they have reported or not. Those that may join later count from the
+        start, and one that starts again without its old state counts again.
     """
-    heard = np.asarray(largest, dtype=np.float64)
-    if heard.size > devices:
-        raise ValueError(f"a fleet of {devices} devices has no evidence of {heard.size}; count all that may join")
-    return float(heard.max(initial=0.0)) - math.log(devices)
+    reported = np.asarray(largest, dtype=np.float64)
+    if reported.size > devices:
+        raise ValueError(f"a fleet of {devices} devices has no evidence of {reported.size}; count all that may join")
+    return float(reported.max(initial=0.0)) - math.log(devices)

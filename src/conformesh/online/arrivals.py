@@ -1,4 +1,4 @@
-"""When labels come: at once, late, in any order, or never."""
+"""Arrival times of labels: with their step, late, in any order, or never."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh.common.array_types import Bools, Ints
 
 
-def spread(values: NDArray[Any], shape: tuple[int, ...], what: str, one: str) -> NDArray[Any]:
-    """Return one value, or a table of them, as a table (devices, steps)."""
+def broadcast_to_table(values: NDArray[Any], shape: tuple[int, ...], what: str, one: str) -> NDArray[Any]:
+    """Return one value, or a table of values, as a table (devices, steps)."""
     try:
         return np.broadcast_to(values, shape)
     except ValueError:
@@ -23,14 +23,14 @@ def spread(values: NDArray[Any], shape: tuple[int, ...], what: str, one: str) ->
 
 @dataclass(frozen=True, eq=False)
 class Arrivals:
-    """After which step each label comes.
+    """The step after which each label arrives.
 
     Attributes
     ----------
     has_label
-        Which examples have a label that comes before the end, (devices, steps).
+        Which examples have a label that arrives before the end, (devices, steps).
     step
-        After which step it comes, (devices, steps); None if always after its own.
+        The step after which it arrives, (devices, steps); None if that is always the example's own step.
     """
 
     has_label: Bools
@@ -38,17 +38,17 @@ class Arrivals:
 
     @classmethod
     def of(cls, scores: NDArray[np.float64], delays: ArrayLike | None, present: Bools | None) -> Arrivals:
-        """Return when labels come of examples that are there, delayed by so many steps; negative means never."""
+        """Return arrival times for these delays in steps; a negative delay means that the label never arrives."""
         there = ~np.isnan(scores) if present is None else ~np.isnan(scores) & present
         if delays is None:
             return cls(there, None)
-        late = spread(np.asarray(delays), scores.shape, "delays", "number")
+        late = broadcast_to_table(np.asarray(delays), scores.shape, "delays", "number")
         if not np.issubdtype(late.dtype, np.integer):
             raise TypeError(f"delays must be whole numbers of steps, got {late.dtype}")
         steps = scores.shape[1]
         arrival = np.arange(steps) + late.astype(np.int64)
         there = there & (late >= 0) & (arrival < steps)
-        if present is not None:  # whoever leaves loses what has not come
+        if present is not None:  # a device that leaves loses the labels that have not arrived
             gone = np.where(present, steps, np.arange(steps))
             until = np.minimum.accumulate(gone[:, ::-1], axis=1)[:, ::-1]
             there &= arrival < until
@@ -58,7 +58,7 @@ class Arrivals:
 
     @property
     def at_once(self) -> bool:
-        """Whether every label comes after its own step."""
+        """Whether every label arrives with its own step."""
         return self.step is None
 
     def labelled(self, a: int, b: int) -> Bools:
@@ -67,7 +67,7 @@ class Arrivals:
 
     @cached_property
     def _queue(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """Device, example and place among the device's labels of that step, as they come; and where steps begin."""
+        """Device, example and place among the device's labels of that step, by arrival; and where steps begin."""
         assert self.step is not None
         device, example = np.nonzero(self.has_label)
         when = self.step[device, example]
@@ -79,22 +79,22 @@ class Arrivals:
         place = np.arange(len(when)) - np.repeat(starts, np.diff(np.append(starts, len(when))))
         return device, example, place, np.searchsorted(when, np.arange(self.step.shape[1] + 1))
 
-    def after(self, t: int) -> Iterator[tuple[Ints, Ints]]:
-        """Yield devices and examples whose labels come after step t, a device at most once at a time; at least once."""
+    def labels_after(self, t: int) -> Iterator[tuple[Ints, Ints]]:
+        """Yield devices and examples whose labels arrive after step t, a device once per yield; yield at least once."""
         device, example, place, begins = self._queue
-        here = slice(begins[t], begins[t + 1])
-        for turn in range(int(place[here].max(initial=0)) + 1):
-            chosen = place[here] == turn
-            yield device[here][chosen], example[here][chosen]
+        rows = slice(begins[t], begins[t + 1])
+        for turn in range(int(place[rows].max(initial=0)) + 1):
+            chosen = place[rows] == turn
+            yield device[rows][chosen], example[rows][chosen]
 
-    def between(self, a: int, b: int) -> tuple[Ints, Ints]:
-        """Return devices and examples whose labels come after steps a to b - 1, where labels may be late."""
+    def labels_between(self, a: int, b: int) -> tuple[Ints, Ints]:
+        """Return devices and examples whose labels arrive after steps a to b - 1, where labels may be late."""
         device, example, _, begins = self._queue
-        here = slice(begins[a], begins[b])
-        return device[here], example[here]
+        rows = slice(begins[a], begins[b])
+        return device[rows], example[rows]
 
-    def late(self) -> Ints:
-        """Return the most labels that any device awaited at a prediction up to each step, (steps,)."""
+    def most_awaited(self) -> Ints:
+        """Return the largest number of labels that any device awaited when it predicted, up to each step, (steps,)."""
         steps = self.has_label.shape[1]
         if self.step is None:
             return np.zeros(steps, dtype=np.int64)
@@ -105,11 +105,11 @@ class Arrivals:
         return np.maximum.accumulate(np.cumsum(change[:, :steps], axis=1).max(axis=0))
 
     @cached_property
-    def before(self) -> Ints:
+    def labelled_before(self) -> Ints:
         """How many examples with labels all devices had before each step, (steps + 1,)."""
         return np.concatenate([[0], np.cumsum(self.has_label.sum(axis=0))])
 
-    def come(self, done: int) -> Bools:
-        """Return which labels have come after so many steps, (devices, done)."""
+    def arrived_by(self, done: int) -> Bools:
+        """Return which labels have arrived after so many steps, (devices, done)."""
         there = self.has_label[:, :done]
         return there if self.step is None else there & (self.step[:, :done] < done)

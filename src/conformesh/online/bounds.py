@@ -1,9 +1,9 @@
-r"""How far misses can get from what was asked for, whatever the scores: each bound with its proof.
+r"""Bounds: how far the number of misses can be from its target, whatever the scores; each bound with its proof.
 
 Of N labelled examples E were misses. Each function returns a `Gap`: ``-down <= E - alpha N <= up`` for every sequence
-of scores, chosen by anybody who sees everything. `late` is the most examples that were predicted earlier than some
-example and whose labels had not yet been taken into account there, of those whose labels have come since; 0 where every
-label comes before the next prediction. Examples whose labels never come are not among the N.
+of scores, even one chosen by an adversary who sees everything. `late` is the most examples that were predicted earlier
+than some example and whose labels had not yet been taken into account there, of those whose labels have come since; 0
+where every label comes before the next prediction. Examples whose labels never come are not among the N.
 
 One idea carries all proofs. An *integrator* moves its level x by ``step (miss - alpha)``; a level of at least `high`
 cannot miss (the set is everything), one below 0 must. So x cannot get far beyond either end, and what it has summed up
@@ -17,22 +17,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-SMALLEST = 1e-100  # a scale is never 0, so that a level of 0 and one above are told apart
+SMALLEST_SCALE = 1e-100  # a scale of 0 would make every level mean the same threshold
 
 
 @dataclass(frozen=True)
-class Gap:
+class MissGap:
     """``-down <= E - alpha N <= up``."""
 
     down: float
     up: float
 
-    def __add__(self, other: Gap) -> Gap:
+    def __add__(self, other: MissGap) -> MissGap:
         """Gaps of several devices add up to that of all."""
-        return Gap(self.down + other.down, self.up + other.up)
+        return MissGap(self.down + other.down, self.up + other.up)
 
 
-def tracked(start: float, alpha: float, step: float, high: float, late: int = 0) -> Gap:
+def tracker_gap(start: float, alpha: float, step: float, high: float, late: int = 0) -> MissGap:
     r"""Return the gap of one integrator with a constant step, on its own.
 
     *Proof.* Let the last miss so far be that of an example predicted at a level x. Then x < high. What x had summed up,
@@ -41,10 +41,12 @@ def tracked(start: float, alpha: float, step: float, high: float, late: int = 0)
     (late + 1)``. The last cover, at a level of at least 0, gives the other side. ∎
     """
     crowd = late + 1
-    return Gap(start / step + alpha * crowd, (high - start) / step + (1 - alpha) * crowd)
+    return MissGap(start / step + alpha * crowd, (high - start) / step + (1 - alpha) * crowd)
 
 
-def mixed(starts: float, members: int, alpha: float, steps: tuple[float, float], high: float, late: int = 0) -> Gap:
+def mixed_levels_gap(
+    starts: float, members: int, alpha: float, steps: tuple[float, float], high: float, late: int = 0
+) -> MissGap:
     r"""Return the gap of all devices together whose levels are mixed by doubly stochastic matrices.
 
     `starts` is the sum of the levels at which `members` began: a device that comes again is one more member, and one
@@ -69,28 +71,28 @@ def mixed(starts: float, members: int, alpha: float, steps: tuple[float, float],
     below = starts + members * alpha * first * crowd
     above = members * (high + (1 - alpha) * first * crowd) - starts
     spread = 1 / last - 1 / first
-    return Gap(below / last + above * spread, above / last + below * spread)
+    return MissGap(below / last + above * spread, above / last + below * spread)
 
 
-def counted(start: float, alpha: float, step: float, high: float, late: int) -> Gap:
+def counted_levels_gap(start: float, alpha: float, step: float, high: float, late: int) -> MissGap:
     """Return the gap of all devices together, each at the level ``start + step (E heard - alpha N heard)``.
 
     *Proof.* That of `tracked`, with examples of all devices in the order in which they were predicted: what a device
     has heard lacks at most `late` of the earlier ones. How it was heard does not matter, nor how often. ∎
     """
-    return tracked(start, alpha, step, high, late)
+    return tracker_gap(start, alpha, step, high, late)
 
 
-def local(alpha: float, step: float, high: float, late: int = 0) -> Gap:
+def local_integrator_gap(alpha: float, step: float, high: float, late: int = 0) -> MissGap:
     """Return the gap of one device whose level is the network's, anything in [0, high], and its own integrator's.
 
     *Proof.* The sum is at least `high` where the own integrator is, and below 0 where that is below -high. So it is an
     integrator between -high and high that starts at 0, and the proof of `tracked` holds. ∎
     """
-    return Gap(high / step + alpha * (late + 1), high / step + (1 - alpha) * (late + 1))
+    return MissGap(high / step + alpha * (late + 1), high / step + (1 - alpha) * (late + 1))
 
 
-def scale_free(labels: int, alpha: float, scale: float, high: float, late: int = 0) -> Gap:
+def sf_ogd_gap(labels: int, alpha: float, scale: float, high: float, late: int = 0) -> MissGap:
     r"""Return the gap of SF-OGD, whose steps are ``scale / sqrt(3 G)``, G the sum of the squared gradients so far.
 
     *Proof.* No gradient is larger than :math:`\sqrt G`, so no move is larger than ``m = scale / sqrt(3)``, and levels
@@ -100,10 +102,10 @@ def scale_free(labels: int, alpha: float, scale: float, high: float, late: int =
     move = scale / np.sqrt(3)
     last = move / (max(alpha, 1 - alpha) * np.sqrt(max(labels, 1)))
     gap = float((high + 2 * move * (late + 1)) / last)
-    return Gap(gap, gap)
+    return MissGap(gap, gap)
 
 
-def saturated(labels: int, alpha: float, saturation: float, late: int = 0) -> Gap:
+def pid_gap(labels: int, alpha: float, saturation: float, late: int = 0) -> MissGap:
     r"""Return the gap of conformal PID, whose integrator is infinite where the gap has reached h(t).
 
     Here ``h(t) = saturation * (t + 1) * pi / (2 log(t + 1))``, of the tangent of Angelopoulos, Candes and Tibshirani
@@ -113,9 +115,9 @@ def saturated(labels: int, alpha: float, saturation: float, late: int = 0) -> Ga
     since, and those that are late, add at most ``1 - alpha`` each. Of t from 1 to N, h(t) is largest at N or 1. ∎
     """
     if labels < 1:
-        return Gap(0.0, 0.0)
+        return MissGap(0.0, 0.0)
     largest = max(_room(1, saturation), _room(labels, saturation))
-    return Gap(largest + alpha * (late + 2), largest + (1 - alpha) * (late + 2))
+    return MissGap(largest + alpha * (late + 2), largest + (1 - alpha) * (late + 2))
 
 
 def _room(labels: int, saturation: float) -> float:
@@ -123,22 +125,22 @@ def _room(labels: int, saturation: float) -> float:
 
 
 @dataclass(frozen=True)
-class DeviceAccount:
+class MissAccount:
     """Misses so far, of one device or of all together, with what is guaranteed about them.
 
-    Only examples whose labels have come are in it.
+    Only examples whose labels have arrived count.
 
-    >>> str(DeviceAccount(0.1, 1000, 103, Gap(20.1, 20.9)))
+    >>> str(MissAccount(0.1, 1000, 103, MissGap(20.1, 20.9)))
     'so far 0.103, guaranteed within 0.021 of 0.1'
 
     Attributes
     ----------
     alpha
-        The share of misses that was asked for.
+        The target share of misses.
     labels, misses
         How many labels have come, and how many of their examples were missed.
     gap
-        How far `misses` can be from ``alpha * labels``, whatever the scores; None where nobody knows.
+        How far `misses` can be from ``alpha * labels``, whatever the scores; None if no bound is known.
     why
         Why there is no gap.
     """
@@ -146,7 +148,7 @@ class DeviceAccount:
     alpha: float
     labels: int
     misses: int
-    gap: Gap | None
+    gap: MissGap | None
     why: str = "no bound is known"
 
     @property
@@ -175,8 +177,8 @@ class DeviceAccount:
         return min(1.0, self.alpha + self.gap.up / self.labels) if known and self.gap else 1.0
 
     @property
-    def kept(self) -> bool:
-        """Whether the guarantee was kept, which it is unless something is wrong."""
+    def is_kept(self) -> bool:
+        """Whether the misses are within the guarantee; False means a bug or scores outside their stated range."""
         slack = 1e-9 * (1 + self.labels)  # rounding of sums
         excess = self.misses - self.alpha * self.labels
         return self.gap is None or -self.gap.down - slack <= excess <= self.gap.up + slack

@@ -1,7 +1,7 @@
-"""Checkpoints of `online`: all that a run needs to go on as if it had not been interrupted.
+"""Checkpoints of `online`: everything a run needs to continue after an interruption with the same result.
 
-A file holds the state after some steps, which is a tree of arrays, what was written down so far, and of which run it
-is. Losses of messages follow from their seed and the step, so there is nothing random to keep.
+A file holds the state after some steps, which is a tree of arrays, the results so far, and the settings of the run.
+Lost messages follow from their seed and the step, so there is no random state to keep.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from conformesh.files.checkpoints import require_same_run, unreadable_checkpoint
 from conformesh.files.files import write_file
 
-_KIND = "conformesh online checkpoint 1"
-SECONDS = 10.0  # between two saves, at least
-SHARE = 20  # and of so much time a save may take one part
+_KIND = "conformesh online checkpoint 1"  # format of the file, with its version
+SAVE_INTERVAL = 10.0  # seconds between two saves, at least: what an interruption may cost
+SAVE_SHARE = 20  # saving takes at most 1 / SAVE_SHARE of the time, also where states are large
 
 
 class CheckpointState(NamedTuple):
-    """What a file holds: steps that are done, the state after them, and what was written down, by name."""
+    """Content of a checkpoint: the number of finished steps, the state after them, and the results so far, by name."""
 
     done: int
     state: Any
@@ -41,25 +41,25 @@ class Checkpoint:
     path
         The file.
     settings
-        What makes a run this one.
+        What identifies a run; a file with other settings raises an error.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, str]) -> None:
         self.path, self.settings = path, dict(settings)
-        self._next = time.monotonic() + SECONDS
+        self._next = time.monotonic() + SAVE_INTERVAL
 
     @property
     def due(self) -> bool:
         """Whether it is time to save."""
         return time.monotonic() >= self._next
 
-    def check(self, state: Any) -> None:
-        """Raise where states like this cannot be kept."""
+    def require_storable(self, state: Any) -> None:
+        """Raise an error if states like this cannot be stored."""
         for _ in _leaves(state):
             pass
 
     def save(self, kept: CheckpointState) -> None:
-        """Write the file so that an interruption leaves the earlier one."""
+        """Write the file; if that is interrupted, the earlier file remains."""
         began = time.monotonic()
         facts = np.array(json.dumps({"kind": _KIND, "done": kept.done, "settings": self.settings}))
         leaves = {f"state {i}": leaf for i, leaf in enumerate(_leaves(kept.state))}
@@ -67,10 +67,10 @@ class Checkpoint:
         np.savez(buffer, allow_pickle=False, facts=facts, **leaves, **kept.written)
         write_file(self.path, buffer.getbuffer())
         ended = time.monotonic()
-        self._next = ended + max(SECONDS, SHARE * (ended - began))
+        self._next = ended + max(SAVE_INTERVAL, SAVE_SHARE * (ended - began))
 
     def load(self, like: Any) -> CheckpointState:
-        """Read the file, which must be of this run; the state has the shape of `like`."""
+        """Read the file of this run; the state has the structure of `like`."""
         data = self.path.read_bytes()
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as file:
@@ -83,23 +83,23 @@ class Checkpoint:
             raise unreadable_checkpoint(self.path, problem) from None
         require_same_run(self.path, settings, self.settings)
         leaves = (arrays.pop(f"state {i}") for i in range(len(arrays)))
-        return CheckpointState(done, _grown(like, leaves), arrays)
+        return CheckpointState(done, _rebuild(like, leaves), arrays)
 
 
-def digest(*arrays: NDArray[Any] | None) -> str:
-    """Return a short name of what arrays hold."""
-    found = hashlib.sha256()
+def digest_arrays(*arrays: NDArray[Any] | None) -> str:
+    """Return a short digest of the content of arrays."""
+    hasher = hashlib.sha256()
     for array in arrays:
         if array is None:
-            found.update(b"none")
+            hasher.update(b"none")
         else:
-            found.update(f"{array.dtype} {array.shape}".encode())
-            found.update(array.tobytes())
-    return found.hexdigest()[:12]
+            hasher.update(f"{array.dtype} {array.shape}".encode())
+            hasher.update(array.tobytes())
+    return hasher.hexdigest()[:12]
 
 
 def _leaves(state: Any) -> Iterator[NDArray[Any]]:
-    """Yield the arrays of a state, which is made of them, of tuples and of None."""
+    """Yield the arrays of a state, which consists of arrays, tuples and None."""
     if isinstance(state, tuple):
         for part in state:
             yield from _leaves(part)
@@ -109,9 +109,9 @@ def _leaves(state: Any) -> Iterator[NDArray[Any]]:
         raise TypeError(f"a checkpoint keeps states of arrays, got {type(state).__name__}; run without a checkpoint")
 
 
-def _grown(like: Any, leaves: Iterator[NDArray[Any]]) -> Any:
-    """Return a state of the same shape with other arrays."""
+def _rebuild(like: Any, leaves: Iterator[NDArray[Any]]) -> Any:
+    """Return a state of the same structure with other arrays."""
     if isinstance(like, tuple):
-        parts = [_grown(part, leaves) for part in like]
+        parts = [_rebuild(part, leaves) for part in like]
         return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
     return None if like is None else next(leaves)

@@ -1,4 +1,4 @@
-r"""What devices that learn online know of each other: how many examples each has seen, and how many it missed.
+r"""Counters: how many examples each device of a fleet has labelled and missed, as far as a device knows.
 
 The `counted` coupling with a local integrator. Device k predicts with
 
@@ -13,9 +13,9 @@ Guarantees  scores in [0, B]: for every sequence, and whatever was heard of the 
 Late        the most labels that a prediction was made without: of earlier predictions of the device, and came later
 Everybody   the sums of all devices add up, and so do their bounds, as far as what was heard of them is true. Who leaves
             stays in both; who joins adds its own
-Lives       a device that has lost its journal counts anew, as another life: one bound more
-Merging     of two tallies of one life the greater counts, so that counters may come late, twice, or in any order
-Scale       with one, a level is a multiple of the running scale of the device's scores, as in `rules.Rule`. From B on
+Lives       a device that has lost its journal counts anew, as another life: one bound more Merging     of two tallies
+of one life the greater counts, so that counters may come late, twice, or in any order Scale       with one, a level is
+a multiple of the running scale of the device's scores, as in `couplings.Rule`. From B on
             it is infinite and covers any score: B bounds levels, scores need no bound, and the proof holds
 Evidence    the largest that a device's drift alarm had (`alarm.AlarmState`) travels in its tally. It only grows with
             the steps of a life, unless the alarm begins anew, which is counted
@@ -36,13 +36,15 @@ from typing import Annotated, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from conformesh.online.bounds import SMALLEST, DeviceAccount, Gap
+from conformesh.online.bounds import SMALLEST_SCALE, MissAccount, MissGap
 
-_VERSION: Final = 1
-LARGEST = 2**20  # bytes of encoded counters
-LIVES = 16  # of one device, of which tallies are kept: those with most steps
+_VERSION: Final = 1  # of the message
+MAX_MESSAGE_BYTES = 2**20  # bytes of encoded counters; a longer message is rejected before it is parsed
+# Lives of one device whose tallies are kept, those with most steps: a bound on memory and on messages, as a device that
+# loses its journal again and again would add lives without end.
+MAX_LIVES = 16
 
-_Count = Annotated[int, Meta(ge=0, lt=2**53)]
+_Count = Annotated[int, Meta(ge=0, lt=2**53)]  # exact in floating point too
 
 
 class CoverageCounts(Struct, array_like=True, frozen=True, order=True):
@@ -53,11 +55,11 @@ class CoverageCounts(Struct, array_like=True, frozen=True, order=True):
     steps, misses
         Examples whose label came, and how many of them had a score above the threshold.
     late
-        The most labels that one of its predictions was made without.
+        The largest number of labels that were missing at one of its predictions.
     parts
-        How many bounds it owes: one, and one more each time it went on from an old journal.
+        How many bounds add up: one, and one more each time it continued from an old journal.
     alarms, evidence
-        How often its drift alarm began, 0 where it has none; the largest logarithm of its evidence since.
+        How often its drift alarm started, 0 without an alarm; the largest logarithm of its evidence since.
     """
 
     steps: _Count = 0
@@ -69,7 +71,7 @@ class CoverageCounts(Struct, array_like=True, frozen=True, order=True):
 
     @property
     def counted(self) -> tuple[int, int, int, int]:
-        """All but what belongs to the alarm."""
+        """The tally without the alarm's fields."""
         return self.steps, self.misses, self.late, self.parts
 
 
@@ -98,15 +100,15 @@ _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Message
 
 @dataclass(frozen=True)
 class Counters:
-    """The tallies of all lives that were heard of; a value, merged and never changed.
+    """The tallies of all known lives. Immutable: merging returns a new object.
 
     Attributes
     ----------
     tallies
         By life.
     origin
-        The threshold that all began with, where there was one: the largest that anybody began with. With an own scale
-        it is the device's own, a multiple of it, and told to nobody.
+        The threshold at which all devices started, if there was one: the largest start of any device. With a scale it
+        is local, a multiple of the device's scale, and is not sent.
     """
 
     tallies: dict[Life, CoverageCounts]
@@ -114,25 +116,25 @@ class Counters:
 
     @property
     def steps(self) -> int:
-        """Examples of everybody."""
+        """Labelled examples of all devices."""
         return sum(tally.steps for tally in self.tallies.values())
 
     @property
     def misses(self) -> int:
-        """Misses of everybody."""
+        """Misses of all devices."""
         return sum(tally.misses for tally in self.tallies.values())
 
     def merge(self, other: Counters) -> Counters:
-        """Return what both together know: the same in whatever order, and however often, states are merged."""
+        """Return the combined counters; order and repetition of merges do not matter."""
         tallies = dict(self.tallies)
         for life, tally in other.tallies.items():
-            mine = tallies.get(life)
-            tallies[life] = tally if mine is None else max(mine, tally)
+            local = tallies.get(life)
+            tallies[life] = tally if local is None else max(local, tally)
         origins = [one.origin for one in (self, other) if one.origin is not None]
         return Counters(_bounded(tallies), max(origins, default=None))
 
-    def only(self, devices: Collection[str]) -> Counters:
-        """Return what is about these devices."""
+    def of_devices(self, devices: Collection[str]) -> Counters:
+        """Return the counters of these devices."""
         return Counters({life: tally for life, tally in self.tallies.items() if life.device in devices}, self.origin)
 
     def encode(self, rule: CountingLearner) -> bytes:
@@ -142,8 +144,8 @@ class Counters:
 
     @classmethod
     def decode(cls, data: bytes, rule: CountingLearner) -> Counters:
-        """Return what a message says, which may be anything: a ValueError of few different ones where it is refused."""
-        if len(data) > LARGEST:
+        """Return the counters of an untrusted message; anything invalid raises a ValueError with one of a few texts."""
+        if len(data) > MAX_MESSAGE_BYTES:
             raise ValueError("too large")
         try:
             message = _DECODER.decode(data)
@@ -160,22 +162,22 @@ class Counters:
 
 
 def _bounded(tallies: dict[Life, CoverageCounts]) -> dict[Life, CoverageCounts]:
-    """Forget lives without a step, and the smallest of a device with too many, with the bounds they owe.
+    """Drop lives without a step, and the smallest lives of a device with too many.
 
-    What is left is the greatest of all in one order, so merging stays the same in whatever order it is done.
+    The largest in one total order remain, so that the order of merges still does not matter.
     """
     tallies = {life: tally for life, tally in tallies.items() if tally.steps}
-    if max(Counter(life.device for life in tallies).values(), default=0) <= LIVES:
+    if max(Counter(life.device for life in tallies).values(), default=0) <= MAX_LIVES:
         return tallies
     kept: dict[Life, CoverageCounts] = {}
     for _, lives in groupby(sorted(tallies), key=lambda life: life.device):
-        kept |= {life: tallies[life] for life in sorted(lives, key=lambda life: (tallies[life], life))[-LIVES:]}
+        kept |= {life: tallies[life] for life in sorted(lives, key=lambda life: (tallies[life], life))[-MAX_LIVES:]}
     return kept
 
 
 @dataclass(frozen=True)
 class CountingLearner:
-    """How devices learn, the same on all of them.
+    """How devices learn; the same on all of them.
 
     Attributes
     ----------
@@ -189,7 +191,7 @@ class CountingLearner:
         How much the newest score weighs in the device's running scale, by which scores are divided; 0 for none.
         Learning, local and bound are then in units of that scale, about a mean score.
     alarm
-        The level of the drift alarm; 0 for none. It moves no threshold, so it is a device's own affair.
+        The level of the drift alarm; 0 for none. It moves no threshold, so devices may differ.
     """
 
     alpha: Fraction
@@ -217,33 +219,34 @@ class CountingLearner:
 
     @property
     def words(self) -> str:
-        """The same with the alarm, which devices need not agree on."""
+        """The learner as text, including the alarm, on which devices may differ."""
         return f"{self}, alarm {self.alarm!r}" if self.alarm else str(self)
 
     def threshold(self, counters: Counters, own: CoverageCounts, scale: float = 1.0) -> float:
         """Return the threshold for the next example of a device with this tally and running scale.
 
-        Without an origin all are covered, and so they are from a level of `bound` on, whatever the scores.
+        Without an origin, or from a level of `bound` on, every example is covered.
         """
         origin = self.bound if counters.origin is None else counters.origin
-        shared = origin + self.learning * self._owed(counters.steps, counters.misses)
-        level = min(max(shared, 0.0), self.bound) + self.local * self._owed(own.steps, own.misses)
+        shared = origin + self.learning * self._excess_misses(counters.steps, counters.misses)
+        level = min(max(shared, 0.0), self.bound) + self.local * self._excess_misses(own.steps, own.misses)
         if not self.scale:
             return level
         return math.inf if level >= self.bound else level * scale
 
     def scaled(self, scale: float, taken: int, score: float) -> float:
-        """Return the running scale after a score, which `taken` were in before: that of `rules.Rule`."""
+        """Return the running scale after one more score, the next after `taken`, as in `couplings.Rule`."""
         weight = max(self.scale, 1 / (taken + 1))
-        return max(scale + weight * (score - scale), SMALLEST)
+        return max(scale + weight * (score - scale), SMALLEST_SCALE)
 
-    def _owed(self, steps: int, misses: int) -> float:
+    def _excess_misses(self, steps: int, misses: int) -> float:
         return float(misses - self.alpha * steps)
 
-    def account(self, *tallies: CoverageCounts) -> DeviceAccount:
-        """Return what is guaranteed of these together."""
+    def account(self, *tallies: CoverageCounts) -> MissAccount:
+        """Return the misses of these tallies together, with their guarantee."""
         alpha, reach = float(self.alpha), self.bound / self.local
-        begun = [one for one in tallies if one.steps]
-        down = sum(one.parts * (reach + alpha * (one.late + 1)) for one in begun)
-        up = sum(one.parts * (reach + (1 - alpha) * (one.late + 1)) for one in begun)
-        return DeviceAccount(alpha, sum(one.steps for one in begun), sum(one.misses for one in begun), Gap(down, up))
+        begun = [tally for tally in tallies if tally.steps]
+        down = sum(tally.parts * (reach + alpha * (tally.late + 1)) for tally in begun)
+        up = sum(tally.parts * (reach + (1 - alpha) * (tally.late + 1)) for tally in begun)
+        labels, misses = sum(tally.steps for tally in begun), sum(tally.misses for tally in begun)
+        return MissAccount(alpha, labels, misses, MissGap(down, up))

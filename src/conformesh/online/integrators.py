@@ -1,4 +1,4 @@
-"""Learners that are integrators: one number a device, its level, moves by ``step (miss - alpha)`` ([Gibbs2021]).
+"""Integrators: learners with one number per device, its level, that moves by ``step (miss - alpha)`` ([Gibbs2021]).
 
 What a level means differs: the threshold itself, or a quantile of the device's own past scores. Always a level of at
 least `high` is a set of everything, and one below 0 an empty set, so that bounds hold for any scores from 0 on, and
@@ -20,22 +20,22 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Bools, Floats
 
 
-class History(NamedTuple):
-    """A ring of scores for each device.
+class ScoreHistory(NamedTuple):
+    """The last scores of each device, in a ring buffer.
 
     Attributes
     ----------
     values
-        Scores, (devices, window), infinite where none has come yet.
+        Scores, (devices, window), infinite in slots that are not filled yet.
     taken
-        How many have come in all, (devices,).
+        How many scores were added in all, (devices,).
     """
 
     values: Floats
     taken: NDArray[np.int64]
 
     @classmethod
-    def empty(cls, devices: int, window: int) -> History:
+    def empty(cls, devices: int, window: int) -> ScoreHistory:
         """Return a history without scores that will keep the last `window`."""
         if window < 1:
             raise ValueError(f"window must be at least 1 score, got {window}")
@@ -52,13 +52,13 @@ class History(NamedTuple):
         return self.values[:, : max(int(self.sizes.max(initial=0)), 1)]
 
     def smallest(self, place: NDArray[np.int64]) -> Floats:
-        """Return of each device the score with so many smaller ones; infinity where there are too few."""
+        """Return each device's score with `place` smaller ones; infinity if there are too few."""
         ordered = np.sort(self.filled, axis=1)
-        found: Floats = ordered[np.arange(len(ordered)), np.minimum(place, ordered.shape[1] - 1)]
-        return found
+        chosen: Floats = ordered[np.arange(len(ordered)), np.minimum(place, ordered.shape[1] - 1)]
+        return chosen
 
     def at_least(self, score: Floats) -> NDArray[np.int64]:
-        """Return how many of each device's scores are at least so large."""
+        """Return how many of each device's scores are at least as large as `score`."""
         there = np.arange(self.filled.shape[1]) < self.sizes[:, None]
         many: NDArray[np.int64] = np.count_nonzero((self.filled >= score[:, None]) & there, axis=1)
         return many
@@ -71,25 +71,25 @@ class History(NamedTuple):
         return np.where(self.taken > 0, high - low, 0.0)
 
 
-def remembered(past: History, score: Floats, seen: NDArray[np.bool_]) -> History:
-    """Return the history with the scores of the devices in `seen` added."""
-    rows = np.flatnonzero(seen)
+def add_scores(past: ScoreHistory, score: Floats, has_label: NDArray[np.bool_]) -> ScoreHistory:
+    """Return the history with the scores of the devices in `has_label` added."""
+    rows = np.flatnonzero(has_label)
     values = past.values.copy()
     values[rows, past.taken[rows] % values.shape[1]] = score[rows]
-    return History(values, past.taken + seen)
+    return ScoreHistory(values, past.taken + has_label)
 
 
 class _Levels(NamedTuple):
-    """Where integrators stand.
+    """State of integrators.
 
     Attributes
     ----------
     level, held
-        Level of each device, and what is held back of it, (devices,).
+        Level of each device, and the part of its moves that is held back, (devices,).
     clock
-        How often labels were awaited: on all devices the same, (devices,).
+        How often the common clock has advanced: the same on all devices, (devices,).
     past
-        What the learner remembers of scores.
+        Past scores, for learners that need them.
     """
 
     level: Floats
@@ -107,7 +107,7 @@ class QuantileTracker:
     alpha
         The tolerated share of misses.
     step
-        How far a miss moves the threshold, about.
+        How far a miss moves the threshold, approximately.
     high
         From here on the threshold is infinite: nothing is missed. A bound of the scores, if one is known.
     start
@@ -118,8 +118,8 @@ class QuantileTracker:
     step: float = 0.05
     high: float = 1.0
     start: float = 0.0
-    linear: ClassVar[bool] = True
-    constant: ClassVar[bool] = True
+    is_integrator: ClassVar[bool] = True
+    has_constant_step: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_alpha(self.alpha)
@@ -133,38 +133,38 @@ class QuantileTracker:
 
     def threshold(self, state: _Levels) -> Floats:
         """Return the thresholds for the next examples, (devices,)."""
-        return self.read(state, state.level)
+        return self.thresholds_at(state, state.level)
 
-    def read(self, state: _Levels, level: Floats) -> Floats:
-        """Return the thresholds that levels mean."""
+    def thresholds_at(self, state: _Levels, level: Floats) -> Floats:
+        """Return the thresholds at these levels."""
         return np.where(level >= self.high, np.inf, level)
 
-    def observe(self, state: _Levels, score: Floats, seen: Bools, miss: Bools | None = None) -> _Levels:
-        """Return the state after labels of the devices in `seen`.
+    def observe(self, state: _Levels, score: Floats, has_label: Bools, miss: Bools | None = None) -> _Levels:
+        """Return the state after labels of the devices in `has_label`.
 
         Parameters
         ----------
         state
-            Where the learner stands.
+            The state before.
         score
-            Scores of the labels, (devices,); of devices that are not in `seen` anything.
-        seen
-            Whose label has come, (devices,).
+            Scores of the labels, (devices,); values without a label are ignored.
+        has_label
+            Which devices received a label, (devices,).
         miss
-            Whether the example was missed by the threshold it was predicted with; by today's, if not given.
+            Whether the example was missed by the threshold it was predicted with; by default the current one.
         """
         if miss is None:
             miss = score > self.threshold(state)
         step = self.step_at(int(state.clock[0]))
-        move = step * np.where(seen, miss - self.alpha, 0.0)
-        return self.moved(state, move)._replace(clock=state.clock + 1)
+        move = step * np.where(has_label, miss - self.alpha, 0.0)
+        return self.move_levels(state, move)._replace(clock=state.clock + 1)
 
     def step_at(self, clock: int) -> float:
         """Return the step after so many times on the common clock."""
         return self.step
 
-    def moved(self, state: _Levels, move: Floats | float = 0.0) -> _Levels:
-        """Return the state with levels moved, and what does not fit held back."""
+    def move_levels(self, state: _Levels, move: Floats | float = 0.0) -> _Levels:
+        """Return the state with levels moved; what would leave the range is held back."""
         wanted = state.level + state.held + move
         level = np.clip(wanted, -self.alpha * self.step, self.high + (1 - self.alpha) * self.step)
         return state._replace(level=level, held=wanted - level)
@@ -174,7 +174,7 @@ class QuantileTracker:
 class Decaying(QuantileTracker):
     """Quantile tracking with steps ``step * t ** -decay`` ([AngelopoulosBarber2024]), which settles where scores do.
 
-    Time is common: it goes on for devices whose label did not come, else mixing would weigh misses differently.
+    The clock is common: it advances also for devices without a label, otherwise mixing would weigh misses differently.
 
     Attributes
     ----------
@@ -183,13 +183,13 @@ class Decaying(QuantileTracker):
     decay
         How fast steps shrink.
     floor
-        The smallest step: with one above 0 it never stops following what changes, and starts fast all the same.
+        The smallest step. Above 0, the learner keeps following changes, though it starts with large steps.
     """
 
     step: float = 0.5
     decay: float = 0.6
     floor: float = 0.0
-    constant: ClassVar[bool] = False
+    has_constant_step: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -212,7 +212,7 @@ class ACI(QuantileTracker):
     `window` is how many scores are kept.
 
     Departures: below a level of 0 the set is empty, as the paper has it; that code takes the smallest score. And n is
-    how many scores are kept; that code has all that ever came, and so asks of a window what it cannot tell.
+    how many scores are kept; that code counts all scores so far, also those that its window no longer holds.
     """
 
     step: float = 0.005
@@ -228,20 +228,20 @@ class ACI(QuantileTracker):
 
     def begin(self, devices: int) -> _Levels:
         """Return the state of so many devices before the first example."""
-        return super().begin(devices)._replace(past=History.empty(devices, self.window))
+        return super().begin(devices)._replace(past=ScoreHistory.empty(devices, self.window))
 
-    def read(self, state: _Levels, level: Floats) -> Floats:
-        """Return the thresholds that levels mean."""
-        past: History = state.past
+    def thresholds_at(self, state: _Levels, level: Floats) -> Floats:
+        """Return the thresholds at these levels."""
+        past: ScoreHistory = state.past
         n = past.sizes
         place = np.ceil((n - 1) * np.clip(level, 0, 1)).astype(np.int64)
         exact = past.smallest(np.maximum(place, 0))
         return np.where(1 - level <= 1 / (n + 1), np.inf, np.where(level < 0, -np.inf, exact))
 
-    def observe(self, state: _Levels, score: Floats, seen: Bools, miss: Bools | None = None) -> _Levels:
-        """Return the state after labels of the devices in `seen`, as in `QuantileTracker.observe`."""
-        after = super().observe(state, score, seen, miss)
-        return after._replace(past=remembered(state.past, score, seen))
+    def observe(self, state: _Levels, score: Floats, has_label: Bools, miss: Bools | None = None) -> _Levels:
+        """Return the state after labels of the devices in `has_label`, as in `QuantileTracker.observe`."""
+        after = super().observe(state, score, has_label, miss)
+        return after._replace(past=add_scores(state.past, score, has_label))
 
 
 def require_alpha(alpha: float) -> None:

@@ -1,7 +1,7 @@
 """LEARNERS: rules that move a threshold as labels come, each a small pure state machine.
 
 A learner is a frozen dataclass of options. ``begin(devices)`` returns a state, a named tuple of arrays whose first axis
-is the device; ``threshold(state)`` the thresholds to predict with; ``observe(state, score, seen, miss)`` the next
+is the device; ``threshold(state)`` the thresholds to predict with; ``observe(state, score, has_label, miss)`` the next
 state. No learner draws, waits or knows of a network.
 """
 
@@ -18,22 +18,22 @@ from conformesh.common.array_types import Bools, Floats
 from conformesh.online.integrators import (
     ACI,
     Decaying,
-    History,
     QuantileTracker,
-    remembered,
+    ScoreHistory,
+    add_scores,
     require_alpha,
     require_positive,
 )
 
-_GAMMAS = tuple(0.001 * 2**k for k in range(8))
+_GAMMAS = tuple(0.001 * 2**k for k in range(8))  # steps of the experts, as in the authors' code
 
 
-class _Experts(NamedTuple):
+class _ExpertsState(NamedTuple):
     """State of DtACI: levels of misses and logarithms of weights, (devices, experts), and past scores."""
 
     alphas: Floats
     weights: Floats
-    past: History
+    past: ScoreHistory
 
 
 @dataclass(frozen=True)
@@ -42,18 +42,18 @@ class DtACI:
 
     The set is that of the weighted mean of the experts' levels. Constants are those of the authors' code: eight steps
     from .001 on, and an interval of 500 examples, from which the rate of the weights follows. Nothing is learned from
-    the first ``1 / alpha`` examples, which are no history to rank others in. No deterministic bound is known: the
+    the first ``1 / alpha`` examples: too few scores to rank others among. No deterministic bound is known: the
     paper's holds in expectation, for experts drawn at random.
 
-    salesforce/online_conformal has ``DtACI(interval=100, rate=9.8232, clipped=True)``. Its experts forget what they
-    owe whenever a level is cut at 0, and so miss more than alpha.
+    salesforce/online_conformal has ``DtACI(interval=100, rate=9.8232, clipped=True)``. Its experts lose part of
+    their sum whenever a level is clipped at 0, and so miss more than alpha.
 
     Attributes
     ----------
     alpha
         The tolerated share of misses.
     interval
-        Over how many examples it shall be as good as the best expert.
+        Number of examples over which it should be as good as the best expert.
     window
         How many scores are kept.
     gammas
@@ -70,18 +70,18 @@ class DtACI:
     gammas: tuple[float, ...] = _GAMMAS
     rate: float | None = None
     clipped: bool = False
-    linear: ClassVar[bool] = False
+    is_integrator: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require_alpha(self.alpha)
         require_positive(self, "interval", *([] if self.rate is None else ["rate"]))
 
-    def begin(self, devices: int) -> _Experts:
+    def begin(self, devices: int) -> _ExpertsState:
         """Return the state of so many devices before the first example."""
         shape = devices, len(self.gammas)
-        return _Experts(np.full(shape, self.alpha), np.zeros(shape), History.empty(devices, self.window))
+        return _ExpertsState(np.full(shape, self.alpha), np.zeros(shape), ScoreHistory.empty(devices, self.window))
 
-    def threshold(self, state: _Experts) -> Floats:
+    def threshold(self, state: _ExpertsState) -> Floats:
         """Return the thresholds for the next examples, (devices,): 0 as long as there is no score."""
         alpha, n = (_shares(state.weights) * state.alphas).sum(axis=1), state.past.sizes
         if self.clipped:
@@ -91,10 +91,12 @@ class DtACI:
         found = np.where(alpha <= 0, np.inf, state.past.smallest(np.maximum(place, 0)))
         return np.where(n == 0, 0.0, np.where(alpha > 1, -np.inf, found))
 
-    def observe(self, state: _Experts, score: Floats, seen: Bools, miss: Bools | None = None) -> _Experts:
-        """Return the state after labels of the devices in `seen`, as in `QuantileTracker.observe`."""
+    def observe(
+        self, state: _ExpertsState, score: Floats, has_label: Bools, miss: Bools | None = None
+    ) -> _ExpertsState:
+        """Return the state after labels of the devices in `has_label`, as in `QuantileTracker.observe`."""
         n = state.past.sizes
-        learns = (seen & (n > np.floor(1 / self.alpha)))[:, None]
+        learns = (has_label & (n > np.floor(1 / self.alpha)))[:, None]
         beta = (state.past.at_least(score) / np.maximum(n, 1))[:, None]
         loss = np.maximum(self.alpha * (beta - state.alphas), (1 - self.alpha) * (state.alphas - beta))
         sigma = 1 / (2 * self.interval)
@@ -102,10 +104,10 @@ class DtACI:
         moved = state.alphas + np.array(self.gammas) * (self.alpha - (state.alphas > beta))
         if self.clipped:
             moved = np.clip(moved, 0, 1)
-        return _Experts(
+        return _ExpertsState(
             np.where(learns, moved, state.alphas),
             np.where(learns, np.log(shares), state.weights),
-            remembered(state.past, score, seen),
+            add_scores(state.past, score, has_label),
         )
 
     @property
@@ -124,14 +126,14 @@ def _shares(weights: Floats) -> Floats:
     return shares
 
 
-class _Controlled(NamedTuple):
-    """State of conformal PID: threshold of the tracker, excess of misses up to the last label but one and the last."""
+class _PIDState(NamedTuple):
+    """State of conformal PID: threshold of the tracker, and the excess of misses without and with the last label."""
 
     level: Floats
     before: Floats
     excess: Floats
     taken: NDArray[np.int64]
-    past: History
+    past: ScoreHistory
     cast: Any
 
 
@@ -139,22 +141,22 @@ class _Controlled(NamedTuple):
 class Smoothing:
     """A scorecaster: exponential smoothing of the scores.
 
-    Any object will do that has these three methods.
+    Any object with these three methods can be used.
     """
 
     rate: float = 0.1
 
     def begin(self, devices: int) -> Floats:
-        """Return what is remembered before the first score."""
+        """Return the memory before the first score."""
         return np.zeros(devices)
 
     def cast(self, memory: Floats) -> Floats:
         """Return the scores that are expected next, (devices,)."""
         return memory
 
-    def learn(self, memory: Floats, score: Floats, seen: Bools) -> Floats:
-        """Return what is remembered after the scores of the devices in `seen`."""
-        return np.where(seen, memory + self.rate * (score - memory), memory)
+    def learn(self, memory: Floats, score: Floats, has_label: Bools) -> Floats:
+        """Return the memory after the scores of the devices in `has_label`."""
+        return np.where(has_label, memory + self.rate * (score - memory), memory)
 
 
 @dataclass(frozen=True)
@@ -185,25 +187,25 @@ class PID:
     saturation: float = 5.0
     window: int = 300
     scorecaster: Any = None
-    linear: ClassVar[bool] = False
+    is_integrator: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require_alpha(self.alpha)
         require_positive(self, "step", "saturation")
 
-    def begin(self, devices: int) -> _Controlled:
+    def begin(self, devices: int) -> _PIDState:
         """Return the state of so many devices before the first example."""
         zero = np.zeros(devices)
         cast = None if self.scorecaster is None else self.scorecaster.begin(devices)
         count = np.zeros(devices, dtype=np.int64)
-        return _Controlled(zero, zero, zero, count, History.empty(devices, self.window), cast)
+        return _PIDState(zero, zero, zero, count, ScoreHistory.empty(devices, self.window), cast)
 
-    def threshold(self, state: _Controlled) -> Floats:
+    def threshold(self, state: _PIDState) -> Floats:
         """Return the thresholds for the next examples, (devices,)."""
         total = state.level + self._integral(state)
         return total if self.scorecaster is None else total + self.scorecaster.cast(state.cast)
 
-    def _integral(self, state: _Controlled) -> Floats:
+    def _integral(self, state: _PIDState) -> Floats:
         if self.gain == 0:
             return np.zeros(len(state.level))
         t = np.maximum(state.taken - 1, 0)  # the example before the latest
@@ -212,24 +214,24 @@ class PID:
         inside = np.abs(angle) < np.pi / 2
         return np.where(inside, self.gain * np.tan(np.where(inside, angle, 0.0)), edge)
 
-    def observe(self, state: _Controlled, score: Floats, seen: Bools, miss: Bools | None = None) -> _Controlled:
-        """Return the state after labels of the devices in `seen`, as in `QuantileTracker.observe`."""
+    def observe(self, state: _PIDState, score: Floats, has_label: Bools, miss: Bools | None = None) -> _PIDState:
+        """Return the state after labels of the devices in `has_label`, as in `QuantileTracker.observe`."""
         if miss is None:
             miss = score > self.threshold(state)
-        surprise = np.where(seen, miss - self.alpha, 0.0)
+        surprise = np.where(has_label, miss - self.alpha, 0.0)
         step = self.step * np.where(state.taken > 0, state.past.spread(), 1.0)
         learn: Callable[..., Any] = (lambda *_: None) if self.scorecaster is None else self.scorecaster.learn
-        return _Controlled(
+        return _PIDState(
             state.level + step * surprise,
-            np.where(seen, state.excess, state.before),
+            np.where(has_label, state.excess, state.before),
             state.excess + surprise,
-            state.taken + seen,
-            remembered(state.past, score, seen),
-            learn(state.cast, score, seen),
+            state.taken + has_label,
+            add_scores(state.past, score, has_label),
+            learn(state.cast, score, has_label),
         )
 
 
-class Descending(NamedTuple):
+class _DescentState(NamedTuple):
     """State of SF-OGD: the threshold and the sum of squared gradients, (devices,)."""
 
     level: Floats
@@ -258,39 +260,41 @@ class SFOGD:
     scale: float = 1.0
     high: float = 1.0
     start: float = 0.0
-    linear: ClassVar[bool] = False
+    is_integrator: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require_alpha(self.alpha)
         require_positive(self, "scale", "high")
 
-    def begin(self, devices: int) -> Descending:
+    def begin(self, devices: int) -> _DescentState:
         """Return the state of so many devices before the first example."""
-        return Descending(np.full(devices, float(self.start)), np.zeros(devices))
+        return _DescentState(np.full(devices, float(self.start)), np.zeros(devices))
 
-    def threshold(self, state: Descending) -> Floats:
+    def threshold(self, state: _DescentState) -> Floats:
         """Return the thresholds for the next examples, (devices,)."""
         return np.where(state.level >= self.high, np.inf, state.level)
 
-    def observe(self, state: Descending, score: Floats, seen: Bools, miss: Bools | None = None) -> Descending:
-        """Return the state after labels of the devices in `seen`, as in `QuantileTracker.observe`."""
+    def observe(
+        self, state: _DescentState, score: Floats, has_label: Bools, miss: Bools | None = None
+    ) -> _DescentState:
+        """Return the state after labels of the devices in `has_label`, as in `QuantileTracker.observe`."""
         if miss is None:
             miss = score > self.threshold(state)
-        surprise = np.where(seen, miss - self.alpha, 0.0)
+        surprise = np.where(has_label, miss - self.alpha, 0.0)
         squares = state.squares + surprise**2
         step = self.scale / np.sqrt(3 * np.where(squares > 0, squares, 1.0))
-        return Descending(state.level + step * surprise, squares)
+        return _DescentState(state.level + step * surprise, squares)
 
 
 class Learner(Protocol):
-    """What every learner has."""
+    """Interface of learners."""
 
     @property
     def alpha(self) -> float:
         """The tolerated share of misses."""
 
     @property
-    def linear(self) -> bool:
+    def is_integrator(self) -> bool:
         """Whether it is an integrator, so that a network can share it."""
 
     def begin(self, devices: int) -> Any:
@@ -299,8 +303,8 @@ class Learner(Protocol):
     def threshold(self, state: Any) -> Floats:
         """Return the thresholds for the next examples."""
 
-    def observe(self, state: Any, score: Floats, seen: Bools, miss: Bools | None = None) -> Any:
-        """Return the state after labels of the devices in `seen`."""
+    def observe(self, state: Any, score: Floats, has_label: Bools, miss: Bools | None = None) -> Any:
+        """Return the state after labels of the devices in `has_label`."""
 
 
 LEARNERS: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What came of a simulation: thresholds, misses, accounts at any time, tables."""
+"""Result of a simulation: thresholds, misses, accounts at any time, tables."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Bools, Floats, Ints
 from conformesh.files.atomic_writes import write_columns
 from conformesh.online.arrivals import Arrivals
-from conformesh.online.bounds import DeviceAccount
-from conformesh.online.couplings import Coupled, Past, Rule
+from conformesh.online.bounds import MissAccount
+from conformesh.online.couplings import BoundInputs, CoupledState, Rule
 
 
 @dataclass(eq=False)
-class Trail:
-    """What bounds need to know of every step.
+class BoundTrail:
+    """What bounds need from every step.
 
     Attributes
     ----------
     steps
         How many there are.
     joined
-        Step, device and level of everybody who came.
+        Step, device and level of every device that joined.
     """
 
     steps: int
@@ -38,48 +38,52 @@ class Trail:
         self.unheard = np.zeros(self.steps, dtype=np.int64)
         self._known: tuple[int, Floats, Ints] | None = None
 
-    def unheard_at(self, t: int, state: Coupled, arrivals: Arrivals, there: Bools) -> None:
-        """Write down how much of what was predicted before, or at the same time elsewhere, somebody has not heard."""
-        if not state.heard:
+    def record_unheard(self, t: int, state: CoupledState, arrivals: Arrivals, there: Bools) -> None:
+        """Record the largest number of other examples that a device present does not know the outcome of."""
+        if not state.counts:
             return
-        heard = state.heard[0].sum(axis=1)[there]
-        most = int(arrivals.before[t] + max(int(there.sum()) - 1, 0) - heard.min(initial=int(arrivals.before[t])))
+        known = state.counts[0].sum(axis=1)[there]
+        most = int(
+            arrivals.labelled_before[t]
+            + max(int(there.sum()) - 1, 0)
+            - known.min(initial=int(arrivals.labelled_before[t]))
+        )
         self.unheard[t] = max(most, int(self.unheard[t - 1]) if t else 0)
 
-    def past(self, done: int, labels: Ints) -> Past:
-        """Return what bounds depend on after so many steps, by which so many labels of each device have come."""
-        starts, members = self._came(done, len(labels))
+    def past(self, done: int, labels: Ints) -> BoundInputs:
+        """Return the input of bounds after so many steps, with these numbers of labels per device."""
+        starts, members = self._starts_of_members(done, len(labels))
         late, unheard, clock = (int(a[done - 1]) for a in (self.late, self.unheard, self.clock))
-        return Past(starts, members, labels, late, unheard, clock)
+        return BoundInputs(starts, members, labels, late, unheard, clock)
 
-    def _came(self, done: int, devices: int) -> tuple[Floats, Ints]:
-        """Return at which levels each device began, added up, and how often it came; as last time, if nobody has."""
+    def _starts_of_members(self, done: int, devices: int) -> tuple[Floats, Ints]:
+        """Return the sum of levels at which each device joined, and how often it joined; kept until another joins."""
         many, known = bisect_left(self.joined, (done,)), self._known
         if known is None or known[0] != many:
             starts, members = np.zeros(devices), np.zeros(devices, dtype=np.int64)
             for _, row, level in self.joined[:many]:
                 starts[row] += level
                 members[row] += 1
-            known = self._known = many, starts, members  # in one go: threads may look while a run goes on
+            known = self._known = many, starts, members  # one assignment: other threads may read while a run continues
         return known[1:]
 
 
 @dataclass(frozen=True, eq=False)
 class OnlineResult:
-    """The result of `online`.
+    """Result of `online`.
 
     Attributes
     ----------
     ids
         Names of the devices.
     rule
-        What they did.
+        Learner and coupling.
     scores, thresholds
         Of every example, (devices, steps); not a number where a device is not there.
     misses
         1 where the example was missed, 0 where it was covered, -1 where there is no example or its label never came.
     arrivals, trail
-        When labels came, and what the bounds need to know.
+        Arrival times of labels, and the input of bounds.
     """
 
     ids: tuple[str, ...]
@@ -88,7 +92,7 @@ class OnlineResult:
     thresholds: Floats
     misses: NDArray[np.int8]
     arrivals: Arrivals
-    trail: Trail
+    trail: BoundTrail
 
     @property
     def alpha(self) -> float:
@@ -100,20 +104,20 @@ class OnlineResult:
         """How many steps there were."""
         return int(self.scores.shape[1])
 
-    def account(self, device: str | None = None, after: int | None = None) -> DeviceAccount:
-        """Return misses and what is guaranteed of them, of one device or all, after so many steps or all."""
+    def account(self, device: str | None = None, after: int | None = None) -> MissAccount:
+        """Return the misses of one device or all with their guarantee, after so many steps or all."""
         done = self.steps if after is None else after
         if not 1 <= done <= self.steps:
-            raise ValueError(f"an account can be had after 1 to {self.steps} steps, got {after}")
-        come = self.arrivals.come(done)
-        missed = (self.misses[:, :done] == 1) & come
-        past = self.trail.past(done, come.sum(axis=1))
+            raise ValueError(f"after must lie between 1 and {self.steps} steps, got {after}")
+        arrived = self.arrivals.arrived_by(done)
+        missed = (self.misses[:, :done] == 1) & arrived
+        past = self.trail.past(done, arrived.sum(axis=1))
         if device is None:
-            labels, misses = int(come.sum()), int(missed.sum())
-            return DeviceAccount(self.alpha, labels, misses, self.rule.gap(past), self.rule.why_no_bound())
+            labels, misses = int(arrived.sum()), int(missed.sum())
+            return MissAccount(self.alpha, labels, misses, self.rule.gap(past), self.rule.why_no_bound())
         row = self._row(device)
-        labels, misses = int(come[row].sum()), int(missed[row].sum())
-        return DeviceAccount(self.alpha, labels, misses, self.rule.own(past, row), self.rule.why_no_bound())
+        labels, misses = int(arrived[row].sum()), int(missed[row].sum())
+        return MissAccount(self.alpha, labels, misses, self.rule.device_gap(past, row), self.rule.why_no_bound())
 
     def _row(self, device: str) -> int:
         if device not in self.ids:
@@ -126,7 +130,7 @@ class OnlineResult:
         labels = (self.misses >= 0).sum(axis=1)
         return np.where(labels > 0, (self.misses == 1).sum(axis=1) / np.maximum(labels, 1), np.nan)
 
-    def rolling(self, window: int, device: str | None = None) -> Floats:
+    def rolling_coverage(self, window: int, device: str | None = None) -> Floats:
         """Return the share of covered examples in the last steps, after each step, (steps,); labels known or not yet.
 
         Not a number where none of the examples in the window has a label.
@@ -165,19 +169,19 @@ class OnlineResult:
 
 
 class RunningCounts:
-    """Counts the labels that have come, and their misses.
+    """Counts of labels that have arrived, and of their misses, that advance with a run.
 
     Parameters
     ----------
     found
-        What it counts in; of a run that goes on, only steps that are done may be asked for.
+        The result to count in; of a run under way only finished steps may be requested.
     """
 
     def __init__(self, found: OnlineResult) -> None:
         self.found, self.done = found, 0
         self._labels, self._misses = (np.zeros((len(found.ids), 1), dtype=np.int64) for _ in range(2))
 
-    def go_on(self, points: Ints) -> tuple[Ints, Ints]:
+    def advance(self, points: Ints) -> tuple[Ints, Ints]:
         """Return labels and misses after so many steps, (devices, points); points rise, from where it was."""
         if len(points) == 0 or self.done >= points[0] or (np.diff(points) <= 0).any():
             raise ValueError(f"points must rise from {self.done + 1} on, got {points.tolist()}")
@@ -191,10 +195,10 @@ class RunningCounts:
     def _at_once(self, points: Ints) -> tuple[Ints, Ints]:
         """Count between points where every label comes after its own step."""
         begins = np.concatenate([[self.done], points[:-1]]) - self.done
-        said = self.found.misses[:, self.done : points[-1]]
-        short = len(said[0]) < 2**15  # then no sum is larger than what adds up in half the time
-        added = np.add.reduceat(said, begins, axis=1, dtype=np.int16 if short else np.int64)
-        unknown = said < 0
+        outcomes = self.found.misses[:, self.done : points[-1]]
+        short = len(outcomes[0]) < 2**15  # then no sum overflows 16 bits, which add up in half the time
+        added = np.add.reduceat(outcomes, begins, axis=1, dtype=np.int16 if short else np.int64)
+        unknown = outcomes < 0
         if not unknown.any():
             return np.broadcast_to(np.diff(points, prepend=self.done), added.shape), added
         without = np.add.reduceat(unknown, begins, axis=1, dtype=np.int64)
@@ -204,18 +208,18 @@ class RunningCounts:
         found, begins = self.found, [self.done, *points[:-1]]
         labels, misses = [], []
         for a, b in zip(begins, points, strict=True):
-            device, example = found.arrivals.between(int(a), int(b))
+            device, example = found.arrivals.labels_between(int(a), int(b))
             missed = found.misses[device, example] == 1
             labels.append(np.bincount(device, minlength=len(found.ids)))
             misses.append(np.bincount(device[missed], minlength=len(found.ids)))
         return np.stack(labels, axis=1), np.stack(misses, axis=1)
 
-    def account(self, done: int, labels: Ints, misses: Ints, row: int | None = None) -> DeviceAccount:
+    def account(self, done: int, labels: Ints, misses: Ints, row: int | None = None) -> MissAccount:
         """Return the account of all devices, or of one, after so many steps with these counts, (devices,)."""
         found = self.found
         past = found.trail.past(done, labels)
         if row is None:
             counts = int(labels.sum()), int(misses.sum())
-            return DeviceAccount(found.alpha, *counts, found.rule.gap(past), found.rule.why_no_bound())
-        gap = found.rule.own(past, row)
-        return DeviceAccount(found.alpha, int(labels[row]), int(misses[row]), gap, found.rule.why_no_bound())
+            return MissAccount(found.alpha, *counts, found.rule.gap(past), found.rule.why_no_bound())
+        gap = found.rule.device_gap(past, row)
+        return MissAccount(found.alpha, int(labels[row]), int(misses[row]), gap, found.rule.why_no_bound())

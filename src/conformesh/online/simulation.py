@@ -1,4 +1,4 @@
-"""Online conformal prediction of many devices, simulated: every step all predict, then labels come, then they talk.
+"""Simulation of online conformal prediction: in every step devices predict, labels arrive, and neighbours exchange.
 
 >>> import numpy as np
 >>> from conformesh import Network
@@ -23,29 +23,32 @@ from conformesh.engines.faulty import Weather
 from conformesh.files.input_forms import as_devices, order_by_id
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import check_alpha, explain_confidence
-from conformesh.online.arrivals import Arrivals, spread
-from conformesh.online.checkpoint import Checkpoint, CheckpointState, digest
-from conformesh.online.couplings import Coupled, Links, Rule
+from conformesh.online.arrivals import Arrivals, broadcast_to_table
+from conformesh.online.checkpoint import Checkpoint, CheckpointState, digest_arrays
+from conformesh.online.couplings import CoupledState, NetworkLinks, Rule
 from conformesh.online.integrators import ACI, Decaying
 from conformesh.online.learners import LEARNERS, Learner
-from conformesh.online.result import OnlineResult, Trail
+from conformesh.online.result import BoundTrail, OnlineResult
 from conformesh.pipeline.networks import as_network
 from conformesh.protocols.faults import Faults, make_faults
 from conformesh.table import Table
 
-BLOCK = 1024  # steps whose scores are brought into the order of time at once
+# Steps between two reports to the observer, and chances to save. Scores of a block are copied step by step into
+# contiguous memory.
+_BLOCK = 1024
 
 
-def recommended(alpha: float = 0.1) -> Rule:
-    """Return the rule that `online` uses: mixed levels, a local integrator and an own scale.
+def recommended_rule(alpha: float = 0.1) -> Rule:
+    """Return the rule that `online` uses: mixed levels, a local integrator and a scale per device.
 
     Chosen on synthetic streams (devices alike, a common shift, unlike devices, slow drift, heavy tails), so that real
     data is left to report on; only the demand for a covered start was tightened after a look at such data. Of 60 rules,
-    alone, mixed and counted, with and without both options, it is the narrowest of those whose devices all stay within
-    .01 of the target, and whose first 20 steps are covered by a standard error more than it, in every setting. The
+    alone, mixed and counted, with and without both options, it has the narrowest sets of those whose devices all stay
+    within .01 of alpha and whose first 20 steps are covered, by a margin of a standard error, in every setting. The
     network makes the cold start: steps begin large, which averaging over neighbours affords, and fall to a floor that
-    keeps following drift. The own scale is for unlike devices, which a common threshold fails; the local integrator
-    gives every single device its guarantee. Where devices have long streams that change slowly, alone is about as good.
+    keeps following drift. The scale per device is for unlike devices, which a common threshold serves badly; the local
+    integrator gives every single device its guarantee. Where devices have long streams that change slowly, alone is
+    about as good.
     """
     learner = Decaying(alpha=alpha, step=6.0, high=10.0, start=4.0, decay=0.6, floor=0.1)
     return Rule(learner, "mixed", local=0.1, scale=0.01)
@@ -77,7 +80,7 @@ def online(
         Scores of the true labels, (devices, steps), none below 0; not a number where a device has no example. Or a
         dict with the stream of each device by name.
     network
-        Who talks to whom, in the order of the rows of `streams`; as in `calibrate`.
+        The network, in the order of the rows of `streams`; as in `calibrate`.
     alpha
         The tolerated share of misses.
     learner, coupling
@@ -87,19 +90,19 @@ def online(
     local, scale
         See `Rule`.
     faults
-        What goes wrong between devices: loss, activation and links of `Faults`. Mixing uses links that worked both
+        Faults between devices: loss, activation and links of `Faults`. Mixing uses links that worked both
         ways.
     delays
         After how many further steps each label comes, (devices, steps), a dict by device name, or one number; negative
         where it never does.
     present
-        Which devices are there, (devices, steps) or a dict by device name. Who comes later starts from the network;
-        labels that have not come when a device leaves are lost.
+        Which devices are present, (devices, steps) or a dict by device name. A device that joins later starts from its
+        neighbours; labels that have not arrived when a device leaves are lost.
     largest
         A bound of the scores, if one is known: infinite thresholds are cut to it.
     observer
         Called with the number of steps done, from time to time, and at first if there are some. One that has a method
-        `begin` is first given the `Online` that fills up meanwhile; only what was done may be read of it.
+        `begin` first receives the `OnlineResult`, which fills up meanwhile; only finished steps may be read.
     checkpoint
         A file that is saved from time to time and when the run is interrupted, so that the same call goes on from
         there, to the same bits. One of another run is refused.
@@ -108,23 +111,27 @@ def online(
 
     Returns
     -------
-    Online
+    OnlineResult
         Thresholds, misses, and accounts of them at any time.
     """
-    scores, network = _checked(streams, network, largest)
-    rule = _rule(float(check_alpha(alpha)), learner, coupling, local, scale, scores)
+    scores, network = _check_streams(streams, network, largest)
+    rule = _make_rule(float(check_alpha(alpha)), learner, coupling, local, scale, scores)
     during, late = _by_row(present, network, "present"), _by_row(delays, network, "delays")
-    there = None if during is None else spread(np.asarray(during, dtype=np.bool_), scores.shape, "present", "value")
+    there = (
+        None
+        if during is None
+        else broadcast_to_table(np.asarray(during, dtype=np.bool_), scores.shape, "present", "value")
+    )
     if there is not None:
         scores = np.where(there, scores, np.nan)
     arrivals = Arrivals.of(scores, late, there)
     run = _Run(rule, network, make_faults(faults), scores, arrivals, there, np.inf if largest is None else largest)
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint), run.settings())
-    return run.through(observer or (lambda done: None), saved, resume)
+    return run.run_steps(observer or (lambda done: None), saved, resume)
 
 
 class _Run:
-    """One simulation: what happens in each step, and what is written down."""
+    """One simulation: the steps, and their results."""
 
     def __init__(
         self,
@@ -140,41 +147,39 @@ class _Run:
             raise ValueError(
                 "online supports loss, activation and changing links, but no Byzantine devices; leave them out"
             )
-        self.rule, self.links, self.largest = rule, Links(network), largest
+        self.rule, self.links, self.largest = rule, NetworkLinks(network), largest
         self.weather = Weather(network, faults) if faults is not None else None
         self.scores, self.arrivals, self.present = scores, arrivals, present
         self.everybody = np.ones(network.devices, dtype=np.bool_)
-        self.trail = Trail(scores.shape[1])
+        self.trail = BoundTrail(scores.shape[1])
         self.thresholds = np.empty(scores.shape)
         self.misses = np.full(scores.shape, -1, dtype=np.int8)
 
     def settings(self) -> dict[str, str]:
-        """Return what makes this run the same as another, in words."""
+        """Return what identifies this run, as text; a checkpoint continues only a run with the same settings."""
         devices, steps = self.scores.shape
         network, arrivals = self.links.network, self.arrivals
-        edges = digest(np.array(network.ids), self.links.receiver, self.links.sender)
+        edges = digest_arrays(np.array(network.ids), self.links.receiver, self.links.sender)
         return {
             "version": __version__,
-            "streams": f"{devices} devices, {steps} steps ({digest(self.scores)})",
+            "streams": f"{devices} devices, {steps} steps ({digest_arrays(self.scores)})",
             "network": f"{network.name} ({edges})",
             "rule": repr(self.rule),
             "faults": "none" if self.weather is None else repr(self.weather.faults),
-            "labels": f"({digest(arrivals.has_label, arrivals.step, self.present)})",
+            "labels": f"({digest_arrays(arrivals.has_label, arrivals.step, self.present)})",
             "largest": repr(float(self.largest)),
         }
 
-    def through(self, observer: Callable[[int], None], saved: Checkpoint | None, resume: bool) -> OnlineResult:
-        """Go through all steps, or those that a checkpoint has left."""
+    def run_steps(self, observer: Callable[[int], None], saved: Checkpoint | None, resume: bool) -> OnlineResult:
+        """Run all steps, or those that a checkpoint has left."""
         devices, steps = self.scores.shape
-        at = (
-            0,
-            self._began(self.rule.begin(devices)),
-        )  # steps done and the state after them, never one without the other
+        # Finished steps and the state after them, in one tuple: an interruption between two assignments would mix them.
+        at = (0, self._began(self.rule.begin(devices)))
         if saved is not None:
-            saved.check(at[1])
+            saved.require_storable(at[1])
         if saved is not None and resume and saved.path.exists():
             at = self._restored(saved.load(at[1]))
-        self.trail.late = self.arrivals.late()
+        self.trail.late = self.arrivals.most_awaited()
         found = OnlineResult(
             self.links.network.ids, self.rule, self.scores, self.thresholds, self.misses, self.arrivals, self.trail
         )
@@ -184,8 +189,8 @@ class _Run:
             observer(at[0])
         try:
             with np.errstate(invalid="ignore"):  # comparisons with what is not a number
-                for a in range(at[0], steps, BLOCK):
-                    b = min(a + BLOCK, steps)
+                for a in range(at[0], steps, _BLOCK):
+                    b = min(a + _BLOCK, steps)
                     at = b, self._block(at[1], a, b)
                     if saved is not None and (saved.due or b == steps):
                         saved.save(self._kept(*at))
@@ -196,8 +201,8 @@ class _Run:
             raise
         return found
 
-    def _kept(self, done: int, state: Coupled) -> CheckpointState:
-        """Return all that a run needs to go on after these steps; of a block that was begun nothing is kept."""
+    def _kept(self, done: int, state: CoupledState) -> CheckpointState:
+        """Return what a run needs to continue after these steps. A block under way is dropped, and run again."""
         joined = np.array([one for one in self.trail.joined if one[0] < done])  # step, device and level
         written: dict[str, NDArray[Any]] = {
             "thresholds": self.thresholds[:, :done],
@@ -208,26 +213,26 @@ class _Run:
         }
         return CheckpointState(done, state, written)
 
-    def _restored(self, kept: CheckpointState) -> tuple[int, Coupled]:
+    def _restored(self, kept: CheckpointState) -> tuple[int, CoupledState]:
         done, written = kept.done, kept.written
         self.thresholds[:, :done], self.misses[:, :done] = written["thresholds"], written["misses"]
         self.trail.clock[:done], self.trail.unheard[:done] = written["clock"], written["unheard"]
         self.trail.joined = [(int(step), int(row), float(level)) for step, row, level in written["joined"]]
         return done, kept.state
 
-    def _began(self, state: Coupled) -> Coupled:
+    def _began(self, state: CoupledState) -> CoupledState:
         first = self.everybody if self.present is None else self.present[:, 0]
         self._joined(0, state, first)
         return state
 
-    def _block(self, state: Coupled, a: int, b: int) -> Coupled:
+    def _block(self, state: CoupledState, a: int, b: int) -> CoupledState:
         scores = np.ascontiguousarray(self.scores[:, a:b].T)
         labelled = self.arrivals.labelled(a, b)
         thresholds = np.empty_like(scores)
         misses = np.empty(scores.shape, dtype=np.bool_)
         for i, t in enumerate(range(a, b)):
-            state = self._welcomed(state, t)
-            self.trail.unheard_at(t, state, self.arrivals, self._there(t))
+            state = self._admit_new(state, t)
+            self.trail.record_unheard(t, state, self.arrivals, self._present_at(t))
             thresholds[i] = np.minimum(self.rule.threshold(state), self.largest)
             misses[i] = scores[i] > thresholds[i]
             if self.arrivals.at_once:
@@ -235,67 +240,67 @@ class _Run:
                 self.trail.clock[t] = t + 1
             else:
                 self.misses[:, t] = np.where(labelled[i], misses[i], -1)
-                state = self._late(state, t)
-            state = self.rule.share(state, self.links, self._arriving(t))
+                state = self._observe_late(state, t)
+            state = self.rule.share(state, self.links, self._working_edges(t))
         self.thresholds[:, a:b] = (
             thresholds.T if self.present is None else np.where(self.present[:, a:b], thresholds.T, np.nan)
         )
         self.misses[:, a:b] = np.where(labelled, misses, -1).T
         return state
 
-    def _late(self, state: Coupled, t: int) -> Coupled:
-        """Take in the labels that come after this step, of each device in the order of its examples."""
+    def _observe_late(self, state: CoupledState, t: int) -> CoupledState:
+        """Observe the labels that arrive after this step, of each device in the order of its examples."""
         calls = 0
-        for device, example in self.arrivals.after(t):
-            seen = np.zeros(len(self.everybody), dtype=np.bool_)
-            miss, score = seen.copy(), np.zeros(len(seen))
-            seen[device] = True
+        for device, example in self.arrivals.labels_after(t):
+            has_label = np.zeros(len(self.everybody), dtype=np.bool_)
+            miss, score = has_label.copy(), np.zeros(len(has_label))
+            has_label[device] = True
             score[device], miss[device] = self.scores[device, example], self.misses[device, example] == 1
-            state = self.rule.observe(state, score, seen, miss)
+            state = self.rule.observe(state, score, has_label, miss)
             calls += 1
         self.trail.clock[t] = (self.trail.clock[t - 1] if t else 0) + calls
         return state
 
-    def _welcomed(self, state: Coupled, t: int) -> Coupled:
+    def _admit_new(self, state: CoupledState, t: int) -> CoupledState:
         if self.present is None or t == 0:
             return state
         now, before = self.present[:, t], self.present[:, t - 1]
-        who = now & ~before
-        if who.any():
-            state = self.rule.welcome(state, self.links, who, now & before)
-            self._joined(t, state, who)
+        joining = now & ~before
+        if joining.any():
+            state = self.rule.admit(state, self.links, joining, now & before)
+            self._joined(t, state, joining)
         return state
 
-    def _joined(self, t: int, state: Coupled, who: Bools) -> None:
-        level = state.inner.level if self.rule.learner.linear else np.zeros(len(who))
-        self.trail.joined.extend((t, int(row), float(level[row])) for row in np.flatnonzero(who))
+    def _joined(self, t: int, state: CoupledState, joining: Bools) -> None:
+        level = state.inner.level if self.rule.learner.is_integrator else np.zeros(len(joining))
+        self.trail.joined.extend((t, int(row), float(level[row])) for row in np.flatnonzero(joining))
 
-    def _there(self, t: int) -> Bools:
+    def _present_at(self, t: int) -> Bools:
         return self.everybody if self.present is None else self.present[:, t]
 
-    def _arriving(self, t: int) -> Bools | None:
-        """Return along which edges messages get through in this step; None for all."""
+    def _working_edges(self, t: int) -> Bools | None:
+        """Return the edges on which messages arrive in this step; None for all."""
         if self.weather is None and self.present is None:
             return None
-        links, there = self.links, self._there(t)
+        links, there = self.links, self._present_at(t)
         arrives: Bools = there[links.receiver] & there[links.sender]
         if self.weather is not None:
             arrives = arrives & self.weather.arriving(t) & self.weather.active(t)[links.sender]
         return arrives
 
 
-def _checked(streams: Any, network: Any, largest: float | None) -> tuple[Floats, Network]:
+def _check_streams(streams: Any, network: Any, largest: float | None) -> tuple[Floats, Network]:
     """Return the streams in the order of the network's rows, and the network."""
-    held = as_devices(streams, "streams") if isinstance(streams, Mapping) else streams
+    given = as_devices(streams, "streams") if isinstance(streams, Mapping) else streams
     if not isinstance(network, Network):
-        network = as_network(network, _layout(held))
-    scores = _table(order_by_id(network.ids, held, "streams") if isinstance(held, dict) else held)
+        network = as_network(network, _layout(given))
+    scores = _as_table(order_by_id(network.ids, given, "streams") if isinstance(given, dict) else given)
     if scores.ndim != 2 or scores.shape[0] != network.devices or scores.shape[1] < 1:
         raise ValueError(
             f"streams must have a row for each of {network.devices} devices and a column for each step, "
             f"got shape {scores.shape}"
         )
-    if not isinstance(held, dict):
+    if not isinstance(given, dict):
         network.check_list("streams")
     top = np.nanmax(scores, initial=0.0)
     if np.nanmin(scores, initial=0.0) < 0 or np.isinf(top):
@@ -308,7 +313,7 @@ def _checked(streams: Any, network: Any, largest: float | None) -> tuple[Floats,
 
 
 def _layout(held: Any) -> Table:
-    """Return a table without scores that says which devices there are, for a network that is given by name."""
+    """Return a table with the devices but without scores, for a network that is given by name."""
     names = tuple(held) if isinstance(held, dict) else None
     rows = held if hasattr(held, "__len__") else []
     sizes = [np.size(own) for own in (rows.values() if isinstance(rows, dict) else rows)]
@@ -317,7 +322,7 @@ def _layout(held: Any) -> Table:
 
 
 def _by_row(given: Any, network: Network, what: str) -> Any:
-    """Return values of devices and steps in the order of the network's rows; one for all devices as it is."""
+    """Return values of devices and steps in the order of the network's rows; a single value stays as it is."""
     if isinstance(given, Mapping):
         return order_by_id(network.ids, dict(as_devices(given, what)), what)
     if given is not None and np.ndim(given) == 2:
@@ -325,8 +330,8 @@ def _by_row(given: Any, network: Network, what: str) -> Any:
     return given
 
 
-def _table(streams: Any) -> Floats:
-    """Return the streams as a table of numbers, or say why they are none."""
+def _as_table(streams: Any) -> Floats:
+    """Return the streams as a table of numbers, or raise an error that says why not."""
     needed = "streams must be a table of numbers, a row for each device and a column for each step"
     if isinstance(streams, list | tuple) and len({np.size(own) for own in streams}) > 1:
         raise ValueError(f"{needed}, got rows of different lengths; fill them up with NaN where there is no example")
@@ -336,7 +341,7 @@ def _table(streams: Any) -> Floats:
         raise TypeError(f"{needed}, got {type(streams).__name__}: {problem}") from None
 
 
-def _rule(
+def _make_rule(
     alpha: float,
     learner: str | Learner | None,
     coupling: str | None,
@@ -344,7 +349,7 @@ def _rule(
     scale: float | None,
     scores: NDArray[np.float64],
 ) -> Rule:
-    best = recommended(alpha)
+    best = recommended_rule(alpha)
     if learner is None:
         given = (best.coupling, coupling), (best.local, local), (best.scale, scale)
         if (best.scale if scale is None else scale) == 0:
@@ -363,5 +368,5 @@ def _rule(
             f"{getattr(learner, '__name__', type(learner).__name__)}"
         )
     elif learner.alpha != alpha:
-        raise ValueError(f"alpha is {alpha:g}, and that of the learner {learner.alpha:g}: give it in one place alike")
+        raise ValueError(f"alpha is {alpha:g}, and that of the learner {learner.alpha:g}: give it in one place")
     return Rule(learner, coupling or best.coupling, local or 0.0, scale or 0.0)

@@ -1,7 +1,8 @@
 """Connections to a view: uvicorn's, with limits for clients that are silent, slow or many.
 
-Every connection is for one request. Who has not asked it in time is dropped, and who does not take the answer as well;
-where there are too many, the one that was silent for longest makes room. A stream of events lasts while it is read.
+Every connection serves one request. A client that is slow to send its request, or to read the answer, is dropped. If
+there are too many connections, the one that was silent for longest is closed. A stream of events lasts while it is
+read.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import h11
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from conformesh.view.guard import HEADERS
+from conformesh.view.guard import SECURITY_HEADERS
 from conformesh.view.server import ServerLimits
 
-# What strangers send wrong is their affair, and no line in the log of who looks at a mesh.
-STRANGERS = logging.getLogger("conformesh.view.strangers")
-STRANGERS.setLevel(logging.CRITICAL)
-LASTING = "/events"  # the one answer that does not end
-HEAD = 2**14  # bytes of a request
+# Malformed requests come from anybody who reaches the port; they would only fill the log of the user.
+CLIENT_LOG = logging.getLogger("conformesh.view.strangers")
+CLIENT_LOG.setLevel(logging.CRITICAL)
+EVENTS_PATH = "/events"  # the only response that does not end
+MAX_REQUEST_BYTES = 2**14  # of a request with its headers; the page itself needs less than a tenth
 
 
 class Connection(H11Protocol):
@@ -33,31 +34,33 @@ class Connection(H11Protocol):
 
     def __init__(self, *, limits: ServerLimits, **more: Any) -> None:
         super().__init__(**more)
-        self.limits, self.logger = limits, STRANGERS
-        self.heard = time.monotonic()
+        self.limits, self.logger = limits, CLIENT_LOG
+        self.last_read = time.monotonic()
         self._due: asyncio.TimerHandle | None = None  # for a whole request, then for the answer
         self._stalled: asyncio.TimerHandle | None = None
-        self._read = 0
+        self._bytes_read = 0
 
     @property
     def lasts(self) -> bool:
-        """Whether it gets events: then it may stay."""
-        return self.cycle is not None and self.scope["path"] == LASTING
+        """Whether it streams events, which may last."""
+        return self.cycle is not None and self.scope["path"] == EVENTS_PATH
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Make room, and wait for the request."""
+        """Close the most silent connection if there are too many, and wait for the request."""
         crowd = [one for one in self.connections if isinstance(one, Connection) and not one.lasts]
         if len(self.connections) >= self.limits.connections and crowd:
-            min(crowd, key=lambda one: one.heard).drop()
+            min(crowd, key=lambda one: one.last_read).drop()
         super().connection_made(transport)
         self._due = self.loop.call_later(self.limits.request, self.drop)
 
     def data_received(self, data: bytes) -> None:
-        """Read; from the whole request on its answer must be taken in time."""
-        self.heard = time.monotonic()
+        """Read. Once the request is complete, the client must read the answer in time."""
+        self.last_read = time.monotonic()
         first = self.cycle is None
-        self._read += len(data)
-        if first and self._read > HEAD:  # h11 would take a longer one that comes at once
+        self._bytes_read += len(data)
+        if (
+            first and self._bytes_read > MAX_REQUEST_BYTES
+        ):  # h11 checks the limit only for requests that arrive in parts
             self.send_400_response("")
             return
         super().data_received(data)
@@ -67,52 +70,52 @@ class Connection(H11Protocol):
                 self._due = self.loop.call_later(self.limits.answer, self.drop)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Cancel the timers."""
         for timer in (self._due, self._stalled):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Wait for a client that does not read, for a while."""
+        """Start the timer of a client that does not read."""
         super().pause_writing()
         if self._stalled is None:
             self._stalled = self.loop.call_later(self.limits.stalled, self.drop)
 
     def resume_writing(self) -> None:
-        """Go on: it reads."""
+        """Stop the timer: the client reads again."""
         super().resume_writing()
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
 
     def send_400_response(self, msg: str) -> None:
-        """Say that it is no request, with the headers of every answer; after an answer has begun, nothing more."""
+        """Answer that this is no valid request; if an answer has begun already, close the connection."""
         begun: Any = self.cycle
         if begun is not None:
             self.drop()
             return
-        body = b'{"error":"needed a request like GET / HTTP/1.1, in at most %d bytes"}' % HEAD
-        headers = [*HEADERS.items(), ("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+        body = b'{"error":"needed a request like GET / HTTP/1.1, in at most %d bytes"}' % MAX_REQUEST_BYTES
+        headers = [*SECURITY_HEADERS.items(), ("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
         for part in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(part) or b"")
         self.transport.close()
 
     def shutdown(self) -> None:
-        """End, after the answer that has begun."""
-        with suppress(h11.LocalProtocolError):  # it has sent nonsense, and goes anyway
+        """Close after the answer that has begun."""
+        with suppress(h11.LocalProtocolError):  # the client has sent garbage; the connection closes anyway
             super().shutdown()
 
     def drop(self) -> None:
-        """End it now; it makes room at once, though the loop closes it a little later."""
+        """Close it now. It no longer counts, though the event loop closes it a little later."""
         self.connections.discard(self)
         self.transport.abort()
 
 
 class LimitedServer(Server):
-    """uvicorn's server, which waits for nothing in vain: it says when it listens, and stops as soon as it is told to.
+    """uvicorn's server with an event for when it listens, and a stop without delay.
 
-    It also gives up TLS handshakes that take too long.
+    It also ends TLS handshakes that take too long.
     """
 
     def __init__(self, config: Config, limits: ServerLimits, stopping: Callable[[], None]) -> None:
@@ -124,7 +127,7 @@ class LimitedServer(Server):
         """Listen on the sockets."""
         await self.lifespan.startup()
         config, self._loop = self.config, asyncio.get_running_loop()
-        self._leaving = asyncio.Event()
+        self._stop_requested = asyncio.Event()
 
         def connection() -> asyncio.Protocol:
             state, more = self.server_state, self.lifespan.state
@@ -140,20 +143,20 @@ class LimitedServer(Server):
         self.started = True
         self.listening.set()
 
-    def leave(self) -> None:
-        """Stop soon; from any thread."""
+    def request_stop(self) -> None:
+        """Stop soon. Can be called from any thread."""
         self.should_exit = True
         with suppress(RuntimeError):  # it has stopped already
-            self._loop.call_soon_threadsafe(self._leaving.set)
+            self._loop.call_soon_threadsafe(self._stop_requested.set)
 
     async def main_loop(self) -> None:
-        """Keep the time in the headers until it stops."""
+        """Update the date of the headers every second until the server stops."""
         while not await self.on_tick(0):
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._leaving.wait(), 1.0)
+                await asyncio.wait_for(self._stop_requested.wait(), 1.0)
 
     async def shutdown(self, sockets: Any = None) -> None:
-        """Let everybody go: with the rest of what they are told, but not for long."""
+        """Close all connections, after a short time to send what remains."""
         self._stopping()
         for server in self.servers:
             server.close()

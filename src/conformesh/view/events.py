@@ -1,8 +1,8 @@
-"""What a page is told, as server-sent events: everything so far, and then what is new, the same for every client.
+"""Server-sent events of a page: everything so far, then what is new, the same for every client.
 
-A recording is looked at a few times a second, while anybody watches, and what is new is encoded once for all. A client
-has a place in it and no queue: one that reads slowly holds up nobody, and one that has stayed behind for long is told
-what is known by then as one step, instead of all that it has missed.
+While there are clients, recordings are checked many times a second, and new steps are encoded once for all. A client
+has a position and no queue: a slow one delays no other, and one that stays behind for long gets the current state as
+one step instead of all that it has missed.
 """
 
 from __future__ import annotations
@@ -23,65 +23,68 @@ from conformesh.view.recording import Recording
 from conformesh.view.trace import Step, TracedRun, TraceHeading
 
 LOG = logging.getLogger("conformesh.view")
-LOOK = 0.02  # seconds between two looks at the recordings
-EVERY = 0.1  # seconds from news to news on average: ten times a second is enough for any eye
-EARLY = 0.06  # seconds that news may come before their turn: who updates as often must not wait for the next one
-# A run that is looked at may go on in this very process, whose threads take turns. So a look that took some time is
-# followed by a pause that is so many times as long, and a run that has just begun is left alone for a moment.
-LEISURE, BEGINNING = 25, 0.1
-SLICE, LONGEST = 0.002, 0.25  # seconds of a processor for one look, and of a pause at most
-MANY = 1000  # steps that are encoded for all
-PIECE = 2**17  # bytes of an event; a step that is larger makes one alone
-KEPT = 32  # events of a run that are kept for all clients; who needs an earlier one has it made anew
-BEHIND, SLOW = 256, 5.0  # steps and seconds behind what is current, after which a client skips what it has missed
-AGAIN = 1.0  # seconds after a look that has failed
-ALIVE = 10.0  # seconds of silence after which a client is told that the server is still there
-# What single devices of a private run know is nobody's affair, whatever a recording has.
-HIDDEN = frozenset(
+LOOK_INTERVAL = 0.02  # seconds between two checks of the recordings, at least
+EVENT_INTERVAL = 0.1  # seconds between events on average: a faster page looks the same
+# An event may come this much before its turn, in seconds: a source of the same rate must not miss every other one.
+EARLY_SECONDS = 0.06
+# The run that is shown may share this process, whose threads take turns. So a check that took some time is followed by
+# a pause that is this many times as long (4 % of a processor), and a run that has just started is left alone for a
+# moment.
+PAUSE_FACTOR, START_DELAY = 25, 0.1
+LOOK_BUDGET, MAX_PAUSE = 0.002, 0.25  # seconds of processor time for one check, and of a pause at most
+MAX_SHARED_STEPS = 1000  # new steps that are encoded for all; more than that are encoded per client, on demand
+EVENT_BYTES = 2**17  # of an event; a larger step is an event of its own
+KEPT_EVENTS = 32  # of a run that are kept for all clients; earlier ones are encoded again when needed
+# A client that is this many steps and seconds behind skips what it has missed.
+SKIP_STEPS, SKIP_SECONDS = 256, 5.0
+RETRY_SECONDS = 1.0  # after a check that has failed
+KEEP_ALIVE_SECONDS = 10.0  # of silence, after which a comment is sent so that connections do not time out
+# Fields of single devices that a private run never shows, whatever a recording has.
+PRIVATE_FIELDS = frozenset(
     {"threshold", "certified", "labels", "misses", "lately", "within", "alarm", "kind", "about", "heard", "known"}
 )
 
 Recordings = Callable[[], Sequence[Recording]]
 
 
-def event(name: str, **data: Any) -> bytes:
+def server_sent_event(name: str, **data: Any) -> bytes:
     """Return one server-sent event."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(data))
 
 
-def visible(step: Step, heading: TraceHeading) -> Step:
-    """Return what of a step may be shown: nothing about single devices where the run is private."""
+def visible_step(step: Step, heading: TraceHeading) -> Step:
+    """Return the part of a step that may be shown: nothing about single devices if the run is private."""
     if not heading.private:
         return step
-    devices = {name: column for name, column in step.devices.items() if name not in HIDDEN}
+    devices = {name: column for name, column in step.devices.items() if name not in PRIVATE_FIELDS}
     log = [line for line in step.log if line[0] < 0 or line[1] != "info"]
     return msgspec.structs.replace(step, devices=devices, bracket=None, everybody=None, log=log)
 
 
 def visible_run(recording: Recording) -> TracedRun:
-    """Return what may be shown of a recording by now."""
+    """Return the part of a recording so far that may be shown."""
     run = recording.run()
-    return msgspec.structs.replace(run, steps=[visible(step, run.heading) for step in run.steps])
+    return msgspec.structs.replace(run, steps=[visible_step(step, run.heading) for step in run.steps])
 
 
-class _Shown:
-    """A recording, as far as anybody could be told of it."""
+class _EncodedRun:
+    """A recording, and the events with its steps."""
 
     def __init__(self, number: int, recording: Recording) -> None:
         self.number, self.recording = number, recording
-        self.begun = event("run", run=number, heading=recording.heading)
+        self.begun = server_sent_event("run", run=number, heading=recording.heading)
         self.ended = b""
         self.place = 0
-        self._kept: deque[tuple[int, int, bytes]] = deque(maxlen=KEPT)
+        self._kept: deque[tuple[int, int, bytes]] = deque(maxlen=KEPT_EVENTS)
 
-    def look(self) -> bool:
-        """Go on to what is current, and say whether there was anything new."""
+    def encode_new(self) -> bool:
+        """Encode new steps; return whether there were any."""
         if self.ended:
             return False
-        result = self.recording.result  # before the steps: then they are all there
+        result = self.recording.result  # before the steps are read: after a result there are no more
         before = self.place
-        steps, end = self.recording.since(self.place, SLICE if result is None else math.inf)
-        if len(steps) > MANY:  # more than could be kept: each client has its own made
+        steps, end = self.recording.since(self.place, LOOK_BUDGET if result is None else math.inf)
+        if len(steps) > MAX_SHARED_STEPS:  # too many to keep: `piece` encodes them for each client
             steps = []
         while steps:
             data, count = self._encoded(steps, end - len(steps))
@@ -89,11 +92,11 @@ class _Shown:
             steps = steps[count:]
         self.place = end
         if result is not None:
-            self.ended = event("end", run=self.number, result=result)
+            self.ended = server_sent_event("end", run=self.number, result=result)
         return end > before or bool(self.ended)
 
     def piece(self, place: int) -> tuple[bytes, int]:
-        """Return an event with the steps from a place on, as many as go into one, and the place after them."""
+        """Return an event with the steps from a place on, as many as fit into one, and the place after them."""
         for first, after, data in self._kept:
             if first == place:
                 return data, after
@@ -102,7 +105,7 @@ class _Shown:
         return data, end - len(steps) + count
 
     def latest(self) -> tuple[bytes, int]:
-        """Return an event with all that is known, and the place after it."""
+        """Return an event with the current state, and the place after it."""
         step, end = self.recording.latest()
         return self._encoded([step], end - 1)[0], end
 
@@ -110,26 +113,28 @@ class _Shown:
         found: list[msgspec.Raw] = []
         size = 0
         for step in steps:
-            raw = msgspec.json.encode(visible(step, self.recording.heading))
-            if found and size + len(raw) > PIECE:
+            raw = msgspec.json.encode(visible_step(step, self.recording.heading))
+            if found and size + len(raw) > EVENT_BYTES:
                 break
             found.append(msgspec.Raw(raw))
             size += len(raw)
-        return event("steps", run=self.number, **{"from": first}, steps=found, sent=time.time()), len(found)
+        return server_sent_event("steps", run=self.number, **{"from": first}, steps=found, sent=time.time()), len(found)
 
 
-class _Place:
-    """How far a client is in one run."""
+class _ClientPosition:
+    """The position of a client in one run."""
 
-    def __init__(self, shown: _Shown) -> None:
+    def __init__(self, shown: _EncodedRun) -> None:
         self.shown, self.place, self.ended = shown, 0, False
-        self.current: float | None = None  # when it last had everything; None before it ever had
+        self.current: float | None = None  # when it last had everything; None if it never had
 
     def next(self) -> bytes:
         """Return the next event, or nothing where there is none."""
         shown, now = self.shown, time.monotonic()
         if self.place < shown.place:
-            late = self.current is not None and now - self.current > SLOW and shown.place - self.place > BEHIND
+            late = (
+                self.current is not None and now - self.current > SKIP_SECONDS and shown.place - self.place > SKIP_STEPS
+            )
             data, self.place = shown.latest() if late else shown.piece(self.place)
             return data
         self.current = now
@@ -140,28 +145,28 @@ class _Place:
 
 
 class EventFeed:
-    """Tells any number of clients what is in some recordings; for one event loop.
+    """Sends the steps of recordings to any number of clients, in one event loop.
 
     Parameters
     ----------
     recordings
-        Gives the recordings; one that takes the place of another begins anew for all clients.
+        Returns the recordings. One that replaces another starts again for all clients.
     """
 
     def __init__(self, recordings: Recordings) -> None:
         self.recordings = recordings
         self.clients = 0
-        self._runs: list[_Shown] = []
+        self._runs: list[_EncodedRun] = []
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="view-feed")
         self._news = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
         self._stopping = False
         self._took = 0.0
-        self._met: tuple[Recording, float] | None = None  # the run that was seen first last, and when
+        self._newest: tuple[Recording, float] | None = None  # the newest run, and when it was first seen
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """Yield what one client is told, until it leaves; or to the end, where the server stops."""
-        places: dict[int, _Place] = {}
+        """Yield the events of one client, until it leaves or the server stops."""
+        places: dict[int, _ClientPosition] = {}
         self.clients += 1
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
@@ -170,45 +175,45 @@ class EventFeed:
             while True:
                 news, last = self._news, self._stopping
                 if last:
-                    with suppress(Exception):  # which was said before
+                    with suppress(Exception):  # which was logged before
                         await self._in_pool(self._find_news)
                 while data := await self._in_pool(self._next, places):
-                    for start in range(0, len(data), PIECE):  # a heading may be long, and a client slow
-                        yield data[start : start + PIECE]
+                    for start in range(0, len(data), EVENT_BYTES):  # in parts: a heading may be long, and a client slow
+                        yield data[start : start + EVENT_BYTES]
                 if last:
                     return
                 try:
-                    await asyncio.wait_for(news.wait(), ALIVE)
+                    await asyncio.wait_for(news.wait(), KEEP_ALIVE_SECONDS)
                 except TimeoutError:
                     yield b": still here\n\n"
         finally:
             self.clients -= 1
 
     def stop(self) -> None:
-        """Let every client go, once it was told the rest; in the event loop."""
+        """End all streams after the remaining events. Call it in the event loop."""
         self._stopping = True
         self._news.set()
 
     def close(self) -> None:
-        """End the thread, after the event loop."""
+        """End the thread. Call it after the event loop."""
         self._pool.shutdown(wait=False)
 
     def _in_pool(self, work: Callable[..., Any], *words: Any) -> asyncio.Future[Any]:
-        """Let a thread of its own do what may take a while: the server goes on answering."""
+        """Run work that may take a while in a thread, so that the server keeps answering."""
         return asyncio.get_running_loop().run_in_executor(self._pool, work, *words)
 
-    def _next(self, places: dict[int, _Place]) -> bytes:
+    def _next(self, places: dict[int, _ClientPosition]) -> bytes:
         for shown in [*self._runs]:
             place = places.get(shown.number)
             if place is None or place.shown is not shown:
-                places[shown.number] = _Place(shown)
+                places[shown.number] = _ClientPosition(shown)
                 return shown.begun
             if data := place.next():
                 return data
         return b""
 
     async def _look(self) -> None:
-        """Look at the recordings for as long as anybody watches."""
+        """Check the recordings while there are clients."""
         clock, turn = asyncio.get_running_loop().time, 0.0
         while self.clients and not self._stopping:
             try:
@@ -216,39 +221,39 @@ class EventFeed:
             except Exception:
                 if not self._stopping:
                     LOG.exception("what is recorded cannot be shown")
-                    await asyncio.sleep(AGAIN)
+                    await asyncio.sleep(RETRY_SECONDS)
                 continue
             if new:
                 self._news.set()
                 self._news = asyncio.Event()
-                turn = max(turn, clock()) + EVERY
-            await asyncio.sleep(max(turn - EARLY - clock(), LOOK, min(LEISURE * took, LONGEST)))
+                turn = max(turn, clock()) + EVENT_INTERVAL
+            await asyncio.sleep(max(turn - EARLY_SECONDS - clock(), LOOK_INTERVAL, min(PAUSE_FACTOR * took, MAX_PAUSE)))
         self._looking = None
 
     def _look_once(self) -> tuple[bool, float]:
-        """Say whether there is anything new, and what it took to find out, in seconds of a processor.
+        """Return whether there is anything new, and the processor time in seconds that it took.
 
-        What is made once, as a heading, does not count: who has just come would wait for all that follows.
+        Work that is done once, such as a heading, does not count: the pause after it would delay a new client.
         """
         self._took = 0.0
         return self._find_news(), self._took
 
     def _find_news(self) -> bool:
-        """Go on in all runs, also in those that have just begun."""
+        """Encode what is new in all runs, including those that have just started."""
         new = False
         for number, recording in enumerate([*self.recordings()]):
             fresh = number == len(self._runs) or self._runs[number].recording is not recording
             if fresh:
                 if not self._has_begun(recording):
                     return new
-                self._runs[number : number + 1] = [_Shown(number, recording)]
+                self._runs[number : number + 1] = [_EncodedRun(number, recording)]
             before = time.thread_time()
-            new |= self._runs[number].look() or fresh
+            new |= self._runs[number].encode_new() or fresh
             self._took += 0.0 if fresh else time.thread_time() - before
         return new
 
     def _has_begun(self, recording: Recording) -> bool:
-        """Say whether a run is some moments old, or over."""
-        if self._met is None or self._met[0] is not recording:
-            self._met = recording, time.monotonic()
-        return self._stopping or recording.result is not None or time.monotonic() - self._met[1] > BEGINNING
+        """Whether a run has started some moments ago, or is over."""
+        if self._newest is None or self._newest[0] is not recording:
+            self._newest = recording, time.monotonic()
+        return self._stopping or recording.result is not None or time.monotonic() - self._newest[1] > START_DELAY

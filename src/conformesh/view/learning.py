@@ -1,6 +1,6 @@
-"""From the online status of nodes (``GET /online``) to what a step shows of it. Nothing here asks anybody.
+"""From what a node reports about online learning (``GET /online``) to what a step shows. Nothing here asks a node.
 
-A node tells how many labels and misses it has had; what was covered lately follows from successive answers.
+A node reports how many labels and misses it has had; recent coverage follows from successive reports.
 """
 
 from __future__ import annotations
@@ -11,35 +11,36 @@ from typing import Any
 
 from conformesh.common.quantities import pluralize
 from conformesh.mesh.node.status import AlarmStatus, DeviceCounts, OnlineAccount, OnlineStatus
-from conformesh.view.trace import SHARES, Everybody, Value, rounded_up
+from conformesh.view.trace import SPREAD_SHARES, CoverageOfAll, FieldValue, round_up
 
-WINDOW = 200  # labels of a device over which coverage lately is taken
-ANSWERS = 4096  # that are kept of a window; beyond that it is shorter
+RECENT_LABELS = 200  # labels of a device over which recent coverage is averaged: a standard error of 2 % at 90 %
+_MOST_REPORTS = 4096  # of a window that are kept, about 17 minutes of four a second; with more the window is shorter
 
 
-class Lately:
-    """What was covered of the last labels, from counts that grow.
+class RecentCoverage:
+    """Share of covered examples among the last labels, from counts that grow.
 
-    >>> lately = Lately(100)
-    >>> [lately.take(*counts) for counts in [(0, 0), (50, 5), (100, 5), (200, 25)]]
+    >>> recent = RecentCoverage(100)
+    >>> [recent.update(*counts) for counts in [(0, 0), (50, 5), (100, 5), (200, 25)]]
     [None, 0.9, 0.95, 0.8]
 
     Parameters
     ----------
     window
-        How many labels, at least, as soon as so many have come since it began to look.
+        How many labels count, at least, once so many have arrived while watching.
     """
 
     def __init__(self, window: int) -> None:
         self.window = window
-        self._counts: deque[tuple[int, int]] = deque(maxlen=ANSWERS)
+        self._counts: deque[tuple[int, int]] = deque(maxlen=_MOST_REPORTS)
 
-    def take(self, labels: int, misses: int) -> float | None:
-        """Go on to these counts; return the share, None where no label has come since it began to look."""
+    def update(self, labels: int, misses: int) -> float | None:
+        """Take these counts; return the share, None if no label has arrived while watching."""
         counts = self._counts
-        if counts and (labels < counts[-1][0] or misses < counts[-1][1]):  # the node counts anew
+        if counts and (labels < counts[-1][0] or misses < counts[-1][1]):  # the node lost its journal: start again
             counts.clear()
         if not counts:
+            # All labels so far are recent if they fit into the window; otherwise it is unknown when they arrived.
             counts.append((0, 0) if labels <= self.window else (labels, misses))
         if labels > counts[-1][0]:
             counts.append((labels, misses))
@@ -49,52 +50,55 @@ class Lately:
         return None if many == 0 else round(1 - (misses - counts[0][1]) / many, 4)
 
 
-class Lessons:
+class LearningHistory:
     """What the nodes of a mesh have learnt, as steps show it."""
 
     def __init__(self) -> None:
-        self._own: dict[str, Lately] = {}
-        self._all = Lately(WINDOW)
+        self._by_device: dict[str, RecentCoverage] = {}
+        self._all = RecentCoverage(RECENT_LABELS)
 
-    def fields(self, name: str, learnt: OnlineStatus | None, reported: DeviceCounts | None = None) -> dict[str, Value]:
-        """Return what a step shows of a device that learns; of one that does not answer, what others have counted."""
-        counts = reported if learnt is None else learnt.device
+    def fields(
+        self, name: str, status: OnlineStatus | None, reported: DeviceCounts | None = None
+    ) -> dict[str, FieldValue]:
+        """Return what a step shows of a device that learns; without its own status only counts that others know."""
+        counts = reported if status is None else status.device
         if counts is None:
             return {}
-        lately = self._own.setdefault(name, Lately(WINDOW)).take(counts.steps, counts.misses)
-        found: dict[str, Value] = {"labels": counts.steps, "misses": counts.misses, "lately": lately}
-        if learnt is None:
-            return found
-        within = None if is_vacuous(learnt.device) else rounded_up(learnt.device.within)
-        alarm = "raised" if is_raised(learnt.alarm) else None
-        return {**found, "threshold": learnt.threshold, "within": within, "alarm": alarm}
+        recent = self._by_device.setdefault(name, RecentCoverage(RECENT_LABELS)).update(counts.steps, counts.misses)
+        fields: dict[str, FieldValue] = {"labels": counts.steps, "misses": counts.misses, "lately": recent}
+        if status is None:
+            return fields
+        within = round_up(status.device.within) if is_informative(status.device) else None
+        return {
+            **fields,
+            "threshold": status.threshold,
+            "within": within,
+            "alarm": "raised" if is_raised(status.alarm) else None,
+        }
 
-    def everybody(self, answers: Iterable[OnlineStatus], shares: Iterable[Value]) -> Everybody | None:
-        """Return what all have covered, by the node that has heard most; None if no node learns."""
-        accounts = [answer.everybody for answer in answers]
-        if not accounts:
+    def of_all(self, statuses: Iterable[OnlineStatus], shares: Iterable[FieldValue]) -> CoverageOfAll | None:
+        """Return the coverage of all devices, as the node knows it that has most reports; None if no node learns."""
+        best = max((status.everybody for status in statuses), key=lambda account: account.steps, default=None)
+        if best is None:
             return None
-        best = max(accounts, key=lambda account: account.steps)
-        alpha, labels, misses = best.alpha, best.steps, best.misses
         known = sorted(float(share) for share in shares if share is not None)
-        self._all.window = WINDOW * max(len(known), 1)
-        within = None if is_vacuous(best) else best.within
-        ends = None if within is None else (max(0.0, 1 - alpha - within), min(1.0, 1 - alpha + within))
-        return Everybody(
+        self._all.window = RECENT_LABELS * max(len(known), 1)
+        alpha, within = best.alpha, best.within
+        return CoverageOfAll(
             alpha=alpha,
-            labels=labels,
-            misses=misses,
+            labels=best.steps,
+            misses=best.misses,
             window=self._all.window,
-            own=WINDOW,
-            lately=self._all.take(labels, misses),
-            within=ends,
+            own=RECENT_LABELS,
+            lately=self._all.update(best.steps, best.misses),
+            within=(max(0.0, 1 - alpha - within), min(1.0, 1 - alpha + within)) if is_informative(best) else None,
             spread=_spread(known),
         )
 
 
-def is_vacuous(account: OnlineAccount) -> bool:
-    """Whether an account guarantees nothing, because any share of misses would be within it."""
-    return not account.steps or account.within >= max(account.alpha, 1 - account.alpha)
+def is_informative(account: OnlineAccount) -> bool:
+    """Whether an account excludes any share of misses."""
+    return account.steps > 0 and account.within < max(account.alpha, 1 - account.alpha)
 
 
 def is_raised(alarm: AlarmStatus | None) -> bool:
@@ -102,17 +106,17 @@ def is_raised(alarm: AlarmStatus | None) -> bool:
     return alarm is not None and bool(alarm.raised.raised())
 
 
-def reported_counts(name: str, answers: Iterable[OnlineStatus]) -> DeviceCounts | None:
-    """Return the labels and misses of a device that does not answer here, by the node that has heard most of it."""
-    reports = [answer.reported[name] for answer in answers if name in answer.reported]
+def reported_counts(name: str, statuses: Iterable[OnlineStatus]) -> DeviceCounts | None:
+    """Return the counts of a device that does not answer here, from the node that knows most of them."""
+    reports = [status.reported[name] for status in statuses if name in status.reported]
     return max(reports, key=lambda counts: counts.steps, default=None)
 
 
-def details_of_learning(learnt: OnlineStatus) -> list[tuple[str, str]]:
-    """Return what the page of a device shows of what it learns, besides what is recorded."""
-    facts = [("misses", learnt.device.words), ("of everybody", learnt.everybody.words)]
-    facts.append(("awaited", pluralize(learnt.pending, "label")))
-    if alarm := learnt.alarm:
+def learning_details(status: OnlineStatus) -> list[tuple[str, str]]:
+    """Return what the page of a device shows of its learning, besides recorded fields."""
+    facts = [("misses", status.device.words), ("of everybody", status.everybody.words)]
+    facts.append(("awaited", pluralize(status.pending, "label")))
+    if alarm := status.alarm:
         state = f"raised for the {' and the '.join(alarm.raised.raised())}" if is_raised(alarm) else "not raised"
         evidence = f"evidence {alarm.evidence.device} of the device and {alarm.evidence.fleet} of the fleet"
         facts.append(("drift alarm", f"{state}, {evidence}, chance of a false one {alarm.level}"))
@@ -120,5 +124,5 @@ def details_of_learning(learnt: OnlineStatus) -> list[tuple[str, str]]:
 
 
 def _spread(shares: list[float]) -> Any:
-    """Return the least, the quartiles and the greatest of shares in order; None without any."""
-    return tuple(shares[round(part * (len(shares) - 1))] for part in SHARES) if shares else None
+    """Return the least, the quartiles and the greatest of sorted shares; None without any."""
+    return tuple(shares[round(part * (len(shares) - 1))] for part in SPREAD_SHARES) if shares else None

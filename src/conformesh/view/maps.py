@@ -1,4 +1,4 @@
-"""Who is in a mesh and where they answer: from the folder of a mesh, of one device, or from a node that runs."""
+"""Maps: devices, links and addresses of a mesh, from the folder of a mesh or of a device, or from a running node."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.file_watch import Stamp, stamp_of
 from conformesh.mesh.node.status import MeshStatus, NodeStatus
 from conformesh.methods import get_method
-from conformesh.view.trace import Pair, TraceHeading
+from conformesh.view.trace import Fact, TraceHeading
 
 
 @dataclass(frozen=True)
-class Map:
+class MeshMap:
     """The devices of a mesh, under one roster.
 
     Attributes
     ----------
     name, facts
-        What it is, in a line, and in pairs of a name and words.
+        Its name in one line, and facts as pairs of a name and a text.
     network
-        Who talks to whom.
+        The graph of the devices.
     addresses
-        Where those answer that run on this machine, by name.
+        Addresses of the devices that run on this machine, by name.
     roster
         The number of the roster.
     private
-        Whether nothing is shown of single devices.
+        Whether single devices are hidden.
     source
-        The file that changes with the map; None where there is none.
+        The file that changes with the map, if there is one.
     """
 
     name: str
     network: Network
     addresses: dict[str, str]
     roster: int = 0
-    facts: tuple[Pair, ...] = ()
+    facts: tuple[Fact, ...] = ()
     private: bool = False
     source: Path | None = None
 
@@ -56,18 +56,18 @@ class Map:
         return TraceHeading.of(self.name, self.network, unit="seconds", live=True, private=self.private, facts=[*facts])
 
     def stamp(self) -> Stamp:
-        """Return what changes when the map does."""
+        """Return a stamp that changes with the map."""
         return None if self.source is None else stamp_of(self.source)
 
-    def same(self, other: Map) -> bool:
-        """Whether nobody would notice a difference."""
+    def is_same_as(self, other: MeshMap) -> bool:
+        """Whether both have the same roster, addresses and devices."""
         return (self.roster, self.addresses, self.network.ids) == (other.roster, other.addresses, other.network.ids)
 
 
-def read_map(where: str | os.PathLike[str], http: str | None = None) -> Map:
-    """Return the map of the folder of a mesh or of a device, or of who answers at an address.
+def read_map(where: str | os.PathLike[str], http: str | None = None) -> MeshMap:
+    """Return the map from the folder of a mesh or of a device, or from the node at an address.
 
-    With `http` the device whose folder it is answers there, and not at its socket.
+    With `http` the device of that folder is asked there instead of at its socket.
     """
     path = Path(where)
     if path.name == SOCKET_NAME and (path.parent / DEVICE_FILE).is_file():
@@ -80,19 +80,19 @@ def read_map(where: str | os.PathLike[str], http: str | None = None) -> Map:
     if path.is_dir() and any(path.glob(f"*/{DEVICE_FILE}")):
         folders = device_folders(path)
         config = read_device(folders[0])
-        if {*config.devices} != {folder.name for folder in folders}:  # another roster came in between
+        if {*config.devices} != {folder.name for folder in folders}:  # the roster changed while it was read
             raise ValueError(f"{path}: the mesh is just being changed; try again")
         return _of_config(config, {folder.name: folder for folder in folders}, path / ROSTER_FILE)
     return _of_node(os.fspath(where))
 
 
-def _of_config(config: DeviceConfig, places: Mapping[str, str | Path], roster: Path) -> Map:
+def _of_config(config: DeviceConfig, places: Mapping[str, str | Path], roster: Path) -> MeshMap:
     facts = (
         ("mesh", config.mesh),
         ("method", config.run.method),
         ("alpha", config.guarantee.alpha),
     )
-    return Map(
+    return MeshMap(
         f"{config.run.method} on a mesh of {len(config.devices)}",
         config.network,
         {name: str(find(place)) for name, place in places.items()},
@@ -103,24 +103,30 @@ def _of_config(config: DeviceConfig, places: Mapping[str, str | Path], roster: P
     )
 
 
-def _of_node(address: str) -> Map:
-    """Return what a node tells of the map: all of it, or where it cannot itself and its neighbours."""
+def _of_node(address: str) -> MeshMap:
+    """Return the map as a node knows it: all devices, or, if it cannot tell, itself and its neighbours."""
     client = Client(address, timeout=5.0)
     try:
         status = convert(client.status(), NodeStatus)
-    except (NodeError, ValidationError) as problem:
+    except ValidationError as problem:
+        raise ValueError(f"{address}: its status cannot be read; is the node of this version? ({problem})") from None
+    except NodeError as problem:
         raise ValueError(
             f"{problem}; a view is of trace files, the folder of a mesh or of a device, or a node that runs"
         ) from None
-    own, mesh = status.device, hearsay(client)
-    names = [own, *status.neighbours] if mesh is None else [device.name for device in mesh.devices]
-    edges = [(own, name) for name in names[1:]] if mesh is None else [(a, b) for a, b in mesh.edges]
-    network = Network.from_pairs(names, edges, name=f"mesh of {own}")
-    return Map(f"the mesh of {own}", network, {own: str(find(address))}, status.roster.number)
+    mesh = ask_mesh_status(client)
+    if mesh is None:
+        names = [status.device, *status.neighbours]
+        edges = [(status.device, name) for name in status.neighbours]
+    else:
+        names = [device.name for device in mesh.devices]
+        edges = [(first, second) for first, second in mesh.edges]
+    network = Network.from_pairs(names, edges, name=f"mesh of {status.device}")
+    return MeshMap(f"the mesh of {status.device}", network, {status.device: str(find(address))}, status.roster.number)
 
 
-def hearsay(client: Client) -> MeshStatus | None:
-    """Return what a node knows about all devices; None if it does not answer or was started alone."""
+def ask_mesh_status(client: Client) -> MeshStatus | None:
+    """Return what a node knows about all devices; None if it does not answer, or in another version's format."""
     try:
         return convert(client.mesh(), MeshStatus)
     except (NodeError, ValidationError):

@@ -1,11 +1,11 @@
-"""Recording streams: from a run of `conformesh.online.online` that goes on to steps that can be shown.
+"""Recording of streams: turn a run of `conformesh.online.online` into steps that can be shown.
 
 An `OnlineRecorder` is an observer of such a run. At no more than some thousand moments it notes how many labels and
-misses all devices have had, between what coverage so far must lie, and how devices spread. What single devices have is
-noted more seldom where there are many, so that a trace stays small whatever was run.
+misses all devices have had, bounds on the coverage so far, and the spread of the devices. With many devices, those of
+single devices are recorded less often, so that a trace stays small.
 
-Of scores nothing is kept. Thresholds are means over the last steps, in four digits: a threshold as it was in each step
-would, with some rules, let single scores be worked out.
+Scores are not recorded. Thresholds are means over the last steps, in four digits: with some rules the exact threshold
+of each step would reveal single scores.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from numpy.typing import NDArray
 
 from conformesh.common.array_types import Ints
 from conformesh.graph.network import Network
-from conformesh.online.bounds import DeviceAccount
+from conformesh.online.bounds import MissAccount
 from conformesh.online.result import OnlineResult, RunningCounts
 from conformesh.view.recording import Recording
 from conformesh.view.trace import (
-    SHARES,
+    SPREAD_SHARES,
     Column,
-    Everybody,
-    Pair,
+    CoverageOfAll,
+    Fact,
+    FieldValue,
     Step,
     Trace,
     TraceHeading,
-    Value,
-    refuse_crowd,
-    rounded_up,
+    require_drawable,
+    round_up,
 )
 
-POINTS = 1200  # of a curve, at most: as many as the page draws
-NUMBERS = 2**19  # that are noted of single devices in a run, about
-FIELDS = 5  # of a device at a point
+MAX_POINTS = 1200  # of a curve: as many as the page draws
+MAX_NUMBERS = 2**19  # recorded of single devices in a run, approximately: 4 MB
+NUMBERS_PER_POINT = 5  # of a device: labels, misses, recent coverage, threshold, bound
 Floats = NDArray[np.float64]
 
 
-class _Noted(NamedTuple):
-    """What was seen of all devices together at one point."""
+class _PointRecord(NamedTuple):
+    """Coverage of all devices together at one point."""
 
     at: int
-    everybody: Everybody
+    everybody: CoverageOfAll
 
 
-class _Devices(NamedTuple):
-    """What was seen of single devices at one point, (devices,) each."""
+class _DevicesRecord(NamedTuple):
+    """Counts, recent coverage and thresholds of single devices at one point, (devices,) each."""
 
     at: int
     labels: Ints
@@ -75,11 +75,11 @@ class OnlineRecorder:
     Parameters
     ----------
     network
-        Who talks to whom.
+        The network of the run.
     name
-        What the run is called.
+        The name of the run.
     window
-        Steps over which coverage and thresholds are averaged; more where there are fewer points than that needs.
+        Steps over which coverage and thresholds are averaged; more if points are further apart.
 
     Attributes
     ----------
@@ -88,75 +88,75 @@ class OnlineRecorder:
     """
 
     def __init__(self, network: Network, name: str = "online", window: int = 200) -> None:
-        refuse_crowd(network)
+        require_drawable(network)
         self.network, self.name, self.window = network, name, window
         self.recordings: list[Recording] = []
-        self._noted: deque[_Noted] = deque()
-        self._devices: deque[_Devices] = deque()
+        self._noted: deque[_PointRecord] = deque()
+        self._devices: deque[_DevicesRecord] = deque()
         self._alarms: deque[tuple[int, int, str]] = deque()
 
     def begin(self, found: OnlineResult) -> None:
-        """Begin: what is found fills up from now on."""
-        self._along = RunningCounts(found)
+        """Start to record. The result fills up while the run continues."""
+        self._counts = RunningCounts(found)
         self._stride, self._window = _strides(found.steps, self.window)
-        at_most = max(NUMBERS // (FIELDS * len(found.ids)), 4)
+        at_most = max(MAX_NUMBERS // (NUMBERS_PER_POINT * len(found.ids)), 4)
         self._own = self._stride * math.ceil(found.steps / self._stride / at_most)
-        self._lately = _Lately(self._window // self._stride)
-        self._owns = _Lately(math.ceil(self.window / self._own))
-        self._means = _Means(found, self._owns.many)
-        made = _Made(self, found)
-        self.recordings = [Recording(made.heading, made.steps)]
+        self._lately = _WindowSums(self._window // self._stride)
+        self._owns = _WindowSums(math.ceil(self.window / self._own))
+        self._means = _MeanThresholds(found, self._owns.many)
+        maker = _StepMaker(self, found)
+        self.recordings = [Recording(maker.heading, maker.steps)]
 
     def __call__(self, done: int) -> None:
-        """Note the points up to here that were not noted yet."""
-        found, before = self._along.found, self._along.done
+        """Record the points up to this step that are not recorded yet."""
+        found, before = self._counts.found, self._counts.done
         points = np.arange(before - before % self._stride + self._stride, done + 1, self._stride)
         if done == found.steps and done % self._stride:
             points = np.append(points, done)
         if len(points) == 0:
             return
-        labels, misses = self._along.go_on(points)
+        labels, misses = self._counts.advance(points)
         own = (points % self._own == 0) | (points == found.steps)
-        if own.any():  # before the points themselves, which may be taken at once
-            self._devices.extend(self._each(points[own], labels[:, own], misses[:, own]))
-        for at, everybody in zip(points.tolist(), self._everybody(points, labels, misses), strict=True):
-            self._noted.append(_Noted(at, everybody))
+        if own.any():  # first, since another thread may take a point as soon as it is added
+            self._devices.extend(self._device_records(points[own], labels[:, own], misses[:, own]))
+        for at, everybody in zip(points.tolist(), self._coverage_of_all(points, labels, misses), strict=True):
+            self._noted.append(_PointRecord(at, everybody))
 
-    def _everybody(self, points: Ints, labels: Ints, misses: Ints) -> Iterator[Everybody]:
-        """Yield what all devices together have covered at each point."""
-        alpha, recent = self._along.found.alpha, self._lately.of(labels, misses)
+    def _coverage_of_all(self, points: Ints, labels: Ints, misses: Ints) -> Iterator[CoverageOfAll]:
+        """Yield the coverage of all devices together at each point."""
+        alpha, recent = self._counts.found.alpha, self._lately.of(labels, misses)
         lately = _covered(*(counts.sum(axis=0) for counts in recent))
         spread = _spread(_covered(*recent))
         each = labels.T.copy(), misses.T.copy()
         for place, (at, own_labels, own_misses) in enumerate(zip(points.tolist(), *each, strict=True)):
-            account = self._along.account(at, own_labels, own_misses)
-            yield Everybody(
+            account = self._counts.account(at, own_labels, own_misses)
+            yield CoverageOfAll(
                 alpha=alpha,
                 labels=account.labels,
                 misses=account.misses,
                 window=self._window,
                 own=self._owns.many * self._own,
                 lately=_rounded(lately[place]),
-                within=between(account),
+                within=coverage_bounds(account),
                 spread=spread[place],
             )
 
-    def _each(self, points: Ints, labels: Ints, misses: Ints) -> list[_Devices]:
-        """Return what single devices have covered at some points."""
+    def _device_records(self, points: Ints, labels: Ints, misses: Ints) -> list[_DevicesRecord]:
+        """Return records of single devices at some points."""
         lately, means = _covered(*self._owns.of(labels, misses)), self._means.up_to(points)
         columns = [np.ascontiguousarray(each.T) for each in (labels, misses, lately, means)]
-        return [_Devices(at, *each) for at, *each in zip(points.tolist(), *columns, strict=True)]
+        return [_DevicesRecord(at, *each) for at, *each in zip(points.tolist(), *columns, strict=True)]
 
     def alarm(self, row: int, at: int, words: str) -> None:
-        """Say that a device raised the drift alarm in this step, before the step is noted."""
+        """Record that a device raised the drift alarm in this step. Call it before the step is recorded."""
         self._alarms.append((at, row, words))
 
-    def finish(self, facts: Sequence[Pair]) -> None:
-        """Say how it ended."""
+    def finish(self, facts: Sequence[Fact]) -> None:
+        """Record how it ended."""
         self.recordings[-1].end(facts)
 
     def fail(self, words: str) -> None:
-        """Say why the run, if it has begun, has no result."""
+        """Record why the run, if it has started, has no result."""
         if self.recordings and self.recordings[-1].result is None:
             self.recordings[-1].end([("failed", words)])
 
@@ -166,20 +166,20 @@ class OnlineRecorder:
 
 
 def _strides(steps: int, window: int) -> tuple[int, int]:
-    """Return how many steps lie between two points, and how many are averaged: as asked for, if points allow it."""
-    least = math.ceil(steps / POINTS)
+    """Return the steps between two points, and the steps to average: `window` if it is a multiple of some distance."""
+    least = math.ceil(steps / MAX_POINTS)
     fitting = [stride for stride in range(least, window + 1) if window % stride == 0]
     return (fitting[0], window) if fitting else (least, least)
 
 
-def between(account: DeviceAccount) -> tuple[float, float] | None:
-    """Return between what coverage so far must lie, whatever the scores; None where nothing is known of it."""
+def coverage_bounds(account: MissAccount) -> tuple[float, float] | None:
+    """Return bounds on the coverage so far, whatever the scores; None if nothing is guaranteed."""
     known = account.gap is not None and account.labels > 0 and (account.lowest > 0 or account.highest < 1)
     return (1 - account.highest, 1 - account.lowest) if known else None
 
 
-class _Lately:
-    """From sums at points to sums since `many` points before, or since the first step."""
+class _WindowSums:
+    """Turns running sums at points into sums over the last `many` points, or since the first step."""
 
     def __init__(self, many: int) -> None:
         self.many = many
@@ -193,11 +193,11 @@ class _Lately:
         return [each[:, self.many :] - each[:, : -self.many] for each in whole]
 
 
-class _Means:
-    """Mean thresholds of the steps since `many` points before; of infinite ones nothing is in the mean."""
+class _MeanThresholds:
+    """Mean thresholds over the last `many` points; infinite ones are left out."""
 
     def __init__(self, found: OnlineResult, many: int) -> None:
-        self._found, self._done, self._lately = found, 0, _Lately(many)
+        self._found, self._done, self._lately = found, 0, _WindowSums(many)
         self._sums, self._counts = (np.zeros((len(found.ids), 1)) for _ in range(2))
 
     def up_to(self, points: Ints) -> Floats:
@@ -225,7 +225,7 @@ def _spread(covered: Floats) -> list[Any]:
     """Return at every point the least, the quartiles and the greatest of the devices' shares; None without any."""
     ordered = np.sort(np.ascontiguousarray(covered.T), axis=1)  # what is not a number comes last
     many = ordered.shape[1] - np.count_nonzero(np.isnan(ordered), axis=1)
-    places = np.rint(np.outer(np.maximum(many - 1, 0), SHARES)).astype(np.int64)
+    places = np.rint(np.outer(np.maximum(many - 1, 0), SPREAD_SHARES)).astype(np.int64)
     found = np.round(np.take_along_axis(ordered, places, axis=1), 4).tolist()
     return [tuple(values) if count else None for values, count in zip(found, many.tolist(), strict=True)]
 
@@ -234,8 +234,8 @@ def _rounded(value: float) -> float | None:
     return None if math.isnan(value) else round(float(value), 4)
 
 
-class _Made:
-    """Makes steps of what was noted, when somebody looks."""
+class _StepMaker:
+    """Makes steps from records, on demand."""
 
     def __init__(self, recorder: OnlineRecorder, found: OnlineResult) -> None:
         self._recorder, self._found = recorder, found
@@ -249,14 +249,14 @@ class _Made:
         return TraceHeading.of(f"{self._recorder.name} on {network.name}", network, unit="steps", facts=facts)
 
     def steps(self) -> Iterator[Step]:
-        """Yield what has been noted since it was last asked for; what is not taken stays."""
+        """Yield steps of the records since the last call; records that are not taken stay."""
         if not self._begun:
             self._begun = True
             yield Step(at=0, devices={"phase": Column(["learning"] * len(self._found.ids))})
         while self._noted:
             yield self._step(self._noted.popleft())
 
-    def _step(self, noted: _Noted) -> Step:
+    def _step(self, noted: _PointRecord) -> Step:
         devices: dict[str, Column] = {}
         if self._devices and self._devices[0].at == noted.at:
             devices = self._columns(self._devices.popleft())
@@ -268,7 +268,7 @@ class _Made:
         log = [(row, "warning", f"drift alarm {words}") for row, words in raised]
         return Step(at=noted.at, devices=devices, everybody=noted.everybody, log=log)
 
-    def _columns(self, seen: _Devices) -> dict[str, Column]:
+    def _columns(self, seen: _DevicesRecord) -> dict[str, Column]:
         within = self._within(seen.at, seen.labels, seen.misses)
         found = {
             "threshold": Column(_digits(seen.thresholds)),
@@ -278,21 +278,21 @@ class _Made:
         }
         return found if within.count(None) == len(within) else {**found, "within": Column(within)}
 
-    def _within(self, at: int, labels: Ints, misses: Ints) -> list[Value]:
+    def _within(self, at: int, labels: Ints, misses: Ints) -> list[FieldValue]:
         """Return how far from alpha the misses of each device can be; None where nothing is guaranteed."""
         past, rule, alpha = self._found.trail.past(at, labels), self._found.rule, self._found.alpha
-        most, known = max(alpha, 1 - alpha), dict[tuple[float, ...], Value]()
+        most, known = max(alpha, 1 - alpha), dict[tuple[float, ...], FieldValue]()
         keys = zip(past.starts.tolist(), past.members.tolist(), labels.tolist(), strict=True)
-        found: list[Value] = []
+        found: list[FieldValue] = []
         for row, key in enumerate(keys):
             if key not in known:  # bounds depend on nothing else of a device
-                bound = DeviceAccount(alpha, int(labels[row]), int(misses[row]), rule.own(past, row)).bound
-                known[key] = rounded_up(bound) if bound < most else None
+                bound = MissAccount(alpha, int(labels[row]), int(misses[row]), rule.device_gap(past, row)).bound
+                known[key] = round_up(bound) if bound < most else None
             found.append(known[key])
         return found
 
 
-def _digits(values: Floats) -> list[Value]:
+def _digits(values: Floats) -> list[FieldValue]:
     """Return numbers in four digits, as JSON can hold them; None for those that are none."""
     known = np.isfinite(values) & (values != 0)
     size = np.floor(np.log10(np.abs(values), where=known, out=np.zeros(len(values))))
@@ -300,7 +300,7 @@ def _digits(values: Floats) -> list[Value]:
     return _plain(np.round(values * scale) / scale)
 
 
-def _plain(values: Floats) -> list[Value]:
+def _plain(values: Floats) -> list[FieldValue]:
     """Return numbers as JSON can hold them; None for those that are none."""
     finite = np.isfinite(values)
     if finite.all():

@@ -1,7 +1,7 @@
-"""Recording: from a run that goes on to steps that can be shown, without slowing it down.
+"""Recording: turn a run in progress into steps that can be shown, without slowing it down.
 
-A `Recorder` is an observer of engines. In a round it notes who spoke, and takes a copy of what the protocol shows
-(`protocols.block.Shown`); it makes steps of that when somebody looks, after the run or in a thread that serves a page.
+A `Recorder` is an observer of engines. In a round it notes the senders, and copies the progress that the protocol
+shows (`Block.progress`); it makes steps of that when somebody looks, after the run or in a thread that serves a page.
 The first rounds are all noted; later ones are the more seldom the longer a run takes, so that a run of any length has
 some hundreds of steps. And a recorder that was given a share of the run's time leaves out what it has no time for.
 """
@@ -31,37 +31,39 @@ from conformesh.protocols.messages import Message, Pool, Sum, Tell
 from conformesh.results.result import Result
 from conformesh.view.trace import (
     Column,
-    Everybody,
-    Pair,
-    Spoken,
+    CoverageOfAll,
+    Fact,
+    FieldValue,
+    SentBits,
     Step,
     Trace,
     TracedRun,
     TraceHeading,
-    Value,
-    refuse_crowd,
+    require_drawable,
 )
 
-DENSE = 128  # rounds that are all noted; of twice as many every second one from there on, and so forth
-MOST_NUMBERS = 2**21  # numbers that are noted of a run before rounds are left out
-SHARE = 0.01  # of the time of a run that may be spent on watching it live
-MOST_STEPS = 50_000  # of a run that never ends: then the oldest are folded into one
-CERTIFIED = ("counted", "bounded")  # kinds of certificates that rest on nothing that nobody checked
+# Rounds that are all recorded. From there every second one is, from twice as many on every fourth, and so on: a run of
+# any length has some hundreds of steps.
+DENSE_ROUNDS = 128
+MAX_NUMBERS = 2**21  # recorded of a run before rounds are left out: 16 MB
+LIVE_SHARE = 0.01  # of the time of a run that recording may take while a page follows it
+MAX_STEPS = 50_000  # of a recording, a bound on memory: beyond it the oldest steps become one
+CERTIFIED_KINDS = ("counted", "bounded")  # certificates without an unchecked assumption
 Ints = NDArray[np.int64]
 
 
 class RecordedState:
-    """What is known at some step: the steps up to it, folded into one."""
+    """What is known at a step: all steps up to it, merged into one."""
 
     def __init__(self, devices: int) -> None:
         self.devices = devices
-        self.fields: dict[str, list[Value]] = {}
-        self.bracket: tuple[Value, Value, int | None, int | None] | None = None
-        self.everybody: Everybody | None = None
+        self.fields: dict[str, list[FieldValue]] = {}
+        self.bracket: tuple[FieldValue, FieldValue, int | None, int | None] | None = None
+        self.everybody: CoverageOfAll | None = None
         self.at = 0.0
 
     def take(self, step: Step) -> None:
-        """Go one step further."""
+        """Apply the next step."""
         self.at, self.bracket = step.at, step.bracket or self.bracket
         self.everybody = step.everybody or self.everybody
         for name, column in step.devices.items():
@@ -73,12 +75,12 @@ class RecordedState:
                 values[row] = value
 
     def as_step(self) -> Step:
-        """Return all of it as one step, with which a run may begin."""
+        """Return everything as one step, with which a run may start."""
         columns = {name: Column([*values]) for name, values in self.fields.items()}
         return Step(at=self.at, devices=columns, bracket=self.bracket, everybody=self.everybody)
 
-    def changes(self, fields: dict[str, list[Value]]) -> dict[str, Column]:
-        """Return what of these fields, with a value for every device, is new."""
+    def changes(self, fields: dict[str, list[FieldValue]]) -> dict[str, Column]:
+        """Return the changes in these fields, which have a value for every device."""
         found = {}
         for name, values in fields.items():
             old = self.fields.get(name, [None] * self.devices)
@@ -89,19 +91,19 @@ class RecordedState:
 
 
 class Recording:
-    """One run, which may still be going on; safe to read while another thread adds to it.
+    """One run, which may be in progress. Safe to read while another thread adds to it.
 
     Parameters
     ----------
     heading
-        What never changes, or what makes it when somebody first asks: where to draw devices takes its time.
+        The heading, or a function that makes it when it is first needed: the layout of devices takes time.
     fill
-        Called before reading, where steps are made only then.
+        Called before reading, for steps that are made only on demand.
 
     Attributes
     ----------
     result
-        How it ended, in pairs of a name and words; None before.
+        How it ended, as pairs of a name and a text; None before the end.
     """
 
     def __init__(
@@ -111,11 +113,11 @@ class Recording:
         self._lock = threading.RLock()
         self._steps: deque[Step] = deque()
         self._dropped = 0  # steps that were folded into the first one
-        self.result: list[Pair] | None = None
+        self.result: list[Fact] | None = None
 
     @cached_property
     def heading(self) -> TraceHeading:
-        """What never changes in the run."""
+        """The heading of the run."""
         return self._make if isinstance(self._make, TraceHeading) else self._make()
 
     @cached_property
@@ -124,19 +126,19 @@ class Recording:
         return RecordedState(len(self.heading.devices))
 
     def add(self, step: Step) -> None:
-        """Go one step further; where there are too many, the oldest two become one."""
+        """Add a step; beyond `MAX_STEPS` the two oldest become one."""
         with self._lock:
             self.known.take(step)
             self._steps.append(step)
-            if len(self._steps) > MOST_STEPS:
+            if len(self._steps) > MAX_STEPS:
                 first = RecordedState(len(self.heading.devices))
                 first.take(self._steps.popleft())
                 first.take(self._steps[0])
                 self._steps[0] = first.as_step()
                 self._dropped += 1
 
-    def end(self, result: Sequence[Pair]) -> None:
-        """Say how it ended."""
+    def end(self, result: Sequence[Fact]) -> None:
+        """Record how it ended."""
         with self._lock:
             self._pull()
             self.result = [*result]
@@ -149,9 +151,9 @@ class Recording:
                 return
 
     def since(self, place: int, budget: float = math.inf) -> tuple[list[Step], int]:
-        """Return the steps from a place on, and the place after the last; who is far behind gets all there are.
+        """Return the steps from a place on, and the place after the last.
 
-        With a `budget`, of seconds of a processor, steps that are not made by then are left for the next time.
+        With a `budget`, in seconds of processor time, steps that are not made by then are left for the next call.
         """
         with self._lock:
             self._pull(budget)
@@ -159,7 +161,7 @@ class Recording:
             return [*islice(self._steps, max(place - self._dropped, 0), None)], end
 
     def latest(self) -> tuple[Step, int]:
-        """Return all that is known now as one step, for who cannot follow every one, and the place after it."""
+        """Return everything known now as one step, for clients that cannot follow each, and the place after it."""
         with self._lock:
             _, end = self.since(self._dropped + len(self._steps))
             return self.known.as_step(), end
@@ -171,8 +173,8 @@ class Recording:
             return TracedRun(self.heading, steps, self.result)
 
 
-def replayed(run: TracedRun) -> Recording:
-    """Return a run of a trace as a recording to which nothing is added any more."""
+def recording_of_run(run: TracedRun) -> Recording:
+    """Return a run of a trace as a finished recording."""
     found = Recording(msgspec.structs.replace(run.heading, live=False))
     for step in run.steps:
         found.add(step)
@@ -180,8 +182,8 @@ def replayed(run: TracedRun) -> Recording:
     return found
 
 
-class _Noted(NamedTuple):
-    """What was seen of a round: who spoke (None: all) in how many bits, and what was shown by then."""
+class _RoundRecord(NamedTuple):
+    """Record of a round: senders (None: all), their bits, and the progress shown by the protocol."""
 
     round: int
     speakers: Ints | None
@@ -218,44 +220,44 @@ class Recorder:
         What the next runs are called; by default their method's name.
     """
 
-    passing = True  # it keeps nothing of what it is shown, so that a run goes on as if nobody watched
+    passing = True  # it keeps no message, so the simulator may reuse its memory
 
     def __init__(self, share: float | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
         self.share, self.clock = share, clock
         self.recordings: list[Recording] = []
         self.label = ""
-        self._noted: deque[_Noted] = deque()
+        self._noted: deque[_RoundRecord] = deque()
         self._due = self._stride = self._sparser = 0
         self._spent = self._begun = 0.0
 
     def begin(self, block: Block, method: str, faults: Faults | None) -> None:
-        """Begin another run; engines' callers say so before its first round."""
+        """Start to record another run; called before its first round."""
         if len(block.rows) < block.devices:
             raise ValueError(
                 "a view shows runs that one process hosts, and here several share the devices; use the engine "
                 "'simulator', or look at the result alone"
             )
-        refuse_crowd(block.network)
+        require_drawable(block.network)
         self._shown, self._noted = block.progress, deque()
         self._private = get_method(method).private
         self._spent, self._begun = 0.0, self.clock()
-        self._due, self._stride, self._sparser = 0, 1, max(min(DENSE, MOST_NUMBERS // block.devices), 4)
-        converted = _Converted(block, method, self.label or method, faults, self._noted)
-        self.recordings.append(Recording(converted.heading, converted.steps))
+        self._due, self._stride, self._sparser = 0, 1, max(min(DENSE_ROUNDS, MAX_NUMBERS // block.devices), 4)
+        maker = _StepMaker(block, method, self.label or method, faults, self._noted)
+        self.recordings.append(Recording(maker.heading, maker.steps))
 
     def __call__(self, round_: int, message: Message, answer: object) -> None:
-        """Note a round, unless it is one of many or there is no time for it."""
+        """Record a round, unless it is skipped or there is no time for it."""
         if round_ < self._due:
             return
         if self.share is None:
-            self._note(round_, message)
+            self._record(round_, message)
             return
         now = self.clock()
         if self._spent <= self.share * (now - self._begun):
-            self._note(round_, message)
+            self._record(round_, message)
             self._spent += self.clock() - now
 
-    def _note(self, round_: int, message: Message) -> None:
+    def _record(self, round_: int, message: Message) -> None:
         if round_ >= self._sparser:
             self._stride, self._sparser = 2 * self._stride, 2 * self._sparser
         self._due = round_ + self._stride
@@ -271,14 +273,14 @@ class Recorder:
             if kind is not Sum:
                 speakers = message.places  # type: ignore[union-attr]
             elif shown.estimates is not None and not self._private:
-                estimates = shown.estimates(values).astype(np.float64)  # a copy: what is said may change in place
+                estimates = shown.estimates(values).astype(np.float64)  # a copy: the values may change in place
         if shown.heard is not None and not self._private:
             heard = shown.heard[0], shown.heard[1]().copy()
         bracket = None if self._private else shown.bracket
-        self._noted.append(_Noted(round_, speakers, bits, estimates, heard, bracket))
+        self._noted.append(_RoundRecord(round_, speakers, bits, estimates, heard, bracket))
 
     def finish(self, result: Result) -> None:
-        """Say how the last run that was begun has ended; of several answers the first is shown."""
+        """Record how the last run ended; of several thresholds the first is shown."""
         first = next(iter(result))
         facts = first.facts()
         if len(result) > 1:
@@ -288,23 +290,26 @@ class Recorder:
         self.conclude(answer.thresholds, answer.certificate.kind, facts, rounds=result.cost.rounds, about=about)
 
     def conclude(
-        self, thresholds: NDArray[np.float64], kind: str, facts: Sequence[Pair], *, rounds: int, about: str = ""
+        self, thresholds: NDArray[np.float64], kind: str, facts: Sequence[Fact], *, rounds: int, about: str = ""
     ) -> None:
-        """Say with which thresholds, by row, the last run that was begun has ended, and what they rest on."""
+        """Record the thresholds, by row, with which the last run ended, and what they rest on."""
         recording, many = self.recordings[-1], len(thresholds)
         fields = {
-            "phase": ["certified" if kind in CERTIFIED else "not certified"] * many,
+            "phase": ["certified" if kind in CERTIFIED_KINDS else "not certified"] * many,
             "threshold": as_json_value(thresholds.tolist()),
             "kind": [kind] * many,
             "about": [about or None] * many,
         }
-        recording.since(0)  # so that what was noted stands before the end
-        at, bracket = max(float(rounds), recording.known.at), _ends(None if self._private else self._shown.bracket)
+        recording.since(0)  # make the steps of recorded rounds before the last one
+        at, bracket = (
+            max(float(rounds), recording.known.at),
+            _bracket_field(None if self._private else self._shown.bracket),
+        )
         recording.add(Step(at=at, devices={name: Column(values) for name, values in fields.items()}, bracket=bracket))
         recording.end(facts)
 
     def fail(self, words: str) -> None:
-        """Say why the last run that was begun, if any, has no result."""
+        """Record why the last run, if any, has no result."""
         if self.recordings and self.recordings[-1].result is None:
             recording = self.recordings[-1]
             recording.since(0)
@@ -318,10 +323,12 @@ class Recorder:
         return Trace.of(recording.run() for recording in self.recordings)
 
 
-class _Converted:
-    """Makes steps of what was noted in a run."""
+class _StepMaker:
+    """Makes steps from the recorded rounds of a run."""
 
-    def __init__(self, block: Block, method: str, label: str, faults: Faults | None, noted: deque[_Noted]) -> None:
+    def __init__(
+        self, block: Block, method: str, label: str, faults: Faults | None, noted: deque[_RoundRecord]
+    ) -> None:
         self.block, self.method, self.label, self.faults, self.noted = block, method, label, faults, noted
         self._weather = Weather(block.network, faults) if faults is not None and faults.loses else None
         self._begun = False
@@ -336,7 +343,9 @@ class _Converted:
             wrong = [f"{name} {getattr(self.faults, name)}" for name in sorted(self.faults.names)]
             facts.append(("faults", ", ".join(wrong)))
         entry = get_method(self.method)
-        reported = entry.weights(make_options(self.method, {})) == "reported"  # the rank is known only at the end
+        reported = (
+            entry.weights(make_options(self.method, {})) == "reported"
+        )  # then the rank is known only once all have arrived
         ranks = block.ranks() if block.knows_totals and block.alphas and not reported else None
         return TraceHeading.of(
             f"{self.label} on {block.network.name}",
@@ -348,7 +357,7 @@ class _Converted:
         )
 
     def steps(self) -> Iterator[Step]:
-        """Yield what has been noted since it was last asked for; what is not taken stays."""
+        """Yield steps of the rounds recorded since the last call; rounds that are not taken stay."""
         if not self._begun:
             self._begun = True
             yield self._first()
@@ -362,17 +371,19 @@ class _Converted:
             devices["byzantine"] = Column([self.faults.attack] * len(self.faults.byzantine), [*self.faults.byzantine])
         return Step(at=0, devices=devices)
 
-    def _step(self, noted: _Noted) -> Step:
-        fields: dict[str, list[Value]] = {}
+    def _step(self, noted: _RoundRecord) -> Step:
+        fields: dict[str, list[FieldValue]] = {}
         if noted.estimates is not None:
             fields["threshold"] = _plain(self._by_row(noted.estimates))
         if noted.heard is not None:
             fields[noted.heard[0]] = self._by_row(noted.heard[1]).tolist()
         changes = self._known.changes(fields)
-        bracket = _ends(None if noted.bracket is self._last else noted.bracket)
+        bracket = _bracket_field(None if noted.bracket is self._last else noted.bracket)
         self._last = noted.bracket
-        said = self._said(noted)
-        step = Step(at=noted.round, devices=changes, said=said, bracket=bracket, lost=self._lost(noted.round, said))
+        said = self._sent_bits(noted)
+        step = Step(
+            at=noted.round, devices=changes, said=said, bracket=bracket, lost=self._lost_links(noted.round, said)
+        )
         self._known.take(step)
         return step
 
@@ -381,14 +392,14 @@ class _Converted:
         whole[self.block.rows] = values
         return whole
 
-    def _said(self, noted: _Noted) -> Spoken:
+    def _sent_bits(self, noted: _RoundRecord) -> SentBits:
         rows = None if noted.speakers is None else self.block.rows[noted.speakers].tolist()
         if np.ndim(noted.bits) == 0:
-            return Spoken([int(noted.bits)], rows)
+            return SentBits([int(noted.bits)], rows)
         if rows is None:  # uploads: of pieces, by device
             each = np.diff(noted.bits).reshape(self.block.devices, -1).sum(axis=1)
-            return Spoken(self._by_row(each).tolist())
-        return Spoken((8 * np.diff(noted.bits)).tolist(), rows)
+            return SentBits(self._by_row(each).tolist())
+        return SentBits((8 * np.diff(noted.bits)).tolist(), rows)
 
     @cached_property
     def _links(self) -> Ints:
@@ -400,8 +411,8 @@ class _Converted:
         number = np.searchsorted(np.unique(pairs), pairs)
         return np.asarray(2 * number + (sender > receiver))
 
-    def _lost(self, round_: int, said: Spoken) -> list[int]:
-        """Return along which links something was lost; the same draws as in the run, made once more."""
+    def _lost_links(self, round_: int, said: SentBits) -> list[int]:
+        """Return the links on which a message was lost, from the same draws as in the run."""
         if self._weather is None:
             return []
         spoke = np.zeros(self.block.devices, dtype=np.bool_)
@@ -410,11 +421,11 @@ class _Converted:
         return sorted(self._links[gone].tolist())
 
 
-def _ends(bracket: tuple[Any, ...] | None) -> Any:
-    """Return a bracket as a step has it."""
+def _bracket_field(bracket: tuple[Any, ...] | None) -> Any:
+    """Return a bracket in the form of a step."""
     return None if bracket is None else (*_plain(np.array(bracket[:2])), *bracket[2:])
 
 
-def _plain(values: NDArray[np.float64]) -> list[Value]:
-    """Return numbers as JSON can hold them; NaN is nobody's."""
+def _plain(values: NDArray[np.float64]) -> list[FieldValue]:
+    """Return numbers as JSON can hold them; NaN becomes None."""
     return [None if math.isnan(value) else as_json_value(value) for value in values.tolist()]

@@ -1,4 +1,4 @@
-"""The server of a view: Starlette and uvicorn in a thread of their own, on this machine only unless told otherwise."""
+"""The server of a view: Starlette and uvicorn in a background thread, on this machine only by default."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from conformesh.mesh.http.address import is_loopback
 from conformesh.view.recording import Recording
 
 if TYPE_CHECKING:
-    from conformesh.view.app import Details
+    from conformesh.view.routes import AskDetails
 
-HOST, PORT = "127.0.0.1", 8750
-ADDRESS = f"{HOST}:{PORT}"
-SHORTEST = 32  # characters of a token that somebody chose
-TOO_LONG = 10.0  # seconds for a server to start or to stop
+DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8750
+DEFAULT_ADDRESS = f"{DEFAULT_HOST}:{DEFAULT_PORT}"
+MIN_TOKEN_LENGTH = 32  # characters of a token from a file: 128 bits, if they are random hexadecimal digits
+START_STOP_TIMEOUT = 10.0  # seconds; usually it takes milliseconds
 
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """What one client may take.
+    """Limits for clients.
 
     Attributes
     ----------
     connections, streams
-        How many there may be, and how many of them may follow events.
+        Largest number of connections, and of those that follow events.
     request, answer, stalled, handshake, goodbye
-        Seconds for a whole request, for an answer to be taken, for a pause of who reads events, for a TLS handshake,
-        and for the rest to be taken when the server stops.
+        Seconds for a whole request, to read an answer, for a pause in reading events, for a TLS handshake, and to read
+        the rest when the server stops.
     """
 
     connections: int = 256
@@ -49,7 +49,7 @@ class ServerLimits:
 
 
 def new_token() -> str:
-    """Return a token that nobody guesses: 32 random bytes."""
+    """Return a random token of 32 bytes."""
     return secrets.token_urlsafe(32)
 
 
@@ -57,24 +57,24 @@ def read_token(path: Path) -> str:
     """Read a token from the first line of a file."""
     lines = path.read_text("utf-8").splitlines()
     token = lines[0].strip() if lines else ""
-    if len(token) < SHORTEST or not re.fullmatch(r"[!-~]+", token):
+    if len(token) < MIN_TOKEN_LENGTH or not re.fullmatch(r"[!-~]+", token):
         raise ValueError(
-            f"{path}: a token needs at least {SHORTEST} letters, digits or signs without spaces in the first line, got "
-            f"{len(token)}; make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+            f"{path}: a token needs at least {MIN_TOKEN_LENGTH} letters, digits or signs without spaces in the first "
+            f"line, got {len(token)}; make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
     return token
 
 
-def parse_view(text: str) -> tuple[str, int]:
+def parse_view_address(text: str) -> tuple[str, int]:
     """Return host and port of "HOST:PORT", "HOST" or ":PORT".
 
-    >>> parse_view("127.0.0.1:9000"), parse_view("[::1]"), parse_view(":0")
+    >>> parse_view_address("127.0.0.1:9000"), parse_view_address("[::1]"), parse_view_address(":0")
     (('127.0.0.1', 9000), ('::1', 8750), ('127.0.0.1', 0))
     """
     match = re.fullmatch(r"(\[[^\]/]*\]|[^:/\\\s]*)(?::(\d{1,5}))?", text)
     if match is None or int(match[2] or 0) > 65535:
-        raise ValueError(f"a view needs HOST:PORT, as {ADDRESS}, got {text!r}")
-    return match[1].strip("[]") or HOST, PORT if match[2] is None else int(match[2])
+        raise ValueError(f"a view needs HOST:PORT, as {DEFAULT_ADDRESS}, got {text!r}")
+    return match[1].strip("[]") or DEFAULT_HOST, DEFAULT_PORT if match[2] is None else int(match[2])
 
 
 class ViewServer:
@@ -83,37 +83,37 @@ class ViewServer:
     Parameters
     ----------
     recordings
-        What is shown: the runs, or what gives them. Runs that are added later are shown as well, and one that takes the
-        place of another begins anew.
+        The runs to show, or a function that returns them. Runs that are added later are shown too; one that replaces
+        another starts again.
     host, port
         Where it listens. Port 0 asks for a free one.
     token
-        What a browser must know; needed where the host is not this machine itself.
+        A secret that browsers must send; required if the host is not local.
     cert, key
         Files of a certificate and its key, for TLS.
     details
         Asks a device, by the number of its run and its row, for what is not recorded.
     limits
-        What one client may take.
+        Limits for clients.
     """
 
     def __init__(
         self,
         recordings: Callable[[], Sequence[Recording]] | Sequence[Recording],
         *,
-        host: str = HOST,
-        port: int = PORT,
+        host: str = DEFAULT_HOST,
+        port: int = DEFAULT_PORT,
         token: str | None = None,
         cert: Path | None = None,
         key: Path | None = None,
-        details: Details | None = None,
+        details: AskDetails | None = None,
         limits: ServerLimits = ServerLimits(),  # noqa: B008 - frozen
     ) -> None:
-        _needed()
+        _require_extra()
         if not is_loopback(host) and token is None:
             raise ValueError(
                 f"beyond this machine a view needs a token, and {host} can be reached from elsewhere; give one, or "
-                f"listen at {HOST}"
+                f"listen at {DEFAULT_HOST}"
             )
         if (cert is None) != (key is None):
             raise ValueError("TLS needs both a certificate and its key; give --cert and --key, or neither")
@@ -124,12 +124,12 @@ class ViewServer:
 
     @property
     def secure(self) -> bool:
-        """Whether what is sent can be read by nobody on the way: TLS, or no way at all."""
+        """Whether traffic is encrypted, or does not leave this machine."""
         return self._cert is not None or is_loopback(self.host)
 
     @property
     def url(self) -> str:
-        """What to open in a browser; has the token, where one is needed."""
+        """The address to open in a browser, with the token if one is needed."""
         host = socket.gethostname() if _is_wildcard(self.host) else self.host
         scheme = "http" if self._cert is None else "https"
         at = f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}/"
@@ -139,19 +139,19 @@ class ViewServer:
         """Listen, and return once browsers can connect."""
         import uvicorn
 
-        from conformesh.view.app import ViewServer
-        from conformesh.view.connections import HEAD, LimitedServer
+        from conformesh.view.connections import MAX_REQUEST_BYTES, LimitedServer
         from conformesh.view.guard import Guard
+        from conformesh.view.routes import ViewRoutes
 
         if self._thread is not None:
             raise RuntimeError(f"the view at {self.url} has been started already; make a new one")
-        self._view = view = ViewServer(self._recordings, self._details, self._limits.streams)
-        listener = _listening(self.host, self.port)
+        self._view = view = ViewRoutes(self._recordings, self._details, self._limits.streams)
+        listener = _open_listener(self.host, self.port)
         self.port = listener.getsockname()[1]
         name = socket.gethostname() if _is_wildcard(self.host) else self.host
         config = uvicorn.Config(
-            Guard(view.app(), [name], self.port, self.token),
-            h11_max_incomplete_event_size=HEAD,
+            Guard(view.router(), [name], self.port, self.token),
+            h11_max_incomplete_event_size=MAX_REQUEST_BYTES,
             ssl_certfile=self._cert,
             ssl_keyfile=self._key,
             ws="none",
@@ -160,10 +160,10 @@ class ViewServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            backlog=1024,  # who waits to be accepted is not turned away
+            backlog=1024,  # connections that wait to be accepted are not refused
         )
         try:
-            config.load()  # here: a certificate that cannot be read is a mistake of who starts it
+            config.load()  # in this thread, so that a bad certificate raises an error here
         except OSError as problem:
             listener.close()
             raise ValueError(
@@ -172,15 +172,15 @@ class ViewServer:
         self._server = LimitedServer(config, self._limits, view.stop)
         self._thread = threading.Thread(target=self._server.run, args=([listener],), name="view", daemon=True)
         self._thread.start()
-        if not self._server.listening.wait(TOO_LONG):
-            raise RuntimeError(f"the view at {self.url} has not started within {TOO_LONG:g} s")
+        if not self._server.listening.wait(START_STOP_TIMEOUT):
+            raise RuntimeError(f"the view at {self.url} has not started within {START_STOP_TIMEOUT:g} s")
         return self
 
     def stop(self) -> None:
-        """Let everybody go, and return when the thread has ended. Stopping twice is harmless."""
+        """Close all connections, and return when the thread has ended. Stopping twice is harmless."""
         if self._thread is not None:
-            self._server.leave()
-            self._thread.join(TOO_LONG)
+            self._server.request_stop()
+            self._thread.join(START_STOP_TIMEOUT)
             self._view.close()
 
     def __enter__(self) -> ViewServer:
@@ -191,24 +191,24 @@ class ViewServer:
 
 
 @contextmanager
-def shown(
+def serving_view(
     recordings: Callable[[], Sequence[Recording]] | Sequence[Recording],
-    view: str | None = ADDRESS,
+    view: str | None = DEFAULT_ADDRESS,
     *,
     say: Callable[[str], None] = lambda _: None,
     token: str | None = None,
     cert: Path | None = None,
     key: Path | None = None,
-    details: Details | None = None,
+    details: AskDetails | None = None,
 ) -> Iterator[str]:
-    """Show recordings at "HOST:PORT" inside the block, and yield the address to open; nothing where `view` is None.
+    """Show recordings at "HOST:PORT" inside the block, and yield the address to open; without `view` nothing is served.
 
-    Beyond this machine a token is made where none is given. `say` is told where to look, and what to mind.
+    For other addresses than local ones a token is made if none is given. `say` receives notes for the user.
     """
     if view is None:
         yield ""
         return
-    host, port = parse_view(view)
+    host, port = parse_view_address(view)
     if token is None and not is_loopback(host):
         token = new_token()
     server = ViewServer(recordings, host=host, port=port, token=token, cert=cert, key=key, details=details)
@@ -219,7 +219,7 @@ def shown(
         yield server.url
 
 
-def _needed() -> None:
+def _require_extra() -> None:
     try:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
@@ -228,14 +228,14 @@ def _needed() -> None:
 
 
 def _is_wildcard(host: str) -> bool:
-    """Whether it stands for every address of this machine."""
+    """Whether a host means every address of this machine."""
     try:
         return ip_address(host).is_unspecified
     except ValueError:
         return False
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _open_listener(host: str, port: int) -> socket.socket:
     try:
         kind, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(target[:2], family=kind, backlog=1024)

@@ -1,6 +1,7 @@
-"""From the status of a node (``GET /status``) to what a step shows of it: fields, links, brackets, words.
+"""From the status of a node (``GET /status``, ``GET /mesh``) to what a step shows of it: fields, links, brackets, log.
 
-Nothing here asks anybody, and nothing here judges health: that is done by the rule of the node (`judge_health`).
+Everything is derived from the typed Structs of `mesh.node.status`, and health is judged by `mesh.node.health`: the view
+has no rule of its own. Nothing here asks a node.
 """
 
 from __future__ import annotations
@@ -14,29 +15,32 @@ from conformesh.files.json_numbers import as_json_value
 from conformesh.mesh.node.health import judge_health
 from conformesh.mesh.node.status import CertifiedStatus, DeviceStatus, NodeStatus, Phase
 from conformesh.results.result import Result
-from conformesh.view.trace import Value
+from conformesh.view.trace import FieldValue
 
-Words = tuple[str, str]  # level and words, as in a log
+LogLine = tuple[str, str]  # level and text
 
-# What becomes of the last word of a node that does not answer any more.
-DOWN: dict[str, str] = {
+# What replaces the last fields of a node that no longer answers: because its process is gone, or for unknown reasons.
+DOWN_FIELDS: dict[str, str] = {
     "health": "silent",
     "phase": "down",
     "problem": "nobody answers at its address: it is not running",
 }
-SILENT: dict[str, str] = {"health": "silent", "phase": "silent", "problem": "it is running, and does not answer"}
-CALIBRATING, FAILED = Phase.CALIBRATING.value, Phase.FAILED.value
+SILENT_FIELDS: dict[str, str] = {
+    "health": "silent",
+    "phase": "silent",
+    "problem": "it is running, and does not answer",
+}
 
 
-def fields_of(status: NodeStatus) -> dict[str, Value]:
-    """Return what a step shows of a device that has answered, but for who calls it a Byzantine device."""
+def status_fields(status: NodeStatus) -> dict[str, FieldValue]:
+    """Return what a step shows of a device that has answered, except whether others call it Byzantine."""
     certified, gathering = status.certified, status.gathering
     return {
         "health": "healthy" if judge_health(status).healthy else "unhealthy",
         "phase": status.phase.value,
         "threshold": None if certified is None else certified.threshold,
         "kind": None if certified is None else certified.kind,
-        "about": None if certified is None else _about(status, certified),
+        "about": None if certified is None else _describe_scope(status, certified),
         "run": status.run,
         "round": status.round,
         "heard": None if gathering is None else len(gathering.reported),
@@ -46,28 +50,42 @@ def fields_of(status: NodeStatus) -> dict[str, Value]:
     }
 
 
-def certified_fields(result: Result, survivors: Sequence[str], lost: Sequence[str]) -> dict[str, Value]:
-    """Return what a step shows of a device that has calibrated once and ended well; of several answers the first."""
+def result_fields(result: Result, survivors: Sequence[str], lost: Sequence[str]) -> dict[str, FieldValue]:
+    """Return what a step shows of a device whose process ended with a result; of several thresholds the first."""
     first = result.answers[0]
-    heard = first.certificate.heard
+    reported = first.certificate.heard
     return {
         "health": "healthy",
-        "phase": "certified",
+        "phase": Phase.CERTIFIED.value,
         "problem": None,
         "threshold": as_json_value(first.threshold),
         "kind": first.certificate.kind,
-        "about": f"{len(heard)} heard" if heard else _about_survivors(survivors, lost),
+        "about": f"{len(reported)} heard" if reported else _describe_survivors(survivors, lost),
         "round": result.cost.rounds,
     }
 
 
-def _problems(status: NodeStatus) -> Iterable[str]:
-    return dict.fromkeys([*status.troubles.values(), *filter(None, [status.last_error])])
+def relayed_fields(status: DeviceStatus) -> dict[str, FieldValue]:
+    """Return what a step shows of a device that only another node knows about (``GET /mesh``)."""
+    return {
+        "health": status.health,
+        "phase": None if status.phase is None else status.phase.value,
+        "threshold": status.threshold,
+        "run": status.run,
+        "round": status.round,
+        "roster": status.roster,
+        "about": None if status.about is None else f"{status.about} devices",
+    }
 
 
-def _about(status: NodeStatus, certified: CertifiedStatus) -> str:
-    """Return which devices a threshold is about, and what else to know before it is trusted."""
-    words = _about_survivors(certified.survivors, certified.lost)
+def _problems(status: NodeStatus) -> list[str]:
+    """Return the problems of a node, each once: the last error often repeats one of the others."""
+    return [*dict.fromkeys([*status.troubles.values(), *filter(None, [status.last_error])])]
+
+
+def _describe_scope(status: NodeStatus, certified: CertifiedStatus) -> str:
+    """Return which devices a threshold is about, and whether it is from an earlier start or roster."""
+    words = _describe_survivors(certified.survivors, certified.lost)
     if certified.about == "reported":
         reported = certified.reported or []
         of = "" if status.gathering is None else f" of {status.gathering.devices}"
@@ -79,33 +97,20 @@ def _about(status: NodeStatus, certified: CertifiedStatus) -> str:
     return words
 
 
-def _first_of(certified: CertifiedStatus) -> str:
-    """Return the threshold that is shown, and of several which it is."""
-    if certified.answers == 1:
+def _describe_survivors(survivors: Sequence[str], lost: Sequence[str]) -> str:
+    return f"{len(survivors)} of {len(survivors) + len(lost)}, without {list_names(lost)}" if lost else "everybody"
+
+
+def _describe_threshold(certified: CertifiedStatus) -> str:
+    """Return the threshold that is shown and, if there are several, which one it is."""
+    if certified.answers <= 1:
         return str(certified.threshold)
     which = ", ".join([*certified.part, f"alpha {certified.alpha}"])
     return f"{certified.threshold} ({which}; the first of {certified.answers})"
 
 
-def _about_survivors(survivors: Sequence[str], lost: Sequence[str]) -> str:
-    return f"{len(survivors)} of {len(survivors) + len(lost)}, without {list_names(lost)}" if lost else "everybody"
-
-
-def hearsay_fields(device: DeviceStatus) -> dict[str, Value]:
-    """Return what a step shows of a device that only others have heard of (``GET /mesh``)."""
-    return {
-        "health": device.health,
-        "phase": None if device.phase is None else device.phase.value,
-        "threshold": device.threshold,
-        "run": device.run,
-        "round": device.round,
-        "roster": device.roster,
-        "about": None if device.about is None else f"{device.about} devices",
-    }
-
-
-def byzantine_of(statuses: Mapping[str, NodeStatus]) -> dict[str, str]:
-    """Return which devices are called Byzantine, and by whom."""
+def byzantine_reasons(statuses: Mapping[str, NodeStatus]) -> dict[str, str]:
+    """Return the devices that others call Byzantine, each with the names of those others."""
     callers: dict[str, list[str]] = {}
     for name, status in statuses.items():
         for byzantine in [] if status.gathering is None else status.gathering.byzantine:
@@ -113,35 +118,36 @@ def byzantine_of(statuses: Mapping[str, NodeStatus]) -> dict[str, str]:
     return {byzantine: f"has contradicted itself, say {list_names(names)}" for byzantine, names in callers.items()}
 
 
-def received(status: NodeStatus) -> dict[str, int]:
-    """Return how many bytes a device has received, by neighbour."""
+def bytes_received(status: NodeStatus) -> dict[str, int]:
+    """Return how many bytes a device has received from each neighbour."""
     return {name: neighbour.bytes_received for name, neighbour in status.neighbours.items()}
 
 
-def bracket_of(statuses: Iterable[NodeStatus]) -> tuple[Value, Value, int | None, int | None] | None:
-    """Return the bracket of the threshold in the node that is furthest in the newest run; None if no node has one."""
-    searching = [(status.run, status.round, status.search) for status in statuses if status.search is not None]
-    if not searching:
+def search_bracket(statuses: Iterable[NodeStatus]) -> tuple[FieldValue, FieldValue, int | None, int | None] | None:
+    """Return the bracket of the device that is furthest in the newest run; None if no device searches."""
+    searching = [status for status in statuses if status.search is not None]
+    furthest = max(searching, key=lambda status: (status.run, status.round), default=None)
+    if furthest is None or furthest.search is None:
         return None
-    _, _, search = max(searching, key=lambda one: one[:2])
+    search = furthest.search
     return search.low, search.high, search.below, search.upto
 
 
-def news_of(before: NodeStatus | None, now: NodeStatus) -> list[Words]:
-    """Return what is worth a line in the log."""
-    news = []
+def log_lines(before: NodeStatus | None, now: NodeStatus) -> list[LogLine]:
+    """Return log lines for what has changed between two statuses of a node."""
+    lines = []
     if before is None or (now.phase, now.run) != (before.phase, before.run):
         level = "error" if now.phase is Phase.FAILED else "info"
-        news.append((level, f"{now.phase.value}, run {now.run}"))
-    known = () if before is None else {*_problems(before)}
-    news += [("warning", words) for words in _problems(now) if words not in known]
+        lines.append((level, f"{now.phase.value}, run {now.run}"))
+    known = [] if before is None else _problems(before)
+    lines += [("warning", problem) for problem in _problems(now) if problem not in known]
     if before is not None and now.roster.number != before.roster.number:
-        news.append(("info", f"roster {now.roster.number} is in force"))
-    return news
+        lines.append(("info", f"roster {now.roster.number} is in force"))
+    return lines
 
 
-def details_of(status: NodeStatus, rows: Mapping[str, int]) -> dict[str, Any]:
-    """Return what the page of a device shows besides what is recorded; rows by name."""
+def device_details(status: NodeStatus, rows: Mapping[str, int]) -> dict[str, Any]:
+    """Return what the page of a device shows besides recorded fields; `rows` are those of the devices, by name."""
     sent, certified = status.sent, status.certified
     facts = [
         ("state", f"{status.phase.value} for {format_time(status.seconds_in_phase)}"),
@@ -154,15 +160,15 @@ def details_of(status: NodeStatus, rows: Mapping[str, int]) -> dict[str, Any]:
         facts.append(("refused", "; ".join(f"{reason}: {count}" for reason, count in status.refused.items())))
     if certified is not None:
         facts += [
-            ("threshold", _first_of(certified)),
-            ("about", _about(status, certified)),
+            ("threshold", _describe_threshold(certified)),
+            ("about", _describe_scope(status, certified)),
             ("method", f"{certified.method}, alpha {certified.alpha}"),
             ("made", f"{certified.made} in run {certified.run}"),
         ]
-    facts += [("problem", words) for words in _problems(status)]
+    facts += [("problem", problem) for problem in _problems(status)]
     neighbours = [
         {
-            "row": rows.get(name, -1),
+            "row": rows.get(name, -1),  # -1: not in the roster that is shown
             "name": name,
             "last_heard_seconds_ago": neighbour.last_heard_seconds_ago,
             "round": neighbour.round,

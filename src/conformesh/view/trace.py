@@ -1,8 +1,8 @@
-"""A trace: what could be seen of some runs, step by step. The page, reports and files all show this one document.
+"""Traces: what was visible of runs, step by step. The page, reports and files all show this one document.
 
 A run has a heading, which never changes (who talks to whom, and where to draw them), and steps. A step says what has
 changed since the one before; so what is known at any moment follows from the steps up to it. In JSON infinity is the
-word "inf", as everywhere, and None (null) is what nobody knows.
+word "inf", as everywhere, and None (null) means unknown.
 
 ``{"format": "conformesh-trace/1", "made": "2026-...", "runs": [{"heading": ..., "steps": [...], "result": ...}, ...]}``
 """
@@ -29,15 +29,15 @@ from conformesh.files.schemas import validate
 from conformesh.graph.layout import device_positions
 from conformesh.graph.network import Network
 
-FORMAT = "conformesh-trace/1"
-MOST_DEVICES = 20_000  # that a page can draw
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the devices, in `Everybody.spread`
-MOST_BYTES = 2**29  # of a file, unpacked: what is larger is not read
+TRACE_FORMAT = "conformesh-trace/1"
+MAX_DEVICES = 20_000  # that a page can draw
+SPREAD_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the devices, in `CoverageOfAll.spread`
+MAX_TRACE_BYTES = 2**29  # of a file, decompressed: a small file must not fill the memory
 
-Value = float | int | str | None
-Pair = tuple[str, str]
+FieldValue = float | int | str | None
+Fact = tuple[str, str]
 
-# What a step may say of a device, and how the page calls it. The page shows them in this order.
+# Fields of a device in a step, and their names on the page, in its order. words.js has the same table.
 FIELDS = {
     "health": "health",  # of a node: healthy, unhealthy, silent, unknown
     "phase": "state",  # starting, waiting for neighbours, calibrating, certified, failed, ...
@@ -64,26 +64,26 @@ FIELDS = {
 class Column(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """New values of some devices, by row; without rows, of all of them."""
 
-    values: list[Value]
+    values: list[FieldValue]
     rows: list[int] | None = None
 
 
-class Spoken(Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """Who said something to all its neighbours, by row (None: all), and in how many bits each (one: all alike)."""
+class SentBits(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """Devices that sent to all neighbours, by row (None: all), and the bits of each (one number: all the same)."""
 
     bits: list[int]
     rows: list[int] | None = None
 
 
 class Flow(Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """What went along links: 2 e from the first to the second end of edge e, 2 e + 1 back; bytes along each."""
+    """Bytes along links: link 2 e goes from the first to the second end of edge e, 2 e + 1 back."""
 
     links: list[int]
     bytes: list[int]
 
 
-class Everybody(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """What all devices together, which learn online, have covered.
+class CoverageOfAll(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """Coverage of all devices together that learn online.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class Everybody(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=
     labels, misses
         How many labels have come so far, and how many of their examples were missed.
     within
-        Between what coverage so far must lie, whatever the scores; None where nothing is guaranteed.
+        Bounds on the coverage so far, whatever the scores; None if nothing is guaranteed.
     window, own
         Over how many of the last steps, or labels where time is in seconds, `lately` is taken: of all, and of a device.
     lately
@@ -121,22 +121,22 @@ class Step(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True)
     devices
         By field (`FIELDS`), what is new about devices.
     said, flow, lost
-        Who spoke to its neighbours; what went along links; along which links (as in `Flow`) something was lost.
+        Messages to neighbours; bytes along links; links (as in `Flow`) on which a message was lost.
     bracket
-        Low and high end of where the threshold is looked for, and how many scores lie at or below each; None: unknown.
+        Low and high end of the bracket of the threshold, and how many scores lie at or below each; None: unknown.
     everybody
         What all devices together have covered, where they learn online.
     log
-        Row (-1: nobody in particular), level and words.
+        Row (-1: no device in particular), level and text.
     """
 
     at: float
     devices: dict[str, Column] = {}
-    said: Spoken | None = None
+    said: SentBits | None = None
     flow: Flow | None = None
     lost: list[int] = []
-    bracket: tuple[Value, Value, int | None, int | None] | None = None
-    everybody: Everybody | None = None
+    bracket: tuple[FieldValue, FieldValue, int | None, int | None] | None = None
+    everybody: CoverageOfAll | None = None
     log: list[tuple[int, str, str]] = []
 
 
@@ -156,9 +156,9 @@ class TraceHeading(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_on
     wraps
         Edges (numbers of them) that leave the picture on one side and come back on the other.
     rank, scores
-        The rank that is looked for, and of how many scores; None where nobody knows it yet.
+        The required rank, and the number of scores; None if not known yet.
     private
-        Whether nothing is shown of single devices but what their neighbours see.
+        Whether single devices show only what their neighbours see anyway.
     live
         Whether more is to come.
     """
@@ -169,7 +169,7 @@ class TraceHeading(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_on
     places: list[tuple[float, float]]
     unit: Literal["rounds", "steps", "seconds"] = "rounds"
     wraps: list[int] = []
-    facts: list[Pair] = []
+    facts: list[Fact] = []
     rank: int | None = None
     scores: int | None = None
     private: bool = False
@@ -178,7 +178,7 @@ class TraceHeading(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_on
     @classmethod
     def of(cls, name: str, network: Network, **more: Any) -> TraceHeading:
         """Return the heading of a run on a network."""
-        refuse_crowd(network)
+        require_drawable(network)
         pairs = np.column_stack([network.receivers, network.indices])
         pairs = pairs[pairs[:, 0] < pairs[:, 1]]
         where = device_positions(network, quick=True)
@@ -193,33 +193,33 @@ class TraceHeading(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_on
         )
 
 
-def rounded_up(bound: float) -> float:
-    """Return a bound in four digits after the point; it is never rounded down."""
+def round_up(bound: float) -> float:
+    """Return a bound rounded up to four decimals: rounding down would claim too much."""
     return math.ceil(1e4 * bound - 1e-9) / 1e4
 
 
-def refuse_crowd(network: Network) -> None:
-    """Refuse a network that no page can draw."""
-    if network.devices > MOST_DEVICES:
+def require_drawable(network: Network) -> None:
+    """Raise an error for a network that is too large to draw."""
+    if network.devices > MAX_DEVICES:
         raise ValueError(
-            f"a view shows at most {MOST_DEVICES:,} devices, and {network.name} has {network.devices:,}; look at a "
+            f"a view shows at most {MAX_DEVICES:,} devices, and {network.name} has {network.devices:,}; look at a "
             "smaller network, or at the result alone"
         )
 
 
 class TracedRun(Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """One run: what never changes, what did, and how it ended, in pairs of a name and words."""
+    """One run: its heading, its steps, and its result as pairs of a name and a text."""
 
     heading: TraceHeading
     steps: list[Step] = []
-    result: list[Pair] | None = None
+    result: list[Fact] | None = None
 
 
 class Trace(Struct, forbid_unknown_fields=True):
-    """Some runs that are shown side by side."""
+    """Runs that are shown side by side."""
 
     runs: list[TracedRun]
-    format: str = FORMAT
+    format: str = TRACE_FORMAT
     made: str = ""
     version: str = __version__
 
@@ -244,18 +244,20 @@ class Trace(Struct, forbid_unknown_fields=True):
         where = os.fspath(path)
         raw = parse_json(_unpacked(Path(path).read_bytes(), where), where)
         got = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
-        if got != FORMAT:
-            raise ValueError(f"{where}: needed a trace of the format {FORMAT}, got {got!r}; write one with --trace")
+        if got != TRACE_FORMAT:
+            raise ValueError(
+                f"{where}: needed a trace of the format {TRACE_FORMAT}, got {got!r}; write one with --trace"
+            )
         found = validate(raw, cls, where)
         for run in found.runs:
-            _check(run, where)
+            _check_run(run, where)
         return found
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write a page that shows the trace and needs no server, no other file and no network."""
-        from conformesh.view.report import write_report
+        from conformesh.view.report import write_trace_report
 
-        return write_report(self, path)
+        return write_trace_report(self, path)
 
 
 def _unpacked(data: bytes, where: str) -> bytes:
@@ -263,48 +265,48 @@ def _unpacked(data: bytes, where: str) -> bytes:
     if data[:2] == b"\x1f\x8b":
         unpacking = zlib.decompressobj(wbits=31)
         try:
-            data = unpacking.decompress(data, MOST_BYTES + 1)
+            data = unpacking.decompress(data, MAX_TRACE_BYTES + 1)
         except zlib.error as problem:
             raise ValueError(f"{where}: needed a packed trace, but it does not unpack ({problem})") from None
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"{where}: a trace may have {MOST_BYTES:,} bytes, this has more")
+    if len(data) > MAX_TRACE_BYTES:
+        raise ValueError(f"{where}: a trace may have {MAX_TRACE_BYTES:,} bytes, this has more")
     return data
 
 
-def _check(run: TracedRun, where: str) -> None:
-    """Refuse rows and links that are not there: the page would draw nonsense."""
+def _check_run(run: TracedRun, where: str) -> None:
+    """Raise an error for rows and links that do not exist, which the page could not draw."""
     devices, edges = len(run.heading.devices), len(run.heading.edges)
-    if devices > MOST_DEVICES:
-        raise ValueError(f"{where}: a view shows at most {MOST_DEVICES:,} devices, got {devices:,}")
+    if devices > MAX_DEVICES:
+        raise ValueError(f"{where}: a view shows at most {MAX_DEVICES:,} devices, got {devices:,}")
     if len(run.heading.places) != devices:
         raise ValueError(f"{where}: needed a place for each of {devices} devices, got {len(run.heading.places)}")
-    _within([row for edge in run.heading.edges for row in edge], devices, f"{where}: an edge")
-    _within(run.heading.wraps, edges, f"{where}: an edge around")
+    _check_range([row for edge in run.heading.edges for row in edge], devices, f"{where}: an edge")
+    _check_range(run.heading.wraps, edges, f"{where}: an edge around")
     before = -math.inf
     for step in run.steps:
         if not before <= step.at < math.inf:
             raise ValueError(f"{where}: steps must go forward in time, got {step.at} after {before}")
         before = step.at
         for name, column in step.devices.items():
-            _within(column.rows or (), devices, f"{where}: {name} at {step.at:g}")
-            _same(column.values, column.rows, devices, f"{where}: {name} at {step.at:g}")
+            _check_range(column.rows or (), devices, f"{where}: {name} at {step.at:g}")
+            _check_length(column.values, column.rows, devices, f"{where}: {name} at {step.at:g}")
         if step.said is not None:
-            _within(step.said.rows or (), devices, f"{where}: a speaker at {step.at:g}")
+            _check_range(step.said.rows or (), devices, f"{where}: a speaker at {step.at:g}")
             if len(step.said.bits) != 1:
-                _same(step.said.bits, step.said.rows, devices, f"{where}: bits at {step.at:g}")
+                _check_length(step.said.bits, step.said.rows, devices, f"{where}: bits at {step.at:g}")
         if step.flow is not None:
-            _within(step.flow.links, 2 * edges, f"{where}: a link at {step.at:g}")
-            _same(step.flow.bytes, step.flow.links, 0, f"{where}: bytes at {step.at:g}")
-        _within(step.lost, 2 * edges, f"{where}: a lost message at {step.at:g}")
-        _within([row + 1 for row, _, _ in step.log], devices + 1, f"{where}: a record at {step.at:g}")
+            _check_range(step.flow.links, 2 * edges, f"{where}: a link at {step.at:g}")
+            _check_length(step.flow.bytes, step.flow.links, 0, f"{where}: bytes at {step.at:g}")
+        _check_range(step.lost, 2 * edges, f"{where}: a lost message at {step.at:g}")
+        _check_range([row + 1 for row, _, _ in step.log], devices + 1, f"{where}: a record at {step.at:g}")
 
 
-def _within(rows: Sequence[int], many: int, what: str) -> None:
+def _check_range(rows: Sequence[int], many: int, what: str) -> None:
     if rows and not 0 <= min(rows) <= max(rows) < many:
         raise ValueError(f"{what}: needed a number from 0 to {many - 1}, got {min(rows)} to {max(rows)}")
 
 
-def _same(values: Sequence[Any], rows: Sequence[int] | None, many: int, what: str) -> None:
+def _check_length(values: Sequence[Any], rows: Sequence[int] | None, many: int, what: str) -> None:
     needed = many if rows is None else len(rows)
     if len(values) != needed:
         raise ValueError(f"{what}: needed {needed} values, got {len(values)}")

@@ -26,7 +26,7 @@ from conformesh.lab.sweeps import cells as cached
 from conformesh.lab.sweeps.cells import compute_cell
 from conformesh.lab.sweeps.config import read_sweep_config
 from conformesh.lab.sweeps.sweep import lay_out_cells
-from conformesh.pipeline.solver import TooFewScores, counted_ranks, solve_draws
+from conformesh.pipeline.solver import TooFewScores, count_at_or_below, solve_draws
 from conformesh.protocols.aggregate import CannotAggregate
 
 ALPHAS = [0.1, 0.3]
@@ -85,7 +85,7 @@ def test_rows_are_those_of_single_calibrations(rows):
         if row["method"] == "wfcp":
             options["seed"] = 5 + row["draw"]
         single = calibrate([*mine], network, row["alpha"], row["method"], **options)
-        counted = int(counted_ranks(WeightedScores.of([*mine]), single.thresholds.min()))
+        counted = int(count_at_or_below(WeightedScores.of([*mine]), single.thresholds.min()))
         if single.certificate.weight is not None:  # of weights, or of the devices that fall short the most
             counted = single.certificate.counted_rank
         expected = {
@@ -126,7 +126,7 @@ def test_outputs_are_scored_split_and_evaluated_as_by_hand():
 
 
 @pytest.mark.parametrize("record", [None, ["threshold", "rank", "covered"]])
-def test_what_rides_along_changes_no_row(record):
+def test_sharing_a_run_changes_no_row(record):
     """All methods where everything is recorded, and where nothing shows the company, so that more of them batch."""
     config = read_sweep_config({**CONFIG, "networks": CONFIG["networks"][:1], **({"record": record} if record else {})})
     batched = 0
@@ -137,7 +137,7 @@ def test_what_rides_along_changes_no_row(record):
         assert order == [(draw, alpha) for draw in cell.draws for alpha in ALPHAS]
         for one, other in zip(together, alone, strict=True):
             assert {**one, "seconds": None} == {**other, "seconds": None}
-    assert batched == (len(RUNS) - 2 if record else sum(m.rides_along(config.record) for m in config.methods))
+    assert batched == (len(RUNS) - 2 if record else sum(m.can_share_run(config.record) for m in config.methods))
     assert batched >= (6 if record else 2)  # what maxima cost depends on the scores: fedcp-qq and local have none
 
 

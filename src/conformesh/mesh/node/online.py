@@ -52,7 +52,7 @@ from conformesh.mesh.node.status import (
     OnlineStatus,
     ScaleStatus,
 )
-from conformesh.online.bounds import DeviceAccount
+from conformesh.online.bounds import MissAccount
 from conformesh.online.counters import Counters
 from conformesh.peer.journal import FileJournal
 
@@ -232,7 +232,7 @@ class OnlineLearning:
                 known = self._made(known.name)
             if known.undated:
                 known.take(Raised(time.time()))
-            known.counters = known.counters.merge(self._known.counters.only(self._names - {known.name}))
+            known.counters = known.counters.merge(self._known.counters.of_devices(self._names - {known.name}))
             journal.begin(encode(known.kept()))
         except OSError:
             with suppress(OSError):
@@ -313,7 +313,7 @@ class OnlineLearning:
             if self._journal is None:
                 return  # what is known of this device itself is in it
             before = self._known.counters
-            records = self._known.hear(heard.only(known), _fresh())
+            records = self._known.hear(heard.of_devices(known), _fresh())
             if self._known.counters is not before:
                 self._write(*records)
 
@@ -326,7 +326,7 @@ class OnlineLearning:
                 self._written = now, self._known.counters
 
 
-def _account_status(account: DeviceAccount) -> OnlineAccount:
+def _account_status(account: MissAccount) -> OnlineAccount:
     return OnlineAccount(
         alpha=account.alpha,
         steps=account.labels,

@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from conformesh.common.random_streams import random_stream
 from conformesh.mesh.node.drift_alarm import Drift
-from conformesh.online.bounds import DeviceAccount
+from conformesh.online.bounds import MissAccount
 from conformesh.online.counters import Counters, CountingLearner, CoverageCounts, Life
 
 WINDOW = 4096  # predictions, from the last one back, whose labels may still come
@@ -192,7 +192,7 @@ class Observations:
         """What everybody who was heard of has counted; of too many lives this one may not be among the kept."""
         return {**self.counters.tallies, self._life: self.own}
 
-    def accounts(self) -> tuple[DeviceAccount, DeviceAccount]:
+    def accounts(self) -> tuple[MissAccount, MissAccount]:
         """Return what is guaranteed of this device, in this life, and of everybody who was heard of.
 
         The first is certain. Of earlier lives others have told, and what they told may be wrong: it is in the second.
