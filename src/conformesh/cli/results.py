@@ -1,4 +1,4 @@
-"""Results and model outputs as commands read and print them: loading, the score of a result, what outputs must hold."""
+"""Results and model outputs of commands: reading them, checking that they fit together, and printing results."""
 
 from __future__ import annotations
 
