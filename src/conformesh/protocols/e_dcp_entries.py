@@ -43,8 +43,8 @@ from conformesh.protocols.messages import Gather, GatheredStrings, GatheringProt
 from conformesh.results.certificate import Certificate, too_few
 
 ENTRY_POINTS = 8  # order statistics of a device, for each level
-# Most order statistics lie within this many standard deviations of the level, as it varies for independent scores. A bad
-# choice only widens the window of the second entry.
+# Most order statistics lie within this many standard deviations of the level, as it varies for independent scores. A
+# bad choice only widens the window of the second entry.
 _NEAR_DEVIATIONS = 1.8
 # One order statistic lies this many times as far from the end as the level: devices need not be alike.
 _FAR_FACTOR = 4.0
