@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from conformesh.results.certificate import Cost
 
 
-_BAD_INPUT = (ValueError, TypeError, OverflowError, OSError, MemoryError)  # the caller's mistake, by our convention
+# What the library raises for a mistake of its caller: exit code 2. Anything else is an internal error, code 1.
+_BAD_INPUT = (ValueError, TypeError, OverflowError, OSError, MemoryError)
 _LONGEST = 800  # characters of an error: a line that fills the screen hides what it says
 
 

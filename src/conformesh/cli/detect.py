@@ -20,7 +20,7 @@ from conformesh.pipeline.detection import FDR_RULES, THINNED
 from conformesh.pipeline.detection import detect as find
 from conformesh.results.detection import Detection
 
-_MOST = 20  # flagged test points that are printed
+_MOST_PRINTED = 20  # flagged test points that are printed
 
 
 @command(
@@ -115,7 +115,7 @@ def _print(result: Detection) -> None:
 
 def _print_flagged(result: Detection) -> None:
     table = result.columns()
-    which = table["flagged"].nonzero()[0][:_MOST].tolist()
+    which = table["flagged"].nonzero()[0][:_MOST_PRINTED].tolist()
     if not which:
         return
     columns = tuple(name for name in table if name != "flagged")
@@ -123,5 +123,5 @@ def _print_flagged(result: Detection) -> None:
     rows = [tuple(shown[name](table[name][i].item()) for name in columns) for i in which]
     print()
     console.print_table(columns, rows, right=("row", "score", "p"))
-    if result.flags > _MOST:
-        print(f"... and {result.flags - _MOST:,} more; --out keeps them all")
+    if result.flags > _MOST_PRINTED:
+        print(f"... and {result.flags - _MOST_PRINTED:,} more; --out keeps them all")

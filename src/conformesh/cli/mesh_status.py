@@ -14,7 +14,7 @@ from conformesh.mesh.node.status import DeviceStatus
 from conformesh.mesh.overview import Overview, ask_mesh
 
 _COLUMNS = ("device", "health", "phase", "run", "threshold", "about", "heard", "via", "because")
-_EVERY = 1.0  # seconds between two looks
+_EVERY = 1.0  # seconds between two looks: as often as devices send heartbeats by default
 
 
 @command(

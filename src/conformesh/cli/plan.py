@@ -28,7 +28,7 @@ from conformesh.methods import METHODS, get_method, make_options, method_variant
 from conformesh.plots.pictures import picture_file
 from conformesh.protocols.options import convert_option
 
-_MOST = 10**12  # devices: a larger number is a typing mistake
+_MOST_DEVICES = 10**12  # devices: a larger number is a typing mistake
 
 
 @command(
@@ -188,8 +188,8 @@ def _count(text: str) -> int:
         number = float(text.replace(",", "").replace("_", ""))
     except ValueError:
         number = -1.0
-    if not 1 <= number <= _MOST or not number.is_integer():
-        raise ValueError(f"devices must be a whole number of at least 1 and at most {_MOST:g}, got {text!r}")
+    if not 1 <= number <= _MOST_DEVICES or not number.is_integer():
+        raise ValueError(f"devices must be a whole number of at least 1 and at most {_MOST_DEVICES:g}, got {text!r}")
     return int(number)
 
 

@@ -1,4 +1,4 @@
-"""What one device's folder looks like before it starts, and whether several folders agree. Nothing is sent."""
+"""Check folders of devices before they start, each alone and several for agreement. Nothing is sent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from conformesh.mesh.config.signing import verify_document
 from conformesh.methods import get_method
 
 SERVER_WARNING = "needs a server and a mesh has none: what it would send there floods the network; e-dcp needs neither"
-_SOON = timedelta(days=30)
+_SOON = timedelta(days=30)  # before a certificate expires a warning begins; a choice
 
 Level = Literal["fine", "warning", "error"]
 Code = Literal["", "unreadable", "silent"]
@@ -28,10 +28,10 @@ Code = Literal["", "unreadable", "silent"]
 
 @dataclass(frozen=True)
 class ConfigError:
-    """Something that was looked at on a device: what, how it is, and in words what to do.
+    """One finding of a check, also a good one: the device, what was checked, its level, and what to do.
 
-    `code` is for programs, where they must tell findings apart: `unreadable` for a configuration that cannot be read,
-    `silent` for a neighbour that nobody answers for. The words may change, the codes do not.
+    `code` is for programs: `unreadable` for a configuration that cannot be read, `silent` for a neighbour that does not
+    answer. The text may change, the codes do not.
     """
 
     device: str
@@ -42,12 +42,12 @@ class ConfigError:
 
 
 def check_folder(folder: Path, now: datetime | None = None) -> list[ConfigError]:
-    """Return what is wrong, or soon will be, from one device's view and without the network."""
+    """Return what is wrong in one device's folder, or soon will be, without using the network."""
     return [found for found in examine_folder(folder, now) if found.level != "fine"]
 
 
 def examine_folder(folder: Path, now: datetime | None = None) -> list[ConfigError]:
-    """Return everything that was looked at, also what is fine."""
+    """Return all findings about one device's folder, also what is fine."""
     folder = Path(folder)
     try:
         config = read_device(folder)
@@ -96,7 +96,7 @@ def compare_agreements(folders: Sequence[Path]) -> dict[str, dict[str, list[str]
 
 
 def compare_maps(folders: Sequence[Path]) -> list[ConfigError]:
-    """Return where folders tell the map differently in what is not part of the agreement.
+    """Return where maps of folders differ in what is not part of the agreement.
 
     Two devices may reach a third at different addresses, behind a router for instance, so that is a warning. An
     authority or a list of revoked devices of its own means that a folder was not copied again.

@@ -1,4 +1,7 @@
-"""What a device of a mesh knows: who it is, who the others are, how to reach them and what was agreed on."""
+"""The configuration of a device: its name, the map of the mesh, and its settings. Every value is checked.
+
+What all devices must configure alike is the `agreement`, which neighbours compare before the first message.
+"""
 
 from __future__ import annotations
 
@@ -378,14 +381,19 @@ def _check_parts(config: DeviceConfig) -> None:
         raise ValueError("[online] moves one threshold; leave out alphas, groups, lower_share and weight_column")
     from conformesh.pipeline.solver import (  # which a program that only asks nodes need not hold in memory
         MethodRun,
-        refuse,
+        refuse_unproven,
     )
 
-    refuse(config.chosen_guarantee, MethodRun(config.run.method, config.run.options), len(config.devices))
+    refuse_unproven(config.chosen_guarantee, MethodRun(config.run.method, config.run.options), len(config.devices))
+
+
+# 64 bits of a hash suffice in the agreement: it finds mistakes. Against forgery rosters and entries are signed.
+def _digest(words: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
 
 
 def _levels_in_words(guarantee: Guarantee) -> str:
-    levels = ", ".join(map(str, guarantee.alphas))
+    levels = ", ".join(map(str, guarantee.alphas))  # short texts are readable in errors, long ones are only compared
     return levels if len(levels) < 60 else f"{len(guarantee.alphas)} levels, {_digest(map(str, guarantee.alphas))}"
 
 
@@ -404,10 +412,6 @@ def _parts_in_words(guarantee: Guarantee) -> dict[str, str]:
 def score_in_words(score: Score | None) -> str:
     """Return a score with its options as one short text."""
     return "not said" if score is None else f"{score.name} {_value_in_words(score.options())}".strip()
-
-
-def _digest(words: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
 
 
 def _value_in_words(value: Any) -> str:

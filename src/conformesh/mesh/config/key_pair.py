@@ -1,8 +1,7 @@
-"""Whether a device's certificate, key and authority are what its neighbours will let in, by the standard library alone.
+"""Check that neighbours will accept a device's certificate, key and authority, with the standard library alone.
 
-The question is answered as the neighbours will: by a TLS handshake, of the device with itself and in memory. A node
-asks it at its start and when a file has changed. The functions import `ssl`, not the module: a mesh without
-certificates does without its 2 MB.
+The check does what neighbours will do: a TLS handshake, of the device with itself and in memory. A node checks at its
+start and when a file has changed. Functions import `ssl`, not the module: a mesh without certificates saves its 2 MB.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""A device's own scores: its share of a score file, and how it reads them back.
+"""The local scores of a device: reading them, replacing them, and splitting one file over the folders of a mesh.
 
-A device that calibrates with epsilon reads row by row (`_read_row_by_row`): whatever is wrong with one row changes only
-what this row counts as. If one NaN made the whole file unusable, one record more or less would change every count, and
-no epsilon would hold.
+A device that calibrates with epsilon reads row by row (`_read_row_by_row`): a bad row changes only how this row counts.
+If one NaN made the whole file unusable, one record more or less would change every count, and no epsilon would hold.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ from conformesh.files.text import SNIFFED
 from conformesh.mesh.config.device_toml import DEVICE_FILE, DeviceConfig, read_device
 from conformesh.mesh.config.endpoints import find_device_name
 from conformesh.mesh.config.epochs import FIRST_EPOCH
-from conformesh.pipeline.shift import check_bound
+from conformesh.pipeline.shift import refuse_weights_above_bound
 from conformesh.scores import Score, settle_score
 
-EMPTY_SCORE_FILE = "device,score\n"
+EMPTY_SCORE_FILE = "device,score\n"  # the heading alone: no scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +71,7 @@ class LocalScores:
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
+        # 64 bits are enough to tell versions of a file apart.
         digest = hashlib.sha256(self._sorted_rows()).hexdigest()[:16]
         object.__setattr__(self, "digest", digest)
 
@@ -285,7 +285,7 @@ def _local_scores_in(table: FileColumns, config: DeviceConfig) -> LocalScores:
     groups, weights = held.rows.groups, held.rows.weight
     _check_group_names(table.name, groups, config)
     if weights is not None and config.guarantee.weight_bound is not None:
-        check_bound(weights, config.guarantee.weight_bound, lambda row: (table.name, row))
+        refuse_weights_above_bound(weights, config.guarantee.weight_bound, lambda row: (table.name, row))
     return LocalScores(values, epochs, groups=groups, weights=weights)
 
 

@@ -1,4 +1,4 @@
-"""Whether a neighbour answers, and as whom: one connection with TLS on both sides, given up after two seconds."""
+"""Check whether a neighbour answers, and with whose certificate: one TLS connection, given up after two seconds."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from conformesh.mesh.config.device_toml import DeviceConfig, Neighbour
 from conformesh.mesh.config.endpoints import parse_endpoint
 from conformesh.mesh.config.key_pair import common_name
 
-REACH_TIMEOUT = 2.0  # seconds
-_LISTENING = 0.4  # seconds: with TLS 1.3 a refusal of our certificate comes after the handshake
+REACH_TIMEOUT = 2.0  # seconds; a choice: neighbours are tried one after another while a person waits
+# Seconds to wait for a refusal: with TLS 1.3 the other side judges our certificate after our handshake is complete.
+_LISTENING = 0.4
 
 
 class _Answer(NamedTuple):

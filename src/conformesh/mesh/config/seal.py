@@ -18,7 +18,9 @@ from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.peer.entries import sealed, unsealed
 from conformesh.peer.frames import FrameError
 
-_MOST_KNOWN = 1024  # certificates that are remembered: a stranger must not fill the memory
+# Certificates that are remembered, since reading one costs a signature check. At this number all are forgotten, so that
+# a stranger who sends new ones cannot fill the memory.
+_MOST_KNOWN = 1024
 
 
 class _Holder(NamedTuple):
@@ -56,7 +58,7 @@ class CertificateSeal:
         return sealed(self._certificate, bytes(self._key.sign(data, _signing())))
 
     def genuine(self, owner: int, data: bytes, proof: bytes) -> bool:
-        """Return whether the device of a row says so."""
+        """Return whether the device of this row has signed these bytes."""
         from cryptography.exceptions import InvalidSignature
 
         try:
