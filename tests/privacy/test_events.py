@@ -467,7 +467,7 @@ def leak_counting_time(hall, patch):
 
 def leak_reading_time(hall, patch):
     """A changed file is read in the thread that answers neighbours."""
-    patch(node_files, "ScoreWatch", lambda config, beside=False: watching.ScoreWatch(config))
+    patch(node_files, "ScoreWatch", lambda config, in_background=False: watching.ScoreWatch(config))
 
 
 def leak_failure(hall, patch):
