@@ -33,8 +33,8 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import async_protocol, device_protocol, make_options
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
+from conformesh.peer.interface import Peer, PeerSetup
 from conformesh.peer.journal import Journal
-from conformesh.peer.links import Linked
 from conformesh.peer.loopback import Changing, Delay, LinkFaults, Start, play
 from conformesh.peer.settings import Settings
 from conformesh.protocols.messages import GatheredStrings, Packets
@@ -110,13 +110,13 @@ def without_rounds(network: Network, scores: Sequence[Floats]) -> Start:
     """Return what starts a device without rounds; everybody's size is known from the roster."""
     chosen, caps = make_options("e-dcp", {}), np.array([len(own) for own in scores])
 
-    def start(k: int, journal: Journal) -> Linked:
+    def start(k: int, journal: Journal) -> Peer:
         samples = WeightedScores.of([scores[k]])
 
         def make(net: Network, row: int) -> Any:
             return async_protocol("e-dcp", net, row, samples, ALPHAS, chosen, SIZES, caps)
 
-        return AsyncDevice(k, network, {"method": "e-dcp"}, make, journal, Settings(), _digest(scores[k]))
+        return AsyncDevice(PeerSetup(k, network, {"method": "e-dcp"}, make, journal, Settings(), _digest(scores[k])))
 
     return start
 
@@ -125,13 +125,13 @@ def in_rounds(network: Network, scores: Sequence[Floats], **options: Any) -> Sta
     """Return what starts a device in rounds."""
     chosen = make_options("e-dcp", options)
 
-    def start(k: int, journal: Journal) -> Linked:
+    def start(k: int, journal: Journal) -> Peer:
         samples = WeightedScores.of([scores[k]])
 
         def make(net: Network, row: int) -> Any:
             return device_protocol("e-dcp", net, row, samples, ALPHAS, chosen, SIZES)
 
-        return Device(k, network, {"method": "e-dcp"}, make, journal, Settings(), _digest(scores[k]))
+        return Device(PeerSetup(k, network, {"method": "e-dcp"}, make, journal, Settings(), _digest(scores[k])))
 
     return start
 
@@ -163,7 +163,7 @@ class Watch:
         self.rank = math.ceil((1 - ALPHAS[0]) * len(self.pooled)) + 1  # over several devices: the swap rank
         self.excess: dict[int, tuple[Any, float]] = {}
 
-    def __call__(self, devices: Sequence[Linked]) -> None:
+    def __call__(self, devices: Sequence[Peer]) -> None:
         """Look at all devices after an event."""
         if self.reaches and len(devices) == DEVICES:
             worst = max(map(self._excess, devices))
@@ -173,13 +173,13 @@ class Watch:
         if len(devices) == DEVICES and all(device.phase == "finished" for device in devices):
             self._end(devices)
 
-    def _now(self, devices: Sequence[Linked]) -> float:
-        return max(device.now for device in devices)
+    def _now(self, devices: Sequence[Peer]) -> float:
+        return max(device.clock.now for device in devices)
 
-    def _excess(self, device: Linked) -> float:
+    def _excess(self, device: Peer) -> float:
         """Return by which share of all scores a device's threshold about everybody is too high."""
         assert isinstance(device, AsyncDevice)
-        state = device._keys, device.final
+        state = device.store.keys, device.final
         if device.row not in self.excess or self.excess[device.row][0] != state:
             outcome = device.result
             whole = outcome if outcome.about_all is None else outcome.about_all
@@ -188,7 +188,7 @@ class Watch:
             self.excess[device.row] = state, (counted - self.rank) / len(self.pooled)
         return self.excess[device.row][1]
 
-    def _end(self, devices: Sequence[Linked]) -> None:
+    def _end(self, devices: Sequence[Peer]) -> None:
         for device in devices:
             assert device.result.thresholds[0, 0, 0] == self.pooled[self.rank - 1]
         self.delays = self._now(devices) / MEAN

@@ -10,6 +10,7 @@ from conformesh.engines import Simulator, simulator
 from conformesh.engines.ordering import near_order
 from conformesh.peer import combine, frames
 from conformesh.peer.device import Device
+from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import LinkFaults, play
 from conformesh.protocols import ledger, messages, waves
@@ -80,7 +81,7 @@ def test_and_by_a_device(name, row):
 def test_a_device_holds_its_protocol_to_the_rules():
     """A device alone speaks at once, so that what it would say is refused before it is packed."""
     network = Network.from_pairs(1, [])
-    device = Device(0, network, {}, lambda *_: once(Sum(np.ones(1, dtype=bool))), MemoryJournal())
+    device = Device(PeerSetup(0, network, {}, lambda *_: once(Sum(np.ones(1, dtype=bool))), MemoryJournal()))
     device.start(0.0)
     device.tick(1.0)
     assert device.phase == "failed"

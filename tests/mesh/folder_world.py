@@ -263,7 +263,7 @@ def make(config, scores, journal, rosters, kind=None):
     """Return the device of a folder, or one of another kind in its place."""
     device = make_device(config, scores, journal, rosters=rosters)
     if kind is not None and not isinstance(device, AsyncDevice):
-        device.__class__ = kind
+        return kind(device.setup)
     return device
 
 

@@ -8,7 +8,7 @@ import time
 
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.link import open_links
-from conformesh.peer.device import EVERYBODY
+from conformesh.peer.interface import EVERYBODY
 
 EVERY = 0.1
 

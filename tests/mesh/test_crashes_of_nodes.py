@@ -30,8 +30,10 @@ from conformesh.mesh.node.membership import Membership
 from conformesh.mesh.node.online import OnlineLearning
 from conformesh.mesh.node.run_request import RunRequests
 from conformesh.peer.device import Device
+from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import FileJournal
 from conformesh.peer.loopback import Cut, LinkFaults, play
+from conformesh.peer.memory import RunJournal
 from conformesh.privacy.account import Account, PrivacyRefused, read_account
 from tests.mesh.crashes import APPEND, CUT, WRITE, at_failpoints, passed
 from tests.mesh.folder_world import FolderWorld, Handed, Killed, Template, copy_folders, play_kills
@@ -39,6 +41,7 @@ from tests.mesh.meshes import config
 from tests.mesh.nodes import short_folder, state
 from tests.mesh.real import drawn_scores, make_mesh, simulated, wait_for, write_scores
 from tests.peer.changing import TwoResultsError
+from tests.peer.devices import in_device
 
 MODES = {
     "rounds, continue": {"on_lost": "continue"},
@@ -92,29 +95,31 @@ def test_a_thousand_kills_of_nodes(templates, tmp_path):
 # --- bugs on purpose --------------------------------------------------------------------------------------------------
 
 
-class SpeaksBeforeItWrites(Device):
+@in_device("run_journal")
+class SpeaksBeforeItWrites(RunJournal):
     """That a run has begun is written down with the first round that was heard, after this device has spoken in it."""
 
-    _begun = True
+    _heading = None
 
-    def _begin_journal(self):
-        self._begun = False
+    def begin(self, heading):
+        self._heading = heading
 
-    def _remember(self):
-        if not self._begun:
-            super()._begin_journal()
-            self._begun = True
-        super()._remember()
+    def write_round(self, messages):
+        if self._heading is not None:
+            super().begin(self._heading)
+            self._heading = None
+        super().write_round(messages)
 
 
-class ForgetsItsRun(Device):
-    def _begin_journal(self):
+@in_device("run_journal")
+class ForgetsItsRun(RunJournal):
+    def begin(self, heading):
         pass
 
-    def _remember(self):
+    def write_round(self, messages):
         pass
 
-    def _end_journal(self, last=b""):
+    def end(self, last):
         pass
 
 
@@ -179,7 +184,7 @@ def test_devices_that_meet_under_two_rosters_with_one_number_say_so():
 
     def start(k, journal):
         agreement = {"roster": f"2, {'ab' * 8 if k else 'cd' * 8}"}
-        return Device(k, Network.chain(2), agreement, lambda net, row: iter(()), journal)
+        return Device(PeerSetup(k, Network.chain(2), agreement, lambda net, row: iter(()), journal))
 
     ended = play(Network.chain(2), start, LinkFaults(), np.random.default_rng(0)).devices
     for device in ended:

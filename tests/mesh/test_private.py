@@ -36,7 +36,7 @@ from conformesh.privacy.account import ACCOUNT_FILE, Account, read_account
 from conformesh.privacy.histogram import Release
 from conformesh.protocols import p_dcp
 from conformesh.view.statuses import status_fields
-from conformesh.view.watched import WatchedDevice
+from conformesh.view.watched_device import WatchedDevice
 from tests.mesh.meshes import config
 from tests.mesh.nodes import Clock, ask, serving, threshold_in
 from tests.mesh.private_mesh import NETWORK, NOISY, Crashed, Mesh, known_secrets
@@ -288,14 +288,14 @@ def test_an_attempt_that_fails_before_the_reveal_costs_nothing(tmp_path):
         def dying(k, journal, start=start, round_=round_):
             device = start(k, journal)
             if k == 1 and not journal.data:
-                heard = device._remember
+                write_round = device.run_journal.write_round
 
-                def remember():
-                    heard()
+                def dying(messages, write_round=write_round, device=device):
+                    write_round(messages)
                     if device.round == round_:
                         raise Crashed
 
-                device._remember = remember
+                device.run_journal.write_round = dying
             return device
 
         mesh.make = dying
@@ -415,7 +415,7 @@ def test_equivocated_lost_sets_never_give_two_totals(tmp_path):
     def start(k, journal):
         device = base(k, journal)
         if k == 1:
-            send = device._send
+            send = device.links.send
 
             def lying(to, frame):
                 if frame.kind == 1 and to == 0:
@@ -423,7 +423,7 @@ def test_equivocated_lost_sets_never_give_two_totals(tmp_path):
                     frame = frame._replace(body=hello._replace(lost=hello.lost | {3}).pack())
                 send(to, frame)
 
-            device._send = lying
+            device.links.send = lying
         return device
 
     mesh.make = start
@@ -603,8 +603,11 @@ def size_in_the_journal(monkeypatch, make=calibration_run.make_device):
 
     def leaking(config, scores, journal, *parts, **named):
         device = make(config, scores, journal, *parts, **named)
-        remember = device._remember
-        device._remember = lambda: (remember(), journal.append(bytes(len(scores))))
+        write_round = device.run_journal.write_round
+        device.run_journal.write_round = lambda messages: (
+            write_round(messages),
+            journal.append(bytes(len(scores))),
+        )
         return device
 
     monkeypatch.setattr(calibration_run, "make_device", leaking)

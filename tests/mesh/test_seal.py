@@ -104,14 +104,14 @@ def device_of(root, name="device-00"):
     config = read_device(root / name)
     device = make_device(config, LocalScores(np.linspace(0, 1, 30)), MemoryJournal())
     device.start(0.0)
-    for wait in [*device._waits]:
+    for wait in [*device.exchange.waits]:
         hear(device, wait, 0, [])  # neighbours that have nothing of its own: it may speak
     assert device.survivors == (config.row,)
     return device
 
 
 def hear(device, sender, keys, entries):
-    body = pack_shelf(device.full.devices, keys, 0, entries)
+    body = pack_shelf(device.network.devices, keys, 0, entries)
     device.receive(frames.encode(Frame(ENTRIES, device.run, sender, 0, 0, body)), sender, 1.0)
 
 
@@ -119,7 +119,7 @@ def signed_at_random(device, root, name, key, text):
     """Return an entry with a signature of its own, as any ECDSA library makes it."""
     folder = read_device(root / name)
     certificate = load_certificate(folder.path("cert")).public_bytes(Encoding.DER)
-    signature = load_key(folder.path("key")).sign(device._signed_text(key, text), ec.ECDSA(SHA256()))
+    signature = load_key(folder.path("key")).sign(device.store.signed_text(key, text), ec.ECDSA(SHA256()))
     return sealed(sealed(certificate, signature), text)
 
 
@@ -163,7 +163,7 @@ def test_two_texts_with_real_signatures_are_a_proof_that_others_accept(root):
     for text in (report(), other_report):
         hear(device, 1, 0, [(key, signed_at_random(device, root, "device-01", key, text))])
     assert device.byzantine == (1,)
-    hear(other, 1, 0, [(key_of(1, PROOF), device._entries[key_of(1, PROOF)])])
+    hear(other, 1, 0, [(key_of(1, PROOF), device.store.entries[key_of(1, PROOF)])])
     assert other.byzantine == (1,)
 
 

@@ -25,7 +25,7 @@ def device(**changes):
         "row": 1,
         "idle": False,
     }
-    return SimpleNamespace(**{**facts, "full": network, **changes})
+    return SimpleNamespace(**{**facts, "network": network, **changes})
 
 
 @pytest.fixture

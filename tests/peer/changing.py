@@ -11,6 +11,7 @@ import numpy as np
 from conformesh import Network
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
+from conformesh.peer.interface import PeerSetup
 from conformesh.peer.loopback import LinkFaults, Played, _World
 from conformesh.peer.rosters import Rosters, roster_words
 from conformesh.peer.settings import Settings
@@ -133,14 +134,16 @@ class Changing(_World):
 
         row = roster.devices.index(member.name)
         device = self.kind(
-            row,
-            roster.network,
-            roster.agreement(),
-            make,
-            self.journals[k],
-            self.settings,
-            f"{version}",
-            rosters=rosters,
+            PeerSetup(
+                row,
+                roster.network,
+                roster.agreement(),
+                make,
+                self.journals[k],
+                self.settings,
+                f"{version}",
+                rosters=rosters,
+            ),
         )
         device.world, device.places = k, [at[name] for name in roster.devices]
         self.devices[k] = device
@@ -151,7 +154,7 @@ class Changing(_World):
         """Put what a device says on the wire by place in the world, and make it anew when it has moved."""
         device = self.devices[k]
         for to, data in device.outbox():
-            rows = device.full.neighbours(device.row).tolist() if to < 0 else (to,)
+            rows = device.network.neighbours(device.row).tolist() if to < 0 else (to,)
             for j in rows:
                 self._wire(k, device.places[j], data, now)
         if device.handed:
@@ -173,7 +176,7 @@ class Changing(_World):
         if device is None or sender not in device.places:
             return
         row = device.places.index(sender)
-        if row not in device.full.neighbours(device.row).tolist():
+        if row not in device.network.neighbours(device.row).tolist():
             return  # no link
         self.delivered += 1
         device.receive(data, row, now)
@@ -195,7 +198,7 @@ class OneResult:
             if device.phase != "finished" or key in self._seen:
                 continue
             self._seen.add(key)
-            who = tuple(device.full.ids[k] for k in device.survivors)
+            who = tuple(device.network.ids[k] for k in device.survivors)
             mine = device.rosters.number, who, device.result
             alone = isinstance(device, AsyncDevice)
             first = self.certified.setdefault((device.rosters.number, device.number) if alone else device.number, mine)

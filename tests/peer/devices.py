@@ -10,6 +10,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import device_protocol, make_options
 from conformesh.peer import frames
 from conformesh.peer.device import Device
+from conformesh.peer.interface import PeerSetup
 from conformesh.peer.loopback import drawn_faults, play
 from conformesh.peer.settings import Settings
 from conformesh.pipeline.solver import solve_draws
@@ -27,7 +28,7 @@ def starter(network, scores, method="e-dcp", alpha=0.1, settings=None, device=De
 
         digest = hashlib.sha256(np.asarray(scores[k], dtype=float).tobytes()).hexdigest()
         agreement = {"method": method, "alpha": str(alpha)}
-        return device(k, network, agreement, make, journal, settings or Settings(), scores=digest)
+        return device(PeerSetup(k, network, agreement, make, journal, settings or Settings(), scores=digest))
 
     return start
 
@@ -62,6 +63,24 @@ def without(network, lost):
     kept = [k for k in range(network.devices) if k not in lost]
     pairs = [(ids[k], ids[j]) for k in kept for j in network.neighbours(k).tolist() if k < j and j not in lost]
     return Network.from_pairs([ids[k] for k in kept], pairs)
+
+
+def in_device(part, kind=Device):
+    """Return a decorator for a class of a part: it makes a kind of device whose part is of that class.
+
+    So a safeguard is switched off, or something is watched, in one part of otherwise sound devices.
+    """
+
+    def decorate(changed):
+        class Changed(kind):
+            def __init__(self, *args, **named):
+                super().__init__(*args, **named)
+                getattr(self, part).__class__ = changed
+
+        Changed.__name__ = changed.__name__
+        return Changed
+
+    return decorate
 
 
 class Tapped(Device):

@@ -10,6 +10,7 @@ from conformesh.kernels.ranks import exact_alpha, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import async_protocol, make_options
 from conformesh.peer.async_device import AsyncDevice
+from conformesh.peer.interface import PeerSetup
 from conformesh.peer.loopback import drawn_faults, play
 from conformesh.peer.settings import Settings
 
@@ -31,7 +32,9 @@ def starter(
             return async_protocol(method, net, row, samples, levels, chosen, make_requirement(target), most)
 
         digest = hashlib.sha256(np.asarray(scores[k], dtype=float).tobytes()).hexdigest()
-        return device(k, network, {"method": method}, make, journal, settings or Settings(), scores=digest, **how)
+        return device(
+            PeerSetup(k, network, {"method": method}, make, journal, settings or Settings(), scores=digest), **how
+        )
 
     return start
 
@@ -60,10 +63,10 @@ class Judge:
 
     def __call__(self, devices):
         for device in devices:
-            state = id(device), device.number, device._keys, device.phase
+            state = id(device), device.number, device.store.keys, device.phase
             if self.seen.get(device.row) != state:
                 self.look(device)
-                self.seen[device.row] = id(device), device.number, device._keys, device.phase
+                self.seen[device.row] = id(device), device.number, device.store.keys, device.phase
 
     def look(self, device):
         outcome = device.result

@@ -7,15 +7,16 @@ from conformesh import Network
 from conformesh.peer import frames
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.entries import REASON, key_of, pack_shelf
-from conformesh.peer.entry_exchange import AT_ONCE
+from conformesh.peer.entry_exchange import AT_ONCE, EntryExchange
 from conformesh.peer.frames import ENTRIES, HELLO, Frame
+from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.json_bodies import Hello
 from conformesh.peer.loopback import Changing, Cut, LinkFaults, Pause, play
 from conformesh.peer.settings import Settings
 from conformesh.protocols.messages import Gather, Packets
 from tests.campaigns import campaign_seeds
-from tests.peer.devices import expected
+from tests.peer.devices import expected, in_device
 from tests.peer.heard import Judge, drawn, starter, storm
 
 GRAPHS = [Network.complete(4), Network.chain(5), Network.star(5), Network.cycle(6), Network.torus(3, 3)]
@@ -131,7 +132,7 @@ def test_a_device_that_starts_again_goes_on_from_its_journal():
     deliver(other, first, 0.1)
     again = start(1, journal)
     again.start(1.0)
-    assert again._entries == first._entries
+    assert again.store.entries == first.store.entries
     assert (again.number, again.survivors) == (1, (0, 1))
 
 
@@ -203,7 +204,7 @@ def test_a_neighbour_with_other_settings_is_told_and_not_listened_to():
     device = one_device()
     hello = Hello({**device.agreement, "alpha": "1/5"}, 1, frozenset())
     device.receive(frames.encode(Frame(HELLO, 0, 1, 0, frames.WANT, hello.pack())), 1, 1.0)
-    assert device.unlike == {1: "alpha: 'nothing' at 0, '1/5' at 1"}
+    assert device.disagreements == {1: "alpha: 'nothing' at 0, '1/5' at 1"}
     answers = [frames.decode(data) for _, data in device.outbox()]
     assert HELLO in {frame.kind for frame in answers}
     assert device.phase == "running"
@@ -267,7 +268,7 @@ def test_a_full_disk_is_told_to_the_others_who_go_on():
     assert "journal.bin" in str(played.devices[1].error)
     for device in (one for one in played.devices if one.row != 1):
         assert device.phase != "failed"
-        told = device._text(key_of(1, REASON))
+        told = device.store.text(key_of(1, REASON))
         assert told.startswith("1 could not go on: OSError")
         assert "No space left" in told
         assert "journal.bin" not in told
@@ -279,9 +280,9 @@ def test_a_full_disk_is_told_to_the_others_who_go_on():
 )
 def test_bodies_that_are_no_entries_are_refused_and_change_nothing(body):
     device = one_device()
-    before = dict(device._entries)
+    before = dict(device.store.entries)
     device.receive(frames.encode(Frame(ENTRIES, device.run, 1, 0, 0, body)), 1, 1.0)
-    assert device._entries == before
+    assert device.store.entries == before
     assert sum(device.counts.refused.values()) == 1
 
 
@@ -297,11 +298,12 @@ def test_an_entry_that_nobody_could_say_counts_as_never_heard():
     assert device.phase == "running"
 
 
-class Babbles(AsyncDevice):
+@in_device("exchange", AsyncDevice)
+class Babbles(EntryExchange):
     """Says what nobody could say."""
 
-    def _say(self, key, text):
-        super()._say(key, b"\2" + np.array([2.0, 1.0]).tobytes())
+    def add_own(self, key, text):
+        super().add_own(key, b"\2" + np.array([2.0, 1.0]).tobytes())
 
 
 def test_one_that_babbles_is_left_out_by_all_and_costs_no_run():
@@ -341,7 +343,7 @@ def test_a_large_entry_travels_in_a_frame_of_its_own():
         told = yield Gather(Packets.of([b"own"]))
         return int(told.heard.sum())
 
-    device = AsyncDevice(0, network, {}, make, MemoryJournal(), Settings())
+    device = AsyncDevice(PeerSetup(0, network, {}, make, MemoryJournal(), Settings()))
     device.start(0.0)
     device.outbox()
     for k, size in ((1, 150_000), (2, 2**24)):

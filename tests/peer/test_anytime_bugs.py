@@ -9,10 +9,12 @@ import pytest
 from conformesh import Network
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.entries import SLOTS, key_of
+from conformesh.peer.entry_exchange import EntryExchange
 from conformesh.peer.json_bodies import Hello
 from conformesh.peer.loopback import Changing, LinkFaults, Pause, play
 from conformesh.peer.timers import Waiting
 from conformesh.protocols import e_dcp_entries
+from tests.peer.devices import in_device
 from tests.peer.heard import Judge, drawn, starter, storm
 from tests.peer.test_anytime import GRAPHS, with_other_scores
 
@@ -26,7 +28,8 @@ class _Waits(AsyncDevice):
 
     def __init__(self, *args, **how):
         super().__init__(*args, **how)
-        self._waits = {j: self.waiting(self.settings.retry, self.settings.linger) for j in self._linked}
+        retry, linger = self.setup.settings.retry, self.setup.settings.linger
+        self.exchange.waits = {j: self.waiting(retry, linger) for j in self.neighbours}
 
 
 class TakesSentForKnown(_Waits):
@@ -56,12 +59,13 @@ class NeverRepeats(_Waits):
             return math.inf
 
 
-class DropsWhatComesEarly(AsyncDevice):
+@in_device("exchange", AsyncDevice)
+class DropsWhatComesEarly(EntryExchange):
     """A second entry before the first of the same device is thrown away, and not asked for again."""
 
     def _learn(self, key, data, sender):
-        if key % SLOTS == 1 and not self._keys >> key - 1 & 1:
-            self._bad |= 1 << key
+        if key % SLOTS == 1 and not self.store.keys >> key - 1 & 1:
+            self.store.unusable |= 1 << key
             return
         super()._learn(key, data, sender)
 
@@ -71,7 +75,7 @@ class IsDoneTooEarly(AsyncDevice):
 
     def _evaluate(self):
         super()._evaluate()
-        if self._has_stage or len(self.survivors) == self.full.devices:
+        if self._has_stage or len(self.survivors) == self.network.devices:
             self._final, self.phase = True, "finished"
 
 
@@ -82,7 +86,8 @@ class KeepsNoHeading(AsyncDevice):
         return super()._heading()._replace(scores="")
 
 
-class ComparesNoWords(AsyncDevice):
+@in_device("exchange", AsyncDevice)
+class ComparesNoWords(EntryExchange):
     """The same entries are taken for the same words."""
 
     def _clash(self, sender):
@@ -90,9 +95,9 @@ class ComparesNoWords(AsyncDevice):
 
 
 class JoinsNoLaterRun(AsyncDevice):
-    def _on_hello(self, frame):
-        if Hello.of(frame.body, self.full.devices).run <= self.number:
-            super()._on_hello(frame)
+    def _take_hello(self, frame):
+        if Hello.of(frame.body, self.network.devices).run <= self.number:
+            super()._take_hello(frame)
 
 
 class ClaimsWhatItLacks(AsyncDevice):
@@ -100,7 +105,7 @@ class ClaimsWhatItLacks(AsyncDevice):
 
     def _recall(self):
         super()._recall()
-        self._bad |= 1 << key_of(0, 0) if self.row else 0
+        self.store.unusable |= 1 << key_of(0, 0) if self.row else 0
 
 
 def false_or_hung(device, **how):

@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 
 from conformesh import Network
-from conformesh.peer import entry_exchange as spreading
-from conformesh.peer import frames
+from conformesh.peer import entry_store, frames
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.entries import PROOF, SLOTS, key_of, keys_of, pack_shelf, sealed, unsealed
-from conformesh.peer.entry_exchange import LONGEST_SIGNED, MOST_CLASHES
+from conformesh.peer.entry_exchange import MOST_CLASHES, EntryExchange
+from conformesh.peer.entry_store import LONGEST_SIGNED
 from conformesh.peer.frames import ENTRIES, HELLO, Frame
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.json_bodies import Hello
 from conformesh.peer.loopback import LinkFaults, play
 from conformesh.peer.settings import Settings
 from conformesh.protocols.histogram_reports import MOST_BINS, Report, encode_reports
+from tests.peer.devices import in_device
 from tests.peer.heard import drawn, starter
 
 
@@ -38,21 +39,22 @@ class Secret:
         return hmac.compare_digest(self._of(owner, data), proof)
 
 
-class TwoFaced(AsyncDevice):
+@in_device("exchange", AsyncDevice)
+class TwoFaced(EntryExchange):
     """Says other scores to neighbours with an odd row, signed as well."""
 
     def _due(self, wait):
         entries = super()._due(wait)
-        j = next(row for row, one in self._waits.items() if one is wait)
+        j = next(row for row, one in self.waits.items() if one is wait)
         if j % 2 == 0:
             return entries
-        own = key_of(self.row, 0)
+        own = key_of(self._links.row, 0)
         return [(key, self._other(key) if key == own else data) for key, data in entries]
 
     def _other(self, key):
-        text = unsealed(self._entries[key])[1]
+        text = unsealed(self.store.entries[key])[1]
         low = text[:-8] + np.float64(-9.0).tobytes() if len(text) > 8 else text + b"\0"
-        return sealed(self.seal.sign(self._signed_text(key, low)), low)
+        return self.store.make_entry(key, low)
 
 
 def robust(network, scores, kinds=None, byzantine=1):
@@ -121,20 +123,20 @@ def said(device, key, entry):
 def test_an_entry_in_anothers_name_is_refused():
     device, key = one(), key_of(2, 0)
     text = b"words"
-    said(device, key, sealed(Secret(1).sign(device._signed_text(key, text)), text))
+    said(device, key, sealed(Secret(1).sign(device.store.signed_text(key, text)), text))
     assert device.counts.refused == {"an entry that its owner has not signed": 1}
-    assert key not in device._entries
+    assert key not in device.store.entries
 
 
 def test_an_entry_of_another_run_or_place_is_refused():
     """A signature is of one run and one slot: what was said elsewhere cannot be said again here."""
     device = one()
     text, key, other = b"words", key_of(1, 0), key_of(1, 1)
-    said(device, other, sealed(Secret(1).sign(device._signed_text(key, text)), text))
-    greeting = device._greeting
-    device._greeting = greeting._replace(run=greeting.run + 1)
-    old = device._signed_text(key, text)
-    device._greeting = greeting
+    said(device, other, sealed(Secret(1).sign(device.store.signed_text(key, text)), text))
+    context = device.store.context
+    device.store.context = device.greeting._replace(run=device.number + 1).context()
+    old = device.store.signed_text(key, text)
+    device.store.context = context
     said(device, key, sealed(Secret(1).sign(old), text))
     assert device.counts.refused == {"an entry that its owner has not signed": 2}
 
@@ -150,7 +152,7 @@ def test_a_proof_that_proves_nothing_is_refused(proof):
 def test_two_times_the_same_words_prove_nothing_whatever_their_signatures():
     device = one()
     key, text = key_of(2, 0), b"words"
-    entry = sealed(Secret(2).sign(device._signed_text(key, text)), text)
+    entry = sealed(Secret(2).sign(device.store.signed_text(key, text)), text)
     said(device, key_of(2, PROOF), b"\0" + sealed(entry, entry))
     assert device.byzantine == ()
     assert device.counts.refused == {"a proof of two entries that are the same": 1}
@@ -159,7 +161,7 @@ def test_two_times_the_same_words_prove_nothing_whatever_their_signatures():
 def test_nobody_can_accuse_a_device_of_what_it_did_not_sign():
     device = one()
     key = key_of(2, 0)
-    pair = [sealed(Secret(1).sign(device._signed_text(key, text)), text) for text in (b"a", b"b")]
+    pair = [sealed(Secret(1).sign(device.store.signed_text(key, text)), text) for text in (b"a", b"b")]
     said(device, key_of(2, PROOF), b"\0" + sealed(*pair))
     assert device.byzantine == ()
 
@@ -177,7 +179,7 @@ def test_keys_of_all_slots():
 
 
 def signed_by(device, key, text):
-    return sealed(Secret(key // SLOTS).sign(device._signed_text(key, text)), text)
+    return sealed(Secret(key // SLOTS).sign(device.store.signed_text(key, text)), text)
 
 
 def test_the_largest_proof_fits_a_frame_and_larger_entries_are_refused():
@@ -200,7 +202,7 @@ def test_the_largest_proof_fits_a_frame_and_larger_entries_are_refused():
     assert device.byzantine == (2,)
     device.tick(5.0)
     device.outbox()
-    known = device._keys & ~(1 << key_of(2, PROOF))  # what neighbour 1 has then
+    known = device.store.keys & ~(1 << key_of(2, PROOF))  # what neighbour 1 has then
     device.receive(frames.encode(Frame(ENTRIES, device.run, 1, 0, 0, pack_shelf(4, known, 0, []))), 1, 6.0)
     device.tick(9.0)
     assert any(len(data) > 2 * room for _, data in device.outbox())
@@ -210,14 +212,14 @@ def test_the_largest_proof_fits_a_frame_and_larger_entries_are_refused():
 def test_a_proof_for_which_there_is_no_room_is_not_kept(monkeypatch):
     device, key = one(), key_of(2, 1)
     said(device, key, signed_by(device, key, b"a" * 100))
-    monkeypatch.setattr(spreading, "MOST_KEPT", device._size + 200)
+    monkeypatch.setattr(entry_store, "MOST_KEPT", device.store.size + 200)
     said(device, key, signed_by(device, key, b"b" * 100))
     assert device.byzantine == ()
     assert "no room" in next(iter(device.counts.refused))
 
 
 def test_an_entry_of_its_own_that_nobody_would_take_is_refused_in_words(monkeypatch):
-    monkeypatch.setattr(spreading, "LONGEST_SIGNED", 40)
+    monkeypatch.setattr(entry_store, "LONGEST_SIGNED", 40)
     device = one()
     device.tick(5.0)
     assert device.phase == "failed"
@@ -244,20 +246,20 @@ def test_a_device_that_forgot_one_run_doubts_the_next_one_too():
     device, own = one(), key_of(0, 0)
     greeted(device, 1, 7, 0.1)
     claimed(device, 1, 1 << own, 0.2)
-    assert (device.number, own in device._entries) == (8, False)
+    assert (device.number, own in device.store.entries) == (8, False)
     for sender in (1, 2):
         claimed(device, sender, 0, 0.3)
-    assert own in device._entries
+    assert own in device.store.entries
 
 
 def test_a_request_for_a_run_does_not_end_the_doubt():
     device = one()
-    linger = device.settings.linger
+    linger = device.setup.settings.linger
     device.recalibrate(0.9 * linger)
     device.tick(linger)
-    assert (device.number, key_of(0, 0) in device._entries) == (2, False)
+    assert (device.number, key_of(0, 0) in device.store.entries) == (2, False)
     device.tick(2 * linger)
-    assert key_of(0, 0) in device._entries
+    assert key_of(0, 0) in device.store.entries
 
 
 def test_a_neighbour_that_always_claims_to_know_more_is_not_believed_for_ever():
@@ -266,4 +268,4 @@ def test_a_neighbour_that_always_claims_to_know_more_is_not_believed_for_ever():
         claimed(device, 1, 1 << key_of(0, 0), 0.1 + 0.01 * step)
     assert device.number == 1 + MOST_CLASHES
     claimed(device, 2, 0, 0.9)
-    assert key_of(0, 0) in device._entries
+    assert key_of(0, 0) in device.store.entries

@@ -75,12 +75,12 @@ def ends_well(seeds, kind=Device):
         world, last = drawn(seed, heal=True, kind=kind)
         check = OneResult()
         world.run(30 * PATIENCE, check)
-        up = {device.full.ids[device.row]: device for device in world.devices if device is not None}
+        up = {device.network.ids[device.row]: device for device in world.devices if device is not None}
         assert {*up} == {*last.devices}, seed
         for name, device in up.items():
             assert device.rosters.number == last.number, (seed, name)
             assert device.phase == "finished", (seed, name, device.error)
-            assert {device.full.ids[k] for k in device.survivors} == {*last.devices}, (seed, name)
+            assert {device.network.ids[k] for k in device.survivors} == {*last.devices}, (seed, name)
         assert len({(device.number, device.result) for device in up.values()}) == 1, seed
 
 

@@ -5,8 +5,9 @@ import pytest
 
 from conformesh import Network
 from conformesh.peer import frames
-from conformesh.peer.device import EVERYBODY, Device
+from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, SILENT, WANT, Frame
+from conformesh.peer.interface import EVERYBODY, PeerSetup
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.json_bodies import Hello, News, pack_rows, unpack_rows
 from conformesh.peer.memory import ENDED, REPORTED, Heading, unpack_round
@@ -31,15 +32,17 @@ class Hand:
 
         self.log, self.journal = [], journal or MemoryJournal()
         self.device = Device(
-            row,
-            network,
-            agreement or {},
-            make,
-            self.journal,
-            Settings(**settings),
-            scores,
-            self.log.append,
-            stored_run=stored_run,
+            PeerSetup(
+                row,
+                network,
+                agreement or {},
+                make,
+                self.journal,
+                Settings(**settings),
+                scores,
+                self.log.append,
+                stored_run=stored_run,
+            ),
         )
 
     def start(self, now=0.0):
@@ -69,7 +72,7 @@ class Hand:
         self.start(now)
         for j in self.device.neighbours:
             self.hello(j, now)
-            self.ready(j, now, {*range(self.device.full.devices)} - {self.device.row})
+            self.ready(j, now, {*range(self.device.network.devices)} - {self.device.row})
         self.device.outbox()
         return self
 
@@ -143,7 +146,7 @@ def test_data_that_comes_while_we_greet_is_used_later():
     assert hand.state[0] == "greeting"
     hand.ready(0, 0.2, ALL)
     assert hand.state == ("running", 1, 1, ALL)
-    assert {*hand.device._heard} == {0}
+    assert {*hand.device.rounds.received} == {0}
     assert hand.device.missing == 1
 
 
@@ -208,7 +211,7 @@ def test_a_neighbour_that_asks_gets_the_frame_of_its_round_or_where_we_are():
     assert hand.device.counts.resent == resent + 3
     hand.data(2, 0.4, 2)  # round 3 came early, and is used at once
     assert hand.state == ("running", 1, 3, ALL)
-    assert {*hand.device._heard} == {2}
+    assert {*hand.device.rounds.received} == {2}
     hand.said()
     hand.data(0, 0.5, 1, flags=WANT)  # two frames are remembered: now those of rounds 2 and 3
     assert hand.said() == [(0, DATA, 3, 0)]
@@ -258,7 +261,7 @@ def test_what_is_sent_and_heard_is_counted():
 def opened(make):
     """A protocol in its first round, of which the middle of a chain has said its part and heard nothing."""
     hand = Hand()
-    hand.device.make = make
+    hand.device.membership.make = make
     hand.start()
     for j in (0, 2):
         hand.hello(j, 0.0).ready(j, 0.0, {j})
@@ -307,7 +310,7 @@ def test_what_is_told_travels_as_it_is_and_a_string_without_bytes_is_no_silence(
     cost = hand.device.ledger.cost()
     assert (cost.rounds, cost.numbers.tolist(), cost.bits.tolist()) == (3, [2.0], [32.0])
     again = Hand(journal=hand.journal)
-    again.device.make = telling
+    again.device.membership.make = telling
     again.start(5.0)
     assert (again.device.phase, again.device.result) == ("finishing", heard)
 
@@ -325,7 +328,7 @@ def test_what_is_told_travels_as_it_is_and_a_string_without_bytes_is_no_silence(
 )
 def test_a_frame_that_lies_about_what_it_tells_is_refused(body, flags, words):
     hand = opened(telling).hear(DATA, 0, 0.1, body, 1, flags)
-    assert hand.device._heard == {}
+    assert hand.device.rounds.received == {}
     assert [words in reason for reason in hand.device.counts.refused] == [True]
 
 
@@ -343,7 +346,7 @@ def test_where_an_array_is_awaited_nothing_else_is_taken():
         (frames.pack_array("max", np.zeros(2)), 0, "holds 2 float64, this device int64 of shape (2,)"),
     ]:
         hand = Hand().running().hear(DATA, 0, 0.1, body, 1, flags)
-        assert hand.device._heard == {}
+        assert hand.device.rounds.received == {}
         assert [words in reason for reason in hand.device.counts.refused] == [True], hand.device.counts.refused
 
 
@@ -657,7 +660,7 @@ def test_a_device_that_refuses_says_why_without_a_hello():
     twin = Hand().start()
     twin.hello(0, 0.0, run=7)
     assert (answer.kind, answer.run) == (FAILED, twin.device.run)
-    assert twin.device._greeting.pack() == body
+    assert twin.device.membership.greeting.pack() == body
     hand.ready(0, 2.2, {0}, WANT)
     assert hand.said() == [(0, FAILED, 0, 0)]
 
@@ -712,8 +715,8 @@ def test_the_run_of_who_is_left_goes_frame_by_frame_and_on_their_map():
     hand = without_two()
     hand.said()
     networks = []
-    make = hand.device.make
-    hand.device.make = lambda net, at: networks.append((net.ids, net.edges, at)) or make(net, at)
+    make = hand.device.membership.make
+    hand.device.membership.make = lambda net, at: networks.append((net.ids, net.edges, at)) or make(net, at)
     hand.hello(0, 2.6, lost={2})
     assert hand.said() == [(0, READY, 0, 0)]
     hand.ready(0, 2.7, {0})
@@ -789,7 +792,7 @@ def test_an_error_of_ones_own_is_told_without_a_hello_and_in_few_words():
         raise KeyError
 
     hand = Hand()
-    hand.device.make = make
+    hand.device.membership.make = make
     hand.start()
     for j in (0, 2):
         hand.hello(j, 0.0).ready(j, 0.0, {0, 2})
@@ -867,7 +870,7 @@ def test_time_never_goes_back():
     hand.device.tick(6.0)
     hand.hello(0, 3.0)
     hand.device.tick(4.0)
-    assert hand.device.now == 6.0
+    assert hand.device.clock.now == 6.0
     hand.device.recalibrate(1.0)
     hand.device.refuse("no scores", 1.0)
-    assert (hand.device.now, hand.device._stopped_at) == (6.0, 6.0)
+    assert (hand.device.clock.now, hand.device.membership.closed_at) == (6.0, 6.0)

@@ -7,6 +7,7 @@ from conformesh import Network
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.frames import FINISHED, HELLO, READY, WANT, Frame
+from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.json_bodies import LONGEST, Hello, News, pack_rows, unpack_rows, words_of
 from conformesh.peer.loopback import LinkFaults, Pause, play
@@ -47,7 +48,7 @@ def starter(network, when="", error=None, settings=None, kind=Device, rounds=6):
                 raise error
             return int(values.sum())
 
-        return kind(k, network, {}, make, journal, settings or Settings())
+        return kind(PeerSetup(k, network, {}, make, journal, settings or Settings()))
 
     return start
 
@@ -65,7 +66,7 @@ def test_a_protocol_that_raises_ends_everybody_with_its_name_and_reason(network,
         assert ("2 says so" in str(device.error)) == (device.row != ODD)
         assert device.error.code == ("protocol" if device.row == ODD else "refused")
         assert (device.phase, device.result) == ("failed", None)
-        assert device._stopped_at < 0.5  # and not after the patience of 30 s
+        assert device.membership.closed_at < 0.5  # and not after the patience of 30 s
     assert isinstance(played.devices[ODD].error.__cause__, ValueError)
 
 
@@ -98,7 +99,7 @@ def test_others_that_may_go_on_do_so_at_once():
             assert str(device.error).startswith("2 could not go on: ValueError: no luck")
         else:
             assert (device.phase, device.survivors, device.result) == ("finished", (0, 1, 3), 3)
-            assert device._stopped_at < 0.5
+            assert device.membership.closed_at < 0.5
 
 
 def test_an_error_while_the_journal_is_replayed_is_told_too():
@@ -113,7 +114,7 @@ def test_an_error_while_the_journal_is_replayed_is_told_too():
     played = ends(CHAIN, start, LinkFaults(pauses=(Pause(ODD, 0.06, 0.3, crash=True),)))
     for device in played.devices:
         assert str(device.error).startswith("2 could not go on: ValueError: no luck")
-        assert device._stopped_at < 1.0
+        assert device.membership.closed_at < 1.0
 
 
 class FullDisk(MemoryJournal):
@@ -126,7 +127,7 @@ def test_a_journal_that_cannot_be_written_is_told_too():
     for device in ends(CHAIN, lambda k, journal: start(k, FullDisk() if k == ODD else journal)).devices:
         assert str(device.error).startswith("2 could not go on: OSError: [Errno 28] No space left on device")
         assert device.error.code == ("journal" if device.row == ODD else "refused")
-        assert device._stopped_at < 0.5
+        assert device.membership.closed_at < 0.5
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ def test_others_go_on_without_a_full_disk_and_where_they_cannot_all_know_why():
     for device in ended(CHAIN):
         assert device.error.code == ("journal" if device.row == ODD else "refused")
         assert "2 could not go on: OSError: [Errno 28] No space left on device" in str(device.error)
-        assert device._stopped_at < 0.5
+        assert device.membership.closed_at < 0.5
 
 
 # --- devices that cannot take part ------------------------------------------------------------------------------------
@@ -188,13 +189,13 @@ def test_who_waits_for_a_device_that_cannot_take_part_is_told_why(number):
     def later(k, journal):
         device = start(k, journal)
         if k != ODD:
-            device.number = number
-            device._enter_greeting()
+            device.membership.number = number
+            device.membership.enter_greeting()
         return device
 
     for device in ends(CHAIN, later).devices:
         assert str(device.error).startswith("2 cannot take part: scores.csv: line 3 is no number")
-        assert device._stopped_at < 0.5
+        assert device.membership.closed_at < 0.5
 
 
 def test_who_cannot_go_on_without_a_device_that_cannot_take_part_knows_why():
@@ -202,14 +203,14 @@ def test_who_cannot_go_on_without_a_device_that_cannot_take_part_knows_why():
     start = refusing(starter(CHAIN, settings=Settings(on_lost="continue")), "device.pem expired on 2001-01-01")
     for device in ends(CHAIN, start).devices:
         assert "2 cannot take part: device.pem expired on 2001-01-01" in str(device.error)
-        assert device._stopped_at < 0.5
+        assert device.membership.closed_at < 0.5
 
 
 def test_who_may_go_on_without_a_device_that_cannot_take_part_does_so_at_once():
     network = Network.complete(5)
     played = ends(network, refusing(starter(network, settings=Settings(on_lost="continue"))))
     assert [device.phase for device in played.devices] == ["finished", "finished", "failed", "finished", "finished"]
-    assert all(device._stopped_at < 0.5 for device in played.devices)
+    assert all(device.membership.closed_at < 0.5 for device in played.devices)
 
 
 @pytest.mark.parametrize("on_lost", ["fail", "continue"])
@@ -237,10 +238,10 @@ def test_old_news_does_not_end_the_next_attempt():
     start = starter(network, "round 1", ValueError("no luck"))
     (failed, *_) = ends(network, start).devices
     again = starter(network)(1, MemoryJournal())
-    again.number = 2
-    again._enter_greeting()
+    again.membership.number = 2
+    again.membership.enter_greeting()
     again.start(60.0)
-    failed.now = 60.0
+    failed.clock.now = 60.0
     for to, data in again.outbox():
         if to == 0:
             failed.receive(data, 1, 60.0)

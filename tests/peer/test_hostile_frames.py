@@ -7,8 +7,8 @@ import pytest
 
 from conformesh import Network
 from conformesh.peer import frames
-from conformesh.peer.device import EVERYBODY
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, SILENT, WANT, Frame, FrameError
+from conformesh.peer.interface import EVERYBODY
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.json_bodies import MOST_RUNS, News, pack_rows
 from conformesh.protocols.messages import Tell, kind_of, may_be_silent
@@ -54,7 +54,7 @@ class World:
 
     def mid_run(self, rounds):
         """Go on to a round of which the middle one has heard one neighbour."""
-        return self.until(lambda: self.target.round >= rounds and len(self.target._heard) == 1)
+        return self.until(lambda: self.target.round >= rounds and len(self.target.rounds.received) == 1)
 
     def ends_well(self):
         self.target.outbox()  # its answers to strangers are lost, which is allowed
@@ -65,8 +65,8 @@ class World:
 
 def state(device):
     result = None if device.result is None else device.result.thresholds.tobytes()
-    heard = frozenset(device._heard)
-    written = len(device.journal.data)
+    heard = frozenset(device.rounds.received)
+    written = len(device.setup.journal.data)
     return device.phase, device.round, device.number, device.lost, device.run, heard, result, device.error, written
 
 
@@ -87,7 +87,7 @@ def harmless(world, data, sender, refused=True):
 
 def missing(world):
     """The neighbour of the middle one that it waits for."""
-    (k,) = {LEFT, RIGHT} - {*world.target._heard}
+    (k,) = {LEFT, RIGHT} - {*world.target.rounds.received}
     return k
 
 
@@ -95,9 +95,9 @@ def real_frame(world, sender=None):
     """What the neighbour says that the middle one waits for."""
     sender = missing(world) if sender is None else sender
     target = world.target
-    if isinstance(target._message, Tell):
+    if isinstance(target.message, Tell):
         return Frame(DATA, target.run, sender, target.round, SILENT, bytes([frames.QUESTIONS["tell"]]))
-    body = frames.pack_array(question(world), target._message.values[0])
+    body = frames.pack_array(question(world), target.message.values[0])
     return Frame(DATA, target.run, sender, target.round, 0, body)
 
 
@@ -114,7 +114,7 @@ def world():
 def adding_up():
     """In a round that sums over neighbours: e-dcp has none, so a method that averages."""
     world = World("average").mid_run(4)
-    world.until(lambda: question(world) == "sum" and len(world.target._heard) == 1)
+    world.until(lambda: question(world) == "sum" and len(world.target.rounds.received) == 1)
     return world
 
 
@@ -179,13 +179,13 @@ def shapes(values):
 def question(world):
     from conformesh.peer.combine import question_of
 
-    return question_of(world.target._message)
+    return question_of(world.target.message)
 
 
 def test_wrong_arrays_are_refused(adding_up):
     world = adding_up
     k, frame = missing(world), real_frame(world)
-    for body in arrays(np.asarray(world.target._message.values[0])):
+    for body in arrays(np.asarray(world.target.message.values[0])):
         harmless(world, with_(frame, body=body), k)
     harmless(world, with_(frame, flags=SILENT), k)
     harmless(world, with_(frame, body=b"\1", flags=SILENT), k)
@@ -196,7 +196,7 @@ def test_wrong_arrays_are_refused(adding_up):
 
 def test_other_shapes_and_those_that_no_memory_holds_are_refused(adding_up):
     world = adding_up
-    for body in shapes(np.asarray(world.target._message.values[0])):
+    for body in shapes(np.asarray(world.target.message.values[0])):
         harmless(world, with_(real_frame(world), body=body), missing(world))
     world.ends_well()
 
@@ -293,7 +293,7 @@ def test_bad_frames_of_the_next_round_are_refused_when_it_comes(adding_up, body)
     assert frames.decode(real).round == here
     harmless(world, early, k, refused=False)
     target.receive(real, k, world.now)
-    assert (target.phase, target.round, target._heard) == ("running", here + 1, {})
+    assert (target.phase, target.round, target.rounds.received) == ("running", here + 1, {})
     assert refusals(target) == refused + 1
     world.ends_well()
 
@@ -341,7 +341,7 @@ def means_something(device, data, sender):  # noqa: PLR0911
                 return False
             if frame.round > device.round:
                 return True
-            return frame.sender not in device._heard and fits(frame, device._message)
+            return frame.sender not in device.rounds.received and fits(frame, device.message)
         words = frames.unpack_words(frame.body)
         if frame.kind == HELLO:
             theirs, run = words.get("agreement"), words.get("run")

@@ -5,6 +5,7 @@ import pytest
 
 from conformesh import METHODS, Network
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import LinkFaults, Pause, play
 from conformesh.pipeline.solver import solve_draws
@@ -93,11 +94,13 @@ def test_every_device_learns_how_many_scores_the_others_have():
         from conformesh.peer.device import Device
 
         return Device(
-            k,
-            network,
-            {},
-            lambda net, row: run_with_shared_sizes(net, row, WeightedScores.of([scores[k]]), method),
-            journal,
+            PeerSetup(
+                k,
+                network,
+                {},
+                lambda net, row: run_with_shared_sizes(net, row, WeightedScores.of([scores[k]]), method),
+                journal,
+            )
         )
 
     played = play(network, start, LinkFaults(), np.random.default_rng(0))

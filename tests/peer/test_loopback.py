@@ -10,6 +10,7 @@ from conformesh.engines import Simulator
 from conformesh.kernels import varints
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA
+from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import LinkFaults, Pause, play
 from conformesh.peer.run_membership import part_of
@@ -105,8 +106,8 @@ def test_what_a_byzantine_device_says_ends_in_words(options, seeds):
         def start(k, journal, byzantine=byzantine, honest=honest, rng=rng):
             device = honest(k, journal)
             if k == byzantine:
-                make = device.make
-                device.make = lambda net, row: lying(make(net, row), rng)
+                make = device.membership.make
+                device.membership.make = lambda net, row: lying(make(net, row), rng)
             return device
 
         played = play(network, start, LinkFaults(), rng, limit=LIMIT)
@@ -174,13 +175,13 @@ def test_false_sizes_end_in_words_or_do_no_harm(options, seeds):
         def start(k, journal, byzantine=byzantine, honest=honest, rng=rng, devices=network.devices):
             device = honest(k, journal)
             if k == byzantine:
-                make = device.make
-                device.make = lambda net, row: lying_about_sizes(make(net, row), rng, devices)
+                make = device.membership.make
+                device.membership.make = lambda net, row: lying_about_sizes(make(net, row), rng, devices)
             return device
 
         played = play(network, start, LinkFaults(), rng, limit=LIMIT)
         assert {device.phase for device in played.devices} in ({"finished"}, {"failed"})
-        assert max(device._stopped_at for device in played.devices) < Settings().patience + 5
+        assert max(device.membership.closed_at for device in played.devices) < Settings().patience + 5
         assert len({*thresholds([device for device in played.devices if device.row != byzantine])}) == 1
         said += [str(device.error) for device in played.devices if device.phase == "failed"]
     assert said
@@ -231,7 +232,7 @@ def test_devices_hear_and_pay_what_the_simulator_says(network, questions, seed):
     right, paid = Simulator(network).run(conversation(questions, network, here))
 
     def start(row, journal):
-        return Device(row, network, {}, lambda net, k: conversation(questions, net, np.array([k])), journal)
+        return Device(PeerSetup(row, network, {}, lambda net, k: conversation(questions, net, np.array([k])), journal))
 
     played = schedule(network, start, seed)
     assert [device.phase for device in played.devices] == ["finished"] * network.devices
@@ -273,7 +274,7 @@ def test_a_device_killed_for_good_is_named_by_all_others(network, row, at):
             assert device.phase == "failed"
             assert str(device.error).startswith(f"{network.ids[row]} has not ")
             assert device.result is None
-            assert device._stopped_at <= at + settings.patience + 5
+            assert device.membership.closed_at <= at + settings.patience + 5
     assert played.seconds <= at + settings.patience + settings.linger + 5
 
 
@@ -329,7 +330,7 @@ def test_a_loss_that_leaves_no_quorum_ends_it_for_everybody(loss):
         words = str(played.devices[k].error)
         assert words.startswith(f"{network.ids[2]} has not ")
         assert f"without {{{'2, 3, 4' if k < 2 else '0, 1, 2'}}} 2 of 5 devices are left, and 3 are needed" in words
-        assert played.devices[k]._stopped_at <= 0.04 + settings.patience + 5
+        assert played.devices[k].membership.closed_at <= 0.04 + settings.patience + 5
 
 
 def disagreeing(network, odd, seed=0, settings=None, **faults):

@@ -7,19 +7,21 @@ import numpy as np
 import pytest
 
 from conformesh import Network
-from conformesh.peer import entry_exchange as spreading
-from conformesh.peer import frames
+from conformesh.peer import entry_store, frames
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
 from conformesh.peer.entries import REASON, key_of, pack_shelf, sealed
 from conformesh.peer.frames import DATA, ENTRIES, FAILED, HELLO, Frame
+from conformesh.peer.interface import EVERYBODY, PeerSetup
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.json_bodies import MOST_AHEAD, MOST_RUNS, Hello, News
-from conformesh.peer.links import EVERYBODY
 from conformesh.peer.loopback import Cut, LinkFaults, Pause, play
+from conformesh.peer.membership import Membership
 from conformesh.peer.memory import ENDED, Heading
+from conformesh.peer.run_membership import RunLimit
 from conformesh.peer.settings import Settings
 from conformesh.protocols.messages import Gather, Max, Packets
+from tests.peer.devices import in_device
 from tests.peer.heard import drawn
 from tests.peer.test_async_byzantine import Secret, robust, said
 from tests.peer.test_device import Hand
@@ -59,9 +61,8 @@ def starter(network=FOUR, kinds=None, kind=Device, log=None, **settings):
 
         make = entries if issubclass(kind, AsyncDevice) else rounds
         chosen = (kinds or {}).get(k, kind)
-        return chosen(
-            k, network, {}, make, journal, Settings(**settings), log=lambda words: None if log is None else log(words)
-        )
+        said = (lambda words: None) if log is None else log
+        return chosen(PeerSetup(k, network, {}, make, journal, Settings(**settings), log=said))
 
     return start
 
@@ -103,29 +104,29 @@ def test_greetings_move_a_device_once_in_a_while_however_many_there_are(kind):
     before = len(log), journal.rewrites
     for i in range(500):
         greet(device, 1.0 + i / 500, 10 + i)
-    moves = round(1 / device.settings.retry) + 1
+    moves = round(1 / device.setup.settings.retry) + 1
     assert len(log) - before[0] <= 2 * moves
     assert journal.rewrites - before[1] <= moves
     for i in range(1000):
         greet(device, 2.0 + i / 100, MOST_RUNS - 1)
-    assert device.number < 600 + MOST_AHEAD * (10 / device.settings.retry + 2)
-    assert MOST_RUNS / MOST_AHEAD * device.settings.retry / (365.25 * 86400) > 50_000  # years
+    assert device.number < 600 + MOST_AHEAD * (10 / device.setup.settings.retry + 2)
+    assert MOST_RUNS / MOST_AHEAD * device.setup.settings.retry / (365.25 * 86400) > 50_000  # years
 
 
 def planter(kind, greetings=30):
     """Return a kind of device whose first greetings name a run near the end."""
 
-    class Planter(kind):
+    class Planter(Membership if kind is Device else AsyncDevice):
         left = greetings
 
-        def _hello(self, flags=0):
-            honest = super()._hello(flags)
+        def hello(self, flags=0):
+            honest = super().hello(flags)
             if self.left <= 0:
                 return honest
             self.left -= 1
             return honest._replace(body=Hello(self.agreement, OLD_END, self.lost).pack())
 
-    return Planter
+    return in_device("membership")(Planter) if kind is Device else Planter
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -186,25 +187,24 @@ def test_a_device_far_behind_goes_at_once_to_where_all_its_neighbours_are(kind):
     assert {(device.phase, device.result, device.number) for device in devices} == {("finished", 4, ahead + 1)}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_lowest_number_of_all_neighbours_bounds_a_step(kind):
-    device = one(kind)
-    senders = sorted(device._linked)
-    for sender in senders[:-1]:
-        device._bounded(sender, MOST_RUNS - 1)
-    assert device._bounded(senders[0], MOST_RUNS - 1) == device.number + MOST_AHEAD
-    device._bounded(senders[-1], 7 * MOST_AHEAD)
-    assert device._bounded(senders[0], MOST_RUNS - 1) == 7 * MOST_AHEAD
+def test_the_lowest_number_of_all_neighbours_bounds_a_step():
+    limit, number = RunLimit(neighbours=3, pause=0.2), 1
+    for sender in (0, 1):
+        limit.bound(sender, MOST_RUNS - 1, number)
+    assert limit.bound(0, MOST_RUNS - 1, number) == number + MOST_AHEAD
+    limit.bound(2, 7 * MOST_AHEAD, number)
+    assert limit.bound(0, MOST_RUNS - 1, number) == 7 * MOST_AHEAD
 
 
 # --- who counts -------------------------------------------------------------------------------------------------------
 
 
-class Excluder(Device):
+@in_device("membership")
+class Excluder(Membership):
     """Says in every greeting that it has lost device 3, which is well."""
 
-    def _hello(self, flags=0):
-        return super()._hello(flags)._replace(body=Hello(self.agreement, self.number, self.lost | {3}).pack())
+    def hello(self, flags=0):
+        return super().hello(flags)._replace(body=Hello(self.agreement, self.number, self.lost | {3}).pack())
 
 
 def test_under_continue_a_member_can_leave_out_as_many_as_the_quorum_allows():
@@ -242,7 +242,7 @@ def test_a_member_can_end_a_run_under_way_and_not_take_back_a_result(on_lost):
     device.receive(frames.encode(Frame(FAILED, device.run, MALLORY, 0, 0, news)), MALLORY, 1.0)
     assert (device.phase, str(device.error)) == ("failed", "enough (1 says so; no threshold was agreed on)")
     done = ends(starter(on_lost=on_lost))[0]
-    done.receive(frames.encode(Frame(FAILED, done.run, MALLORY, 0, 0, news)), MALLORY, done.now)
+    done.receive(frames.encode(Frame(FAILED, done.run, MALLORY, 0, 0, news)), MALLORY, done.clock.now)
     assert (done.phase, done.result) == ("finished", 4)
 
 
@@ -307,9 +307,9 @@ def test_an_entry_signed_in_another_context_does_not_count_though_its_run_digest
     elsewhere.run = device.run  # as if the digests had collided
     key = key_of(2, 0)
     text = b"words"
-    said(device, key, sealed(Secret(2).sign(elsewhere._signed_text(key, text)), text))
+    said(device, key, sealed(Secret(2).sign(elsewhere.store.signed_text(key, text)), text))
     assert device.counts.refused == {"an entry that its owner has not signed": 1}
-    assert key not in device._entries
+    assert key not in device.store.entries
 
 
 # --- an honest device without its journal -----------------------------------------------------------------------------
@@ -373,21 +373,21 @@ def test_frames_of_later_rounds_are_kept_up_to_the_size_of_the_largest_frame(mon
     """A device that is quiet for many rounds hears its neighbours' frames of all these rounds in advance."""
     hand = Hand(rounds=5).running()
     monkeypatch.setattr(frames, "LARGEST", 50)
-    hand.device._spoken_for = 4  # as if it had announced to be quiet until then
+    hand.device.rounds.spoken_for = 4  # as if it had announced to be quiet until then
     for round_ in (2, 3, 3, 4, 5):  # 20 bytes each
         hand.data(0, 0.1, round_)
-    assert [*hand.device._early] == [(0, 2), (0, 3)]
+    assert [*hand.device.rounds.early] == [(0, 2), (0, 3)]
     assert hand.device.counts.refused == {"a frame of a later round, of which more wait already than fit": 2}
 
 
 def test_entries_are_kept_up_to_a_size(monkeypatch):
     """Where entries are not signed a neighbour may make up those of all devices."""
     device = one(AsyncDevice)
-    monkeypatch.setattr(spreading, "MOST_KEPT", 100)
+    monkeypatch.setattr(entry_store, "MOST_KEPT", 100)
     for k in (1, 2, 3):
         body = pack_shelf(4, 0, 0, [(key_of(k, 1), b"x" * 45)])
         device.receive(frames.encode(Frame(ENTRIES, device.run, MALLORY, 0, 0, body)), MALLORY, 1.0)
-    assert sum(map(len, device._entries.values())) == device._size <= 100
+    assert sum(map(len, device.store.entries.values())) == device.store.size <= 100
     assert device.counts.refused == {"an entry for which there is no room: all together may have 100 bytes": 1}
 
 

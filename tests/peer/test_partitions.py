@@ -7,10 +7,13 @@ import pytest
 
 from conformesh import Network
 from conformesh.peer.device import Device
+from conformesh.peer.interface import PeerSetup
 from conformesh.peer.loopback import Cut, LinkFaults, drawn_partitions, play
+from conformesh.peer.membership import Membership
 from conformesh.peer.settings import Settings
 from conformesh.protocols.messages import Max
 from tests.campaigns import campaign_seeds
+from tests.peer.devices import in_device
 
 PATIENCE = 1.0
 FOREVER = np.inf
@@ -40,7 +43,7 @@ def starter(network, kind=Device, renewed=True, rounds=0, **settings):
                 values = yield Max(values)
             return tuple(values[0].tolist())
 
-        return kind(k, network, {}, make, journal, chosen, scores=f"{version}")
+        return kind(PeerSetup(k, network, {}, make, journal, chosen, scores=f"{version}"))
 
     return start
 
@@ -64,7 +67,7 @@ class OneResult:
             first = self.certified.setdefault(device.number, mine)
             if first != mine:
                 raise TwoResultsError(f"run {device.number}: {first} and {mine}")
-            assert len(device.survivors) >= device.needed
+            assert len(device.survivors) >= device.membership.needed
             assert {k for k, value in enumerate(device.result) if value} == {*device.survivors}
 
 
@@ -96,16 +99,17 @@ class GoesOnWithAnybody(Device):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.needed = 1
+        self.membership.needed = 1
 
 
-class IsDoneTwice(Device):
+@in_device("membership")
+class IsDoneTwice(Membership):
     """Forgets, when it loses somebody, that it has said it is done."""
 
-    def _move(self, view, *args):
+    def move(self, view, *args):
         if self.phase == "finishing" and view != (self.number, self.lost):
-            self.phase = "running"
-        super()._move(view, *args)
+            self._rounds.has_ended, self._rounds.is_running = False, True
+        super().move(view, *args)
 
 
 def noticed(kind, networks, seeds):

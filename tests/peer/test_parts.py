@@ -10,6 +10,7 @@ from conformesh import Centres, Network, api, calibrate, control
 from conformesh.guarantee import Groups, Guarantee
 from conformesh.kernels.ranks import GROUP_RULES
 from conformesh.peer.device import Device
+from conformesh.peer.interface import PeerSetup
 from conformesh.peer.loopback import LinkFaults, play
 from conformesh.pipeline.solver import solve, solve_on_device
 from conformesh.scores.losses import Steps
@@ -96,7 +97,7 @@ def devices_of(table, guarantee, run, faults=None, seed=0):
         def make(net, row):
             return solve_on_device(net, row, table.taken([k]), guarantee, run)
 
-        return Device(k, NETWORK, {}, make, journal, scores=str(k))
+        return Device(PeerSetup(k, NETWORK, {}, make, journal, scores=str(k)))
 
     played = play(NETWORK, start, faults or LinkFaults(), np.random.default_rng(seed), limit=LIMIT)
     for device in played.devices:
@@ -247,7 +248,7 @@ def test_survivors_share_the_mixture_without_the_lost_devices():
         def make(net, row):
             return solve_on_device(net, row, table.taken([k]), result.guarantee, run)
 
-        return Device(k, rest, {}, make, journal, scores=str(k))
+        return Device(PeerSetup(k, rest, {}, make, journal, scores=str(k)))
 
     for k, device in enumerate(play(rest, start, LinkFaults(), np.random.default_rng(0), limit=LIMIT).devices):
         assert device.error is None

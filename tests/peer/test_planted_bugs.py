@@ -11,119 +11,135 @@ from conformesh.peer import frames
 from conformesh.peer.combine import answer
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, HELLO, READY, WANT, Frame
+from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.json_bodies import Hello, pack_rows
 from conformesh.peer.loopback import LinkFaults, Pause, drawn_faults, play
-from conformesh.peer.memory import ENDED, SentMessages
+from conformesh.peer.membership import Membership
+from conformesh.peer.memory import ENDED, RunJournal, SentMessages
+from conformesh.peer.round_exchange import RoundExchange
 from conformesh.peer.settings import Settings
 from conformesh.protocols.messages import Max, Sum
-from tests.peer.devices import drawn_scores, expected, schedule, starter, thresholds
+from tests.peer.devices import drawn_scores, expected, in_device, schedule, starter, thresholds
 
 SEEDS = range(12)
 
 
-class IgnoresRounds(Device):
-    def _on_data(self, frame):
-        super()._on_data(frame._replace(round=self.round) if self.phase == "running" else frame)
+@in_device("membership")
+class IgnoresRounds(Membership):
+    def take_data(self, frame):
+        super().take_data(frame._replace(round=self._rounds.round) if self.phase == "running" else frame)
 
 
-class IgnoresRuns(Device):
-    def _same_run(self, frame):
-        super()._same_run(frame._replace(run=self.run))
+@in_device("membership")
+class IgnoresRuns(Membership):
+    def check_run(self, frame):
+        super().check_run(frame._replace(run=self.run))
 
 
-class KeepsNoJournal(Device):
-    def _remember(self):
+@in_device("run_journal")
+class KeepsNoJournal(RunJournal):
+    def write_round(self, messages):
         pass
 
 
-class WritesAfterSpeaking(Device):
+@in_device("run_journal")
+class WritesAfterSpeaking(RunJournal):
     """The last record is not written yet when the device crashes."""
 
-    def _remember(self):
-        kept, later = self.journal, MemoryJournal()
-        self.journal = later
-        super()._remember()
-        self.journal = kept
+    def write_round(self, messages):
+        kept, later = self._journal, MemoryJournal()
+        self._journal = later
+        super().write_round(messages)
+        self._journal = kept
         if hasattr(self, "_late"):
             kept.append(self._late)
         (self._late,) = later.records()
 
 
-class NeverHelps(Device):
+@in_device("membership")
+class NeverHelps(Membership):
     def _help(self, frame):
         pass
 
 
-class AddsInOrderOfArrival(Device):
+@in_device("rounds")
+class AddsInOrderOfArrival(RoundExchange):
     def _answer(self):
-        order = list(self._heard)
-        weights = self._message.weights
+        order = list(self.received)
+        weights = self.message.weights
         if weights is not None:
-            weights = weights[[self._linked.index(j) for j in order]]
-        self._advance(answer(replace(self._message, weights=weights), self.row, dict(enumerate(self._heard.values()))))
+            weights = weights[[self._links.neighbours.index(j) for j in order]]
+        received = dict(enumerate(self.received.values()))
+        self._advance(answer(replace(self.message, weights=weights), self._links.row, received))
 
 
-class KeepsOneFrame(Device):
+@in_device("rounds")
+class KeepsOneFrame(RoundExchange):
     def _advance(self, given):
         super()._advance(given)
-        self._mine = {self.round: self._mine[self.round]} if self.round in self._mine else {}
+        self._sent = {self.round: self._sent[self.round]} if self.round in self._sent else {}
 
 
-class CountsFrames(Device):
+@in_device("rounds")
+class CountsFrames(RoundExchange):
     _count = 0
 
     def _advance(self, given):
         self._count = 0
         super()._advance(given)
 
-    def _hear(self, frame):
-        if self.phase != "running" or frame.round != self.round:
-            return
-        self._heard[frame.sender] = self._value(frame)
-        self._said_now[frame.sender] = SentMessages(0, frame.body)
-        self._count += 1
-        if self._count >= len(self._talking):
-            self._remember()
-            self._answer()
-            self._speak()
+    def receive(self, frame):
+        if self.is_running and frame.round == self.round:
+            self.received[frame.sender] = self._value(frame)
+            self._messages[frame.sender] = SentMessages(0, frame.body)
+            self._count += 1
+
+    @property
+    def is_complete(self):
+        return self.is_running and self._count >= len(self.neighbours)
 
 
-class LeavesAtOnce(Device):
-    def _call_done(self):
-        self.phase, self._stopped_at = "finished", self.now
-        self.journal.append(ENDED)
+@in_device("membership")
+class _EndsAtOnce(Membership):
+    def call_done(self):
+        self.close("finished")
+        self._journal.end(ENDED)
 
+
+class LeavesAtOnce(_EndsAtOnce):
     def receive(self, data, sender, now):
         if self.phase != "finished":
             super().receive(data, sender, now)
 
 
-class AgreesWithEverybody(Device):
-    def _digest(self):
-        return self.number
-
-    def _on_hello(self, frame):
-        theirs = Hello.of(frame.body, self.full.devices)
-        super()._on_hello(frame._replace(body=theirs._replace(agreement=self.agreement).pack()))
+@in_device("membership")
+class AgreesWithEverybody(Membership):
+    def take_hello(self, frame):
+        theirs = Hello.of(frame.body, self.network.devices)
+        super().take_hello(frame._replace(body=theirs._replace(agreement=self.agreement).pack()))
 
 
-class CountsSilenceInTheRound(Device):
-    _since = 0.0
+@in_device("rounds")
+class _TimesRounds(RoundExchange):
+    since = 0.0
 
     def _advance(self, given):
         super()._advance(given)
-        self._since = self.now
+        self.since = self._clock.now
 
+
+class CountsSilenceInTheRound(_TimesRounds):
     def tick(self, now):
-        self.now = max(self.now, now)
-        late = self.phase == "running" and self.now - self._since > self.settings.patience
-        gone = [j for j in self._talking if late and j not in self._heard]
+        self.clock.advance(now)
+        late = self.phase == "running" and self.clock.now - self.rounds.since > self.setup.settings.patience
+        gone = [j for j in self.neighbours if late and j not in self.rounds.received]
         if gone:
             self._lose(gone)
 
 
-class TakesAnything(Device):
+@in_device("rounds")
+class TakesAnything(RoundExchange):
     def _value(self, frame):
         return frames.unpack_array(frame.body)
 
@@ -180,7 +196,7 @@ def test_numbers_of_another_run_are_refused():
         device = hand_fed(kind)
         frame = Frame(DATA, device.run ^ 1, 0, 1, 0, frames.pack_array("max", np.full(2, 9)))
         device.receive(frames.encode(frame), 0, 0.2)
-        assert len(device._heard) == taken
+        assert len(device.rounds.received) == taken
 
 
 def early_crash(kind, seed):
@@ -224,7 +240,7 @@ def test_schedules_notice_sums_in_order_of_arrival():
     def ends(kind, seed):
         rng = np.random.default_rng([13, seed])
         faults = drawn_faults(network, rng, crashes=False)
-        devices = play(network, lambda k, j: kind(k, network, {}, make, j), faults, rng, limit=60).devices
+        devices = play(network, lambda k, j: kind(PeerSetup(k, network, {}, make, j)), faults, rng, limit=60).devices
         return [device.result.tobytes() for device in devices]
 
     want = [right[[k]].tobytes() for k in range(9)]
@@ -250,7 +266,7 @@ def hand_fed(kind, **settings):
     def make(net, row):
         yield Max(np.zeros((1, 2), dtype=np.int64))
 
-    device = kind(1, Network.chain(3), {}, make, MemoryJournal(), Settings(**settings))
+    device = kind(PeerSetup(1, Network.chain(3), {}, make, MemoryJournal(), Settings(**settings)))
     device.start(0.0)
     for j in (0, 2):
         device.receive(frames.encode(hello(device, j)), j, 0.1)
@@ -299,7 +315,7 @@ def test_numbers_of_another_type_shape_or_question_are_refused(question, values)
         device = hand_fed(kind)
         frame = Frame(DATA, device.run, 0, 1, 0, frames.pack_array(question, np.asarray(values)))
         device.receive(frames.encode(frame), 0, 0.2)
-        assert len(device._heard) == taken
+        assert len(device.rounds.received) == taken
         assert device.counts.refused.total() == 1 - taken
 
 
@@ -308,7 +324,7 @@ def test_silence_is_refused_where_everybody_speaks():
     body = bytes([frames.QUESTIONS["max"]])
     device.receive(frames.encode(Frame(DATA, device.run, 0, 1, frames.SILENT, body)), 0, 0.2)
     assert device.counts.refused == {"a silent frame where everybody speaks": 1}
-    assert device._heard == {}
+    assert device.rounds.received == {}
 
 
 @pytest.mark.parametrize(
@@ -320,7 +336,7 @@ def test_strangers_and_other_runs_are_refused_and_change_nothing(sender, changes
     frame = Frame(DATA, device.run, 0, 1, 0, frames.pack_array("max", np.zeros(2, dtype=np.int64)))
     device.receive(frames.encode(frame._replace(**changes)), sender, 0.2)
     assert device.counts.refused.total() == 1
-    assert device._heard == {}
+    assert device.rounds.received == {}
     assert device.outbox() == []
 
 
@@ -329,4 +345,4 @@ def test_a_repetition_counts_once():
     for _ in range(5):
         frame = Frame(DATA, device.run, 0, 1, 0, frames.pack_array("max", np.zeros(2, dtype=np.int64)))
         device.receive(frames.encode(frame), 0, 0.2)
-    assert (device.round, device.phase, set(device._heard)) == (1, "running", {0})
+    assert (device.round, device.phase, set(device.rounds.received)) == (1, "running", {0})

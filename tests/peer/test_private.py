@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import Counter, defaultdict
+from dataclasses import replace
 from functools import cache
 from itertools import count
 
@@ -16,13 +17,16 @@ from conformesh.methods import device_protocol, make_options, requirement_of, ru
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, FAILED, READY, WANT, Frame
+from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.json_bodies import pack_rows
 from conformesh.peer.loopback import Cut, LinkFaults, Pause, _World, drawn_faults
+from conformesh.peer.membership import Membership
+from conformesh.peer.memory import RunJournal
 from conformesh.peer.settings import OwnError, Settings
 from conformesh.protocols.block import Block
 from conformesh.protocols.masks import Secrets
-from tests.peer.devices import LIMIT, drawn_scores, thresholds
+from tests.peer.devices import LIMIT, drawn_scores, in_device, thresholds
 
 NETWORK = Network.chain(3)
 LEVELS = (exact_alpha(0.1),)
@@ -54,11 +58,6 @@ class Mesh:
         class Tapped(self.kind):
             dead = False
 
-            def _remember(self):
-                super()._remember()
-                if dies == ("heard", self.round):
-                    self.die()
-
             def outbox(self):
                 out = [] if self.dead else super().outbox()
                 if dies and dies[0] == "said" and self.round >= dies[1]:
@@ -71,7 +70,8 @@ class Mesh:
 
             def die(self):
                 if not self.dead:
-                    self.dead, self.journal = True, MemoryJournal()  # nothing of what follows is ever written or sent
+                    self.dead = True  # nothing of what follows is ever written or sent
+                    self.run_journal._journal = MemoryJournal()
 
         def make(net, row, context):
             secret = hashlib.sha256(f"{self.seed} {k} {len(self.secrets[k])}".encode()).digest()
@@ -82,7 +82,16 @@ class Mesh:
             return device_protocol("p-dcp", net, row, samples, LEVELS, self.options, secrets=secrets)
 
         settings = Settings(**self.more)
-        return Tapped(k, self.network, {"method": "p-dcp"}, make, journal, settings, private=True)
+        device = Tapped(PeerSetup(k, self.network, {"method": "p-dcp"}, make, journal, settings, private=True))
+        write_round = device.run_journal.write_round
+
+        def dying(messages):
+            write_round(messages)
+            if dies == ("heard", device.round):
+                device.die()
+
+        device.run_journal.write_round = dying
+        return device
 
     def play(self, check=lambda devices: None, limit=LIMIT, stay=False):
         return World(self, stay).run(limit, check).devices
@@ -145,25 +154,27 @@ def test_a_killed_device_asks_for_a_new_run_with_fresh_secrets(variant, moment, 
             assert thresholds(devices) == mesh.expected()
 
 
-class Resumes(Device):
-    """A planted bug: a device that starts again goes on with the same attempt, with other secrets."""
-
-    def _recall(self):
-        self.private = False
-        self._open_protocol = self._open_anew
-        super()._recall()
-        self.private = True
+@in_device("membership")
+class _GoesOn(Membership):
+    def recall(self):
+        self._private, self._open_protocol = False, self._open_anew
+        super().recall()
+        self._private = True
         del self._open_protocol
 
     def _open_anew(self):
-        self.private = True
+        self._private = True
         super()._open_protocol()
-        self.private = False
+        self._private = False
 
-    def _remember(self):
-        self.private = False
-        super()._remember()
-        self.private = True
+
+@in_device("run_journal", _GoesOn)
+class Resumes(RunJournal):
+    """A planted bug: a device that starts again goes on with the same attempt, with other secrets."""
+
+    def write_round(self, messages):
+        self._private = False
+        super().write_round(messages)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -247,14 +258,16 @@ ERRORS = [
 def told_by(error, private):
     """Return what a device of a chain tells its neighbours when something goes wrong there, and its own error."""
     device = Device(
-        1, NETWORK, {}, lambda *parts: failing(error), MemoryJournal(), Settings(), scores="x", private=private
+        PeerSetup(
+            1, NETWORK, {}, lambda *parts: failing(error), MemoryJournal(), Settings(), scores="x", private=private
+        )
     )
     if error is None:
         device.refuse("its file of scores cannot be read", 0.0)
     else:
         device.start(0.0)
-        device._greeted = {0, 2}
-        device._call_ready()
+        device.membership._greeted = {0, 2}
+        device.membership.call_ready()
         device.receive(frames.encode(Frame(READY, device.run, 0, body=pack_rows({0, 2}))), 0, 0.0)
     out = [frames.decode(data) for _, data in device.outbox()]
     return [(one.run, one.body) for one in out if one.kind == FAILED], device.error
@@ -281,8 +294,8 @@ def test_other_devices_say_why():
 class Idle(Device):
     """A device that starts idle."""
 
-    def __init__(self, *parts, **named):
-        super().__init__(*parts, **named, idle=True)
+    def __init__(self, setup):
+        super().__init__(replace(setup, idle=True))
 
 
 def test_idle_devices_are_silent_until_one_of_them_asks():
@@ -315,9 +328,10 @@ def test_a_device_that_was_lost_and_is_back_starts_no_private_run(private):
     network, runs = Network.cycle(4), []
     cut = Cut(0.02, 12.0, frozenset({3}))
 
-    class Counted(Device):
+    @in_device("membership")
+    class Counted(Membership):
         def _open_protocol(self):
-            runs.append([*self.survivors])
+            runs.append(sorted(self.members))
             super()._open_protocol()
 
     mesh = Mesh(
@@ -327,9 +341,10 @@ def test_a_device_that_was_lost_and_is_back_starts_no_private_run(private):
 
     def start(k, journal):
         device = base(k, journal)
-        make, device.private = device.make, private
+        make, device.membership._private = device.membership.make, private
+        device.run_journal._private = private
         contexts = count()
-        device.make = lambda net, row, context=b"": make(net, row, context or b"%d" % next(contexts))
+        device.membership.make = lambda net, row, context=b"": make(net, row, context or b"%d" % next(contexts))
         return device
 
     mesh.start = start

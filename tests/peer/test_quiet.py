@@ -8,13 +8,16 @@ from hypothesis import strategies as st
 from conformesh import Network
 from conformesh.engines import Simulator
 from conformesh.peer import frames
-from conformesh.peer.device import EVERYBODY, Device
+from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, SILENT, WANT, Frame
+from conformesh.peer.interface import EVERYBODY, PeerSetup
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import LinkFaults, play
+from conformesh.peer.membership import Membership
+from conformesh.peer.round_exchange import RoundExchange
 from conformesh.protocols.messages import Each, Packets, Silence, Sum, Tell
 from tests.campaigns import campaign_seeds
-from tests.peer.devices import Tapped, schedule
+from tests.peer.devices import Tapped, in_device, schedule
 from tests.peer.test_device import Hand
 from tests.strategies import networks
 
@@ -62,7 +65,7 @@ def talk(devices, here, seed, hints=True):
 
 def maker(network, seed, kind=Device, hints=True):
     def start(row, journal):
-        return kind(row, network, {}, lambda net, k: talk(net.devices, np.array([k]), seed, hints), journal)
+        return kind(PeerSetup(row, network, {}, lambda net, k: talk(net.devices, np.array([k]), seed, hints), journal))
 
     return start
 
@@ -96,21 +99,24 @@ def test_many_schedules(network):
     play_seeds(network, campaign_seeds(200), key=22)
 
 
-class KeepsTwoFrames(Device):
+@in_device("rounds")
+class KeepsTwoFrames(RoundExchange):
     """As if nobody were ever more than a round ahead."""
 
     def _advance(self, given):
         super()._advance(given)
-        self._mine = {t: frame for t, frame in self._mine.items() if t >= self.round - 1}
+        self._sent = {t: frame for t, frame in self._sent.items() if t >= self.round - 1}
 
 
-class ForgetsWhatCameEarly(Device):
+@in_device("membership")
+class ForgetsWhatCameEarly(Membership):
     """Keeps frames of the next round only, and takes those of a later one as a loss of its journal."""
 
-    def _on_data(self, frame):
-        before, self._spoken_for = self._spoken_for, min(self._spoken_for, self.round)
-        super()._on_data(frame)
-        self._spoken_for = max(before, self._spoken_for) if self.phase == "running" else self._spoken_for
+    def take_data(self, frame):
+        rounds = self._rounds
+        before, rounds.spoken_for = rounds.spoken_for, min(rounds.spoken_for, rounds.round)
+        super().take_data(frame)
+        rounds.spoken_for = max(before, rounds.spoken_for) if self.phase == "running" else rounds.spoken_for
 
 
 @pytest.mark.parametrize("bug", [KeepsTwoFrames, ForgetsWhatCameEarly])
@@ -161,7 +167,7 @@ def listening(rounds=6, quiet=0):
         return heard
 
     hand = Hand(journal=MemoryJournal())
-    hand.device.make = make
+    hand.device.membership.make = make
     return hand.running(), make
 
 
@@ -181,9 +187,9 @@ def test_nobody_waits_for_a_neighbour_that_is_quiet():
         assert hand.device.missing == 1
     tell(hand, 2, 0.1, 4)
     assert hand.device.round == 5
-    assert hand.device._heard == {}
+    assert hand.device.rounds.received == {}
     tell(hand, 2, 0.1, 5)
-    assert {*hand.device._heard} == {2}
+    assert {*hand.device.rounds.received} == {2}
     hand.device.tick(100.0)  # only the one that it waits for can be lost
     assert "0 has not spoken in round 5" in str(hand.device.error)
 
@@ -234,7 +240,7 @@ def test_a_neighbour_that_is_behind_gets_every_frame_since_its_last():
         assert hand.said() == [(0, DATA, t, SILENT)]
     tell(hand, 0, 0.3, 5)
     tell(hand, 2, 0.3, 5)
-    assert sorted(hand.device._mine) == [5, 6]  # now both have spoken in round 5, and have heard all before
+    assert sorted(hand.device.rounds._sent) == [5, 6]  # now both have spoken in round 5, and have heard all before
 
 
 def test_who_speaks_though_it_announced_silence_is_refused():
@@ -261,11 +267,11 @@ def test_silence_is_announced_for_rounds_in_which_silence_is_an_answer():
         return (yield Sum(np.array([[1]])))
 
     hand = Hand()
-    hand.device.make = make
+    hand.device.membership.make = make
     hand.running()
     for j in (0, 2):
         tell(hand, j, 0.1, 1, quiet=7)
-    assert (hand.device.round, hand.device._heard) == (2, {})
+    assert (hand.device.round, hand.device.rounds.received) == (2, {})
     for j in (0, 2):
         hand.hear(DATA, j, 0.2, frames.pack_array("sum", np.array([5])), 2)
     assert hand.device.result.tolist() == [[10]]
@@ -278,12 +284,12 @@ def test_a_journal_knows_who_is_quiet(heard):
     tell(hand, 0, 0.1, 1, quiet=5)
     tell(hand, 2, 0.1, 1, b"said", quiet=5 * heard)
     again = Hand(journal=hand.journal)
-    again.device.make = make
+    again.device.membership.make = make
     again.start(1.0)
     if heard:
         assert (again.device.phase, again.device.result) == ("finishing", [(1, 2, b"said")])
         return
-    assert (again.device.round, {*again.device._heard}) == (2, {0})
+    assert (again.device.round, {*again.device.rounds.received}) == (2, {0})
     for t in (2, 3, 4, 5, 6):
         tell(again, 2, 1.1, t)
     assert (again.device.phase, again.device.result) == ("finishing", [(1, 2, b"said")])
@@ -292,7 +298,7 @@ def test_a_journal_knows_who_is_quiet(heard):
 def test_a_first_frame_announces():
     _, make = listening(quiet=5)
     other = Hand(journal=MemoryJournal())
-    other.device.make = make
+    other.device.membership.make = make
     other.start()
     for j in (0, 2):
         other.hello(j, 0.0)
@@ -337,7 +343,7 @@ def test_every_engine_holds_devices_to_their_word(first, then, fine):
     else:
         with pytest.raises(ValueError, match=words):
             Simulator(network).run(protocol(np.arange(2)))
-    start = lambda row, journal: Device(row, network, {}, lambda net, k: protocol(np.array([k])), journal)  # noqa: E731
+    start = lambda row, journal: Device(PeerSetup(row, network, {}, lambda net, k: protocol(np.array([k])), journal))  # noqa: E731
     played = play(network, start, LinkFaults(), np.random.default_rng(0))
     assert {device.phase for device in played.devices} == {"finished" if fine else "failed"}
     if not fine:

@@ -29,7 +29,7 @@ class Story(OneResult):
         super().__call__(devices)
         states = {device.row: (device.phase, device.number, device.survivors) for device in devices}
         if not self.moments or states != self.moments[-1][1]:
-            self.moments.append((max(device.now for device in devices), states))
+            self.moments.append((max(device.clock.now for device in devices), states))
             self.numbers |= {device.number for device in devices}
 
     def at(self, when):
@@ -116,7 +116,7 @@ class Shy(Device):
     def receive(self, data, sender, now):
         frame = frames.decode(data)
         if frame.kind == HELLO:
-            self.let_in = self.row not in Hello.of(frame.body, self.full.devices).lost
+            self.let_in = self.row not in Hello.of(frame.body, self.network.devices).lost
         super().receive(data, sender, now)
 
     def outbox(self):
@@ -210,13 +210,13 @@ def test_a_request_may_bring_other_scores(when):
     if when != "greeting":
         talk(devices, 0.1, until=lambda: devices[0].phase == when)
     devices[0].recalibrate(0.1, make, "other scores")
-    before = devices[0].scores
+    before = devices[0].membership.scores
     talk(devices, 0.2)
     for now in (2.5, 2.8):
         for device in devices:
             device.tick(now)
         talk(devices, now)
-    assert (devices[0].make, devices[0].scores) == (make, "other scores")
+    assert (devices[0].membership.make, devices[0].membership.scores) == (make, "other scores")
     assert before == ("other scores" if when == "greeting" else "0")
 
 
@@ -228,7 +228,7 @@ def test_who_comes_back_with_other_settings_is_told_and_ends_nobody():
         device = make(k, journal)
         if k == 3 and journal.records():
             device.agreement["alpha"] = "0.2"
-            device._enter_greeting()
+            device.membership.enter_greeting()
         return device
 
     devices, story = told(LinkFaults(pauses=(Pause(3, 0.05, 1.5, crash=True),)), start=start, limit=12.0)

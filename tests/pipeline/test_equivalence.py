@@ -15,6 +15,7 @@ from conformesh.kernels.ranks import exact_alpha, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import device_protocol, make_options
 from conformesh.peer.device import Device
+from conformesh.peer.interface import PeerSetup
 from conformesh.peer.loopback import LinkFaults, play
 from conformesh.peer.settings import PeerError
 from conformesh.pipeline.solver import solve_draws
@@ -50,7 +51,7 @@ def over_loopback(network, method, options):
         def make(net, row):
             return device_protocol(method, net, row, WeightedScores.of([scores[k]]), levels, chosen)
 
-        return Device(k, network, {}, make, journal)
+        return Device(PeerSetup(k, network, {}, make, journal))
 
     devices = play(network, start, LinkFaults(), np.random.default_rng(0)).devices
     for device in devices:
@@ -107,7 +108,7 @@ def test_losses_weigh_the_same_between_devices_of_their_own(network, target, war
                 "e-dcp", net, row, samples, levels, make_options("e-dcp", options), requirement, items
             )
 
-        return Device(k, network, {}, make, journal)
+        return Device(PeerSetup(k, network, {}, make, journal))
 
     outcomes = [device.result for device in play(network, start, LinkFaults(), np.random.default_rng(0)).devices]
     whole = control(steps, network, 0.4, mixture=target, **options)

@@ -20,6 +20,7 @@ from conformesh.kernels.group_fit import first_vertex, improved
 from conformesh.kernels.ranks import GROUP_RULES, Requirement, weighted_threshold
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.device import Device
+from conformesh.peer.interface import PeerSetup
 from conformesh.peer.loopback import LinkFaults, play
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import group_regression
@@ -440,18 +441,20 @@ def test_devices_of_their_own_find_what_the_simulator_finds(rule):
     def start(k, journal):
         samples = by_atom([held[k]], [kinds[k]], 4)
         return Device(
-            k,
-            network,
-            {},
-            lambda net, row: run_with_shared_sizes(
-                net,
-                row,
-                samples,
-                lambda block, mine: group_thresholds(block, mine, TREE, grouping),
-                Requirement(),
-                levels,
+            PeerSetup(
+                k,
+                network,
+                {},
+                lambda net, row: run_with_shared_sizes(
+                    net,
+                    row,
+                    samples,
+                    lambda block, mine: group_thresholds(block, mine, TREE, grouping),
+                    Requirement(),
+                    levels,
+                ),
+                journal,
             ),
-            journal,
         )
 
     devices = play(network, start, LinkFaults(), np.random.default_rng(0)).devices

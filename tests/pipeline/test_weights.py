@@ -18,6 +18,7 @@ from conformesh.kernels.ranks import Requirement, make_requirement, weighted_thr
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import make_options, run_method
 from conformesh.peer.device import Device
+from conformesh.peer.interface import PeerSetup
 from conformesh.peer.loopback import LinkFaults, play
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.block import Answers
@@ -142,7 +143,7 @@ def over_loopback(case):
                 case.items[[k]],
             )
 
-        return Device(k, case.network, {}, make, journal)
+        return Device(PeerSetup(k, case.network, {}, make, journal))
 
     devices = play(case.network, start, LinkFaults(), np.random.default_rng(0)).devices
     for device in devices:

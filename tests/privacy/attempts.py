@@ -28,6 +28,7 @@ from conformesh.methods import device_protocol, make_options
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, HELLO, WANT
+from conformesh.peer.interface import PeerSetup
 from conformesh.peer.json_bodies import Hello
 from conformesh.peer.loopback import Cut, LinkFaults, Pause, _World
 from conformesh.peer.settings import Settings
@@ -147,7 +148,7 @@ class Mesh(_World):
                 return out
 
         idle = self.idle and len(journal.data) > 0
-        return Tapped(k, self.network, {"method": "p-dcp"}, make, journal, SETTINGS, private=True, idle=idle)
+        return Tapped(PeerSetup(k, self.network, {"method": "p-dcp"}, make, journal, SETTINGS, private=True, idle=idle))
 
     def fresh_seed(self, k):
         """Return secrets that are never drawn twice; planted bugs change this."""
@@ -367,7 +368,7 @@ def _wrong_totals(mesh, honest):
     for entry in honest:
         device = mesh.devices[entry.device]
         result = device is not None and device.phase == "finished" and device.result
-        if not result or device._context() != entry.context:
+        if not result or device.membership.greeting.context() != entry.context:
             continue
         everybody = by_context[entry.context]
         if sorted(mesh.network.ids[one.device] for one in everybody) != sorted(entry.ids):

@@ -32,7 +32,9 @@ from conformesh.mesh.node.node import Node
 from conformesh.mesh.node.node_files import NodeFiles
 from conformesh.mesh.node.state import NodeState
 from conformesh.peer.device import Device
+from conformesh.peer.links import Links
 from conformesh.peer.loopback import LinkFaults, Pause
+from conformesh.peer.membership import Membership
 from conformesh.pipeline.solver import solve_draws
 from conformesh.privacy import histogram
 from conformesh.privacy.account import ACCOUNT_FILE, Account, PrivacyRefused, read_account
@@ -396,25 +398,25 @@ def scores_in(hall):
 
 def leak_frame_size(hall, patch):
     """Roll calls of the node are longer the more scores it has."""
-    roll = Device._roll
+    roll = Membership._roll
 
     def longer(self, kind, rows, flags=0):
         frame = roll(self, kind, rows, flags)
         return frame._replace(body=frame.body + b" " * scores_in(hall)) if self.row == OWN else frame
 
-    patch(Device, "_roll", longer)
+    patch(Membership, "_roll", longer)
 
 
 def leak_flag(hall, patch):
     """The node sends a frame twice if it has no scores."""
-    send = Device._send_all
+    send = Links.send_to_all
 
-    def again(self, frame):
-        send(self, frame)
+    def again(self, rows, frame):
+        send(self, rows, frame)
         if self.row == OWN and not scores_in(hall):
-            send(self, frame)
+            send(self, rows, frame)
 
-    patch(Device, "_send_all", again)
+    patch(Links, "send_to_all", again)
 
 
 def leak_refusal(hall, patch):
@@ -431,14 +433,14 @@ def leak_refusal(hall, patch):
 
 def leak_digest(hall, patch):
     """The greeting holds a digest of the scores."""
-    hello = Device._hello
+    hello = Membership.hello
 
     def telling(self, flags=0):
         frame = hello(self, flags)
         digest = hall.node.files.scores.known.digest.encode()
         return frame._replace(body=frame.body[:-1] + b',"scores":"' + digest + b'"}') if self.row == OWN else frame
 
-    patch(Device, "_hello", telling)
+    patch(Membership, "hello", telling)
 
 
 def leak_retry_time(hall, patch):
@@ -448,7 +450,7 @@ def leak_retry_time(hall, patch):
     def later(self):
         repeat(self)
         if self.row == OWN:
-            self._next += 1e-3 * scores_in(hall)
+            self.clock.wake += 1e-3 * scores_in(hall)
 
     patch(Device, "_repeat", later)
 
@@ -474,9 +476,9 @@ def leak_failure(hall, patch):
     """A failure is told with a number."""
 
     def counted(self):
-        return f"{self._name(self.row)} could not go on with {scores_in(hall) if self.row == OWN else 0} scores"
+        return f"{self.links.name(self.row)} could not go on with {scores_in(hall) if self.row == OWN else 0} scores"
 
-    patch(Device, "_unsaid", property(counted))
+    patch(Device, "_private_reason", property(counted))
     leak_refusal(hall, patch)
 
 
@@ -512,13 +514,13 @@ def leak_status(hall, patch):
 
 def leak_result(hall, patch):
     """The result says how many scores the device has."""
-    made = run_driver.calibration_of
+    made = run_driver.device_result
 
     def telling(*parts, **named):
         found = made(*parts, **named)
         return structs.replace(found, answers=(structs.replace(found.answer, examples=scores_in(hall)),))
 
-    patch(run_driver, "calibration_of", telling)
+    patch(run_driver, "device_result", telling)
 
 
 def leak_compiling(hall, patch):
@@ -528,13 +530,13 @@ def leak_compiling(hall, patch):
 
 def leak_journal(hall, patch):
     """The journal names the scores of a run."""
-    heading = Device._heading
+    heading = Membership.heading
 
     def telling(self):
         digest = hall.node.files.scores.known.digest if self.row == OWN and scores_in(hall) else ""
         return heading(self)._replace(scores=digest)
 
-    patch(Device, "_heading", telling)
+    patch(Membership, "heading", telling)
 
 
 PLANTED = {  # leak: where it must show, the file, and whether it is there from the start or later

@@ -184,7 +184,7 @@ def test_a_leaf_of_the_tree_sketches_its_own_scores_alone(twenty_devices, monkey
         listed.extend(key for reply in known if reply[2] > 0 for key in reply[3][: reply[2]].tolist())
         return known
 
-    monkeypatch.setattr(Waves, "heard", watched)
+    monkeypatch.setattr(Waves, "merge_replies", watched)
     others = [own if row == leaf else own[::-1] / 2 for row, own in enumerate(twenty_devices)]
     changed = [own / 2 if row == leaf else own for row, own in enumerate(twenty_devices)]
     first = said_by(overheard(twenty_devices, TORUS, [10], "e-dcp"), leaf, "tell")[0]
@@ -283,7 +283,7 @@ def test_a_neighbour_on_a_mesh_hears_what_the_ear_hears(method, options):
         def receive(self, data, sender, now):
             frame = frames.decode(data)
             if frame.kind == frames.DATA and not frame.silent and not frame.wants:
-                heard.setdefault((frame.round, sender), {})[self.full.ids[self.row]] = frame.body
+                heard.setdefault((frame.round, sender), {})[self.network.ids[self.row]] = frame.body
             super().receive(data, sender, now)
 
     scores = drawn_scores(network)

@@ -12,13 +12,14 @@ import pytest
 pytest.importorskip("cryptography", reason="masks need the extra mesh")
 
 from conformesh import Network
-from conformesh.peer.device import Device
-from conformesh.peer.memory import pack_round
+from conformesh.peer.membership import Membership
+from conformesh.peer.memory import RunJournal, pack_round
 from conformesh.privacy.account import read_account
 from conformesh.protocols import masks
 from conformesh.protocols.masks import KEY_BYTES, MaskedSums, Masks
 from conformesh.protocols.p_dcp import PDCP
 from tests.campaigns import campaign_seeds
+from tests.peer.devices import in_device
 from tests.privacy.attempts import FOREVER, Mesh, Trigger, drawn_schedule, violations
 
 QUICK = 60  # schedules of the quick suite, in about 4 s
@@ -171,17 +172,21 @@ def test_schedules_notice_a_reveal_before_all_masked_numbers_have_arrived(tmp_pa
     assert "charge, charged, masked, in this order" in find(tmp_path)
 
 
-class Resumes(Device):
+@in_device("membership")
+class _GoesOn(Membership):
+    def recall(self):
+        make, self._private = self.make, False
+        self.make = lambda network, row: make(network, row, self.greeting.context())
+        super().recall()
+        self.make, self._private = make, True
+
+
+@in_device("run_journal", _GoesOn)
+class Resumes(RunJournal):
     """Keeps all of an attempt in its journal, and goes on with it after a restart."""
 
-    def _remember(self):
-        self.journal.append(pack_round(self._said_now))
-
-    def _recall(self):
-        make, self.private = self.make, False
-        self.make = lambda network, row: make(network, row, self._context())
-        super()._recall()
-        self.make, self.private = make, True
+    def write_round(self, messages):
+        self._journal.append(pack_round(messages))
 
 
 class Remembered(Mesh):

@@ -42,7 +42,7 @@ from conformesh.mesh.node.privacy_watch import PrivacyWatch
 from conformesh.mesh.node.state import NodeState
 from conformesh.peer import frames
 from conformesh.peer.frames import WORDS
-from conformesh.peer.links import EVERYBODY
+from conformesh.peer.interface import EVERYBODY
 from conformesh.peer.loopback import LinkFaults, _World
 from conformesh.protocols import p_dcp
 from tests.mesh.crashes import at_failpoints

@@ -19,9 +19,10 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import async_protocol, device_protocol, make_options
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
+from conformesh.peer.interface import PeerSetup
 from conformesh.peer.loopback import LinkFaults, play
 from conformesh.peer.settings import Settings
-from conformesh.pipeline.shift import Ratios
+from conformesh.pipeline.shift import LikelihoodRatios
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.block import Answers
 from conformesh.protocols.masks import Secrets
@@ -184,7 +185,7 @@ def shift_of(call, column):
         return {"weight": ramp, "weight_bound": spec["bound"], "inputs": column("input"), **more}
     weight = column("weight")
     if spec.get("estimated"):
-        return {"weight": Ratios(lambda x: x, weight, spec["bound"], 0.0), **more}
+        return {"weight": LikelihoodRatios(lambda x: x, weight, spec["bound"], 0.0), **more}
     return {"weight": weight, "weight_bound": spec.get("declared", spec["bound"]), **more}
 
 
@@ -237,7 +238,7 @@ def over_loopback(call, table):
 
         kind = AsyncDevice if asynchronous else Device
         digest = hashlib.sha256(np.asarray(table.scores[k], dtype=float).tobytes()).hexdigest()
-        return kind(k, network, {"method": method}, make, journal, Settings(), scores=digest)
+        return kind(PeerSetup(k, network, {"method": method}, make, journal, Settings(), scores=digest))
 
     faults = LinkFaults(loss=spec.get("loss", 0.0), duplication=spec.get("duplication", 0.0))
     played = play(network, start, faults, np.random.default_rng(spec["seed"]), limit=LIMIT)

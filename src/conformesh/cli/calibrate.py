@@ -7,7 +7,7 @@ from functools import partial
 
 from conformesh import api
 from conformesh.cli import hosts, options
-from conformesh.cli.command import PATH_TYPE, RUNNING_PANEL, Option, command
+from conformesh.cli.command import PATH, RUNNING, Option, command
 from conformesh.cli.options import GuaranteeOptions, NetworkOptions, OutputOptions, RunOptions, read_faults
 from conformesh.cli.recording import record_runs
 from conformesh.cli.results import print_result, settle_recorded_score
@@ -29,7 +29,7 @@ from conformesh.scores import Score
         ),
         options.engine_option(),
         options.fault_option(),
-        Option("--warm RESULT", "Start from an earlier result, to save rounds.", type=PATH_TYPE, panel=RUNNING_PANEL),
+        Option("--warm RESULT", "Start from an earlier result, to save rounds.", type=PATH, panel=RUNNING),
         options.recording_options(),
         options.method_options(),
     ),

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 else:  # older versions of click have no type parameter
     ParamType = click.ParamType
 
-GUARANTEE_PANEL = "Guarantee"
-FILES_PANEL = "Files and columns"
-RUNNING_PANEL = "Running"
-MESH_PANEL = "Hosts and certificates"
-SHARED_PANEL = "Options of several methods"  # always the last panel
+GUARANTEE = "Guarantee"
+FILES = "Files and columns"
+RUNNING = "Running"
+MESH = "Hosts and certificates"
+SHARED = "Options of several methods"  # always the last panel
 _FIRST = ("Arguments", "Options")
 
 _Line = tuple[str, str]  # how an option is written, and what it means
@@ -53,8 +53,8 @@ class _File(ParamType):
         return [CompletionItem(incomplete, type="file")]
 
 
-PATH_TYPE = _File(Path)
-SOURCE_TYPE = _File(str)  # text, since "-" is standard input
+PATH = _File(Path)
+SOURCE = _File(str)  # text, since "-" is standard input
 
 
 class Option(click.Option):
@@ -83,7 +83,7 @@ class Argument(click.Argument):
     """An argument with a line of help."""
 
     def __init__(self, name: str, metavar: str, text: str, **more: Any) -> None:
-        more.setdefault("type", SOURCE_TYPE)
+        more.setdefault("type", SOURCE)
         super().__init__([name], metavar=metavar, **more)
         self.help_text = text
 
@@ -259,14 +259,14 @@ def _gather(parts: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _panels_of(command: click.Command, ctx: click.Context) -> dict[str, list[_Line]]:
     """Return the lines of every panel: those that many commands have first, the others as they come."""
-    panels: dict[str, list[_Line]] = {name: [] for name in (*_FIRST, GUARANTEE_PANEL, FILES_PANEL, RUNNING_PANEL)}
+    panels: dict[str, list[_Line]] = {name: [] for name in (*_FIRST, GUARANTEE, FILES, RUNNING)}
     for parameter in command.get_params(ctx):
         line = parameter.get_help_record(ctx)
         if line is not None:
             usual = _FIRST[parameter.param_type_name == "option"]
             panels.setdefault(getattr(parameter, "panel", None) or usual, []).append(line)
-    shared = panels.pop(SHARED_PANEL, [])
-    return {name: lines for name, lines in (*panels.items(), (SHARED_PANEL, shared)) if lines}
+    shared = panels.pop(SHARED, [])
+    return {name: lines for name, lines in (*panels.items(), (SHARED, shared)) if lines}
 
 
 def write_help(

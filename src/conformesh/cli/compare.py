@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from conformesh.cli import console, hosts, options
-from conformesh.cli.command import FILES_PANEL, PATH_TYPE, SOURCE_TYPE, ListOption, Option, command
+from conformesh.cli.command import FILES, PATH, SOURCE, ListOption, Option, command
 from conformesh.cli.options import GuaranteeOptions, NetworkOptions, RunOptions
 from conformesh.cli.recording import comparison_callbacks, record_runs
-from conformesh.cli.results import outputs_for_score, settle_recorded_score
+from conformesh.cli.results import check_stdin, outputs_for_score, settle_recorded_score
 from conformesh.common.progress import Progress
 from conformesh.common.quantities import pluralize
 from conformesh.files.output_files import read_outputs
@@ -53,15 +52,10 @@ _PICTURE, _FRONT = Path("conformesh-compare.png"), Path("conformesh-front.png")
     Option(
         "--front FILE",
         "Also draw rounds against bits, by every schedule and preference of e-dcp, above their floors.",
-        type=PATH_TYPE,
+        type=PATH,
     ),
     options.json_option("Print one JSON object instead of the table."),
-    Option(
-        "--outputs FILE",
-        "Model outputs to measure set sizes with, as for predict.",
-        type=SOURCE_TYPE,
-        panel=FILES_PANEL,
-    ),
+    Option("--outputs FILE", "Model outputs to measure set sizes with, as for predict.", type=SOURCE, panel=FILES),
     options.score_options(),
     options.table_options("device", "score", "share"),
     options.run_options(
@@ -112,10 +106,8 @@ def compare(
                 draw_comparison(drawn, found)
         if traded is not None:
             draw_cost_fronts(traded, cost_fronts(own, networks[:MOST_PANELS], alpha, **asked))
-        if as_json:
-            print(json.dumps(_object(found, seed, drawn, traded), allow_nan=False))
-        else:
-            _report(found, drawn, traded)
+        data = _as_data(found, seed, drawn, traded)
+        console.show_result(data, as_json, lambda: _report(found, drawn, traded))
 
 
 def _sizing(outputs: str | None, kind: Score | None, named: bool, table: ColumnNames, scores: str) -> dict[str, Any]:
@@ -124,8 +116,7 @@ def _sizing(outputs: str | None, kind: Score | None, named: bool, table: ColumnN
         if named:
             raise ValueError("--score is about model outputs: give them with --outputs FILE")
         return {}
-    if outputs == scores == "-":
-        raise ValueError("only one of SCORES and --outputs can come from standard input, got - for both")
+    check_stdin(**{"SCORES": scores, "--outputs": outputs})
     if kind is None:
         console.print_note("taking the scores for 'lac'; name them with --score")
         kind = LAC()
@@ -157,7 +148,7 @@ def _report(found: Comparison, target: Path | None, traded: Path | None) -> None
         f"threshold of rank {found.required_rank:,} or more.\n"
         "slack: rank of the threshold (of the smallest, where devices differ) minus the required rank; below 0\n"
         "is too low. numbers, bits: what each device sent. fewest: the least bits or rounds among those that\n"
-        "count their rank, assume nothing and need no server.",
+        "count their rank, assume nothing and need no server."
     )
     rows = [[table_row(run, group) for run in group.runs] for group in found.groups]
     columns, right = table_columns(found), RIGHT_ALIGNED
@@ -189,7 +180,7 @@ def _report(found: Comparison, target: Path | None, traded: Path | None) -> None
     print(f"\nWhich should I use? {recommendation(found)}")
 
 
-def _object(found: Comparison, seed: int, target: Path | None, traded: Path | None) -> dict[str, Any]:
+def _as_data(found: Comparison, seed: int, target: Path | None, traded: Path | None) -> dict[str, Any]:
     cheapest = found.winner("bits")
     way = None if cheapest is None else cheapest[0]
     return {
@@ -225,16 +216,12 @@ def _result(run: ComparisonRow) -> dict[str, Any]:
         "needs": run.way.needs,
         "guarantee": run.guarantee,
         "assumption": run.assumption,
-        "slack": "inf" if run.slack == math.inf else int(run.slack),
-        "thresholds": [_plain(value) for value in run.thresholds],
-        **({} if run.size is None else {"mean_size": _plain(run.size)}),
+        "slack": run.slack if run.slack == math.inf else int(run.slack),
+        "thresholds": [*run.thresholds],
+        **({} if run.size is None else {"mean_size": run.size}),
         "rounds": run.rounds,
         "numbers_per_device": run.numbers,
         "bits_per_device": run.bits,
         "sound": run.is_sound,
         "notes": list(run.notes),
     }
-
-
-def _plain(value: float) -> float | str:
-    return str(value) if math.isinf(value) else value

@@ -14,12 +14,14 @@ import click
 
 from conformesh.common.notes import CalibrationNote
 from conformesh.common.quantities import in_bits
+from conformesh.files.json_numbers import to_json
 
 if TYPE_CHECKING:
     from conformesh.results.certificate import Cost
 
 
-_BAD_INPUT = (ValueError, TypeError, OverflowError, OSError, MemoryError)  # the caller's mistake, by our convention
+# What the library raises for a mistake of its caller: exit code 2. Anything else is an internal error, code 1.
+_BAD_INPUT = (ValueError, TypeError, OverflowError, OSError, MemoryError)
 _LONGEST = 800  # characters of an error: a line that fills the screen hides what it says
 
 
@@ -115,7 +117,15 @@ def _one_line(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[:half]} ... {line[-half:]}"
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def show_result(data: Any, as_json: bool, print_words: Callable[[], None]) -> None:
+    """Print the result of a command: as one line of JSON for programs, in which infinity is "inf", or in words."""
+    if as_json:
+        print(to_json(data), flush=True)  # flushed: a program may read while the command goes on, as of mesh status
+    else:
+        print_words()
 
 
 def print_facts(title: str, facts: Sequence[tuple[str, str]]) -> None:
@@ -225,9 +235,9 @@ def mesh_cost_in_words(costs: Sequence[Cost], where: str = "") -> str:
     >>> import numpy as np
     >>> from conformesh.results.certificate import Cost
     >>> two, more = (Cost(rounds, np.array([1.0]), np.array([64.0 * rounds])) for rounds in (2, 5))
-    >>> in_cost([two, two], " in all")
+    >>> mesh_cost_in_words([two, two], " in all")
     '2 rounds, 256 bit sent in all'
-    >>> in_cost([Cost(2, two.numbers, two.bits, more)])
+    >>> mesh_cost_in_words([Cost(2, two.numbers, two.bits, more)])
     '2 rounds, 128 bit sent; 5 rounds, 320 bit with what only a mesh must send'
     """
 

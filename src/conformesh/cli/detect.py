@@ -6,20 +6,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from conformesh.cli import console, hosts, options
-from conformesh.cli.command import GUARANTEE_PANEL, Argument, Option, WholeNumber, command
+from conformesh.cli.command import GUARANTEE, Argument, Option, WholeNumber, command
 from conformesh.cli.options import GuaranteeOptions, NetworkOptions, OutputOptions, RunOptions
+from conformesh.cli.results import check_stdin
 from conformesh.common.names import natural_order
 from conformesh.common.quantities import in_bits, in_count, pluralize
 from conformesh.files.atomic_writes import ENDINGS, check_ending
 from conformesh.files.score_files import one_score, read_scores
-from conformesh.files.tables import STDIN, ColumnNames
+from conformesh.files.tables import ColumnNames
 from conformesh.graph.network import Network as Graph
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.pipeline.detection import FDR_RULES, THINNED
 from conformesh.pipeline.detection import detect as find
 from conformesh.results.detection import Detection
 
-_MOST = 20  # flagged test points that are printed
+_MOST_PRINTED = 20  # flagged test points that are printed
 
 
 @command(
@@ -35,19 +36,19 @@ _MOST = 20  # flagged test points that are printed
         f"--rule {'|'.join(FDR_RULES)}",
         "; ".join(f"{name}, {words}" for name, words in FDR_RULES.items()) + ".",
         default=THINNED,
-        panel=GUARANTEE_PANEL,
+        panel=GUARANTEE,
     ),
     Option(
         "--sample-size <int>",
         "How many scores the thinned rule uses; by default from their numbers.",
         type=WholeNumber(1),
-        panel=GUARANTEE_PANEL,
+        panel=GUARANTEE,
     ),
     Option(
         "--p-values/--no-p-values",
         "Count p-values, which tells all devices the test scores.",
         default=True,
-        panel=GUARANTEE_PANEL,
+        panel=GUARANTEE,
     ),
     options.table_options("device", "score", "share"),
     options.run_options(
@@ -77,8 +78,7 @@ def detect(
     ordinary ones are taken to come from devices as --mixture says.
     """
     exact_alpha(fdr, "fdr")
-    if STDIN == scores == tests:
-        raise ValueError("only one of SCORES and TESTS can come from standard input, got - for both")
+    check_stdin(SCORES=scores, TESTS=tests)
     if output.out is not None:
         check_ending(output.out, (".json", *ENDINGS))
     with hosts.start_job(run.engine) as job:
@@ -115,7 +115,7 @@ def _print(result: Detection) -> None:
 
 def _print_flagged(result: Detection) -> None:
     table = result.columns()
-    which = table["flagged"].nonzero()[0][:_MOST].tolist()
+    which = table["flagged"].nonzero()[0][:_MOST_PRINTED].tolist()
     if not which:
         return
     columns = tuple(name for name in table if name != "flagged")
@@ -123,5 +123,5 @@ def _print_flagged(result: Detection) -> None:
     rows = [tuple(shown[name](table[name][i].item()) for name in columns) for i in which]
     print()
     console.print_table(columns, rows, right=("row", "score", "p"))
-    if result.flags > _MOST:
-        print(f"... and {result.flags - _MOST:,} more; --out keeps them all")
+    if result.flags > _MOST_PRINTED:
+        print(f"... and {result.flags - _MOST_PRINTED:,} more; --out keeps them all")

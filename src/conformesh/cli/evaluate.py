@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH_TYPE, SOURCE_TYPE, Argument, Option, command
+from conformesh.cli.command import PATH, SOURCE, Argument, Option, command
 from conformesh.cli.predict import ALPHA_OPTION, DEVICE_OPTION, RESULT_ARGUMENT
 from conformesh.cli.results import (
-    STDIN,
+    check_device,
+    check_stdin,
     class_names,
     load_result,
     outputs_for_score,
@@ -25,7 +25,7 @@ from conformesh.results.evaluation import Coverage, Evaluation
 from conformesh.scores import Score
 
 _SHOWN = 20  # devices, groups or classes on the screen: those that are covered least; --json has all
-_LABELS = Option("--labels FILE", "True labels in a file of their own.", type=SOURCE_TYPE)
+_LABELS = Option("--labels FILE", "True labels in a file of their own.", type=SOURCE)
 
 
 @command(
@@ -40,7 +40,7 @@ _LABELS = Option("--labels FILE", "True labels in a file of their own.", type=SO
     options.score_options(),
     DEVICE_OPTION,
     ALPHA_OPTION,
-    Option("--plot FILE", "Draw coverage and sizes: .png, .pdf or .svg.", type=PATH_TYPE),
+    Option("--plot FILE", "Draw coverage and sizes: .png, .pdf or .svg.", type=PATH),
     options.json_option(),
     options.table_options("device", "group", "weight", "input", "label", "id", outputs=True),
     options.seed_option(
@@ -66,10 +66,8 @@ def evaluate(
     Wilson intervals: in all, by device where the file names devices, by group and by class. Use rows that were neither
     trained on nor calibrated with.
     """
-    if result == STDIN == outputs:
-        raise ValueError("only one of RESULT and OUTPUTS can come from standard input, got - for both")
-    if device is not None and table.device is not None:
-        raise ValueError("give --device or --device-column, not both")
+    check_stdin(RESULT=result, OUTPUTS=outputs)
+    check_device(device, table)
     picture = None
     if plot is not None:
         from conformesh.plots.pictures import picture_file
@@ -92,10 +90,8 @@ def evaluate(
     found = found.named(classes)
     if picture is not None:
         found.plot(path=picture)
-    if as_json:
-        print(json.dumps({**found.report(), "picture": None if picture is None else str(picture)}, allow_nan=False))
-    else:
-        _report(found, picture)
+    data = {**found.report(), "picture": picture and str(picture)}
+    console.show_result(data, as_json, lambda: _report(found, picture))
 
 
 def _report(found: Evaluation, picture: Path | None) -> None:

@@ -1,4 +1,8 @@
-"""Who hosts the devices of a command: one process, or all that were started with it, as the engine's entry says."""
+"""Where the devices of a command run: in this process, or in all ranks that were started with it.
+
+A command calls `start_job` with the name of an engine, `job.load` to read its file and make the engine, and prints only
+where `job.first`. The engine's entry in `ENGINES` says which kind of job it needs.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ _Read = Callable[..., Any]  # (source, layout=) -> a ScoreFile, or a file of los
 
 @dataclass(frozen=True)
 class _SingleProcess:
-    """One process hosts every device; it is the first, which speaks for all."""
+    """One process hosts every device; it is also the first, which prints."""
 
     make: _MakeEngine
     first: bool = True
@@ -56,7 +60,7 @@ class _Ranks:
     def load(
         self, source: str, layout: ColumnNames, network: _MakeNetwork, read: _Read = read_scores
     ) -> tuple[Any, Engine]:
-        """Read the part of the devices here; of a single file every rank reads the whole and keeps its part."""
+        """Read the rows of the devices of this rank; of a single file every rank reads all and keeps its part."""
         with console.warnings_in_one_line():
             return self._load(source, layout, network, read)
 
@@ -67,20 +71,20 @@ class _Ranks:
             folder = ScoreFolder.open(source)
             return (self._by_file if folder.per_rank else self._by_device)(folder, layout, network)
         held = read(source, layout=layout) if self.first or source != STDIN else None
-        if source == STDIN:  # which only the first rank has
+        if source == STDIN:  # only the first rank has a standard input
             held = self.comm.bcast(held)
         assert held is not None
         return held, self.make(network(held.devices, held.name), comm=self.comm)
 
     def _by_device(self, folder: ScoreFolder, layout: ColumnNames, network: _MakeNetwork) -> tuple[ScoreFile, Engine]:
-        """Agree on who is there, part the devices, and read one's own."""
+        """Agree on the devices, assign them to ranks, and read the files of this rank's devices."""
         roster = self.comm.bcast(folder.roster(layout) if self.first else None)
         found = network(roster.devices, str(folder.path))
         engine = self.make(found, comm=self.comm)
         return folder.read_for(roster, [found.ids[row] for row in engine.rows], layout), engine
 
     def _by_file(self, folder: ScoreFolder, layout: ColumnNames, network: _MakeNetwork) -> tuple[ScoreFile, Engine]:
-        """Host the devices of one's own file."""
+        """Host the devices of this rank's file."""
         if len(folder.files) != self.comm.size:
             raise ValueError(
                 f"{folder.path}: has {len(folder.files)} NPZ files for {self.comm.size} ranks; one for each rank is "
@@ -102,7 +106,7 @@ class _Ranks:
 
 @contextmanager
 def start_job(name: str) -> Iterator[_SingleProcess | _Ranks]:
-    """Have the devices hosted by the engine of that name; only the first rank prints, and a rank's error ends all."""
+    """Start the job that the engine needs. Only its first rank prints, and an error in one rank ends all ranks."""
     driver = get_driver(name)
     if driver.job is None:
         yield _SingleProcess(driver.make)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -115,10 +114,8 @@ def _options(kind: type[Any]) -> list[dict[str, Any]]:
 
 
 def _show(rows: list[dict[str, Any]], columns: Sequence[str], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(rows))
-    else:
-        console.print_table(columns, [[_cell(row[column]) for column in columns] for row in rows])
+    cells = [[_cell(row[column]) for column in columns] for row in rows]
+    console.show_result(rows, as_json, lambda: console.print_table(columns, cells))
 
 
 def _cell(value: Any) -> str:

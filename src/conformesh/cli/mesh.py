@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,11 +12,11 @@ import click
 
 from conformesh.cli import SUBCOMMANDS, console, options
 from conformesh.cli.command import (
-    FILES_PANEL,
-    MESH_PANEL,
-    PATH_TYPE,
-    RUNNING_PANEL,
-    SOURCE_TYPE,
+    FILES,
+    MESH,
+    PATH,
+    RUNNING,
+    SOURCE,
     Argument,
     Option,
     WholeNumber,
@@ -32,15 +31,7 @@ from conformesh.files.tables import ColumnNames
 from conformesh.graph.network import Network as Graph
 from conformesh.kernels.ranks import Requirement
 from conformesh.mesh.config import local_scores
-from conformesh.mesh.config.checks import (
-    SERVER_WARNING,
-    ConfigError,
-    compare_agreements,
-    compare_maps,
-    examine_authority,
-    examine_folder,
-    first_names,
-)
+from conformesh.mesh.config.checks import SERVER_WARNING, examine_folders
 from conformesh.mesh.config.device_toml import DEVICE_FILE, read_device
 from conformesh.mesh.config.epochs import FIRST_EPOCH, EpochClock, declare_epoch, epoch_seconds, read_epoch
 from conformesh.mesh.config.folders import (
@@ -61,14 +52,14 @@ from conformesh.mesh.node.membership import put_roster_into_folder
 from conformesh.methods import get_method
 from conformesh.scores import Score
 
-_ROOT = Argument("root", "ROOT", "The folder of the mesh.", type=PATH_TYPE)
+_ROOT = Argument("root", "ROOT", "The folder of the mesh.", type=PATH)
 _DEVICE = Argument("device", "DEVICE", "The device's name.", type=str)
-_DAYS = Option("--days <int>", "How long a certificate is valid.", type=WholeNumber(1), default=365, panel=MESH_PANEL)
+_DAYS = Option("--days <int>", "How long a certificate is valid.", type=WholeNumber(1), default=365, panel=MESH)
 _SETTLED = Option(
     "--settled NUMBER",
     "A roster with a certified result: those before it are out of use.",
     type=WholeNumber(1),
-    panel=MESH_PANEL,
+    panel=MESH,
 )
 
 
@@ -81,9 +72,9 @@ def mesh() -> None:
 
 
 @command(
-    Argument("root", "ROOT", "A new folder.", type=PATH_TYPE),
+    Argument("root", "ROOT", "A new folder.", type=PATH),
     options.devices_option(),
-    Option("--scores SCORES", "A file with device and score, spread over the folders.", type=SOURCE_TYPE),
+    Option("--scores SCORES", "A file with device and score, spread over the folders.", type=SOURCE),
     options.guarantee_options("alpha", "mixture", "rank_rule", "pac_confidence"),
     options.run_options(
         options.method_option(),
@@ -97,22 +88,20 @@ def mesh() -> None:
     Option(
         "--model FILE",
         "The model the scores come from: its digest must be the same everywhere.",
-        type=PATH_TYPE,
-        panel=FILES_PANEL,
+        type=PATH,
+        panel=FILES,
     ),
-    Option(
-        "--hosts FILE", "device host[:port] a line; by default all on this machine.", type=PATH_TYPE, panel=MESH_PANEL
-    ),
-    Option("--base-port <int>", "The first port.", type=WholeNumber(1), default=7600, panel=MESH_PANEL),
+    Option("--hosts FILE", "device host[:port] a line; by default all on this machine.", type=PATH, panel=MESH),
+    Option("--base-port <int>", "The first port.", type=WholeNumber(1), default=7600, panel=MESH),
     _DAYS,
-    Option("--insecure", "No certificates: only for experiments.", panel=MESH_PANEL),
+    Option("--insecure", "No certificates: only for experiments.", panel=MESH),
     *(options.setting_option(name) for name in ("mode", "patience", "on_lost", "quorum")),
     Option(
         "--set KEY=VALUE",
         "Any other setting, as timing.heartbeat=5 or online.learning=0.05; may be repeated. `conformesh mesh settings` "
         "lists them.",
         name="changes",
-        panel=RUNNING_PANEL,
+        panel=RUNNING,
     ),
 )
 def init(
@@ -160,14 +149,8 @@ def init(
         "alpha": alpha,
         "insecure": config.security.insecure,
     }
-    if as_json:
-        print(json.dumps(facts))
-        return
     shown = f"{len(folders)}: {folders[0].name}" + (f" to {folders[-1].name}" if len(folders) > 1 else "")
-    lines = [
-        ("devices", f"{shown}, {len(config.edges)} edges ({built.name})"),
-        ("method", f"{method}, alpha {alpha}"),
-    ]
+    lines = [("devices", f"{shown}, {len(config.edges)} edges ({built.name})"), ("method", f"{method}, alpha {alpha}")]
     lines.append(
         (
             "scores",
@@ -179,7 +162,7 @@ def init(
     if get_method(method).description.needs == "server":
         lines.append(("note", f"{method} {SERVER_WARNING}"))
     lines.append(("next", f"read {root / 'README.md'}, then: conformesh mesh check {root}"))
-    console.print_facts("conformesh mesh", lines)
+    console.show_result(facts, as_json, lambda: console.print_facts("conformesh mesh", lines))
 
 
 def _settings(requirement: Requirement, score: Score | None, changes: Sequence[str]) -> dict[str, Any]:
@@ -226,7 +209,7 @@ def add(root: Path, device: str, neighbour: tuple[str, ...], host: str, days: in
     Option("--certificate", "Only its certificates so far: it stays, and gets a new one."),
     _DAYS,
     _SETTLED,
-    Option("--forget", "All devices that were taken out are off for good.", panel=MESH_PANEL),
+    Option("--forget", "All devices that were taken out are off for good.", panel=MESH),
 )
 def revoke(root: Path, device: str, certificate: bool, days: int, settled: int | None, forget: bool) -> None:
     """Take a device out of the mesh, or only the certificates it has had: they are no longer let in.
@@ -258,7 +241,7 @@ def renew(root: Path, device: str, days: int) -> None:
 
 
 @command(
-    Argument("roster", "ROSTER", "A roster.json, as the folder of a mesh has it.", type=PATH_TYPE),
+    Argument("roster", "ROSTER", "A roster.json, as the folder of a mesh has it.", type=PATH),
     Argument("to", "FOLDER|ADDRESS", "A device's folder, its socket, or 127.0.0.1:PORT."),
 )
 def hand(roster: Path, to: str) -> None:
@@ -281,7 +264,7 @@ def hand(roster: Path, to: str) -> None:
 
 @command(
     Argument("scores", "SCORES", "A file with the scores of this device; - reads CSV from stdin."),
-    Argument("folder", "FOLDER", "The device's folder.", type=PATH_TYPE),
+    Argument("folder", "FOLDER", "The device's folder.", type=PATH),
     options.json_option(),
 )
 def put_scores(scores: str, folder: Path, as_json: bool) -> None:
@@ -311,14 +294,12 @@ def put_scores(scores: str, folder: Path, as_json: bool) -> None:
     except NodeError:
         running = False
     target = config.path("scores")
-    if as_json:
-        facts = {"device": config.name, "file": str(target), "scores": len(found), "digest": found.digest}
-        print(json.dumps({**facts, "running": running}))
-        return
+    facts = {"device": config.name, "file": str(target), "scores": len(found), "digest": found.digest}
     when = "the device runs and uses them within 3 s" if running else "the device uses them when it starts"
     if config.is_private:
         when = "they count from the next run on"
-    print(f"put {len(found):,} scores of {config.name} into {target} (digest {found.digest}); {when}")
+    words = f"put {len(found):,} scores of {config.name} into {target} (digest {found.digest}); {when}"
+    console.show_result({**facts, "running": running}, as_json, lambda: print(words))
 
 
 def _hand_out(root: Path) -> str:
@@ -329,9 +310,7 @@ def _hand_out(root: Path) -> str:
 
 
 @command(
-    Argument(
-        "folders", "FOLDER...", "Folders of devices, or of a whole mesh.", nargs=-1, required=True, type=PATH_TYPE
-    ),
+    Argument("folders", "FOLDER...", "Folders of devices, or of a whole mesh.", nargs=-1, required=True, type=PATH),
     Option("--offline", "Do not try to reach neighbours."),
     Option("--running", "A neighbour that does not listen is an error."),
     options.json_option(),
@@ -342,25 +321,17 @@ def check(folders: tuple[Path, ...], offline: bool, running: bool, as_json: bool
     Warnings are shown and pass; an error ends with exit code 1. Neighbours are tried from this machine.
     """
     chosen = [one for folder in folders for one in _devices_in(folder)]
-    found = [finding for folder in folders for finding in examine_authority(folder)]
-    found += [finding for folder in chosen for finding in examine_folder(folder)]
-    unreadable = {finding.device for finding in found if finding.code == "unreadable"}
-    readable = [folder for folder in chosen if folder.name not in unreadable]
-    differing = compare_agreements(readable)
-    found += [
-        ConfigError(first_names(names), f"agree on {field}", "error", value)
-        for field, values in differing.items()
-        for value, names in values.items()
-    ] + compare_maps(readable)
+    found, differing = examine_folders(chosen, roots=folders)
     if not offline:
-        reached = [finding for folder in readable for finding in reach_neighbours(read_device(folder))]
+        unreadable = {finding.device for finding in found if finding.code == "unreadable"}
+        readable = [read_device(folder) for folder in chosen if folder.name not in unreadable]
+        reached = [finding for config in readable for finding in reach_neighbours(config)]
         found += [replace(f, level="error") if running and f.code == "silent" else f for f in reached]
     good = all(finding.level != "error" for finding in found)
-    if as_json:
-        print(json.dumps({"ok": good, "findings": [asdict(finding) for finding in found], "differences": differing}))
-    else:
-        rows = [(finding.device, finding.what, finding.level, finding.text) for finding in found]
-        console.print_table(("device", "what", "is", "because"), rows, group_by="device")
+    data = {"ok": good, "findings": [asdict(finding) for finding in found], "differences": differing}
+    rows = [(finding.device, finding.what, finding.level, finding.text) for finding in found]
+    columns = ("device", "what", "is", "because")
+    console.show_result(data, as_json, lambda: console.print_table(columns, rows, group_by="device"))
     if not good:
         click.get_current_context().exit(1)
 
@@ -391,7 +362,7 @@ def _digest(model: Path) -> str:
 
 
 @command(
-    Argument("folder", "FOLDER", "A device's folder, or that of a whole mesh.", type=PATH_TYPE),
+    Argument("folder", "FOLDER", "A device's folder, or that of a whole mesh.", type=PATH),
     Argument("number", "[N]", "Declare that epoch N has closed.", required=False, type=str),
     options.json_option(),
 )
@@ -424,12 +395,11 @@ def epoch(folder: Path, number: str | None, as_json: bool) -> None:
         account = device_account(config, last)
         problem = account.problem or epochs.problem
         rows.append((config.name, last, account.released(last), problem or account.refusal()))
-    if as_json:
-        keys = ("device", "epoch", "releases", "refusal")
-        print(json.dumps({"devices": [dict(zip(keys, row, strict=True)) for row in rows]}))
-        return
+    keys = ("device", "epoch", "releases", "refusal")
+    data = {"devices": [dict(zip(keys, row, strict=True)) for row in rows]}
     shown = [
         (name, str(last), "exact" if count is None else pluralize(count, "time"), words or "a run may release it")
         for name, last, count, words in rows
     ]
-    console.print_table(("device", "last closed epoch", "released", "now"), shown)
+    columns = ("device", "last closed epoch", "released", "now")
+    console.show_result(data, as_json, lambda: console.print_table(columns, shown))

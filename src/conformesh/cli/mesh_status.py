@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from conformesh.mesh.node.status import DeviceStatus
 from conformesh.mesh.overview import Overview, ask_mesh
 
 _COLUMNS = ("device", "health", "phase", "run", "threshold", "about", "heard", "via", "because")
-_EVERY = 1.0  # seconds between two looks
+_EVERY = 1.0  # seconds between two looks: as often as devices send heartbeats by default
 
 
 @command(
@@ -51,9 +50,10 @@ def status(where: str, as_json: bool, watch: bool) -> None:
 
 
 def _print(found: Overview, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(found.to_dict()), flush=True)
-        return
+    console.show_result(found.to_dict(), as_json, lambda: _print_words(found))
+
+
+def _print_words(found: Overview) -> None:
     if found.devices:
         console.print_table(_COLUMNS, [_line(device) for device in found.devices], right=("run", "heard"))
         print()

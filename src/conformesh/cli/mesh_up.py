@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH_TYPE, SOURCE_TYPE, Argument, Option, command
+from conformesh.cli.command import PATH, SOURCE, Argument, Option, command
 from conformesh.cli.recording import RecordingOptions, publish_recordings
 from conformesh.common.quantities import in_bits, in_bytes
 from conformesh.mesh.config.device_toml import read_device
@@ -23,7 +22,7 @@ from conformesh.mesh.processes import DeviceProcess, join_devices, launch_device
 from conformesh.results.result import Result
 
 if TYPE_CHECKING:
-    from conformesh.view.meshes import MeshWatch
+    from conformesh.view.mesh_watch import MeshWatch
 
 _AROUND = 6  # lines of a live table that are no devices: its head, its foot and the prompt's
 _COLUMNS = ("device", "round", "neighbours", "sent", "received", "state")
@@ -31,19 +30,13 @@ _RIGHT = ("round", "rounds", "neighbours", "payload", "sent", "received")
 
 
 @command(
-    Argument("root", "DIR", "The folder that mesh init made.", type=PATH_TYPE),
-    Option("--scores FILE", "Scatter this score file over the devices first.", type=SOURCE_TYPE),
+    Argument("root", "DIR", "The folder that mesh init made.", type=PATH),
+    Option("--scores FILE", "Scatter this score file over the devices first.", type=SOURCE),
     options.overrides(),
     options.recording_options(),
     options.json_option("Print every device's result as JSON."),
 )
-def up(
-    root: Path,
-    scores: str | None,
-    overrides: dict[str, str],
-    recording: RecordingOptions,
-    as_json: bool,
-) -> None:
+def up(root: Path, scores: str | None, overrides: dict[str, str], recording: RecordingOptions, as_json: bool) -> None:
     """Start all devices on this machine, one process each, and show how they agree.
 
     In a terminal a live table shows how far each device is. Ends with 1 if a device has failed. With --view the page
@@ -62,10 +55,9 @@ def up(
         if watch is not None:
             good = [one for one in watched if one.result is not None]
             watch.end(_facts(good, len(watched)) if good else [("failed", "no device has a result")])
-        if as_json:
-            print(json.dumps([one.result or {"device": one.name, "error": one.error or "failed"} for one in watched]))
-        else:
-            print_agreement(watched, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        results = [one.result or {"device": one.name, "error": one.error or "failed"} for one in watched]
+        console.show_result(results, as_json, lambda: print_agreement(watched, seconds))
     if any(one.result is None for one in watched):
         click.get_current_context().exit(1)
 
@@ -82,7 +74,7 @@ def _recorded(root: Path, outlets: RecordingOptions) -> Iterator[MeshWatch | Non
     if not any(outlets):
         yield None
         return
-    from conformesh.view.meshes import MeshWatch
+    from conformesh.view.mesh_watch import MeshWatch
 
     with (
         MeshWatch(root) as watch,

@@ -11,12 +11,12 @@ import click
 
 import conformesh.cli
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH_TYPE, Argument, Option, command
+from conformesh.cli.command import PATH, Argument, Option, command
 from conformesh.mesh.node.main import Start, result_line, run_node
 
 
 @command(
-    Argument("folder", "FOLDER", "The device's folder, made by mesh init.", type=PATH_TYPE),
+    Argument("folder", "FOLDER", "The device's folder, made by mesh init.", type=PATH),
     Option("--once", "Calibrate once and stop; else stay up."),
     Option("--http HOST:PORT", "Answer local programs here; by default at FOLDER/node.sock."),
     Option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH_TYPE, Argument, Number, Option, WholeNumber, command
+from conformesh.cli.command import PATH, Argument, Number, Option, WholeNumber, command
 from conformesh.cli.options import GuaranteeOptions, NetworkOptions, RunOptions, read_faults
 from conformesh.cli.recording import record_stream
 from conformesh.common.progress import Progress
@@ -57,7 +56,7 @@ _RIGHT = _COLUMNS[1:5]
     Option("--window <int>", "Steps over which picture and page average.", type=WholeNumber(1), default=200),
     options.out_option("The picture, as .png, .pdf or .svg; a folder gets a .png.", default=str(_PICTURE)),
     options.picture_option(),
-    Option("--rows FILE", "Write every example with its threshold, as .parquet, .csv or .npz.", type=PATH_TYPE),
+    Option("--rows FILE", "Write every example with its threshold, as .parquet, .csv or .npz.", type=PATH),
     options.json_option("Print one JSON object instead of the table."),
     options.table_options("time", "device", "score"),
     options.run_options(
@@ -133,14 +132,9 @@ def online(
                 draw_online(drawn_to, found, min(window, found.steps), f"{named}, {built.name}, alpha {level:g}")
         if recorder is not None:
             recorder.finish(_facts(found, raised))
-        if as_json:
-            drawn_by = None if raised is None else key
-            print(json.dumps(_object(found, others, built.name, raised, drawn_by), allow_nan=False))
-            return
-        _report(named, found, others, raised)
-        for what, path in (("picture", drawn_to), ("rows", rows)):
-            if path is not None:
-                print(f"{what}: {path}")
+        data = _as_data(found, others, built.name, raised, None if raised is None else key)
+        files = {what: path for what, path in (("picture", drawn_to), ("rows", rows)) if path is not None}
+        console.show_result(data, as_json, lambda: _report(named, found, others, raised, files))
 
 
 class _DriftWatch:
@@ -248,7 +242,13 @@ def _cells(name: str, found: OnlineResult) -> tuple[str, ...]:
     return name, *covered, mean, promise
 
 
-def _report(named: str, found: OnlineResult, others: dict[str, OnlineResult], raised: dict[str, int] | None) -> None:
+def _report(
+    named: str,
+    found: OnlineResult,
+    others: dict[str, OnlineResult],
+    raised: dict[str, int] | None,
+    files: dict[str, Path],
+) -> None:
     labels = pluralize(found.account().labels, "label")
     print(f"{pluralize(len(found.ids), 'device')}, {pluralize(found.steps, 'step')}, {labels}\n")
     table = [_cells(named, found), *(_cells(f"{name}, alone", one) for name, one in others.items())]
@@ -258,6 +258,8 @@ def _report(named: str, found: OnlineResult, others: dict[str, OnlineResult], ra
         print(f"of {worst}, which missed most: {found.account(worst)}")
     if raised is not None:
         print(f"drift alarm: {_drifted(found, raised)}")
+    for what, path in files.items():
+        print(f"{what}: {path}")
 
 
 def _drifted(found: OnlineResult, raised: dict[str, int]) -> str:
@@ -279,7 +281,7 @@ def _worst(found: OnlineResult) -> str | None:
     return None if np.isnan(rates).all() else found.ids[int(np.nanargmax(rates))]
 
 
-def _object(
+def _as_data(
     found: OnlineResult, others: dict[str, OnlineResult], network: str, raised: dict[str, int] | None, seed: int | None
 ) -> dict[str, Any]:
     return {

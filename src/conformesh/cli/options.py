@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_typ
 
 from conformesh.cli import console
 from conformesh.cli.command import (
-    FILES_PANEL,
-    GUARANTEE_PANEL,
-    PATH_TYPE,
-    RUNNING_PANEL,
-    SHARED_PANEL,
-    SOURCE_TYPE,
+    FILES,
+    GUARANTEE,
+    PATH,
+    RUNNING,
+    SHARED,
+    SOURCE,
     Argument,
     ListOption,
     Number,
@@ -69,25 +69,25 @@ def table_options(*roles: str, outputs: bool = False, csv: bool = True) -> Optio
     found: list[Option] = []
     for role in roles:
         kind = ListOption if role in ("group", "input") else Option
-        found.append(kind(f"--{role}-column COLUMN", _ROLES[role], panel=FILES_PANEL))
+        found.append(kind(f"--{role}-column COLUMN", _ROLES[role], panel=FILES))
     if outputs:
         found += [
             ListOption(
                 "--output-columns A,B",
                 "Of regression, the columns that the score reads, in its order; by default prediction, or "
                 "prediction and scale, or lower and upper, or all that are left.",
-                panel=FILES_PANEL,
+                panel=FILES,
             ),
-            ListOption("--keep A,B,...", "Other columns that are no classes; they pass through.", panel=FILES_PANEL),
+            ListOption("--keep A,B,...", "Other columns that are no classes; they pass through.", panel=FILES),
         ]
     form = [
         Option(
             "--separator CHARACTER",
             "Separator of CSV cells: comma, semicolon, tab, pipe, space or the character; by default detected "
             "from the first line.",
-            panel=FILES_PANEL,
+            panel=FILES,
         ),
-        Option("--decimal .|,", "Decimal sign of CSV; by default detected.", panel=FILES_PANEL),
+        Option("--decimal .|,", "Decimal sign of CSV; by default detected.", panel=FILES),
     ]
     return OptionGroup("table", _layout, found + form if csv else found)
 
@@ -194,7 +194,7 @@ def network_options() -> OptionGroup:
                 "--network NAME|FILE",
                 f"One of {', '.join(TOPOLOGIES)}, or a file of edges with two device names a line; by default a "
                 "torus, or a cycle where the number of devices has no two factors.",
-                type=SOURCE_TYPE,
+                type=SOURCE,
             ),
             Option("--network-option KEY=VALUE", "An option of the topology, as p=0.3; may be repeated."),
         ],
@@ -203,7 +203,7 @@ def network_options() -> OptionGroup:
 
 def seed_option(text: str = "Seed of topologies that draw.", default: int | None = 0) -> Option:
     """Return the seed; what it is the seed of differs between commands."""
-    return Option("--seed <int>", text, type=WholeNumber(), default=default, panel=RUNNING_PANEL)
+    return Option("--seed <int>", text, type=WholeNumber(), default=default, panel=RUNNING)
 
 
 # --- guarantee --------------------------------------------------------------------------------------------------------
@@ -241,12 +241,7 @@ class GuaranteeOptions(NamedTuple):
             "symmetric": False if self.sides else None,
         }
         chosen = {name: value for name, value in given.items() if value not in (None, ())}
-        return {
-            "mixture": self.shares(scores, layout),
-            "rank_rule": self.rank_rule,
-            "strict": self.strict,
-            **chosen,
-        }
+        return {"mixture": self.shares(scores, layout), "rank_rule": self.rank_rule, "strict": self.strict, **chosen}
 
     def _centres(self, file: str, layout: ColumnNames) -> Centres:
         """Read the centres; distances are in the units of the input columns."""
@@ -332,70 +327,51 @@ def guarantee_options(*wanted: str, levels: bool = False) -> OptionGroup:
             "The mixture of devices that new examples come from: in proportion to their scores, to their scores "
             "plus one, all devices alike, or with the shares in a file with the columns device and share; by default "
             f"{CHOSEN_MIXTURES[0]}.",
-            panel=GUARANTEE_PANEL,
         ),
         Option(
             f"--rank-rule {'|'.join(CHOSEN_RANK_RULES)}",
             "The rule for the required rank; auto is the proven one that asks for less.",
             default=AUTO,
-            panel=GUARANTEE_PANEL,
         ),
         Option(
             "--pac-confidence <float>",
             "Coverage with this probability over the draw of the scores, not on average over it; it is not 1 - alpha.",
-            panel=GUARANTEE_PANEL,
         ),
         Option(
             f"--group-rule {'|'.join((AUTO, *GROUP_RULES))}",
             "The rule for a row that is in several groups; by default auto, which is seq.",
-            panel=GUARANTEE_PANEL,
         ),
-        ListOption(
-            "--group-order A,B,...",
-            "The order of groups for seq; by default that of their names.",
-            panel=GUARANTEE_PANEL,
-        ),
+        ListOption("--group-order A,B,...", "The order of groups for seq; by default that of their names."),
         Option(
             "--weight-bound <float>",
             "The largest weight that any example may have; needed with --weight-column.",
             type=Number(),
-            panel=GUARANTEE_PANEL,
         ),
         ListOption(
             "--test-weights A,B,...",
             "Weights of new examples that get a threshold of their own, beside --weight-bound.",
-            panel=GUARANTEE_PANEL,
         ),
         Option(
             "--class-weight CLASS=RATIO",
             "How much likelier a class is among new examples (label shift), with --label-column; once for each class.",
             multiple=True,
-            panel=GUARANTEE_PANEL,
         ),
         Option(
-            "--sides",
-            "One threshold below and one above, for intervals; scores are in the columns lower and upper.",
-            panel=GUARANTEE_PANEL,
+            "--sides", "One threshold below and one above, for intervals; scores are in the columns lower and upper."
         ),
         Option(
-            "--lower-share <float>",
-            "With --sides: the part of alpha that the lower side may miss; by default half.",
-            panel=GUARANTEE_PANEL,
+            "--lower-share <float>", "With --sides: the part of alpha that the lower side may miss; by default half."
         ),
         Option(
             "--centres FILE",
             "Coverage near each of these public points: a row each, in the columns of --input-column.",
-            type=SOURCE_TYPE,
-            panel=GUARANTEE_PANEL,
+            type=SOURCE,
         ),
-        Option(
-            "--bandwidth <float>",
-            "How far a centre reaches, in the units of the input columns.",
-            type=Number(),
-            panel=GUARANTEE_PANEL,
-        ),
-        Option("--strict", "Too few scores for the guarantee is an error, not +inf.", panel=GUARANTEE_PANEL),
+        Option("--bandwidth <float>", "How far a centre reaches, in the units of the input columns.", type=Number()),
+        Option("--strict", "Too few scores for the guarantee is an error, not +inf."),
     ]
+    for option in every[1:]:  # alpha is the one that every command shows first
+        option.panel = GUARANTEE
     return OptionGroup("guarantee", GuaranteeOptions, [option for option in every if option.name in wanted])
 
 
@@ -476,7 +452,7 @@ def devices_option(text: str = "Number of devices.") -> Option:
 
 def scores_per_device_option(text: str = "Calibration scores on each device.") -> Option:
     """Return how many scores a device has, for runs that are only planned."""
-    return Option("--scores-per-device <int>", text, type=WholeNumber(1), default=50, panel=FILES_PANEL)
+    return Option("--scores-per-device <int>", text, type=WholeNumber(1), default=50, panel=FILES)
 
 
 def engine_option() -> Option:
@@ -485,7 +461,7 @@ def engine_option() -> Option:
 
     words = "; ".join(f"{name}, {driver.summary}" for name, driver in ENGINES.items())
     return Option(
-        f"--engine {'|'.join(ENGINES)}", f"What runs the devices: {words}.", default="simulator", panel=RUNNING_PANEL
+        f"--engine {'|'.join(ENGINES)}", f"What runs the devices: {words}.", default="simulator", panel=RUNNING
     )
 
 
@@ -494,7 +470,7 @@ def aggregate_option(default: str | None = "auto", more: str = "") -> Option:
     from conformesh.protocols.aggregate import aggregate_choices
 
     words = f"How sums are formed{more}."
-    return Option(f"--aggregate {'|'.join(aggregate_choices())}", words, default=default, panel=RUNNING_PANEL)
+    return Option(f"--aggregate {'|'.join(aggregate_choices())}", words, default=default, panel=RUNNING)
 
 
 def fault_option() -> Option:
@@ -504,7 +480,7 @@ def fault_option() -> Option:
         "A fault of the simulated network, for methods that tolerate it: loss=0.3 (of messages), activation=0.5 "
         "(devices that send in a round), links=0.2 (links that are up in a round), byzantine=3;7 and attack=NAME "
         "(Byzantine devices), seed=7; may be repeated.",
-        panel=RUNNING_PANEL,
+        panel=RUNNING,
     )
 
 
@@ -519,8 +495,8 @@ def recording_options(*, view: bool = True) -> OptionGroup:
     """Ways to see a run: a page, a trace, a report."""
     found = [
         view_option(),
-        Option("--trace FILE", "Record the run for conformesh view; .gz compresses.", type=PATH_TYPE, panel=_VIEW),
-        Option("--report FILE", "Write the run as one HTML page that needs no server.", type=PATH_TYPE, panel=_VIEW),
+        Option("--trace FILE", "Record the run for conformesh view; .gz compresses.", type=PATH, panel=_VIEW),
+        Option("--report FILE", "Write the run as one HTML page that needs no server.", type=PATH, panel=_VIEW),
     ]
     return OptionGroup("recording", RecordingOptions, found if view else found[1:])
 
@@ -528,19 +504,15 @@ def recording_options(*, view: bool = True) -> OptionGroup:
 def checkpoint_options(text: str) -> list[Option]:
     """Return options for long work that is saved and resumed."""
     return [
-        Option("--checkpoint FILE", text, type=PATH_TYPE, panel=RUNNING_PANEL),
-        Option("--resume/--no-resume", "Go on from the checkpoint.", default=True, panel=RUNNING_PANEL),
+        Option("--checkpoint FILE", text, type=PATH, panel=RUNNING),
+        Option("--resume/--no-resume", "Go on from the checkpoint.", default=True, panel=RUNNING),
     ]
 
 
 def jobs_option() -> Option:
     """Return how many points run at once."""
     return Option(
-        "--jobs <int>",
-        "Points that run at once.",
-        type=WholeNumber(1),
-        default=os.cpu_count() or 1,
-        panel=RUNNING_PANEL,
+        "--jobs <int>", "Points that run at once.", type=WholeNumber(1), default=os.cpu_count() or 1, panel=RUNNING
     )
 
 
@@ -554,7 +526,7 @@ def setting_option(name: str) -> Option:
     readers: dict[Any, Any] = {int: WholeNumber(1), float: Number()}
     metavar = "|".join(one.choices) or f"<{kind.__name__}>"
     word = f"--{name.replace('_', '-')} {metavar}"
-    return Option(word, one.help, type=readers.get(kind, str), default=one.default, panel=RUNNING_PANEL)
+    return Option(word, one.help, type=readers.get(kind, str), default=one.default, panel=RUNNING)
 
 
 def overrides(*, heartbeat: bool = False) -> OptionGroup:
@@ -626,7 +598,7 @@ def output_options(text: str = "Also save the result as JSON.") -> OptionGroup:
 
 def out_option(text: str = "Also save the result as JSON.", metavar: str = "FILE", **more: Any) -> Option:
     """Return where the result is saved."""
-    return Option(f"--out {metavar}", text, type=PATH_TYPE, **more)
+    return Option(f"--out {metavar}", text, type=PATH, **more)
 
 
 def json_option(text: str = "Print one JSON object and nothing else.") -> Option:
@@ -674,7 +646,7 @@ class _MethodOption(NamedTuple):
         from conformesh.protocols.options import choices_of
 
         word, kinds = f"--{self.name.replace('_', '-')}", [*self.hints.values()]
-        panel = SHARED_PANEL if len(self.fields) > 1 else f"Options of {next(iter(self.fields))}"
+        panel = SHARED if len(self.fields) > 1 else f"Options of {next(iter(self.fields))}"
         common: dict[str, Any] = {"panel": panel, "default": None, "show_default": False}
         if bool in kinds:
             return Option(f"{word}/--no-{word[2:]}", self.help, **common)

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from conformesh.cli import console, hosts, options
-from conformesh.cli.command import (
-    FILES_PANEL,
-    PATH_TYPE,
-    RUNNING_PANEL,
-    SOURCE_TYPE,
-    Number,
-    Option,
-    command,
-    parse_whole_number,
-)
+from conformesh.cli.command import FILES, PATH, RUNNING, SOURCE, Number, Option, command, parse_whole_number
 from conformesh.cli.options import GuaranteeOptions, NetworkOptions, options_of_methods
 from conformesh.files.score_files import read_scores
 from conformesh.files.tables import ColumnNames
@@ -38,7 +28,7 @@ from conformesh.methods import METHODS, get_method, make_options, method_variant
 from conformesh.plots.pictures import picture_file
 from conformesh.protocols.options import convert_option
 
-_MOST = 10**12  # devices: a larger number is a typing mistake
+_MOST_DEVICES = 10**12  # devices: a larger number is a typing mistake
 
 
 @command(
@@ -56,30 +46,30 @@ _MOST = 10**12  # devices: a larger number is a typing mistake
         default="none",
     ),
     Option(f"--sort {'|'.join(SORT_KEYS)}", "What to minimise, among the best guarantees.", default="time"),
-    Option("--plot FILE", "Draw time against latency and devices: .png, .pdf, .svg.", type=PATH_TYPE),
+    Option("--plot FILE", "Draw time against latency and devices: .png, .pdf, .svg.", type=PATH),
     options.json_option("Print one JSON object instead of the table."),
     Option("--csv", "Print the table as CSV.", name="as_csv"),
     options.table_options("device", "score", "share"),
     options.scores_per_device_option(),
-    Option("--scores SCORES", "Instead of drawn scores: the scores themselves.", type=SOURCE_TYPE, panel=FILES_PANEL),
+    Option("--scores SCORES", "Instead of drawn scores: the scores themselves.", type=SOURCE, panel=FILES),
     Option(
         f"--shape {'|'.join((ANY_SHAPE, *SCORE_SHAPES))}",
         "What drawn scores look like; any: one draw of each shape.",
         default=ANY_SHAPE,
-        panel=FILES_PANEL,
+        panel=FILES,
     ),
     Option(
         "--simulate-up-to <int>",
         "Devices up to which the network itself is simulated; of a larger one a smaller one of its kind.",
         default=str(MOST_SIMULATED_DEVICES),
-        panel=RUNNING_PANEL,
+        panel=RUNNING,
     ),
     Option(
         "--time-limit <float>",
         "Seconds that simulating one run may take; else it is stopped.",
         type=Number(),
         default=RUN_TIME_LIMIT,
-        panel=RUNNING_PANEL,
+        panel=RUNNING,
     ),
     options.seed_option(),
     options.method_options(),
@@ -139,12 +129,8 @@ def plan(
     )
     if plot is not None:
         found.plot(plot, None if network.file or scores is not None else network.name or "torus", chosen)
-    if as_json:
-        print(json.dumps({**found.to_dict(), "picture": None if plot is None else str(plot)}, allow_nan=False))
-    elif as_csv:
-        _print_csv(found)
-    else:
-        _report(found, plot)
+    data = {**found.to_dict(), "picture": plot and str(plot)}
+    console.show_result(data, as_json, lambda: _print_csv(found) if as_csv else _report(found, plot))
 
 
 def _options(names: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
@@ -202,8 +188,8 @@ def _count(text: str) -> int:
         number = float(text.replace(",", "").replace("_", ""))
     except ValueError:
         number = -1.0
-    if not 1 <= number <= _MOST or not number.is_integer():
-        raise ValueError(f"devices must be a whole number of at least 1 and at most {_MOST:g}, got {text!r}")
+    if not 1 <= number <= _MOST_DEVICES or not number.is_integer():
+        raise ValueError(f"devices must be a whole number of at least 1 and at most {_MOST_DEVICES:g}, got {text!r}")
     return int(number)
 
 

@@ -16,7 +16,8 @@ import numpy as np
 from conformesh.cli import console, options
 from conformesh.cli.command import Argument, Option, command
 from conformesh.cli.results import (
-    STDIN,
+    check_device,
+    check_stdin,
     load_result,
     outputs_for_score,
     reading_keywords,
@@ -75,10 +76,8 @@ def predict(
     threshold that is valid on every device is used. Where the result knows its classes, columns are matched by name;
     columns that are no classes are named, and follow behind the sets.
     """
-    if result == STDIN == probabilities:
-        raise ValueError("only one of RESULT and PROBABILITIES can come from standard input, got - for both")
-    if device is not None and table.device is not None:
-        raise ValueError("give --device or --device-column, not both")
+    check_stdin(RESULT=result, PROBABILITIES=probabilities)
+    check_device(device, table)
     ending = _ending(out, form)
     saved = load_result(result)
     kind: Score | Loss = _loss(saved, score) or score_of_result(saved, score, seed)

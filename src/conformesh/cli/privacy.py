@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH_TYPE, Argument, ListOption, Option, command
+from conformesh.cli.command import PATH, Argument, ListOption, Option, command
 from conformesh.cli.options import NetworkOptions, read_method_options
 from conformesh.cli.private_runs import Explanation, explain_account, explain_plan, explain_result
 from conformesh.cli.results import SavedRun, parse_saved_run, read_json
-from conformesh.files.json_numbers import in_json
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.methods import METHODS, exposure_of_method, exposure_of_result, get_method
 from conformesh.privacy.exposure import Exposure
@@ -31,7 +29,7 @@ _COLUMNS = ("who learns", "what", "about", "numbers")
         "--account FOLDER",
         "Instead of a result: a device's folder of a mesh, or its privacy.json. Tells what was released, what "
         "may still be, and what will be refused.",
-        type=PATH_TYPE,
+        type=PATH,
     ),
     Option("--method NAME", f"With --plan: {', '.join(METHODS)}."),
     options.devices_option("With --plan: how many devices, K."),
@@ -75,10 +73,7 @@ def privacy(
         raise ValueError("give a RESULT, or --plan with --method and a network, or --account; one of the three")
     if account is not None:
         explanation = explain_account(account)
-        if as_json:
-            print(json.dumps(explanation.to_dict(), allow_nan=False))
-        else:
-            explanation.show()
+        console.show_result(explanation.data, as_json, explanation.show)
         return
     who = _coalition(coalition)
     private: Explanation | None = None
@@ -100,14 +95,8 @@ def privacy(
         if get_method(method).private and chosen.get("epsilon") is not None:
             private = explain_plan(built, exact_alpha(level), chosen)
         found = exposure_of_method(method, built, coalition=who, scores=scores_per_device, alpha=level, **chosen)
-    if as_json:
-        everything = {**found.to_dict(), **({} if private is None else {"private": private.to_dict()})}
-        print(json.dumps(in_json(everything), allow_nan=False))
-        return
-    if private is not None:
-        private.show()
-        print()
-    _report(found)
+    data = {**found.to_dict(), **({} if private is None else {"private": private.data})}
+    console.show_result(data, as_json, lambda: _report(found, private))
 
 
 def _coalition(text: str) -> int | list[str]:
@@ -132,7 +121,10 @@ def _of_result(saved: SavedRun, who: int | list[str], network: NetworkOptions, s
     return exposure_of_result(one, built, coalition=who, devices=saved.devices)
 
 
-def _report(found: Exposure) -> None:
+def _report(found: Exposure, private: Explanation | None) -> None:
+    if private is not None:
+        private.show()
+        print()
     print(f"{found.method} on {found.network}: what a run on a mesh reveals\n")
     rows = [
         (row.to, row.what, row.about, "varies" if row.numbers is None else f"{row.numbers:,}") for row in found.rows

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import structs
 
 from conformesh.cli import console
 from conformesh.cli.results import PrivateRelease, SavedRun, releases_by_group
 from conformesh.common.quantities import in_bits, in_count, pluralize
-from conformesh.files.json_numbers import in_json
 from conformesh.kernels.ranks import DEFAULT
 from conformesh.methods import MethodVariant, make_options
 from conformesh.privacy.account import ACCOUNT_FILE, EXACT_RUN, Account, AccountFields, read_account
@@ -43,11 +43,6 @@ class Explanation:
     data: dict[str, Any]
     columns: tuple[str, ...] = ()
     rows: list[tuple[str, ...]] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as a JSON object; infinity is the string "inf"."""
-        clean: dict[str, Any] = in_json(self.data)
-        return clean
 
     def show(self) -> None:
         """Print it."""
@@ -101,7 +96,7 @@ def explain_result(saved: SavedRun, alphas: Sequence[Fraction] = ()) -> Explanat
         f"{result.method} with epsilon {noise.epsilon:g}: what this run means",
         facts,
         {
-            **_noise_data(noise),
+            **structs.asdict(noise),
             "grid": release.grid,
             "number": release.number if release.items is None else None,
             "items": release.items,
@@ -169,21 +164,6 @@ def _price(release: Release, inflation: float, alpha: float) -> str:
     return f"{inflation:.3g} scores: the noise takes so many of the {above}"
 
 
-def _noise_data(noise: Noise) -> dict[str, Any]:
-    return {
-        "epsilon": noise.epsilon,
-        "unit": noise.unit,
-        "cap": noise.cap,
-        "honest": noise.honest,
-        "devices": noise.devices,
-        "cells": noise.cells,
-        "inflation": noise.inflation,
-        "spread": noise.spread,
-        "epochs": [*noise.epochs],
-        "simulated": noise.simulated,
-    }
-
-
 # --- a run to come ----------------------------------------------------------------------------------------------------
 
 
@@ -234,7 +214,7 @@ def explain_plan(network: Network, alpha: Fraction, given: dict[str, Any]) -> Ex
         ("budget", _budget(options.releases, plan.epsilon, plan.unit)),
     ]
     data = {
-        **{key: value for key, value in _noise_data(noise).items() if key not in ("epochs", "simulated")},
+        **{key: value for key, value in structs.asdict(noise).items() if key not in ("epochs", "simulated")},
         "alpha": float(alpha),
         "grid": plan.grid,
         "expected_number": n,

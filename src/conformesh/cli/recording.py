@@ -1,4 +1,7 @@
-"""What can be seen of runs: a page while they last, a trace, a report."""
+"""Recordings of runs: shown on a page while they last, and written as a trace or a report at their end.
+
+Nothing of `view` is loaded unless one of the three is asked for. Names of files are checked before the work begins.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,16 @@ from conformesh.cli import console
 if TYPE_CHECKING:
     from conformesh.graph.network import Network
     from conformesh.methods import MethodVariant
-    from conformesh.pipeline.solver import Batch
-    from conformesh.view.app import AskDetails
+    from conformesh.pipeline.solver import CalibrationBatch
     from conformesh.view.online import OnlineRecorder
     from conformesh.view.recording import Recorder, Recording
+    from conformesh.view.routes import AskDetails
     from conformesh.view.trace import Trace, TracedRun
 
 VIEW_FLAG = "--view"
 DEFAULT_ADDRESS = "127.0.0.1:8750"  # as `conformesh.view.server` has it, which loads when it is needed
 _ADDRESS = re.compile(r"(\[[^\]/]*\]|[\w.-]*):\d{1,5}")
-_MOST_RUNS = 24  # side by side
+_MOST_RUNS = 24  # side by side; a choice: with more the pictures are too small to read
 
 
 class RecordingOptions(NamedTuple):
@@ -37,7 +40,9 @@ class RecordingOptions(NamedTuple):
 
 
 def with_default_address(words: Iterable[str]) -> list[str]:
-    """Return the words of a command line, with the address that a --view without one means.
+    """Return the words of a command line, with the default address behind a --view that has none.
+
+    click cannot tell ``--view mesh`` (a flag and an argument) from an option with its value; an address has a port.
 
     >>> with_default_address(["up", "--view", "mesh"]), with_default_address(["--view", ":0"])
     (['up', '--view=127.0.0.1:8750', 'mesh'], ['--view', ':0'])
@@ -102,7 +107,7 @@ def comparison_callbacks(recorder: Recorder, runs: int) -> dict[str, Any]:
     def begin(way: MethodVariant, network: Network) -> None:
         recorder.label = str(way)
 
-    def ended(way: MethodVariant, network: Network, found: Batch | str) -> None:
+    def ended(way: MethodVariant, network: Network, found: CalibrationBatch | str) -> None:
         if isinstance(found, str):
             recorder.fail(found)
             return

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from conformesh.cli import console, options
-from conformesh.cli.command import RUNNING_PANEL, SOURCE_TYPE, Argument, Option, WholeNumber, command
+from conformesh.cli.command import RUNNING, SOURCE, Argument, Option, WholeNumber, command
 from conformesh.common.progress import Progress
 from conformesh.lab.reproduction.experiments import EXPERIMENTS, Experiment, get_experiment
 from conformesh.lab.reproduction.paper_scores import sources_from
@@ -31,7 +31,7 @@ ALL = "all"
         "--data FILE",
         "Model outputs with labels (NPZ, CSV, Parquet): 100 classes for the CIFAR-100 items, 9 for PathMNIST; "
         "or a folder of them; may be repeated. Without, synthetic.",
-        type=SOURCE_TYPE,
+        type=SOURCE,
         multiple=True,
     ),
     options.out_option("Where results go; a stopped run goes on from there.", "DIR", default="conformesh-reproduction"),
@@ -47,7 +47,7 @@ ALL = "all"
         type=click.Choice(["logits", "confidences", "both"]),
         default="both",
     ),
-    Option("--seed <int>", "Seed of the draws.", type=WholeNumber(), default=DEFAULT_SEED, panel=RUNNING_PANEL),
+    Option("--seed <int>", "Seed of the draws.", type=WholeNumber(), default=DEFAULT_SEED, panel=RUNNING),
     options.jobs_option(),
     options.json_option("Print verdicts as JSON."),
     Option("--list", "Say what there is, and stop.", name="listing"),

@@ -1,4 +1,4 @@
-"""Results and model outputs as commands read and print them: loading, the score of a result, what outputs must hold."""
+"""Results and model outputs of commands: reading them, checking that they fit together, and printing results."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from conformesh.cli import console
 from conformesh.common.quantities import in_bits, in_count, pluralize
 from conformesh.files.json_numbers import from_json
+from conformesh.files.tables import STDIN, ColumnNames
 from conformesh.results.certificate import Noise
-from conformesh.results.lookup import GROUP, axes_of
+from conformesh.results.lookup import GROUP, part_axes
 from conformesh.results.result import Answer, Result
 from conformesh.results.summaries import part_name
 from conformesh.scores import LAC, RegressionScore, Score, settle_score
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from conformesh.privacy.histogram import Release
     from conformesh.scores.losses import Loss
 
-STDIN = "-"
 _NODE_RESULT = "conformesh-node-result/"  # of one device of a mesh
 _RANKS = ("required rank", "counted")  # columns of the table of several answers
 
@@ -40,6 +40,19 @@ def settle_recorded_score(made_by: RecordedScore | None, named: Score | None, wh
 def load_result(source: str) -> Result:
     """Read what calibrate or control wrote; - reads it from standard input."""
     return Result.from_dict(*read_json(source))
+
+
+def check_stdin(**sources: str | None) -> None:
+    """Refuse two arguments that are both read from standard input."""
+    names = [name for name, source in sources.items() if source == STDIN]
+    if len(names) > 1:
+        raise ValueError(f"only one of {' and '.join(names)} can come from standard input, got - for both")
+
+
+def check_device(device: str | None, layout: ColumnNames) -> None:
+    """Refuse one device for all rows beside a column that names the device of each."""
+    if device is not None and layout.device is not None:
+        raise ValueError("give --device or --device-column, not both")
 
 
 def read_json(source: str) -> tuple[Any, str]:
@@ -114,7 +127,7 @@ def print_result(result: Result) -> None:
 
 def _print_answers(result: Result) -> None:
     """Print a line for each part and level, what groups are covered by, and the cost of the one run."""
-    axes = [axis.kind for axis in axes_of(result.guarantee)]
+    axes = [axis.kind for axis in part_axes(result.guarantee)]
     part = () if not axes else (axes[0] if len(axes) == 1 else "part",)
     level = "risk" if result.controlled else "alpha"
     weighted = any(answer.certificate.weight is not None for answer in result.answers)
@@ -195,7 +208,7 @@ def releases_by_group(saved: SavedRun) -> dict[str | None, PrivateRelease]:
     from conformesh.privacy.histogram import Release
 
     found: dict[str | None, PrivateRelease] = {}
-    grouped = GROUP in [axis.kind for axis in axes_of(saved.result.guarantee)]
+    grouped = GROUP in [axis.kind for axis in part_axes(saved.result.guarantee)]
     for answer in saved.result.answers:
         told = {**saved.result.options, **answer.facts}.get("release")
         if answer.certificate.noise is not None and told is not None:

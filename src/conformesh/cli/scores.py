@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH_TYPE, SOURCE_TYPE, Argument, Number, Option, WholeNumber, command
+from conformesh.cli.command import PATH, SOURCE, Argument, Number, Option, WholeNumber, command
 from conformesh.cli.results import outputs_for_score
 from conformesh.common.array_types import Floats, Ints
 from conformesh.common.names import natural_order, unknown
@@ -38,7 +37,7 @@ _DEVICES = 20
         "per class, or with predictions of numbers; NPY, with --labels; - reads CSV.",
     ),
     options.out_option("Where the scores go: .csv, .parquet or .npz.", required=True),
-    Option("--labels FILE", "True labels in a file of their own.", type=SOURCE_TYPE),
+    Option("--labels FILE", "True labels in a file of their own.", type=SOURCE),
     options.score_options("lac"),
     options.devices_option(f"How many devices share the rows; by default {_DEVICES}."),
     Option(
@@ -54,7 +53,7 @@ _DEVICES = 20
         type=Number(),
         default=1.0,
     ),
-    Option("--test-out FILE", "Where the other rows go, for predict: .npz.", type=PATH_TYPE),
+    Option("--test-out FILE", "Where the other rows go, for predict: .npz.", type=PATH),
     options.json_option(),
     options.table_options("device", "label", "id", outputs=True),
     options.seed_option(
@@ -120,10 +119,7 @@ def make(
         console.print_note(f"{len(others):,} rows are not used; --test-out FILE keeps them for predict")
     facts = _facts(read.facts, measure, kind, np.bincount(home[chosen], minlength=len(names)))
     facts |= {"held_out": len(others), "seed": number, "out": str(out), "test_out": test_out and str(test_out)}
-    if as_json:
-        print(json.dumps(facts))
-    else:
-        console.print_facts("conformesh scores make", _in_words(facts))
+    console.show_result(facts, as_json, lambda: console.print_facts("conformesh scores make", _in_words(facts)))
 
 
 @command(
@@ -192,11 +188,8 @@ def synthetic(out: Path, rows: int, classes: int, seed: int, as_json: bool) -> N
     found = synthetic_outputs(rows, classes, seed)
     write_model_outputs(out, found)
     facts = {**_outputs(found), "seed": seed, "out": str(out)}
-    if as_json:
-        print(json.dumps(facts))
-    else:
-        lines = [("outputs", _of_outputs(facts)), ("accuracy", f"{found.accuracy:.4f}"), ("written", str(out))]
-        console.print_facts("conformesh scores synthetic", lines)
+    lines = [("outputs", _of_outputs(facts)), ("accuracy", f"{found.accuracy:.4f}"), ("written", str(out))]
+    console.show_result(facts, as_json, lambda: console.print_facts("conformesh scores synthetic", lines))
 
 
 # --- what was asked for -----------------------------------------------------------------------------------------------
@@ -331,11 +324,7 @@ def _facts(read: dict[str, Any], measure: Score, kind: str, sizes: Ints) -> dict
         "partition": kind,
         "devices": len(sizes),
         "scores": int(sizes.sum()),
-        "scores_per_device": {
-            "min": int(sizes.min()),
-            "median": float(np.median(sizes)),
-            "max": int(sizes.max()),
-        },
+        "scores_per_device": {"min": int(sizes.min()), "median": float(np.median(sizes)), "max": int(sizes.max())},
     }
 
 

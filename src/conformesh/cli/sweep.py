@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH_TYPE, RUNNING_PANEL, Argument, Option, command
+from conformesh.cli.command import PATH, RUNNING, Argument, Option, command
 from conformesh.common.quantities import in_bits
 from conformesh.lab.sweeps.config import SweepConfig, read_sweep_config
 from conformesh.lab.sweeps.parallel import BACKENDS
@@ -18,7 +18,7 @@ _SHOWN = 40  # lines of a summary on the screen; the file has all
 
 
 @command(
-    Argument("config", "CONFIG", "The sweep, as TOML; see examples/sweep.toml.", type=PATH_TYPE),
+    Argument("config", "CONFIG", "The sweep, as TOML; see examples/sweep.toml.", type=PATH),
     options.out_option("Where rows go; a stopped sweep goes on from there.", "DIR", default="conformesh-sweep"),
     Option("--dry-run", "Show the grid, and stop."),
     options.json_option("Print the summary as JSON."),
@@ -27,9 +27,9 @@ _SHOWN = 40  # lines of a summary on the screen; the file has all
         f"--backend {'|'.join(BACKENDS)}",
         "Who runs them: loky for processes on this machine, dask or ray.",
         default=BACKENDS[0],
-        panel=RUNNING_PANEL,
+        panel=RUNNING,
     ),
-    Option("--address ADDRESS", "A dask scheduler or ray cluster that runs already.", panel=RUNNING_PANEL),
+    Option("--address ADDRESS", "A dask scheduler or ray cluster that runs already.", panel=RUNNING),
 )
 def sweep(config: Path, out: Path, dry_run: bool, as_json: bool, jobs: int, backend: str, address: str | None) -> None:
     """Calibrate over many networks, methods, alphas and draws; finished cells are kept.

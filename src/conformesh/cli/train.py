@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH_TYPE, RUNNING_PANEL, Argument, Number, Option, WholeNumber, command
+from conformesh.cli.command import PATH, RUNNING, Argument, Number, Option, WholeNumber, command
 from conformesh.common.progress import Progress
 from conformesh.files.atomic_writes import check_ending, write_columns
 from conformesh.lab.datasets.datasets import DATASETS, HELD_OUT_PARTS, load_images
@@ -25,7 +25,7 @@ _STANDARD = Recipe()
 @command(
     Argument("dataset", "DATASET", f"{', '.join(DATASETS)}, or the .npz file of another MedMNIST."),
     options.out_option("Where logits and labels go.", default="outputs.npz"),
-    Option("--data DIR|FILE", "Where the images are or go; by default ~/.cache/conformesh.", type=PATH_TYPE),
+    Option("--data DIR|FILE", "Where the images are or go; by default ~/.cache/conformesh.", type=PATH),
     Option("--download/--no-download", "Fetch images that are not there.", default=True),
     Option(f"--held {'|'.join(HELD_OUT_PARTS)}", "Which images are held out.", default=HELD_OUT_PARTS[0]),
     Option("--epochs <int>", "Passes over the training images.", type=WholeNumber(1), default=_STANDARD.epochs),
@@ -35,8 +35,8 @@ _STANDARD = Recipe()
     Option("--weight-decay <float>", "Pull of the weights towards 0.", type=Number(), default=_STANDARD.weight_decay),
     Option("--smoothing <float>", "Label smoothing; changes the scores.", type=Number(), default=_STANDARD.smoothing),
     Option("--width <float>", "Factor of the 16, 32 and 64 channels.", type=Number(), default=_STANDARD.width),
-    Option(f"--device {'|'.join(TORCH_DEVICES)}", "Where to compute.", default=TORCH_DEVICES[0], panel=RUNNING_PANEL),
-    Option("--threads <int>", "Processor cores to use; by default all.", type=WholeNumber(1), panel=RUNNING_PANEL),
+    Option(f"--device {'|'.join(TORCH_DEVICES)}", "Where to compute.", default=TORCH_DEVICES[0], panel=RUNNING),
+    Option("--threads <int>", "Processor cores to use; by default all.", type=WholeNumber(1), panel=RUNNING),
     options.seed_option("Seed of weights, order and shifts."),
     *options.checkpoint_options("Saved after every epoch; by default beside --out, as .checkpoint."),
     options.json_option(),

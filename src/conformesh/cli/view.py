@@ -11,14 +11,14 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from conformesh.cli import console, options
-from conformesh.cli.command import PATH_TYPE, Argument, Option, WholeNumber, command
+from conformesh.cli.command import PATH, Argument, Option, WholeNumber, command
 from conformesh.cli.recording import RecordingOptions, catch_interrupts, write_recordings
 from conformesh.mesh.config.device_toml import DEVICE_FILE
 from conformesh.mesh.http.address import ADDRESS_VARIABLE, SOCKET_NAME
 from conformesh.view.trace import Trace, TracedRun
 
 if TYPE_CHECKING:
-    from conformesh.view.meshes import MeshWatch
+    from conformesh.view.mesh_watch import MeshWatch
     from conformesh.view.recording import Recording
 
 _ACCESS = "Beyond this machine"
@@ -39,11 +39,11 @@ _ACCESS = "Beyond this machine"
     Option(
         "--token FILE",
         "Ask for the token in this file's first line; made and printed where one is needed and none given.",
-        type=PATH_TYPE,
+        type=PATH,
         panel=_ACCESS,
     ),
-    Option("--cert FILE", "A certificate, for TLS.", type=PATH_TYPE, panel=_ACCESS),
-    Option("--key FILE", "Its private key.", type=PATH_TYPE, panel=_ACCESS),
+    Option("--cert FILE", "A certificate, for TLS.", type=PATH, panel=_ACCESS),
+    Option("--key FILE", "Its private key.", type=PATH, panel=_ACCESS),
     options.recording_options(view=False),
     Option("--attached", hidden=True),
 )
@@ -118,7 +118,7 @@ def _source(word: str, http: str | None, stack: ExitStack) -> _Replay | MeshWatc
     """Return what a word names: a file of a trace, or a mesh that is watched from now on."""
     if Path(word).is_file():
         return _Replay(word)
-    from conformesh.view.meshes import MeshWatch
+    from conformesh.view.mesh_watch import MeshWatch
 
     return stack.enter_context(MeshWatch(word, http=http))
 

@@ -25,7 +25,7 @@ from conformesh.mesh.config.certificate_names import accepted_names
 from conformesh.mesh.config.endpoints import parse_endpoint
 from conformesh.mesh.sockets import LinkSockets
 from conformesh.peer.frames import LARGEST, MOST_AROUND, can_wait
-from conformesh.peer.links import EVERYBODY, Linked
+from conformesh.peer.interface import EVERYBODY, Peer
 
 if TYPE_CHECKING:
     from conformesh.mesh.config.device_config import DeviceConfig
@@ -196,7 +196,7 @@ def background_thread(name: str, work: Callable[[threading.Event], None]) -> Ite
 
 
 def drive_device(
-    device: Linked,
+    device: Peer,
     transport: Transport,
     until: Callable[[], bool],
     each: Callable[[], None] = lambda: None,

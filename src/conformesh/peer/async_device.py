@@ -1,8 +1,10 @@
-"""A device without rounds: it says what it has, hears what there is, and holds a certified threshold at every moment.
+"""A device in asynchronous mode: it sends what it has, takes what comes, and has a certified threshold at every moment.
 
-Entries only grow (`e_dcp_entries`). A device sends a neighbour what that one is not known to have, again and again
-until the neighbour says that it has it; every frame says what its sender has. What arrives in any order, twice
-or late is kept or known already, and a neighbour that is slow, away or gone holds nobody up.
+It is composed of its links, the exchange of entries (`entry_exchange`) and the spreading of rosters; here is what
+follows from the entries, and which run the device is in. Entries only grow (`entries`). A device sends a neighbour what
+that one is not known to have, again and again until the neighbour says that it has it; every frame says which entries
+its sender has. What arrives in any order, twice or late is kept or known already, and a neighbour that is slow, away or
+gone holds nobody up.
 
 Speaking    whenever something is new for a neighbour, at once; what was not answered again, after about the time that
             an answer takes, and more and more seldom while nothing comes back
@@ -26,134 +28,265 @@ Disagreement ends nothing here: a neighbour with other settings is told so, and 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.peer.entries import REASON, SLOTS, STAGES, key_of, keys_of
-from conformesh.peer.entry_exchange import MOST_CLASHES, PeerSpreading
-from conformesh.peer.frames import unpack_number
-from conformesh.peer.json_bodies import in_a_line
-from conformesh.peer.links import Make
+from conformesh.graph.network import Network
+from conformesh.peer.entries import REASON, SLOTS, STAGES, Seal, key_of, keys_of, unpack_shelf
+from conformesh.peer.entry_exchange import MOST_CLASHES, EntryExchange
+from conformesh.peer.entry_store import EntryStore
+from conformesh.peer.frames import ENTRIES, HELLO, WANT, Frame, FrameError, unpack_number
+from conformesh.peer.interface import Make, PeerSetup, Phase
+from conformesh.peer.json_bodies import Hello, differences, in_a_line
+from conformesh.peer.links import Clock, Links
 from conformesh.peer.memory import Heading
-from conformesh.peer.settings import PeerError, failure_of
+from conformesh.peer.roster_exchange import RosterExchange
+from conformesh.peer.run_membership import RunLimit
+from conformesh.peer.settings import Counts, PeerError, failure_of
 from conformesh.protocols.messages import Gather, GatheredStrings, Packets
+from conformesh.results.certificate import Cost
 
 
-class AsyncDevice(PeerSpreading):
-    """One device of a mesh without rounds.
+class SigningDoubt:
+    """Whether a device may have signed entries that its journal does not know of; then it signs nothing.
+
+    It waits until every neighbour has said which entries it has, or until it has waited for so long that those who do
+    not answer may be gone for good.
+    """
+
+    def __init__(self, own_keys: int) -> None:
+        self._own_keys = own_keys  # of the strings that the device signs
+        self._claims: Counter[int] = Counter()  # in how many runs a neighbour said that it has such entries
+        self._unanswered: set[int] = set()
+        self.until = 0.0
+
+    def is_open(self) -> bool:
+        """Return whether answers are missing."""
+        return bool(self._unanswered)
+
+    def open(self, neighbours: tuple[int, ...], until: float) -> None:
+        """Wait for the answers of these neighbours."""
+        self._unanswered, self.until = set(neighbours), until
+
+    def close(self) -> None:
+        """Wait no more."""
+        self._unanswered = set()
+
+    def is_confirmed(self, sender: int, keys: int) -> bool:
+        """Take which entries a neighbour has; return whether the device has signed one that it does not know of.
+
+        A neighbour that says so in run after run is not believed: it may be Byzantine.
+        """
+        if keys & self._own_keys and self._claims[sender] < MOST_CLASHES:
+            self._claims[sender] += 1
+            return True
+        self._unanswered.discard(sender)
+        return False
+
+
+class AsyncDevice:
+    """One device of a mesh in asynchronous mode; its protocol yields `Gather` and nothing else.
 
     Parameters
     ----------
-    *parts, **named
-        As in `Linked`; the protocol that `make` makes asks nothing but `Gather`. And `seal`, which signs this device's
-        entries and tells whether others were signed by their owners; None: nobody signs.
+    setup
+        What it is made of.
+    seal
+        Signs its entries and verifies those of others; None if nobody signs.
+
+    Attributes
+    ----------
+    links, exchange, store
+        Its parts: the exchange of entries, and the entries that are there.
+    rosters
+        The roster that it is under, and the newer one that it moves to.
+    disagreements
+        By row of a neighbour, what it does not agree on with this device, in words.
     """
 
-    def __init__(self, *parts: Any, **named: Any) -> None:
-        super().__init__(*parts, **named)
-        self._of_slot = keys_of(self.full.devices, [0])  # of the first; of others it is moved by as many bits
-        self._new: tuple[Make, str] | None = None
-        self._asked, self._reason = False, ""
-        self._has_joined = False  # a run of its neighbours' since it started
-        self._unsure: set[int] = set()  # neighbours that may have entries of this device's that it does not know of
-        self._sure_at = 0.0  # until when it waits for their answers
-        self._claims: Counter[int] = Counter()  # in how many runs a neighbour said that it has such entries
+    idle = False  # it takes part from its start on
+    lost: frozenset[int] = frozenset()  # nobody is left out: a neighbour that is away holds nobody up
+    round = 0
+    missing = 1  # any frame is worth waking up for
+
+    def __init__(self, setup: PeerSetup, seal: Seal | None = None) -> None:
+        self.setup = setup
+        self.agreement = setup.full_agreement() | {"mode": "anytime"}  # never together with devices in rounds
+        self.clock = Clock()
+        self.links = Links(setup, self.clock)
+        self.rosters = setup.rosters_in_use()
+        self.exchange = EntryExchange(self.links, setup.journal, seal, self._begin_next)
+        self._roster_exchange = RosterExchange(self.rosters, self.links, self.hello)
+        self._limit = RunLimit(len(self.links.neighbours), setup.settings.retry)
+        self._make, self._scores = setup.make, setup.scores
+        self._next_protocol: tuple[Make, str] | None = None  # what the next run is made of, if of other scores
+        self._of_slot = keys_of(setup.network.devices, [0])  # of the first; of others it is moved by as many bits
+        own = [key_of(setup.row, stage) for stage in range(STAGES)]
+        self._doubt = SigningDoubt(sum(1 << key for key in own))
+        self._has_joined = False  # a run of its neighbours since it started
+        self._run_requested = False
+        self._reason = ""  # why it takes no part
+        self.error: PeerError | None = None
+        self.disagreements: dict[int, str] = {}
+        self.number = 1
         self._clear()
 
     def _clear(self) -> None:
         """Begin with nothing but what was agreed on."""
-        self._clear_entries()
-        self.phase = "running"
-        self._checked = 0  # which strings could be said
+        self.greeting = Hello(self.agreement, self.number, frozenset())
+        self.run = self.greeting.digest()
+        self.exchange.begin(self.run, self.greeting.context())
+        self.phase: Phase = "running"
+        self._checked = 0  # keys of strings that passed the protocol's check
         self._stages = 1  # that the protocol is known to ask
         self._result: Any = None
         self._final = False
-        self._news_at = self._evaluated = self._begun_at = self.now
+        self._evaluated_at = self._begun_at = self.clock.now
 
-    # --- what an engine calls -----------------------------------------------------------------------------------------
+    # --- what an engine sees ------------------------------------------------------------------------------------------
+
+    @property
+    def row(self) -> int:
+        """Its row in the roster."""
+        return self.setup.row
+
+    @property
+    def network(self) -> Network:
+        """The whole network."""
+        return self.setup.network
+
+    @property
+    def store(self) -> EntryStore:
+        """The entries that are there."""
+        return self.exchange.store
+
+    @property
+    def counts(self) -> Counts:
+        """The frames that it has sent and received."""
+        return self.links.counts
+
+    @property
+    def cost(self) -> Cost:
+        """What it has sent in entries."""
+        return self.exchange.cost
+
+    @property
+    def survivors(self) -> tuple[int, ...]:
+        """Rows of the devices that have reported."""
+        return tuple(k for k in range(self.network.devices) if self.store.is_usable(key_of(k, 0)))
+
+    @property
+    def neighbours(self) -> tuple[int, ...]:
+        """Rows of the neighbours."""
+        return self.links.neighbours
+
+    @property
+    def reasons(self) -> dict[int, str]:
+        """Why devices that have not reported cannot take part, by row, as far as they have said so."""
+        keys = {k: key_of(k, REASON) for k in range(self.network.devices) if not self.store.is_usable(key_of(k, 0))}
+        return {k: in_a_line(self.store.text(key)) for k, key in keys.items() if key in self.store.entries}
+
+    @property
+    def byzantine(self) -> tuple[int, ...]:
+        """Rows of devices that are proven to have signed two different strings."""
+        return self.store.byzantine
+
+    @property
+    def handed(self) -> bool:
+        """Whether it has handed a newer roster on: another device must be made in its place."""
+        return self._roster_exchange.handed
 
     def start(self, now: float) -> None:
         """Begin, or go on where the journal ends."""
-        self.now = now
+        self.clock.now = now
         try:
-            self._news_at = self._begun_at = now
+            self.exchange.news_at = self._begun_at = now
             self._recall()
             self._begin()
-            for wait in self._waits.values():
-                wait.answer = True  # whoever is there hears that this device is, too
+            self.exchange.answer_all()
         except Exception as error:
             self._break(error)
 
     def tick(self, now: float) -> None:
         """Notice that time has passed: repeat what may be lost, begin a run that was asked for."""
-        self.now = max(self.now, now)
+        self.clock.advance(now)
         try:
             if self.rosters.moving:
-                if self.now >= self._next:
-                    self._hand_on()
+                if self.clock.now >= self.clock.wake:
+                    self._roster_exchange.hand_on()
                 return
-            if self._asked and self.now >= self._begun_at + self.settings.linger:
-                self._move(self.number + 1, unsure=bool(self._unsure))
-            if self._unsure and self.now >= self._sure_at:  # who does not answer may be gone for good
+            if self._run_requested and self.clock.now >= self._requested_from:
+                self._move(self.number + 1, unsure=self._doubt.is_open())
+            if self._doubt.is_open() and self.clock.now >= self._doubt.until:
                 self._begin_sure()
-            if self._dirty and self.phase != "failed" and self.now >= self._evaluated + self.settings.retry:
+            if self._has_news and self.clock.now >= self._evaluated_at + self.setup.settings.retry:
                 self._evaluate()
         except Exception as error:
             self._break(error)
 
+    def receive(self, data: bytes, sender: int, now: float) -> None:
+        """Take bytes that came from a neighbour; the transport knows which one."""
+        self.clock.advance(now)
+        self.links.receive(data, sender, self._take, self._break)
+
     def outbox(self) -> list[tuple[int, bytes]]:
-        """Return what to send: to every neighbour what it is not known to have, and what this device has."""
+        """Return what to send: to every neighbour what it is not known to have, and which entries this device has."""
         try:
-            if self._dirty and self.phase != "failed" and self._has_stage and not self.rosters.moving:
-                self._evaluate()
-            for j, wait in self._waits.items():
-                if self.rosters.moving or not wait.may_speak(self.now):
-                    continue
-                entries = self._due(wait)
-                if entries or wait.answer or wait.pokes(self.now, self._final):
-                    self._tell(j, wait, entries)
+            if not self.rosters.moving:
+                if self._has_news and self._has_stage:
+                    self._evaluate()
+                self.exchange.speak(complete=self._final)
         except Exception as error:
             self._break(error)
-        return super().outbox()
+        return self.links.take_outbox()
+
+    def offer(self, roster: bytes, now: float) -> None:
+        """Take a roster that came by another way than from a neighbour; a newer one is handed to all of them.
+
+        A `FrameError` says why one is refused.
+        """
+        self.clock.advance(now)
+        self._roster_exchange.offer(roster)
 
     @property
     def wake(self) -> float:
         """When the device wants to be ticked again at the latest."""
         if self.rosters.moving:
-            return self._next
-        waits = [wait.next(self._keys & ~wait.has, self._final) for wait in self._waits.values()]
-        if self._asked:
-            waits.append(self._begun_at + self.settings.linger)
-        if self._unsure:
-            waits.append(self._sure_at)
-        elif self._dirty and self.phase != "failed":
-            waits.append(self._evaluated + self.settings.retry)
+            return self.clock.wake
+        settings, now = self.setup.settings, self.clock.now
+        times = self.exchange.wake_times(complete=self._final)
+        if self._run_requested:
+            times.append(self._requested_from)
+        if self._doubt.is_open():
+            times.append(self._doubt.until)
+        elif self._has_news:
+            times.append(self._evaluated_at + settings.retry)
         if not self.over:
-            waits.append(self.now + self.settings.linger)
-        return min(waits, default=self.now + self.settings.linger)
+            times.append(now + settings.linger)
+        return min(times, default=now + settings.linger)
 
     @property
     def over(self) -> bool:
         """Whether nothing is left to do: all is known to all neighbours, or nothing new came for as long as patience.
 
-        A device that goes on serving stays all the same, and goes on hearing.
+        A device that goes on serving stays all the same, and goes on receiving.
         """
         if self.rosters.moving:
             return self.handed
-        if self._asked:
+        if self._run_requested:
             return False
-        strings = self._all_strings
-        if self._final and all(wait.has & strings == strings for wait in self._waits.values()):
-            return self.now >= max((wait.rest for wait in self._waits.values()), default=0.0)
-        return self.now >= self._news_at + self.settings.patience
+        if self._final and self.exchange.all_have(self._all_strings):
+            return self.clock.now >= self.exchange.rest
+        return self.clock.now >= self.exchange.news_at + self.setup.settings.patience
 
     @property
     def result(self) -> Any:
-        """What the protocol makes of all that was heard so far; None where it cannot take part."""
-        if self._dirty and self.phase != "failed":
+        """What the protocol makes of all entries so far; None where this device cannot take part."""
+        if self._has_news:
             try:
                 self._evaluate()
             except Exception as error:
@@ -162,42 +295,98 @@ class AsyncDevice(PeerSpreading):
 
     @property
     def final(self) -> bool:
-        """Whether everybody was heard, so that the result does not change any more."""
+        """Whether all devices have reported, so that the result does not change any more."""
         return self._final
-
-    @property
-    def missing(self) -> int:
-        """How many frames are worth waiting for: any."""
-        return 1
 
     def recalibrate(self, now: float, make: Make | None = None, scores: str = "") -> None:
         """Ask everybody for one more run, of other scores if `make` and their digest are given.
 
         However often this is called, a run begins at most every `linger` seconds.
         """
-        self.now = max(self.now, now)
+        self.clock.advance(now)
         if make is not None:
-            self._new = make, scores
-        self._asked = True
+            self._next_protocol = make, scores
+        self._run_requested = True
         self.tick(now)
 
     def refuse(self, reason: str, now: float) -> None:
-        """Take no part for a reason of this device's own, tell it to everybody, and pass on what the others say."""
-        self.now = max(self.now, now)
-        self._reason = in_a_line(f"{self._name(self.row)} cannot take part: {reason}")
+        """Take no part for a local reason, tell it to everybody, and pass on what the others say."""
+        self.clock.advance(now)
+        self._reason = in_a_line(f"{self.links.name(self.row)} cannot take part: {reason}")
         self.error = PeerError(self._reason)
-        self.log(self._reason)
-        if self._entries:  # it has begun
+        self.links.log(self._reason)
+        if self.store.entries:  # it has begun
             self._begin()
+
+    # --- frames -------------------------------------------------------------------------------------------------------
+
+    def hello(self, flags: int = 0) -> Frame:
+        """Return the greeting of this device."""
+        return Frame(HELLO, 0, self.row, 0, flags, self.greeting.pack())
+
+    def _take(self, frame: Frame, sender: int) -> None:
+        if self._roster_exchange.take(frame, sender):
+            return
+        if frame.kind == ENTRIES:
+            self._take_entries(frame)
+        elif frame.kind == HELLO:
+            self._take_hello(frame)
+        else:
+            raise FrameError("a frame of a device in rounds, and this one has none")
+
+    def _take_hello(self, frame: Frame) -> None:
+        theirs = Hello.of(frame.body, self.network.devices)
+        if theirs.agreement != self.agreement:
+            self._disagree(frame, theirs.agreement)
+            return
+        self.disagreements.pop(frame.sender, None)
+        run = self._limit.bound(frame.sender, theirs.run, self.number)
+        if theirs.run > self.number:
+            if not self._limit.may_move(self.clock.now):
+                return  # its next frame is of another run for this device, which then greets it
+            self._limit.note_move(self.clock.now)
+            self._join(run)
+        elif theirs.run < self.number:
+            self.links.send(frame.sender, self.hello())
+            return
+        self.exchange.waits[frame.sender].answer = True
+
+    def _disagree(self, frame: Frame, theirs: Mapping[str, str]) -> None:
+        if frame.wants:
+            self.links.send(frame.sender, self.hello())
+        name = self.links.name(frame.sender)
+        words = differences(self.agreement, theirs, self.links.name(self.row), name)
+        if self.disagreements.get(frame.sender) != words:
+            self.disagreements[frame.sender] = words
+            self.links.log(f"{name} does not agree: {words}; it is not listened to")
+        raise FrameError("a hello of a device that does not agree")
+
+    def _take_entries(self, frame: Frame) -> None:
+        wait = self.exchange.waits[frame.sender]
+        if frame.run != self.run:
+            if wait.may_greet(self.clock.now):
+                self.links.send(frame.sender, self.hello(WANT))
+            raise FrameError("a frame of another run")
+        keys, digest, entries = unpack_shelf(frame.body, self.network.devices)
+        wait.heard(keys, self.clock.now)
+        self._settle_doubt(frame.sender, keys)
+        if frame.run == self.run:
+            self.exchange.take(frame, keys, digest, entries)
 
     # --- the result ---------------------------------------------------------------------------------------------------
 
+    @property
+    def _has_news(self) -> bool:
+        """Whether there are entries that the last result does not know of, and this device takes part."""
+        return self.exchange.has_news and self.phase != "failed"
+
     def _evaluate(self) -> None:
-        """Run the protocol on what was heard, and say what it says."""
-        if self._unsure:  # saying is signing
+        """Run the protocol from its beginning on the entries that are there, and add what it says."""
+        if self._doubt.is_open():  # an entry of this device is signed for good
             return
-        protocol = self.make(self.full, self.row)
-        self._dirty, self._evaluated, stage, complete, answer = False, self.now, 0, True, None
+        protocol = self._make(self.network, self.row)
+        self.exchange.has_news, self._evaluated_at = False, self.clock.now
+        stage, complete, answer = 0, True, None
         while True:
             try:
                 message = protocol.send(answer)
@@ -206,43 +395,43 @@ class AsyncDevice(PeerSpreading):
                 break
             if not isinstance(message, Gather) or stage == STAGES:
                 raise TypeError(f"a device without rounds asks up to {STAGES} questions of everybody and nothing else")
-            if self.seal is None and message.sealed:
+            if self.store.seal is None and message.sealed:
                 raise ValueError("the method needs entries that are signed, and this device has no key to sign with")
-            self._say(key_of(self.row, stage), message.packets[0])
+            self.exchange.add_own(key_of(self.row, stage), message.packets[0])
             answer = self._gathered(stage, message)
             complete, stage = complete and answer.complete, stage + 1
         self._stages, self._final = stage, complete
         if complete and self.phase == "running":
             self.phase = "finished"
-            if not self.rosters.lacks(self.full.ids):  # at least half of each earlier one has moved on for ever
+            if not self.rosters.lacks(self.network.ids):  # at least half of each earlier one has moved on for ever
                 self.rosters.raise_floor(self.rosters.number)
-            self.log(f"run {self.number}: everybody was heard")
-        self._dirty = False  # what this device has just said is in the result
+            self.links.log(f"run {self.number}: everybody was heard")
+        self.exchange.has_news = False  # what this device has just added is in the result
 
     def _gathered(self, stage: int, message: Gather) -> GatheredStrings:
         """Return everybody's strings of a stage, as far as they are there and can be used."""
-        devices, strings = self.full.devices, []
+        devices, strings = self.network.devices, []
         heard: NDArray[np.bool_] = np.zeros(devices, dtype=np.bool_)
         disputed: NDArray[np.bool_] = np.zeros(devices, dtype=np.bool_)
         disputed[list(self.byzantine)] = True
         for k in range(devices):
             key = key_of(k, stage)
-            heard[k] = self._usable(key) and self._passes(key, message)
-            disputed[k] |= message.sealed and bool(self._bad >> key & 1)  # signed nonsense is proof enough
-            strings.append(self._text(key) if heard[k] else b"")
-        return GatheredStrings(Packets.of(strings), heard, disputed, self.seal is not None)
+            heard[k] = self.store.is_usable(key) and self._passes(key, message)
+            disputed[k] |= message.sealed and bool(self.store.unusable >> key & 1)  # signed nonsense is proof enough
+            strings.append(self.store.text(key) if heard[k] else b"")
+        return GatheredStrings(Packets.of(strings), heard, disputed, self.store.seal is not None)
 
     def _passes(self, key: int, message: Gather) -> bool:
-        """Return whether an entry is one that could be said; one that is not counts as never heard."""
-        if message.check is None or key // SLOTS == self.row or self._checked >> key & 1:
+        """Return whether an entry passes the protocol's check; one that does not counts as never received."""
+        owner = key // SLOTS
+        if message.check is None or owner == self.row or self._checked >> key & 1:
             return True
         try:
-            message.check(self._text(key), key // SLOTS)
+            message.check(self.store.text(key), owner)
         except ValueError as problem:
             self.counts.refuse(f"an entry that nobody could say: {problem}")
-            self.log(f"refused an entry of {self._name(key // SLOTS)}: {problem}")
-            self._size -= len(self._entries.pop(key))
-            self._keys, self._bad = self._keys & ~(1 << key), self._bad | 1 << key
+            self.links.log(f"refused an entry of {self.links.name(owner)}: {problem}")
+            self.store.drop(key)
             return False
         self._checked |= 1 << key
         return True
@@ -251,7 +440,7 @@ class AsyncDevice(PeerSpreading):
     def _has_stage(self) -> bool:
         """Whether the last question that is known to be asked can be answered in full."""
         wanted = self._of_slot << self._stages - 1
-        return self._keys & wanted == wanted
+        return self.store.keys & wanted == wanted
 
     @property
     def _all_strings(self) -> int:
@@ -260,16 +449,25 @@ class AsyncDevice(PeerSpreading):
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
+    @property
+    def _requested_from(self) -> float:
+        """From when on a run that was asked for may begin."""
+        return self._begun_at + self.setup.settings.linger
+
+    def _begin_next(self) -> None:
+        self._move(self.number + 1)
+
     def _move(self, number: int, *, unsure: bool = False) -> None:
         """Leave the run for a later one; `unsure` if this device may have spoken in it and not know."""
-        self.number, self._asked, self._unsure = number, False, set()
-        if self._new is not None:
-            (self.make, self.scores), self._new = self._new, None
+        self.number, self._run_requested = number, False
+        self._doubt.close()
+        if self._next_protocol is not None:
+            (self._make, self._scores), self._next_protocol = self._next_protocol, None
         self._clear()
-        self.journal.begin(self._heading().pack())
-        self.log(f"run {number}")
+        self.setup.journal.begin(self._heading().pack())
+        self.links.log(f"run {number}")
         if unsure:
-            self._doubt()
+            self._open_doubt()
         self._begin()
 
     def _join(self, number: int) -> None:
@@ -277,48 +475,46 @@ class AsyncDevice(PeerSpreading):
 
         The first one after a start may be one in which this device has spoken before, if its journal is an old one.
         """
-        unsure, self._has_joined = bool(self._unsure) or not self._has_joined, True
-        self._move(number, unsure=unsure and self.seal is not None)
+        unsure, self._has_joined = self._doubt.is_open() or not self._has_joined, True
+        self._move(number, unsure=unsure and self.store.seal is not None)
 
-    def _doubt(self) -> None:
+    def _open_doubt(self) -> None:
         """Wait for all neighbours to say which entries they have, before anything is signed."""
-        self._unsure, self._sure_at = set(self._linked), self.now + self.settings.linger
+        self._doubt.open(self.links.neighbours, self.clock.now + self.setup.settings.linger)
 
-    def _heard_keys(self, sender: int, keys: int) -> None:
-        """Note which entries of this run a neighbour has."""
-        if not self._unsure:
+    def _settle_doubt(self, sender: int, keys: int) -> None:
+        """Take which entries of this run a neighbour has, while this device is in doubt."""
+        if not self._doubt.is_open():
             return
-        if keys & self._own_strings and self._claims[sender] < MOST_CLASHES:  # one that always says so is not believed
-            self._claims[sender] += 1
-            self.log("neighbours have entries of this device's that its journal does not know of: asking for a new run")
+        if self._doubt.is_confirmed(sender, keys):
+            self.links.log(
+                "neighbours have entries of this device's that its journal does not know of: asking for a new run"
+            )
             self._move(self.number + 1, unsure=True)  # it may have spoken in that one, too
-            return
-        self._unsure.discard(sender)
-        if not self._unsure:
+        elif not self._doubt.is_open():
             self._begin_sure()
 
     def _begin_sure(self) -> None:
-        self._unsure = set()
+        self._doubt.close()
         self._begin()
 
-    @property
-    def _own_strings(self) -> int:
-        return sum(1 << key_of(self.row, stage) for stage in range(STAGES))
-
     def _begin(self) -> None:
-        """Say the first of what this device has to say, or why it has nothing to."""
+        """Add the first entry of this device, or why it takes no part."""
         if not self._reason:
             self._evaluate()
             return
         self.phase, self._result, self._final = "failed", None, False
-        self._say(key_of(self.row, REASON), self._reason.encode())
+        self.exchange.add_own(key_of(self.row, REASON), self._reason.encode())
+
+    # --- memory -------------------------------------------------------------------------------------------------------
 
     def _heading(self) -> Heading:
-        return Heading(self.number, frozenset(), self.run, self.scores)
+        return Heading(self.number, frozenset(), self.run, self._scores)
 
     def _recall(self) -> None:
         """Go on where the journal ends, if it is of this mesh and of these scores."""
-        records = self.journal.records()
+        journal = self.setup.journal
+        records = journal.records()
         heading = Heading.of(records[0]) if records else None
         if heading is not None:
             self.number = heading.run
@@ -326,26 +522,27 @@ class AsyncDevice(PeerSpreading):
             if heading == self._heading():
                 self._reload(records[1:])
                 return
-            self.log("the journal is of other scores or settings: asking for a new run")
+            self.links.log("the journal is of other scores or settings: asking for a new run")
             self.number = heading.run + 1
         self._clear()
-        self.journal.begin(self._heading().pack())
-        if self.seal is not None:  # the journal may be gone, or older than what was signed last
-            self._doubt()
+        journal.begin(self._heading().pack())
+        if self.store.seal is not None:  # the journal may be gone, or older than what was signed last
+            self._open_doubt()
 
     def _reload(self, records: list[bytes]) -> None:
         for record in records:
             key, at = unpack_number(record, 0, len(record))
-            self._put(key, record[at:])
-        self.log(f"run {self.number}: {len(records)} entries from the journal")
+            self.store.put(key, record[at:])
+        self.links.log(f"run {self.number}: {len(records)} entries from the journal")
 
     def _break(self, error: Exception) -> None:
         """End because of an error in the protocol, in the journal or in this program."""
-        words, self._reason = self._in_words(error), self._in_words(error, travels=True)
+        words, self._reason = self.links.failure_text(error), self.links.failure_text(error, for_neighbours=True)
         self.error = PeerError(words, failure_of(error))
         self.error.__cause__ = error
         self.phase, self._result, self._final = "failed", None, False
-        self.log(words)
+        self.links.log(words)
+        key = key_of(self.row, REASON)
         with suppress(Exception):  # it is told as far as it can be, though it may not be remembered
-            if key_of(self.row, REASON) not in self._entries:
-                self._put(key_of(self.row, REASON), self._entry(key_of(self.row, REASON), self._reason.encode()))
+            if key not in self.store.entries:
+                self.store.put(key, self.store.make_entry(key, self._reason.encode()))

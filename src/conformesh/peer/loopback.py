@@ -18,11 +18,11 @@ import numpy as np
 
 from conformesh.common.random_streams import stream
 from conformesh.graph.network import Network
+from conformesh.peer.interface import EVERYBODY, Peer
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.links import EVERYBODY, Linked
 
 AGAIN = 0.5  # seconds between the end of a device that failed and its next start
-Start = Callable[[int, MemoryJournal], Linked]
+Start = Callable[[int, MemoryJournal], Peer]
 Delay = Callable[[np.random.Generator, int, int], float]  # how long a frame takes from one row to another
 
 
@@ -81,7 +81,7 @@ class LinkFaults:
 class Played:
     """How a schedule ended: every device as it was left, the virtual time, and a digest of all that was delivered."""
 
-    devices: list[Linked]
+    devices: list[Peer]
     seconds: float
     trace: str
     frames: int
@@ -95,7 +95,7 @@ def play(
     limit: float = 600.0,
     *,
     stay: bool = False,
-    check: Callable[[list[Linked]], None] = lambda devices: None,
+    check: Callable[[list[Peer]], None] = lambda devices: None,
 ) -> Played:
     """Run devices until all are over, or until virtual time is up, which is for the caller to judge.
 
@@ -115,16 +115,16 @@ class _World:
         self.stay = stay
         self.network, self.make, self.faults, self.rng = network, start, faults, rng
         self.journals = [MemoryJournal() for _ in range(network.devices)]
-        self.devices: list[Linked | None] = [None] * network.devices
+        self.devices: list[Peer | None] = [None] * network.devices
         self.alive_from = [faults.late.get(k, 0.0) for k in range(network.devices)]
         self.queue: list[tuple[float, int, Callable[[float], None]]] = []
         self.order = itertools.count()
         self.trace = hashlib.sha256()
         self.delivered = 0
-        self.last: list[Linked | None] = [None] * network.devices
+        self.last: list[Peer | None] = [None] * network.devices
         self.ticking = [0] * network.devices
 
-    def run(self, limit: float, check: Callable[[list[Linked]], None]) -> Played:
+    def run(self, limit: float, check: Callable[[list[Peer]], None]) -> Played:
         for k in range(self.network.devices):
             self._at(self.alive_from[k], lambda now, k=k: self._boot(k, now))  # type: ignore[misc]
         for pause in self.faults.pauses:
@@ -153,7 +153,7 @@ class _World:
         device.start(now)
         self._flush(k, now)
 
-    def _try_again(self, k: int, failed: Linked, now: float) -> None:
+    def _try_again(self, k: int, failed: Peer, now: float) -> None:
         """Start a device again that has failed and is over, unless it has crashed in the meantime."""
         if self.devices[k] is failed:
             self._boot(k, now)

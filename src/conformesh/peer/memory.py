@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from conformesh.peer.frames import FrameError, pack_words, unpack_words
+from conformesh.peer.journal import Journal
 
 COUNT = struct.Struct("<I")
 ENTRY = struct.Struct("<IIII")
@@ -66,3 +67,53 @@ def unpack_round(record: bytes) -> Iterator[tuple[int, SentMessages]]:
         at += ENTRY.size
         yield j, SentMessages(flags, record[at : at + length], quiet)
         at += length
+
+
+class RunJournal:
+    """The journal of a device in rounds: it writes every record before the device sends anything that rests on it.
+
+    Parameters
+    ----------
+    journal
+        Where the records go.
+    log
+        Gets a line where a record that can be missed cannot be written.
+    private
+        Whether messages are left out: a private run is never replayed.
+    """
+
+    def __init__(self, journal: Journal, log: Callable[[str], None], private: bool) -> None:
+        self._journal, self._log, self._private = journal, log, private
+
+    def records(self) -> list[bytes]:
+        """Return all records."""
+        return self._journal.records()
+
+    def begin(self, heading: Heading) -> None:
+        """Begin a run. Nothing may be sent in it before."""
+        self._journal.begin(heading.pack())
+
+    def write_round(self, messages: Mapping[int, SentMessages]) -> None:
+        """Write what the neighbours have sent in a round. Nothing that follows from it may be sent before."""
+        self._journal.append(pack_round({} if self._private else messages))
+
+    def sync(self) -> None:
+        """Return when the records survive a power cut: for each number of a run a device says once that it is done."""
+        self._journal.sync()
+
+    def fail(self, heading: Heading | None) -> None:
+        """Write that a run has ended without a result; with a heading where it had not begun."""
+        if heading is not None:
+            self._try(self._journal.begin, heading.pack())
+        self.end(REPORTED)
+
+    def end(self, last: bytes) -> None:
+        """Write that the run is over: ENDED or REPORTED."""
+        self._try(self._journal.append, last)
+
+    def _try(self, write: Callable[[bytes], None], record: bytes) -> None:
+        """Write what the next start should know but can do without."""
+        try:
+            write(record)
+        except OSError as problem:
+            self._log(f"the journal cannot be written: {problem}")

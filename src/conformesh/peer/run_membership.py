@@ -5,7 +5,7 @@ A result of the view (n, L) counts at a device once every device outside L has s
 1. More than half of the roster is outside L (`Settings.needed`, the same at all devices by agreement), so two views of
    one number share a device.
 2. A device's number never falls, and within a number its L only grows (`RunMembership.joined`). Once it has said
-   that it is done it leaves the view for a greater number only (`Device._move`); a restart does not make it forget,
+   that it is done it leaves the view for a greater number only (`Membership.move`); a restart does not make it forget,
    because the journal is on the disk before it speaks, and a journal that has ended leads to a greater number.
 
 So if (n, L) and (n, L') both had a result, the shared device would have been done in both, and L = L'. Devices of one
@@ -36,9 +36,11 @@ disjoint parts of the mesh never both have the latest one.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from conformesh.graph.network import Network
+from conformesh.peer.json_bodies import MOST_AHEAD
 
 
 class RunMembership(NamedTuple):
@@ -58,6 +60,39 @@ class RunMembership(NamedTuple):
         if self.number != other.number:
             return max(self, other, key=lambda view: view.number)
         return RunMembership(self.number, self.lost | other.lost)
+
+
+class RunLimit:
+    """How far and how often greetings of neighbours may move a device to later runs: see `json_bodies.MOST_AHEAD`.
+
+    Each move costs frames, log lines and, in asynchronous mode, a new journal; a Byzantine neighbour could ask for
+    thousands. `pause` is the time between two moves, in seconds.
+    """
+
+    def __init__(self, neighbours: int, pause: float) -> None:
+        self._neighbours, self._pause = neighbours, pause
+        self._runs: dict[int, int] = {}  # the run that each neighbour last said it is in
+        self._moved_at = -math.inf
+
+    def may_move(self, now: float) -> bool:
+        """Return whether a greeting may move the device now."""
+        return now >= self._moved_at + self._pause
+
+    def note_move(self, now: float) -> None:
+        """Note that a greeting has moved the device."""
+        self._moved_at = now
+
+    def bound(self, sender: int, run: int, number: int) -> int:
+        """Return up to which run a neighbour's greeting with run `run` may move a device that is in run `number`.
+
+        One neighbour alone moves it by `MOST_AHEAD`. If there are two or more it may go at once to where all of them
+        are: a device that was away while the others moved far ahead would hold them up otherwise.
+        """
+        self._runs[sender] = run
+        most = number + MOST_AHEAD
+        if 1 < self._neighbours == len(self._runs):
+            most = max(most, min(self._runs.values()))
+        return min(run, most)
 
 
 def part_of(network: Network, row: int, lost: frozenset[int]) -> frozenset[int]:

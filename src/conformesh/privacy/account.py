@@ -384,7 +384,7 @@ def _largest_honest(numbers: Iterable[int], coalition: int) -> int:
 def roster_atoms(rosters: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
     """Return the sets of devices that were in the same of these rosters.
 
-    >>> atoms([["a", "b", "c"], ["a", "b"]])
+    >>> roster_atoms([["a", "b", "c"], ["a", "b"]])
     [('a', 'b'), ('c',)]
     """
     members = [*map(frozenset, rosters)]

@@ -118,7 +118,7 @@ def components_without(devices: int, edges: Edges, coalition: Iterable[int]) -> 
     Of masks that two devices each share, all but those of the coalition cancel in the sum over a part, and nothing
     less than a part can be told apart.
 
-    >>> parts_without(5, [(0, 1), (1, 2), (2, 3), (3, 4)], [1])
+    >>> components_without(5, [(0, 1), (1, 2), (2, 3), (3, 4)], [1])
     [[0], [2, 3, 4]]
     """
     gone = {*coalition}

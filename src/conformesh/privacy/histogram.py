@@ -355,7 +355,7 @@ class HistogramPlan:
 def copies_per_device(shares: Sequence[Fraction], most: int) -> tuple[int, ...]:
     """Return V_k = ceil(most pi_k / max pi): copies in proportion to shares, rounded up.
 
-    >>> copies_of([Fraction(1, 2), Fraction(1, 3), Fraction(1, 6), Fraction(0)], 32)
+    >>> copies_per_device([Fraction(1, 2), Fraction(1, 3), Fraction(1, 6), Fraction(0)], 32)
     (32, 22, 11, 0)
     """
     largest = max(shares)

@@ -1,16 +1,16 @@
-"""A count that bears lost messages: a few thresholds, counted over a tree by devices that repeat themselves.
+"""A count that tolerates lost messages: at a few thresholds, over a tree, by devices that repeat what may be missing.
 
-The root, a centre of the map, draws up a ladder of thresholds around its estimate. The ladder spreads to everybody;
-each device counts its own scores at the rungs, waits for the counts of its children in the tree, and says the sum; the
-root then knows the counts of all, and the smallest rung that reaches the rank spreads to everybody. Nobody waits for a
-message: every round every device says all that its neighbours may still miss. What is said of one thing never changes,
-so that it does not matter how often it arrives, nor in which round.
+The root, a centre of the map, chooses a *ladder*: thresholds around its estimate at distances that halve. The ladder
+spreads to all devices. Each counts its own scores at these thresholds, adds the counts of its children in the tree, and
+sends the sum. Once the root has all counts, the smallest threshold that reaches the rank spreads to all devices. No
+device waits for a message: in every round every device sends all that its neighbours may still miss. Each of these
+values is final when it is first sent, so it does not matter how often or in which round it arrives.
 
 Assumes     graph connected, its map known; K and every n_k known
-Guarantees  who has heard the answer holds a threshold with the counted number of scores at or below it; who has not
-            holds +inf. Nobody holds anything else, whichever messages were lost
-Message     three numbers, then as many as rungs from those whose part is counted, then two; who has nothing to say is
-            silent
+Guarantees  a device that received the answer holds a threshold with the counted number of scores at or below it; the
+            others hold +inf. This is true whichever messages were lost
+Message     three numbers (the ladder); with the counts of a subtree one more per threshold; at the end two (the answer)
+Departures  not from a paper
 """
 
 from __future__ import annotations
@@ -27,13 +27,19 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Packets, Protocol, Tell
 
-_HALVINGS = 14  # rungs on each side of the estimate, each half as far away as the one before
-LADDER_SIZE = 2 * _HALVINGS + 2
-_ENDS_MESSAGE, _LADDER_MESSAGE, _COUNTS_MESSAGE, ANSWER_MESSAGE = range(4)  # what a message is about; its first number
+# Thresholds on each side of the estimate, each at half the distance of the one before. The outermost ones enclose all
+# local quantiles; the innermost are 1/8192 of that distance from the estimate.
+_HALVINGS = 14
+LADDER_SIZE = 2 * _HALVINGS + 2  # and the estimate itself, and the largest score
+_ENDS_MESSAGE, _LADDER_MESSAGE, _COUNTS_MESSAGE, ANSWER_MESSAGE = range(4)  # kind of a message, its first number
 
 
 def default_count_rounds(network: Network) -> int:
-    """Return rounds in which ladder, counts and answer cross the tree even where two of three messages get lost."""
+    """Return rounds in which ladder, counts and answer cross the tree even if two of three messages are lost.
+
+    Each of the three must cross `centre_depth` links, and at that loss a link takes 3 rounds on average: 9 rounds for
+    each level. One more for each level and 60 rounds are a margin for the slowest of many links.
+    """
     return 10 * network.centre_depth + 60
 
 
@@ -63,7 +69,9 @@ class ShortestPathTree:
         levels, queue = np.empty(K, dtype=np.int64), np.empty(K, dtype=np.int64)
         breadth_first(network.indptr, network.indices, network.centre, levels, queue)
         up = np.flatnonzero(levels[network.indices] == levels[network.receivers] - 1)
-        child, at = np.unique(network.receivers[up], return_index=True)  # of several the smallest, as `tree` has it
+        child, at = np.unique(
+            network.receivers[up], return_index=True
+        )  # of several possible parents the smallest row, as in `tree`
         parent = network.indices[up[at]].astype(np.int64)
         mine = np.isin(parent, block.rows)
         order = np.lexsort((child[mine], parent[mine]))
@@ -72,7 +80,7 @@ class ShortestPathTree:
         return cls(int(root[0]) if len(root) else -1, child, block.local(parent), parent * K + child)
 
     def which(self, receiver: Ints, sender: Ints, devices: int) -> Ints:
-        """Return which child of its receiver each sender is; -1 where it is none."""
+        """Return the index of each sender among the children; -1 where it is no child of the receiver."""
         if not len(self.keys):
             return np.full(len(receiver), -1)
         asked = receiver * devices + sender
@@ -81,7 +89,7 @@ class ShortestPathTree:
 
 
 class TreeSums:
-    """What devices add up over the tree, each with its children: complete once all children's are there."""
+    """Sums over subtrees: a device's own values and those of its children, complete once all children have reported."""
 
     def __init__(self, tree: ShortestPathTree, own: Floats, add: Any) -> None:
         self.tree, self.values, self._add = tree, own, add
@@ -90,15 +98,15 @@ class TreeSums:
 
     @property
     def complete(self) -> Bools:
-        """Whose sum holds all devices below it."""
+        """Mark the devices whose sum contains all devices below them."""
         return np.asarray(self.missing == 0)
 
     def news(self, which: Ints) -> Bools:
-        """Return which messages are from children that were not heard before."""
+        """Mark the messages from children that have not reported before."""
         return np.asarray((which >= 0) & ~self.heard[which] if len(self.heard) else np.zeros(len(which), np.bool_))
 
     def take(self, which: Ints, values: Floats) -> None:
-        """Add what these children say, each once."""
+        """Add the reports of these children; `news` has excluded repeated ones, which would count twice."""
         self.heard[which] = True
         parents = self.tree.parents[which]
         self._add.at(self.values, parents, values)
@@ -106,7 +114,7 @@ class TreeSums:
 
 
 class LossTolerantCount:
-    """The devices here while they count, for all problems (trial, alpha) at once."""
+    """State of the local devices during the count, for all problems (trial, alpha) at once."""
 
     def __init__(self, block: Block, samples: WeightedScores, quantiles: Floats, ranks: Ints) -> None:
         self.block, self.samples, self.many = block, samples, ranks.size
@@ -125,17 +133,17 @@ class LossTolerantCount:
 
     @property
     def width(self) -> int:
-        """How many numbers the ends of the range take."""
+        """Number of values that describe the ends of the range, and also of those of a ladder."""
         return 3 * self.many
 
     # --- before the estimate is ready: the ends -------------------------------------------------------------------
 
     def ends_said(self) -> Floats:
-        """Return what each device says of the ends: NaN until it has heard of them from all below it."""
+        """Return the ends of the range that each device sends: NaN until all devices below it have reported."""
         return np.where(self.ends.complete[:, None], self.ends.values, np.nan)
 
     def hear_ends(self, told: Any, about: Bools | None = None, first: int = 0) -> None:
-        """Take the ends from children, in these messages (by default all) from their number `first` on."""
+        """Add the ends that children report, in the marked messages (by default all) from number `first` on."""
         receiver, sender = np.asarray(told.receiver), np.asarray(told.sender)
         which = self.tree.which(receiver, sender, self.block.devices)
         fresh = self.ends.news(which)
@@ -149,14 +157,14 @@ class LossTolerantCount:
     # --- the count ------------------------------------------------------------------------------------------------
 
     def run(self, estimates: Floats, rounds: int) -> Protocol[None]:
-        """Count at rungs around the root's estimate (devices here, problems), for some rounds."""
+        """Count at thresholds around the root's estimate, of (devices here, problems), for `rounds` rounds."""
         for _ in range(rounds):
             self._lead(estimates)
             self._hear((yield self._message()))
         self._lead(estimates)
 
     def _lead(self, estimates: Floats) -> None:
-        """Let the root draw up the ladder once it knows the ends, and say the answer once it knows the counts."""
+        """At the root: choose the ladder once the ends are known, and the answer once all counts are there."""
         root = self.tree.root
         if root < 0:
             return
@@ -183,7 +191,7 @@ class LossTolerantCount:
         return self.ladder
 
     def _learn(self, places: Ints, ladder: Floats) -> None:
-        """Let these devices know the ladder, and count their own scores at its rungs."""
+        """Store the ladder on these devices, and count their own scores at its thresholds."""
         if self.ladder is None:
             self.ladder = ladder
             trials = np.repeat(np.arange(self.block.trials), self._levels)
@@ -197,7 +205,7 @@ class LossTolerantCount:
         self.answered[places] = True
 
     def _message(self) -> Tell:
-        """Return what each device says: the latest that it knows, and what those before it in turn may miss."""
+        """Return the message of each device: the latest that it knows, with all that its receivers may still miss."""
         counted = self.knows & self.counts.complete if self.counts is not None else self.knows
         ends = self.ends.complete & ~self.knows
         kinds = np.select(
@@ -264,7 +272,7 @@ def ladder_thresholds(ladder: Floats) -> Floats:
 
 
 def _only_first(mask: Bools) -> Bools:
-    """Return a mask of the first that is true: all of them say the same."""
+    """Return a mask of the first true entry: all of these messages have the same content."""
     out = np.zeros_like(mask)
     out[int(np.argmax(mask))] = True
     return out
@@ -278,6 +286,6 @@ def _read_numbers(told: Any, which: Bools, places: Ints) -> Floats:
 
 
 def _check_message(said: bytes) -> None:
-    """Refuse what nobody could say here."""
+    """Raise `ValueError` for bytes that cannot be a message of this protocol."""
     if len(said) % 8 or not said or np.frombuffer(said[:8])[0] not in range(4):
         raise ValueError(f"a message must be float64 numbers, the first of them from 0 to 3, got {len(said)} bytes")

@@ -1,8 +1,9 @@
-"""The average of the devices' own quantiles, agreed on by consensus: Q-DCP's s0, and a naive baseline.
+"""The average of the local quantiles, agreed on by consensus: Q-DCP's s0, and a naive baseline.
 
 Assumes     graph connected; every n_k known
-Guarantees  one number, the same bits on every device; it is *not* the pooled quantile, however long the devices talk
+Guarantees  one number, the same bits on every device; it is *not* the pooled quantile, after any number of rounds
 Message     one number per round
+Departures  the paper leaves open which sample quantile is meant; docs/decisions.md has the choice
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from conformesh.protocols.messages import Protocol
 from conformesh.protocols.wire_format import WireFormat
 
 S0_RULES = ("average", "average-rank", "min")
-LARGEST_AVERAGED = 1e300  # of a quantile that is averaged: sums over neighbours, weighted, must stay below 1.8e308
-_AVERAGING_PRECISION = 1e-6  # each averaging shrinks the disagreement at least this much
+# Largest local quantile that is averaged. Weighted sums over neighbours and rounds must stay below 1.8e308, the largest
+# float64; the rest is a margin for degrees up to 10^8.
+LARGEST_AVERAGED = 1e300
+# Each averaging shrinks the disagreement by at least this factor: far below the error terms that are added to s0.
+_AVERAGING_PRECISION = 1e-6
 
 
 def agree_on_s0(
@@ -36,9 +40,8 @@ def agree_on_s0(
 ) -> Protocol[Floats]:
     """Return s0, the same on every device: (devices here, trials, alphas).
 
-    The average (or minimum) of the devices' own quantiles at level gamma, agreed on by consensus; or a given number.
-    Sample quantiles interpolate between order statistics (`average-rank`: they do not). Devices without scores stay
-    out.
+    The average (or minimum) of the local quantiles at level gamma, agreed on by consensus; or a given number. Sample
+    quantiles interpolate between order statistics (`average-rank`: they do not). Devices without scores do not count.
     """
     if str(kind) not in S0_RULES:
         return np.full((len(block.rows), *gamma.shape), float(kind))
@@ -53,16 +56,17 @@ def agree_on_s0(
         mine[empty] = np.inf
         found = (yield from agreed_minimum(wire.outward(mine, -np.inf), block, runs=2)).astype(np.float64)
         return np.where(np.isfinite(found), found, 0.0)
-    mine[empty] = 0.0
+    mine[empty] = 0.0  # adds nothing to the sum; the mean is scaled below
     refuse_overflow(np.where(np.abs(mine) > LARGEST_AVERAGED, np.inf, mine))
     weights = constant_weights(block.network, spectrum)
     mean = yield from agreed_mean(mine, block, weights, averaging_rounds(block, spectrum, averaging), wire)
+    # The mean is over all devices, with 0 where there are no scores; so it is scaled to the devices that have some.
     found = mean * (block.devices / np.maximum(holders, 1))[:, None]
     return wire(found).astype(np.float64)
 
 
 def refuse_overflow(mean: Floats) -> Floats:
-    """Refuse an average that is not finite, or could not be: sums of finite scores near 1.8e308 end in NaN."""
+    """Return the average, or raise `OverflowError` if it is not finite: sums of scores near 1.8e308 end in NaN."""
     if not np.isfinite(mean).all():
         raise OverflowError(
             f"scores beyond {LARGEST_AVERAGED:g} cannot be averaged, since their sums leave float64: divide all scores "
@@ -72,12 +76,11 @@ def refuse_overflow(mean: Floats) -> Floats:
 
 
 def local_quantiles(samples: WeightedScores, gamma: Floats, interpolate: bool = True) -> Floats:
-    """Return each device's own sample quantile at level gamma, (devices here, trials, alphas)."""
+    """Return the sample quantile of each local device at level gamma, (devices here, trials, alphas)."""
     sizes = samples.sizes[:, :, None]
     if not interpolate:
-        whole = np.ceil(np.round(gamma * sizes, 9)).astype(
-            np.int64
-        )  # gamma = r / n: undo the float noise of the product
+        # gamma is r / n in floats: without rounding, noise in the last bit could lift the product above a whole number.
+        whole = np.ceil(np.round(gamma * sizes, 9)).astype(np.int64)
         return samples.at_rank(np.clip(whole, 1, np.maximum(sizes, 1)))
     place = np.maximum(sizes - 1, 0) * gamma
     below = np.floor(place).astype(np.int64)
@@ -85,12 +88,13 @@ def local_quantiles(samples: WeightedScores, gamma: Floats, interpolate: bool = 
     high = samples.at_rank(np.minimum(below + 2, np.maximum(sizes, 1)))
     share = place - below
     with np.errstate(invalid="ignore", over="ignore"):
+        # The second form is exact at share 0 and for equal ends; the first one cannot overflow.
         between = np.where(np.isinf(high - low), low * (1 - share) + high * share, low + (high - low) * share)
         return np.where(low == high, low, between)
 
 
 def averaging_rounds(block: Block, spectrum: Spectrum, given: int | None) -> int:
-    """Return the rounds of one averaging: as given, or enough for AGREEMENT."""
+    """Return the rounds of one averaging: as given, or enough for `_AVERAGING_PRECISION`."""
     if given is not None:
         return given
     if block.devices == 1:

@@ -273,7 +273,7 @@ def most_tolerable(devices: int, alpha: Fraction) -> int:
     If all devices have n scores, so many are tolerated if they are fewer than alpha K / (1 + alpha) by a margin of
     1 / n (docs/guarantees.md).
 
-    >>> bearable(20, Fraction(1, 10)), bearable(100, Fraction(1, 10))
+    >>> most_tolerable(20, Fraction(1, 10)), most_tolerable(100, Fraction(1, 10))
     (1, 9)
     """
     return math.floor(alpha * devices / (1 + alpha))

@@ -1,9 +1,9 @@
 """Q-DCP over links that lose messages: relaxed ADMM with a variable for each directed edge ([Bastianello2021]).
 
-A device holds, for each of its neighbours, one number z. It solves for its own x with their sum, and tells each
-neighbour j the number 2 rho x - z_j; who hears it moves its own number for that edge towards it, and who does not
-keeps what it had. So a message that is lost costs time and nothing else, whichever way it went. The order in which
-devices wake is free, as in asynchronous ADMM ([WeiOzdaglar2013]).
+A device holds one number z for each of its neighbours. It minimises its local problem for x with their sum, and sends
+neighbour j the number 2 rho x - z_j. A neighbour that receives it moves its own number for that edge towards it; one
+that does not keeps what it had. So a lost message costs time and nothing else. The order in which devices wake is free,
+as in asynchronous ADMM ([WeiOzdaglar2013]).
 
 Assumes     graph connected, its map known; K and every n_k known
 Guarantees  nothing by itself: an estimate whose rank `loss_tolerant_count` counts
@@ -29,9 +29,14 @@ from conformesh.protocols.loss_tolerant_count import LossTolerantCount
 from conformesh.protocols.messages import Packets, Protocol, Tell
 from conformesh.protocols.quantile_average import local_quantiles
 
-_RELAXATION = 0.5  # how far a number moves towards what was heard: below 1, so that losses do no harm
-_RECENTRINGS = 5  # how often the regulariser is centred, evenly over the rounds
-_FINAL_WEIGHT = 0.05  # of the scores of a device: what the regulariser weighs in the end, each time less by one factor
+# How far a number moves towards a received one. [Bastianello2021] prove convergence under losses for any value below 1.
+_RELAXATION = 0.5
+# How often the regulariser is centred at the current estimate, evenly over the rounds: the same number of runs that is
+# recommended for the option `continuation` of Q-DCP.
+_RECENTRINGS = 5
+# Final weight of the regulariser as a share of an average device's scores; each centring divides the weight by the same
+# factor. What bias it leaves is then moved by one twentieth of a device at most, and the rank is counted anyway.
+_FINAL_WEIGHT = 0.05
 
 
 @dataclass(frozen=True, eq=False)

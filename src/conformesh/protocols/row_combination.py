@@ -1,11 +1,11 @@
 r"""One step of projection gossip: the best combination of what a device has and what it has heard.
 
-A device holds weights a, with numbers x that go with them. Of its own row, the rows it has heard, those that it had
-before and its own unit vector (what it knows of itself, without error) it takes the combination that comes nearest to
-(1, ..., 1), in the norm in which device j counts n_j times: a small least squares problem.
+A device holds weights a, with numbers x that go with them (`bounds.tracked_weights`). From its own row, the received
+rows, its earlier rows and its own unit vector (its own counts, without error) it forms the combination whose weights
+are nearest to (1, ..., 1), in the norm in which device j counts n_j times: a small least squares problem.
 
-Extrapolation costs digits: coefficients of opposite signs add up what round-off left in each row. So a ridge is put on
-the coefficients, and of several the one is taken that brings most for its price: a factor of `_ROUNDOFF_PRICE` powers
+Extrapolation costs digits: coefficients of opposite signs add up the round-off of the rows. So the coefficients are
+regularised by a ridge, and of several ridges the best trade-off is taken: a factor of `_ROUNDOFF_PRICE` powers
 of ten in round-off is worth one power of ten in distance.
 """
 
@@ -18,11 +18,14 @@ import numpy as np
 from conformesh.common.array_types import Floats
 from conformesh.protocols.bounds.tracked_weights import combined_noise
 
+# Relative weights of the ridge, from nothing but round-off protection to almost no extrapolation; the best is taken.
 _RIDGES = np.array([1e-15, *(10.0**-e for e in range(13, -1, -1))])
-_ROUNDOFF_PRICE = 15.0
-_LARGEST_ROUNDOFF = 0.1  # of a score: what round-off may not exceed
-_FREE_ROUNDOFF_POWER = 6.0  # round-off below MOST times this power of the distance is free
-_LEAST_PROGRESS = 1 - 1e-9  # a step must bring at least this factor
+_ROUNDOFF_PRICE = 15.0  # powers of ten in round-off that are worth one in distance: a pair of float64 has about 32
+_LARGEST_ROUNDOFF = 0.1  # scores: a whole count stays readable as long as all errors are below one half
+# Round-off below the largest allowed one times this power of the remaining distance is free: far from the goal digits
+# are plenty, and only the distance counts.
+_FREE_ROUNDOFF_POWER = 6.0
+_LEAST_PROGRESS = 1 - 1e-9  # a step must shrink the distance by this factor, or its gain is round-off
 
 
 class WeightRows(NamedTuple):
@@ -36,7 +39,7 @@ class WeightRows(NamedTuple):
     noises
         Error bounds of the numbers that go with them, (problems, rows).
     sizes
-        How much the scores of every device weigh, (problems, devices).
+        Total weight of the scores of every device, (problems, devices).
     """
 
     weights: Floats
@@ -47,7 +50,7 @@ class WeightRows(NamedTuple):
 def best_combination(rows: WeightRows) -> tuple[Floats, Floats]:
     """Return the coefficients of the best combination, (problems, rows), and its error bound, (problems,).
 
-    One's own row, unchanged, where no combination is better.
+    The device's own row, unchanged, where no combination is better.
     """
     gram, aims = _gram(rows)
     total = rows.sizes.sum(axis=1)[:, None]
@@ -71,8 +74,8 @@ def best_combination(rows: WeightRows) -> tuple[Floats, Floats]:
 
 
 def _price(distances: Floats, noises: Floats, total: Floats) -> Floats:
-    """Return what is left to do, on a scale on which distance and round-off can be exchanged."""
-    off = np.sqrt(np.maximum(distances, 1e-20) * total)  # by which a count can be off at most (Cauchy and Schwarz)
+    """Return the remaining error on a scale on which distance and round-off can be traded."""
+    off = np.sqrt(np.maximum(distances, 1e-20) * total)  # largest error of a count, by Cauchy and Schwarz
     free = _LARGEST_ROUNDOFF * np.minimum(1, 0.5 / off) ** _FREE_ROUNDOFF_POWER
     return np.asarray(np.log(off) + np.log(np.maximum(noises, free)) / _ROUNDOFF_PRICE)
 
@@ -84,10 +87,10 @@ def _gram(rows: WeightRows) -> tuple[Floats, Floats]:
 
 
 def _solutions(gram: Floats, aims: Floats) -> Floats:
-    """Return the coefficients of every ridge; rows that are not there, all zero, get none."""
+    """Return the coefficients for every ridge; missing rows, which are all zero, get the coefficient zero."""
     diagonal = np.einsum("bii->bi", gram)
     ridge = diagonal.copy()
-    ridge[:, -1] = 0  # what a device knows of itself has no error
+    ridge[:, -1] = 0  # the device's own counts have no error
     missing = diagonal <= 0
     systems = np.repeat(gram[:, None], len(_RIDGES), axis=1)
     at = np.arange(gram.shape[1])

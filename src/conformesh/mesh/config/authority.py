@@ -34,7 +34,7 @@ from conformesh.mesh.config.roster import ROSTER_FILE, Roster, read_document
 from conformesh.mesh.node.folder_lock import hold_folder
 
 AUTHORITY_FILE = "authority.json"
-AUTHORITY_LOCK = "authority.lock"
+AUTHORITY_LOCK = "authority.lock"  # the system releases it when the command ends or is killed
 REVOKED_FOLDER = "revoked"
 BUSY_MESSAGE = "changes this mesh now; wait until it has ended, then run this again"
 _LOG = logging.getLogger("conformesh.mesh")
@@ -71,7 +71,7 @@ class Change(Struct, forbid_unknown_fields=True):
 
 
 class AuthorityRecord(Struct, forbid_unknown_fields=True):
-    """What is in the file: the last roster that is in force, as it was signed, and a change that is under way."""
+    """Content of the file: the roster in force, as it was signed, and the change that is under way, if any."""
 
     format: Literal["conformesh-authority/1"] = "conformesh-authority/1"
     roster: str = ""
@@ -97,7 +97,7 @@ def read_authority_record(root: Path) -> AuthorityRecord | None:
 
 
 def describe_interruption(root: Path) -> str:
-    """Return in words that a change of a mesh is not finished; nothing if none is."""
+    """Return which change of a mesh is not finished and what to do, or an empty string."""
     record = read_authority_record(root)
     if record is None or record.change is None:
         return ""
@@ -108,12 +108,13 @@ def describe_interruption(root: Path) -> str:
 
 
 class Authority:
-    """The authority of a mesh, for the command that has it to itself.
+    """The authority of a mesh, while one command holds its lock.
 
     Attributes
     ----------
     finished_request
-        What was asked for by the change that was interrupted and has just been finished; empty if there was none.
+        The request of an interrupted change that was finished just now; empty if there was none. A command that is
+        repeated after a crash compares it with its own request, and does not make its change twice.
     """
 
     def __init__(self, root: Path, record: AuthorityRecord) -> None:
@@ -126,7 +127,8 @@ class Authority:
         return self._record.latest
 
     def commit(self, change: Change) -> None:
-        """Make a change: whole, now or, after a crash, by the next command."""
+        """Make a change: completely now or, after a crash, by the next command."""
+        # First the record: from here on the number of the roster is used up, and the change can be made again.
         self._write(replace(self._record, change=change))
         try:
             self._apply(change)
@@ -152,12 +154,12 @@ class Authority:
         _LOG.warning("%s", words)
 
     def _apply(self, change: Change) -> None:
-        """Bring the folders to where a change leaves them, from wherever they are."""
+        """Write what a change says into the folders; every step may be repeated after a crash."""
         for path, text in change.files.items():
             make_folder((self.root / path).parent, 0o700)
             write_file(self.root / path, text, PRIVATE if Path(path).name == KEY else PUBLIC)
         for path in change.scores:
-            if not (self.root / path).exists():  # whoever has put scores there in the meantime keeps them
+            if not (self.root / path).exists():  # scores that were put there since the crash are kept
                 write_file(self.root / path, EMPTY_SCORE_FILE, PRIVATE)
         if change.roster:
             self._hand_to_folders(change.roster)
@@ -167,7 +169,7 @@ class Authority:
         self._write(AuthorityRecord(roster=change.roster or self._record.roster))
 
     def _hand_to_folders(self, document: str) -> None:
-        """Give everybody a new roster, which a device that runs in its folder here will notice."""
+        """Write a new roster into all folders; a device that runs in its folder here notices it."""
         roster = read_document(document.encode()).roster
         missing = [name for name in roster.devices if not (self.root / name / DEVICE_FILE).is_file()]
         if missing:
@@ -187,7 +189,7 @@ class Authority:
 
 @contextmanager
 def open_authority(root: Path, new: bool = False) -> Iterator[Authority]:
-    """Have the authority of a mesh to oneself, after what was interrupted is finished; `new` makes its record."""
+    """Lock the authority of a mesh, finish an interrupted change, and yield it; `new` allows a missing record."""
     record = read_authority_record(root)
     if record is None and not new:
         folders = sorted(path.parent for path in root.glob(f"*/{DEVICE_FILE}")) if root.is_dir() else []
@@ -203,6 +205,7 @@ def open_authority(root: Path, new: bool = False) -> Iterator[Authority]:
             )
     with hold_folder(root, AUTHORITY_LOCK, BUSY_MESSAGE, needed=True):
         remove_drafts(root / AUTHORITY_FILE)
+        # Read again: another command may have changed the record before the lock was taken.
         authority = Authority(root, read_authority_record(root) or AuthorityRecord())
         authority.finish_interrupted()
         yield authority

@@ -1,21 +1,24 @@
-"""What devices may be called, and whom a certificate names: a device, and which of its certificates it is.
+"""Names of devices, and names in certificates: a device and the number of its certificate.
 
-The first certificate of a device bears its name, the second NAME~2, and so on. A roster says which number is the lowest
-that neighbours let in; they let in that one and the next 15, so that a renewed certificate needs no new roster, while a
-new roster shuts out a stolen one though its device keeps its name. Light on purpose: a node imports it.
+The first certificate of a device has the name of the device, the second NAME~2, and so on. A roster states the lowest
+number that neighbours accept; they accept that one and the next 15. So a renewed certificate needs no new roster, and a
+new roster shuts out a stolen certificate while its device keeps its name. This module imports nothing heavy: a node
+imports it.
 """
 
 from __future__ import annotations
 
 import re
 
-ACCEPTED_NUMBERS = 16  # numbers of certificates that are let in, from the lowest on
-NUMBER_MARK = "~"  # stands in no name of a device
-RESERVED_NAMES = ("ca", "revoked")  # folders that stand beside those of the devices
+# Numbers that are accepted at a time. A link lists all accepted names when it is opened, so there must be an end.
+ACCEPTED_NUMBERS = 16
+NUMBER_MARK = "~"  # not allowed in names of devices, so that NAME~2 cannot be another device
+RESERVED_NAMES = ("ca", "revoked")  # folders of a mesh beside those of the devices
 
 
 def check_device_name(name: str) -> None:
     """Refuse a name that cannot be a folder, a certificate's name and a part of a key on the wire alike."""
+    # A common name in a certificate has at most 64 characters (RFC 5280, ub-common-name).
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?", name):
         raise ValueError(
             f"device name {name!r} must be 1 to 64 letters, digits, '.', '_' or '-', beginning and ending with a "
@@ -35,7 +38,7 @@ def certificate_name(device: str, number: int) -> str:
 
 
 def parse_certificate_name(shown: str) -> tuple[str, int]:
-    """Return which device a common name is of, and the number of the certificate; 0 where it is no such name.
+    """Return the device and the number of the certificate that a common name states; 0 if it has another form.
 
     >>> parse_certificate_name("pi"), parse_certificate_name("pi~3"), parse_certificate_name("pi~03")
     (('pi', 1), ('pi', 3), ('pi~03', 0))
@@ -43,18 +46,19 @@ def parse_certificate_name(shown: str) -> tuple[str, int]:
     device, mark, number = shown.partition(NUMBER_MARK)
     if not mark:
         return shown, 1
+    # "~1" and "~03" are refused: every certificate has exactly one name.
     return (device, int(number)) if re.fullmatch(r"[2-9]|[1-9][0-9]{1,8}", number) else (shown, 0)
 
 
 def accepted_names(device: str, lowest: int = 1) -> list[str]:
-    """Return the common names under which a device is let in."""
+    """Return the common names under which neighbours accept a device."""
     return [certificate_name(device, number) for number in range(lowest, lowest + ACCEPTED_NUMBERS)]
 
 
 def why_not_accepted(shown: str, device: str, lowest: int = 1) -> str:
-    """Return in words why a certificate's name is not let in for a device; nothing if it is.
+    """Return why neighbours do not accept a certificate's name for a device, or an empty string.
 
-    >>> not_accepted("pi~2", "pi", 3)
+    >>> why_not_accepted("pi~2", "pi", 3)
     "names 'pi~2', and of 'pi' certificates from number 3 on are let in; an older one was revoked"
     """
     name, number = parse_certificate_name(shown)

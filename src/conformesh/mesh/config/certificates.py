@@ -1,8 +1,8 @@
-"""Certificates: an authority signs one for each device of its mesh, and a device shows it to its neighbours.
+"""Certificates: an authority signs one for each device of its mesh, and a device presents it to its neighbours.
 
-Keys are on the curve P-256. No error shows one, and a device's key is written to its folder and to the change that puts
-it there (`authority`), which is deleted when that is done. The authority remembers what it signed in ``issued/``, so
-that a name, with the number of a certificate, is given once.
+Keys are on the curve P-256. No error message contains a key. A device's key is written to its folder and to the record
+of the change that puts it there (`authority`), which is deleted afterwards. The authority keeps what it signed in
+``issued/``, so that a name with its number is given only once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from conformesh.mesh.config.certificate_names import certificate_name, check_dev
 from conformesh.mesh.config.endpoints import is_address
 
 CA, CA_KEY, CERT, KEY, ISSUED = "ca.pem", "ca.key", "device.pem", "device.key", "issued"
-BACKDATED = timedelta(days=1)  # for devices whose clock is late
+# A new certificate is already valid on a device whose clock is late by up to this.
+_BACKDATED = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ def make_authority(folder: Path, mesh: str, days: int = 3650) -> Identity:
     key = _new_key()
     builder = _builder(x509, f"conformesh mesh {mesh}", key.public_key(), days, None)
     builder = builder.issuer_name(_common_name(x509, f"conformesh mesh {mesh}"))
+    # path_length 0: the authority signs devices and no further authorities.
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(x509, authority=True), critical=True)
     certificate = builder.sign(key, _sha256())
@@ -109,7 +111,7 @@ def sign_device(
     builder = _builder(x509, shown, key.public_key(), days, ca.not_valid_after_utc).issuer_name(ca.subject)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(x509, authority=False), critical=True)
-    oid = x509.ExtendedKeyUsageOID
+    oid = x509.ExtendedKeyUsageOID  # both: on each link one device is the client and one the server
     builder = builder.add_extension(x509.ExtendedKeyUsage([oid.CLIENT_AUTH, oid.SERVER_AUTH]), critical=False)
     known = [
         x509.IPAddress(ipaddress.ip_address(host)) if is_address(host) else x509.DNSName(host)
@@ -148,7 +150,7 @@ def _builder(x509: Any, name: str, public: Any, days: int, at_most: datetime | N
         .subject_name(_common_name(x509, name))
         .public_key(public)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - BACKDATED)
+        .not_valid_before(now - _BACKDATED)
         .not_valid_after(last if at_most is None else min(last, at_most))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
     )
@@ -198,7 +200,7 @@ def load_key(path: Path) -> Any:
         return load_pem_private_key(path.read_bytes(), password=None)
     except OSError as problem:
         raise ValueError(f"{path}: cannot read the private key: {problem.strerror}") from problem
-    except Exception:  # says nothing about what was read
+    except Exception:  # any kind, and without its cause: the message must not contain a part of the key
         raise ValueError(f"{path}: needed a private key in PEM form without password, got something else") from None
 
 

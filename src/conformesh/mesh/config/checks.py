@@ -1,4 +1,4 @@
-"""What one device's folder looks like before it starts, and whether several folders agree. Nothing is sent."""
+"""Check folders of devices before they start, each alone and several for agreement. Nothing is sent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from conformesh.mesh.config.signing import verify_document
 from conformesh.methods import get_method
 
 SERVER_WARNING = "needs a server and a mesh has none: what it would send there floods the network; e-dcp needs neither"
-_SOON = timedelta(days=30)
+_SOON = timedelta(days=30)  # before a certificate expires a warning begins; a choice
 
 Level = Literal["fine", "warning", "error"]
 Code = Literal["", "unreadable", "silent"]
@@ -28,10 +28,10 @@ Code = Literal["", "unreadable", "silent"]
 
 @dataclass(frozen=True)
 class ConfigError:
-    """Something that was looked at on a device: what, how it is, and in words what to do.
+    """One finding of a check, also a good one: the device, what was checked, its level, and what to do.
 
-    `code` is for programs, where they must tell findings apart: `unreadable` for a configuration that cannot be read,
-    `silent` for a neighbour that nobody answers for. The words may change, the codes do not.
+    `code` is for programs: `unreadable` for a configuration that cannot be read, `silent` for a neighbour that does not
+    answer. The text may change, the codes do not.
     """
 
     device: str
@@ -42,71 +42,94 @@ class ConfigError:
 
 
 def check_folder(folder: Path, now: datetime | None = None) -> list[ConfigError]:
-    """Return what is wrong, or soon will be, from one device's view and without the network."""
+    """Return what is wrong in one device's folder, or soon will be, without using the network."""
     return [found for found in examine_folder(folder, now) if found.level != "fine"]
 
 
 def examine_folder(folder: Path, now: datetime | None = None) -> list[ConfigError]:
-    """Return everything that was looked at, also what is fine."""
+    """Return all findings about one device's folder, also what is fine."""
     folder = Path(folder)
     try:
         config = read_device(folder)
     except ValueError as problem:
         return [ConfigError(folder.name, DEVICE_FILE, "error", str(problem), "unreadable")]
     moment = now or datetime.now(UTC)
-    return [*_method(config), *_roster(config), *_certificate(config, moment), *_port(config), *_scores(config)]
+    return [
+        *_check_method(config),
+        *_check_roster(config),
+        *_check_certificate(config, moment),
+        *_check_port(config),
+        *_check_scores(config),
+    ]
+
+
+def examine_folders(
+    folders: Sequence[Path], roots: Sequence[Path] = ()
+) -> tuple[list[ConfigError], dict[str, dict[str, list[str]]]]:
+    """Look at several folders of devices and at the authorities in `roots`; return findings, and what differs."""
+    found = [finding for root in roots for finding in examine_authority(root)]
+    found += [finding for folder in folders for finding in examine_folder(folder)]
+    unreadable = {finding.device for finding in found if finding.code == "unreadable"}
+    readable = [folder for folder in folders if folder.name not in unreadable]
+    differing = compare_agreements(readable)
+    found += [
+        ConfigError(_first_names(names), f"agree on {field}", "error", value)
+        for field, values in differing.items()
+        for value, names in values.items()
+    ]
+    return found + compare_maps(readable), differing
 
 
 def compare_agreements(folders: Sequence[Path]) -> dict[str, dict[str, list[str]]]:
     """Return what differs between folders of one mesh: field -> value -> the devices that have it."""
     configs = [read_device(folder) for folder in folders]
-    told: dict[str, dict[str, list[str]]] = {}
+    found_values: dict[str, dict[str, list[str]]] = {}
     for config in configs:
         for field, value in config.agreement().items():
-            told.setdefault(field, {}).setdefault(value, []).append(config.name)
+            found_values.setdefault(field, {}).setdefault(value, []).append(config.name)
     everyone = len(configs)
-    for field, values in told.items():  # a method without that option says nothing about it
-        said = {name for names in values.values() for name in names}
-        if len(said) < everyone:
+    for field, values in found_values.items():  # a method without that option says nothing about it
+        devices_with_field = {name for names in values.values() for name in names}
+        if len(devices_with_field) < everyone:
             values["no such option"] = [config.name for config in configs if field not in config.agreement()]
-    return {field: values for field, values in told.items() if len(values) > 1}
+    return {field: values for field, values in found_values.items() if len(values) > 1}
 
 
 def compare_maps(folders: Sequence[Path]) -> list[ConfigError]:
-    """Return where folders tell the map differently in what is not part of the agreement.
+    """Return where maps of folders differ in what is not part of the agreement.
 
     Two devices may reach a third at different addresses, behind a router for instance, so that is a warning. An
     authority or a list of revoked devices of its own means that a folder was not copied again.
     """
     configs = [read_device(folder) for folder in folders]
-    told: dict[tuple[str, Level], dict[str, list[str]]] = {}
+    found_values: dict[tuple[str, Level], dict[str, list[str]]] = {}
     for config in configs:
         revoked = ", ".join(sorted(config.revoked)) or "nobody"
-        facts: dict[tuple[str, Level], str] = {("revoked", "error"): revoked, **_authority_of(config)}
+        facts: dict[tuple[str, Level], str] = {("revoked", "error"): revoked, **_authority_serial(config)}
         facts |= {(f"endpoint of {name}", "warning"): at for name, at in config.endpoints.items()}
         for key, value in facts.items():
-            told.setdefault(key, {}).setdefault(value, []).append(config.name)
+            found_values.setdefault(key, {}).setdefault(value, []).append(config.name)
     return [
-        ConfigError(first_names(names), f"same {what}", level, value)
-        for (what, level), values in told.items()
+        ConfigError(_first_names(names), f"same {what}", level, value)
+        for (what, level), values in found_values.items()
         if len(values) > 1
         for value, names in values.items()
     ]
 
 
-def first_names(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     """Return the first three names."""
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def _authority_of(config: DeviceConfig) -> dict[tuple[str, Level], str]:
+def _authority_serial(config: DeviceConfig) -> dict[tuple[str, Level], str]:
     try:
         return (
             {}
             if config.security.insecure
             else {("authority", "error"): f"serial {read_certificate(config.path('ca')).serial}"}
         )
-    except ValueError:  # said elsewhere
+    except ValueError:  # devices_with_field elsewhere
         return {}
 
 
@@ -123,15 +146,17 @@ def examine_authority(root: Path) -> list[ConfigError]:
     return [*found, ConfigError("ca", "authority", "fine", f"{CA_KEY} can be read by its owner alone")]
 
 
-def _method(config: DeviceConfig) -> list[ConfigError]:
+def _check_method(config: DeviceConfig) -> list[ConfigError]:
     if get_method(config.run.method).description.needs == "server":
         return [ConfigError(config.name, DEVICE_FILE, "warning", f"method {config.run.method!r} {SERVER_WARNING}")]
     count = len(config.neighbours)
-    words = f"{config.run.method}, {_asked(config)}, {len(config.devices)} devices, {count} of them neighbours"
+    words = (
+        f"{config.run.method}, {_guarantee_in_words(config)}, {len(config.devices)} devices, {count} of them neighbours"
+    )
     return [ConfigError(config.name, DEVICE_FILE, "fine", words)]
 
 
-def _asked(config: DeviceConfig) -> str:
+def _guarantee_in_words(config: DeviceConfig) -> str:
     guarantee = config.chosen_guarantee
     words = [f"alpha {', '.join(f'{float(alpha):g}' for alpha in guarantee.alphas)}"]
     if guarantee.groups is not None:
@@ -143,7 +168,7 @@ def _asked(config: DeviceConfig) -> str:
     return ", ".join(words)
 
 
-def _roster(config: DeviceConfig) -> list[ConfigError]:
+def _check_roster(config: DeviceConfig) -> list[ConfigError]:
     document = read_roster_file(config.folder)
     if document is None:
         words = f"none: the map is in {DEVICE_FILE}, and changes are copied by hand; `conformesh mesh add` makes one"
@@ -161,7 +186,7 @@ def _roster(config: DeviceConfig) -> list[ConfigError]:
     return [ConfigError(config.name, ROSTER_FILE, "fine", f"{words}, signed by the authority")]
 
 
-def _certificate(config: DeviceConfig, now: datetime) -> list[ConfigError]:
+def _check_certificate(config: DeviceConfig, now: datetime) -> list[ConfigError]:
     def of(level: Level, text: str) -> ConfigError:
         return ConfigError(config.name, "certificate", level, text)
 
@@ -196,7 +221,7 @@ def _certificate(config: DeviceConfig, now: datetime) -> list[ConfigError]:
     return found or [of("fine", f"{which}, until {own.not_after:%Y-%m-%d}, by {own.issuer}")]
 
 
-def _port(config: DeviceConfig) -> list[ConfigError]:
+def _check_port(config: DeviceConfig) -> list[ConfigError]:
     listen, reached = parse_endpoint(config.listen), parse_endpoint(config.endpoints[config.name])
     words = f"listens on {listen}, reached at {reached}"
     if listen.port > HIGHEST_PORT:
@@ -208,7 +233,7 @@ def _port(config: DeviceConfig) -> list[ConfigError]:
     return [ConfigError(config.name, "port", "fine", words)]
 
 
-def _scores(config: DeviceConfig) -> list[ConfigError]:
+def _check_scores(config: DeviceConfig) -> list[ConfigError]:
     try:
         found = read_local_scores(config)
     except ValueError as problem:

@@ -1,4 +1,7 @@
-"""What a device of a mesh knows: who it is, who the others are, how to reach them and what was agreed on."""
+"""The configuration of a device: its name, the map of the mesh, and its settings. Every value is checked.
+
+What all devices must configure alike is the `agreement`, which neighbours compare before the first message.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,7 @@ class DeviceConfig:
                     "this mesh is insecure; make one with certificates"
                 )
         if self.is_private:
-            _check_private(self, chosen)
+            _check_privacy(self, chosen)
         _check_parts(self)
         if self.scores.score is None and self.scores.score_options:
             raise ValueError(f"score_options {', '.join(self.scores.score_options)} need a score that they belong to")
@@ -174,12 +177,12 @@ class DeviceConfig:
     @property
     def requirement(self) -> Requirement:
         """What the method requires of ranks: what was asked for, or the requirement of the method's paper."""
-        return requirement_of(self.run.method, self._asked)
+        return requirement_of(self.run.method, self._requested_ranks)
 
     @property
     def chosen_guarantee(self) -> Guarantee:
         """What was asked for, as the result says it."""
-        given, asked = self.guarantee, self._asked
+        given, asked = self.guarantee, self._requested_ranks
         groups, lower, bound = given.groups, given.lower_share, given.weight_bound
         return Guarantee(
             alphas=tuple(dict.fromkeys(map(exact_alpha, (given.alpha, *given.alphas)))),
@@ -192,7 +195,7 @@ class DeviceConfig:
         )
 
     @property
-    def _asked(self) -> Requirement:
+    def _requested_ranks(self) -> Requirement:
         given = self.guarantee
         if bool(given.shares) != (given.mixture == GIVEN):
             raise ValueError(f"shares by device go with mixture = {GIVEN!r}, and with no other, got {given.mixture!r}")
@@ -212,7 +215,7 @@ class DeviceConfig:
         """How the device behaves towards its neighbours."""
         quorum = self.run.quorum
         if quorum is None and self.run.on_lost == "continue" and self.is_private:
-            quorum = min(max(len(self.devices) // 2 + 1, self._fewest_private), len(self.devices))
+            quorum = min(max(len(self.devices) // 2 + 1, self._least_devices), len(self.devices))
         return Settings(retry=self.timing.retry, patience=self.timing.patience, on_lost=self.run.on_lost, quorum=quorum)
 
     @property
@@ -233,7 +236,7 @@ class DeviceConfig:
         return self.is_private and self.run.options.get("epsilon") is not None
 
     @property
-    def _fewest_private(self) -> int:
+    def _least_devices(self) -> int:
         """How many devices a private run must have: a device is hidden by the honest ones beside the coalition."""
         options = make_options(self.run.method, self.run.options)
         return int((options.honest or 2) + options.coalition)
@@ -277,7 +280,7 @@ class DeviceConfig:
             **_parts_in_words(self.chosen_guarantee),
             "requirement": str(requirement),
             "shares": _digest(f"{name} {share}" for name, share in sorted((requirement.shares or {}).items())),
-            **{f"option {f.name}": _in_words(getattr(chosen, f.name)) for f in fields(chosen)},
+            **{f"option {f.name}": _value_in_words(getattr(chosen, f.name)) for f in fields(chosen)},
             "score": score_in_words(self.chosen_score),
             "model": "not said" if self.scores.model is None else self.scores.model[:16],
             "links": "insecure" if self.security.insecure else "certificates",
@@ -331,7 +334,7 @@ def _check_values(config: DeviceConfig) -> None:
     config.peer_settings.needed(len(config.devices))  # refuses a quorum that is too small or too large
 
 
-def _check_private(config: DeviceConfig, options: Any) -> None:
+def _check_privacy(config: DeviceConfig, options: Any) -> None:
     """Refuse what would tell of single devices beside a method that does not."""
     method = f"method {config.run.method!r} tells sums over all devices and nothing else"
     if config.security.insecure:
@@ -349,13 +352,9 @@ def _check_private(config: DeviceConfig, options: Any) -> None:
             f"{method}, and [online] tells everybody how many labels each device has missed, and raises drift alarms "
             "that others hear; leave it out"
         )
-    if (
-        config.run.on_lost == "continue"
-        and config.run.quorum is not None
-        and config.run.quorum < config._fewest_private
-    ):
+    if config.run.on_lost == "continue" and config.run.quorum is not None and config.run.quorum < config._least_devices:
         raise ValueError(
-            f"{method}, which takes {config._fewest_private} devices: {options.honest or 2} honest ones beside a "
+            f"{method}, which takes {config._least_devices} devices: {options.honest or 2} honest ones beside a "
             f"coalition of {options.coalition}; use a quorum of as many or more, got {config.run.quorum}"
         )
 
@@ -382,14 +381,19 @@ def _check_parts(config: DeviceConfig) -> None:
         raise ValueError("[online] moves one threshold; leave out alphas, groups, lower_share and weight_column")
     from conformesh.pipeline.solver import (  # which a program that only asks nodes need not hold in memory
         MethodRun,
-        refuse,
+        refuse_unproven,
     )
 
-    refuse(config.chosen_guarantee, MethodRun(config.run.method, config.run.options), len(config.devices))
+    refuse_unproven(config.chosen_guarantee, MethodRun(config.run.method, config.run.options), len(config.devices))
+
+
+# 64 bits of a hash suffice in the agreement: it finds mistakes. Against forgery rosters and entries are signed.
+def _digest(words: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
 
 
 def _levels_in_words(guarantee: Guarantee) -> str:
-    levels = ", ".join(map(str, guarantee.alphas))
+    levels = ", ".join(map(str, guarantee.alphas))  # short texts are readable in errors, long ones are only compared
     return levels if len(levels) < 60 else f"{len(guarantee.alphas)} levels, {_digest(map(str, guarantee.alphas))}"
 
 
@@ -407,16 +411,12 @@ def _parts_in_words(guarantee: Guarantee) -> dict[str, str]:
 
 def score_in_words(score: Score | None) -> str:
     """Return a score with its options as one short text."""
-    return "not said" if score is None else f"{score.name} {_in_words(score.options())}".strip()
+    return "not said" if score is None else f"{score.name} {_value_in_words(score.options())}".strip()
 
 
-def _digest(words: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
-
-
-def _in_words(value: Any) -> str:
+def _value_in_words(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key}={_in_words(item)}" for key, item in sorted(value.items()))
+        return ", ".join(f"{key}={_value_in_words(item)}" for key, item in sorted(value.items()))
     if isinstance(value, tuple):
-        return " ".join(map(_in_words, value))
+        return " ".join(map(_value_in_words, value))
     return "none" if value is None else value if isinstance(value, str) else repr(value)

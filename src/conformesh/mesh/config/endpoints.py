@@ -1,4 +1,4 @@
-"""Where devices are reached: ``host:port``, and the file that says it for every device."""
+"""Endpoints, ``host:port``, at which devices are reached, and the file with the hosts of all devices."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import NamedTuple
 from conformesh.common.names import listed, unknown
 
 LOCALHOST = "127.0.0.1"
-BASE_PORT = 7600
-HIGHEST_PORT = 32767  # above, an operating system may have lent the port to an outgoing connection
+BASE_PORT = 7600  # the first port of a mesh; any that is free would do
+# Linux takes ports from 32768 on for outgoing connections, other systems higher ones: such a port may be busy at times.
+HIGHEST_PORT = 32767
+# Labels of up to 63 characters, the limit of DNS; underscores are accepted too.
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?<!-))*")
 
 
@@ -53,6 +55,7 @@ def is_address(host: str, version: int | None = None) -> bool:
 
 
 def _is_host_name(host: str) -> bool:
+    # At most 253 characters (DNS). Digits and dots alone are a mistyped address, not a name.
     return len(host) <= 253 and bool(_HOST_NAME.fullmatch(host)) and not re.fullmatch(r"[0-9.]+", host)
 
 

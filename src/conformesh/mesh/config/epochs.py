@@ -20,7 +20,7 @@ from conformesh.methods import make_options
 EPOCH_FILE = "epoch"
 FIRST_EPOCH = 1  # the epoch of scores that name none, and the last closed one where nobody has declared any
 MOST_EPOCHS_AHEAD = 100  # epochs that one declaration closes: a typing error must not use up years of epochs
-MOST_DIGITS = 15  # of an epoch's number: JSON holds it exactly
+MOST_DIGITS = 15  # of an epoch's number: below 2^53, which JSON readers hold exactly
 # Seconds that a device waits before it asks for a run of an epoch that has just closed. Clocks that are set over a
 # network differ by less, and a score file that was replaced just before is read by then (`watching.QUIET`, and a look a
 # second): an epoch that is released without its last scores is not released again. Of epochs by the clock at most a
@@ -89,6 +89,7 @@ class EpochClock:
     def last_closed(self, ago: float = 0.0) -> int:
         """Return the last closed epoch, by the clock as it was so many seconds `ago`; 0 if none has closed."""
         if self._seconds is not None:
+            # The epoch that the clock is in is still open: the last closed one is the one before.
             return max(int((self._wall() - ago) // self._seconds) - 1, 0)
         known = self._declared or FIRST_EPOCH
         try:

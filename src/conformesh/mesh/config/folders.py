@@ -110,7 +110,7 @@ def init_mesh(
         ids of the network.
     """
     root = Path(root)
-    _check_is_new(root)
+    _check_new_folder(root)
     check_alpha(settings.get("alpha", SETTINGS["alpha"].default))  # warns above a half
     names = roster_names(network.ids)
     for name in names:
@@ -140,14 +140,14 @@ def init_mesh(
             )
         if not insecure:
             make_authority(root / "ca", mesh)
-        change = _change({"command": "init", "device": str(root)}, root, roster, insecure)
+        change = _roster_change({"command": "init", "device": str(root)}, root, roster, insecure)
         for name in names:
             _add_folder(change, root, replace(first, name=name, listen=str(listening_endpoint(reached[name]))), days)
         authority.commit(change)
     return [root / name for name in names]
 
 
-def _check_is_new(root: Path) -> None:
+def _check_new_folder(root: Path) -> None:
     """Refuse a folder that is in use, and say what to do about one that an interrupted `mesh init` has left."""
     if not root.exists() or (root.is_dir() and {path.name for path in root.iterdir()} <= {AUTHORITY_LOCK}):
         return
@@ -181,10 +181,10 @@ def add_device(
     `size` is the most scores that it may claim; for `settled` see `revoke_device`.
     """
     root = Path(root)
-    asked: dict[str, Any] = {"command": "add", "device": name, "neighbours": [*neighbours], "host": host}
-    asked |= {"days": days, "size": size, "settled": settled}
+    request: dict[str, Any] = {"command": "add", "device": name, "neighbours": [*neighbours], "host": host}
+    request |= {"days": days, "size": size, "settled": settled}
     with open_authority(root) as authority:
-        if authority.finished_request == asked:
+        if authority.finished_request == request:
             return root / name
         configs = _read_mesh(root)
         known = configs[0]
@@ -210,7 +210,7 @@ def add_device(
         if endpoint in taken:
             raise ValueError(f"{endpoint} belongs to another device already; give {name!r} another port")
         before = _last_roster(authority, known)
-        roster = _next(
+        roster = _next_roster(
             before,
             settled,
             devices=(*known.devices, name),
@@ -220,7 +220,7 @@ def add_device(
         )
         for config in configs:
             config.with_roster(roster)  # raises in words if it cannot be
-        change = _change(asked, root, roster, known.security.insecure)
+        change = _roster_change(request, root, roster, known.security.insecure)
         new = replace(
             known,
             name=name,
@@ -242,9 +242,9 @@ def revoke_device(root: Path, name: str, *, settled: int | None = None, forget: 
     whoever runs the mesh that all devices that were taken out are off for good.
     """
     root = Path(root)
-    asked = {"command": "revoke", "device": name, "settled": settled, "forget": forget}
+    request = {"command": "revoke", "device": name, "settled": settled, "forget": forget}
     with open_authority(root) as authority:
-        if authority.finished_request == asked:
+        if authority.finished_request == request:
             given = issued_certificates(root / "ca", name)
             return given[-1].serial if given else ""
         configs = _read_mesh(root)
@@ -256,14 +256,14 @@ def revoke_device(root: Path, name: str, *, settled: int | None = None, forget: 
         _check_can_move(root, name)
         signed = [] if known.security.insecure else _issued(root, name)
         before = _last_roster(authority, known)
-        roster = _next(
+        roster = _next_roster(
             before,
             settled,
             forget,
             devices=tuple(other for other in known.devices if other != name),
             edges=tuple(edge for edge in known.edges if name not in edge),
             endpoints=_without(name, before.endpoints),
-            revoked=_revoking(before, name, signed) if signed else (*before.revoked, Revoked(name)),
+            revoked=_with_revoked(before, name, signed) if signed else (*before.revoked, Revoked(name)),
             lowest=_without(name, before.lowest),
             sizes=_without(name, before.sizes),
         )
@@ -276,7 +276,7 @@ def revoke_device(root: Path, name: str, *, settled: int | None = None, forget: 
                 f"without {name!r} the mesh falls into {problem.parts}; add a device between them first, "
                 f"then revoke {name!r}"
             ) from None
-        change = _change(asked, root, roster, known.security.insecure)
+        change = _roster_change(request, root, roster, known.security.insecure)
         change.removed = name
         authority.commit(change)
     return signed[-1].serial if signed else ""
@@ -306,27 +306,27 @@ def reissue_device(root: Path, name: str, *, days: int = 365, settled: int | Non
     For a stolen key: the device stays, under its name. Its new files must be there before the roster is, or it is shut
     out too until they are.
     """
-    asked = {"command": "revoke --certificate", "device": name, "days": days, "settled": settled}
-    return _issue_again(Path(root), asked, shut_out=True)
+    request = {"command": "revoke --certificate", "device": name, "days": days, "settled": settled}
+    return _issue_again(Path(root), request, shut_out=True)
 
 
-def _issue_again(root: Path, asked: dict[str, Any], shut_out: bool = False) -> Identity:
+def _issue_again(root: Path, request: dict[str, Any], shut_out: bool = False) -> Identity:
     """Make a new certificate for a device; `shut_out` revokes the older ones."""
-    name = asked["device"]
+    name = request["device"]
     with open_authority(root) as authority:
-        if authority.finished_request == asked:
+        if authority.finished_request == request:
             return _issued(root, name)[-1]
         configs = _read_mesh(root)
-        config = _with_certificate(root, configs, name)
+        config = _config_with_certificate(root, configs, name)
         before, old = _last_roster(authority, config), _issued(root, name)
-        found, texts = sign_device(root / "ca", name, _hosts_of(config), asked["days"], renew=True)
+        found, texts = sign_device(root / "ca", name, _hosts_of(config), request["days"], renew=True)
         roster = None
         if shut_out:
             lowest = {**before.lowest, name: found.number}
-            roster = _next(before, asked["settled"], revoked=_revoking(before, name, old), lowest=lowest)
+            roster = _next_roster(before, request["settled"], revoked=_with_revoked(before, name, old), lowest=lowest)
         elif found.number >= config.lowest_certificate(name) + ACCEPTED_NUMBERS:
-            roster = _next(before, None, lowest={**before.lowest, name: found.number - ACCEPTED_NUMBERS + 1})
-        change = _change(asked, root, roster, config.security.insecure)
+            roster = _next_roster(before, None, lowest={**before.lowest, name: found.number - ACCEPTED_NUMBERS + 1})
+        change = _roster_change(request, root, roster, config.security.insecure)
         _add_certificate(change, found, name, texts)
         authority.commit(change)
     return found
@@ -357,18 +357,18 @@ def _read_mesh(root: Path) -> list[DeviceConfig]:
     differing = compare_agreements([root / name for name in roster])
     if differing:
         field, values = next(iter(differing.items()))
-        told = "; ".join(f"{value} on {', '.join(names[:3])}" for value, names in values.items())
-        raise ValueError(f"{root}: the devices differ in {field}: {told}; mend their {DEVICE_FILE} first")
+        words = "; ".join(f"{value} on {', '.join(names[:3])}" for value, names in values.items())
+        raise ValueError(f"{root}: the devices differ in {field}: {words}; mend their {DEVICE_FILE} first")
     return [read_device(root / name) for name in roster]
 
 
-def _change(asked: dict[str, Any], root: Path, roster: Roster | None, insecure: bool) -> Change:
+def _roster_change(request: dict[str, Any], root: Path, roster: Roster | None, insecure: bool) -> Change:
     """Return a change to a roster, signed if the mesh has an authority; None leaves the roster as it is."""
     if roster is None:
-        return Change(asked)
+        return Change(request)
     document = signed_document(roster, root, insecure)
     check_document_size(document)
-    return Change(asked, document.bytes().decode("ascii"))
+    return Change(request, document.bytes().decode("ascii"))
 
 
 def _add_folder(change: Change, root: Path, config: DeviceConfig, days: int) -> None:
@@ -388,14 +388,14 @@ def _add_certificate(change: Change, found: Identity, name: str, texts: dict[str
 
 def _last_roster(authority: Authority, config: DeviceConfig) -> Roster:
     """Return the last roster that was signed, which is that of the folders; refuse folders that have another one."""
-    mine, latest = _roster_of(config), authority.roster
-    if latest is not None and latest != mine:
+    in_folders, latest = _roster_of(config), authority.roster
+    if latest is not None and latest != in_folders:
         raise ValueError(
             f"{authority.root}: roster {latest.number} ({latest.digest[:16]}) was signed last, as {AUTHORITY_FILE} "
-            f"says, and the folders have roster {mine.number} ({mine.digest[:16]}); put back the newest copy of both, "
-            "as they were together"
+            f"says, and the folders have roster {in_folders.number} ({in_folders.digest[:16]}); put back the newest "
+            "copy of both, as they were together"
         )
-    return mine
+    return in_folders
 
 
 def _roster_of(config: DeviceConfig) -> Roster:
@@ -406,7 +406,7 @@ def _roster_of(config: DeviceConfig) -> Roster:
     return Roster(0, config.mesh, config.devices, config.edges, config.endpoints, gone, settled=0)
 
 
-def _next(before: Roster, settled: int | None = None, forget: bool = False, **changes: Any) -> Roster:
+def _next_roster(before: Roster, settled: int | None = None, forget: bool = False, **changes: Any) -> Roster:
     """Return the roster after another one; refuse one whose devices could never outvote those of an earlier one."""
     number = before.number + 1
     if settled is not None and not before.settled <= settled < number:
@@ -426,7 +426,7 @@ def _next(before: Roster, settled: int | None = None, forget: bool = False, **ch
     return roster
 
 
-def _revoking(before: Roster, name: str, old: Sequence[Identity]) -> tuple[Revoked, ...]:
+def _with_revoked(before: Roster, name: str, old: Sequence[Identity]) -> tuple[Revoked, ...]:
     return tuple(dict.fromkeys([*before.revoked, *(Revoked(name, one.number, one.fingerprint) for one in old)]))
 
 
@@ -434,7 +434,7 @@ def _without(name: str, table: dict[str, Any]) -> dict[str, Any]:
     return {other: value for other, value in table.items() if other != name}
 
 
-def _with_certificate(root: Path, configs: Sequence[DeviceConfig], name: str) -> DeviceConfig:
+def _config_with_certificate(root: Path, configs: Sequence[DeviceConfig], name: str) -> DeviceConfig:
     config = next((one for one in configs if one.name == name), None)
     if config is None:
         raise ValueError(unknown("device", name, [one.name for one in configs]))

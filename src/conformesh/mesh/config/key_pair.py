@@ -1,8 +1,7 @@
-"""Whether a device's certificate, key and authority are what its neighbours will let in, by the standard library alone.
+"""Check that neighbours will accept a device's certificate, key and authority, with the standard library alone.
 
-The question is answered as the neighbours will: by a TLS handshake, of the device with itself and in memory. A node
-asks it at its start and when a file has changed. The functions import `ssl`, not the module: a mesh without
-certificates does without its 2 MB.
+The check does what neighbours will do: a TLS handshake, of the device with itself and in memory. A node checks at its
+start and when a file has changed. Functions import `ssl`, not the module: a mesh without certificates saves its 2 MB.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def examine_pair(
     times = []
     try:
         times += [_validity(ca, root) for root in _certificates_in(ca)[:1]]  # none: the handshake will not accept it
-        own = _shown(_holder(cert, key), ca)
+        own = _accepted_certificate(_server_context(cert, key), ca)
         if own is None:
             raise ValueError(f"{cert.name} was signed by another authority than {ca.name}; both come from one mesh")
     except ValueError as problem:
@@ -88,7 +87,7 @@ def _no_password() -> str:
     raise ValueError("a key of a mesh has no password")
 
 
-def _holder(cert: Path, key: Path) -> ssl.SSLContext:
+def _server_context(cert: Path, key: Path) -> ssl.SSLContext:
     """Return who holds this certificate and its key."""
     import ssl
 
@@ -126,7 +125,7 @@ def _validity(path: Path, shown: Mapping[str, Any]) -> Validity:
     return Validity(path.name, datetime.fromtimestamp(first, UTC), datetime.fromtimestamp(last, UTC))
 
 
-def _shown(server: ssl.SSLContext, ca: Path) -> Mapping[str, Any] | None:
+def _accepted_certificate(server: ssl.SSLContext, ca: Path) -> Mapping[str, Any] | None:
     """Return the certificate that a neighbour with this authority accepts from the device; None if it refuses."""
     import ssl
 

@@ -1,8 +1,7 @@
-"""A device's own scores: its share of a score file, and how it reads them back.
+"""The local scores of a device: reading them, replacing them, and splitting one file over the folders of a mesh.
 
-A device that calibrates with epsilon reads row by row (`_read_row_by_row`): whatever is wrong with one row changes only
-what this row counts as. If one NaN made the whole file unusable, one record more or less would change every count, and
-no epsilon would hold.
+A device that calibrates with epsilon reads row by row (`_read_row_by_row`): a bad row changes only how this row counts.
+If one NaN made the whole file unusable, one record more or less would change every count, and no epsilon would hold.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ from conformesh.files.text import SNIFFED
 from conformesh.mesh.config.device_toml import DEVICE_FILE, DeviceConfig, read_device
 from conformesh.mesh.config.endpoints import find_device_name
 from conformesh.mesh.config.epochs import FIRST_EPOCH
-from conformesh.pipeline.shift import check_bound
+from conformesh.pipeline.shift import refuse_weights_above_bound
 from conformesh.scores import Score, settle_score
 
-EMPTY_SCORE_FILE = "device,score\n"
+EMPTY_SCORE_FILE = "device,score\n"  # the heading alone: no scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +71,7 @@ class LocalScores:
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
+        # 64 bits are enough to tell versions of a file apart.
         digest = hashlib.sha256(self._sorted_rows()).hexdigest()[:16]
         object.__setattr__(self, "digest", digest)
 
@@ -113,7 +113,7 @@ def read_local_scores(config: DeviceConfig) -> LocalScores:
         raise ValueError(f"{path}: device {config.name!r} needs a file with its scores; a heading alone means none")
     if config.has_epsilon:
         return _read_row_by_row(config)
-    return _own_scores_in(read_table(str(path), NEEDED, layout=_layout(config), may_be_empty=True), config)
+    return _local_scores_in(read_table(str(path), NEEDED, layout=_layout(config), may_be_empty=True), config)
 
 
 def _layout(config: DeviceConfig) -> ColumnNames:
@@ -139,7 +139,7 @@ def _read_row_by_row(config: DeviceConfig) -> LocalScores:
 def _read_rows(config: DeviceConfig, name: str, data: bytes) -> LocalScores:
     table, broken = _table_of_rows(name, data)
     values = np.array([_number(cell) for cell in table.columns[column_named(table, "score")]], dtype=np.float64)
-    own, of_rows = _is_own(table, len(values), config), epochs_in(table)
+    own, of_rows = _local_rows(table, len(values), config), epochs_in(table)
     epochs = np.full(len(values), FIRST_EPOCH) if of_rows is None else of_rows
     if not len(values) == len(own) == len(epochs):  # which only NPZ can have
         raise ValueError(f"{table.name}: arrays must have one entry per row each")
@@ -147,7 +147,7 @@ def _read_rows(config: DeviceConfig, name: str, data: bytes) -> LocalScores:
     if score is not None:
         useless |= score.outside(values)
         if SCORE_FUNCTION in table.columns:
-            useless |= _made_otherwise([*table.columns[SCORE_FUNCTION]], score)
+            useless |= _differing_scores([*table.columns[SCORE_FUNCTION]], score)
     values[useless] = np.inf
     counted = own & (epochs > 0)
     said = {
@@ -182,7 +182,7 @@ def _table_of_rows(path: str, data: bytes) -> tuple[FileColumns, int]:
     return FileColumns(dict(zip(heading, columns, strict=True)), path), len(rows) - len(whole)
 
 
-def _is_own(table: FileColumns, rows: int, config: DeviceConfig) -> NDArray[np.bool_]:
+def _local_rows(table: FileColumns, rows: int, config: DeviceConfig) -> NDArray[np.bool_]:
     """Return which rows belong to this device: all, where no column names devices."""
     device = next((name for name in table.columns if name.lower() in ("device", *ALSO_CALLED["device"])), None)
     if device is None:
@@ -200,7 +200,7 @@ def _number(cell: Any) -> float:
         return math.nan
 
 
-def _made_otherwise(cells: list[Any], score: Score) -> NDArray[np.bool_]:
+def _differing_scores(cells: list[Any], score: Score) -> NDArray[np.bool_]:
     """Return which rows record another score than that of the mesh; rows without a record go with the others."""
     differ = {}
     for text in {*map(str, cells)} - {"", "None"}:
@@ -229,7 +229,7 @@ def replace_scores(config: DeviceConfig, source: str) -> LocalScores:
         scores = _read_rows(config, source, data)
     else:
         table = read_table(source, NEEDED, layout=_layout(config), may_be_empty=True, data=data)
-        scores = _own_scores_in(table, config)
+        scores = _local_scores_in(table, config)
     owner, mode = _owner_and_mode(target)
     write_file(target, data, mode, owner)
     return scores
@@ -258,7 +258,7 @@ def _ending(source: str) -> str:
     return {".npz": ".npz", ".npy": ".npy", ".parquet": ".parquet", ".pq": ".parquet"}.get(suffix, ".csv")
 
 
-def _own_scores_in(table: FileColumns, config: DeviceConfig) -> LocalScores:
+def _local_scores_in(table: FileColumns, config: DeviceConfig) -> LocalScores:
     layout = _layout(config)
     rows = len(table.column(SIDES[0] if layout.sides else column_named(table, "score")))
     if not rows:
@@ -283,13 +283,13 @@ def _own_scores_in(table: FileColumns, config: DeviceConfig) -> LocalScores:
     if len(held.devices) > 1:
         raise ValueError(f"{table.name}: rows must name their device in one way, got {listed(held.devices)}")
     groups, weights = held.rows.groups, held.rows.weight
-    _check_groups(table.name, groups, config)
+    _check_group_names(table.name, groups, config)
     if weights is not None and config.guarantee.weight_bound is not None:
-        check_bound(weights, config.guarantee.weight_bound, lambda row: (table.name, row))
+        refuse_weights_above_bound(weights, config.guarantee.weight_bound, lambda row: (table.name, row))
     return LocalScores(values, epochs, groups=groups, weights=weights)
 
 
-def _check_groups(name: str, groups: Memberships | None, config: DeviceConfig) -> None:
+def _check_group_names(name: str, groups: Memberships | None, config: DeviceConfig) -> None:
     """Refuse rows of groups that the mesh is not configured with."""
     if groups is None:
         return
@@ -345,7 +345,7 @@ def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
     epochs = {} if held.epochs is None else {str(owner[n]): e for n, e in zip(held.devices, held.epochs, strict=True)}
     if configs[0].is_private and any((of_rows < 1).any() for of_rows in epochs.values()):
         raise ValueError(f"{held.name}: the column {EPOCH!r} must hold whole numbers, at least 1; repair or drop it")
-    beside = {str(owner[name]): _beside(held, k, any_device) for k, name in enumerate(held.devices)}
+    beside = {str(owner[name]): _extra_columns(held, k, any_device) for k, name in enumerate(held.devices)}
     for config in configs:
         scores = own.get(config.name, np.empty(0))
         kept: dict[str, Any] = {}
@@ -358,13 +358,13 @@ def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
     return {name: len(own.get(name, ())) for name in roster}
 
 
-def _beside(held: ScoreFile, k: int, config: DeviceConfig) -> dict[str, Any]:
+def _extra_columns(held: ScoreFile, k: int, config: DeviceConfig) -> dict[str, Any]:
     """Return the columns of groups and weights of a device's rows."""
     found: dict[str, Any] = {}
     rows = slice(*held.rows.offsets[k : k + 2].tolist())
     if held.rows.groups is not None:
         groups = held.rows.groups.taken(rows)
-        _check_groups(held.name, groups, config)
+        _check_group_names(held.name, groups, config)
         found[config.scores.group_column] = [groups.atoms[code][0] for code in groups.codes.tolist()]
     if held.rows.weight is not None and config.scores.weight_column is not None:
         found[config.scores.weight_column] = held.rows.weight[rows].tolist()

@@ -1,4 +1,4 @@
-"""Whether a neighbour answers, and as whom: one connection with TLS on both sides, given up after two seconds."""
+"""Check whether a neighbour answers, and with whose certificate: one TLS connection, given up after two seconds."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from conformesh.mesh.config.device_toml import DeviceConfig, Neighbour
 from conformesh.mesh.config.endpoints import parse_endpoint
 from conformesh.mesh.config.key_pair import common_name
 
-REACH_TIMEOUT = 2.0  # seconds
-_LISTENING = 0.4  # seconds: with TLS 1.3 a refusal of our certificate comes after the handshake
+REACH_TIMEOUT = 2.0  # seconds; a choice: neighbours are tried one after another while a person waits
+# Seconds to wait for a refusal: with TLS 1.3 the other side judges our certificate after our handshake is complete.
+_LISTENING = 0.4
 
 
 class _Answer(NamedTuple):
@@ -32,13 +33,13 @@ def reach_neighbours(config: DeviceConfig, timeout: float = REACH_TIMEOUT) -> li
 
 def reach_device(config: DeviceConfig, other: Neighbour, timeout: float = REACH_TIMEOUT) -> ConfigError:
     """Try another device as this one, from this machine."""
-    finding = _reach(config, other, timeout)
+    answer = _try_neighbour(config, other, timeout)
     return ConfigError(
-        config.name, f"reach {other.name}", finding.level, f"{other.endpoint}: {finding.words}", finding.code
+        config.name, f"reach {other.name}", answer.level, f"{other.endpoint}: {answer.words}", answer.code
     )
 
 
-def _reach(config: DeviceConfig, neighbour: Neighbour, timeout: float) -> _Answer:
+def _try_neighbour(config: DeviceConfig, neighbour: Neighbour, timeout: float) -> _Answer:
     host, port = parse_endpoint(neighbour.endpoint)
     try:
         context = None if config.security.insecure else _context(config)
@@ -48,7 +49,7 @@ def _reach(config: DeviceConfig, neighbour: Neighbour, timeout: float) -> _Answe
         with socket.create_connection((host, port), timeout=timeout) as link:
             if context is None:
                 return _Answer("fine", "somebody listens")
-            return _greet(context, link, host, neighbour.name, config)
+            return _handshake(context, link, host, neighbour.name, config)
     except socket.gaierror:
         return _Answer("error", f"host {host!r} is not known here; check the name, or write its address")
     except TimeoutError:
@@ -65,7 +66,7 @@ def _context(config: DeviceConfig) -> ssl.SSLContext:
     return context
 
 
-def _greet(context: ssl.SSLContext, link: socket.socket, host: str, name: str, config: DeviceConfig) -> _Answer:
+def _handshake(context: ssl.SSLContext, link: socket.socket, host: str, name: str, config: DeviceConfig) -> _Answer:
     try:
         with context.wrap_socket(link, server_hostname=host) as secure:
             shown: Any = secure.getpeercert()
@@ -86,14 +87,14 @@ def _greet(context: ssl.SSLContext, link: socket.socket, host: str, name: str, c
                 _Answer("error", "refused our certificate: it closed the link") if closed else _Answer("fine", "fine")
             )
     except OSError as problem:  # of which those of TLS are kinds
-        return _Answer("error", _why_not(problem, host))
+        return _Answer("error", _failure_reason(problem, host))
 
 
 def _fingerprint(link: ssl.SSLSocket) -> str:
     return hashlib.sha256(link.getpeercert(binary_form=True) or b"").hexdigest()
 
 
-def _why_not(problem: OSError, host: str) -> str:
+def _failure_reason(problem: OSError, host: str) -> str:
     if isinstance(problem, ssl.SSLCertVerificationError):
         if "mismatch" in problem.verify_message.lower():
             return f"wrong name: its certificate is not for {host}; have it signed again for that host"

@@ -27,7 +27,7 @@ ROSTER_FILE = "roster.json"
 LARGEST_DOCUMENT = 2 * 2**20
 ROSTER_FORMAT = "conformesh-roster/1"
 _DIGEST = re.compile("[0-9a-f]{64}")
-_SIGNATURE = re.compile("[0-9a-f]{128}")  # two numbers of 32 bytes
+_SIGNATURE = re.compile("[0-9a-f]{128}")  # two numbers of 32 bytes, as `signing` writes them
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Roster:
 
     @property
     def digest(self) -> str:
-        """What tells two rosters of one number apart."""
+        """SHA-256 of the signed text: it differs between two rosters with the same number."""
         return hashlib.sha256(self.text()).hexdigest()
 
     @property
@@ -115,7 +115,7 @@ class Roster:
         return tuple(dict.fromkeys([*gone, *(one.fingerprint for one in self.revoked if one.fingerprint)]))
 
     def lacks(self, devices: Iterable[str]) -> str:
-        """Return in words why devices could not be in a run under this roster; nothing if they could."""
+        """Return why devices could not be in a run under this roster, or an empty string."""
         earlier = [(one.number, one.devices) for one in self.earlier]
         return Rosters(self.number, earlier=earlier, floor=self.settled).lacks({*devices})
 
@@ -133,7 +133,7 @@ class RosterDocument:
 
 
 def read_document(data: bytes, where: str = "the roster") -> RosterDocument:
-    """Read a document, which may be anything; whether its signature is good is for `signing` to say."""
+    """Read a document that may come from anybody; `signing` verifies its signature."""
     if len(data) > LARGEST_DOCUMENT:
         raise ValueError(f"{where}: a roster has at most {LARGEST_DOCUMENT:,} bytes, got {len(data):,}")
     try:

@@ -18,7 +18,9 @@ from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.peer.entries import sealed, unsealed
 from conformesh.peer.frames import FrameError
 
-_MOST_KNOWN = 1024  # certificates that are remembered: a stranger must not fill the memory
+# Certificates that are remembered, since reading one costs a signature check. At this number all are forgotten, so that
+# a stranger who sends new ones cannot fill the memory.
+_MOST_KNOWN = 1024
 
 
 class _Holder(NamedTuple):
@@ -46,25 +48,25 @@ class CertificateSeal:
 
         self.config, self.clock = config, clock
         self._key = load_key(config.path("key"))
-        self._mine = bytes(load_certificate(config.path("cert")).public_bytes(Encoding.DER))
+        self._certificate = bytes(load_certificate(config.path("cert")).public_bytes(Encoding.DER))
         self._authority = load_certificate(config.path("ca"))
         self._revoked = {*config.revoked}
         self._known: dict[bytes, _Holder | None] = {}
 
     def sign(self, data: bytes) -> bytes:
         """Return this device's certificate and its signature."""
-        return sealed(self._mine, bytes(self._key.sign(data, _signing())))
+        return sealed(self._certificate, bytes(self._key.sign(data, _signing())))
 
     def genuine(self, owner: int, data: bytes, proof: bytes) -> bool:
-        """Return whether the device of a row says so."""
+        """Return whether the device of this row has signed these bytes."""
         from cryptography.exceptions import InvalidSignature
 
         try:
             certificate, signature = unsealed(proof)
         except FrameError:
             return False
-        holder = self._holder(certificate)
-        if holder is None or not self._counts(holder, self.config.devices[owner]):
+        holder = self._known_holder(certificate)
+        if holder is None or not self._is_trusted(holder, self.config.devices[owner]):
             return False
         try:
             holder.key.verify(signature, data, _algorithm())
@@ -72,27 +74,27 @@ class CertificateSeal:
             return False
         return True
 
-    def _counts(self, holder: _Holder, name: str) -> bool:
+    def _is_trusted(self, holder: _Holder, name: str) -> bool:
         """Whether a certificate is let in as that of a device, now."""
-        said = holder.identity
-        in_time = said.not_before <= self.clock() <= said.not_after
+        identity = holder.identity
+        in_time = identity.not_before <= self.clock() <= identity.not_after
         return (
             in_time
-            and not why_not_accepted(said.name, name, self.config.lowest_certificate(name))
-            and not self._is_revoked(said)
+            and not why_not_accepted(identity.name, name, self.config.lowest_certificate(name))
+            and not self._is_revoked(identity)
         )
 
-    def _is_revoked(self, said: Identity) -> bool:
-        return bool({said.fingerprint, said.serial} & self._revoked)
+    def _is_revoked(self, identity: Identity) -> bool:
+        return bool({identity.fingerprint, identity.serial} & self._revoked)
 
-    def _holder(self, certificate: bytes) -> _Holder | None:
+    def _known_holder(self, certificate: bytes) -> _Holder | None:
         if certificate not in self._known:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            self._known[certificate] = self._examined(certificate)
+            self._known[certificate] = self._read_holder(certificate)
         return self._known[certificate]
 
-    def _examined(self, certificate: bytes) -> _Holder | None:
+    def _read_holder(self, certificate: bytes) -> _Holder | None:
         """Read a certificate, which may be anything; None unless this mesh's authority has signed it."""
         from cryptography.exceptions import InvalidSignature
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from conformesh.mesh.config.roster import Roster, RosterDocument
 
-CURVE_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of the curve P-256
+CURVE_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of the curve P-256 (FIPS 186)
 _DIGITS = 64  # hexadecimal, of each of the two numbers
 WRONG_SIGNATURE = "its signature is not that of this mesh's authority"
 NO_SIGNATURE = "it has no signature, and this mesh has an authority"
@@ -39,6 +39,7 @@ def is_signed(text: bytes, signature: str, ca: Path) -> bool:
     from conformesh.mesh.config.certificates import load_certificate
 
     r, s = int(signature[:_DIGITS], 16), int(signature[_DIGITS:], 16)
+    # The curve accepts n - s as well as s. Only the smaller counts, or one roster would have two documents.
     if s > CURVE_ORDER // 2:
         return False
     try:
@@ -49,7 +50,7 @@ def is_signed(text: bytes, signature: str, ca: Path) -> bool:
 
 
 def signed_document(roster: Roster, root: Path, insecure: bool) -> RosterDocument:
-    """Return a roster as whoever keeps a mesh's folder gives it out: signed, if the mesh has an authority."""
+    """Return a roster as a document to hand out: signed, if the mesh has an authority."""
     from conformesh.mesh.config.roster import RosterDocument
 
     return RosterDocument(roster, "" if insecure else sign_text(roster.text(), root / "ca"))

@@ -19,8 +19,8 @@ from conformesh.methods import async_protocol, get_method, make_options
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
 from conformesh.peer.entries import Seal
+from conformesh.peer.interface import Make, PeerSetup
 from conformesh.peer.journal import Journal
-from conformesh.peer.links import Make
 from conformesh.peer.rosters import Rosters
 from conformesh.pipeline.assembly import add_answers
 from conformesh.pipeline.problems import Problem
@@ -70,17 +70,24 @@ def make_device(
     `stored_run` is the run whose result is on disk and is to be reported if it was not yet; 0 asks for a new run.
     A private device takes its scores from `private`, if that is given.
     """
-    own: dict[str, Any] = {"log": log, "rosters": rosters}
-    if config.is_private:
-        part = private or PrivatePart(lambda: scores, EpochClock(config))
-        make = private_protocol(config, part, log)
-        parts = config.row, config.network, config.agreement(), make, journal, config.peer_settings
-        return Device(*parts, **own, private=True, stored_run=stored_run, idle=part.idle)
-    make = local_protocol(config, scores, shown)
-    parts = config.row, config.network, config.agreement(), make, journal, config.peer_settings
-    if config.run.mode == "anytime":
-        return AsyncDevice(*parts, **own, scores=scores.digest, seal=entry_seal(config))
-    return Device(*parts, **own, scores=scores.digest, stored_run=stored_run)
+    part = private or PrivatePart(lambda: scores, EpochClock(config))
+    setup = PeerSetup(
+        config.row,
+        config.network,
+        config.agreement(),
+        private_protocol(config, part, log) if config.is_private else local_protocol(config, scores, shown),
+        journal,
+        config.peer_settings,
+        scores="" if config.is_private else scores.digest,  # a change of private scores starts no run
+        log=log,
+        rosters=rosters,
+        private=config.is_private,
+        stored_run=stored_run,
+        idle=config.is_private and part.idle,
+    )
+    if config.run.mode == "anytime" and not config.is_private:
+        return AsyncDevice(setup, entry_seal(config))
+    return Device(setup)
 
 
 def entry_seal(config: DeviceConfig) -> Seal | None:
@@ -192,8 +199,7 @@ def device_result(
     """Return a device's result, by default its last: its own threshold, with its reason and what it cost."""
     outcome = device.result if outcome is None else outcome
     assert outcome is not None
-    sent = device.cost if isinstance(device, AsyncDevice) else device.ledger.cost()
-    cost = sent if outcome.cost is None else replace(outcome.cost, sent=sent)
+    cost = device.cost if outcome.cost is None else replace(outcome.cost, sent=device.cost)
     guarantee, problems = config.chosen_guarantee, outcome.problems
     if not problems:  # in asynchronous mode there is one column, and one level
         examples = 0 if outcome.sizes is None else int(outcome.sizes.sum())

@@ -49,7 +49,7 @@ class StatusFeed:
 
     def __init__(self, state: NodeState, device: Device | AsyncDevice, search: SearchProgress | None = None) -> None:
         self.state, self.device, self.search = state, device, search
-        self._linked = {int(row): device.full.ids[row] for row in device.full.neighbours(device.row)}
+        self._linked = {int(row): device.network.ids[row] for row in device.network.neighbours(device.row)}
         self._counted = Counts()
         self._last: dict[int, float] = {}
         self._at: tuple[str, int] = ("", 0)
@@ -135,12 +135,12 @@ def _search_status(search: SearchProgress, message: Message | None) -> SearchSta
 
 def _gathering_status(device: AsyncDevice) -> Gathering:
     """Return what a device in asynchronous mode knows about the others, by name."""
-    names = device.full.ids
+    names = device.network.ids
     return Gathering(
         reported=[names[row] for row in device.survivors],
         devices=len(names),
         missing=[name for row, name in enumerate(names) if row not in device.survivors],
         reasons={names[row]: words for row, words in device.reasons.items()},
-        not_agreeing={names[row]: words for row, words in device.unlike.items()},
+        not_agreeing={names[row]: words for row, words in device.disagreements.items()},
         byzantine=[names[row] for row in device.byzantine],
     )
