@@ -18,8 +18,8 @@ import numpy as np
 
 from conformesh.cli import console
 from conformesh.common.names import natural_order
-from conformesh.common.progress import round_progress
 from conformesh.engines import Engine, get_driver
+from conformesh.engines.observers import rounds_on_a_bar
 from conformesh.files.score_files import ScoreFile, read_scores
 from conformesh.files.tables import STDIN, FileLayout
 from conformesh.graph.network import Network
@@ -143,6 +143,6 @@ def select_devices(table: Table, ids: Sequence[str]) -> Table:
 @contextmanager
 def show_progress(engine: Engine, what: str, recorder: Any = None) -> Iterator[None]:
     """Show how far the run inside the block is, and its warnings after it."""
-    with round_progress(f"{what} on {engine.network.name}", recorder) as observer, console.warnings_in_one_line():
+    with rounds_on_a_bar(f"{what} on {engine.network.name}", recorder) as observer, console.warnings_in_one_line():
         engine.observer = observer
         yield

@@ -24,9 +24,8 @@ from numpy.typing import ArrayLike
 from conformesh.common.arrays import frame_columns
 from conformesh.common.names import unknown_name
 from conformesh.common.notes import emit_note
-from conformesh.common.progress import round_progress
 from conformesh.engines import Engine, engine_on, fail_together
-from conformesh.engines.base import Observer
+from conformesh.engines.observers import Observer, rounds_on_a_bar
 from conformesh.files.input_forms import ColumnRoles, as_frame
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import Alpha, Requirement, exact_alpha
@@ -124,7 +123,7 @@ def quantiles(
     table = Table.of(data, columns=roles, what="values", ids=ids, once=True)
     network = as_network(network, table)
     with (
-        round_progress(f"quantiles on {network.name}", observer, progress) as watching,
+        rounds_on_a_bar(f"quantiles on {network.name}", observer, progress) as watching,
         engine_on(network, engine, watching) as host,
     ):
         # `solve_draws` puts the values of all devices into the order of the engine.

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from conformesh.common.quantities import pluralize
 from conformesh.engines.faulty import Weather
+from conformesh.engines.observers import RunObserver
 from conformesh.files.json_numbers import as_json_value
 from conformesh.methods import get_method, make_options
 from conformesh.protocols.block import Block
@@ -48,7 +49,7 @@ DENSE_ROUNDS = 128
 MAX_NUMBERS = 2**21  # recorded of a run before rounds are left out: 16 MB
 LIVE_SHARE = 0.01  # of the time of a run that recording may take while a page follows it
 MAX_STEPS = 50_000  # of a recording, a bound on memory: beyond it the oldest steps become one
-CERTIFIED_KINDS = ("counted", "bounded")  # certificates without an unchecked assumption
+_CERTIFIED_KINDS = ("counted", "bounded")  # certificates without an unchecked assumption
 Ints = NDArray[np.int64]
 
 
@@ -193,7 +194,7 @@ class _RoundRecord(NamedTuple):
     bracket: tuple[Any, ...] | None
 
 
-class Recorder:
+class Recorder(RunObserver):
     """An observer that records runs, for a view, a trace or a report.
 
     >>> from conformesh import Network, calibrate
@@ -220,7 +221,7 @@ class Recorder:
         What the next runs are called; by default their method's name.
     """
 
-    passing = True  # it keeps no message, so the simulator may reuse its memory
+    keeps_messages = False  # only copies of parts of them
 
     def __init__(self, share: float | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
         self.share, self.clock = share, clock
@@ -295,7 +296,7 @@ class Recorder:
         """Record the thresholds, by row, with which the last run ended, and what they rest on."""
         recording, many = self.recordings[-1], len(thresholds)
         fields = {
-            "phase": ["certified" if kind in CERTIFIED_KINDS else "not certified"] * many,
+            "phase": ["certified" if kind in _CERTIFIED_KINDS else "not certified"] * many,
             "threshold": as_json_value(thresholds.tolist()),
             "kind": [kind] * many,
             "about": [about or None] * many,
