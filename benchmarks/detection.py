@@ -18,7 +18,7 @@ from conformesh.common.random_streams import stream
 from conformesh.engines import Simulator
 from conformesh.kernels.ranks import Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.pipeline.detection import default_sample_size, no_redraw, thinned_sizes
+from conformesh.pipeline.detection import default_sample_size, draw_sample_sizes, no_redraw_chance
 from conformesh.protocols.block import Block
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.rank_counts import benjamini_hochberg
@@ -71,12 +71,12 @@ def bench(quick: bool = False) -> tuple[list[Row], list[Series]]:
     rules: list[tuple[str, int, Fraction]] = [("all scores, plain (assumed)", 0, FDR)]
     rules.append(("all scores, Benjamini-Yekutieli", 0, yekutieli))
     for n in (400, 600, default_sample_size(sizes, shares)):
-        rules.append((f"thinned, n' = {n}", n, FDR * Fraction(no_redraw(sizes, shares, n))))
+        rules.append((f"thinned, n' = {n}", n, FDR * Fraction(no_redraw_chance(sizes, shares, n))))
     rows = []
     for name, n, level in rules:
         kept, requirement = np.full((draws, DEVICES), SCORES), Requirement()
         if n:  # scores come in random order: the first so many are as good as any
-            kept = np.array([thinned_sizes(sizes, shares, n, seed) for seed in range(draws)])
+            kept = np.array([draw_sample_sizes(sizes, shares, n, seed) for seed in range(draws)])
             requirement = Requirement("exchangeable")
         seconds, wrong, words = measured(data, kept, level, requirement)
         met = None if quick else wrong <= FDR

@@ -20,7 +20,7 @@ from conformesh.protocols.consensus import agreed_maximum
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import option
 from conformesh.protocols.wire_format import WireFormat
-from conformesh.results.certificate import Certificate, too_few
+from conformesh.results.certificate import Certificate, too_few_certificate
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def largest_score(
     ranks = block.ranks()  # (trials, alphas), what the guarantee requires
     thresholds = np.where(ranks > block.totals[:, None], np.inf, agreed.astype(np.float64)[:, :, None])
     certificates = [
-        [too_few(int(r), int(n)) if r > n else Certificate("counted", int(r), int(n)) for r in row]
+        [too_few_certificate(int(r), int(n)) if r > n else Certificate("counted", int(r), int(n)) for r in row]
         for n, row in zip(block.totals, ranks, strict=True)
     ]
     return Answers(thresholds, certificates)

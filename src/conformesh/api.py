@@ -34,8 +34,8 @@ from conformesh.kernels.ranks import (
     make_requirement,
 )
 from conformesh.methods import METHODS, check_keywords
-from conformesh.pipeline.networks import as_network, known_devices
-from conformesh.pipeline.shift import weighting_of
+from conformesh.pipeline.networks import as_network, read_network
+from conformesh.pipeline.shift import make_weighting
 from conformesh.pipeline.solver import MethodRun, solve
 from conformesh.protocols.faults import Faults, make_faults
 from conformesh.results.result import Result
@@ -194,7 +194,7 @@ def calibrate(
         labels = argument_or_own(roles, "label", labels, data)
     if centres is not None or inputs is not None:
         inputs = _inputs(inputs, centres, weight, data)
-    shift, source = weighting_of(weight, weight_bound, inputs, test_weights, class_weights, labels)
+    shift, source = make_weighting(weight, weight_bound, inputs, test_weights, class_weights, labels)
     guarantee = Guarantee(
         alphas=_levels(alpha, "alpha", check_alpha),
         **_mixture(mixture, rank_rule, pac_confidence),
@@ -202,7 +202,7 @@ def calibrate(
         centres=centres,
         weighting=shift,
     )
-    network, ids = known_devices(network, engine)
+    network, ids = read_network(network, engine)
     table = Table.of(
         data,
         columns=roles,
@@ -304,7 +304,7 @@ def control(
     weight = roles.argument("weight", weight)
     if centres is not None or inputs is not None:
         inputs = _inputs(inputs, centres, weight, losses)
-    shift, source = weighting_of(weight, weight_bound, inputs, test_weights, None, None)
+    shift, source = make_weighting(weight, weight_bound, inputs, test_weights, None, None)
     words = "risk must be a number strictly between 0 and the largest possible loss, got {}"
     guarantee = Guarantee(
         alphas=_levels(risk, "risk", lambda one: exact_number(one, words.format(one))),
@@ -313,7 +313,7 @@ def control(
         weighting=shift,
         loss=LossBound(1.0 if bound is None else float(bound), as_loss(loss)),
     )
-    network, ids = known_devices(network, engine)
+    network, ids = read_network(network, engine)
     table = Table.of_losses(
         losses,
         bound,

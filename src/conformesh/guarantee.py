@@ -106,7 +106,7 @@ class Weighting(Struct, frozen=True, forbid_unknown_fields=True):
         """What has a threshold of its own, and the weight of the new examples that it is for; empty: one for all."""
         if self.class_weights:
             return self.class_weights
-        return {at_most(weight): weight for weight in self.test_weights}
+        return {weight_level_name(weight): weight for weight in self.test_weights}
 
 
 class LossBound(Struct, frozen=True, forbid_unknown_fields=True):
@@ -156,10 +156,10 @@ class Guarantee(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     loss: LossBound | None = None
 
 
-def at_most(weight: float) -> str:
+def weight_level_name(weight: float) -> str:
     """Return the name of the threshold for new examples of at most this weight.
 
-    >>> at_most(2.0)
+    >>> weight_level_name(2.0)
     'weight at most 2.0'
     """
     return f"weight at most {weight!r}"

@@ -36,7 +36,7 @@ from conformesh.privacy.account import ACCOUNT_FILE, Account, read_account
 from conformesh.privacy.histogram import Release
 from conformesh.protocols import p_dcp
 from conformesh.view.statuses import status_fields
-from conformesh.view.watched import WatchedDevice
+from conformesh.view.watched_device import WatchedDevice
 from tests.mesh.meshes import config
 from tests.mesh.nodes import Clock, ask, serving, threshold_in
 from tests.mesh.private_mesh import NETWORK, NOISY, Crashed, Mesh, known_secrets

@@ -14,7 +14,7 @@ import numpy as np
 
 from conformesh import Centres, Network, calibrate, control
 from conformesh.files.memberships import EVERYONE, name_of
-from conformesh.guarantee import LOWER, UPPER, at_most
+from conformesh.guarantee import LOWER, UPPER, weight_level_name
 from conformesh.scores.centres import centre_name
 from conformesh.scores.losses import Steps
 
@@ -191,7 +191,7 @@ def levels_of(cell):
     if cell.weights == "classes":
         return {(name,): weight for name, weight in CLASSES.items()}
     if cell.weights == "tests":
-        return {(at_most(weight),): weight for weight in (*TESTS, BOUND)}
+        return {(weight_level_name(weight),): weight for weight in (*TESTS, BOUND)}
     return {(): BOUND}
 
 

@@ -7,8 +7,8 @@ import pytest
 from msgspec import structs
 
 from conformesh import Network, Result, TooFewScores, calibrate, scores
-from conformesh.results.certificate import KINDS, Certificate, Cost, too_few
-from conformesh.results.evaluation import wilson
+from conformesh.results.certificate import CERTIFICATE_KINDS, Certificate, Cost, too_few_certificate
+from conformesh.results.evaluation import wilson_interval
 
 HELD = [np.random.default_rng(k).random(40) for k in range(5)]
 
@@ -127,13 +127,13 @@ def test_unknown_devices_and_scores_are_named(result):
 def test_wilson_matches_the_quadratic():
     """The ends solve |p - q| = z sqrt(q (1 - q) / n)."""
     for hits, rows in [(90, 100), (0, 10), (10, 10), (1, 3)]:
-        low, high = wilson(hits, rows)
+        low, high = wilson_interval(hits, rows)
         for q in (low, high):
             if 0 < q < 1:
                 assert abs(hits / rows - q) == pytest.approx(
                     1.959963984540054 * math.sqrt(q * (1 - q) / rows), rel=1e-9
                 )
-    assert wilson(0, 0) == (0.0, 1.0)
+    assert wilson_interval(0, 0) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -160,12 +160,12 @@ def test_unknown_methods_suggest(name, message):
 )
 def test_a_certificate_reads_as_a_line(certificate, words):
     """What it claims, then only what is known."""
-    assert str(certificate) == f"{certificate.kind}: {KINDS[certificate.kind]}{words}"
+    assert str(certificate) == f"{certificate.kind}: {CERTIFICATE_KINDS[certificate.kind]}{words}"
 
 
 def test_too_few_scores_are_all_counted():
     """Only +inf keeps the promise then, and all n scores lie at or below it."""
-    assert too_few(12, 10) == Certificate("counted", 12, 10)
+    assert too_few_certificate(12, 10) == Certificate("counted", 12, 10)
 
 
 @pytest.mark.parametrize(

@@ -462,8 +462,8 @@ def test_coarse_weights_rounded_to_the_wrong_side_are_noticed(whose, monkeypatch
     check_rounding(ROUNDED, 11)
     plants = {
         "examples": [
-            (shift.WeightUnit, "down", lambda unit, weights: np.ceil(unit._scaled(weights)).astype(int)),
-            (shift.WeightUnit, "lost", lambda unit, weights: np.zeros(len(weights), dtype=int)),
+            (shift.WeightUnit, "round_down", lambda unit, weights: np.ceil(unit._scaled(weights)).astype(int)),
+            (shift.WeightUnit, "rounding_loss", lambda unit, weights: np.zeros(len(weights), dtype=int)),
         ],
         "devices": [
             (ranks, "_swap", rounded_up(ranks._swap)),
@@ -507,20 +507,22 @@ def plant_test_weight_without_cap(patch):
     """The new example weighs at a centre what it weighs without one."""
     right = problems._test_weights
     patch.setattr(
-        problems, "_test_weights", lambda w, rows, levels, largest: right(w, rows, levels, (rows.unit.up(BOUND),))
+        problems, "_test_weights", lambda w, rows, levels, largest: right(w, rows, levels, (rows.unit.round_up(BOUND),))
     )
 
 
 def plant_cap_ignored(patch):
     """The largest weight at a centre is that of the whole."""
-    right = problems._largest
-    patch.setattr(problems, "_largest", lambda rows, *more: (max(right(rows, *more)),) * len(right(rows, *more)))
+    right = problems._largest_weights
+    patch.setattr(
+        problems, "_largest_weights", lambda rows, *more: (max(right(rows, *more)),) * len(right(rows, *more))
+    )
 
 
 def plant_sizes_of_groups(patch):
     """Weights of devices come from how many examples of the group they hold."""
     right = solver.columns_of
-    patch.setattr(solver, "columns_of", lambda *given: replace(right(*given), examples=None))
+    patch.setattr(solver, "problem_columns", lambda *given: replace(right(*given), examples=None))
 
 
 def plant_shares_of_sides_swapped(patch):

@@ -18,7 +18,14 @@ from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.loopback import LinkFaults, play
 from conformesh.peer.settings import Settings
-from conformesh.pipeline.detection import default_sample_size, detection, no_redraw, shares_of, thinned, thinned_sizes
+from conformesh.pipeline.detection import (
+    default_sample_size,
+    detection_protocol,
+    draw_sample,
+    draw_sample_sizes,
+    mixture_shares,
+    no_redraw_chance,
+)
 from conformesh.pipeline.p_values import p_values_batch
 from conformesh.protocols.block import Block
 from conformesh.protocols.e_dcp import EDCP
@@ -103,7 +110,7 @@ def exact_rate(pmfs, chances, sizes, draws, nulls, others, fdr):
                 held.append(seen)
                 tests.append([np.array([*judged, *others], dtype=float), *[np.empty(0)] * (len(n) - 1)])
                 mass.append(chance * math.prod((mixture[v] for v in judged), start=Fraction(1)))
-    level = fdr * Fraction(no_redraw(np.array(sizes), chances, draws))
+    level = fdr * Fraction(no_redraw_chance(np.array(sizes), chances, draws))
     found = run_step_up(held, tests, level)
     rate = Fraction(0)
     for t, chance in enumerate(mass):
@@ -153,7 +160,7 @@ def test_a_level_that_is_not_lowered_is_caught(monkeypatch):
     low, high = [Fraction(a == 0) for a in range(5)], [Fraction(a > 0, 4) for a in range(5)]
     example = [low, high], [Fraction(1, 2)] * 2, [3, 1], 3, 1, (), Fraction(1, 4)
     assert exact_rate(*example) <= Fraction(1, 4)
-    monkeypatch.setattr("tests.pipeline.test_detection.no_redraw", lambda *_: 1)
+    monkeypatch.setattr("tests.pipeline.test_detection.no_redraw_chance", lambda *_: 1)
     assert exact_rate(*example) == Fraction(17, 64) > Fraction(1, 4)
 
 
@@ -178,27 +185,27 @@ def test_theorem_the_chance_of_no_redrawing_is_bounded_from_below(sizes, shares)
     for draws in range(1, sum(sizes) + 1):
         fits = (n for n in itertools.product(*(range(size + 1) for size in sizes)) if sum(n) == draws)
         exact = sum(exact_chance(n, chances) for n in fits)
-        found = no_redraw(np.array(sizes), chances, draws)
+        found = no_redraw_chance(np.array(sizes), chances, draws)
         assert found <= exact
         assert found == pytest.approx(float(exact), rel=2e-6)
-        assert no_redraw(np.array(sizes), chances, draws, exact=False) <= exact
-    assert no_redraw(np.array(sizes), chances, sum(sizes) + 1) == 0
+        assert no_redraw_chance(np.array(sizes), chances, draws, exact=False) <= exact
+    assert no_redraw_chance(np.array(sizes), chances, sum(sizes) + 1) == 0
 
 
 def test_the_default_draw_is_worth_most_and_knows_only_sizes():
     """672 of 1,000 scores of twenty devices, redrawn one time in twenty; all of a single device."""
     sizes, shares = np.full(20, 50), [Fraction(1, 20)] * 20
     best = default_sample_size(sizes, shares)
-    worth = [(n + 1) * no_redraw(sizes, shares, n) for n in range(1, 1001)]
+    worth = [(n + 1) * no_redraw_chance(sizes, shares, n) for n in range(1, 1001)]
     assert best == 1 + int(np.argmax(worth)) == 672
-    assert no_redraw(sizes, shares, best) == pytest.approx(0.952, abs=0.001)
+    assert no_redraw_chance(sizes, shares, best) == pytest.approx(0.952, abs=0.001)
     assert default_sample_size(np.array([70]), [Fraction(1)]) == 70
 
 
 def test_the_draw_is_multinomial_given_that_it_fits():
     """Sizes (2, 1), three shares of four: n' = 2 has the draws (2, 0) and (1, 1), 9 to 6. False alarm below 1e-6."""
     sizes, shares = np.array([2, 1]), [Fraction(3, 4), Fraction(1, 4)]
-    firsts = sum(int(thinned_sizes(sizes, shares, 2, seed)[0] == 2) for seed in range(4000))
+    firsts = sum(int(draw_sample_sizes(sizes, shares, 2, seed)[0] == 2) for seed in range(4000))
     assert_coverage(firsts, 4000, 0.6)
     assert_coverage(4000 - firsts, 4000, 0.4)
     assert power_against(4000, 0.6, 0.55) > 0.9
@@ -206,11 +213,11 @@ def test_the_draw_is_multinomial_given_that_it_fits():
 
 def test_each_device_picks_its_own_scores_by_the_seed():
     samples = WeightedScores.of([np.arange(10.0), np.arange(100.0, 110)])
-    both = thinned(samples, np.arange(2), np.array([4, 3]), 7)
-    alone = thinned(samples.taken(np.array([1])), np.array([1]), np.array([4, 3]), 7)
+    both = draw_sample(samples, np.arange(2), np.array([4, 3]), 7)
+    alone = draw_sample(samples.taken(np.array([1])), np.array([1]), np.array([4, 3]), 7)
     assert both.sizes.ravel().tolist() == [4, 3]
     np.testing.assert_array_equal(both.segment(1), alone.segment(0))
-    other = thinned(samples, np.arange(2), np.array([4, 3]), 8)
+    other = draw_sample(samples, np.arange(2), np.array([4, 3]), 8)
     assert both.values.tolist() != other.values.tolist()
 
 
@@ -218,7 +225,9 @@ def test_thinning_is_without_replacement():
     """A device that is to use all its scores uses each of them once: with replacement this has chance 10!/10^10."""
     samples = WeightedScores.of([np.arange(10.0)])
     for seed in range(5):
-        np.testing.assert_array_equal(thinned(samples, np.arange(1), np.array([10]), seed).segment(0), np.arange(10.0))
+        np.testing.assert_array_equal(
+            draw_sample(samples, np.arange(1), np.array([10]), seed).segment(0), np.arange(10.0)
+        )
 
 
 @pytest.mark.parametrize("fixed", [False, True], ids=["fresh seeds", "a fixed seed and new scores"])
@@ -233,7 +242,7 @@ def test_thinning_picks_every_subset_equally_often(fixed):
     seen = {}
     for draw in range(draws):
         own = np.sort(rng.normal(size=5))
-        kept = thinned(WeightedScores.of([own]), np.arange(1), np.array([2]), 0 if fixed else draw).segment(0)
+        kept = draw_sample(WeightedScores.of([own]), np.arange(1), np.array([2]), 0 if fixed else draw).segment(0)
         ranks = tuple(np.searchsorted(own, kept).tolist())
         seen[ranks] = seen.get(ranks, 0) + 1
     assert len(seen) == 10
@@ -276,7 +285,7 @@ def test_the_rule_runs_at_the_level_lowered_by_the_chance_of_no_redrawing():
             Fraction(round(float(own[0]) * (found.sample_size + 1)), found.sample_size + 1)
             for own in found.p_values.values()
         ]
-        chance = no_redraw(np.full(3, 3), [Fraction(1, 3)] * 3, found.sample_size)
+        chance = no_redraw_chance(np.full(3, 3), [Fraction(1, 3)] * 3, found.sample_size)
         assert chance < 0.9
         assert found.flags == flags_by_definition(p, Fraction(1, 2) * Fraction(chance))
         differ += found.flags != flags_by_definition(p, Fraction(1, 2))
@@ -375,13 +384,13 @@ def test_theorem_thinning_flags_nobody_wrongly_too_often():
     scores = rng.standard_normal((draws, 8, 12)) * spread[:, None]
     sizes, shares = np.full(8, 12), [Fraction(1, 8)] * 8
     n = default_sample_size(sizes, shares)
-    kept = [thinned_sizes(sizes, shares, n, seed) for seed in range(draws)]
+    kept = [draw_sample_sizes(sizes, shares, n, seed) for seed in range(draws)]
     device = rng.integers(8, size=(draws, 10))
     tests = rng.standard_normal((draws, 10)) * spread[device]
     found = run_step_up(
         [[own[: kept[d][k]] for k, own in enumerate(scores[d])] for d in range(draws)],
         [[tests[d][device[d] == k] for k in range(8)] for d in range(draws)],
-        fdr * Fraction(no_redraw(sizes, shares, n)),
+        fdr * Fraction(no_redraw_chance(sizes, shares, n)),
     )
     assert_coverage(int((found.flagged == 0).sum()), draws, 0.9)
 
@@ -506,7 +515,7 @@ def test_devices_that_know_only_the_map_flag_the_same():
 
     played = play(network, start, LinkFaults(), np.random.default_rng(1))
     block = Block(network, np.arange(5), np.full((5, 1), 12), POOLED)
-    run = detection(block, WeightedScores.of(held), WeightedScores.of(tests), Fraction(1, 5), EDCP(), counts)
+    run = detection_protocol(block, WeightedScores.of(held), WeightedScores.of(tests), Fraction(1, 5), EDCP(), counts)
     (right, _, _), _ = Simulator(network).run(run)
     assert right.flagged[0] >= 5
     for device in played.devices:
@@ -517,9 +526,9 @@ def test_devices_that_know_only_the_map_flag_the_same():
 def test_shares_follow_the_target():
     sizes = np.array([3, 0, 1])
     ids = ("a", "b", "c")
-    assert shares_of(make_requirement("sizes"), sizes, ids) == [Fraction(3, 4), 0, Fraction(1, 4)]
-    assert shares_of(make_requirement("paper"), sizes, ids) == [Fraction(4, 7), Fraction(1, 7), Fraction(2, 7)]
-    assert shares_of(make_requirement({"a": 1, "b": 1, "c": 2}), sizes, ids) == [
+    assert mixture_shares(make_requirement("sizes"), sizes, ids) == [Fraction(3, 4), 0, Fraction(1, 4)]
+    assert mixture_shares(make_requirement("paper"), sizes, ids) == [Fraction(4, 7), Fraction(1, 7), Fraction(2, 7)]
+    assert mixture_shares(make_requirement({"a": 1, "b": 1, "c": 2}), sizes, ids) == [
         Fraction(1, 4),
         Fraction(1, 4),
         Fraction(1, 2),

@@ -17,7 +17,7 @@ from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.loopback import LinkFaults, play
 from conformesh.peer.settings import Settings
-from conformesh.pipeline.p_values import p_values_batch, up
+from conformesh.pipeline.p_values import p_values_batch, round_up_to_float
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.rank_counts import CountQuestion, count_below
@@ -212,7 +212,7 @@ def test_one_device_has_the_p_values_of_other_packages():
 @pytest.mark.parametrize("n", range(1, 60))
 def test_p_values_are_rounded_up(n):
     for k in range(1, n + 1):
-        value = up(Fraction(k, n))
+        value = round_up_to_float(Fraction(k, n))
         assert Fraction(value) >= Fraction(k, n) > Fraction(math.nextafter(value, 0))
 
 

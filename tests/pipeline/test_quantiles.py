@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from conformesh import CalibrationNote, Network, Quantiles, Table, quantiles
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.pipeline.quantiles import rank_of
-from conformesh.results.quantiles import as_release
+from conformesh.pipeline.quantiles import quantile_rank
+from conformesh.results.quantiles import parse_release
 
 PARTS = st.lists(st.integers(0, 100).map(lambda percent: Fraction(percent, 100)), min_size=1, max_size=5)
 VALUES = st.one_of(st.integers(-3, 3).map(float), st.floats(allow_nan=False))  # few integers: many ties
@@ -66,7 +66,7 @@ def test_every_form_of_data_gives_the_same_quantiles():
 
 def test_a_decimal_is_taken_as_written():
     """29 of 100 values lie at or below q = 0.29, where 0.29 * 100 in floats is 28.999999999999996."""
-    assert rank_of(Fraction("0.29"), 100) == 29
+    assert quantile_rank(Fraction("0.29"), 100) == 29
     assert [*quantiles([np.arange(100.0)], "chain", 0.29)] == [28.0]
     assert [*quantiles([np.arange(100.0)], "chain", 0.28)] == [27.0]
 
@@ -118,7 +118,7 @@ def test_private_quantiles_of_a_run_are_within_their_rank_error(ages, private):
     assert (np.abs(ranks - np.array(found.q) * len(pooled)) <= found.rank_error).all()
     assert found.rank_error.max() < 150
     assert abs(found.n - len(pooled)) < 100  # noise of epsilon .2: beyond 100 with a chance below 1e-8
-    assert np.isin(found.values, as_release(found.release).pivots).all()  # points of the public grid, no true values
+    assert np.isin(found.values, parse_release(found.release).pivots).all()  # points of the public grid, no true values
 
 
 def test_other_quantiles_of_a_release_cost_nothing(private):

@@ -68,13 +68,16 @@ def risks(table, target, given, alphas, rank="auto", by_weight=False):
     requirement = replace(
         asked,
         is_weighted=True,
-        largest_weights=(unit.up(bound),),
-        test_weights=(tuple(unit.up(test) for _, test in levels),),
+        largest_weights=(unit.round_up(bound),),
+        test_weights=(tuple(unit.round_up(test) for _, test in levels),),
     )
     left = [[tuple(np.delete(part, way[k]) for part in table[k]) for k in range(devices)] for way in ways]
-    spares = np.array([[unit.lost(left[t][k][1]).sum() for t in range(len(ways))] for k in range(devices)])
+    spares = np.array([[unit.rounding_loss(left[t][k][1]).sum() for t in range(len(ways))] for k in range(devices)])
     samples = WeightedScores.weighted(
-        [[values for values, _ in own] for own in left], [[unit.down(w) for _, w in own] for own in left], None, spares
+        [[values for values, _ in own] for own in left],
+        [[unit.round_down(w) for _, w in own] for own in left],
+        None,
+        spares,
     )
     items = np.repeat(np.array(sizes)[:, None], len(ways), axis=1)
     batch = solve_draws(
@@ -499,8 +502,8 @@ def test_shifted_examples_are_covered_by_chance():
     x = rng.random((trials, devices, n))
     values = np.abs(rng.normal(size=x.shape)) * (0.2 + x)
     unit = WeightUnit.of(4.0, devices * n, "sizes")
-    samples = WeightedScores.weighted(values, unit.down(4 * x), None, np.full((devices, trials), n))
-    requirement = replace(make_requirement(), is_weighted=True, largest_weights=(unit.up(4.0),))
+    samples = WeightedScores.weighted(values, unit.round_down(4 * x), None, np.full((devices, trials), n))
+    requirement = replace(make_requirement(), is_weighted=True, largest_weights=(unit.round_up(4.0),))
     items = np.full((devices, trials), n)
     network = Network.complete(devices)
     new = rng.beta(2, 1, trials)  # density 2x on [0, 1]: the uniform one times a weight proportional to x

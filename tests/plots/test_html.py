@@ -154,7 +154,9 @@ def test_names_are_shown_but_never_run(results):
     """The name of a device, a group and a class may hold anything."""
     for name in ("local", "Evaluation", "groups", "Detection", "Network"):
         assert "&lt;script&gt;" in results[name]._repr_html_(), name
-    strange = html.card(EVIL, kind="counted", claim=EVIL, rows=[(EVIL, EVIL)], parts=[html.table([EVIL], [[EVIL]])])
+    strange = html.html_card(
+        EVIL, kind="counted", claim=EVIL, rows=[(EVIL, EVIL)], parts=[html.html_table([EVIL], [[EVIL]])]
+    )
     assert checked(strange).find("div/b").text == EVIL
 
 
@@ -214,7 +216,7 @@ def test_a_group_without_rows_is_left_out():
 
 
 def test_no_values_no_picture():
-    assert html.marks({"a": html.Mark(np.inf, np.inf, np.inf)}, "threshold", "device") == ""
+    assert html.interval_chart({"a": html.IntervalMark(np.inf, np.inf, np.inf)}, "threshold", "device") == ""
 
 
 def test_a_node_loads_no_forms_and_no_pictures():

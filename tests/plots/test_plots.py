@@ -8,7 +8,7 @@ from matplotlib.image import imread
 
 from conformesh import TOPOLOGIES, Network
 from conformesh.graph.layout import drawn_lines, drawn_places
-from conformesh.plots.pictures import Agreement, Measured, draw_agreement, draw_methods
+from conformesh.plots.pictures import Agreement, MethodMeasurement, draw_agreement, draw_methods
 
 
 def agreement(network: Network, threshold: float = 0.5) -> Agreement:
@@ -58,7 +58,7 @@ def test_edges_around_a_torus_leave_the_picture():
 
 def test_methods_with_extreme_values(tmp_path):
     measured = [
-        Measured(method, network, guarantee, needs, coverage, low, high, size)
+        MethodMeasurement(method, network, guarantee, needs, coverage, low, high, size)
         for network in ("torus 5x4", "chain 20", "star 20")
         for method, guarantee, needs, coverage, low, high, size in (
             ("one", "counted", "neighbours", 1.0, 0.99, 1.0, 100.0),

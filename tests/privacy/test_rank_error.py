@@ -11,7 +11,7 @@ from conformesh.privacy.histogram import HistogramPlan, Release
 from conformesh.privacy.noise import noise_law
 from conformesh.privacy.rank_errors import walk_bound
 from conformesh.results.certificate import Noise
-from conformesh.results.quantiles import quantiles_of
+from conformesh.results.quantiles import quantiles_from_release
 
 QUARTILES = (Fraction(1, 4), Fraction(1, 2), Fraction(3, 4))
 PLANS = {
@@ -64,7 +64,7 @@ def test_the_rank_error_holds_for_all_quantiles_at_once(name, part):
     wrong = planted = 0
     for _ in range(DRAWS):
         values = VALUES[name](rng)
-        found = quantiles_of(drawn(plan, values, rng, part), QUARTILES, Fraction("0.95"), noise_of(plan))
+        found = quantiles_from_release(drawn(plan, values, rng, part), QUARTILES, Fraction("0.95"), noise_of(plan))
         wrong += is_wrong(found, values, found.rank_error)
         planted += is_wrong(found, values, found.options["resolution"])
     assert wrong <= 46
@@ -75,7 +75,7 @@ def test_the_rank_error_holds_for_all_quantiles_at_once(name, part):
 def test_the_rank_error_is_small_enough_to_be_of_use():
     """Quartiles of 1,000 ages at epsilon 1: at most 8 % of the ranks, of which about 5 are noise (measured 6.2)."""
     rng = np.random.default_rng(6)
-    found = quantiles_of(
+    found = quantiles_from_release(
         drawn(PLANS["ages"], VALUES["ages"](rng), rng), QUARTILES, Fraction("0.95"), noise_of(PLANS["ages"])
     )
     assert found.rank_error.max() <= 80

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from conformesh import CalibrationNote, Network, TooFewScores, calibrate
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.pipeline.solver import counted_ranks
+from conformesh.pipeline.solver import count_at_or_below
 from conformesh.protocols.bounds.quantile_of_quantiles import best_ranks, expected_coverage
 from tests.reference import expected_coverage_exactly, pooled_threshold
 from tests.strategies import alphas, device_scores, exact_rank, networks
@@ -34,7 +34,7 @@ def test_cp_and_fcp_equal_a_plain_sort_bit_for_bit(network, alpha, data):
         if rank <= n:
             assert (
                 result.certificate.counted_rank
-                == counted_ranks(WeightedScores.of(scores), [result.threshold])[0]
+                == count_at_or_below(WeightedScores.of(scores), [result.threshold])[0]
                 >= rank
             )
         assert result.cost.numbers_per_device == pytest.approx(n / network.devices)
@@ -140,7 +140,7 @@ def test_wfcp_with_noise_keeps_the_rank_outside_its_failure_event(noise, twenty_
     for seed in range(300):
         result = run(twenty_devices, Network.star(20), 0.1, "wfcp", noise=noise, seed=seed, bins=50, range=(0.0, 1.0))
         assert result.certificate.kind == "assumed"
-        short += counted_ranks(WeightedScores.of(twenty_devices), [result.threshold])[0] < rank
+        short += count_at_or_below(WeightedScores.of(twenty_devices), [result.threshold])[0] < rank
     assert short <= 12
     assert run(twenty_devices, Network.star(20), 0.1, "wfcp", noise=noise).certificate.required_rank > rank
 
@@ -154,7 +154,9 @@ def test_wfcp_without_noise_has_the_rank(network, alpha, data):
     result = run(scores, network, alpha, "wfcp", bins=data.draw(st.integers(1, 20)))
     if rank <= n:
         assert (
-            result.certificate.counted_rank == counted_ranks(WeightedScores.of(scores), [result.threshold])[0] >= rank
+            result.certificate.counted_rank
+            == count_at_or_below(WeightedScores.of(scores), [result.threshold])[0]
+            >= rank
         )
     else:
         assert result.threshold == np.inf

@@ -13,7 +13,7 @@ from conformesh import CalibrationNote, Network, TooFewScores, calibrate
 from conformesh.graph.weights import WEIGHTS
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import PAPER_REQUIREMENT
-from conformesh.pipeline.solver import counted_ranks, solve_draws
+from conformesh.pipeline.solver import count_at_or_below, solve_draws
 from conformesh.protocols.block import Block
 from conformesh.protocols.bounds.histogram import (
     MixingRates,
@@ -86,7 +86,7 @@ def test_theorem_every_threshold_on_every_device_has_the_rank(case):
     if rank > n:
         assert np.isposinf(result.thresholds).all()
         return
-    counts = counted_ranks(WeightedScores.of(scores), result.thresholds)
+    counts = count_at_or_below(WeightedScores.of(scores), result.thresholds)
     assert (counts >= rank).all(), (counts, rank, result)
     if result.certificate.kind == "counted":
         assert len(set(result.thresholds.tolist())) == 1

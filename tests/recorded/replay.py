@@ -22,7 +22,7 @@ from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.loopback import LinkFaults, play
 from conformesh.peer.settings import Settings
-from conformesh.pipeline.shift import Ratios
+from conformesh.pipeline.shift import LikelihoodRatios
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.block import Answers
 from conformesh.protocols.masks import Secrets
@@ -185,7 +185,7 @@ def shift_of(call, column):
         return {"weight": ramp, "weight_bound": spec["bound"], "inputs": column("input"), **more}
     weight = column("weight")
     if spec.get("estimated"):
-        return {"weight": Ratios(lambda x: x, weight, spec["bound"], 0.0), **more}
+        return {"weight": LikelihoodRatios(lambda x: x, weight, spec["bound"], 0.0), **more}
     return {"weight": weight, "weight_bound": spec.get("declared", spec["bound"]), **more}
 
 

@@ -130,12 +130,12 @@ def mixture_of_p_values_is_ignored(patch):
 
 @bug("weighted-02", "shifted-04")
 def weights_are_rounded_up(patch):
-    patch.setattr(WeightUnit, "down", lambda self, weights: np.ceil(self._scaled(weights)).astype(np.int64))
+    patch.setattr(WeightUnit, "round_down", lambda self, weights: np.ceil(self._scaled(weights)).astype(np.int64))
 
 
 @bug("weighted-03", "shifted-08")
 def rounding_loss_is_forgotten(patch):
-    patch.setattr(WeightUnit, "lost", lambda self, weights: np.zeros(len(weights), dtype=np.int64))
+    patch.setattr(WeightUnit, "rounding_loss", lambda self, weights: np.zeros(len(weights), dtype=np.int64))
 
 
 @bug("weighted-01", "weighted-06", "shifted-05")
@@ -145,7 +145,7 @@ def unit_of_weights_is_twice_as_large(patch):
 
 @bug("weighted-07", "shifted-02")
 def weight_of_the_new_example_is_too_small(patch):
-    changed(patch, WeightUnit, "up", lambda weight: weight - 1)
+    changed(patch, WeightUnit, "round_up", lambda weight: weight - 1)
 
 
 @bug("shifted-02", "shifted-03")
@@ -160,7 +160,7 @@ def ratios_of_classes_are_swapped(patch):
 
 @bug("weighted-11", "shifted-10")
 def estimated_weights_count_as_known(patch):
-    patch.setattr(solver, "_assuming", lambda outcome, words: outcome)
+    patch.setattr(solver, "_with_assumption", lambda outcome, words: outcome)
 
 
 @bug("weighted-01", "shifted-03")
@@ -170,7 +170,7 @@ def examples_of_weight_zero_are_not_counted(patch):
         asked = [one._replace(examples=int(sizes[:, one.column].sum())) for one in columns.problems]
         return replace(columns, examples=sizes, problems=asked)
 
-    changed(patch, solver, "columns_of", without)
+    changed(patch, solver, "problem_columns", without)
 
 
 @bug("centres-01", "centres-04")
@@ -249,7 +249,7 @@ def losses_have_another_bound(patch):
 
 @bug("p-values-01", "p-values-08")
 def p_values_are_rounded_down(patch):
-    patch.setattr(pvalues, "up", lambda p: math.nextafter(float(p), -math.inf))
+    patch.setattr(pvalues, "round_up_to_float", lambda p: math.nextafter(float(p), -math.inf))
 
 
 @bug("p-values-02", "detect-04")
@@ -259,18 +259,18 @@ def p_values_forget_the_new_score(patch):
 
 @bug("detect-01", "detect-08")
 def redrawing_is_forgotten(patch):
-    changed(patch, detecting, "_used", lambda used: (*used[:3], Fraction(1)))
+    changed(patch, detecting, "_sampled_scores", lambda used: (*used[:3], Fraction(1)))
 
 
 @bug("detect-02", "detect-07")
 def thinning_uses_another_seed(patch):
-    right = detecting.thinned
-    patch.setattr(detecting, "thinned", lambda own, here, counts, seed: right(own, here, counts, seed + 1))
+    right = detecting.draw_sample
+    patch.setattr(detecting, "draw_sample", lambda own, here, counts, seed: right(own, here, counts, seed + 1))
 
 
 @bug("quantiles-01", "quantiles-04")
 def quantiles_round_the_rank_down(patch):
-    patch.setattr(quantile, "rank_of", lambda q, n: max(1, math.floor(q * n)))
+    patch.setattr(quantile, "quantile_rank", lambda q, n: max(1, math.floor(q * n)))
 
 
 # --- scores and devices -----------------------------------------------------------------------------------------------

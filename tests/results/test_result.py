@@ -19,7 +19,7 @@ from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.block import Answers
 from conformesh.results.certificate import Certificate, Cost, SidesCertificate
 from conformesh.results.evaluation import Evaluation, RiskEvaluation
-from conformesh.results.lookup import axes_of
+from conformesh.results.lookup import part_axes
 from conformesh.results.result import Answer, Result, UnknownPart
 from conformesh.scores import losses
 from conformesh.scores.centres import centre_name
@@ -32,7 +32,7 @@ def made(alphas=(0.1,), *, thresholds=None, ids=IDS, score=None, classes=None, e
     """A result with random thresholds of every part, level and device, or with what `thresholds(part, alpha)` says."""
     levels = tuple(Fraction(str(alpha)) for alpha in alphas)
     guarantee = Guarantee(alphas=levels, **parts)
-    names = [axis.names for axis in axes_of(guarantee)]
+    names = [axis.names for axis in part_axes(guarantee)]
     rng = np.random.default_rng(1)
     answers = tuple(
         Answer(
@@ -383,7 +383,7 @@ def test_risk_control_has_sets_and_losses():
 
 def problems(guarantee, columns):
     """Problems in an order of their own: `add_answers` brings them into that of the guarantee."""
-    parts = [*product(*(axis.names for axis in axes_of(guarantee)))]
+    parts = [*product(*(axis.names for axis in part_axes(guarantee)))]
     found = [
         SimpleNamespace(part=part, alpha=alpha, column=t % columns, level=level, examples=40 + t)
         for t, part in enumerate(parts)

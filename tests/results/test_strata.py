@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformesh import Network, calibrate, scores
-from conformesh.results.strata import _lowest, by_strata, worst_slab
+from conformesh.results.strata import _lowest, coverage_by_stratum, worst_slab
 
 RNG = np.random.default_rng(2)
 P = np.array([RNG.dirichlet(np.full(30, RNG.choice([0.02, 0.2, 1.0]))) for _ in range(400)])
@@ -62,7 +62,7 @@ def test_size_stratified_coverage_of_intervals():
 )
 def test_every_row_is_in_one_stratum(rows, bins):
     values, hits = np.array([v for v, _ in rows]), np.array([h for _, h in rows])
-    parts = by_strata(hits, values, "values", bins)
+    parts = coverage_by_stratum(hits, values, "values", bins)
     assert sum(part.rows for part in parts.values()) == len(rows)
     assert sum(part.covered for part in parts.values()) == hits.sum()
     places = [np.searchsorted(bins, values[i]) for i in range(len(rows))] if isinstance(bins, list) else None

@@ -14,13 +14,13 @@ import pytest
 pytest.importorskip("uvicorn", reason="a view needs Starlette and uvicorn: pip install 'conformesh[view]'")
 from conformesh import Network, calibrate
 from conformesh.view import Recorder
-from conformesh.view.meshes import MeshWatch
+from conformesh.view.mesh_watch import MeshWatch
 from conformesh.view.recording import recording_of_run
 from conformesh.view.server import new_token
 from tests.mesh.nodes import short_folder
 from tests.mesh.real import drawn_scores, make_mesh
 from tests.view.served import recording, serving, step
-from tests.view.test_meshes import TWENTY, real  # noqa: F401 - a fixture
+from tests.view.test_mesh_watch import TWENTY, real  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.xdist_group("browser")
 # When a row of the table first says that a device is silent, in milliseconds since 1970.

@@ -155,14 +155,14 @@ def test_the_page_of_a_live_device_asks_the_node(page, server):
     server.send("run", run=0, heading=HEADING)
     server.send("steps", run=0, **{"from": 0}, steps=ALL, sent=time.time())
     until(page, "conformesh.runs[0]?.steps.length === 7")
-    page.evaluate("conformesh.panels[0].asked.pick(0, 1)")
+    page.evaluate("conformesh.panels[0].actions.pick(0, 1)")
     until(page, "document.querySelector('#device').textContent.includes('3 minutes')")
     drawn(page)
     words = " ".join(page.inner_text("#device").split())
     assert "rank 54 of 60" in words
     assert "the disk is nearly full" in words
     assert "heard 0.25 s ago, 7 frames, 1,234 bytes" in words
-    page.evaluate("conformesh.panels[0].asked.pick(0, 2)")
+    page.evaluate("conformesh.panels[0].actions.pick(0, 2)")
     until(page, "!document.querySelector('#device').textContent.includes('3 minutes')")
     drawn(page)
     assert "says two things" in page.inner_text("#device")
@@ -212,16 +212,16 @@ def test_coverage_grows_as_nodes_say_more(page, server):
         server.send("steps", run=0, **{"from": place}, steps=[step], sent=time.time())
         until(page, f"document.querySelector('.learnt')?.textContent.includes('{labels}')")
     until(page, "conformesh.panels[0].online.lately.plot?.data[0].length === 4")
-    page.evaluate("conformesh.panels[0].asked.pick(0, 1)")
+    page.evaluate("conformesh.panels[0].actions.pick(0, 1)")
     until(page, "document.querySelectorAll('.learnt tbody tr').length === 2")
     words = " ".join(page.inner_text(".online").split())
     assert "all 0.900 0.900 700 0.871 to 1.000 pump-1 0.900 0.900 700 nothing" in words
-    page.evaluate("conformesh.panels[0].asked.pick(0, 2)")
+    page.evaluate("conformesh.panels[0].actions.pick(0, 2)")
     until(page, "document.querySelectorAll('.learnt tbody tr').length === 1")  # it does not learn
     server.send("run", run=0, heading=HEADING)  # again from the beginning, as after a lost connection
     server.send("steps", run=0, **{"from": 0}, steps=ALL[:1], sent=time.time())
     until(page, "conformesh.panels[0].online.lately.figure.hidden")
-    page.evaluate("conformesh.panels[0].asked.pick(0, 1)")
+    page.evaluate("conformesh.panels[0].actions.pick(0, 1)")
     page.set_viewport_size({"width": 1000, "height": 900})
     drawn(page)
     assert page.locator(".online").text_content() == ""

@@ -180,7 +180,7 @@ def test_the_bracket_closes(show):
     page = show(traces.searched(), **STILL)
     found = []
     for position in range(5):
-        page.evaluate(f"conformesh.panels[0].asked.seek({[0, 1, 11, 21, 40][position] / 40})")
+        page.evaluate(f"conformesh.panels[0].actions.seek({[0, 1, 11, 21, 40][position] / 40})")
         at_step(page, position)
         page.until("conformesh.panels[0].place === conformesh.step")
         found.append(words(page, ".search"))
@@ -270,7 +270,7 @@ def test_what_goes_wrong_is_said_and_drawn(show):
     page.get_by_label("records whose device or words have").fill("pump-2")
     page.until("document.querySelectorAll('.records li').length === 1")
     open_tab(page, "picture")
-    page.evaluate("conformesh.panels[0].asked.seek(1 / 4)")
+    page.evaluate("conformesh.panels[0].actions.seek(1 / 4)")
     at_step(page, 2)
     page.until("conformesh.panels[0].place === 2")
     assert words(page, ".faults") == "1 message lost in this step"
@@ -327,7 +327,7 @@ def test_names_and_words_are_text(show):
     page.until("!document.querySelector('.tip').hidden")
     assert page.inner_text(".tip").startswith(traces.NAMES[0])
     for row, name in enumerate(traces.NAMES):
-        page.evaluate(f"conformesh.panels[0].asked.pick(0, {row})")
+        page.evaluate(f"conformesh.panels[0].actions.pick(0, {row})")
         assert page.locator("#device h2").text_content() == (name or "(no name)")
     open_tab(page, "table")
     assert page.locator(".devices tbody th").all_text_contents() == [*traces.NAMES[:-1], "(no name)"]
@@ -483,7 +483,7 @@ def test_accessibility_rules(show, scheme, trace):
         pytest.skip("rules of accessibility are in axe-core: run npm ci in tools/page")
     page = show(trace(), color_scheme=scheme, **STILL)
     page.add_script_tag(path=str(AXE))
-    page.evaluate("conformesh.panels[0].asked.pick(0, 1)")
+    page.evaluate("conformesh.panels[0].actions.pick(0, 1)")
     for tab in ("picture", "table", "log"):
         open_tab(page, tab)
         page.until("conformesh.panels.length > 0")
@@ -623,7 +623,7 @@ def test_thousands_of_devices(show):
 def test_five_thousand_devices_move(show, record_property):
     """At least 20 frames a second on an idle machine; half of that is asked for."""
     page = show(traces.many(5000, 120))
-    page.evaluate("conformesh.panels[0].asked.seek(0)")
+    page.evaluate("conformesh.panels[0].actions.seek(0)")
     frames = page.evaluate("""() => new Promise((done) => {
         document.querySelector('.play').click();
         let count = 0;

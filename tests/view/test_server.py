@@ -10,7 +10,7 @@ import time
 import pytest
 
 pytest.importorskip("uvicorn", reason="a view needs Starlette and uvicorn: pip install 'conformesh[view]'")
-from conformesh.view import app, events
+from conformesh.view import events, routes
 from conformesh.view.server import ServerLimits, ViewServer, parse_view_address, read_token, serving_view
 from conformesh.view.trace import Column, Step, Trace
 from tests.view.served import Page, ask, connect, has_come_to, has_steps, recording, serving, step, talk
@@ -253,7 +253,7 @@ def test_details_are_asked_for_once_in_a_while(monkeypatch):
             status, _, body = ask(server, "/device/0/1")
             assert (status, json.loads(body)["facts"]) == (200, [["state", "certified"]])
         assert asked == [(0, 1)]
-        monkeypatch.setattr(app, "_FRESH_SECONDS", 0.0)
+        monkeypatch.setattr(routes, "_FRESH_SECONDS", 0.0)
         ask(server, "/device/0/1")
         assert asked == [(0, 1)] * 2
 
@@ -282,7 +282,7 @@ def test_devices_that_answer_late_hold_up_nobody(monkeypatch):
         inside.release()
         leave.wait(20)
 
-    monkeypatch.setattr(app, "MAX_QUESTIONS", 2)
+    monkeypatch.setattr(routes, "MAX_QUESTIONS", 2)
     with serving([recording(5)], details=details) as server:
         threads = [threading.Thread(target=ask, args=(server, f"/device/0/{row}")) for row in (0, 1, 0, 1)]
         for thread in threads:

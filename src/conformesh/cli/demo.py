@@ -20,12 +20,12 @@ from conformesh.kernels.ranks import exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.datasets.digits import TRAINING_IMAGES, Digits, DigitsSplit, load_digits_on_devices, split_digits
 from conformesh.methods import CONNECTIONS, METHODS
-from conformesh.pipeline.solver import Batch, solve_draws
-from conformesh.plots.pictures import Agreement, Measured, draw_agreement, draw_methods
+from conformesh.pipeline.solver import CalibrationBatch, solve_draws
+from conformesh.plots.pictures import Agreement, MethodMeasurement, draw_agreement, draw_methods
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Message, Sum
 from conformesh.results.certificate import Cost
-from conformesh.results.evaluation import wilson
+from conformesh.results.evaluation import wilson_interval
 from conformesh.scores import LAC
 
 _NETWORKS = ("torus", "chain")
@@ -33,7 +33,7 @@ _SCORE = LAC()
 
 
 @dataclass(frozen=True)
-class _Line(Measured):
+class _Line(MethodMeasurement):
     """One method on one network, over all splits.
 
     Attributes
@@ -132,7 +132,7 @@ def _scores(digits: Digits, rows: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _measure(
-    method: str, network: Network, batch: Batch, cost: Cost, digits: Digits, drawn: Sequence[DigitsSplit]
+    method: str, network: Network, batch: CalibrationBatch, cost: Cost, digits: Digits, drawn: Sequence[DigitsSplit]
 ) -> _Line:
     """Form the sets of all test rows of all splits, each with the threshold of its own device, and count."""
     coverage, sizes = [], []
@@ -170,7 +170,7 @@ def _interval(coverage: NDArray[np.float64], rows: int) -> tuple[float, float]:
     if len(coverage) > 1 and coverage.var() > 0:
         worth = mean * (1 - mean) / (float(coverage.var(ddof=1)) / len(coverage))
     worth = max(1.0, min(worth, float(rows * len(coverage))))
-    return wilson(round(mean * worth), round(worth))
+    return wilson_interval(round(mean * worth), round(worth))
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from conformesh.mesh.processes import Watched, launch, wait
 from conformesh.results.result import Result
 
 if TYPE_CHECKING:
-    from conformesh.view.meshes import MeshWatch
+    from conformesh.view.mesh_watch import MeshWatch
 
 _AROUND = 6  # lines of a live table that are no devices: its head, its foot and the prompt's
 _COLUMNS = ("device", "round", "neighbours", "sent", "received", "state")
@@ -74,7 +74,7 @@ def _recorded(root: Path, outlets: RecordingOptions) -> Iterator[MeshWatch | Non
     if not any(outlets):
         yield None
         return
-    from conformesh.view.meshes import MeshWatch
+    from conformesh.view.mesh_watch import MeshWatch
 
     with (
         MeshWatch(root) as watch,

@@ -18,7 +18,7 @@ from conformesh.files.tables import ColumnNames
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.pipeline.quantiles import QUARTILES
 from conformesh.pipeline.quantiles import quantiles as find
-from conformesh.results.quantiles import FORMAT, Quantiles, as_parts, quantiles_of
+from conformesh.results.quantiles import QUANTILES_FORMAT, Quantiles, exact_parts, quantiles_from_release
 
 _SCORE = "score"  # the column that is read by default
 PRIVATE = "Private quantiles"  # a panel of the help
@@ -90,7 +90,7 @@ def quantiles(
     Exact by default; with --epsilon differentially private, each with a rank error: how many values its rank may be
     off. The command simulates all devices in one program, which protects nothing; devices of a mesh are separate.
     """
-    parts = as_parts(q or QUARTILES)
+    parts = exact_parts(q or QUARTILES)
     sure = exact_alpha(confidence, "confidence")
     if output.out is not None:
         check_ending(output.out, (".json", *ENDINGS))
@@ -128,7 +128,7 @@ def _with_grid(given: dict[str, Any]) -> dict[str, Any]:
 def _of_result(source: str, parts: tuple[Fraction, ...], confidence: Fraction) -> Quantiles:
     """Read quantiles from the release that a result holds."""
     raw, name = read_json(source)
-    if isinstance(raw, dict) and raw.get("format") == FORMAT:
+    if isinstance(raw, dict) and raw.get("format") == QUANTILES_FORMAT:
         return Quantiles.from_dict(raw, name).with_q(parts, confidence)
     saved = parse_saved_run(raw, name)
     releases = releases_by_group(saved)
@@ -139,7 +139,7 @@ def _of_result(source: str, parts: tuple[Fraction, ...], confidence: Fraction) -
             f"{name} holds a histogram for each of {len(releases)} groups; quantiles need one of all values"
         )
     (one,) = releases.values()
-    found = quantiles_of(one.release, parts, confidence, one.noise)
+    found = quantiles_from_release(one.release, parts, confidence, one.noise)
     return structs.replace(found, column=_SCORE, network=saved.result.network)
 
 

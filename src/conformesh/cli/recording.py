@@ -19,10 +19,10 @@ from conformesh.cli import console
 if TYPE_CHECKING:
     from conformesh.graph.network import Network
     from conformesh.methods import MethodVariant
-    from conformesh.pipeline.solver import Batch
-    from conformesh.view.app import AskDetails
+    from conformesh.pipeline.solver import CalibrationBatch
     from conformesh.view.online import OnlineRecorder
     from conformesh.view.recording import Recorder, Recording
+    from conformesh.view.routes import AskDetails
     from conformesh.view.trace import Trace, TracedRun
 
 VIEW_FLAG = "--view"
@@ -107,7 +107,7 @@ def comparison_callbacks(recorder: Recorder, runs: int) -> dict[str, Any]:
     def begin(way: MethodVariant, network: Network) -> None:
         recorder.label = str(way)
 
-    def ended(way: MethodVariant, network: Network, found: Batch | str) -> None:
+    def ended(way: MethodVariant, network: Network, found: CalibrationBatch | str) -> None:
         if isinstance(found, str):
             recorder.fail(found)
             return

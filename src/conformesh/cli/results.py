@@ -11,7 +11,7 @@ from conformesh.common.quantities import in_bits, in_count, pluralize
 from conformesh.files.json_numbers import from_json
 from conformesh.files.tables import STDIN, ColumnNames
 from conformesh.results.certificate import Noise
-from conformesh.results.lookup import GROUP, axes_of
+from conformesh.results.lookup import GROUP, part_axes
 from conformesh.results.result import Answer, Result
 from conformesh.results.summaries import part_name
 from conformesh.scores import LAC, RegressionScore, Score, settle_score
@@ -127,7 +127,7 @@ def print_result(result: Result) -> None:
 
 def _print_answers(result: Result) -> None:
     """Print a line for each part and level, what groups are covered by, and the cost of the one run."""
-    axes = [axis.kind for axis in axes_of(result.guarantee)]
+    axes = [axis.kind for axis in part_axes(result.guarantee)]
     part = () if not axes else (axes[0] if len(axes) == 1 else "part",)
     level = "risk" if result.controlled else "alpha"
     weighted = any(answer.certificate.weight is not None for answer in result.answers)
@@ -208,7 +208,7 @@ def releases_by_group(saved: SavedRun) -> dict[str | None, PrivateRelease]:
     from conformesh.privacy.histogram import Release
 
     found: dict[str | None, PrivateRelease] = {}
-    grouped = GROUP in [axis.kind for axis in axes_of(saved.result.guarantee)]
+    grouped = GROUP in [axis.kind for axis in part_axes(saved.result.guarantee)]
     for answer in saved.result.answers:
         told = {**saved.result.options, **answer.facts}.get("release")
         if answer.certificate.noise is not None and told is not None:

@@ -18,7 +18,7 @@ from conformesh.mesh.http.address import SOCKET_NAME, VARIABLE
 from conformesh.view.trace import Trace, TracedRun
 
 if TYPE_CHECKING:
-    from conformesh.view.meshes import MeshWatch
+    from conformesh.view.mesh_watch import MeshWatch
     from conformesh.view.recording import Recording
 
 _ACCESS = "Beyond this machine"
@@ -118,7 +118,7 @@ def _source(word: str, http: str | None, stack: ExitStack) -> _Replay | MeshWatc
     """Return what a word names: a file of a trace, or a mesh that is watched from now on."""
     if Path(word).is_file():
         return _Replay(word)
-    from conformesh.view.meshes import MeshWatch
+    from conformesh.view.mesh_watch import MeshWatch
 
     return stack.enter_context(MeshWatch(word, http=http))
 

@@ -145,12 +145,14 @@ class Network(metaclass=_ByTopology):
             ("diameter", f"{exact}{self.diameter:,}"),
         ]
         if self.devices > _DRAWN or self.edges > 3 * _DRAWN:
-            return cards.card(f"Network {self.name}", rows=[*facts, ("picture", "too many devices or edges to draw")])
+            return cards.html_card(
+                f"Network {self.name}", rows=[*facts, ("picture", "too many devices or edges to draw")]
+            )
         where = drawn_places(self, quick=True)
         lines = [(tuple(a), tuple(b)) for a, b in drawn_lines(self, where)]
         words = "lines that leave the picture come back on the other side" if self.name.startswith("torus") else ""
-        picture = cards.network([*map(tuple, where.tolist())], lines, self.ids, words)
-        return cards.card(f"Network {self.name}", rows=facts, parts=[picture])
+        picture = cards.network_drawing([*map(tuple, where.tolist())], lines, self.ids, words)
+        return cards.html_card(f"Network {self.name}", rows=facts, parts=[picture])
 
     def __repr__(self) -> str:
         return f"Network({self.name}: {self.devices} devices, {self.edges} edges)"

@@ -39,11 +39,11 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import CONNECTIONS, METHODS, MethodVariant
 from conformesh.methods import method_variants as every_way_of
 from conformesh.pipeline.networks import as_network
-from conformesh.pipeline.solver import Batch, solve_draws
+from conformesh.pipeline.solver import CalibrationBatch, solve_draws
 from conformesh.protocols.aggregate import PREFERENCES
 from conformesh.protocols.block import Block
 from conformesh.protocols.e_dcp import SCHEDULES, aggregators_for
-from conformesh.results.certificate import Kind
+from conformesh.results.certificate import CertificateKind
 from conformesh.scores import Score, as_score
 from conformesh.table import Table
 
@@ -74,7 +74,7 @@ class ComparisonRow:
     """
 
     way: MethodVariant
-    guarantee: Kind
+    guarantee: CertificateKind
     assumption: str
     thresholds: tuple[float, float]
     slack: float
@@ -150,15 +150,17 @@ class Comparison:
         columns, parts = table_columns(self), []
         for group in self.groups:
             floor = f"{group.diameter:,}" if group.diameter_is_exact else f"at most {group.diameter:,}"
-            body = cards.table(columns, [table_row(run, group) for run in group.runs], right=RIGHT_ALIGNED, most=None)
+            body = cards.html_table(
+                columns, [table_row(run, group) for run in group.runs], right=RIGHT_ALIGNED, most=None
+            )
             refused = [(str(way), reason) for way, reason in group.refused.items()]
-            body += cards.table(("not here", "because"), refused) if refused else ""
-            parts.append(cards.fold(f"{group.network}, diameter {floor}", body, shown=group is self.groups[0]))
+            body += cards.html_table(("not here", "because"), refused) if refused else ""
+            parts.append(cards.collapsible(f"{group.network}, diameter {floor}", body, shown=group is self.groups[0]))
         facts = [("required", f"rank {self.required_rank:,} of {self.scores:,} scores, alpha {self.alpha:g}")]
         facts += [("left out", reason) for reason in self.skipped.values()]
         ways, networks = pluralize(len(self.ways()), "way"), pluralize(len(self.groups), "network")
         title = f"{ways} on {networks} of {self.devices:,} devices"
-        return cards.card(title, claim=recommendation(self), rows=facts, parts=parts)
+        return cards.html_card(title, claim=recommendation(self), rows=facts, parts=parts)
 
     def __repr__(self) -> str:
         networks = ", ".join(group.network for group in self.groups)
@@ -199,7 +201,7 @@ class FrontPoint:
 
     name: str
     method: str
-    guarantee: Kind
+    guarantee: CertificateKind
     assumption: str
     rounds: int
     bits: float
@@ -235,8 +237,8 @@ class CostFront:
         columns = ("way", "guarantee", "rounds", "bits", "on the front")
         floor = [("floor", f"{self.floor:.3g} bits by a device, for every exact method")] if self.floor else []
         facts = [("diameter", f"{self.diameter:,} rounds at least"), *floor]
-        table = cards.table(columns, rows, right=columns[2:4], most=None)
-        return cards.card(f"rounds against bits on {self.network}", rows=facts, parts=[table])
+        table = cards.html_table(columns, rows, right=columns[2:4], most=None)
+        return cards.html_card(f"rounds against bits on {self.network}", rows=facts, parts=[table])
 
     def __repr__(self) -> str:
         best = ", ".join(f"{point.name} ({point.rounds:,} rounds, {in_bits(point.bits)})" for point in self.best())
@@ -352,7 +354,7 @@ def compare(
     seed: int = 0,
     rng: Rng | None = None,
     begin: Callable[[MethodVariant, Network], None] = lambda way, network: None,
-    ended: Callable[[MethodVariant, Network, Batch | str], None] = lambda way, network, found: None,
+    ended: Callable[[MethodVariant, Network, CalibrationBatch | str], None] = lambda way, network, found: None,
     observer: Observer | None = None,
     progress: bool = False,
 ) -> Comparison:
@@ -536,7 +538,7 @@ class _RunSetting(NamedTuple):
     seed: int
     observer: Observer | None
     begin: Callable[[MethodVariant, Network], None]
-    ended: Callable[[MethodVariant, Network, Batch | str], None]
+    ended: Callable[[MethodVariant, Network, CalibrationBatch | str], None]
 
 
 def _compare_on(
@@ -556,7 +558,7 @@ def _compare_on(
     return NetworkComparison(network.name, network.diameter, network.diameter_is_exact, tuple(runs), refused)
 
 
-def _run_way(way: MethodVariant, network: Network, setting: _RunSetting) -> Batch:
+def _run_way(way: MethodVariant, network: Network, setting: _RunSetting) -> CalibrationBatch:
     options = way.options
     if "seed" in METHODS[way.method].option_names():
         options["seed"] = setting.seed
@@ -572,7 +574,7 @@ def _run_way(way: MethodVariant, network: Network, setting: _RunSetting) -> Batc
     )
 
 
-def _comparison_row(way: MethodVariant, batch: Batch, measure: _Measure) -> ComparisonRow:
+def _comparison_row(way: MethodVariant, batch: CalibrationBatch, measure: _Measure) -> ComparisonRow:
     thresholds, certificate = batch.outcome.thresholds[:, 0, 0], batch.outcome.certificates[0][0]
     slack, size = measure(thresholds)
     return ComparisonRow(

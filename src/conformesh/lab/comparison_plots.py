@@ -14,7 +14,7 @@ import numpy as np
 
 from conformesh.lab.comparison import compared_ways
 from conformesh.methods import MethodVariant
-from conformesh.plots.pictures import FAINT, GROUND, INK, STYLE, Where, hues_of_methods
+from conformesh.plots.pictures import FAINT, FIGURE_STYLE, GROUND, INK, FilePath, method_colours
 
 if TYPE_CHECKING:
     from conformesh.lab.comparison import Comparison, ComparisonRow, CostFront, FrontPoint, NetworkComparison
@@ -40,17 +40,17 @@ _WAY_SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p", "*", "<", ">", "h", "d", 
 _FILLING = {"counted": "full", "bounded": "bottom"}  # anything less is hollow
 
 
-def draw_cost_fronts(path: Where, fronts: Sequence[CostFront]) -> Any:
+def draw_cost_fronts(path: FilePath, fronts: Sequence[CostFront]) -> Any:
     """Draw bits against rounds, one panel per network, with the front, the diameter and the floor for bits."""
     import matplotlib as mpl
 
-    from conformesh.plots.figures import Picture, kept
+    from conformesh.plots.figures import NotebookFigure, save_figure
 
     shown = fronts[:MOST_PANELS]
     columns = min(2, len(shown))
     rows = -(-len(shown) // columns)
-    with mpl.rc_context(STYLE):
-        figure = Picture(figsize=(0.6 + 5.2 * columns, 1.2 + 4.2 * rows), layout="constrained")
+    with mpl.rc_context(FIGURE_STYLE):
+        figure = NotebookFigure(figsize=(0.6 + 5.2 * columns, 1.2 + 4.2 * rows), layout="constrained")
         panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
         for axes in panels.flat[len(shown) :]:
             axes.axis("off")
@@ -67,7 +67,7 @@ def draw_cost_fronts(path: Where, fronts: Sequence[CostFront]) -> Any:
         for axes, front in zip(panels.flat, shown, strict=False):
             _write_names(axes, front)
         figure.set_layout_engine("none")
-        return kept(figure, path)
+        return save_figure(figure, path)
 
 
 def _draw_panel(axes: Any, front: CostFront) -> None:
@@ -75,7 +75,7 @@ def _draw_panel(axes: Any, front: CostFront) -> None:
     axes.grid(color="#ececec", linewidth=0.7)
     axes.set_axisbelow(True)
     axes.minorticks_off()
-    hues = hues_of_methods()
+    hues = method_colours()
     for point in points:
         mark = _SHAPES[point.guarantee]
         edge = {"markeredgewidth": 1.3, "markerfacecoloralt": "white"}
@@ -207,7 +207,7 @@ def _draw_legend(figure: Any, columns: int) -> None:
 # --- what each way of calibrating costs -------------------------------------------------------------------------------
 
 
-def draw_comparison(path: Where, comparison: Comparison) -> Any:
+def draw_comparison(path: FilePath, comparison: Comparison) -> Any:
     """Draw bits against rounds, one panel per network, and at the right each way's name, certificate and slack.
 
     Both axes are logarithmic, so ways that send nothing are not drawn. Marks that would cover each other are drawn side
@@ -215,17 +215,17 @@ def draw_comparison(path: Where, comparison: Comparison) -> Any:
     """
     import matplotlib as mpl
 
-    from conformesh.plots.figures import Picture, kept
+    from conformesh.plots.figures import NotebookFigure, save_figure
 
     groups, ways = comparison.groups[:MOST_PANELS], comparison.ways()
     marks = _marks(compared_ways())  # for all ways, so that a mark means the same in every picture
     columns = min(3, len(groups))
     rows = -(-len(groups) // columns)
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(FIGURE_STYLE):
         sized = any(run.size is not None for group in groups for run in group.runs)
         widths = 2.75 * columns + 0.5, 4.8 + sized
         height = max(2.9 * rows, 1.6 + 0.29 * len(ways)) + 0.6
-        figure = Picture(figsize=(sum(widths), height), layout="constrained")
+        figure = NotebookFigure(figsize=(sum(widths), height), layout="constrained")
         sides: Any = figure.subfigures(1, 2, width_ratios=widths)
         left, right = sides
         panels = left.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
@@ -256,12 +256,12 @@ def draw_comparison(path: Where, comparison: Comparison) -> Any:
             x=0.012,
             ha="left",
         )
-        return kept(figure, path)
+        return save_figure(figure, path)
 
 
 def _marks(ways: Sequence[MethodVariant]) -> dict[MethodVariant, dict[str, Any]]:
     """Give each way a shape of its own; the ways of one method share a colour, servers are grey."""
-    hues = hues_of_methods()
+    hues = method_colours()
     marks: dict[MethodVariant, dict[str, Any]] = {}
     for index, way in enumerate(ways):
         size = 6.5 if way.needs == "server" else 8.0

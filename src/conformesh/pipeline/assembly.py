@@ -10,7 +10,7 @@ from msgspec import structs
 from conformesh.common.array_types import Floats
 from conformesh.pipeline.problems import Problem
 from conformesh.protocols.block import Answers
-from conformesh.results.lookup import axes_of
+from conformesh.results.lookup import part_axes
 from conformesh.results.result import Answer, Result
 from conformesh.results.summaries import lambda_notes
 
@@ -22,7 +22,7 @@ def add_answers(blank: Result, outcome: Answers, problems: Sequence[Problem]) ->
     The examples of a problem are those of all devices that took part.
     """
     guarantee = blank.guarantee
-    places = [{name: i for i, name in enumerate(axis.names)} for axis in axes_of(guarantee)]
+    places = [{name: i for i, name in enumerate(axis.names)} for axis in part_axes(guarantee)]
 
     def order(problem: Problem) -> tuple[list[int], int]:
         if problem.alpha not in guarantee.alphas:
@@ -42,7 +42,7 @@ def add_answers(blank: Result, outcome: Answers, problems: Sequence[Problem]) ->
     return structs.replace(result, notes=(*result.notes, *lambda_notes(result)))
 
 
-def refuse_nan(thresholds: Floats, method: str) -> None:
+def refuse_nan_thresholds(thresholds: Floats, method: str) -> None:
     """Refuse a threshold that is no number, whatever brought it about: compared with NaN every set is empty."""
     if np.isnan(thresholds).any():
         raise OverflowError(
@@ -55,7 +55,7 @@ def _answer(outcome: Answers, problem: Problem, method: str) -> Answer:
     """Take one (column, level) out of what a method handed back."""
     column, level = problem.column, problem.level
     thresholds = np.ascontiguousarray(outcome.thresholds[:, column, level])
-    refuse_nan(thresholds, method)
+    refuse_nan_thresholds(thresholds, method)
     certificate = outcome.certificates[column][level]
     return Answer(
         part=tuple(problem.part),
@@ -63,13 +63,13 @@ def _answer(outcome: Answers, problem: Problem, method: str) -> Answer:
         thresholds=thresholds,
         certificate=certificate,
         estimate=None if outcome.estimates is None else float(outcome.estimates[:, column, level].max()),
-        bracket=None if outcome.brackets is None else _around(thresholds, outcome.brackets[:, column, level]),
+        bracket=None if outcome.brackets is None else _widened_bracket(thresholds, outcome.brackets[:, column, level]),
         examples=problem.examples if certificate.noise is None else 0,  # which noise is there to hide
         facts=dict(outcome.trial_facts[column]) if outcome.trial_facts else {},
     )
 
 
-def _around(thresholds: Floats, ends: Floats) -> tuple[float, float] | None:
+def _widened_bracket(thresholds: Floats, ends: Floats) -> tuple[float, float] | None:
     """Return a bracket around the threshold, wider than what a search ended with, so that no end of it is a score."""
     if not np.isfinite(thresholds).all():
         return None

@@ -34,8 +34,8 @@ from conformesh.graph.network import Network
 from conformesh.kernels.ranks import SHARES, Alpha, Requirement, check_shares, exact_alpha, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
-from conformesh.pipeline.networks import as_network, known_devices
-from conformesh.pipeline.p_values import exact_p_values, up
+from conformesh.pipeline.networks import as_network, read_network
+from conformesh.pipeline.p_values import exact_p_values, round_up_to_float
 from conformesh.protocols.block import Block, merge_rows
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.messages import Protocol
@@ -50,10 +50,10 @@ from conformesh.protocols.rank_counts import (
 from conformesh.results.detection import Detection
 from conformesh.table import Table
 
-THINNED, _PLAIN = "thinned", "plain"
+THINNED, _ALL_SCORES = "thinned", "plain"
 FDR_RULES = {
     THINNED: "proven: a random part of the scores, as if drawn from all devices together",
-    _PLAIN: "assumed: all scores, though nobody has proved the rate for fixed numbers of scores per device",
+    _ALL_SCORES: "assumed: all scores, though nobody has proved the rate for fixed numbers of scores per device",
 }
 _EXACT = 5 * 10**7  # steps of arithmetic below which the chance of no redrawing is computed exactly
 _SAFE = 1 - 1e-6  # of that chance, far more than its arithmetic can err
@@ -132,7 +132,7 @@ def detect(
         note(f"fdr={fdr} lets {100 * float(level):g} % of the flagged points be wrong; did you mean fdr={right:g}?")
     if rule not in FDR_RULES:
         raise ValueError(f"rule must be {' or '.join(FDR_RULES)}, got {rule!r}")
-    network, ids = known_devices(network, engine)
+    network, ids = read_network(network, engine)
     table = Table.of(data, columns=columns, mixture=mixture, ids=ids)
     tested = Table.of(test_scores, columns=columns, what="test_scores", ids=ids)
     if (table.names is None) != (tested.names is None):
@@ -150,12 +150,14 @@ def detect(
         samples = WeightedScores.from_flat(local.score, local.sizes, names=mine)
         arrays = [tests_here.score[tests_here.rows(k)] for k in range(tests_here.devices)]
         tests = WeightedScores.from_flat(tests_here.score, tests_here.sizes)
-        samples, sizes, requirement, chance = _used(host, samples, asked, rule, sample_size, seed)
+        samples, sizes, requirement, chance = _sampled_scores(host, samples, asked, rule, sample_size, seed)
         block = Block(network, host.rows, sizes[:, None], requirement)
         counts = merge_rows(host.blocks, host.share(tests.sizes))[:, 0] if p_values else None
-        (found, counted, told), cost = host.run(detection(block, samples, tests, level * chance, chosen, counts))
+        (found, counted, told), cost = host.run(
+            detection_protocol(block, samples, tests, level * chance, chosen, counts)
+        )
         threshold = float(found.thresholds[0]) if found.flagged[0] else math.inf
-        whole = _of_all(host, arrays)
+        whole = _merge_devices(host, arrays)
         judged = None if counted is None or told is None else _p_values_of(block, counted, told, whole)
     for words in found.notes:
         note(words)
@@ -181,23 +183,23 @@ def detect(
     )
 
 
-def _used(
+def _sampled_scores(
     host: Engine, samples: WeightedScores, asked: Requirement, rule: str, sample_size: int | None, seed: int
 ) -> tuple[WeightedScores, Ints, Requirement, Fraction]:
     """Return the scores that the rule uses of the devices here, how many of all, their promise, and P(no redrawing)."""
     sizes = merge_rows(host.blocks, host.share(samples.sizes))[:, 0]
-    if rule == _PLAIN:
+    if rule == _ALL_SCORES:
         if sample_size is not None:
             raise ValueError("sample_size says how many scores the thinned rule uses; rule='plain' uses all of them")
         return samples, sizes, asked, Fraction(1)
-    shares = shares_of(asked, sizes, host.network.ids)
+    shares = mixture_shares(asked, sizes, host.network.ids)
     n = _checked_sample_size(sample_size, sizes, shares)
-    kept = thinned_sizes(sizes, shares, n, seed)
-    chance = Fraction(no_redraw(sizes, shares, n))
-    return thinned(samples, host.rows, kept, seed), kept, Requirement("exchangeable"), chance
+    kept = draw_sample_sizes(sizes, shares, n, seed)
+    chance = Fraction(no_redraw_chance(sizes, shares, n))
+    return draw_sample(samples, host.rows, kept, seed), kept, Requirement("exchangeable"), chance
 
 
-def detection(
+def detection_protocol(
     block: Block, samples: WeightedScores, tests: WeightedScores, level: Fraction, options: EDCP, counts: Ints | None
 ) -> Protocol[tuple[FlaggedCounts, RankCounts | None, CountQuestion | None]]:
     """Run the step-up rule; with `counts`, how many test scores every device has, also count their p-values."""
@@ -213,18 +215,18 @@ def detection(
 def _p_values_of(block: Block, counted: RankCounts, asked: CountQuestion, tests: Sequence[Floats]) -> list[Floats]:
     """Return the p-values of test scores, in their order."""
     found, runs = exact_p_values(block, asked, counted)
-    floats = np.array([up(p) for p in found])[runs]
+    floats = np.array([round_up_to_float(p) for p in found])[runs]
     return [floats[np.searchsorted(asked.thresholds, own)] for own in tests]
 
 
-def _of_all(host: Engine, mine: list[Floats]) -> list[Floats]:
+def _merge_devices(host: Engine, mine: list[Floats]) -> list[Floats]:
     """Return what every device has, by row, from what those here have."""
     each = (own for part in host.share(mine) for own in part)
     whole = dict(zip(np.concatenate(host.blocks).tolist(), each, strict=True))
     return [whole[row] for row in range(len(whole))]
 
 
-def shares_of(requirement: Requirement, sizes: Ints, ids: Sequence[str]) -> list[Fraction]:
+def mixture_shares(requirement: Requirement, sizes: Ints, ids: Sequence[str]) -> list[Fraction]:
     """Return how likely an ordinary test point comes from each device."""
     given = requirement.shares
     if given is not None:
@@ -245,7 +247,7 @@ def default_sample_size(sizes: Ints, shares: Sequence[Fraction]) -> int:
     n = int(sizes.sum())
 
     def worth(draws: int) -> float:
-        return (draws + 1) * no_redraw(sizes, shares, draws, exact=n <= 2000)
+        return (draws + 1) * no_redraw_chance(sizes, shares, draws, exact=n <= 2000)
 
     low, high, best = 1, max(n, 1), 1
     while high > low:
@@ -258,7 +260,7 @@ def default_sample_size(sizes: Ints, shares: Sequence[Fraction]) -> int:
     return best
 
 
-def no_redraw(sizes: Ints, shares: Sequence[Fraction], draws: int, exact: bool = True) -> float:
+def no_redraw_chance(sizes: Ints, shares: Sequence[Fraction], draws: int, exact: bool = True) -> float:
     r"""Return a lower bound of the chance that no device is to use more scores than it has.
 
     Independent Poisson numbers with means :math:`n' \pi_k`, given that they add up to n', are multinomial: the chance
@@ -296,12 +298,12 @@ def _checked_sample_size(sample_size: int | None, sizes: Ints, shares: Sequence[
     if sample_size is not None and sample_size < 1:
         raise ValueError(f"sample_size must be at least 1, got {sample_size}")
     best = default_sample_size(sizes, shares)
-    if (chance := no_redraw(sizes, shares, best)) < _RARE:
+    if (chance := no_redraw_chance(sizes, shares, best)) < _RARE:
         raise ValueError(
             f"the {int(sizes.sum())} calibration scores are not where ordinary test points come from: of draws by the "
             f"mixture's shares only {chance:.1g} ask no device for more than it has; give other shares or more scores"
         )
-    if sample_size is not None and (chance := no_redraw(sizes, shares, sample_size)) < _RARE:
+    if sample_size is not None and (chance := no_redraw_chance(sizes, shares, sample_size)) < _RARE:
         raise ValueError(
             f"sample_size={sample_size} of {int(sizes.sum())} scores is too many: only {chance:.1g} of such draws ask "
             f"no device for more than it has; the default is {best}"
@@ -309,7 +311,7 @@ def _checked_sample_size(sample_size: int | None, sizes: Ints, shares: Sequence[
     return best if sample_size is None else sample_size
 
 
-def thinned_sizes(sizes: Ints, shares: Sequence[Fraction], draws: int, seed: int) -> Ints:
+def draw_sample_sizes(sizes: Ints, shares: Sequence[Fraction], draws: int, seed: int) -> Ints:
     """Draw from the public seed how many scores each device uses, again until all have enough: (devices,)."""
     rng, chances = stream(seed, "thinning"), np.array([float(share) for share in shares])
     while True:
@@ -318,7 +320,7 @@ def thinned_sizes(sizes: Ints, shares: Sequence[Fraction], draws: int, seed: int
             return np.asarray(counts, dtype=np.int64)
 
 
-def thinned(samples: WeightedScores, here: Ints, counts: Ints, seed: int) -> WeightedScores:
+def draw_sample(samples: WeightedScores, here: Ints, counts: Ints, seed: int) -> WeightedScores:
     """Return so many scores of each device here, picked at random.
 
     The scores are sorted, so a seed alone would always pick the same ranks. The hash of the device's scores makes the

@@ -15,7 +15,7 @@ from conformesh.graph.topologies import divisor
 from conformesh.table import Table
 
 
-def known_devices(network: Any, engine: Any = "simulator") -> tuple[Any, list[Sequence[str]]]:
+def read_network(network: Any, engine: Any = "simulator") -> tuple[Any, list[Sequence[str]]]:
     """Return the network with a NetworkX graph read, and the names that devices in an order have in errors.
 
     The data may be of all devices, or of those that an engine which exists hosts. A network that only has a name takes

@@ -25,10 +25,10 @@ from conformesh.guarantee import Guarantee, Mixture
 from conformesh.kernels.ranks import AUTO, DEFAULT, Demand, Requirement, check_shares, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
-from conformesh.pipeline.networks import as_network, known_devices
-from conformesh.pipeline.problems import DeviceRows, agree, columns_of, named_groups, with_groups
-from conformesh.pipeline.shift import weighting_of
-from conformesh.pipeline.solver import rows_here, samples_here
+from conformesh.pipeline.networks import as_network, read_network
+from conformesh.pipeline.problems import LocalRows, add_agreed_parts, agree_on_facts, guarantee_groups, problem_columns
+from conformesh.pipeline.shift import make_weighting
+from conformesh.pipeline.solver import local_rows_of, local_scores
 from conformesh.protocols.block import Block, merge_rows
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.rank_counts import CountQuestion, RankCounts, count_below
@@ -116,8 +116,8 @@ def p_values(
         raise ValueError("test_labels say which class a test score is judged as; they need labels= as well")
     if inputs is not None and not callable(weight):
         raise ValueError("inputs go with a weight that is a function of them, which was not given")
-    shift, source = weighting_of(weight, weight_bound, inputs, None, None, None)
-    network, ids = known_devices(network, engine)
+    shift, source = make_weighting(weight, weight_bound, inputs, None, None, None)
+    network, ids = read_network(network, engine)
     table = Table.of(data, columns=roles, weight=source, labels=labels, mixture=mixture, ids=ids, once=True)
     requirement = make_requirement(mixture if table.shares is None else table.shares, rank_rule)
     network = as_network(network, table)
@@ -132,15 +132,15 @@ def p_values(
             seen = natural_order(set().union(*host.share({*local.labels.tolist()})))
             known, judged = _judged_as(scores, names, test_labels, seen)
             local = replace(local, groups=Memberships.of(local.labels, "labels"))
-        rows = DeviceRows(local, here)
-        agreed = agree(host, rows, None, [(name,) for name in known])
-        guarantee = with_groups(asked, named_groups(local, None, agreed), agreed)
+        rows = LocalRows(local, here)
+        agreed = agree_on_facts(host, rows, None, [(name,) for name in known])
+        guarantee = add_agreed_parts(asked, guarantee_groups(local, None, agreed), agreed)
         if labels is not None:
             place = {atom[0]: column for column, atom in enumerate(agreed.atoms)}
             trials = np.array([place[name] for name in known], dtype=np.int64)[judged]
         if labels is not None or shift is not None:
             requirement = replace(requirement, is_weighted=True)
-        made = columns_of(rows, guarantee, agreed, requirement, None)
+        made = problem_columns(rows, guarantee, agreed, requirement, None)
         question, chosen = (trials, scores.ravel()), make_options("e-dcp", options)
         batch = _p_values_on(host, made.scores[0], made.examples, made.requirement, question, chosen)
     for text in batch.counts.notes:
@@ -162,7 +162,7 @@ def p_values(
 
 
 @dataclass(frozen=True, eq=False)
-class _PBatch:
+class _PValueBatch:
     """P-values from one run of sums, with what they were made from.
 
     Attributes
@@ -199,7 +199,7 @@ def p_values_batch(
     observer: Observer | None = None,
     engine: str | Engine = "simulator",
     **options: Any,
-) -> _PBatch:
+) -> _PValueBatch:
     """Return the p-value of ``scores[i]`` beside the scores of trial ``trials[i]``, for all i in one run of sums.
 
     `samples`, `promise` and `items` are as in `solve_draws`.
@@ -207,8 +207,8 @@ def p_values_batch(
     chosen = make_options("e-dcp", options)
     question = np.asarray(trials, dtype=np.int64), _numbers(scores, "test scores")
     with engine_on(network, engine, observer) as host:
-        held = None if items is None else merge_rows(host.blocks, host.share(rows_here(host, items)))
-        return _p_values_on(host, samples_here(host, samples), held, requirement, question, chosen)
+        held = None if items is None else merge_rows(host.blocks, host.share(local_rows_of(host, items)))
+        return _p_values_on(host, local_scores(host, samples), held, requirement, question, chosen)
 
 
 def _p_values_on(
@@ -218,25 +218,25 @@ def _p_values_on(
     requirement: Requirement,
     question: tuple[Ints, Floats],
     options: EDCP,
-) -> _PBatch:
+) -> _PValueBatch:
     """Return p-values on an engine: `samples` are those of its devices, `examples` has a row for every device.
 
     `question` has the trial and the score that each p-value is for.
     """
-    _check_promise(requirement)
+    _refuse_other_requirements(requirement)
     check_shares(requirement, host.network.ids)
     asked, places = CountQuestion.of(*question)
     sizes = merge_rows(host.blocks, host.share(samples.sizes))
     block = Block(host.network, host.rows, sizes, requirement, examples)
     counted, cost = host.run(count_below(block, samples, asked, options))
     fractions, runs = exact_p_values(block, asked, counted)
-    floats = np.array([up(p) for p in fractions])
+    floats = np.array([round_up_to_float(p) for p in fractions])
     exact: dict[float, Fraction] = {}
     for p, value in zip(fractions, floats.tolist(), strict=True):
         exact[value] = max(p, exact.get(value, p))
     where = runs[places]
     rules = {_rule_of(demand) for demand in block.demands}
-    return _PBatch(
+    return _PValueBatch(
         floats[where] if len(floats) else np.empty(0),
         np.array(fractions, dtype=object)[where],
         exact,
@@ -247,10 +247,10 @@ def _p_values_on(
     )
 
 
-def up(p: Fraction) -> float:
+def round_up_to_float(p: Fraction) -> float:
     """Return the smallest float at or above a fraction, so that a p-value never becomes smaller.
 
-    >>> up(Fraction(3, 10)) > 0.3
+    >>> round_up_to_float(Fraction(3, 10)) > 0.3
     True
     """
     nearest = float(p)
@@ -275,7 +275,7 @@ def _rule_of(demand: Demand) -> str:
     return AUTO if hasattr(demand, "other") else demand.rule
 
 
-def _check_promise(requirement: Requirement) -> None:
+def _refuse_other_requirements(requirement: Requirement) -> None:
     if requirement.pac_confidence is not None or requirement.loss_unit or requirement.test_weights is not None:
         raise ValueError(f"p-values hold on average over the draws of scores, for plain coverage, got {requirement}")
 

@@ -7,8 +7,8 @@ their own. Losses are columns of drops: an example's loss falls at its breakpoin
 one run.
 
 Device weights :math:`\pi_k / n_k`, the unit of weights and required ranks need everybody's number of rows, and groups
-the names that any device has. Engines exchange both with `agree`; devices of a mesh have the names in their
-configuration (`configured`) and exchange numbers only. What follows (`columns_of`) is the same for all and asks nobody.
+the names that any device has. Engines exchange both with `agree_on_facts`; devices of a mesh have the names in
+their configuration (`configured_part_names`) and exchange numbers only. What follows (`problem_columns`) sends nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from conformesh.files.memberships import Atom, name_of
 from conformesh.guarantee import LOWER, UPPER, Groups, Guarantee, LossBound, Weighting
 from conformesh.kernels.ranks import LOCAL_LOSS_UNITS, LOSS_UNITS, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.pipeline.shift import WeightUnit, check_bound, label_weights
+from conformesh.pipeline.shift import WeightUnit, label_weights, refuse_weights_above_bound
 from conformesh.protocols.block import merge_rows
 from conformesh.scores.centres import WHOLE, Centres, centre_name
 
@@ -110,7 +110,7 @@ class PublicFacts(NamedTuple):
         return int(self.rows.sum())
 
 
-class DeviceRows:
+class LocalRows:
     """The rows of the devices here, and the scores that they have: one each, two for an interval, drops of a loss."""
 
     def __init__(self, table: Table, names: Sequence[str]) -> None:
@@ -124,7 +124,7 @@ class DeviceRows:
     def scores(self, loss_unit: int) -> tuple[Ints, Ints | None, Floats]:
         """Return the row of each score, how much a loss falls there, in units (None: no losses), and values by side."""
         if self.table.losses is not None:
-            return _drops(self.table, loss_unit)
+            return _loss_drops(self.table, loss_unit)
         assert self.table.score is not None
         values = self.table.score if self.table.score.ndim == 2 else self.table.score[:, None]
         return np.arange(len(self.table)), None, values
@@ -158,11 +158,11 @@ class DeviceRows:
         return found.reshape(self.devices, len(atoms))
 
 
-def agree(engine: Engine, rows: DeviceRows, bound: float | None, named: Iterable[Atom]) -> PublicFacts:
+def agree_on_facts(engine: Engine, rows: LocalRows, bound: float | None, named: Iterable[Atom]) -> PublicFacts:
     """Exchange what the weights depend on: names of groups and the largest loss, then numbers of rows."""
     groups = rows.table.groups
     if groups is None and rows.table.losses is None:  # there are no names to agree on
-        return PublicFacts(_PartNames(), share_counts(engine, rows.table.sizes[:, None]))
+        return PublicFacts(_PartNames(), gather_counts(engine, rows.table.sizes[:, None]))
     mine = (
         set() if groups is None else {groups.atoms[code] for code in np.unique(groups.codes).tolist()},
         groups is not None and groups.overlapping,
@@ -179,15 +179,15 @@ def agree(engine: Engine, rows: DeviceRows, bound: float | None, named: Iterable
         any(overlapping for _, overlapping, _ in shared),
         _agreed_bound([bounds for _, _, bounds in shared], bound),
     )
-    return PublicFacts(names, share_counts(engine, rows.counts(names.atoms)))
+    return PublicFacts(names, gather_counts(engine, rows.counts(names.atoms)))
 
 
-def share_counts(engine: Engine, counts: Ints) -> Ints:
+def gather_counts(engine: Engine, counts: Ints) -> Ints:
     """Return numbers of all devices of the network by row, from those of the devices here."""
     return merge_rows(engine.blocks, engine.share(counts))
 
 
-def configured(guarantee: Guarantee, table: Table, device: str) -> _PartNames:
+def configured_part_names(guarantee: Guarantee, table: Table, device: str) -> _PartNames:
     """Return the names of the parts as a device of a mesh is configured with them; others do not count.
 
     A device that believed names of others would let one of them add columns to everybody's run.
@@ -221,7 +221,7 @@ def _agreed_bound(parts: Sequence[Mapping[str, float]], given: float | None) -> 
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class ProblemColumns:
     """What one run solves: weighted scores of the devices here, and what is required of them.
 
     Attributes
@@ -264,10 +264,10 @@ class Columns:
 class _Weights:
     """What each row weighs: the factor of every column but its group."""
 
-    def __init__(self, rows: DeviceRows, guarantee: Guarantee, agreed: PublicFacts) -> None:
+    def __init__(self, rows: LocalRows, guarantee: Guarantee, agreed: PublicFacts) -> None:
         centres, weighting = guarantee.centres, guarantee.weighting
         self.loss_unit = 0 if guarantee.loss is None else LOSS_UNITS if centres is None else LOCAL_LOSS_UNITS
-        self.near = None if centres is None else _near(centres, rows.table, rows.place)
+        self.near = None if centres is None else _centre_weights(centres, rows.table, rows.place)
         self.weight: Ints | None = None
         self.lost: Ints | None = None
         self.unit: WeightUnit | None = None
@@ -275,7 +275,7 @@ class _Weights:
             factor = (1 if centres is None else WHOLE) * max(self.loss_unit, 1)
             self.unit = WeightUnit.of(weighting.bound, agreed.total, guarantee.mixture.kind, factor)
             values = _likelihoods(rows, weighting)
-            self.weight, self.lost = self.unit.down(values), self.unit.lost(values)
+            self.weight, self.lost = self.unit.round_down(values), self.unit.rounding_loss(values)
 
     @property
     def is_plain(self) -> bool:
@@ -290,18 +290,18 @@ class _Weights:
         return np.asarray(self.weight * near)
 
 
-def _likelihoods(rows: DeviceRows, weighting: Weighting) -> Floats:
+def _likelihoods(rows: LocalRows, weighting: Weighting) -> Floats:
     """Return how much likelier each row is among new examples."""
     table = rows.table
     if weighting.class_weights:
         assert table.labels is not None
         return label_weights(table.labels, weighting.class_weights, rows.place)
     assert table.weight is not None
-    check_bound(table.weight, weighting.bound, rows.place)
+    refuse_weights_above_bound(table.weight, weighting.bound, rows.place)
     return table.weight
 
 
-def _near(centres: Centres, table: Table, place: Callable[[int], tuple[str, int]]) -> Ints:
+def _centre_weights(centres: Centres, table: Table, place: Callable[[int], tuple[str, int]]) -> Ints:
     """Return the weights of all rows at the centres, (rows, centres)."""
     if table.inputs is None:
         raise ValueError("centres need inputs=, the features of every score, beside the scores")
@@ -313,7 +313,7 @@ def _near(centres: Centres, table: Table, place: Callable[[int], tuple[str, int]
         raise ValueError(f"{place(0)[0]}: {problem}") from None
 
 
-def _drops(table: Table, unit: int) -> tuple[Ints, Ints, Floats]:
+def _loss_drops(table: Table, unit: int) -> tuple[Ints, Ints, Floats]:
     """Return the row of every drop of a loss, how many units the loss falls there, and at which lambda."""
     rows, drops, points = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros((0, 1))]
     for k, steps in enumerate(table.losses or ()):
@@ -324,9 +324,9 @@ def _drops(table: Table, unit: int) -> tuple[Ints, Ints, Floats]:
     return np.concatenate(rows), np.concatenate(drops), np.concatenate(points)
 
 
-def columns_of(
-    rows: DeviceRows, guarantee: Guarantee, agreed: PublicFacts, requirement: Requirement, grouping: Grouping | None
-) -> Columns:
+def problem_columns(
+    rows: LocalRows, guarantee: Guarantee, agreed: PublicFacts, requirement: Requirement, grouping: Grouping | None
+) -> ProblemColumns:
     """Return the columns, the requirement and the problems of a guarantee for the rows of the devices here.
 
     `requirement` has mixture and rank rule; `grouping` says how groups overlap, where they do.
@@ -337,7 +337,7 @@ def columns_of(
         assert table.score is not None
         scores = WeightedScores.from_flat(table.score, table.sizes, names=rows.names, copy=not table.in_place)
         problems = [Problem((), alpha, 0, level, n) for level, alpha in enumerate(guarantee.alphas)]
-        return Columns((scores,), (agreed.rows,), requirement, guarantee.alphas, problems)
+        return ProblemColumns((scores,), (agreed.rows,), requirement, guarantee.alphas, problems)
     weights = _Weights(rows, guarantee, agreed)
     strategy = grouping is not None and grouping.rule in ("seq", "regression")
     sides = (None,) if guarantee.sides is None else (LOWER, UPPER)
@@ -347,7 +347,7 @@ def columns_of(
     runs = [[part for part in parts if part[1] == s] for s in range(len(sides))] if strategy else [parts]
     examples = agreed.rows if guarantee.groups is None else _by_group(agreed.rows, atoms)
     levels, level_of = _levels(guarantee)
-    largest = _largest(weights, guarantee, parts)
+    largest = _largest_weights(weights, guarantee, parts)
     counts = examples.sum(axis=0).tolist()
     problems = _problems(guarantee, grouping if strategy else None, counts, sides, centres, level_of)
     _refuse_many(problems)
@@ -357,7 +357,7 @@ def columns_of(
     held = None
     if requirement.is_weighted or weights.loss_unit:
         held = np.repeat(agreed.rows.sum(axis=1)[:, None], len(parts), axis=1)
-    return Columns(
+    return ProblemColumns(
         scores=tuple(_weigh(rows, weights, guarantee, run, members, codes, centres) for run in runs),
         sizes=tuple(examples[:, [g for g, _, _ in run]] for run in runs) if weights.is_plain else None,
         requirement=replace(
@@ -418,7 +418,7 @@ def _risk_level(risk: Fraction, loss: LossBound) -> Fraction:
 
 
 def _weigh(
-    rows: DeviceRows,
+    rows: LocalRows,
     weights: _Weights,
     guarantee: Guarantee,
     parts: Sequence[tuple[int, int, int]],
@@ -462,10 +462,12 @@ def _weigh(
     )
 
 
-def _largest(weights: _Weights, guarantee: Guarantee, parts: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:
+def _largest_weights(weights: _Weights, guarantee: Guarantee, parts: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:
     """Return the largest weight that an example may have in each column."""
     caps = (1,) if guarantee.centres is None else tuple(guarantee.centres.caps.tolist())
-    whole = 1 if weights.unit is None or guarantee.weighting is None else weights.unit.up(guarantee.weighting.bound)
+    whole = (
+        1 if weights.unit is None or guarantee.weighting is None else weights.unit.round_up(guarantee.weighting.bound)
+    )
     return tuple(caps[c] * whole for _, _, c in parts)
 
 
@@ -483,8 +485,8 @@ def _test_weights(
     """Return the weight of the new example for each column and level; None: the largest."""
     if weighting is None or weights.unit is None or not weighting.names:
         return None
-    whole = weights.unit.up(weighting.bound)
-    each = [weights.unit.up(weighting.bound if test is None else test) for _, test in levels]
+    whole = weights.unit.round_up(weighting.bound)
+    each = [weights.unit.round_up(weighting.bound if test is None else test) for _, test in levels]
     made = [tuple(one // whole * test for test in each) for one in largest]
     return (made[0],) if len({*made}) == 1 else tuple(made)
 
@@ -542,8 +544,8 @@ def _refuse_many(problems: Sequence[Problem]) -> None:
         )
 
 
-def hidden_scores(
-    rows: DeviceRows, network_rows: Ints, agreed: PublicFacts, columns: Columns, seed: int
+def draw_hidden_scores(
+    rows: LocalRows, network_rows: Ints, agreed: PublicFacts, columns: ProblemColumns, seed: int
 ) -> list[Floats]:
     """Return for each side one score of each device here, drawn at random, in the column of its atom; +inf elsewhere.
 
@@ -567,7 +569,7 @@ def hidden_scores(
     return hidden
 
 
-def named_groups(table: Table, grouping: Grouping | None, agreed: PublicFacts) -> Groups | None:
+def guarantee_groups(table: Table, grouping: Grouping | None, agreed: PublicFacts) -> Groups | None:
     """Return the groups as a guarantee names them."""
     if table.groups is None:
         return None
@@ -577,13 +579,13 @@ def named_groups(table: Table, grouping: Grouping | None, agreed: PublicFacts) -
     return Groups(grouping.order, grouping.rule, atoms, table.group_column)
 
 
-def with_groups(guarantee: Guarantee, groups: Groups | None, agreed: PublicFacts) -> Guarantee:
+def add_agreed_parts(guarantee: Guarantee, groups: Groups | None, agreed: PublicFacts) -> Guarantee:
     """Return the guarantee with what the devices agreed on."""
     loss = guarantee.loss if guarantee.loss is None else structs.replace(guarantee.loss, bound=agreed.names.loss_bound)
     return structs.replace(guarantee, groups=groups, loss=loss)
 
 
-def joined_sides(outcomes: Sequence[Answers], groups: int, asked: Sequence[Sequence[int]], levels: int) -> Answers:
+def merge_sides(outcomes: Sequence[Answers], groups: int, asked: Sequence[Sequence[int]], levels: int) -> Answers:
     """Return one outcome for both sides of groups that were searched side by side: columns are group, then side."""
     first = outcomes[0]
     devices = len(first.thresholds)

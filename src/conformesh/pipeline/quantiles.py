@@ -32,9 +32,9 @@ from conformesh.graph.network import Network
 from conformesh.kernels.ranks import Alpha, Requirement, exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords
-from conformesh.pipeline.networks import as_network, known_devices
+from conformesh.pipeline.networks import as_network, read_network
 from conformesh.pipeline.solver import solve_draws
-from conformesh.results.quantiles import Quantiles, as_parts, as_release, quantiles_of, refuse_ends
+from conformesh.results.quantiles import Quantiles, exact_parts, parse_release, quantiles_from_release, refuse_extremes
 from conformesh.table import Table
 
 QUARTILES = (0.25, 0.5, 0.75)
@@ -112,15 +112,15 @@ def quantiles(
     started = time.perf_counter()
     method = "e-dcp" if epsilon is None else "p-dcp"
     check_keywords("quantiles", method, options)
-    parts, sure = as_parts(q), exact_alpha(confidence, "confidence")
+    parts, sure = exact_parts(q), exact_alpha(confidence, "confidence")
     if epsilon is None and range is not None:
         raise ValueError("range is for private quantiles, whose grid must not come from the data: give epsilon too")
     if epsilon is not None:
-        refuse_ends(parts)
+        refuse_extremes(parts)
         options = {**_grid_of(range), **options, "epsilon": epsilon}
     roles = ColumnRoles({**(columns or {}), "score": column})
     named = _check_column(data, roles)
-    network, ids = known_devices(network, engine)
+    network, ids = read_network(network, engine)
     table = Table.of(data, columns=roles, what="values", ids=ids, once=True)
     network = as_network(network, table)
     with (
@@ -148,19 +148,21 @@ def quantiles(
     )
 
 
-class _Found(NamedTuple):
+class _QuantilesWithNotes(NamedTuple):
     """Quantiles that do not yet know their column, and what deserves a warning."""
 
     quantiles: Quantiles
     notes: tuple[str, ...]
 
 
-def _exact(host: Engine, samples: WeightedScores, parts: Sequence[Fraction], options: Mapping[str, Any]) -> _Found:
+def _exact(
+    host: Engine, samples: WeightedScores, parts: Sequence[Fraction], options: Mapping[str, Any]
+) -> _QuantilesWithNotes:
     """Ask E-DCP for the ranks of all parts in one run."""
     n = sum(host.share(int(samples.sizes.sum())))
     if not n:
         raise ValueError("quantiles need at least one value, got none on any device")
-    ranks = [rank_of(part, n) for part in parts]
+    ranks = [quantile_rank(part, n) for part in parts]
     wanted = sorted({*ranks})  # quantiles that are close share a rank: ask for it once
     batch = solve_draws(
         samples,
@@ -185,7 +187,7 @@ def _exact(host: Engine, samples: WeightedScores, parts: Sequence[Fraction], opt
         cost=batch.cost,
         options={**batch.options, **batch.outcome.facts},
     )
-    return _Found(found, batch.outcome.notes)
+    return _QuantilesWithNotes(found, batch.outcome.notes)
 
 
 # --- with noise -------------------------------------------------------------------------------------------------------
@@ -197,16 +199,16 @@ def _grid_of(ends: tuple[float, float] | None) -> dict[str, Any]:
 
 def _private(
     host: Engine, samples: WeightedScores, parts: Sequence[Fraction], confidence: Fraction, options: Mapping[str, Any]
-) -> _Found:
+) -> _QuantilesWithNotes:
     """Release one noisy histogram, and read all parts from it."""
     half = (Fraction(1, 2),)  # a level, which `solve_draws` needs and a release does not depend on
     batch = solve_draws(samples, host.network, half, "p-dcp", engine=host, **options)
     facts = {name: value for name, value in batch.outcome.facts.items() if name not in ("release", "privacy")}
-    release = as_release(batch.outcome.facts["release"])
+    release = parse_release(batch.outcome.facts["release"])
     noise = batch.outcome.certificates[0][0].noise
     assert noise is not None  # as epsilon was given
-    found = quantiles_of(release, parts, confidence, noise)
-    return _Found(
+    found = quantiles_from_release(release, parts, confidence, noise)
+    return _QuantilesWithNotes(
         structs.replace(found, cost=batch.cost, options={**found.options, **batch.options, **facts}), _notes(found)
     )
 
@@ -237,10 +239,10 @@ def _check_column(data: Any, roles: ColumnRoles) -> bool:
     return columns is not None
 
 
-def rank_of(q: Fraction, n: int) -> int:
+def quantile_rank(q: Fraction, n: int) -> int:
     """Return the rank of a quantile among n values: ceil(q n), at least 1, in exact arithmetic.
 
-    >>> rank_of(Fraction(1, 10), 30), rank_of(Fraction(0), 30)
+    >>> quantile_rank(Fraction(1, 10), 30), quantile_rank(Fraction(0), 30)
     (3, 1)
     """
     return max(1, math.ceil(q * n))

@@ -64,18 +64,18 @@ class WeightUnit(NamedTuple):
         exact = (Fraction(bound) * Fraction(2) ** exponent).denominator == 1
         return cls(exponent) if exact else cls(bits, bound)
 
-    def down(self, weights: Floats) -> Ints:
+    def round_down(self, weights: Floats) -> Ints:
         """Return weights in units, rounded down; products with powers of two are exact, quotients made smaller."""
         return np.asarray(np.floor(self._scaled(weights)), dtype=np.int64)
 
-    def lost(self, weights: Floats) -> Ints:
+    def rounding_loss(self, weights: Floats) -> Ints:
         """Return how many units each weight lost at most: one by rounding down, one by a quotient that is not exact."""
         if self.whole != 1.0:
             return np.asarray(2 * ((weights > 0) & (weights != self.whole)), dtype=np.int64)
         scaled = self._scaled(weights)
         return np.asarray((scaled != np.floor(scaled)) | ((scaled == 0) & (weights > 0)), dtype=np.int64)
 
-    def up(self, weight: float) -> int:
+    def round_up(self, weight: float) -> int:
         """Return a weight in units, rounded up."""
         return math.ceil(Fraction(weight) / Fraction(self.whole) * Fraction(2) ** self.exponent)
 
@@ -86,7 +86,7 @@ class WeightUnit(NamedTuple):
         return np.ldexp(part, self.exponent)
 
 
-def weighting_of(
+def make_weighting(
     weight: Any, bound: Any, inputs: Any, test_weights: Any, class_weights: Any, labels: Any
 ) -> tuple[Weighting | None, Any]:
     """Return the shift that was asked for, and where `Table` reads the weights from: a column, arrays, a function.
@@ -103,7 +103,7 @@ def weighting_of(
                 raise ValueError(f"{name} goes with weight=, which was not given; say how much each score weighs")
         return None, None
     assumed = ""
-    if isinstance(weight, Ratios):
+    if isinstance(weight, LikelihoodRatios):
         bound, assumed = weight.bound if bound is None else bound, weight.assumption
         if inputs is None:
             weight = weight.weights
@@ -139,7 +139,7 @@ def _label_shift(class_weights: Any, labels: Any, has_weights: bool) -> Weightin
     return Weighting(max(ratios.values()), class_weights=ratios)
 
 
-def check_bound(weights: Floats, bound: float, who: Callable[[int], tuple[str, int]]) -> None:
+def refuse_weights_above_bound(weights: Floats, bound: float, who: Callable[[int], tuple[str, int]]) -> None:
     """Refuse weights that are no number from 0 to the bound; `who` says whose a row is, and which of its rows."""
     wrong = np.flatnonzero(~((weights >= 0) & (weights <= bound)))
     if not len(wrong):
@@ -173,7 +173,7 @@ def weight_levels(tests: Iterable[Any], bound: float) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Ratios:
+class LikelihoodRatios:
     """Estimated likelihood ratios of new to calibration inputs: weights, a function and a bound.
 
     Give it as ``weight=`` to `calibrate`, whose certificate then says what is assumed.
@@ -214,7 +214,7 @@ def estimate_ratios(
     classifier: Any = None,
     seed: int = 0,
     rng: Rng | None = None,
-) -> Ratios:
+) -> LikelihoodRatios:
     """Estimate how much likelier inputs are among new examples than among calibration examples.
 
     A classifier tells both kinds of inputs apart; where it says p, the ratio is p / (1 - p) times the ratio of their
@@ -273,7 +273,7 @@ def estimate_ratios(
         weights = dict(zip(source, weights, strict=True))
     elif not _is_several(source):
         weights = weights[0]
-    return Ratios(clipped, weights, most, float((found > most).mean()))
+    return LikelihoodRatios(clipped, weights, most, float((found > most).mean()))
 
 
 def _default_classifier(seed: int) -> Any:

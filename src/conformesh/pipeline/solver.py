@@ -33,20 +33,20 @@ from conformesh.kernels.ranks import (
 )
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import get_method, make_options, refuse_faults, requirement_of, run_method
-from conformesh.pipeline.assembly import add_answers, refuse_nan
+from conformesh.pipeline.assembly import add_answers, refuse_nan_thresholds
 from conformesh.pipeline.problems import (
-    Columns,
-    DeviceRows,
+    LocalRows,
+    ProblemColumns,
     PublicFacts,
-    agree,
-    columns_of,
-    configured,
+    add_agreed_parts,
+    agree_on_facts,
+    configured_part_names,
+    draw_hidden_scores,
+    gather_counts,
+    guarantee_groups,
     has_parts,
-    hidden_scores,
-    joined_sides,
-    named_groups,
-    share_counts,
-    with_groups,
+    merge_sides,
+    problem_columns,
 )
 from conformesh.protocols.block import Answers, Block, SearchProgress, merge_rows
 from conformesh.protocols.faults import Faults, make_faults
@@ -136,7 +136,7 @@ class _Refusal(NamedTuple):
     remedy: str
 
 
-def _takes(guarantee: Guarantee, run: MethodRun) -> str:
+def _accepted_weights(guarantee: Guarantee, run: MethodRun) -> str:
     return get_method(run.method).weights(run.chosen_options)
 
 
@@ -216,13 +216,13 @@ REFUSALS: tuple[_Refusal, ...] = (
     ),
     _Refusal(
         "seq or regression x methods",
-        lambda g, r, k: r.group_rule in _STRATEGIES and _takes(g, r) != "scores",
+        lambda g, r, k: r.group_rule in _STRATEGIES and _accepted_weights(g, r) != "scores",
         "group rules seq and regression need exact counts of scores of any weight",
         "use method 'e-dcp', or group_rule='atoms' or 'max'",
     ),
     _Refusal(
         "losses x methods",
-        lambda g, r, k: g.loss is not None and _takes(g, r) != "scores",
+        lambda g, r, k: g.loss is not None and _accepted_weights(g, r) != "scores",
         "this method counts scores and cannot add up losses",
         "risk control needs method 'e-dcp'",
     ),
@@ -256,20 +256,20 @@ REFUSALS: tuple[_Refusal, ...] = (
     ),
     _Refusal(
         "weights x methods",
-        lambda g, r, k: g.weighting is not None and _takes(g, r) != "scores",
+        lambda g, r, k: g.weighting is not None and _accepted_weights(g, r) != "scores",
         "this method counts every score of a device alike, and a shift gives each score a weight",
         "use method 'e-dcp'",
     ),
     _Refusal(
         "centres x methods",
-        lambda g, r, k: g.centres is not None and _takes(g, r) != "scores",
+        lambda g, r, k: g.centres is not None and _accepted_weights(g, r) != "scores",
         "this method counts every score of a device alike, and near a centre they weigh by their distance",
         "use method 'e-dcp'",
     ),
 )
 
 
-def refuse(guarantee: Guarantee, run: MethodRun, devices: int) -> None:
+def refuse_unproven(guarantee: Guarantee, run: MethodRun, devices: int) -> None:
     """Refuse a combination that has no proof, with the reason and what to do."""
     for refusal in REFUSALS:
         if refusal.applies(guarantee, run, devices):
@@ -292,22 +292,22 @@ def solve(
     started, options = time.perf_counter(), run.chosen_options  # an unknown option is refused before anything else
     if run.faults is not None:
         refuse_faults(run.method, options, run.faults)
-    refuse(guarantee, run, network.devices)
+    refuse_unproven(guarantee, run, network.devices)
     asked, kept = _requirements(guarantee, run.method, network)
     with (
         rounds_on_a_bar(f"{run.method} on {network.name}", run.observer, run.progress) as observer,
         engine_on(network, run.engine, observer) as engine,
     ):
         local = table.ordered(network, engine.rows, "scores" if table.losses is None else "losses")
-        rows = DeviceRows(local, network.local_ids(engine.rows))
+        rows = LocalRows(local, network.local_ids(engine.rows))
         if run.score is not None:
             local.check_range(run.score, rows.names)
-        agreed = agree(engine, rows, bound, run.group_atoms)
+        agreed = agree_on_facts(engine, rows, bound, run.group_atoms)
         guarantee, columns = _columns(rows, guarantee, agreed, run, asked, kept)
         outcome, cost = _run(engine, columns, rows, agreed, run)
-    refuse_nan(outcome.thresholds, run.method)
+    refuse_nan_thresholds(outcome.thresholds, run.method)
     if guarantee.weighting is not None and guarantee.weighting.assumption:
-        outcome = _assuming(outcome, guarantee.weighting.assumption)
+        outcome = _with_assumption(outcome, guarantee.weighting.assumption)
     blank = Result(
         guarantee=guarantee,
         answers=(),
@@ -320,7 +320,7 @@ def solve(
         classes=classes,
         seconds=time.perf_counter() - started,
     )
-    return _warned(add_answers(blank, outcome, columns.problems), run.strict)
+    return _with_warnings(add_answers(blank, outcome, columns.problems), run.strict)
 
 
 def solve_on_device(
@@ -344,9 +344,9 @@ def solve_on_device(
     if (shares := guarantee.mixture.shares) is not None:  # devices that were lost have none any more
         left = {device: share for device, share in shares.items() if device in network.ids}
         guarantee = structs.replace(guarantee, mixture=structs.replace(guarantee.mixture, shares=left))
-    refuse(guarantee, run, network.devices)
+    refuse_unproven(guarantee, run, network.devices)
     asked, kept = _requirements(guarantee, run.method, network)
-    rows, names = DeviceRows(table, (name,)), configured(guarantee, table, name)
+    rows, names = LocalRows(table, (name,)), configured_part_names(guarantee, table, name)
     counts = rows.counts(names.atoms)
     private = get_method(run.method).private
     local_rows, nobody = np.array([row]), np.zeros((network.devices, counts.shape[1]), dtype=np.int64)
@@ -359,7 +359,7 @@ def solve_on_device(
     if columns.sizes is None:
         columns = replace(columns, sizes=((yield from exchange_counts(blank, columns.scores[0].sizes)),))
     block = _block_of(blank, columns, run)
-    hidden = hidden_scores(rows, local_rows, agreed, columns, run.seed)
+    hidden = draw_hidden_scores(rows, local_rows, agreed, columns, run.seed)
     method = _protocol(block, columns, run, hidden, sealed=False)  # frames are not signed
     outcome = yield from run_without_server(block, method)
     sizes = block.sizes if outcome.sizes is None else outcome.sizes
@@ -370,7 +370,7 @@ def solve_on_device(
         whole = sizes.sum(axis=0).tolist()
         problems = [problem._replace(examples=whole[problem.column]) for problem in problems]
     if guarantee.weighting is not None and guarantee.weighting.assumption:
-        outcome = _assuming(outcome, guarantee.weighting.assumption)
+        outcome = _with_assumption(outcome, guarantee.weighting.assumption)
     return replace(outcome, problems=tuple(problems))
 
 
@@ -385,8 +385,8 @@ def _requirements(guarantee: Guarantee, method: str, network: Network) -> tuple[
 
 
 def _columns(
-    rows: DeviceRows, guarantee: Guarantee, agreed: PublicFacts, run: MethodRun, asked: Requirement, kept: Requirement
-) -> tuple[Guarantee, Columns]:
+    rows: LocalRows, guarantee: Guarantee, agreed: PublicFacts, run: MethodRun, asked: Requirement, kept: Requirement
+) -> tuple[Guarantee, ProblemColumns]:
     """Return the guarantee with the groups that all agreed on, and the columns that answer it."""
     grouping = None
     if rows.table.groups is not None and (run.group_rule is not None or agreed.names.overlapping):
@@ -395,12 +395,12 @@ def _columns(
         grouping = Grouping.of(agreed.atoms, run.group_rule or AUTO, run.group_order, run.group_atoms)
         run = replace(run, group_rule=grouping.rule)
     if rows.table.groups is not None or guarantee.loss is not None:
-        guarantee = with_groups(guarantee, named_groups(rows.table, grouping, agreed), agreed)
+        guarantee = add_agreed_parts(guarantee, guarantee_groups(rows.table, grouping, agreed), agreed)
     if run.group_rule is not None or guarantee.groups is not None:  # what `solve` could not know before
-        refuse(guarantee, run, len(agreed.rows))
+        refuse_unproven(guarantee, run, len(agreed.rows))
     if has_parts(guarantee) and _weighs_parts(guarantee, asked, kept, grouping):
         kept = replace(kept, is_weighted=True)
-    return guarantee, columns_of(rows, guarantee, agreed, kept, grouping)
+    return guarantee, problem_columns(rows, guarantee, agreed, kept, grouping)
 
 
 def _weighs_parts(guarantee: Guarantee, asked: Requirement, kept: Requirement, grouping: Grouping | None) -> bool:
@@ -417,25 +417,25 @@ def _weighs_parts(guarantee: Guarantee, asked: Requirement, kept: Requirement, g
 
 
 def _run(
-    engine: Engine, columns: Columns, rows: DeviceRows, agreed: PublicFacts, run: MethodRun
+    engine: Engine, columns: ProblemColumns, rows: LocalRows, agreed: PublicFacts, run: MethodRun
 ) -> tuple[Answers, Cost]:
     """Run the method on all columns; return what all devices got, and what the run cost."""
     from conformesh.engines.base import begin
 
     if columns.sizes is None:
-        columns = replace(columns, sizes=(share_counts(engine, columns.scores[0].sizes),))
+        columns = replace(columns, sizes=(gather_counts(engine, columns.scores[0].sizes),))
     block = _block_of(Block(engine.network, engine.rows, agreed.rows), columns, run)
     begin(engine.observer, block, run.method, run.faults)
     hidden, facts = [], {}
     if columns.hides_scores:
         facts = {"group_seed": engine.share(run.seed)[0]}  # every rank has drawn its own: the first one's counts
-        hidden = hidden_scores(rows, engine.rows, agreed, columns, facts["group_seed"])
+        hidden = draw_hidden_scores(rows, engine.rows, agreed, columns, facts["group_seed"])
     part, cost = engine.run(_protocol(block, columns, run, hidden), 1, run.faults)
     outcome = Answers.joined(engine.blocks, engine.share(part))
     return (replace(outcome, facts={**outcome.facts, **facts}) if facts else outcome), cost
 
 
-def _block_of(blank: Block, columns: Columns, run: MethodRun) -> Block:
+def _block_of(blank: Block, columns: ProblemColumns, run: MethodRun) -> Block:
     """Return what the devices here know before the first message of the method."""
     # E-DCP spends nothing on levels that nobody asked for; other methods compute a threshold for every cell.
     searched = columns.asked if get_method(run.method).weights(run.chosen_options) == "scores" else None
@@ -451,7 +451,7 @@ def _block_of(blank: Block, columns: Columns, run: MethodRun) -> Block:
 
 
 def _protocol(
-    block: Block, columns: Columns, run: MethodRun, hidden: Sequence[NDArray[np.float64]], *, sealed: bool = True
+    block: Block, columns: ProblemColumns, run: MethodRun, hidden: Sequence[NDArray[np.float64]], *, sealed: bool = True
 ) -> Protocol[Answers]:
     """Return what the devices here say to each other: the method's protocol, or that of a rule of groups."""
     if columns.grouping is None:
@@ -460,7 +460,7 @@ def _protocol(
 
 
 def _by_group_rule(
-    block: Block, columns: Columns, options: Any, hidden: Sequence[NDArray[np.float64]]
+    block: Block, columns: ProblemColumns, options: Any, hidden: Sequence[NDArray[np.float64]]
 ) -> Protocol[Answers]:
     """Run a rule of overlapping groups, for one side after the other."""
     from conformesh.protocols.groups import group_thresholds
@@ -480,10 +480,10 @@ def _by_group_rule(
         levels.append(own)
     if len(outcomes) == 1:
         return outcomes[0]
-    return joined_sides(outcomes, len(columns.grouping.parts), levels, len(columns.levels))
+    return merge_sides(outcomes, len(columns.grouping.parts), levels, len(columns.levels))
 
 
-def _assuming(outcome: Answers, words: str) -> Answers:
+def _with_assumption(outcome: Answers, words: str) -> Answers:
     """Return an outcome whose certificates say what they assume."""
     certificates = [
         [structs.replace(certificate, kind="assumed", assumption=words) for certificate in row]
@@ -492,7 +492,7 @@ def _assuming(outcome: Answers, words: str) -> Answers:
     return replace(outcome, certificates=certificates)
 
 
-def _warned(result: Result, strict: bool) -> Result:
+def _with_warnings(result: Result, strict: bool) -> Result:
     """Warn of what a user should know; with `strict` too few scores are an error."""
     if words := result.shortage:
         if strict:
@@ -505,7 +505,7 @@ def _warned(result: Result, strict: bool) -> Result:
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class CalibrationBatch:
     """Many calibrations from one run: every draw and every alpha, with the cost of one of them.
 
     `sizes` says how many scores every device held in each draw, (devices, draws), `items` how many examples.
@@ -531,8 +531,8 @@ class Batch:
         largest = self.outcome.thresholds.max(axis=0)
         levels = [f"level {a}" for a in range(largest.shape[1])]
         rows = [[str(t), *(f"{value:.6g}" for value in row)] for t, row in enumerate(largest.tolist())]
-        table = html.table(["trial", *levels], rows, right=levels)
-        return html.card(repr(self)[6:-1], parts=[table])
+        table = html.html_table(["trial", *levels], rows, right=levels)
+        return html.html_card(repr(self)[6:-1], parts=[table])
 
 
 def solve_draws(
@@ -548,7 +548,7 @@ def solve_draws(
     engine: str | Engine = "simulator",
     faults: Faults | Mapping[str, Any] | None = None,
     **options: Any,
-) -> Batch:
+) -> CalibrationBatch:
     """Calibrate every draw (column) of `samples` at every alpha in one run of an engine.
 
     Returns thresholds of shape (devices, draws, alphas), ``certificates[draw][alpha]`` and the cost of a single run,
@@ -581,31 +581,31 @@ def solve_draws(
     from conformesh.engines.base import begin
 
     with engine_on(network, engine, observer) as host:
-        mine = samples_here(host, samples)
+        mine = local_scores(host, samples)
         sizes = merge_rows(host.blocks, host.share(mine.sizes))
-        held = None if items is None else merge_rows(host.blocks, host.share(rows_here(host, items)))
+        held = None if items is None else merge_rows(host.blocks, host.share(local_rows_of(host, items)))
         block = Block(network, host.rows, sizes, kept, held, levels)
         begin(host.observer, block, method, wrong)
         runs = 1 if joint else samples.trials * (len(levels) if entry.execution.per_alpha else 1)
         part, cost = host.run(run_method(method, block, mine, chosen, wrong), runs, wrong)
         outcome = Answers.joined(host.blocks, host.share(part))
-    refuse_nan(outcome.thresholds, method)
-    return Batch(outcome, cost, _named_options(method, chosen), sizes, sizes if held is None else held)
+    refuse_nan_thresholds(outcome.thresholds, method)
+    return CalibrationBatch(outcome, cost, _named_options(method, chosen), sizes, sizes if held is None else held)
 
 
 def _named_options(method: str, chosen: Any) -> dict[str, Any]:
     """Return a method's options as they may stand in a result."""
-    return {name: _plain(getattr(chosen, name)) for name in get_method(method).option_names()}
+    return {name: _json_option(getattr(chosen, name)) for name in get_method(method).option_names()}
 
 
-def _plain(option: Any) -> Any:
+def _json_option(option: Any) -> Any:
     """Return an option as it may stand in a JSON file: one's own matrix or weights by name only."""
     if option is None or isinstance(option, str | bool | int | float | tuple):
         return option
     return getattr(option, "name", "matrix")
 
 
-def samples_here(host: Engine, samples: WeightedScores) -> WeightedScores:
+def local_scores(host: Engine, samples: WeightedScores) -> WeightedScores:
     """Return the scores of the devices hosted here, in their order, of all in the order of rows, or as they are."""
     K = host.network.devices
     if samples.devices == K:
@@ -619,11 +619,11 @@ def samples_here(host: Engine, samples: WeightedScores) -> WeightedScores:
     return samples
 
 
-def rows_here(host: Engine, table: NDArray[Any]) -> NDArray[Any]:
+def local_rows_of(host: Engine, table: NDArray[Any]) -> NDArray[Any]:
     """Return the rows of the devices hosted here, of all or as they are."""
     return table[host.rows] if len(table) == host.network.devices else table
 
 
-def counted_ranks(samples: WeightedScores, thresholds: ArrayLike, trial: int = 0) -> NDArray[np.int64]:
+def count_at_or_below(samples: WeightedScores, thresholds: ArrayLike, trial: int = 0) -> NDArray[np.int64]:
     """Count all scores at or below each threshold: the truth a certificate speaks of, for checks and reports."""
     return np.searchsorted(np.sort(samples.pooled(trial)), np.asarray(thresholds), side="right")

@@ -10,12 +10,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from conformesh.plots.pictures import Where, picture_file
+from conformesh.plots.pictures import FilePath, picture_file
 
 _DPI = 150
 
 
-class Picture(Figure):
+class NotebookFigure(Figure):
     """A figure of its own: a notebook shows it as PNG, and no window manager knows of it."""
 
     def _repr_png_(self) -> bytes:
@@ -24,13 +24,13 @@ class Picture(Figure):
         return buffer.getvalue()
 
 
-def kept(figure: Any, path: Where) -> Any:
+def save_figure(figure: Any, path: FilePath) -> Any:
     """Return a figure, after it was written where a path is given: .png, .pdf or .svg."""
     if path is not None:
         figure.savefig(picture_file(path), dpi=_DPI)
     return figure
 
 
-def root_of(axes: Any) -> Any:
+def whole_figure(axes: Any) -> Any:
     """Return the whole figure that axes are part of, also where they are in a subfigure."""
     return axes.get_figure(root=True)

@@ -42,7 +42,7 @@ _Rows = Iterable[tuple[str, str]]
 _Place = Callable[[float], float]  # from a value to where it stands in a drawing
 
 
-class Mark(NamedTuple):
+class IntervalMark(NamedTuple):
     """A value with its interval, and whether the whole of it is below what was asked for."""
 
     value: float
@@ -51,7 +51,7 @@ class Mark(NamedTuple):
     missed: bool = False
 
 
-def card(title: str, *, kind: str = "", claim: str = "", rows: _Rows = (), parts: Iterable[str] = ()) -> str:
+def html_card(title: str, *, kind: str = "", claim: str = "", rows: _Rows = (), parts: Iterable[str] = ()) -> str:
     """Return the HTML of a result: a heading, the kind of its certificate, what it claims, rows, and finished parts."""
     badge = f'<span class="k {escape(kind)}">{_SIGNS.get(kind, "")} {escape(kind)}</span>' if kind else ""
     words = f"<p>{escape(claim)}</p>" if claim else ""
@@ -61,7 +61,7 @@ def card(title: str, *, kind: str = "", claim: str = "", rows: _Rows = (), parts
     return f'<div class="cfm"><style>{_STYLE}</style>{head}{words}{facts}{"".join(parts)}</div>'
 
 
-def table(
+def html_table(
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
     *,
@@ -82,7 +82,7 @@ def table(
     return f'<div class="t"><table><thead>{line("th", columns)}</thead><tbody>{body}</tbody></table></div>{last}'
 
 
-def fold(summary: str, body: str, shown: bool = False) -> str:
+def collapsible(summary: str, body: str, shown: bool = False) -> str:
     """Return a finished part that opens when it is clicked at."""
     opened = ' open="open"' if shown else ""
     return f"<details{opened}><summary>{escape(summary)}</summary>{body}</details>"
@@ -91,7 +91,9 @@ def fold(summary: str, body: str, shown: bool = False) -> str:
 # --- pictures ---------------------------------------------------------------------------------------------------------
 
 
-def marks(parts: Mapping[str, Mark], value: str, what: str, line: float | None = None, top: float | None = None) -> str:
+def interval_chart(
+    parts: Mapping[str, IntervalMark], value: str, what: str, line: float | None = None, top: float | None = None
+) -> str:
     """Return a chart of a value with its interval by what has a name, and a dashed line; `top` ends the axis."""
     names = [*parts]
     sorted_up = len(names) > _IN_ORDER
@@ -141,7 +143,7 @@ def _axis(low: float, high: float, line: float | None, left: float, wide: float,
     return f'<g text-anchor="end" stroke="none" fill="currentColor">{texts}</g>{frame}{dashed}'
 
 
-def _mark(name: str, mark: Mark, x: float, y: _Place, label: float, radius: float) -> str:
+def _mark(name: str, mark: IntervalMark, x: float, y: _Place, label: float, radius: float) -> str:
     """A line with a disc on it, or with a hollow square where the whole interval is below the line."""
     if not math.isfinite(mark.value):
         return ""
@@ -161,7 +163,7 @@ def _mark(name: str, mark: Mark, x: float, y: _Place, label: float, radius: floa
     return f"<g><title>{escape(words)}</title>{shape}{text}</g>"
 
 
-def _band(every: Sequence[Mark], x: _Place, y: _Place) -> str:
+def _band(every: Sequence[IntervalMark], x: _Place, y: _Place) -> str:
     """Many marks as a band of intervals and a line of values, each a mean over neighbours in the order."""
     bins = 100
     ends = [round(i * len(every) / bins) for i in range(bins + 1)]
@@ -180,7 +182,7 @@ def _band(every: Sequence[Mark], x: _Place, y: _Place) -> str:
     )
 
 
-def bars(counts: Mapping[int, int], what: str) -> str:
+def bar_chart(counts: Mapping[int, int], what: str) -> str:
     """Return a chart of how many there are of each whole number; beyond thirty, of each stretch of them."""
     most = max(counts)
     stretch = -(-(most + 1) // 30)
@@ -203,7 +205,7 @@ def bars(counts: Mapping[int, int], what: str) -> str:
     return _figure([body], 16 + wide * len(heights), _HIGH + 12, what)
 
 
-def network(
+def network_drawing(
     where: Sequence[tuple[float, float]],
     lines: Sequence[tuple[tuple[float, float], tuple[float, float]]],
     names: Sequence[str],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from conformesh.plots.pictures import FAINT, INK, MARKS, STYLE
+from conformesh.plots.pictures import FAINT, FIGURE_STYLE, INK, MARKER_STYLES
 from conformesh.results.evaluation import Evaluation
 from conformesh.scores.centres import Centres
 
@@ -26,13 +26,13 @@ def draw_local(path: str | Path, evaluations: Mapping[str, Evaluation], cells: C
     first = next(iter(evaluations.values()))
     places = _places(first, cells)
     step = np.diff(np.sort([*places.values()])).min(initial=1.0) * 0.18
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(FIGURE_STYLE):
         figure = Figure(figsize=(7.2, 3.8), layout="constrained")
         axes = figure.add_subplot()
         nominal = 1.0 if first.nominal is None else first.nominal
         axes.axhline(nominal, color=FAINT, linewidth=1.2, zorder=0, label=f"asked for: {nominal:g}")
         for number, (name, found) in enumerate(evaluations.items()):
-            colour, marker, filled = MARKS[number % len(MARKS)]
+            colour, marker, filled = MARKER_STYLES[number % len(MARKER_STYLES)]
             shown = [cell for cell in places if cell in found.per_centre]
             x = np.array([places[cell] for cell in shown]) + (number - (len(evaluations) - 1) / 2) * step
             rates = np.array([found.per_centre[cell].rate for cell in shown])

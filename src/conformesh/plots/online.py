@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from conformesh.online.result import OnlineResult
-from conformesh.plots.pictures import FAINT, INK, MARKS, STYLE
+from conformesh.plots.pictures import FAINT, FIGURE_STYLE, INK, MARKER_STYLES
 
-POINTS = 400  # at which the guarantee is drawn
+_BOUND_POINTS = 400  # at which the guarantee is drawn
 _LINES = 60  # devices that have a line of their own
 
 
@@ -20,8 +20,8 @@ def draw_online(path: str | os.PathLike[str] | None, found: OnlineResult, window
     from matplotlib.figure import Figure
 
     target, steps = 1 - found.alpha, np.arange(1, found.steps + 1)
-    colour = MARKS[0][0]
-    with mpl.rc_context(STYLE):
+    colour = MARKER_STYLES[0][0]
+    with mpl.rc_context(FIGURE_STYLE):
         figure = Figure(figsize=(7.6, 7.2), layout="constrained")
         above, middle, below = figure.subplots(3, 1, sharex=True, height_ratios=(3, 2, 3))
         for name in found.ids[:_LINES]:
@@ -52,7 +52,7 @@ def draw_online(path: str | os.PathLike[str] | None, found: OnlineResult, window
 
 def _so_far(axes: Any, found: OnlineResult, colour: str) -> None:
     """Draw the coverage since the first step, and between what it must lie."""
-    at = np.unique(np.geomspace(1, found.steps, POINTS).astype(int))
+    at = np.unique(np.geomspace(1, found.steps, _BOUND_POINTS).astype(int))
     accounts = [found.account(after=int(done)) for done in at]
     axes.fill_between(
         at,

@@ -19,19 +19,19 @@ from conformesh.graph.layout import drawn_lines, drawn_places, is_lattice
 from conformesh.graph.network import Network
 from conformesh.methods import CONNECTIONS, METHODS
 
-Where = str | os.PathLike[str] | None  # a picture is written to, if anywhere
+FilePath = str | os.PathLike[str] | None  # a picture is written to, if anywhere
 _PICTURES = (".png", ".pdf", ".svg")
 GROUND, MUTED = "#f3f1ec", "#8c8c8c"  # of what needs a server: behind its rows, and its marks
 _HUES = ("#d9822b", "#4b8b3b", "#8b5fa8", "#a33b3b")  # of methods, after the first colour of MARKS
 _NUMBERED = 40  # devices up to which a number fits into each
 INK, FAINT = "#222222", "#b8b8b8"
-MARKS = (  # colour, marker and filling of the first, second, ... network
+MARKER_STYLES = (  # colour, marker and filling of the first, second, ... network
     ("#1f4e79", "o", True),
     ("#d9822b", "s", False),
     ("#4b8b3b", "^", True),
     ("#8b5fa8", "D", False),
 )
-STYLE: dict[Any, Any] = {
+FIGURE_STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.titlesize": 11,
     "axes.titlelocation": "left",
@@ -62,7 +62,7 @@ def picture_file(out: str | os.PathLike[str], usual: str | None = None) -> Path:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MethodMeasurement:
     """What one method's sets are worth on one network: coverage with its interval, and mean size.
 
     `guarantee` is the kind of its certificate, `needs` whom a device must reach: `neighbours`, `nothing` or `server`.
@@ -112,7 +112,7 @@ def draw_agreement(path: Path, agreements: Sequence[Agreement]) -> None:
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     many = len(agreements)
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(FIGURE_STYLE):
         figure = Figure(figsize=(0.8 + 5.0 * many, 7.4), layout=ConstrainedLayoutEngine(h_pad=0.12))
         grid = figure.add_gridspec(2, many + 1, height_ratios=(1.1, 1), width_ratios=[1] * many + [0.035])
         every = np.concatenate([agreement.local for agreement in agreements])
@@ -218,7 +218,7 @@ def _draw_views(axes: Any, agreement: Agreement, colour: Any, longest: int) -> N
         axes.set_title("they hold too few scores for a finite threshold")
 
 
-def draw_methods(path: Path, measured: Sequence[Measured], alpha: float) -> None:
+def draw_methods(path: Path, measured: Sequence[MethodMeasurement], alpha: float) -> None:
     """Draw coverage with its interval, and mean set size, one row per method and one mark per network."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -227,11 +227,11 @@ def draw_methods(path: Path, measured: Sequence[Measured], alpha: float) -> None
     promise = {line.method: line.guarantee for line in measured}
     served = [line.method for line in measured if line.needs == "server"]
     networks = [*dict.fromkeys(line.network for line in measured)]
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(FIGURE_STYLE):
         figure = Figure(figsize=(10, 1.6 + 0.52 * len(methods)), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
         for index, network in enumerate(networks):
-            ink, marker, filled = MARKS[index % len(MARKS)]
+            ink, marker, filled = MARKER_STYLES[index % len(MARKER_STYLES)]
             lines = [line for line in measured if line.network == network]
             rows = np.array([methods.index(line.method) for line in lines]) + 0.3 * (index - (len(networks) - 1) / 2)
             mark: dict[str, Any] = {
@@ -268,8 +268,8 @@ def draw_methods(path: Path, measured: Sequence[Measured], alpha: float) -> None
         figure.savefig(path, dpi=150)
 
 
-def hues_of_methods() -> dict[str, str]:
+def method_colours() -> dict[str, str]:
     """Return a colour for each method, the same in every picture; what needs a server is grey."""
-    hues = itertools.cycle((MARKS[0][0], *_HUES))
+    hues = itertools.cycle((MARKER_STYLES[0][0], *_HUES))
     ordered = sorted(METHODS, key=lambda name: CONNECTIONS.index(METHODS[name].description.needs))
     return {name: MUTED if METHODS[name].description.needs == "server" else next(hues) for name in ordered}

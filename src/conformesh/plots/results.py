@@ -17,9 +17,9 @@ from conformesh.common.quantities import pluralize
 from conformesh.files.schemas import checked
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import exact_alpha
-from conformesh.plots.pictures import FAINT, INK, MARKS, STYLE, Where, draw_map
+from conformesh.plots.pictures import FAINT, FIGURE_STYLE, INK, MARKER_STYLES, FilePath, draw_map
 from conformesh.privacy.histogram import Release
-from conformesh.results.lookup import axes_of
+from conformesh.results.lookup import part_axes
 
 if TYPE_CHECKING:
     from conformesh.results.evaluation import Coverage, Evaluation
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
 
 _NAMED = 30  # devices, groups or classes up to which each has its name at the axis
 _SIZES = 25  # set sizes that have a bar of their own
-_BLUE, _ORANGE = MARKS[0][0], MARKS[1][0]
+_BLUE, _ORANGE = MARKER_STYLES[0][0], MARKER_STYLES[1][0]
 
 
-def draw_evaluation(found: Evaluation, ax: Any = None, path: Where = None, by: str | None = None) -> Any:
+def draw_evaluation(found: Evaluation, ax: Any = None, path: FilePath = None, by: str | None = None) -> Any:
     """Draw coverage by device, group and class with its intervals and the nominal coverage, and how large sets are.
 
     With `ax` or `by` only one panel: `device`, `group`, `class` or `size`, by default the first there is.
     """
     import matplotlib as mpl
 
-    from conformesh.plots.figures import Picture, kept, root_of
+    from conformesh.plots.figures import NotebookFigure, save_figure, whole_figure
 
     panels = [*found.parts, *(["size"] if found.sizes else [])] or ["all"]
     if by is not None and by not in panels:
         raise ValueError(f"by must be {' or '.join(map(repr, panels))}, what this evaluation knows, got {by!r}")
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(FIGURE_STYLE):
         if ax is not None:
             _draw_panel(ax, found, by or panels[0])
-            return kept(root_of(ax), path)
+            return save_figure(whole_figure(ax), path)
         shown = [by] if by else panels
         wide = [_width(found, what) for what in shown]
-        figure = Picture(figsize=(max(sum(wide), 5.2), 3.7), layout="constrained")
+        figure = NotebookFigure(figsize=(max(sum(wide), 5.2), 3.7), layout="constrained")
         every = figure.subplots(1, len(shown), squeeze=False, width_ratios=wide)[0]
         for axes, what in zip(every, shown, strict=True):
             _draw_panel(axes, found, what)
@@ -63,7 +63,7 @@ def draw_evaluation(found: Evaluation, ax: Any = None, path: Where = None, by: s
             parts = words.split("     ")
             lines = [words] if len(words) <= 17 * inches else parts
             figure.supxlabel("\n".join(lines), fontsize=8.5, x=0.012, ha="left")
-        return kept(figure, path)
+        return save_figure(figure, path)
 
 
 def _headline(found: Evaluation) -> str:
@@ -150,7 +150,7 @@ def _name_places(axes: Any, names: list[str], what: str) -> None:
 # --- what a calibration found -----------------------------------------------------------------------------------------
 
 
-def draw_result(found: Result, network: Network | None = None, ax: Any = None, path: Where = None) -> Any:
+def draw_result(found: Result, network: Network | None = None, ax: Any = None, path: FilePath = None) -> Any:
     """Draw the threshold of every device of a single answer; of several the threshold of every part and level."""
     if len(found) == 1:
         return _draw_answer(found, network, ax, path)
@@ -162,7 +162,7 @@ def draw_result(found: Result, network: Network | None = None, ax: Any = None, p
     return _draw_parts(found, ax, path)
 
 
-def _draw_answer(found: Result, network: Network | None, ax: Any, path: Where) -> Any:
+def _draw_answer(found: Result, network: Network | None, ax: Any, path: FilePath) -> Any:
     """Draw the threshold of every device, and what each sent; on the map of a network, where it is given.
 
     Of a private result the noisy histogram instead of the thresholds, which are all the same.
@@ -171,27 +171,27 @@ def _draw_answer(found: Result, network: Network | None, ax: Any, path: Where) -
     """
     import matplotlib as mpl
 
-    from conformesh.plots.figures import Picture, kept, root_of
+    from conformesh.plots.figures import NotebookFigure, save_figure, whole_figure
 
     if network is not None and network.ids != found.device_ids:
         raise ValueError(
             f"the network {network.name!r} has other devices than this result, {pluralize(network.devices, 'device')} "
             f"and {pluralize(found.devices, 'device')}; give the one it was calibrated on"
         )
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(FIGURE_STYLE):
         if ax is not None:
             _draw_half(ax, found, network)
-            return kept(root_of(ax), path)
+            return save_figure(whole_figure(ax), path)
         tall = 3.7 if network is None else 4.6
         spoke = bool(found.cost.bits.any())
-        figure = Picture(figsize=(9.2 if spoke else 5.6, tall), layout="constrained")
+        figure = NotebookFigure(figsize=(9.2 if spoke else 5.6, tall), layout="constrained")
         left, *right = figure.subplots(1, 1 + spoke, squeeze=False, width_ratios=(1.25, 1)[: 1 + spoke])[0]
         _draw_half(left, found, network)
         for axes in right:
             _draw_sent(axes, found)
         words = f"{found.title()}; {found.certificate}"
         figure.suptitle(textwrap.fill(words, 118 if spoke else 72), fontsize=10, x=0.012, ha="left")
-        return kept(figure, path)
+        return save_figure(figure, path)
 
 
 def _draw_half(axes: Any, found: Result, network: Network | None) -> None:
@@ -259,11 +259,11 @@ def _draw_sent(axes: Any, found: Result) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
-def _draw_parts(found: Result, ax: Any, path: Where) -> Any:
+def _draw_parts(found: Result, ax: Any, path: FilePath) -> Any:
     """Draw the threshold of every part, a mark for each level."""
     names, levels = [", ".join(part) or "all" for part in found.parts], len(found.alphas)
     table = np.array([answer.threshold for answer in found.answers]).reshape(-1, levels)
-    axes = axes_of(found.guarantee)
+    axes = part_axes(found.guarantee)
     part, kind = axes[0].kind if len(axes) == 1 else "part", found.answers[0].certificate.kind
     words = (found.what, part, "risk" if found.controlled else "alpha", kind)
     return _draw_table(names, found.alphas, table, words, ax, path)
@@ -275,20 +275,20 @@ def _draw_table(
     table: NDArray[np.float64],
     words: tuple[str, str, str, str],
     ax: Any,
-    path: Where,
+    path: FilePath,
 ) -> Any:
     """Draw thresholds, (parts, levels); `words` are what they, the parts and the levels are called, and the kind."""
     import matplotlib as mpl
 
-    from conformesh.plots.figures import Picture, kept, root_of
+    from conformesh.plots.figures import NotebookFigure, save_figure, whole_figure
 
     what, part, level_name, kind = words
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(FIGURE_STYLE):
         axes = ax
         if ax is None:
-            axes = Picture(figsize=(3.2 + 0.18 * min(len(names), 30), 3.7), layout="constrained").add_subplot()
+            axes = NotebookFigure(figsize=(3.2 + 0.18 * min(len(names), 30), 3.7), layout="constrained").add_subplot()
         for index, (alpha, values) in enumerate(zip(levels, table.T, strict=True)):
-            colour, marker, filled = MARKS[index % len(MARKS)]
+            colour, marker, filled = MARKER_STYLES[index % len(MARKER_STYLES)]
             finite = np.isfinite(values)
             axes.plot(
                 np.flatnonzero(finite) + 0.12 * (index - (len(levels) - 1) / 2),
@@ -303,17 +303,17 @@ def _draw_table(
         axes.set_title(f"{what}s by {part}; {kind}", fontsize=9.5)
         if len(levels) > 1:
             axes.legend(title=level_name, fontsize=8.5, title_fontsize=8.5)
-        return kept(root_of(axes), path)
+        return save_figure(whole_figure(axes), path)
 
 
-def draw_quantiles(found: Quantiles, ax: Any = None, path: Where = None) -> Any:
+def draw_quantiles(found: Quantiles, ax: Any = None, path: FilePath = None) -> Any:
     """Draw the values over q; horizontal bars are rank errors as parts of n."""
     import matplotlib as mpl
 
-    from conformesh.plots.figures import Picture, kept, root_of
+    from conformesh.plots.figures import NotebookFigure, save_figure, whole_figure
 
-    with mpl.rc_context(STYLE):
-        axes = Picture(figsize=(5.2, 3.7), layout="constrained").add_subplot() if ax is None else ax
+    with mpl.rc_context(FIGURE_STYLE):
+        axes = NotebookFigure(figsize=(5.2, 3.7), layout="constrained").add_subplot() if ax is None else ax
         finite = np.isfinite(found.values)
         q, values = np.array(found.q)[finite], found.values[finite]
         if found.epsilon is not None:
@@ -325,4 +325,4 @@ def draw_quantiles(found: Quantiles, ax: Any = None, path: Where = None) -> Any:
         axes.set_ylabel(found.column or "value")
         bars = "" if found.epsilon is None else f"; bars: rank error, confidence {found.confidence:g}"
         axes.set_title(f"{found.kind}{bars}", fontsize=9.5)
-        return kept(root_of(axes), path)
+        return save_figure(whole_figure(axes), path)

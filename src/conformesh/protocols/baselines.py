@@ -23,7 +23,7 @@ from conformesh.protocols.options import option
 from conformesh.protocols.quantile_average import agree_on_s0
 from conformesh.protocols.spectrum_estimation import estimate_spectrum
 from conformesh.protocols.wire_format import WireFormat
-from conformesh.results.certificate import Certificate, too_few
+from conformesh.results.certificate import Certificate, too_few_certificate
 
 _EXCHANGEABLE = "all scores are exchangeable with the test point, whichever device they come from"
 _OWN_DATA = "each device covers test points from its own distribution only"
@@ -58,7 +58,7 @@ def _pooled(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...],
             scores.partition(inside)
         for a, rank in enumerate(ranks[trial].tolist()):
             if rank > n:
-                row.append(too_few(rank, n))
+                row.append(too_few_certificate(rank, n))
                 continue
             threshold = scores[rank - 1]
             thresholds[:, trial, a] = threshold
@@ -127,6 +127,6 @@ def average(
     thresholds = np.where(ranks > n[:, None], np.inf, mean)
     nothing = Certificate("none", assumption="no guarantee at all: an average of quantiles is not a quantile")
     certificates = [
-        [too_few(int(r), int(n[t])) if r > n[t] else nothing for r in ranks[t]] for t in range(block.trials)
+        [too_few_certificate(int(r), int(n[t])) if r > n[t] else nothing for r in ranks[t]] for t in range(block.trials)
     ]
     return Answers(thresholds, certificates)

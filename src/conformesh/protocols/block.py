@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import DEFAULT, Demand, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.results.certificate import KINDS, Certificate, Cost
+from conformesh.results.certificate import CERTIFICATE_KINDS, Certificate, Cost
 
 if TYPE_CHECKING:
     from conformesh.protocols.masks import Secrets
@@ -356,5 +356,5 @@ def _merge_certificates(blocks: Sequence[NDArray[np.int64]], parts: Sequence[Cer
             return tuple(merge_rows(blocks, [*map(np.array, ranks)]).tolist())
         return None if None in ranks else min(ranks)
 
-    least = max(parts, key=lambda part: ([*KINDS].index(part.kind), part.epsilon or 0.0))
+    least = max(parts, key=lambda part: ([*CERTIFICATE_KINDS].index(part.kind), part.epsilon or 0.0))
     return structs.replace(least, required_rank=whole("required_rank"), counted_rank=whole("counted_rank"))

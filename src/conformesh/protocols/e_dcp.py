@@ -65,7 +65,7 @@ from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.quantiser import agree_on_ends
 from conformesh.protocols.top_k import can_flood, search_by_flooding
 from conformesh.protocols.waves import FoundScore, Pace, needs_search, search_by_waves
-from conformesh.results.certificate import Certificate, too_few
+from conformesh.results.certificate import Certificate, too_few_certificate
 
 # Thresholds per stage among which the default is chosen. Each is about a third more than the one before: between them
 # the cost of a search changes little.
@@ -357,7 +357,9 @@ def counted_answers(block: Block, ranks: Ints, n: Ints, brackets: Brackets, exam
     certificates = [
         [
             structs.replace(
-                too_few(int(r), int(n[t])) if r > n[t] else Certificate("counted", int(r), int(counted[t, a])),
+                too_few_certificate(int(r), int(n[t]))
+                if r > n[t]
+                else Certificate("counted", int(r), int(counted[t, a])),
                 weight=None if block.alike(t) else int(n[t]),
                 losses=None if examples is None else unit * int(examples[t]),
             )

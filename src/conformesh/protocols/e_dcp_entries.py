@@ -39,7 +39,7 @@ from conformesh.kernels.varints import decode_varints_at, encode_varints
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Answers, Block, with_guarantee
 from conformesh.protocols.messages import Gather, GatheredStrings, GatheringProtocol, Packets
-from conformesh.results.certificate import Certificate, too_few
+from conformesh.results.certificate import Certificate, too_few_certificate
 
 ENTRY_POINTS = 8  # order statistics of a device, for each level
 _NEAR_DEVIATIONS = (
@@ -324,7 +324,7 @@ class _CertainCounts:
             row = []
             for level, alpha in enumerate(self.alphas):
                 rank, total = self.rank(t, level), self.total(t)
-                certificate = too_few(rank, total)
+                certificate = too_few_certificate(rank, total)
                 if rank <= total and len(least) and least[-1] >= rank:
                     at = int(np.searchsorted(least, rank))
                     thresholds[t, level] = from_keys(keys[at : at + 1])[0]

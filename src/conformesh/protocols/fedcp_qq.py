@@ -20,7 +20,7 @@ from conformesh.protocols.bounds.quantile_of_quantiles import best_ranks
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
 from conformesh.protocols.wire_format import WireFormat
-from conformesh.results.certificate import Certificate, too_few
+from conformesh.results.certificate import Certificate, too_few_certificate
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def fedcp_qq(
             choice = choices[t][a]
             if choice is None:
                 n = int(block.totals[t])
-                row.append(too_few(n + 1, n))
+                row.append(too_few_certificate(n + 1, n))
                 continue
             thresholds[:, t, a] = np.sort(received[holders, t, a])[choice.server - 1]
             words = (

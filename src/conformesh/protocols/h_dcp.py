@@ -35,7 +35,7 @@ from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.quantiser import Quantiser, agree_on_edges, check_quantiser, crowding_note
 from conformesh.protocols.spectrum_estimation import agree_on_weights, check_weights
 from conformesh.protocols.wire_format import WireFormat
-from conformesh.results.certificate import Certificate, too_few
+from conformesh.results.certificate import Certificate, too_few_certificate
 
 MOST_AUTO_ROUNDS = 10_000  # beyond this the library does not go on its own accord
 
@@ -168,7 +168,7 @@ def _decide(
         for a, alpha in enumerate(alphas):
             rank = int(ranks[trial, a])
             if rank > n:
-                row.append(too_few(rank, n))
+                row.append(too_few_certificate(rank, n))
                 continue
             holds: NDArray[np.bool_]
             if counts is not None:

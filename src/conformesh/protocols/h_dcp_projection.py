@@ -19,7 +19,7 @@ from conformesh.protocols.bounds.tracked_weights import CountInterval
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.projection_gossip import ProjectionGossip, check_memory, default_gossip_rounds
 from conformesh.protocols.quantiser import crowding_note
-from conformesh.results.certificate import Certificate, too_few
+from conformesh.results.certificate import Certificate, too_few_certificate
 
 if TYPE_CHECKING:
     from conformesh.protocols.h_dcp import HDCP
@@ -50,7 +50,7 @@ def _decide(devices: ProjectionGossip, alphas: tuple[Fraction, ...], rounding: b
         for a, alpha in enumerate(alphas):
             rank = int(ranks[trial, a])
             if rank > n:
-                row.append(too_few(rank, n))
+                row.append(too_few_certificate(rank, n))
                 continue
             holds = counts.low >= rank
             found, bin_ = np.asarray(holds.any(axis=1)), holds.argmax(axis=1)

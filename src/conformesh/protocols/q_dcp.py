@@ -54,7 +54,7 @@ from conformesh.protocols.quantile_average import (
 from conformesh.protocols.relaxed_admm import relaxed_admm
 from conformesh.protocols.spectrum_estimation import estimate_spectrum
 from conformesh.protocols.wire_format import WireFormat
-from conformesh.results.certificate import Certificate, Kind, too_few
+from conformesh.results.certificate import Certificate, CertificateKind, too_few_certificate
 
 # Probability that a device warns of a threshold that is right, if scores are alike on all devices: a usual test level.
 _FALSE_ALARM_RATE = 0.05
@@ -184,7 +184,7 @@ def _counted_where_heard(
     thresholds[:, ranks > totals[:, None]] = np.inf
     certificates = [
         [
-            too_few(rank, n) if rank > n else Certificate("counted", rank, int(counts[t, a]))
+            too_few_certificate(rank, n) if rank > n else Certificate("counted", rank, int(counts[t, a]))
             for a, rank in enumerate(ranks[t].tolist())
         ]
         for t, n in enumerate(totals.tolist())
@@ -285,13 +285,13 @@ def _with_error_terms(
     certificates: list[list[Certificate]] = []
     thresholds = np.full_like(estimates, np.inf)
     # For rounded messages ADMM has no error bound, so their thresholds have no guarantee.
-    kind: Kind = "assumed" if options.wire == 64 else "none"
+    kind: CertificateKind = "assumed" if options.wire == 64 else "none"
     notes: set[str] = set()
     for trial in range(block.trials):
         sizes, n, row = block.sizes[:, trial], int(block.totals[trial]), []
         for a, rank in enumerate(ranks[trial].tolist()):
             if rank > n:
-                row.append(too_few(rank, n))
+                row.append(too_few_certificate(rank, n))
                 continue
             unfinished, bias = _error_terms(block, spectrum, run, trial, a, options)
             thresholds[:, trial, a] = estimates[:, trial, a] + unfinished + bias

@@ -25,7 +25,7 @@ from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
 from conformesh.protocols.quantiser import agree_on_edges, check_quantiser, crowding_note
-from conformesh.results.certificate import Certificate, too_few
+from conformesh.results.certificate import Certificate, too_few_certificate
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def wfcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], op
             level = (1 - alpha) / (1 - beta)
             rank = conformal_rank(n, 1 - level, block.devices) if level < 1 else n + 1
             if rank > n:
-                row.append(too_few(conformal_rank(n, alpha, block.devices), n))
+                row.append(too_few_certificate(conformal_rank(n, alpha, block.devices), n))
                 continue
             sure = np.cumsum(heard) - margin
             holds = sure > rank - (1 if beta else 0.5)

@@ -17,13 +17,13 @@ from conformesh.files.json_numbers import number
 from conformesh.files.schemas import Number
 from conformesh.kernels.ranks import MIXTURES, RANK_RULES
 
-Kind = Literal["counted", "counted with noise", "bounded", "assumed", "none"]
+CertificateKind = Literal["counted", "counted with noise", "bounded", "assumed", "none"]
 Count = Annotated[int, Meta(ge=0)]
 _Positive = Annotated[int, Meta(ge=1)]
 Amount = Annotated[float, Meta(ge=0)]
 Devices = Annotated[int, Meta(ge=1, le=10**9)]  # of a file, whose word for it nothing else bounds
 
-KINDS: dict[str, str] = {
+CERTIFICATE_KINDS: dict[str, str] = {
     "counted": "the rank was counted exactly",
     "counted with noise": "scores were counted with noise, and the threshold leaves room for this noise",
     "bounded": "an error bound that every device can compute implies the rank",
@@ -88,7 +88,7 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
     Attributes
     ----------
     kind
-        `counted`, `bounded`, `assumed` or `none`; see `KINDS`.
+        `counted`, `bounded`, `assumed` or `none`; see `CERTIFICATE_KINDS`.
     required_rank
         How many of all scores must lie at or below the threshold. A tuple, one per device, where each device answers
         for itself; None where the method's promise is not about a rank.
@@ -123,7 +123,7 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
         Where totals had noise: how much, whom it hides, and what it costs.
     """
 
-    kind: Kind
+    kind: CertificateKind
     required_rank: int | tuple[Count, ...] | None = None
     counted_rank: int | tuple[Count, ...] | None = None
     epsilon: Number | None = None
@@ -211,13 +211,13 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
     def _repr_html_(self) -> str:
         from conformesh.plots import html
 
-        return html.card("Certificate", kind=self.kind, claim=KINDS[self.kind], rows=self.facts())
+        return html.html_card("Certificate", kind=self.kind, claim=CERTIFICATE_KINDS[self.kind], rows=self.facts())
 
     def __repr__(self) -> str:
         return f"Certificate({self})"
 
     def __str__(self) -> str:
-        parts = [f"{self.kind}: {KINDS[self.kind]}"]
+        parts = [f"{self.kind}: {CERTIFICATE_KINDS[self.kind]}"]
         if self.mean_losses is not None:
             left, allowed = self.mean_losses
             parts.append(f"mean loss {left:.4g} of the largest possible, allowed {allowed:.4g}")
@@ -257,9 +257,9 @@ class SidesCertificate:
     alphas: tuple[float, float]
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> CertificateKind:
         """The weaker of both: `counted`, `bounded`, `assumed`, `none`."""
-        return max(self.lower.kind, self.upper.kind, key=[*KINDS].index)
+        return max(self.lower.kind, self.upper.kind, key=[*CERTIFICATE_KINDS].index)
 
     @property
     def _sum(self) -> float:
@@ -281,7 +281,9 @@ class SidesCertificate:
     def _repr_html_(self) -> str:
         from conformesh.plots import html
 
-        return html.card("Certificate of two sides", kind=self.kind, claim=KINDS[self.kind], rows=self.facts())
+        return html.html_card(
+            "Certificate of two sides", kind=self.kind, claim=CERTIFICATE_KINDS[self.kind], rows=self.facts()
+        )
 
     def __repr__(self) -> str:
         return f"SidesCertificate({self})"
@@ -294,10 +296,10 @@ class SidesCertificate:
             for name, own, alpha in zip(("lower", "upper"), each, self.alphas, strict=True)
         ]
         union = f"one of them at most {self._sum:g}, by the union bound"
-        return "; ".join([f"{self.kind}: {KINDS[self.kind]}", *sides, union, *both])
+        return "; ".join([f"{self.kind}: {CERTIFICATE_KINDS[self.kind]}", *sides, union, *both])
 
 
-def too_few(rank: int, n: int) -> Certificate:
+def too_few_certificate(rank: int, n: int) -> Certificate:
     """Certify +inf: with fewer scores than the rank, only the full label set keeps the promise."""
     return Certificate("counted", rank, n)
 
@@ -355,7 +357,7 @@ class Cost:
     def _repr_html_(self) -> str:
         from conformesh.plots import html
 
-        return html.card("Cost", rows=self.facts())
+        return html.html_card("Cost", rows=self.facts())
 
     def __repr__(self) -> str:
         return f"Cost({self})"

@@ -27,7 +27,7 @@ from conformesh.kernels.ranks import (
     conformal_rank,
 )
 from conformesh.results.certificate import Certificate
-from conformesh.results.lookup import GROUP, axes_of
+from conformesh.results.lookup import GROUP, part_axes
 from conformesh.scores.centres import centre_name
 from conformesh.scores.losses import Loss
 
@@ -105,7 +105,7 @@ def _of_groups(result: Result) -> Iterator[str]:
 
 def _of_parts(result: Result) -> Iterator[str]:
     """Check that there is an answer for every part and level, in order."""
-    axes, levels = axes_of(result.guarantee), [*dict.fromkeys(answer.alpha for answer in result.answers)]
+    axes, levels = part_axes(result.guarantee), [*dict.fromkeys(answer.alpha for answer in result.answers)]
     chosen = result.selected or (None,) * len(axes)
     if len(chosen) != len(axes):
         yield f"selected must have one entry for each kind of part, {len(axes)}, got {len(chosen)}"

@@ -17,12 +17,12 @@ from conformesh.files.json_numbers import number
 from conformesh.files.schemas import Number
 from conformesh.kernels.ranks import MIXTURES
 from conformesh.results.certificate import Amount, Count
-from conformesh.results.encoding import SavedArray, SavedCost, aligned
+from conformesh.results.encoding import ArrayResult, SavedCost, align_columns
 
 _SHOWN = 10  # devices that are printed
 
 
-class Detection(SavedArray, frozen=True, eq=False, tag_field="format", tag="conformesh-detection/1"):
+class Detection(ArrayResult, frozen=True, eq=False, tag_field="format", tag="conformesh-detection/1"):
     """The result of `detect`.
 
     As an array it says of every test point, device by device, whether it is flagged.
@@ -161,13 +161,15 @@ class Detection(SavedArray, frozen=True, eq=False, tag_field="format", tag="conf
             ("cost", str(self.cost)),
             ("network", self.network),
         ]
-        return html.card(
+        return html.html_card(
             f"{self.flags:,} of {pluralize(self.tests, 'test point')} flagged",
             kind=self.kind,
             claim=self.certificate.removeprefix(f"{self.kind}: "),
             rows=[fact for fact in facts if fact[1]],
             parts=[
-                html.fold(f"by device ({len(rows):,})", html.table(head, rows, right=head[1:]), len(rows) <= _SHOWN)
+                html.collapsible(
+                    f"by device ({len(rows):,})", html.html_table(head, rows, right=head[1:]), len(rows) <= _SHOWN
+                )
             ],
         )
 
@@ -175,4 +177,4 @@ class Detection(SavedArray, frozen=True, eq=False, tag_field="format", tag="conf
         """Return how many are flagged on each device."""
         head = f"Detection({self.flags:,} of {pluralize(self.tests, 'test point')} flagged, {self.kind}; {self.cost})"
         more = [f"... and {len(self.scores) - _SHOWN:,} more devices"] if len(self.scores) > _SHOWN else []
-        return "\n".join([head, *aligned(self._lines(_SHOWN), left=1), *more])
+        return "\n".join([head, *align_columns(self._lines(_SHOWN), left=1), *more])

@@ -56,7 +56,7 @@ else:
     SavedScore = dict[str, Any]
 
 
-class Saved(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
+class SavedResult(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
     """What all results share: a table, a JSON object, and files. The tag of a class is the format of its file.
 
     A class has `columns`, its table; `contradictions`, what cannot be so in a file; and `devices`, how many there are.
@@ -130,7 +130,7 @@ class Saved(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
         return found
 
 
-class SavedArray(Saved, frozen=True, eq=False):
+class ArrayResult(SavedResult, frozen=True, eq=False):
     """A result that behaves like an array: its length, its entries, and `np.asarray`."""
 
     @property
@@ -151,10 +151,10 @@ class SavedArray(Saved, frozen=True, eq=False):
         return np.asarray(self.array, dtype) if copy is None else np.array(self.array, dtype, copy=copy)
 
 
-def aligned(lines: Sequence[Sequence[str]], left: int = 0) -> list[str]:
+def align_columns(lines: Sequence[Sequence[str]], left: int = 0) -> list[str]:
     """Return the rows of a table as text, columns flush right but for the first `left` ones.
 
-    >>> aligned([["name", "n"], ["a", "10"]], left=1)
+    >>> align_columns([["name", "n"], ["a", "10"]], left=1)
     ['name   n', 'a     10']
     """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

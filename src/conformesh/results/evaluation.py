@@ -14,7 +14,7 @@ from conformesh.common.names import natural_order
 from conformesh.common.quantities import pluralize
 from conformesh.files.json_numbers import in_json
 from conformesh.results.certificate import Count
-from conformesh.results.encoding import SavedArray
+from conformesh.results.encoding import ArrayResult
 from conformesh.scores import Score
 from conformesh.scores.base import labels_of
 from conformesh.scores.centres import Centres
@@ -56,13 +56,13 @@ class Coverage(Struct, frozen=True):
     @classmethod
     def counted(cls, covered: int, rows: int, confidence: float = 0.95) -> Coverage:
         """Enclose the rate of so many covered rows."""
-        return cls(covered, rows, *wilson(covered, rows, confidence))
+        return cls(covered, rows, *wilson_interval(covered, rows, confidence))
 
 
-def wilson(hits: int, rows: int, confidence: float = 0.95) -> tuple[float, float]:
+def wilson_interval(hits: int, rows: int, confidence: float = 0.95) -> tuple[float, float]:
     """Return the Wilson score interval of a proportion.
 
-    >>> low, high = wilson(90, 100)
+    >>> low, high = wilson_interval(90, 100)
     >>> round(low, 4), round(high, 4)
     (0.8256, 0.9448)
     """
@@ -79,7 +79,7 @@ def wilson(hits: int, rows: int, confidence: float = 0.95) -> tuple[float, float
     return low, high
 
 
-class Evaluation(SavedArray, frozen=True, eq=False, tag_field="format", tag="conformesh-evaluation/1"):
+class Evaluation(ArrayResult, frozen=True, eq=False, tag_field="format", tag="conformesh-evaluation/1"):
     """What the sets do on labelled data.
 
     As an array it says of every row whether it is covered.
@@ -148,18 +148,20 @@ class Evaluation(SavedArray, frozen=True, eq=False, tag_field="format", tag="con
         are; by default 1, 3, 10, 100 and 1000 labels, or five strata of intervals. The smallest rate is what is often
         reported ([Angelopoulos2021], size-stratified coverage).
         """
-        from conformesh.results.strata import SIZES, STRATA, by_strata
+        from conformesh.results.strata import _STRATA, SIZE_LIMITS, coverage_by_stratum
 
-        return by_strata(self.row_hits, self.row_sizes, "sizes", bins or (STRATA if self.singleton is None else SIZES))
+        return coverage_by_stratum(
+            self.row_hits, self.row_sizes, "sizes", bins or (_STRATA if self.singleton is None else SIZE_LIMITS)
+        )
 
     def by_feature(self, values: ArrayLike, bins: int | Sequence[float] | None = None) -> dict[str, Coverage]:
         """Return feature-stratified coverage: of the rows with each value of a feature, one value per row.
 
         Many numbers are put into five strata of about equally many rows, or into `bins` as in `by_size`.
         """
-        from conformesh.results.strata import by_strata
+        from conformesh.results.strata import coverage_by_stratum
 
-        return by_strata(self.row_hits, values, "values", bins)
+        return coverage_by_stratum(self.row_hits, values, "values", bins)
 
     def worst_slab(
         self,
@@ -251,8 +253,8 @@ class Evaluation(SavedArray, frozen=True, eq=False, tag_field="format", tag="con
         from conformesh.plots import html
 
         charts = [
-            html.marks(
-                {name: html.Mark(c.rate, c.low, c.high, c.misses(self.nominal)) for name, c in parts.items()},
+            html.interval_chart(
+                {name: html.IntervalMark(c.rate, c.low, c.high, c.misses(self.nominal)) for name, c in parts.items()},
                 "coverage",
                 what,
                 self.nominal,
@@ -260,8 +262,8 @@ class Evaluation(SavedArray, frozen=True, eq=False, tag_field="format", tag="con
             )
             for what, parts in self.parts.items()
         ]
-        sizes = [html.bars(self.sizes, "labels in a set")] if self.sizes else []
-        return html.card("Evaluation", rows=self.facts(), parts=[*charts, *sizes])
+        sizes = [html.bar_chart(self.sizes, "labels in a set")] if self.sizes else []
+        return html.html_card("Evaluation", rows=self.facts(), parts=[*charts, *sizes])
 
     def __repr__(self) -> str:
         return f"Evaluation({self})"
@@ -282,10 +284,10 @@ def _evaluate_sets(
 ) -> Evaluation:
     """Evaluate label sets; the set and the coverage come from the same table, and so from the same draws."""
     _same_length(outputs, labels, devices)
-    return evaluation_of(score.sets(outputs, threshold, **(draws or {})), labels, score.name, devices, groups)
+    return evaluate_label_sets(score.sets(outputs, threshold, **(draws or {})), labels, score.name, devices, groups)
 
 
-def evaluation_of(
+def evaluate_label_sets(
     sets: NDArray[np.bool_],
     labels: NDArray[Any],
     who: str,
@@ -320,10 +322,12 @@ def _evaluate_intervals(
 ) -> Evaluation:
     """Evaluate intervals; coverage is by the score itself, width by the interval."""
     _same_length(outputs, labels, devices)
-    return of_intervals(score.covers(outputs, labels, threshold), score.intervals(outputs, threshold), devices, groups)
+    return evaluate_intervals(
+        score.covers(outputs, labels, threshold), score.intervals(outputs, threshold), devices, groups
+    )
 
 
-def of_intervals(
+def evaluate_intervals(
     hits: NDArray[np.bool_],
     intervals: NDArray[np.float64],
     devices: ArrayLike | None = None,
@@ -393,7 +397,7 @@ class _MeanLoss(Struct, frozen=True):
         return cls(mean, n, max(0.0, mean - half), min(bound, mean + half))
 
 
-class RiskEvaluation(SavedArray, frozen=True, eq=False, tag_field="format", tag="conformesh-risk-evaluation/1"):
+class RiskEvaluation(ArrayResult, frozen=True, eq=False, tag_field="format", tag="conformesh-risk-evaluation/1"):
     """What sets lose on labelled data.
 
     Attributes
@@ -442,11 +446,13 @@ class RiskEvaluation(SavedArray, frozen=True, eq=False, tag_field="format", tag=
         ]
         line = one.mean if self.nominal is None else self.nominal
         parts = [
-            html.marks({n: html.Mark(c.mean, c.low, c.high) for n, c in each.items()}, "mean loss", what, line)
+            html.interval_chart(
+                {n: html.IntervalMark(c.mean, c.low, c.high) for n, c in each.items()}, "mean loss", what, line
+            )
             for what, each in (("device", self.per_device), ("group", self.per_group))
             if each
         ]
-        return html.card("RiskEvaluation", rows=rows, parts=parts)
+        return html.html_card("RiskEvaluation", rows=rows, parts=parts)
 
     def __repr__(self) -> str:
         return f"RiskEvaluation({self})"
@@ -459,7 +465,7 @@ class RiskEvaluation(SavedArray, frozen=True, eq=False, tag_field="format", tag=
         )
 
 
-def risk_evaluation(
+def evaluate_risk(
     losses: NDArray[np.float64],
     sets: NDArray[np.bool_],
     bound: float,

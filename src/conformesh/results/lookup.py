@@ -32,7 +32,7 @@ class _LookupAxis(NamedTuple):
     names: tuple[str, ...]
 
 
-def axes_of(guarantee: Guarantee) -> tuple[_LookupAxis, ...]:
+def part_axes(guarantee: Guarantee) -> tuple[_LookupAxis, ...]:
     """Return the kinds of parts in the order of a part's components."""
     axes = []
     if guarantee.groups is not None:
@@ -82,9 +82,9 @@ class PredictionLimits(NamedTuple):
         return float(self.values[0, column]) if len(self.values) == 1 else self.values[:, column]
 
 
-def limits_of(result: Result, rows: LookupRows) -> PredictionLimits:
+def prediction_limits(result: Result, rows: LookupRows) -> PredictionLimits:
     """Return the thresholds of rows, of a result with one level."""
-    guarantee, axes = result.guarantee, axes_of(result.guarantee)
+    guarantee, axes = result.guarantee, part_axes(result.guarantee)
     _refuse_unused(result, rows, axes)
     table = np.stack([answer.thresholds for answer in result.answers])
     places: Any = 0

@@ -15,12 +15,12 @@ from conformesh.common.names import unknown
 from conformesh.common.quantities import pluralize
 from conformesh.kernels.ranks import AUTO, MIXTURES, RANK_RULES, Alpha, check_alpha
 from conformesh.results.certificate import Amount, Count, Devices
-from conformesh.results.encoding import SavedArray, SavedCost, aligned
+from conformesh.results.encoding import ArrayResult, SavedCost, align_columns
 
 _SHOWN = 10  # rows that are printed
 
 
-class PValues(SavedArray, frozen=True, eq=False, tag_field="format", tag="conformesh-p-values/1"):
+class PValues(ArrayResult, frozen=True, eq=False, tag_field="format", tag="conformesh-p-values/1"):
     """The result of `p_values`: behaves like the array of its values.
 
     Attributes
@@ -132,16 +132,16 @@ class PValues(SavedArray, frozen=True, eq=False, tag_field="format", tag="confor
 
         head, *rows = self._lines()
         right = [name for name in head if name != "predicted"]
-        parts = [html.table(head, rows, right=right, more=len(self.values) - len(rows))]
+        parts = [html.html_table(head, rows, right=right, more=len(self.values) - len(rows))]
         facts = [("tests", self._what), ("cost", str(self.cost)), ("network", self.network)]
         title, _, claim = str(self).partition(": ")
-        return html.card(title, claim=claim, rows=[fact for fact in facts if fact[1]], parts=parts)
+        return html.html_card(title, claim=claim, rows=[fact for fact in facts if fact[1]], parts=parts)
 
     def __repr__(self) -> str:
         """Return a table of the first rows."""
         head = f"PValues({self._what}; {self.cost})"
         more = [f"... and {len(self.values) - _SHOWN:,} more"] if len(self.values) > _SHOWN else []
-        return "\n".join([head, *aligned(self._lines()), *more])
+        return "\n".join([head, *align_columns(self._lines()), *more])
 
     def _table(self) -> NDArray[np.float64]:
         if self.values.ndim != 2:

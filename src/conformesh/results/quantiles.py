@@ -18,13 +18,13 @@ from conformesh.files.schemas import checked
 from conformesh.kernels.ranks import exact_alpha, exact_number
 from conformesh.privacy.histogram import Release
 from conformesh.privacy.rank_errors import read_quantile
-from conformesh.results.certificate import KINDS, Devices, Noise
-from conformesh.results.encoding import SavedArray, SavedCost, aligned
+from conformesh.results.certificate import CERTIFICATE_KINDS, Devices, Noise
+from conformesh.results.encoding import ArrayResult, SavedCost, align_columns
 
-FORMAT = "conformesh-quantiles/1"
+QUANTILES_FORMAT = "conformesh-quantiles/1"
 
 
-class Quantiles(SavedArray, frozen=True, eq=False, tag_field="format", tag=FORMAT):
+class Quantiles(ArrayResult, frozen=True, eq=False, tag_field="format", tag=QUANTILES_FORMAT):
     """The result of `quantiles`: behaves like the array of its values.
 
     Attributes
@@ -82,7 +82,7 @@ class Quantiles(SavedArray, frozen=True, eq=False, tag_field="format", tag=FORMA
 
     @property
     def kind(self) -> str:
-        """How the ranks are known: a name of `KINDS`."""
+        """How the ranks are known: a name of `CERTIFICATE_KINDS`."""
         return "counted" if self.epsilon is None else "counted with noise"
 
     @property
@@ -105,7 +105,7 @@ class Quantiles(SavedArray, frozen=True, eq=False, tag_field="format", tag=FORMA
             raise ValueError("these quantiles are exact and hold no release; ask for others with quantiles(data, ...)")
         noise = Noise(self.epsilon, "score", self.devices, self.devices, self.release["cells"], 0.0, 0.0)
         level = exact_alpha(self.confidence if confidence is None else confidence, "confidence")
-        other = quantiles_of(as_release(self.release), as_parts(q), level, noise)
+        other = quantiles_from_release(parse_release(self.release), exact_parts(q), level, noise)
         return structs.replace(other, column=self.column, network=self.network, privacy=self.privacy)
 
     def columns(self) -> dict[str, NDArray[Any]]:
@@ -160,30 +160,34 @@ class Quantiles(SavedArray, frozen=True, eq=False, tag_field="format", tag=FORMA
         cost = "no cost" if self.cost is None else str(self.cost)
         epsilon = "" if self.epsilon is None else f", epsilon {self.epsilon:g}"
         head = f"Quantiles({self._data_in_words}, {self.kind}{epsilon}; {cost})"
-        return "\n".join([head, *aligned(self.lines())])
+        return "\n".join([head, *align_columns(self.lines())])
 
     def _repr_html_(self) -> str:
         from conformesh.plots import html
 
         head, *rows = self.lines()
         facts = [(name, words) for name, words in self.facts() if name != "guarantee"]
-        return html.card(
+        return html.html_card(
             pluralize(len(self), "quantile") + (f" of {self.column}" if self.column else ""),
             kind=self.kind,
-            claim=f"{KINDS[self.kind].capitalize()}: {self.guarantee}." if self.epsilon is None else self.guarantee,
+            claim=f"{CERTIFICATE_KINDS[self.kind].capitalize()}: {self.guarantee}."
+            if self.epsilon is None
+            else self.guarantee,
             rows=facts,
-            parts=[html.table(head, rows, right=head)],
+            parts=[html.html_table(head, rows, right=head)],
         )
 
 
-def as_release(raw: Any, where: str = "release") -> Release:
+def parse_release(raw: Any, where: str = "release") -> Release:
     """Return the release that a result holds as JSON; `where` names it in an error."""
     return checked(raw, Release, where)
 
 
-def quantiles_of(release: Release, parts: Sequence[Fraction], confidence: Fraction, noise: Noise) -> Quantiles:
+def quantiles_from_release(
+    release: Release, parts: Sequence[Fraction], confidence: Fraction, noise: Noise
+) -> Quantiles:
     """Read quantiles from a release, at no further cost; `noise` says what the release protects."""
-    refuse_ends(parts)
+    refuse_extremes(parts)
     if release.items is not None:
         raise ValueError(
             f"quantiles need a release that counts every value once, mixture 'sizes', got {release.mixture!r}, which "
@@ -216,7 +220,7 @@ def _protects(noise: Noise) -> str:
     return words
 
 
-def refuse_ends(parts: Sequence[Fraction]) -> None:
+def refuse_extremes(parts: Sequence[Fraction]) -> None:
     """Refuse the smallest and the largest value, which belong to one record each."""
     for part in parts:
         if not 0 < part < 1:
@@ -226,10 +230,10 @@ def refuse_ends(parts: Sequence[Fraction]) -> None:
             )
 
 
-def as_parts(q: Any) -> tuple[Fraction, ...]:
+def exact_parts(q: Any) -> tuple[Fraction, ...]:
     """Return the parts that a user asked for, exactly; one number or several.
 
-    >>> as_parts([0.25, "0.5"])
+    >>> exact_parts([0.25, "0.5"])
     (Fraction(1, 4), Fraction(1, 2))
     """
     many = hasattr(q, "__iter__") and not isinstance(q, str) and not (isinstance(q, np.ndarray) and q.ndim == 0)

@@ -28,16 +28,16 @@ from conformesh.guarantee import LOWER, UPPER, Guarantee
 from conformesh.kernels.ranks import Alpha, exact_number
 from conformesh.results import consistency, summaries
 from conformesh.results.certificate import Amount, Certificate, Count, SidesCertificate
-from conformesh.results.encoding import Saved, SavedCost, SavedScore
+from conformesh.results.encoding import SavedCost, SavedResult, SavedScore
 from conformesh.results.evaluation import (
     Evaluation,
     RiskEvaluation,
     coverage_by_centre,
-    evaluation_of,
-    of_intervals,
-    risk_evaluation,
+    evaluate_intervals,
+    evaluate_label_sets,
+    evaluate_risk,
 )
-from conformesh.results.lookup import CENTRE, GROUP, SIDE, LookupRows, PredictionLimits, axes_of, limits_of
+from conformesh.results.lookup import CENTRE, GROUP, SIDE, LookupRows, PredictionLimits, part_axes, prediction_limits
 from conformesh.scores import Function, RegressionScore, Score, result_score
 from conformesh.scores.base import places_of
 from conformesh.scores.centres import Centres, centre_name
@@ -109,7 +109,13 @@ class Answer(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
 
 
 class Result(
-    Saved, frozen=True, eq=False, kw_only=True, repr_omit_defaults=True, tag_field="format", tag="conformesh-result/1"
+    SavedResult,
+    frozen=True,
+    eq=False,
+    kw_only=True,
+    repr_omit_defaults=True,
+    tag_field="format",
+    tag="conformesh-result/1",
 ):
     """The result of `calibrate` and of `control`.
 
@@ -191,7 +197,7 @@ class Result(
 
     def _select(self, key: object) -> Result:
         """Return the result of one name among the parts."""
-        axes, name = axes_of(self.guarantee), str(key)
+        axes, name = part_axes(self.guarantee), str(key)
         for i, axis in enumerate(axes):
             if self.is_settled(i):
                 continue
@@ -282,7 +288,7 @@ class Result(
     @property
     def sides(self) -> tuple[Answer, Answer] | None:
         """The answers of the lower and the upper side, where these are all there are."""
-        axes = axes_of(self.guarantee)
+        axes = part_axes(self.guarantee)
         place = next((i for i, axis in enumerate(axes) if axis.kind == SIDE), None)
         if place is None or len(self.answers) != 2 or self.is_settled(place) or len(self.alphas) > 1:
             return None
@@ -433,7 +439,7 @@ class Result(
         as many as `labels`.
         """
         columns = None if labels is None else [*map(str, labels)]
-        limits = limits_of(self.at(alpha), LookupRows(device, groups, weight, inputs, rng, keys, None, columns))
+        limits = prediction_limits(self.at(alpha), LookupRows(device, groups, weight, inputs, rng, keys, None, columns))
         if limits.by_side or limits.by_label:
             return limits.values[0] if len(limits.values) == 1 else limits.values
         one = all(given is None or _is_single(given) for given in (device, groups, weight, inputs))
@@ -450,7 +456,7 @@ class Result(
         names = [*groups]
         known = names or (self.guarantee.groups is not None and not self.is_settled(0))
         given = Memberships.of_lists([names], "groups") if known else None
-        limits = limits_of(self.at(alpha), LookupRows(device, given))
+        limits = prediction_limits(self.at(alpha), LookupRows(device, given))
         if limits.by_side:
             raise ValueError("a point has a threshold for each side; choose result['lower'] or result['upper'] first")
         return float(limits.per_row)
@@ -553,7 +559,7 @@ class Result(
         measured instead of coverage.
         """
         view = self.at(alpha)
-        near, kinds = cells or view.guarantee.centres, [axis.kind for axis in axes_of(view.guarantee)]
+        near, kinds = cells or view.guarantee.centres, [axis.kind for axis in part_axes(view.guarantee)]
         # What a view has settled does not choose thresholds, but coverage is still told apart by it.
         drawn = inputs if CENTRE in kinds and not view.is_settled(kinds.index(CENTRE)) else None
         chosen = None if GROUP in kinds and view.is_settled(0) else groups
@@ -564,12 +570,12 @@ class Result(
         within = view._members(groups, len(table))
         if view.guarantee.loss is not None:
             losses = kind(table, labels).at(limits.per_row)
-            return risk_evaluation(losses, found, view.guarantee.loss.bound, view.alpha, by_device, within)
+            return evaluate_risk(losses, found, view.guarantee.loss.bound, view.alpha, by_device, within)
         truth = as_array(labels, "labels")
         if kind.task == "regression":
-            made = of_intervals(view._hits(kind, table, truth, limits), found, by_device, within)
+            made = evaluate_intervals(view._hits(kind, table, truth, limits), found, by_device, within)
         else:
-            made = evaluation_of(found, view.columns_of(truth, outputs), kind.name, by_device, within)
+            made = evaluate_label_sets(found, view.columns_of(truth, outputs), kind.name, by_device, within)
             made = made.named(view.classes or columns_of(outputs))
         centres = {} if near is None or inputs is None else coverage_by_centre(made.row_hits, inputs, near)
         level = view.alpha if limits.by_side else float(view.rank_level(view.answers[0]))
@@ -597,7 +603,7 @@ class Result(
         if not self.controlled and kind.task == "classification" and table.ndim == 2:
             names = labels if labels is not None else self.classes or range(table.shape[1])
             columns = [str(label) for label in names]
-        limits = limits_of(view, rows._replace(total=len(table), columns=columns))
+        limits = prediction_limits(view, rows._replace(total=len(table), columns=columns))
         if self.controlled:
             return kind, table, limits, kind.sets(table, limits.per_row)
         if self.guarantee.sides is not None:
@@ -643,7 +649,7 @@ class Result(
     def columns_of(self, labels: NDArray[Any], outputs: Any = None) -> NDArray[Any]:
         """Return labels as column numbers, where they are classes or names of the columns of outputs."""
         if self.classes is not None and not isinstance(self.classes[0], str):
-            return columns_among(self.classes, labels)
+            return class_columns(self.classes, labels)
         columns = columns_of(outputs)
         names = self.classes if self.classes is not None else columns
         if names is None or (columns is None and labels.dtype.kind not in "OUST"):
@@ -669,7 +675,7 @@ class Result(
     @property
     def shortage(self) -> str:
         """Which answers have too few examples, so that their threshold is +inf, in words; empty where none has."""
-        return summaries.shortage(self)
+        return summaries.shortage_warning(self)
 
     @property
     def scores_in_words(self) -> str:
@@ -712,23 +718,23 @@ class Result(
 
     def title(self) -> str:
         """Say in a few words what was found, for a heading."""
-        return summaries.title(self)
+        return summaries.result_title(self)
 
     def facts(self) -> list[tuple[str, str]]:
         """Return names and words of what a person wants to know first: what the command line prints."""
-        return summaries.facts(self)
+        return summaries.result_facts(self)
 
     def _repr_html_(self) -> str:
         return summaries.result_card(self)
 
     def __repr__(self) -> str:
-        return summaries.summary(self)
+        return summaries.result_summary(self)
 
 
-def columns_among(classes: Sequence[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
+def class_columns(classes: Sequence[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
     """Return the place of every label among the classes: by value, or else as written.
 
-    >>> columns_among((3, 5, 7), np.array([7, 3])), columns_among(("a", "b"), np.array(["b"]))
+    >>> class_columns((3, 5, 7), np.array([7, 3])), class_columns(("a", "b"), np.array(["b"]))
     (array([2, 0]), array([1]))
     """
     column: dict[Any, int] = {str(name): i for i, name in enumerate(classes)}

@@ -14,14 +14,14 @@ from conformesh.common.arrays import as_array
 from conformesh.results.evaluation import Coverage
 from conformesh.scores.draws import Rng, generator_of
 
-SIZES = (1, 3, 10, 100, 1000)  # of label sets, the largest of each stratum: those of [Angelopoulos2021]
-STRATA = 5  # of numbers, with about equally many rows each
+SIZE_LIMITS = (1, 3, 10, 100, 1000)  # of label sets, the largest of each stratum: those of [Angelopoulos2021]
+_STRATA = 5  # of numbers, with about equally many rows each
 _SHOWN = 6  # parts of a direction
 _FEW = 20  # different numbers that are strata of their own
-CHUNK = 2**21  # numbers that are held at a time
+_CHUNK = 2**21  # numbers that are held at a time
 
 
-def by_strata(
+def coverage_by_stratum(
     hits: Bools, values: ArrayLike, what: str, bins: int | Sequence[float] | None = None
 ) -> dict[str, Coverage]:
     """Return the coverage of the rows of each stratum, those without rows left out.
@@ -29,7 +29,8 @@ def by_strata(
     `bins` are the largest values of all strata but the last, ascending, or how many strata of about equally many rows
     there are to be; None makes each value one of its own, or of many numbers some strata.
 
-    >>> {name: c.rate for name, c in by_strata(np.array([True, False, True]), ["a", "b", "a"], "sites").items()}
+    >>> found = coverage_by_stratum(np.array([True, False, True]), ["a", "b", "a"], "sites")
+    >>> {name: part.rate for name, part in found.items()}
     {'a': 1.0, 'b': 0.0}
     """
     array = as_array(values, what)
@@ -45,7 +46,7 @@ def by_strata(
     numbers = array.astype(np.float64)
     if np.isnan(numbers).any():
         raise ValueError(f"{what}: row {int(np.isnan(numbers).argmax())} is NaN; leave these rows out")
-    edges = _edges(numbers, STRATA if bins is None else bins)
+    edges = _edges(numbers, _STRATA if bins is None else bins)
     places = np.searchsorted(edges, numbers)
     names = _names(edges, whole=array.dtype.kind in "iub")
     return {names[k]: Coverage.of(hits[places == k]) for k in np.unique(places).tolist()}
@@ -114,7 +115,7 @@ class Slab:
     def _repr_html_(self) -> str:
         from conformesh.plots import html
 
-        return html.card("Worst slab", rows=self.facts())
+        return html.html_card("Worst slab", rows=self.facts())
 
     def __repr__(self) -> str:
         return f"Slab({self})"
@@ -207,8 +208,8 @@ def _lowest(hits: Bools, table: Floats, vectors: Floats, least: int) -> tuple[Fl
     """
     n, best = len(hits), (int(hits.sum()), len(hits))
     answer = vectors[0], -np.inf, np.inf
-    for start in range(0, len(vectors), max(1, CHUNK // n)):
-        part = vectors[start : start + max(1, CHUNK // n)]
+    for start in range(0, len(vectors), max(1, _CHUNK // n)):
+        part = vectors[start : start + max(1, _CHUNK // n)]
         along = np.stack([table @ v for v in part])  # one product each, as the caller forms it: the same bits
         order = np.argsort(along, axis=1, kind="stable")
         z = np.take_along_axis(along, order, axis=1)

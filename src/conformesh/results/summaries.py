@@ -9,9 +9,9 @@ import numpy as np
 
 from conformesh.common.quantities import in_bits, in_count, pluralize
 from conformesh.kernels.ranks import GROUP_RULES
-from conformesh.results.certificate import KINDS, Certificate
-from conformesh.results.encoding import aligned
-from conformesh.results.lookup import CENTRE, axes_of
+from conformesh.results.certificate import CERTIFICATE_KINDS, Certificate
+from conformesh.results.encoding import align_columns
+from conformesh.results.lookup import CENTRE, part_axes
 
 if TYPE_CHECKING:
     from conformesh.results.result import Answer, Result
@@ -20,7 +20,7 @@ _MOST = 20  # parts that the printed table shows
 _SHORT = 5  # answers with too few examples that a warning names
 _FEATURES = 6  # of a centre that are shown
 # the facts of a certificate, which come first
-CERTIFIED = ("rank", "mean loss", "private", "about", "of", "byzantine", "weights", "epsilon", "assuming")
+CERTIFICATE_FACTS = ("rank", "mean loss", "private", "about", "of", "byzantine", "weights", "epsilon", "assuming")
 _CERTIFIED_SIDES = ("lower side", "upper side", "both")
 _Fact = tuple[str, str]
 
@@ -37,7 +37,7 @@ def part_name(part: Sequence[str]) -> str:
 # --- infinite thresholds ----------------------------------------------------------------------------------------------
 
 
-def shortage(result: Result) -> str:
+def shortage_warning(result: Result) -> str:
     """Return which answers have too few examples, so that their threshold is +inf; empty where none has."""
     short = [answer for answer in result.answers if answer.is_short]
     if not short:
@@ -56,7 +56,7 @@ def shortage(result: Result) -> str:
 
 
 def _short_name(result: Result, answer: Answer) -> str:
-    kinds = [axis.kind for axis in axes_of(result.guarantee)]
+    kinds = [axis.kind for axis in part_axes(result.guarantee)]
     part = [name if name.startswith(kind) else f"{kind} {name}" for kind, name in zip(kinds, answer.part, strict=True)]
     level = answer.alpha if result.controlled else result.rank_level(answer)
     return ", ".join([*part, f"{'risk' if result.controlled else 'alpha'} {float(level):g}"])
@@ -107,10 +107,10 @@ def examples_in_words(result: Result) -> str:
 
 def _kinds_of(result: Result) -> list[str]:
     """Return the kinds of the answers' certificates, the strongest first."""
-    return sorted({answer.certificate.kind for answer in result.answers}, key=[*KINDS].index)
+    return sorted({answer.certificate.kind for answer in result.answers}, key=[*CERTIFICATE_KINDS].index)
 
 
-def facts(result: Result) -> list[_Fact]:
+def result_facts(result: Result) -> list[_Fact]:
     """Return names and words of what a person wants to know first."""
     cost, method = result.cost, f"{result.method}, {_asked(result)}"
     sent = f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"
@@ -160,7 +160,7 @@ def _answer_facts(result: Result) -> list[_Fact]:
     said = dict(certificate.facts(answer.examples))
     lines = [(result.what, f"{high:.6g} ({same})")]
     lines += [("part", part_name(answer.part))] if answer.part else []
-    lines.append(("guarantee", f"{certificate.kind}: {KINDS[certificate.kind]}"))
+    lines.append(("guarantee", f"{certificate.kind}: {CERTIFICATE_KINDS[certificate.kind]}"))
     if result.controlled:
         lines.append(("mean loss", _losses(result, answer)))
     if {"rank", "mean loss", "private"} & {*said}:
@@ -192,7 +192,11 @@ def _shared_facts(result: Result) -> list[_Fact]:
     """Return what several answers have in common."""
     groups, said = result.guarantee.groups, dict(result.answers[0].certificate.facts())
     kinds = _kinds_of(result)
-    claim = f"{kinds[0]}: {KINDS[kinds[0]]}" if len(kinds) == 1 else f"{' or '.join(kinds)}, each answer says why"
+    claim = (
+        f"{kinds[0]}: {CERTIFICATE_KINDS[kinds[0]]}"
+        if len(kinds) == 1
+        else f"{' or '.join(kinds)}, each answer says why"
+    )
     lines = [(f"{result.what}s", pluralize(len(result), "answer")), ("guarantee", claim)]
     if groups is not None and groups.rule:
         lines.append(("rule", f"{groups.rule}: {GROUP_RULES[groups.rule]}"))
@@ -220,7 +224,7 @@ def _epsilon(certificate: Certificate) -> str:
 # --- headings, tables, HTML -------------------------------------------------------------------------------------------
 
 
-def title(result: Result) -> str:
+def result_title(result: Result) -> str:
     """Say in a few words what was found, for a heading."""
     loss, centres = result.guarantee.loss, result.guarantee.centres
     if result.sides is not None:
@@ -246,9 +250,9 @@ def _loss_name(result: Result) -> str:
     return "loss" if loss is None or loss.loss is None else str(loss.loss.name)
 
 
-def table(result: Result, most: int = _MOST) -> list[list[str]]:
+def threshold_table(result: Result, most: int = _MOST) -> list[list[str]]:
     """Return thresholds in words: a line for each of the first parts, a column for each level, and a heading."""
-    word, groups, axes = "risk" if result.controlled else "alpha", result.guarantee.groups, axes_of(result.guarantee)
+    word, groups, axes = "risk" if result.controlled else "alpha", result.guarantee.groups, part_axes(result.guarantee)
     what = "part" if len(axes) != 1 else axes[0].kind
     what = "groups" if groups is not None and groups.has_threshold_per_atom else what
     centres, levels = result.guarantee.centres, len(result.alphas)
@@ -269,7 +273,7 @@ def _place(point: Sequence[float]) -> str:
     return f"({few}{', ...' if len(point) > _FEATURES else ''})"
 
 
-def summary(result: Result) -> str:
+def result_summary(result: Result) -> str:
     """Return one line for a single answer, a table of thresholds for several."""
     where = f"on {pluralize(result.devices, 'device')}"
     if result.sides is not None:
@@ -284,7 +288,7 @@ def summary(result: Result) -> str:
         asked = f"{_loss_name(result)} at most {result.alpha:g}" if result.controlled else f"alpha={_level(result):g}"
         found = f"{result.what} {result.threshold:.6g} {where}, {result.answer.certificate.kind}"
         return f"Result({result.method}, {asked}{_chosen(result)}: {found}; {result.cost})"
-    lines = aligned(table(result), left=1)
+    lines = align_columns(threshold_table(result), left=1)
     more = [f"... and {len(result.parts) - _MOST:,} more"] if len(result.parts) > _MOST else []
     groups = result.guarantee.groups
     rule = f", {groups.rule}: {GROUP_RULES[groups.rule]}" if groups is not None and groups.rule else ""
@@ -298,19 +302,21 @@ def result_card(result: Result) -> str:
 
     kinds = _kinds_of(result)
     kind = result.certificate.kind if result.sides is not None else kinds[0] if len(kinds) == 1 else ""
-    claim = KINDS[kind] if kind else f"certificates are {' or '.join(kinds)}, each says why"
-    rows = [(name, text) for name, text in facts(result) if text and name not in ("guarantee", f"{result.what}s")]
-    rows.sort(key=lambda row: row[0] not in (*CERTIFIED, *_CERTIFIED_SIDES))  # the rest stays as it is
+    claim = CERTIFICATE_KINDS[kind] if kind else f"certificates are {' or '.join(kinds)}, each says why"
+    rows = [
+        (name, text) for name, text in result_facts(result) if text and name not in ("guarantee", f"{result.what}s")
+    ]
+    rows.sort(key=lambda row: row[0] not in (*CERTIFICATE_FACTS, *_CERTIFIED_SIDES))  # the rest stays as it is
     if result.score is not None:
         rows.insert(-1, ("score", repr(result.score)))
     rows += [("note", note) for note in result.notes]
     if len(result) == 1:
         pairs = zip(result.device_ids, result.thresholds.tolist(), strict=True)
-        marks = {name: html.Mark(value, value, value) for name, value in pairs}
-        parts = [html.marks(marks, result.what, "device")] if len({*marks.values()}) > 1 else []
+        marks = {name: html.IntervalMark(value, value, value) for name, value in pairs}
+        parts = [html.interval_chart(marks, result.what, "device")] if len({*marks.values()}) > 1 else []
     elif result.sides is not None:
         parts = []
     else:
-        head, *lines = table(result)
-        parts = [html.table(head, lines, right=head[1:], most=None, more=len(result.parts) - len(lines))]
-    return html.card(title(result), kind=kind, claim=claim, rows=rows, parts=parts)
+        head, *lines = threshold_table(result)
+        parts = [html.html_table(head, lines, right=head[1:], most=None, more=len(result.parts) - len(lines))]
+    return html.html_card(result_title(result), kind=kind, claim=claim, rows=rows, parts=parts)

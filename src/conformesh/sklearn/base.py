@@ -31,7 +31,7 @@ from conformesh.results.result import Result
 from conformesh.scores import SCORES, Score, as_score
 from conformesh.scores.base import Task
 from conformesh.scores.losses import Loss
-from conformesh.sklearn.rows import ALONE, Rows, rows_by_device, split_rows, taken
+from conformesh.sklearn.rows import ONLY_DEVICE, EstimatorRows, rows_by_device, split_training_rows, take_rows
 from conformesh.table import Table
 
 AUTO = "auto"
@@ -114,15 +114,15 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
             self._train(table, rows.labels, fit_params)
             self._trained, self._training_digest = True, _digest(table)
             return self
-        owners = np.full(len(rows), ALONE) if rows.owners is None else rows.owners
-        train, kept = split_rows(owners, self.calibration_size, check_random_state(self.random_state))
+        owners = np.full(len(rows), ONLY_DEVICE) if rows.owners is None else rows.owners
+        train, kept = split_training_rows(owners, self.calibration_size, check_random_state(self.random_state))
         if not len(train) or not len(kept):
             raise ValueError(
                 f"{who}: n_samples = {len(rows)} on {len(rows.names)} devices leave {len(train)} rows to train and "
                 f"{len(kept)} to calibrate with calibration_size={self.calibration_size}; give more rows"
             )
         part = rows.taken(train)
-        params = {name: taken(value, train, len(rows)) for name, value in fit_params.items()}
+        params = {name: take_rows(value, train, len(rows)) for name, value in fit_params.items()}
         self._train(part.tables[0], part.labels, params)
         self._trained = True
         self._calibrate(who, rows.taken(kept), self.network, self._asked({}))
@@ -201,7 +201,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         self._calibrate(who, rows, self.network if network is None else network, keywords)
         return self
 
-    def _calibrate(self, who: str, rows: Rows, network: Any, keywords: dict[str, Any]) -> None:
+    def _calibrate(self, who: str, rows: EstimatorRows, network: Any, keywords: dict[str, Any]) -> None:
         """Score the rows, and let the devices agree."""
         mesh = as_network(network, Table(rows.names, np.zeros(len(rows.names) + 1, dtype=np.int64)))
         if rows.owners is None and mesh.devices > 1:
@@ -299,7 +299,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
 
     def _read_new(
         self, who: str, result: Result, X: Any, y: Any = None, **columns: Any
-    ) -> tuple[Rows, NDArray[Any], dict[str, Any]]:
+    ) -> tuple[EstimatorRows, NDArray[Any], dict[str, Any]]:
         """Return new rows, the model's outputs for them, and what decides which threshold each of them has."""
         name, is_local = f"{type(self).__name__}.{who}", result.guarantee.centres is not None
         self._check_groups(name, columns["groups"])
@@ -353,13 +353,13 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         found = p_values(table, self.network_, scores.ravel(), labels="labels", test_labels=each, **given)
         return np.asarray(found.values).reshape(scores.shape)
 
-    def _rows(self, who: str, X: Any, y: Any = None, **columns: Any) -> Rows:
+    def _rows(self, who: str, X: Any, y: Any = None, **columns: Any) -> EstimatorRows:
         """Read rows; columns that the model was trained with stay, whatever names them."""
         if "features" not in columns:
             columns["features"] = tuple(getattr(self._first(), "feature_names_in_", ()))
-        return Rows.of(who, X, y, **columns, is_multilabel=self.loss is not None)
+        return EstimatorRows.of(who, X, y, **columns, is_multilabel=self.loss is not None)
 
-    def _outputs(self, rows: Rows, score: Score | Loss, who: str) -> NDArray[Any]:
+    def _outputs(self, rows: EstimatorRows, score: Score | Loss, who: str) -> NDArray[Any]:
         return np.concatenate([self._outputs_of(table, score, who) for table in rows.tables])
 
     # --- what differs -------------------------------------------------------------------------------------------------
@@ -406,9 +406,9 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
     def _levels(self) -> list[float]:
         """Return the levels that were asked for, as the decimals written: miscoverage, or risk."""
         if self.confidence_level is None:
-            return [float(exact_alpha(alpha)) for alpha in as_list(self.alpha)]
-        levels = [1 - exact_alpha(level, "confidence_level") for level in as_list(self.confidence_level)]
-        if [exact_alpha(alpha) for alpha in as_list(self.alpha)] not in (levels, [Fraction(1, 10)]):
+            return [float(exact_alpha(alpha)) for alpha in _as_list(self.alpha)]
+        levels = [1 - exact_alpha(level, "confidence_level") for level in _as_list(self.confidence_level)]
+        if [exact_alpha(alpha) for alpha in _as_list(self.alpha)] not in (levels, [Fraction(1, 10)]):
             raise ValueError(
                 f"give alpha or confidence_level, not both: alpha={self.alpha} and "
                 f"confidence_level={self.confidence_level} disagree"
@@ -527,7 +527,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         return router.add(estimator=self.estimator, method_mapping=MethodMapping().add(caller="fit", callee="fit"))
 
 
-def as_list(level: Any) -> list[Any]:
+def _as_list(level: Any) -> list[Any]:
     """Return one level, or several, as a list."""
     return [level] if isinstance(level, str) or np.ndim(level) == 0 else [*level]
 

@@ -16,12 +16,12 @@ from conformesh.common.array_types import Floats
 from conformesh.files.memberships import Memberships
 from conformesh.kernels.ranks import Alpha, explain_confidence
 from conformesh.results.evaluation import Evaluation, RiskEvaluation
-from conformesh.results.result import Result, columns_among
+from conformesh.results.result import Result, class_columns
 from conformesh.scores import Score
 from conformesh.scores.base import Task
 from conformesh.scores.losses import Loss, as_loss
-from conformesh.sklearn.base import AUTO, MeshEstimator, as_list
-from conformesh.sklearn.rows import labels_of
+from conformesh.sklearn.base import AUTO, MeshEstimator, _as_list
+from conformesh.sklearn.rows import row_labels
 
 
 def _model_has(method: str) -> Callable[[Any], bool]:
@@ -236,8 +236,8 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         table = self._p_values(who, of_all_labels(outputs, **draws), rows.groups)
         if y is None:
             return table
-        labels = labels_of(who, y, len(table))
-        return np.asarray(table[np.arange(len(table)), columns_among(self.classes_.tolist(), labels)])
+        labels = row_labels(who, y, len(table))
+        return np.asarray(table[np.arange(len(table)), class_columns(self.classes_.tolist(), labels)])
 
     def evaluate(self, X: Any, y: Any = None, **options: Any) -> Evaluation | RiskEvaluation:
         """Measure coverage and size of sets on labelled rows: overall, by class, and by device and group where given.
@@ -280,7 +280,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         if labels.ndim > 1:  # several may be true
             return labels
         try:
-            return columns_among(self.classes_.tolist(), labels)
+            return class_columns(self.classes_.tolist(), labels)
         except ValueError as error:
             raise ValueError(
                 f"{who}: {error}; the model was not trained with it, so that no set can hold it: train with all classes"
@@ -316,9 +316,9 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
                 raise ValueError("risk is the largest mean loss: give loss=, such as loss='false-negative-rate'")
             levels: list[float] = super()._levels()
             return levels
-        if self.confidence_level is not None or as_list(self.alpha) != [0.1]:
+        if self.confidence_level is not None or _as_list(self.alpha) != [0.1]:
             raise ValueError(f"with a loss, give risk= instead of alpha or confidence_level, got alpha={self.alpha!r}")
-        return [0.1] if self.risk is None else [float(risk) for risk in as_list(self.risk)]
+        return [0.1] if self.risk is None else [float(risk) for risk in _as_list(self.risk)]
 
     def _score(self, who: str) -> Score | Loss:
         if self.loss is None:

@@ -16,12 +16,12 @@ from sklearn.model_selection import cross_val_predict
 from conformesh.api import calibrate
 from conformesh.common.array_types import Floats
 from conformesh.kernels.ranks import Alpha, exact_alpha, explain_confidence
-from conformesh.pipeline.p_values import up
+from conformesh.pipeline.p_values import round_up_to_float
 from conformesh.results.result import Result
 from conformesh.scores import two_sided
 from conformesh.scores.base import Task
 from conformesh.sklearn.base import AUTO, MeshEstimator, is_fitted
-from conformesh.sklearn.rows import labels_of, rows_in
+from conformesh.sklearn.rows import count_rows, row_labels
 
 _SCALED = "normalised-residual"
 _BANDED = ("cqr",)  # scores of a lower and an upper quantile
@@ -170,7 +170,7 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         self._check_groups(who, groups)
         rows = self._rows(who, X, groups=groups, is_labelled=False)
         outputs = self._outputs(rows, self.score_, "predict_p")
-        labels = self._columns(labels_of(who, y, len(rows)), outputs, who)
+        labels = self._columns(row_labels(who, y, len(rows)), outputs, who)
         if sides is None:
             return self._p_values(who, self.score_(outputs, labels), rows.groups)
         scores = two_sided(self.score_).sides(outputs, labels)
@@ -195,9 +195,9 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
             models = _at_quantiles(self.estimator, self._quantiles())
         fitted = tuple(clone(model).fit(X, y, **fit_params) for model in models)
         if score.name == _SCALED and self.scale_estimator is not None:
-            folds = max(2, min(_FOLDS, rows_in(X)))
+            folds = max(2, min(_FOLDS, count_rows(X)))
             expected = cross_val_predict(clone(self.estimator), X, y, cv=folds, params=dict(fit_params))
-            distances = np.abs(labels_of("MeshRegressor.fit", y, rows_in(X)) - expected)
+            distances = np.abs(row_labels("MeshRegressor.fit", y, count_rows(X)) - expected)
             self.scale_estimator_ = clone(self.scale_estimator).fit(X, distances)
             self.scale_floor_ = max(_FLOOR * float(distances.mean()), float(np.finfo(np.float64).tiny))
         self.estimator_ = fitted if len(fitted) > 1 else fitted[0]
@@ -274,7 +274,7 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
 def _divided(p: Floats, share: Fraction) -> Floats:
     """Return p-values divided by a fraction, rounded up so that none becomes smaller."""
     values, codes = np.unique(p, return_inverse=True)
-    return np.array([up(Fraction(value) / share) for value in values.tolist()])[codes]
+    return np.array([round_up_to_float(Fraction(value) / share) for value in values.tolist()])[codes]
 
 
 def _at_quantiles(estimator: Any, quantiles: tuple[float, float]) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """Rows as users have them: one table with a device for each row, or a table for each device.
 
-`Rows` is what both become: tables that a model predicts from in one call each, and for every row its device, label,
-groups, weight and inputs. `Rows.table` makes a `Table` of them once the scores are known.
+`EstimatorRows` is what both become: tables that a model predicts from in one call each, and for every row its device,
+label, groups, weight and inputs. `EstimatorRows.table` makes a `Table` of them once the scores are known.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from conformesh.common.names import device_name, natural_order, unknown
 from conformesh.files.memberships import Memberships
 from conformesh.table import Table
 
-ALONE = "0"  # the device of rows that name none
+ONLY_DEVICE = "0"  # the device of rows that name none
 _Names = NDArray[np.str_]
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class EstimatorRows:
     """Rows of devices, in the order in which they were given.
 
     Attributes
@@ -70,7 +70,7 @@ class Rows:
         is_labelled: bool = True,
         is_multilabel: bool = False,
         features: Iterable[str] | None = (),
-    ) -> Rows:
+    ) -> EstimatorRows:
         """Read what a caller gave; columns of a frame that are named are no features, except for these `features`.
 
         With `features` None all columns but that of the devices stay. Rows by device have their groups, weights and
@@ -79,13 +79,13 @@ class Rows:
         pieces = rows_by_device(who, X, y, is_multilabel) if is_labelled else None
         if pieces is not None and devices is not None:
             raise ValueError(f"{who}: rows came by device already, so devices= must be left out")
-        names = (ALONE,) if pieces is None else tuple(pieces)
+        names = (ONLY_DEVICE,) if pieces is None else tuple(pieces)
         given = {"devices": devices, "groups": groups, "sample_weight": weight, "inputs": inputs}
         read: list[dict[str, Any]] = []
         sizes = []
         for k, name in enumerate(names):
             table, truth = (X, y) if pieces is None else pieces[name]
-            sizes.append(rows_in(table))
+            sizes.append(count_rows(table))
             if pieces is not None and not sizes[-1]:  # models refuse tables without rows
                 continue
             of = who if pieces is None else f"{who}: device {name}"
@@ -93,7 +93,7 @@ class Rows:
             read.append(_read(of, table, columns, features))
             if is_labelled:
                 check_index(table, truth, "y", "X")
-                read[-1]["y"] = labels_of(of, truth, sizes[-1], is_multilabel)
+                read[-1]["y"] = row_labels(of, truth, sizes[-1], is_multilabel)
             if needs_inputs and inputs is None:
                 read[-1]["inputs"] = as_rows(read[-1]["X"], f"{of}: inputs")
         if not read:
@@ -111,16 +111,16 @@ class Rows:
         )
 
     def __len__(self) -> int:
-        return sum(map(rows_in, self.tables))
+        return sum(map(count_rows, self.tables))
 
-    def taken(self, rows: NDArray[np.intp]) -> Rows:
+    def taken(self, rows: NDArray[np.intp]) -> EstimatorRows:
         """Return some rows of a single table."""
         count = len(self)
         columns = (self.owners, self.labels)
         owners, labels = (None if column is None else column[rows] for column in columns)
         groups = None if self.groups is None else self.groups.taken(rows)
-        tables = [taken(table, rows, count) for table in self.tables]
-        return Rows(tables, owners, self.names, labels, groups, self.group_column)
+        tables = [take_rows(table, rows, count) for table in self.tables]
+        return EstimatorRows(tables, owners, self.names, labels, groups, self.group_column)
 
     def table(self, names: Sequence[str], **columns: Any) -> Table:
         """Return the rows grouped by device, with scores or losses; `names` are those of all devices."""
@@ -139,7 +139,7 @@ class Rows:
 
 def _read(who: str, X: Any, given: Mapping[str, Any], features: Iterable[str] | None) -> dict[str, Any]:
     """Return what is known of the rows of one table, and the table without the columns that are no features."""
-    count, read, named = rows_in(X), dict[str, Any](), set[str]()
+    count, read, named = count_rows(X), dict[str, Any](), set[str]()
     for what, value in given.items():
         values = value
         if names := _column_names(who, X, value, what):
@@ -233,7 +233,7 @@ def _of_device(given: Any, what: str, names: Sequence[str], k: int) -> Any:
     )
 
 
-def labels_of(who: str, y: Any, rows: int | None = None, is_multilabel: bool = False) -> NDArray[Any]:
+def row_labels(who: str, y: Any, rows: int | None = None, is_multilabel: bool = False) -> NDArray[Any]:
     """Return the labels of rows: one each or, where several may be true, a row of booleans each."""
     if y is None:
         raise ValueError(f"{who} requires y to be passed, but the target y is None")
@@ -245,7 +245,7 @@ def labels_of(who: str, y: Any, rows: int | None = None, is_multilabel: bool = F
     return labels
 
 
-def rows_in(X: Any) -> int:
+def count_rows(X: Any) -> int:
     """Return how many rows a table has: an array, a sparse matrix, a frame or a list."""
     if isinstance(X, Sequence):
         return len(X)
@@ -255,11 +255,13 @@ def rows_in(X: Any) -> int:
     return int(shape[0])
 
 
-def split_rows(owners: _Names, share: Any, rng: np.random.RandomState) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def split_training_rows(
+    owners: _Names, share: Any, rng: np.random.RandomState
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the rows that train and those that calibrate: of every device the same share, drawn, in their order.
 
     >>> owners = np.array(["a"] * 4 + ["b"] * 8)
-    >>> split_rows(owners, 0.25, np.random.RandomState(0))[1].tolist()
+    >>> split_training_rows(owners, 0.25, np.random.RandomState(0))[1].tolist()
     [2, 4, 6]
     """
     if isinstance(share, bool) or not isinstance(share, float | np.floating) or not 0 < share < 1:
@@ -274,9 +276,9 @@ def split_rows(owners: _Names, share: Any, rng: np.random.RandomState) -> tuple[
     return np.flatnonzero(~kept), np.flatnonzero(kept)
 
 
-def taken(values: Any, rows: NDArray[np.intp], of: int) -> Any:
+def take_rows(values: Any, rows: NDArray[np.intp], of: int) -> Any:
     """Return these rows of an array, a frame or a list with one entry for each of so many rows; else what it is."""
-    if values is None or np.isscalar(values) or rows_in(values) != of:
+    if values is None or np.isscalar(values) or count_rows(values) != of:
         return values
     return _safe_indexing(indexable(values)[0], rows)
 

@@ -18,7 +18,7 @@ from conformesh.mesh.http.address import is_loopback
 from conformesh.view.recording import Recording
 
 if TYPE_CHECKING:
-    from conformesh.view.app import AskDetails
+    from conformesh.view.routes import AskDetails
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8750
 DEFAULT_ADDRESS = f"{DEFAULT_HOST}:{DEFAULT_PORT}"
@@ -139,9 +139,9 @@ class ViewServer:
         """Listen, and return once browsers can connect."""
         import uvicorn
 
-        from conformesh.view.app import ViewRoutes
         from conformesh.view.connections import MAX_REQUEST_BYTES, LimitedServer
         from conformesh.view.guard import Guard
+        from conformesh.view.routes import ViewRoutes
 
         if self._thread is not None:
             raise RuntimeError(f"the view at {self.url} has been started already; make a new one")
@@ -150,7 +150,7 @@ class ViewServer:
         self.port = listener.getsockname()[1]
         name = socket.gethostname() if _is_wildcard(self.host) else self.host
         config = uvicorn.Config(
-            Guard(view.app(), [name], self.port, self.token),
+            Guard(view.router(), [name], self.port, self.token),
             h11_max_incomplete_event_size=MAX_REQUEST_BYTES,
             ssl_certfile=self._cert,
             ssl_keyfile=self._key,

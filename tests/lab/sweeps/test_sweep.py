@@ -26,7 +26,7 @@ from conformesh.lab.sweeps import cells as cached
 from conformesh.lab.sweeps.cells import compute_cell
 from conformesh.lab.sweeps.config import read_sweep_config
 from conformesh.lab.sweeps.sweep import lay_out_cells
-from conformesh.pipeline.solver import TooFewScores, counted_ranks, solve_draws
+from conformesh.pipeline.solver import TooFewScores, count_at_or_below, solve_draws
 from conformesh.protocols.aggregate import CannotAggregate
 
 ALPHAS = [0.1, 0.3]
@@ -85,7 +85,7 @@ def test_rows_are_those_of_single_calibrations(rows):
         if row["method"] == "wfcp":
             options["seed"] = 5 + row["draw"]
         single = calibrate([*mine], network, row["alpha"], row["method"], **options)
-        counted = int(counted_ranks(WeightedScores.of([*mine]), single.thresholds.min()))
+        counted = int(count_at_or_below(WeightedScores.of([*mine]), single.thresholds.min()))
         if single.certificate.weight is not None:  # of weights, or of the devices that fall short the most
             counted = single.certificate.counted_rank
         expected = {

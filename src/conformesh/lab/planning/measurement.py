@@ -23,7 +23,7 @@ from conformesh.kernels.ranks import Alpha, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.planning.link import Link
 from conformesh.methods import MethodVariant, get_method
-from conformesh.pipeline.solver import Batch, solve_draws
+from conformesh.pipeline.solver import CalibrationBatch, solve_draws
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Message, Pool, Tell
 
@@ -145,7 +145,7 @@ def measure_way(
     requirement: Requirement,
     options: Mapping[str, Any] | None = None,
     time_limit: float = RUN_TIME_LIMIT,
-) -> tuple[Batch, RunCost]:
+) -> tuple[CalibrationBatch, RunCost]:
     """Calibrate this way on the simulator; return the result and its cost. Options of other methods are ignored.
 
     Raises `ValueError` or `ArithmeticError`, with the reason, where the way cannot run on this network, or takes longer

@@ -28,12 +28,12 @@ from conformesh.lab.planning.measurement import ANY_SHAPE, RUN_TIME_LIMIT, RunCo
 from conformesh.lab.planning.networks import MOST_SIMULATED_DEVICES, SimulatedNetwork, simulated_network
 from conformesh.methods import MethodVariant, get_method, method_variants
 from conformesh.protocols.block import Block
-from conformesh.results.certificate import Kind
+from conformesh.results.certificate import CertificateKind
 
 _Sort = Literal["time", "bytes", "rounds"]
 SORT_KEYS: tuple[_Sort, ...] = ("time", "bytes", "rounds")
 # From the strongest to the weakest; a plan lists guarantees at least as strong as requested.
-GUARANTEE_ORDER: tuple[Kind, ...] = ("counted", "counted with noise", "bounded", "assumed", "none")
+GUARANTEE_ORDER: tuple[CertificateKind, ...] = ("counted", "counted with noise", "bounded", "assumed", "none")
 
 PLAN_COLUMNS = ("method", "guarantee", "server", "rounds", "numbers", "bytes", "largest", "time")
 RIGHT_ALIGNED = PLAN_COLUMNS[3:]  # columns of numbers
@@ -64,7 +64,7 @@ class PlanRow:
     """
 
     way: MethodVariant
-    guarantee: Kind
+    guarantee: CertificateKind
     assumption: str
     cost: RunCost
     seconds: float
@@ -184,11 +184,13 @@ class Plan:
         ]
         assumed = [(f"* {row.way}", row.assumption) for row in self.rows if row.assumption]
         refused = [(f"not here: {way}", reason) for way, reason in self.refused.items()]
-        parts = [cards.table(PLAN_COLUMNS, [row.cells() for row in self.rows], right=RIGHT_ALIGNED, most=None)]
-        parts += [cards.fold("assumptions, and what cannot run here", cards.table(("", ""), [*assumed, *refused]))]
+        parts = [cards.html_table(PLAN_COLUMNS, [row.cells() for row in self.rows], right=RIGHT_ALIGNED, most=None)]
+        parts += [
+            cards.collapsible("assumptions, and what cannot run here", cards.html_table(("", ""), [*assumed, *refused]))
+        ]
         best = self.recommended
         title = "a plan" if best is None else f"plan: {best.way.flags}"
-        return cards.card(
+        return cards.html_card(
             title, kind="" if best is None else best.guarantee, claim=self.reason(), rows=facts, parts=parts
         )
 
@@ -298,7 +300,7 @@ def plan(
     methods: Iterable[str] | None = None,
     options: Mapping[str, Any] | None = None,
     sort: _Sort = "time",
-    guarantee: Kind = "none",
+    guarantee: CertificateKind = "none",
     shape: str = ANY_SHAPE,
     time_limit: float = RUN_TIME_LIMIT,
     progress: bool = False,

@@ -13,7 +13,7 @@ from conformesh.lab.planning.link import Link
 from conformesh.lab.planning.networks import simulated_topology
 from conformesh.lab.planning.planner import Plan, PlanRow, plan
 from conformesh.methods import METHODS, MethodVariant, method_variants
-from conformesh.plots.pictures import INK, MUTED, STYLE, Where, hues_of_methods
+from conformesh.plots.pictures import FIGURE_STYLE, INK, MUTED, FilePath, method_colours
 
 
 class _Vertex(NamedTuple):
@@ -36,11 +36,11 @@ _TICKS: dict[str, tuple[list[float], list[str]]] = {
 }
 
 
-def draw_plan(path: Where, base: Plan, topology: str | None, options: Mapping[str, Any]) -> Any:
+def draw_plan(path: FilePath, base: Plan, topology: str | None, options: Mapping[str, Any]) -> Any:
     """Draw one line per way that has any guarantee and sends something; without a topology only the left panel."""
     import matplotlib as mpl
 
-    from conformesh.plots.figures import Picture, kept
+    from conformesh.plots.figures import NotebookFigure, save_figure
 
     bandwidth = str(base.link).split(",")[1]
     panels = [(_by_latency(base), "latency of a link", f"{base.where.network.name}, uplinks of {bandwidth}")]
@@ -48,8 +48,8 @@ def draw_plan(path: Where, base: Plan, topology: str | None, options: Mapping[st
         lines = _by_devices(base, topology, options)
         panels.append((lines, "devices", f"{topology} of other sizes, link {base.link}"))
     styles = _styles([*dict.fromkeys(way for lines, _, _ in panels for way in lines)])
-    with mpl.rc_context(STYLE):
-        figure = Picture(figsize=(1.2 + 5.2 * len(panels), 5.9), layout="constrained")
+    with mpl.rc_context(FIGURE_STYLE):
+        figure = NotebookFigure(figsize=(1.2 + 5.2 * len(panels), 5.9), layout="constrained")
         every = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         for axes, (lines, what, title) in zip(every, panels, strict=True):
             _draw_lines(axes, lines, styles)
@@ -80,7 +80,7 @@ def draw_plan(path: Where, base: Plan, topology: str | None, options: Mapping[st
             x=0.012,
             ha="left",
         )
-        return kept(figure, path)
+        return save_figure(figure, path)
 
 
 def _is_drawn(row: PlanRow) -> bool:
@@ -125,7 +125,7 @@ def _by_devices(found: Plan, topology: str, options: Mapping[str, Any]) -> _Line
 
 def _styles(ways: Sequence[MethodVariant]) -> dict[MethodVariant, dict[str, Any]]:
     """One colour per method, one dash per variant, the same in every picture; what needs a server is grey."""
-    hues, found = hues_of_methods(), {}
+    hues, found = method_colours(), {}
     every = [way for way in method_variants() if way.variant != AUTO]
     for way in sorted(ways, key=lambda way: [*METHODS].index(way.method)):
         alike = [other for other in every if hues[other.method] == hues[way.method]]

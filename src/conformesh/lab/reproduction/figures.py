@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conformesh.lab.reproduction.curves import REFERENCES, VARIANTS, Curves, PublishedPoint, published_points
-from conformesh.plots.pictures import FAINT, INK, STYLE
+from conformesh.plots.pictures import FAINT, FIGURE_STYLE, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,7 +76,7 @@ def draw_experiment(
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    with mpl.rc_context({**STYLE, "font.size": 9, "pdf.fonttype": 42}):
+    with mpl.rc_context({**FIGURE_STYLE, "font.size": 9, "pdf.fonttype": 42}):
         measures = ("coverage", "excess", "size") if _over_levels(experiment) else ("coverage", "size")
         figure = Figure(figsize=(8.6 if len(measures) == 2 else 11.4, 6.6), layout="constrained")
         axes = figure.subplots(len(VARIANTS), len(measures), squeeze=False)

@@ -28,7 +28,7 @@ from conformesh.lab.sweeps.parallel import run_in_parallel
 from conformesh.lab.sweeps.provenance import CALIBRATION_SOURCES, describe_machine, digest_package_files
 from conformesh.lab.sweeps.sources import NetworkSpec, Options, ScoreDraw, ScoreSource, build_cell_network, stack_draws
 from conformesh.methods import get_method, make_options
-from conformesh.pipeline.solver import counted_ranks, solve_draws
+from conformesh.pipeline.solver import count_at_or_below, solve_draws
 from conformesh.protocols.block import Answers
 from conformesh.results.certificate import Cost
 
@@ -234,7 +234,7 @@ def _measured(record: tuple[str, ...], block: _Block, solved: tuple[Answers, Cos
         "epsilon": certificate.epsilon,
     }
     if {"rank", "count"} & {*record}:
-        found["count"] = int(counted_ranks(block.samples, smallest, t))
+        found["count"] = int(count_at_or_below(block.samples, smallest, t))
         counted = certificate.counted_rank  # with weighted scores, a sum of weights instead of a count
         found["counted_rank"] = found["count"] if certificate.weight is None else counted
     if {"covered", "size"} & {*record}:

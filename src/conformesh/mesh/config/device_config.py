@@ -381,10 +381,10 @@ def _check_parts(config: DeviceConfig) -> None:
         raise ValueError("[online] moves one threshold; leave out alphas, groups, lower_share and weight_column")
     from conformesh.pipeline.solver import (  # which a program that only asks nodes need not hold in memory
         MethodRun,
-        refuse,
+        refuse_unproven,
     )
 
-    refuse(config.chosen_guarantee, MethodRun(config.run.method, config.run.options), len(config.devices))
+    refuse_unproven(config.chosen_guarantee, MethodRun(config.run.method, config.run.options), len(config.devices))
 
 
 # 64 bits of a hash suffice in the agreement: it finds mistakes. Against forgery rosters and entries are signed.

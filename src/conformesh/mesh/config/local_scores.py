@@ -41,7 +41,7 @@ from conformesh.files.text import SNIFFED
 from conformesh.mesh.config.device_toml import DEVICE_FILE, DeviceConfig, read_device
 from conformesh.mesh.config.endpoints import find_device_name
 from conformesh.mesh.config.epochs import FIRST_EPOCH
-from conformesh.pipeline.shift import check_bound
+from conformesh.pipeline.shift import refuse_weights_above_bound
 from conformesh.scores import Score, settle_score
 
 EMPTY_SCORE_FILE = "device,score\n"  # the heading alone: no scores
@@ -285,7 +285,7 @@ def _local_scores_in(table: FileColumns, config: DeviceConfig) -> LocalScores:
     groups, weights = held.rows.groups, held.rows.weight
     _check_group_names(table.name, groups, config)
     if weights is not None and config.guarantee.weight_bound is not None:
-        check_bound(weights, config.guarantee.weight_bound, lambda row: (table.name, row))
+        refuse_weights_above_bound(weights, config.guarantee.weight_bound, lambda row: (table.name, row))
     return LocalScores(values, epochs, groups=groups, weights=weights)
 
 

@@ -3,13 +3,13 @@
 
 (() => {
   const view = window.conformesh;
-  const MOST = 1200; // points of a line; of more, some
+  const MAX_POINTS = 1200; // points of a line; of more, some
   const FONT = "11px system-ui, sans-serif";
   const theme = (name) => () => view.colours.theme[name];
 
   /** The places of at most so many steps, with the last one. */
   function thinned(many) {
-    const stride = Math.max(1, Math.ceil(many / MOST));
+    const stride = Math.max(1, Math.ceil(many / MAX_POINTS));
     const found = [];
     for (let place = (many - 1) % stride; place < many; place += stride) found.push(place);
     return found;
@@ -76,7 +76,7 @@
         padding: [6, 22, 0, 0],
         scales: { x: { time: false, range: () => [0, 1] }, y: { range: (_, low, high) => this.range(low, high) } },
         axes: [this.timeAxis(), this.valueAxis()],
-        ...this.drawn(),
+        ...this.plotOptions(),
       };
     }
 

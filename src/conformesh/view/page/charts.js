@@ -59,7 +59,7 @@
       return [this.xs(), ...picked.map((line) => this.keep.map((place) => finite(line[place])))];
     }
 
-    drawn() {
+    plotOptions() {
       const { lines } = this.run;
       const plain = { paths: STEPPED, points: { show: false } };
       const look = (row) => ({
@@ -72,7 +72,7 @@
         width: share === 1 ? 2 : share ? 1 : 0,
         stroke: () => mixed("text", share || 0.25),
       }));
-      const between = [
+      const bands = [
         [5, 1, 0.12],
         [4, 2, 0.2],
       ].map(([upper, lower, share]) => ({
@@ -81,7 +81,7 @@
       }));
       return {
         series: [{}, ...(lines ? lines.map((_, row) => look(row)) : spread)],
-        bands: lines ? [] : between,
+        bands: lines ? [] : bands,
         hooks: { drawAxes: [(plot) => this.drawBracket(plot)] },
       };
     }
@@ -124,7 +124,7 @@
   }
 
   /** Bits of each step that was noted; bytes where a mesh was watched. */
-  class Said extends view.chart.Chart {
+  class SentBits extends view.chart.Chart {
     constructor(...args) {
       super(...args);
       this.bytes = this.run.heading.unit === "seconds";
@@ -151,7 +151,7 @@
       return [this.xs(), most];
     }
 
-    drawn() {
+    plotOptions() {
       const paths = bars({ size: [0.7, 14, 1] });
       return { series: [{}, { paths, points: { show: false }, width: 0, fill: () => mixed("text", 0.55) }] };
     }
@@ -180,7 +180,7 @@
       return [this.xs(), ...STATES.map((_, state) => above(state))];
     }
 
-    drawn() {
+    plotOptions() {
       const look = ({ name }) => ({ paths: STEPPED, points: { show: false }, width: 0, fill: () => tone(name) });
       return { series: [{}, ...STATES.map(look)] };
     }
@@ -190,5 +190,5 @@
     }
   }
 
-  view.charts = { Thresholds, Said, Counts, tone };
+  view.charts = { Thresholds, SentBits, Counts, tone };
 })();

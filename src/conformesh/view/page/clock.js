@@ -4,8 +4,8 @@
 (() => {
   const view = window.conformesh;
   const { seconds, whole, moment } = view.words;
-  const NICE = [1, 2, 5, 10];
-  const CLOSE = 1e-9; // of a moment: rounding of shares
+  const ROUND_NUMBERS = [1, 2, 5, 10];
+  const ROUNDING = 1e-9; // of a moment: rounding of shares
 
   // How moments of runs are put beside each other: along an axis from 0 to 1, and back.
   const MODES = {
@@ -63,7 +63,7 @@
     /** The step of a run that is shown. */
     place(run) {
       const at = MODES[this.mode].own ? this.at * run.end : this.at;
-      return run.placeAt(at + CLOSE * Math.max(run.end, 1));
+      return run.placeAt(at + ROUNDING * Math.max(run.end, 1));
     }
 
     /** Moments of a run in the time that is shown. */
@@ -74,7 +74,7 @@
 
     /** Go to the next moment at which something changed, or to the one before. */
     step(way) {
-      const far = CLOSE * Math.max(this.end, 1);
+      const far = ROUNDING * Math.max(this.end, 1);
       const beyond = this.runs.flatMap((run) => this.moments(run).filter((at) => (at - this.at) * way > far));
       if (beyond.length) this.at = beyond.reduce((best, at) => ((at - best) * way < 0 ? at : best));
     }
@@ -86,7 +86,7 @@
 
     /** The last of them that is shown. */
     get number() {
-      return this.steps.findLastIndex((at) => at <= this.at + CLOSE * Math.max(this.end, 1));
+      return this.steps.findLastIndex((at) => at <= this.at + ROUNDING * Math.max(this.end, 1));
     }
 
     /** Change how runs are put beside each other, and stay about where we are. */
@@ -108,7 +108,7 @@
     get words() {
       if (this.runs.length === 0) return "nothing yet";
       if (MODES[this.mode].own) return `${Math.round(100 * this.at)} % of each run`;
-      return moment(this.unit === "seconds" ? this.at : Math.floor(this.at + CLOSE), this.end, this.unit);
+      return moment(this.unit === "seconds" ? this.at : Math.floor(this.at + ROUNDING), this.end, this.unit);
     }
 
     /** Some moments for an axis of a run, as pairs of where and words. */
@@ -126,8 +126,8 @@
 
   function multiples(end, most, least) {
     const power = 10 ** Math.floor(Math.log10(end / most));
-    const every = Math.max(NICE.find((nice) => nice * power * most >= end) * power, least); // rounds are whole
-    return Array.from({ length: Math.floor(end / every + CLOSE) + 1 }, (_, place) => place * every);
+    const every = Math.max(ROUND_NUMBERS.find((nice) => nice * power * most >= end) * power, least); // rounds are whole
+    return Array.from({ length: Math.floor(end / every + ROUNDING) + 1 }, (_, place) => place * every);
   }
 
   function decades(end) {

@@ -17,7 +17,7 @@
     "#fde725",
   ];
   const SHADES = 40;
-  const FAR = 8; // times as far apart: then the outermost twentieths are left out
+  const OUTLIER_FACTOR = 8; // times as far apart: then the outermost twentieths are left out
   const NAMES = ["page", "surface", "line", "text", "muted", "accent", "bad", "band", "link"];
 
   const parts = (colour) => [1, 3, 5].map((place) => parseInt(colour.slice(place, place + 2), 16));
@@ -71,7 +71,7 @@
         .sort((a, b) => a - b);
       const certain = runs.flatMap((run) => run.series.spread.at(-1) ?? []);
       const at = (share) => found[Math.round(share * (found.length - 1))] ?? NaN;
-      const far = at(1) - at(0) > FAR * (at(0.95) - at(0.05)); // then a few would squeeze all the others
+      const far = at(1) - at(0) > OUTLIER_FACTOR * (at(0.95) - at(0.05)); // then a few would squeeze all the others
       let low = Math.min(at(far ? 0.05 : 0), ...certain);
       let high = Math.max(at(far ? 0.95 : 1), ...certain);
       if (low === high)

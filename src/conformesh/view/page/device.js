@@ -1,32 +1,33 @@
-// The page of a device: what the trace knows of it, and what a live node says when asked.
+// The page of a device: what the trace knows of it, and what a live node says when actions.
 "use strict";
 
 (() => {
   const view = window.conformesh;
   const { make, facts, renew, write } = view.dom;
-  const { FIELDS, STATES, full, short, several, seconds, since, toNumber, whole, named } = view.words;
-  const EVERY = 1000; // milliseconds between questions to a live node
-  const RECORDS = 50;
-  const LATELY = 500; // steps in which the last words of a device are looked for
+  const { FIELDS, STATES, full, short, pluralize, seconds, since, toNumber, whole, displayName } = view.words;
+  const ASK_INTERVAL_MS = 1000; // between questions to a live node
+  const MAX_RECORDS = 50;
+  const SEARCHED_STEPS = 500; // that are searched back for the last message of a device
 
   class Device {
-    /** `asked` has pick(run number, row or null). */
-    constructor(host, asked) {
-      Object.assign(this, { host, asked, run: null, row: null, told: null });
+    /** `actions` has pick(run number, row or null). */
+    constructor(host, actions) {
+      Object.assign(this, { host, actions, run: null, row: null, details: null });
       this.title = make("h2", { tabindex: "-1" });
       this.state = make("p", { class: "state" });
       this.parts = ["now", "said", "neighbours", "log", "live"].map((name) => make("section", { class: name }));
-      const close = make("button", { type: "button", class: "close", onclick: () => asked.pick(null, null) }, "close");
+      const onclick = () => actions.pick(null, null);
+      const close = make("button", { type: "button", class: "close", onclick }, "close");
       host.append(make("header", {}, this.title, close), this.state, ...this.parts);
-      host.addEventListener("keydown", (event) => event.key === "Escape" && asked.pick(null, null));
+      host.addEventListener("keydown", (event) => event.key === "Escape" && actions.pick(null, null));
     }
 
     /** Open the page of a device; `live` says whether there is a node to ask about it. */
     open(run, number, row, live) {
       this.stop();
-      Object.assign(this, { run, number, row, told: null });
+      Object.assign(this, { run, number, row, details: null });
       this.host.hidden = false;
-      write(this.title, named(run.heading.devices[row]));
+      write(this.title, displayName(run.heading.devices[row]));
       if (live) this.ask();
     }
 
@@ -47,15 +48,15 @@
       const { signal } = this.question;
       try {
         const answer = await fetch(`device/${this.number}/${this.row}`, { signal });
-        this.told = answer.ok ? await answer.json() : null;
+        this.details = answer.ok ? await answer.json() : null;
         if (answer.status === 404) return;
       } catch (problem) {
         if (signal.aborted) return;
-        this.told = null; // what it said before may be wrong by now
+        this.details = null; // what it said before may be wrong by now
       }
       if (signal.aborted) return;
-      this.asked.changed();
-      this.timer = setTimeout(() => this.ask(), EVERY);
+      this.actions.changed();
+      this.timer = setTimeout(() => this.ask(), ASK_INTERVAL_MS);
     }
 
     show(place) {
@@ -70,7 +71,7 @@
       ]);
       const [now, said, neighbours, log, live] = this.parts;
       this.showNow(now, known);
-      this.showSaid(said, place);
+      this.showLastMessage(said, place);
       this.showNeighbours(neighbours, known);
       this.showLog(log, place);
       this.showLive(live);
@@ -85,24 +86,25 @@
       renew(host, pairs, () => [facts(pairs)]);
     }
 
-    showSaid(host, place) {
-      const words = this.run.heading.unit === "steps" ? "" : this.said(place); // of streams messages are not recorded
+    showLastMessage(host, place) {
+      // Messages of streams are not recorded.
+      const words = this.run.heading.unit === "steps" ? "" : this.describeLastMessage(place);
       renew(host, words, () => (words ? [make("h3", {}, "what it said"), make("p", {}, words)] : []));
     }
 
     /** What the device said last, in words. */
-    said(place) {
+    describeLastMessage(place) {
       const { run, row } = this;
       const links = new Set(run.neighbours[row].map(([, link]) => link));
-      const told = (step) => spoken(step.said, row) ?? (step.flow ? sum(step.flow, links) : null);
+      const bitsSent = (step) => spoken(step.said, row) ?? (step.flow ? sum(step.flow, links) : null);
       let last = place;
-      while (last >= 0 && last > place - LATELY && told(run.steps[last]) === null) last -= 1;
+      while (last >= 0 && last > place - SEARCHED_STEPS && bitsSent(run.steps[last]) === null) last -= 1;
       if (last < 0) return "nothing so far";
-      if (last === place - LATELY) return `nothing in the last ${whole(LATELY)} steps`;
+      if (last === place - SEARCHED_STEPS) return `nothing in the last ${whole(SEARCHED_STEPS)} steps`;
       const step = run.steps[last];
-      const bits = told(step);
+      const bits = bitsSent(step);
       const what = step.said
-        ? `${whole(bits)} bits to each of ${several(links.size, "neighbour")}`
+        ? `${whole(bits)} bits to each of ${pluralize(links.size, "neighbour")}`
         : `${whole(bits / 8)} bytes along its links`;
       const when = last === place ? "in this step" : `last ${ago(run, last, place)}`;
       const lost = (step.lost ?? []).filter((link) => links.has(link)).length;
@@ -110,18 +112,18 @@
     }
 
     showNeighbours(host, known) {
-      const told = new Map((this.told?.neighbours ?? []).map((neighbour) => [neighbour.row, neighbour]));
+      const byRow = new Map((this.details?.neighbours ?? []).map((neighbour) => [neighbour.row, neighbour]));
       const rows = this.run.neighbours[this.row].map(([row]) => {
         const threshold = known.value("threshold", row);
         return [
           row,
           STATES[known.state(row)].name,
           threshold === null ? "" : short(toNumber(threshold)),
-          heardWords(told.get(row)),
+          describeArrivals(byRow.get(row)),
         ];
       });
       renew(host, rows, () => [
-        make("h3", {}, several(rows.length, "neighbour")),
+        make("h3", {}, pluralize(rows.length, "neighbour")),
         make(
           "ul",
           {},
@@ -140,15 +142,15 @@
     link(row) {
       return make(
         "button",
-        { type: "button", class: "link", onclick: () => this.asked.pick(this.number, row) },
-        named(this.run.heading.devices[row]),
+        { type: "button", class: "link", onclick: () => this.actions.pick(this.number, row) },
+        displayName(this.run.heading.devices[row]),
       );
     }
 
     showLog(host, place) {
       const records = this.run.log
         .filter((record) => record.row === this.row && record.place <= place)
-        .slice(-RECORDS)
+        .slice(-MAX_RECORDS)
         .reverse();
       renew(
         host,
@@ -170,19 +172,19 @@
     }
 
     showLive(host) {
-      const { told } = this;
-      renew(host, told && [told.facts, told.certificate, told.log], () =>
-        told === null
+      const { details } = this;
+      renew(host, details && [details.facts, details.certificate, details.log], () =>
+        details === null
           ? []
           : [
               make("h3", {}, "the node itself"),
-              facts(told.facts ?? []),
-              told.certificate == null ? null : make("p", { class: "certificate" }, told.certificate),
+              facts(details.facts ?? []),
+              details.certificate == null ? null : make("p", { class: "certificate" }, details.certificate),
               make(
                 "ol",
                 { class: "records" },
-                (told.log ?? [])
-                  .slice(-RECORDS)
+                (details.log ?? [])
+                  .slice(-MAX_RECORDS)
                   .reverse()
                   .map(([at, level, words]) =>
                     make("li", { "data-level": level }, make("b", {}, level), ` ${clockTime(at)} `, words),
@@ -200,11 +202,11 @@
     return name === "known" && run.heading.scores != null ? ` of ${whole(run.heading.scores)}` : "";
   }
 
-  function heardWords(neighbour) {
+  function describeArrivals(neighbour) {
     if (neighbour === undefined) return "";
     const { last_heard_seconds_ago: ago, bytes_received: bytes, frames_received: frames } = neighbour;
     const heard = ago == null ? "never heard" : `heard ${seconds(ago)} ago`;
-    return [heard, frames == null ? "" : several(frames, "frame"), bytes == null ? "" : several(bytes, "byte")]
+    return [heard, frames == null ? "" : pluralize(frames, "frame"), bytes == null ? "" : pluralize(bytes, "byte")]
       .filter(Boolean)
       .join(", ");
   }

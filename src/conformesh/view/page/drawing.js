@@ -3,11 +3,11 @@
 
 (() => {
   const view = window.conformesh;
-  const { toNumber, trimmed } = view.words;
-  const MOST_LINKS = 30_000; // that are drawn; of more, some of them, and the picture says so
-  const MOST_MESSAGES = 2_500; // in view, beyond which nobody could follow one
-  const MOST_LABELS = 250;
-  const WORDY = 10; // letters: a longer name that is cut is still told from others
+  const { toNumber, truncate } = view.words;
+  const MAX_LINKS = 30_000; // that are drawn; of more, some of them, and the picture says so
+  const MAX_MESSAGES = 2_500; // in view, beyond which nobody could follow one
+  const MAX_LABELS = 250; // names in view, beyond which they cover each other
+  const MIN_CUT_LETTERS = 10; // letters: a longer name that is cut is still told from others
   const RADII = [2.2, 17]; // least and greatest, in pixels
 
   class Drawing {
@@ -77,7 +77,7 @@
 
     drawLinks(theme) {
       const { edges } = this.run.heading;
-      const stride = Math.ceil(edges.length / MOST_LINKS);
+      const stride = Math.ceil(edges.length / MAX_LINKS);
       const pen = this.cleared(this.under);
       const [solid, open] = [new Path2D(), new Path2D()];
       this.seen = 0;
@@ -115,7 +115,7 @@
     drawMessages(pen, place, share, theme) {
       const step = this.run.steps[place];
       if (!step || !(step.said || step.flow || step.lost?.length)) return false;
-      if (2 * this.seen <= MOST_MESSAGES && this.radius >= 4) {
+      if (2 * this.seen <= MAX_MESSAGES && this.radius >= 4) {
         view.flow.draw(pen, this.messages.at(place), this.places, (at) => this.transform.apply(at), share, theme);
         return true;
       }
@@ -149,7 +149,7 @@
       }
       if (this.radius >= 5) this.drawRings(pen, shown, theme);
       this.drawProblems(pen, shown, theme);
-      if (this.radius >= 8 && shown.length <= MOST_LABELS) this.drawNames(pen, shown, theme);
+      if (this.radius >= 8 && shown.length <= MAX_LABELS) this.drawNames(pen, shown, theme);
     }
 
     /** States by row at the step that is drawn; those at the end are kept by the run. */
@@ -221,7 +221,7 @@
     /** A name in little room: without what all names begin with; and none, rather than one cut to a wrong number. */
     short(name, room) {
       this.prefix ??= common(this.run.heading.devices);
-      if (room >= WORDY || name.length <= room) return trimmed(name, room);
+      if (room >= MIN_CUT_LETTERS || name.length <= room) return truncate(name, room);
       const rest = this.prefix ? `…${name.slice(this.prefix)}` : name;
       return rest.length <= room ? rest : "";
     }

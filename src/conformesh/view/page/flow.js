@@ -3,8 +3,8 @@
 
 (() => {
   const view = window.conformesh;
-  const LEAST = 2.2; // pixels of a dot's radius
-  const MOST = 5;
+  const MIN_RADIUS = 2.2; // of a dot, in pixels
+  const MAX_RADIUS = 5;
 
   /** Bits along each link in a step, NaN where nothing went, and along which links something was lost. */
   class Messages {
@@ -21,7 +21,7 @@
       Object.assign(this, { place, step });
       this.lost = new Set(step?.lost ?? []);
       this.bits = new Float64Array(2 * this.run.heading.edges.length).fill(NaN);
-      const said = view.state.saidBy(step);
+      const said = view.state.bitsSentBy(step);
       this.run.heading.edges.forEach((rows, edge) => {
         rows.forEach((row, end) => (this.bits[2 * edge + end] = said(row) ?? NaN));
       });
@@ -31,7 +31,7 @@
     }
   }
 
-  const size = (bits) => Math.min(LEAST + 0.28 * Math.log2(1 + bits / 32), MOST);
+  const size = (bits) => Math.min(MIN_RADIUS + 0.28 * Math.log2(1 + bits / 32), MAX_RADIUS);
 
   /** Draw the messages of a step, each this share of its way; a lost one breaks off half-way, with a cross. */
   function draw(pen, messages, places, moved, share, theme) {

@@ -4,12 +4,12 @@
 (() => {
   const view = window.conformesh;
   const { write, find } = view.dom;
-  const CHARTS = 250; // milliseconds between drawings of charts while steps arrive
-  const WORDS = 120; // milliseconds between changes of tables while time goes on
-  const TRAVEL = 700; // milliseconds that a message takes
-  const QUICK = 250; // milliseconds: steps that are shown for less have messages that flow by themselves
-  const QUIET = 2000; // milliseconds between sentences that are said aloud
-  const LATENCIES = 1000;
+  const CHART_MS = 250; // milliseconds between drawings of charts while steps arrive
+  const TEXT_MS = 120; // milliseconds between changes of tables while time goes on
+  const TRAVEL_MS = 700; // milliseconds that a message takes
+  const QUICK_MS = 250; // milliseconds: steps that are shown for less have messages that flow by themselves
+  const QUIET_MS = 2000; // milliseconds between sentences that are said aloud
+  const MAX_LATENCIES = 1000;
   const still = matchMedia("(prefers-reduced-motion: reduce)");
 
   class Frames {
@@ -33,25 +33,25 @@
     }
 
     later() {
-      this.asked ??= requestAnimationFrame((now) => this.frame(now));
+      this.actions ??= requestAnimationFrame((now) => this.frame(now));
     }
 
     frame(now) {
-      this.asked = undefined;
+      this.actions = undefined;
       const { clock, panels } = this.page;
       if (panels.length === 0) return;
       const playing = clock.playing;
       if (playing) clock.go(Math.min(now - (this.last ?? now), 100) / 1000);
       this.last = now;
-      if (this.fresh && !(clock.following && now - this.drawn < CHARTS)) this.refresh(now);
+      if (this.fresh && !(clock.following && now - this.drawnAt < CHART_MS)) this.refresh(now);
       if (clock.following) clock.at = clock.end;
       const moving = this.draw(now);
       this.page.controls.show();
-      if (!clock.playing || !(now - this.written < WORDS)) this.write(now);
+      if (!clock.playing || !(now - this.written < TEXT_MS)) this.write(now);
       this.measure();
       if (clock.playing || (moving && this.travelling(now))) this.later();
       else this.last = undefined;
-      if (this.fresh) this.waiting ??= setTimeout(() => this.charted(), CHARTS);
+      if (this.fresh) this.waiting ??= setTimeout(() => this.charted(), CHART_MS);
       if (playing && !clock.playing) this.page.remember();
     }
 
@@ -66,7 +66,7 @@
       const { page } = this;
       page.choose();
       this.fresh = false;
-      this.drawn = now;
+      this.drawnAt = now;
       view.colours.scale.fit(page.runs);
       view.legend.show(find("legend"), page.clock.runs);
       for (const panel of page.panels) panel.refresh(page.clock);
@@ -83,15 +83,15 @@
     share(run, now) {
       const { clock } = this.page;
       if (still.matches) return 0.5;
-      if (!clock.playing) return Math.min((now - (this.since ?? -Infinity)) / TRAVEL, clock.following ? 1 : 0.5);
+      if (!clock.playing) return Math.min((now - (this.since ?? -Infinity)) / TRAVEL_MS, clock.following ? 1 : 0.5);
       const place = clock.place(run);
       const [from, to] = [place, place + 1].map((step) => clock.along(run, run.series.at[step] ?? run.end));
-      if ((to - from) * clock.duration * 1000 < QUICK) return (now % TRAVEL) / TRAVEL;
+      if ((to - from) * clock.duration * 1000 < QUICK_MS) return (now % TRAVEL_MS) / TRAVEL_MS;
       return Math.min((clock.position - from) / (to - from), 1);
     }
 
     travelling(now) {
-      return !still.matches && now - (this.since ?? -Infinity) < TRAVEL;
+      return !still.matches && now - (this.since ?? -Infinity) < TRAVEL_MS;
     }
 
     write(now) {
@@ -108,8 +108,8 @@
     announce(now) {
       const words = view.legend.summary(this.page.clock.runs, this.page.clock);
       if (words === this.said) return;
-      if (now - (this.spoken ?? -Infinity) < QUIET) {
-        this.speaking ??= setTimeout(() => this.spoke(), QUIET);
+      if (now - (this.spoken ?? -Infinity) < QUIET_MS) {
+        this.speaking ??= setTimeout(() => this.spoke(), QUIET_MS);
         return;
       }
       Object.assign(this, { said: words, spoken: now });
@@ -131,7 +131,7 @@
       const sent = this.arrived.splice(0);
       setTimeout(() => {
         for (const at of sent) view.latencies.push(Date.now() - at);
-        view.latencies.splice(0, Math.max(view.latencies.length - LATENCIES, 0));
+        view.latencies.splice(0, Math.max(view.latencies.length - MAX_LATENCIES, 0));
       });
     }
   }

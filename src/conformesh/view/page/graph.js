@@ -3,14 +3,14 @@
 
 (() => {
   const view = window.conformesh;
-  const { toNumber, short, trimmed, named, STATES } = view.words;
+  const { toNumber, short, truncate, displayName, STATES } = view.words;
   const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
   class Graph extends view.drawing.Drawing {
-    /** `asked` has pick(row), changed() and say(words). */
-    constructor(run, host, asked) {
+    /** `actions` has pick(row), changed() and say(words). */
+    constructor(run, host, actions) {
       super(run, host);
-      this.asked = asked;
+      this.actions = actions;
       this.tip = host.appendChild(Object.assign(document.createElement("div"), { className: "tip", hidden: true }));
       this.listen();
       this.watch = new ResizeObserver(() => this.resize());
@@ -24,7 +24,7 @@
 
     resize() {
       super.resize();
-      this.asked.changed();
+      this.actions.changed();
     }
 
     draw(place, share) {
@@ -58,7 +58,7 @@
       this.transform = transform;
       this.over.style.touchAction = transform.k > 1 ? "none" : "pan-y";
       this.stale = true;
-      this.asked.changed();
+      this.actions.changed();
     }
 
     zoomBy(factor) {
@@ -79,19 +79,19 @@
     pick(event) {
       this.host.focus({ preventScroll: true });
       const row = this.near(event);
-      if (row !== null) this.asked.pick(row);
+      if (row !== null) this.actions.pick(row);
     }
 
     hover(row) {
       if (row === this.hovered) return;
       this.hovered = row;
       this.over.classList.toggle("pointing", row !== null);
-      this.asked.changed();
+      this.actions.changed();
     }
 
     focus(row) {
       this.focused = row;
-      this.asked.changed();
+      this.actions.changed();
     }
 
     key(event) {
@@ -104,7 +104,7 @@
       };
       const from = this.focused ?? this.selected;
       if (event.key in ARROWS) this.step(from, ...ARROWS[event.key]);
-      else if (event.key === "Enter" && from !== null) this.asked.pick(from);
+      else if (event.key === "Enter" && from !== null) this.actions.pick(from);
       else if (event.key in keys) keys[event.key]();
       else return;
       event.preventDefault();
@@ -116,7 +116,7 @@
       const row = from === null ? middle() : this.places.next(from, dx, dy);
       this.focus(row);
       this.reveal(row);
-      this.asked.say(this.described(row).join(", "));
+      this.actions.say(this.described(row).join(", "));
     }
 
     /** Move the picture so that a device is in it. */
@@ -130,7 +130,7 @@
     /** A device in a few words. */
     described(row) {
       const known = this.run.known(this.known?.place ?? -1);
-      const words = [named(trimmed(this.run.heading.devices[row], 60)), STATES[known.state(row)].name];
+      const words = [displayName(truncate(this.run.heading.devices[row], 60)), STATES[known.state(row)].name];
       const threshold = known.value("threshold", row);
       if (threshold !== null) words.push(`threshold ${short(toNumber(threshold))}`);
       const heard = known.value("heard", row);

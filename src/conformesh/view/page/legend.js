@@ -4,8 +4,8 @@
 (() => {
   const view = window.conformesh;
   const { make, renew } = view.dom;
-  const { counted, short, several, whole } = view.words;
-  const SAMPLE = 26; // a shade that shows what a mark is like when it is filled
+  const { countsByState, short, pluralize, whole } = view.words;
+  const SAMPLE_SHADE = 26; // a shade that shows what a mark is like when it is filled
   const [WIDTH, HEIGHT] = [120, 10];
 
   /** Explain the marks that occur in these runs, and the scale of thresholds. */
@@ -20,7 +20,7 @@
       scale.empty ? null : make("span", {}, "threshold ", low, ramp(), high),
       infinite ? make("span", {}, view.marks.glyph("calibrating", SHADES + 1), "+∞") : null,
       make("span", {}, view.marks.glyph("calibrating"), "no threshold"),
-      ...states.map((name) => make("span", {}, view.marks.glyph(name, SAMPLE), name)),
+      ...states.map((name) => make("span", {}, view.marks.glyph(name, SAMPLE_SHADE), name)),
     ]);
   }
 
@@ -43,8 +43,8 @@
   /** How all devices are at the time that is shown, in a sentence. */
   function summary(runs, clock) {
     const each = runs.map((run) => {
-      const now = counted(run.series.counts[clock.place(run)] ?? run.counts);
-      const all = run.devices > 1 ? `all ${several(run.devices, "device")} are` : "the device is";
+      const now = countsByState(run.series.counts[clock.place(run)] ?? run.counts);
+      const all = run.devices > 1 ? `all ${pluralize(run.devices, "device")} are` : "the device is";
       const words =
         now.length === 1 ? `${all} ${now[0][0]}` : now.map(([name, count]) => `${whole(count)} ${name}`).join(", ");
       return runs.length > 1 ? `${run.heading.name}: ${words}` : words;

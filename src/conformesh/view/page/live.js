@@ -3,10 +3,10 @@
 
 (() => {
   const view = window.conformesh;
-  const AGAIN = 2000; // milliseconds before another try, where the browser has given up
+  const RETRY_MS = 2000; // before another try, if the browser has given up
 
-  /** Unpack the trace that stands in a report; null if this page is none. */
-  async function enclosed() {
+  /** Decompress the trace inside a report; null if this page is no report. */
+  async function readEnclosedTrace() {
     const element = document.getElementById("trace");
     if (element === null) return null;
     const packed = Uint8Array.from(atob(element.textContent.trim()), (letter) => letter.charCodeAt(0));
@@ -15,23 +15,26 @@
     return new Response(unpacked).json();
   }
 
-  /** Listen to the server. `asked` has begin(run, heading), add(run, from, steps, sent), end(run, result), lost(is). */
-  function listen(asked) {
+  /**
+   * Follow the events of the server. `actions` has begin(run, heading), add(run, from, steps, sent), end(run, result)
+   * and lost(is).
+   */
+  function followEvents(actions) {
     const source = new EventSource("events");
     const on = (name, take) =>
       source.addEventListener(name, (event) => {
-        asked.lost(false);
+        actions.lost(false);
         take(JSON.parse(event.data));
       });
-    on("run", ({ run, heading }) => asked.begin(run, heading));
-    on("steps", ({ run, from, steps, sent }) => asked.add(run, from, steps, sent));
-    on("end", ({ run, result }) => asked.end(run, result));
-    source.addEventListener("open", () => asked.lost(false));
+    on("run", ({ run, heading }) => actions.begin(run, heading));
+    on("steps", ({ run, from, steps, sent }) => actions.add(run, from, steps, sent));
+    on("end", ({ run, result }) => actions.end(run, result));
+    source.addEventListener("open", () => actions.lost(false));
     source.addEventListener("error", () => {
-      asked.lost(true);
-      if (source.readyState === EventSource.CLOSED) setTimeout(() => listen(asked), AGAIN);
+      actions.lost(true);
+      if (source.readyState === EventSource.CLOSED) setTimeout(() => followEvents(actions), RETRY_MS);
     });
   }
 
-  view.live = { enclosed, listen };
+  view.live = { readEnclosedTrace, followEvents };
 })();

@@ -4,15 +4,15 @@
 (() => {
   const view = window.conformesh;
   const { make, write, renew } = view.dom;
-  const { since, whole, several, named, trimmed } = view.words;
-  const MOST = 300; // records at a time
+  const { since, whole, pluralize, displayName, truncate } = view.words;
+  const MAX_RECORDS = 300; // records at a time
   const LEVELS = ["debug", "info", "warning", "error", "critical"];
 
   class Log {
-    /** `asked` has pick(run number, row) and changed(). */
-    constructor(host, asked) {
-      this.asked = asked;
-      const changed = () => asked.changed();
+    /** `actions` has pick(run number, row) and changed(). */
+    constructor(host, actions) {
+      this.actions = actions;
+      const changed = () => actions.changed();
       this.level = make(
         "select",
         { "aria-label": "level", onchange: changed },
@@ -42,14 +42,14 @@
       found.sort((a, b) => b.at - a.at);
       write(
         this.count,
-        found.length > MOST
-          ? `the latest ${whole(MOST)} of ${several(found.length, "record")}`
-          : several(found.length, "record"),
+        found.length > MAX_RECORDS
+          ? `the latest ${whole(MAX_RECORDS)} of ${pluralize(found.length, "record")}`
+          : pluralize(found.length, "record"),
       );
       renew(
         this.list,
-        found.slice(0, MOST).map(({ number, at, row, words: said }) => [number, at, row, said]),
-        () => found.slice(0, MOST).map((record) => this.line(record, runs.length > 1)),
+        found.slice(0, MAX_RECORDS).map(({ number, at, row, words: said }) => [number, at, row, said]),
+        () => found.slice(0, MAX_RECORDS).map((record) => this.line(record, runs.length > 1)),
       );
     }
 
@@ -59,8 +59,8 @@
           ? null
           : make(
               "button",
-              { type: "button", class: "link", onclick: () => this.asked.pick(number, row) },
-              named(trimmed(run.heading.devices[row], 40)),
+              { type: "button", class: "link", onclick: () => this.actions.pick(number, row) },
+              displayName(truncate(run.heading.devices[row], 40)),
             );
       const when = since(at, run.heading.unit);
       return make(

@@ -4,13 +4,13 @@
 (() => {
   const view = window.conformesh;
   const { make, renew } = view.dom;
-  const { named, trimmed, several, toNumber, whole } = view.words;
+  const { displayName, truncate, pluralize, toNumber, whole } = view.words;
   const { stepped } = vendor.uPlot.paths;
   const STEPPED = stepped({ align: 1 }); // a value holds until the next one
-  const NAME = 16; // letters of a device's name in the table
-  const LOWEST = 3; // devices that are named
-  const BOUNDS = 5; // bounds that a chart of what is guaranteed reaches, up and down
-  const LEAST = 0.005; // and shares, at least
+  const NAME_LETTERS = 16; // letters of a device's name in the table
+  const NAMED_DEVICES = 3; // devices that are named
+  const RANGE_BOUNDS = 5; // bounds that a chart of what is guaranteed reaches, up and down
+  const MIN_RANGE = 0.005; // and shares, at least
   const MILLION = 1e6;
   const FIELDS = ["labels", "misses", "lately", "within"];
   const plain = { paths: STEPPED, points: { show: false } };
@@ -26,7 +26,7 @@
   const up = (value) => three(Math.ceil(1000 * value - 1e-9) / 1000);
 
   /** What the chosen device had covered at every step: shares so far and lately, and how far it can be from alpha. */
-  class Own {
+  class DeviceCoverage {
     constructor(run) {
       this.run = run;
       this.choose(null);
@@ -63,7 +63,7 @@
       this.own = own;
     }
 
-    get told() {
+    get coverageOfAll() {
       return this.run.series.everybody;
     }
 
@@ -72,10 +72,10 @@
     }
 
     line(value) {
-      return this.keep.map((place) => finite(this.told[place] && value(this.told[place])));
+      return this.keep.map((place) => finite(this.coverageOfAll[place] && value(this.coverageOfAll[place])));
     }
 
-    mine(values) {
+    ofDevice(values) {
       return this.keep.map((place) => finite(values[place]));
     }
 
@@ -107,7 +107,7 @@
   const chosen = { ...plain, width: 2, stroke: theme("accent") };
 
   /** Coverage of the last labels: of all, of the chosen device, and how devices spread. */
-  class Lately extends Shares {
+  class RecentCoverage extends Shares {
     update(time) {
       const { window: many, own } = this.run.latest.everybody;
       const one = own === many ? "" : `, of a device ${whole(own)}`;
@@ -118,18 +118,19 @@
 
     data() {
       const bands = [4, 3, 1, 0].map((part) => this.line(({ spread }) => spread?.[part]));
-      return [this.xs(), ...bands, this.line((each) => each.lately), this.mine(this.own.lately)];
+      return [this.xs(), ...bands, this.line((each) => each.lately), this.ofDevice(this.own.lately)];
     }
 
     /** Around what there is once a whole window has passed; how it began may go beyond the edge. */
     range() {
-      const { told, target } = this;
+      const { coverageOfAll, target } = this;
       const passed = (place) =>
-        (this.run.heading.unit === "steps" ? this.run.series.at[place] : told[place].labels) >= told[place].window;
-      const settled = this.keep.filter((place) => told[place] && passed(place));
-      const places = settled.length ? settled : this.keep.filter((place) => told[place]);
+        (this.run.heading.unit === "steps" ? this.run.series.at[place] : coverageOfAll[place].labels) >=
+        coverageOfAll[place].window;
+      const settled = this.keep.filter((place) => coverageOfAll[place] && passed(place));
+      const places = settled.length ? settled : this.keep.filter((place) => coverageOfAll[place]);
       const values = places.flatMap((place) => {
-        const { spread, lately: recent } = told[place];
+        const { spread, lately: recent } = coverageOfAll[place];
         return [spread?.[0], spread?.[4], recent, this.own.lately[place]].filter(Number.isFinite);
       });
       const [least, most] = [Math.min(target, ...values), Math.max(target, ...values)];
@@ -137,7 +138,7 @@
       return [Math.max(least - rim, 0), Math.min(most + rim, 1)];
     }
 
-    drawn() {
+    plotOptions() {
       return this.look(
         [clear, clear, clear, clear, all, chosen],
         [
@@ -166,9 +167,9 @@
         this.line(({ within }) => within?.[1]),
         this.line(({ within }) => within?.[0]),
         this.line(share),
-        this.mine(own.sofar),
-        this.mine(edge(1)),
-        this.mine(edge(-1)),
+        this.ofDevice(own.sofar),
+        this.ofDevice(edge(1)),
+        this.ofDevice(edge(-1)),
       ];
     }
 
@@ -177,17 +178,17 @@
       const { target, own } = this;
       const ends = this.run.latest.everybody?.within ?? []; // a run that begins again has none
       const far = Math.max(...ends.map((end) => Math.abs(end - target)), own.within.at(-1) ?? 0);
-      const reach = far > 0 ? Math.max(BOUNDS * far, LEAST) : 1;
+      const reach = far > 0 ? Math.max(RANGE_BOUNDS * far, MIN_RANGE) : 1;
       return [Math.max(target - reach, 1 - 3 * (1 - target), 0), Math.min(target + reach, 1)];
     }
 
-    drawn() {
+    plotOptions() {
       const edge = { ...plain, width: 1.4, dash: [2, 3], stroke: theme("accent") };
       return this.look([clear, clear, all, chosen, edge, edge], [{ series: [1, 2], fill: theme("band") }]);
     }
   }
 
-  const lately = (run, many) => several(many, run.heading.unit === "steps" ? "step" : "label");
+  const lately = (run, many) => pluralize(many, run.heading.unit === "steps" ? "step" : "label");
 
   /** A row of the table of what was covered: of whom, lately, so far, of how many labels, and what is guaranteed. */
   function cells(name, { labels, misses, lately: recent, within }) {
@@ -207,7 +208,8 @@
     if (labels === null) return null;
     const target = 1 - known.everybody.alpha;
     const ends = within === null ? null : [Math.max(target - within, 0), Math.min(target + within, 1)];
-    return cells(trimmed(named(run.heading.devices[row]), NAME), { labels, misses, lately: recent, within: ends });
+    const name = truncate(displayName(run.heading.devices[row]), NAME_LETTERS);
+    return cells(name, { labels, misses, lately: recent, within: ends });
   }
 
   /** Who has covered least lately, as pairs of a row and a share. */
@@ -215,10 +217,10 @@
     const shares = known.fields.get("lately") ?? [];
     const found = [];
     shares.forEach((value, row) => {
-      if (value === null || (found.length === LOWEST && value >= found.at(-1)[1])) return;
+      if (value === null || (found.length === NAMED_DEVICES && value >= found.at(-1)[1])) return;
       found.push([row, toNumber(value)]);
       found.sort((a, b) => a[1] - b[1] || a[0] - b[0]);
-      found.length = Math.min(found.length, LOWEST);
+      found.length = Math.min(found.length, NAMED_DEVICES);
     });
     return found;
   }
@@ -256,13 +258,13 @@
     /** `pick` is called with the row of a device that was asked for. */
     constructor(run, pick) {
       Object.assign(this, { run, pick });
-      this.own = new Own(run);
+      this.own = new DeviceCoverage(run);
       this.element = make("div", { class: "online" });
     }
 
     /** Make the charts, in this element. */
     open(host, large, seek) {
-      this.lately = new Lately(host, this.run, large ? 170 : 120, seek, this.own);
+      this.lately = new RecentCoverage(host, this.run, large ? 170 : 120, seek, this.own);
       this.sofar = new SoFar(host, this.run, large ? 150 : 110, seek, this.own);
       return [this.lately, this.sofar];
     }
@@ -285,8 +287,8 @@
       const { run } = this;
       const { everybody } = known;
       if (everybody === null) return renew(this.element, null, () => []);
-      const mine = this.own.row === null ? null : ownCells(run, known, this.own.row);
-      const rows = [cells("all", everybody), mine].filter(Boolean);
+      const chosenRow = this.own.row === null ? null : ownCells(run, known, this.own.row);
+      const rows = [cells("all", everybody), chosenRow].filter(Boolean);
       const least = run.devices < 2 ? [] : lowest(known);
       const target = three(1 - everybody.alpha);
       renew(this.element, [rows, least, target], () => [
@@ -308,7 +310,7 @@
           make(
             "button",
             { type: "button", class: "link", onclick: () => this.pick(row) },
-            named(trimmed(this.run.heading.devices[row], 30)),
+            displayName(truncate(this.run.heading.devices[row], 30)),
           ),
           ` ${three(value)}`,
         ),

@@ -4,12 +4,12 @@
 (() => {
   const view = window.conformesh;
   const { make, write, find } = view.dom;
-  const { several } = view.words;
+  const { pluralize } = view.words;
   const { Run } = view.state;
-  const SOON = 3000; // milliseconds after opening, in which a run that ends is played from its beginning
-  const UNLIKE = 8; // times as long: then runs are put beside each other in log time
-  const LONG = 1000; // rounds: then log time shows the beginning, where most happens
-  const WHILE = 250; // milliseconds
+  const REPLAY_MS = 3000; // milliseconds after opening, in which a run that ends is played from its beginning
+  const LOG_TIME_RATIO = 8; // times as long: then runs are put beside each other in log time
+  const LOG_TIME_ROUNDS = 1000; // rounds: then log time shows the beginning, where most happens
+  const REMEMBER_MS = 250; // milliseconds
   const TABS = ["picture", "table", "log"];
 
   class Page {
@@ -69,7 +69,7 @@
       this.runs[number].result = result ?? [];
       const over = this.runs.every((run) => run.ended);
       const watched = this.runs.some((run) => run.heading.live); // then it was seen as it happened
-      if (over && !watched && !this.played && performance.now() - this.opened < SOON) this.start();
+      if (over && !watched && !this.played && performance.now() - this.opened < REPLAY_MS) this.start();
       this.controls.offer(this.live && !over);
       this.frames.renew();
     }
@@ -112,13 +112,13 @@
       this.shown = this.runs.map((_, number) => number).filter((number) => one === null || number === one);
       if (!this.shown.includes(this.number)) this.number = this.shown[0];
       for (const panel of this.panels) panel.close();
-      const asked = {
+      const actions = {
         pick: (number, row) => this.pick(number, row),
         seek: (at) => this.controls.seek(at),
         changed: () => this.frames.later(),
         say: (words) => this.frames.say(words),
       };
-      this.panels = this.shown.map((number) => new view.panel.Panel(this.runs[number], number, asked));
+      this.panels = this.shown.map((number) => new view.panel.Panel(this.runs[number], number, actions));
       find("runs").classList.toggle("several", this.panels.length > 1);
       find("runs").replaceChildren(...this.panels.map((panel) => panel.element));
       for (const panel of this.panels) panel.open(this.panels.length === 1);
@@ -134,7 +134,7 @@
 
     title() {
       const one = this.panels.length === 1;
-      const words = one ? this.panels[0].run.heading.name : several(this.panels.length, "run");
+      const words = one ? this.panels[0].run.heading.name : pluralize(this.panels.length, "run");
       write(find("title"), one ? "" : words); // one run has its name above its picture
       document.title = `${words} · conformesh`;
     }
@@ -144,8 +144,8 @@
       if (this.chosen || this.clock.following || !this.clock.runs.every((run) => run.steps.length)) return;
       this.chosen = true;
       const ends = this.clock.runs.map((run) => run.end);
-      const long = this.clock.unit === "rounds" && Math.max(...ends) > LONG;
-      const mode = long || Math.max(...ends) > UNLIKE * Math.max(Math.min(...ends), 1) ? "log" : "even";
+      const long = this.clock.unit === "rounds" && Math.max(...ends) > LOG_TIME_ROUNDS;
+      const mode = long || Math.max(...ends) > LOG_TIME_RATIO * Math.max(Math.min(...ends), 1) ? "log" : "even";
       if (mode !== this.clock.mode) this.clock.choose(mode);
       this.controls.offer(this.live && this.runs.some((run) => !run.ended));
     }
@@ -223,7 +223,7 @@
       clearTimeout(this.remembering);
       this.remembering = setTimeout(() => {
         if (this.settled && !this.clock.playing && this.panels.length) view.address.remember(this);
-      }, WHILE);
+      }, REMEMBER_MS);
     }
 
     /** Go to where the address points. */

@@ -4,18 +4,19 @@
 (() => {
   const view = window.conformesh;
   const { make, write, facts, renew } = view.dom;
-  const { STATES, UNHEALTHY, counted, search, short, several, toNumber, whole, trimmed, named, moment, since } =
-    view.words;
-  const KEYS = "arrow keys go from device to device, Enter opens its page, plus and minus zoom, 0 fits";
-  const NAMED = 6; // devices that are named in a line about faults
+  const { STATES, FAULT_STATES, countsByState, search, short, pluralize } = view.words;
+  const { toNumber, whole, truncate, displayName, moment, since } = view.words;
+  const KEY_HELP = "arrow keys go from device to device, Enter opens its page, plus and minus zoom, 0 fits";
+  const MAX_NAMED = 6; // devices that are named in a line about faults
 
   class Panel {
-    /** `asked` has pick(run, row), seek(position), changed() and say(words). */
-    constructor(run, number, asked) {
-      Object.assign(this, { run, number, asked });
+    /** `actions` has pick(run, row), seek(position), changed() and say(words). */
+    constructor(run, number, actions) {
+      Object.assign(this, { run, number, actions });
       const { heading } = run;
-      const what = `${several(run.devices, "device")} and ${several(heading.edges.length, "link")} of ${heading.name}`;
-      const label = `${what}; ${KEYS}`;
+      const links = pluralize(heading.edges.length, "link");
+      const what = `${pluralize(run.devices, "device")} and ${links} of ${heading.name}`;
+      const label = `${what}; ${KEY_HELP}`;
       this.picture = make("div", { class: "picture", role: "application", tabindex: "0", "aria-label": label });
       this.time = make("span", { class: "when" });
       this.search = make("p", { class: "search" });
@@ -23,7 +24,7 @@
       this.counts = make("ul", { class: "counts", "aria-label": "devices by state" });
       this.faults = make("div", { class: "faults" });
       this.charts = make("div", { class: "charts" });
-      this.online = new view.online.Online(run, (row) => asked.pick(number, row));
+      this.online = new view.online.Online(run, (row) => actions.pick(number, row));
       this.result = make("div", { class: "result" });
       this.element = make(
         "section",
@@ -34,7 +35,7 @@
           make("h2", {}, heading.name),
           this.time,
           this.tools(),
-          facts(untold(heading), "facts inline"),
+          facts(factsNotInName(heading), "facts inline"),
         ),
         make("div", { class: "stage" }, this.picture),
         make(
@@ -77,17 +78,17 @@
     /** Draw for the first time, once the element is in the page and has a size. */
     open(large) {
       const { run } = this;
-      const seek = (position) => this.asked.seek(position);
+      const seek = (position) => this.actions.seek(position);
       this.graph = new view.graph.Graph(run, this.picture, {
-        pick: (row) => this.asked.pick(this.number, row),
-        changed: () => this.asked.changed(),
-        say: (words) => this.asked.say(words),
+        pick: (row) => this.actions.pick(this.number, row),
+        changed: () => this.actions.changed(),
+        say: (words) => this.actions.say(words),
       });
       this.learnt = this.online.open(this.charts, large, seek);
       this.thresholds = new view.charts.Thresholds(this.charts, run, large ? 210 : 150, seek);
-      this.said = new view.charts.Said(this.charts, run, large ? 110 : 80, seek);
+      this.sentBits = new view.charts.SentBits(this.charts, run, large ? 110 : 80, seek);
       this.stacked = new view.charts.Counts(this.charts, run, large ? 110 : 80, seek);
-      this.all = [...this.learnt, this.thresholds, this.said, this.stacked];
+      this.all = [...this.learnt, this.thresholds, this.sentBits, this.stacked];
     }
 
     close() {
@@ -99,7 +100,7 @@
     refresh(clock) {
       const { counts, bits } = this.run.series;
       this.online.refresh();
-      this.said.figure.hidden = !bits.some((each) => each > 0);
+      this.sentBits.figure.hidden = !bits.some((each) => each > 0);
       this.stacked.figure.hidden = !counts.some((each) => each.filter(Boolean).length > 1); // else words do
       for (const chart of this.all) if (!chart.figure.hidden) chart.update(clock);
     }
@@ -127,7 +128,7 @@
       Object.assign(this, { place, step: run.steps[place], shown: run.result });
       write(this.time, place < 0 ? "nothing yet" : this.when(place, clock));
       write(this.search, search(run.heading, known.bracket));
-      write(this.spread, spreadWords(run, known, place));
+      write(this.spread, describeThresholds(run, known, place));
       this.online.write(known);
       this.writeCounts(place);
       this.writeFaults(known, place);
@@ -138,7 +139,8 @@
       this.thresholds.describe(
         `thresholds over time; ${this.spread.textContent || "none yet"}; ${this.search.textContent}`,
       );
-      this.said.describe(`${this.said.caption.textContent}: ${whole(run.series.bits[place] ?? 0)} bits in this step`);
+      const bits = whole(run.series.bits[place] ?? 0);
+      this.sentBits.describe(`${this.sentBits.caption.textContent}: ${bits} bits in this step`);
       this.stacked.describe(`devices by state: ${this.counts.textContent}`);
     }
 
@@ -150,7 +152,7 @@
     }
 
     writeCounts(place) {
-      const now = counted(this.run.series.counts[place] ?? this.run.counts);
+      const now = countsByState(this.run.series.counts[place] ?? this.run.counts);
       renew(this.counts, now, () =>
         now.map(([name, count]) => {
           const swatch = make("i", { class: "swatch", "aria-hidden": "true" });
@@ -167,35 +169,35 @@
       );
     }
 
-    /** Who is not as it should be, and what was lost in this step. */
+    /** List devices with a fault, and messages lost in this step. Health is what the node itself reports. */
     writeFaults(known, place) {
       const wrong = new Map();
       for (let row = 0; row < this.run.devices; row += 1) {
         const state = STATES[known.state(row)].name;
         const problem = known.value("problem", row) !== null || known.value("health", row) === "unhealthy";
-        const name =
-          UNHEALTHY.includes(state) && known.value("phase", row) !== null ? state : problem ? "with a problem" : null;
+        const isFault = FAULT_STATES.includes(state) && known.value("phase", row) !== null;
+        const name = isFault ? state : problem ? "with a problem" : null;
         if (known.value("alarm", row) !== null) wrong.set("drift alarm", [...(wrong.get("drift alarm") ?? []), row]);
         if (name !== null) wrong.set(name, [...(wrong.get(name) ?? []), row]);
       }
       const lost = this.run.steps[place]?.lost?.length ?? 0;
       renew(this.faults, [[...wrong], lost], () => [
         ...[...wrong].map(([name, rows]) => make("p", {}, `${name}: `, this.links(rows))),
-        lost ? make("p", {}, `${several(lost, "message")} lost in this step`) : null,
+        lost ? make("p", {}, `${pluralize(lost, "message")} lost in this step`) : null,
       ]);
     }
 
     links(rows) {
       const buttons = rows
-        .slice(0, NAMED)
+        .slice(0, MAX_NAMED)
         .map((row) =>
           make(
             "button",
-            { type: "button", class: "link", onclick: () => this.asked.pick(this.number, row) },
-            named(trimmed(this.run.heading.devices[row], 30)),
+            { type: "button", class: "link", onclick: () => this.actions.pick(this.number, row) },
+            displayName(truncate(this.run.heading.devices[row], 30)),
           ),
         );
-      return [...buttons, rows.length > NAMED ? ` and ${whole(rows.length - NAMED)} more` : null];
+      return [...buttons, rows.length > MAX_NAMED ? ` and ${whole(rows.length - MAX_NAMED)} more` : null];
     }
 
     select(row) {
@@ -207,10 +209,10 @@
   }
 
   /** Facts that the name does not say already. */
-  const untold = ({ name, facts: pairs }) => (pairs ?? []).filter(([, words]) => !name.includes(words));
+  const factsNotInName = ({ name, facts: pairs }) => (pairs ?? []).filter(([, words]) => !name.includes(words));
 
   /** The thresholds of a step in words, with those that no chart can show. */
-  function spreadWords(run, known, place) {
+  function describeThresholds(run, known, place) {
     const spread = run.series.spread[place];
     const values = known.fields.get("threshold") ?? [];
     const infinite = values.filter((value) => value === "inf").length;
@@ -223,10 +225,10 @@
           ? `threshold ${short(spread[0])}`
           : `thresholds from ${short(spread[0])} to ${short(spread[4])}`,
       );
-    if (infinite) words.push(`${several(infinite, "device")} at +∞`);
-    if (beyond) words.push(`${several(beyond, "device")} at −∞`);
+    if (infinite) words.push(`${pluralize(infinite, "device")} at +∞`);
+    if (beyond) words.push(`${pluralize(beyond, "device")} at −∞`);
     const missing = values.filter((value) => Number.isNaN(toNumber(value))).length;
-    if (missing && words.length) words.push(`of ${several(missing, "device")} unknown`);
+    if (missing && words.length) words.push(`of ${pluralize(missing, "device")} unknown`);
     return words.join("; ");
   }
 

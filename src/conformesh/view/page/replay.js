@@ -16,12 +16,12 @@
     [20, "in 20 s"],
     [60, "in 1 min"],
   ];
-  const TYPED = "input, select, textarea, button, a, [role=application], [role=tab]"; // these have keys of their own
+  const OWN_KEYS = "input, select, textarea, button, a, [role=application], [role=tab]"; // these have keys of their own
 
   class Controls {
-    /** `asked` has changed(), which is called after the clock was set. */
-    constructor(host, clock, asked) {
-      Object.assign(this, { clock, asked, live: false });
+    /** `actions` has changed(), which is called after the clock was set. */
+    constructor(host, clock, actions) {
+      Object.assign(this, { clock, actions, live: false });
       const button = (name, label, onclick) =>
         make("button", { type: "button", "aria-label": label, title: label, onclick }, icon(ICONS[name]));
       this.back = button("back", "step back", () => this.step(-1));
@@ -92,13 +92,13 @@
       clock.playing = !clock.playing;
       clock.following = false;
       if (clock.playing && clock.over) clock.position = 0;
-      this.asked.changed();
+      this.actions.changed();
     }
 
     step(way) {
       Object.assign(this.clock, { playing: false, following: false });
       this.clock.step(way);
-      this.asked.changed();
+      this.actions.changed();
     }
 
     slide() {
@@ -108,12 +108,12 @@
     seek(position) {
       Object.assign(this.clock, { playing: false, following: false });
       this.clock.position = position;
-      this.asked.changed();
+      this.actions.changed();
     }
 
     goLive() {
       Object.assign(this.clock, { playing: false, following: true });
-      this.asked.changed();
+      this.actions.changed();
     }
 
     hurry() {
@@ -127,7 +127,7 @@
 
     choose() {
       this.clock.choose(this.modes.value);
-      this.asked.rescaled();
+      this.actions.rescaled();
     }
 
     /** Keys of the slider: from one step to the next, rather than by pixels. */
@@ -145,7 +145,7 @@
     /** Keys anywhere else, unless what has the focus uses them. */
     anywhere(event) {
       if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
-      const within = event.target.closest?.(TYPED);
+      const within = event.target.closest?.(OWN_KEYS);
       if (within && !(event.key === " " && within.matches("[role=application]"))) return;
       if (event.key === " ") this.toggle();
       else if (event.key === "ArrowLeft") this.step(-1);

@@ -4,26 +4,26 @@
 (() => {
   const view = window.conformesh;
   const { STATES, STATE_FIELDS, stateOf, toNumber } = view.words;
-  const LINES = 50; // devices that have a line of their own in a chart; of more the spread is drawn
-  const FAR = 1000; // steps without a snapshot
-  const MOST = 60_000; // steps of a run that never ends, before the oldest are folded into one
-  const FOLDED = 10_000;
-  const RECORDS = 2000; // of the log that are kept of steps that were folded
+  const MAX_LINES = 50; // devices with one line each in a chart; of more only the spread can be read, and is drawn
+  const SNAPSHOT_STEPS = 1000; // steps between two snapshots, at most: so many are applied again when time goes back
+  const MAX_STEPS = 60_000; // of a run without end, a bound on memory: beyond it the oldest become one
+  const FOLDED_STEPS = 10_000; // that become one at a time: folding starts the run again, which takes time
+  const KEPT_RECORDS = 2000; // of the log that are kept of steps that were folded
 
-  const DEVICE = {}; // one for all: there are thousands of devices in every step
+  const SCRATCH = {}; // reused for every device: there are thousands of them in every step
 
-  /** What is known at a step: the steps up to it, folded into one. */
-  class Known {
+  /** What is known at a step: all steps up to it, merged into one. The same as RecordedState in recording.py. */
+  class RecordedState {
     constructor(devices) {
       this.devices = devices;
       this.fields = new Map();
       this.bracket = null;
-      this.everybody = null; // what all devices together have covered, where they learn online
+      this.everybody = null; // coverage of all devices together that learn online
       this.place = -1;
     }
 
     copy() {
-      const other = new Known(this.devices);
+      const other = new RecordedState(this.devices);
       for (const [name, values] of this.fields) other.fields.set(name, values.slice());
       Object.assign(other, { bracket: this.bracket, everybody: this.everybody });
       other.place = this.place;
@@ -49,12 +49,12 @@
 
     /** The place in STATES of a device. */
     state(row) {
-      for (const name of STATE_FIELDS) DEVICE[name] = this.fields.get(name)?.[row] ?? null;
-      return stateOf(DEVICE);
+      for (const name of STATE_FIELDS) SCRATCH[name] = this.fields.get(name)?.[row] ?? null;
+      return stateOf(SCRATCH);
     }
   }
 
-  /** Quartiles of what is finite. */
+  /** Minimum, quartiles and maximum of the finite values. */
   function spread(values) {
     const finite = Float64Array.from(values.filter(Number.isFinite)).sort();
     if (finite.length === 0) return null;
@@ -74,13 +74,13 @@
       this.steps = [];
       this.places = 0; // of steps, as the server counts them: those that were folded count as well
       this.snapshots = [];
-      this.latest = new Known(this.devices);
-      this.states = new Uint8Array(this.devices).fill(this.latest.devices ? new Known(1).state(0) : 0);
+      this.latest = new RecordedState(this.devices);
+      this.states = new Uint8Array(this.devices).fill(this.latest.devices ? new RecordedState(1).state(0) : 0);
       this.counts = STATES.map(() => 0);
       for (const state of this.states) this.counts[state] += 1;
       this.weight = 0; // values in steps since the last snapshot
       this.series = { at: [], spread: [], counts: [], bits: [], bracket: [], everybody: [] };
-      this.lines = this.devices <= LINES ? Array.from({ length: this.devices }, () => []) : null;
+      this.lines = this.devices <= MAX_LINES ? Array.from({ length: this.devices }, () => []) : null;
       this.log = [];
       this.infinite = false; // whether a threshold was infinite
       this.cursor = null;
@@ -96,26 +96,26 @@
 
     add(steps) {
       for (const step of steps) this.addOne(step);
-      if (this.steps.length > MOST) this.fold(FOLDED);
+      if (this.steps.length > MAX_STEPS) this.fold(FOLDED_STEPS);
     }
 
     addOne(step) {
       const place = this.steps.length;
       this.steps.push(step);
       this.latest.take(step);
-      this.noteStates(step.devices ?? {});
-      this.noteSeries(step);
+      this.countStates(step.devices ?? {});
+      this.extendSeries(step);
       for (const [row, level, words] of step.log ?? []) this.log.push({ place, at: step.at, row, level, words });
       for (const column of Object.values(step.devices ?? {})) this.weight += column.values.length;
       const last = this.snapshots.at(-1)?.place ?? -1;
       // as many values as a snapshot holds: so that going back is quick, and all snapshots are no larger than the trace
-      if (this.weight > this.devices * Math.max(this.latest.fields.size, 4) || place - last > FAR) {
+      if (this.weight > this.devices * Math.max(this.latest.fields.size, 4) || place - last > SNAPSHOT_STEPS) {
         this.snapshots.push(this.latest.copy());
         this.weight = 0;
       }
     }
 
-    noteStates(changed) {
+    countStates(changed) {
       if (!STATE_FIELDS.some((name) => name in changed)) return;
       for (let row = 0; row < this.devices; row += 1) {
         const state = this.latest.state(row);
@@ -125,7 +125,7 @@
       }
     }
 
-    noteSeries(step) {
+    extendSeries(step) {
       const { series, latest } = this;
       const changed = step.devices?.threshold !== undefined;
       const values = changed ? latest.fields.get("threshold").map(toNumber) : null;
@@ -155,7 +155,7 @@
       const [kept, places, log] = [[merged, ...this.steps.slice(many)], this.places, this.log];
       this.forget();
       for (const step of kept) this.addOne(step);
-      const old = log.filter((record) => record.place < many).slice(-RECORDS);
+      const old = log.filter((record) => record.place < many).slice(-KEPT_RECORDS);
       this.log.unshift(...old.map((record) => ({ ...record, place: 0 })));
       this.places = places;
     }
@@ -186,7 +186,7 @@
     before(place, after = -2) {
       const found = this.snapshots.findLast((snapshot) => snapshot.place <= place);
       if ((found?.place ?? -1) <= after) return null;
-      return found ? found.copy() : new Known(this.devices);
+      return found ? found.copy() : new RecordedState(this.devices);
     }
 
     /** For each device its neighbours and the links to them, as [row, link], where links are as in a trace's `flow`. */
@@ -202,8 +202,8 @@
     }
   }
 
-  /** The speakers of a step: a function from a row to the bits it said to all its neighbours, or null. */
-  function saidBy(step) {
+  /** Return a function from a row to the bits that it sent to all its neighbours in a step, or null. */
+  function bitsSentBy(step) {
     const said = step?.said;
     if (said == null) return () => null;
     const rows = said.rows == null ? null : new Map(said.rows.map((row, place) => [row, place]));
@@ -213,7 +213,7 @@
     };
   }
 
-  /** All bits that were said in a step, each once, or that went along links. */
+  /** All bits that were sent in a step, a message to all neighbours once; or the bits that went along links. */
   function bitsOf(step, devices) {
     let sum = 0;
     if (step.said) {
@@ -224,5 +224,5 @@
     return sum;
   }
 
-  view.state = { Run, saidBy };
+  view.state = { Run, bitsSentBy };
 })();

@@ -4,15 +4,15 @@
 (() => {
   const view = window.conformesh;
   const { make, write } = view.dom;
-  const { FIELDS, STATES, toNumber, full, short, whole, several, named } = view.words;
-  const PAGE = 100; // devices at a time
-  const NARROW = ["name", "state", "threshold"]; // columns that a narrow screen has room for
+  const { FIELDS, STATES, toNumber, full, short, whole, pluralize, displayName } = view.words;
+  const PAGE_ROWS = 100; // devices at a time
+  const NARROW_COLUMNS = ["name", "state", "threshold"]; // columns that a narrow screen has room for
 
   class Table {
-    /** `asked` has pick(run number, row) and changed(). */
-    constructor(host, asked) {
-      Object.assign(this, { asked, run: null, sorted: "name", down: false, from: 0, words: "" });
-      this.choice = make("select", { "aria-label": "run", onchange: () => asked.choose(Number(this.choice.value)) });
+    /** `actions` has pick(run number, row) and changed(). */
+    constructor(host, actions) {
+      Object.assign(this, { actions, run: null, sorted: "name", down: false, from: 0, words: "" });
+      this.choice = make("select", { "aria-label": "run", onchange: () => actions.choose(Number(this.choice.value)) });
       this.filter = make("input", {
         type: "search",
         "aria-label": "devices whose name or state has",
@@ -23,8 +23,8 @@
       this.head = make("tr");
       this.body = make("tbody");
       this.caption = make("caption");
-      this.back = make("button", { type: "button", onclick: () => this.page(-PAGE) }, "previous");
-      this.on = make("button", { type: "button", onclick: () => this.page(PAGE) }, "next");
+      this.back = make("button", { type: "button", onclick: () => this.page(-PAGE_ROWS) }, "previous");
+      this.on = make("button", { type: "button", onclick: () => this.page(PAGE_ROWS) }, "next");
       host.append(
         make("div", { class: "filters" }, this.choice, this.filter, this.count, this.back, this.on),
         make(
@@ -38,18 +38,18 @@
     narrow() {
       this.words = this.filter.value.trim().toLowerCase();
       this.from = 0;
-      this.asked.changed();
+      this.actions.changed();
     }
 
     page(by) {
       this.from = Math.max(0, this.from + by);
-      this.asked.changed();
+      this.actions.changed();
     }
 
     sort(column) {
       this.down = this.sorted === column && !this.down;
       this.sorted = column;
-      this.asked.changed();
+      this.actions.changed();
     }
 
     /** Offer these runs. */
@@ -73,23 +73,23 @@
       if (!columns.includes("threshold")) columns.splice(2, 0, "threshold");
       if (!columns.includes(this.sorted)) this.sorted = "name";
       const rows = this.order(this.matching(known), known);
-      this.from = Math.min(this.from, Math.max(0, Math.floor((rows.length - 1) / PAGE) * PAGE));
+      this.from = Math.min(this.from, Math.max(0, Math.floor((rows.length - 1) / PAGE_ROWS) * PAGE_ROWS));
       this.showHead(columns);
-      const shown = rows.slice(this.from, this.from + PAGE);
+      const shown = rows.slice(this.from, this.from + PAGE_ROWS);
       shown.forEach((row, line) => this.showRow(this.line(line), row, columns, known, selected));
       while (this.body.rows.length > shown.length) this.body.lastElementChild.remove();
       write(this.caption, `devices of ${run.heading.name}`);
       const all =
         rows.length === run.devices
-          ? several(run.devices, "device")
-          : `${whole(rows.length)} of ${several(run.devices, "device")}`;
+          ? pluralize(run.devices, "device")
+          : `${whole(rows.length)} of ${pluralize(run.devices, "device")}`;
       write(
         this.count,
-        rows.length > PAGE ? `${all}, from ${whole(this.from + 1)} to ${whole(this.from + shown.length)}` : all,
+        rows.length > PAGE_ROWS ? `${all}, from ${whole(this.from + 1)} to ${whole(this.from + shown.length)}` : all,
       );
-      this.back.hidden = this.on.hidden = rows.length <= PAGE;
+      this.back.hidden = this.on.hidden = rows.length <= PAGE_ROWS;
       this.back.disabled = this.from === 0;
-      this.on.disabled = this.from + PAGE >= rows.length;
+      this.on.disabled = this.from + PAGE_ROWS >= rows.length;
     }
 
     matching(known) {
@@ -143,7 +143,7 @@
       while (this.body.rows.length <= number) {
         const button = make("button", { type: "button", class: "link" });
         const line = make("tr", {}, make("th", { scope: "row" }, button));
-        button.addEventListener("click", () => this.asked.pick(this.number, Number(line.dataset.row)));
+        button.addEventListener("click", () => this.actions.pick(this.number, Number(line.dataset.row)));
         this.body.append(line);
       }
       return this.body.rows[number];
@@ -154,7 +154,7 @@
       line.classList.toggle("selected", row === selected);
       line.classList.toggle("past", STATES[known.state(row)].name === "silent"); // what was known of it last
       const button = line.cells[0].firstElementChild;
-      write(button, named(this.run.heading.devices[row]));
+      write(button, displayName(this.run.heading.devices[row]));
       if (row === selected) button.setAttribute("aria-current", "true");
       else button.removeAttribute("aria-current");
       while (line.cells.length < columns.length) line.append(make("td"));
@@ -178,7 +178,7 @@
     }
   }
 
-  const wide = (column) => (NARROW.includes(column) ? "" : "wide");
+  const wide = (column) => (NARROW_COLUMNS.includes(column) ? "" : "wide");
 
   view.table = { Table };
 })();

@@ -13,7 +13,7 @@
   const frame = () => new Promise((done) => requestAnimationFrame(done));
 
   /** Show the trace of a report. */
-  function enclosed({ runs }) {
+  function showTrace({ runs }) {
     runs.forEach(({ heading }, number) => page.begin(number, heading));
     runs.forEach(({ steps, result }, number) => {
       page.runs[number].add(steps ?? []);
@@ -28,10 +28,10 @@
     page.live = page.clock.following = true;
     find("links").hidden = false;
     await new Promise((done) => {
-      view.live.listen({
-        begin: (...told) => page.begin(...told),
-        add: (...told) => done(page.add(...told)),
-        end: (...told) => done(page.end(...told)),
+      view.live.followEvents({
+        begin: (...event) => page.begin(...event),
+        add: (...event) => done(page.add(...event)),
+        end: (...event) => done(page.end(...event)),
         lost: (is) => page.lost(is),
       });
     });
@@ -46,9 +46,9 @@
   }
 
   async function opened() {
-    const trace = await view.live.enclosed();
+    const trace = await view.live.readEnclosedTrace();
     if (trace === null) await served();
-    else enclosed(trace);
+    else showTrace(trace);
     page.settled = true;
     await frame();
     await frame(); // the first one is drawn by now

@@ -29,7 +29,8 @@ window.conformesh = window.conformesh ?? {};
     problem: "problem",
   };
 
-  // What a device is, in the order in which it is asked: the first that fits. Every name has a mark in marks.js.
+  // States of a device for the picture: the first that fits. Every name has a mark in marks.js. Health is not judged
+  // here: it is the field that the node itself reports.
   const STATES = [
     { name: "Byzantine", fits: (device) => device.byzantine != null },
     { name: "silent", fits: (device) => device.health === "silent" },
@@ -42,7 +43,7 @@ window.conformesh = window.conformesh ?? {};
     { name: "waiting", fits: () => true }, // it starts, waits for neighbours, or says a word of a later version
   ];
   const STATE_FIELDS = ["byzantine", "health", "phase"];
-  const UNHEALTHY = ["silent", "failed", "unknown", "Byzantine"];
+  const FAULT_STATES = ["silent", "failed", "unknown", "Byzantine"];
 
   /** The place in STATES of a device with these values. */
   const stateOf = (device) => STATES.findIndex((state) => state.fits(device));
@@ -54,7 +55,7 @@ window.conformesh = window.conformesh ?? {};
   }
 
   const whole = (count) => count.toLocaleString("en");
-  const several = (count, noun) => `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
+  const pluralize = (count, noun) => `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
 
   /** Few digits, for a picture. */
   function short(value) {
@@ -110,34 +111,34 @@ window.conformesh = window.conformesh ?? {};
   }
 
   /** How many devices are in each state, as pairs of a name and a count, most telling first. */
-  const counted = (counts) =>
+  const countsByState = (counts) =>
     STATES.map((state, place) => [state.name, counts[place]]).filter(([, count]) => count > 0);
 
   /** A name that a picture has room for. */
-  function trimmed(text, most) {
+  function truncate(text, most) {
     const letters = [...text];
     return letters.length <= most ? text : `${letters.slice(0, Math.max(most - 1, 1)).join("")}…`;
   }
 
-  const named = (name) => (name.trim() === "" ? "(no name)" : name);
+  const displayName = (name) => (name.trim() === "" ? "(no name)" : name);
 
   view.words = {
     FIELDS,
     STATES,
     STATE_FIELDS,
-    UNHEALTHY,
+    FAULT_STATES,
     stateOf,
     toNumber,
     whole,
-    several,
+    pluralize,
     short,
     full,
     seconds,
     moment,
     since,
     search,
-    counted,
-    trimmed,
-    named,
+    countsByState,
+    truncate,
+    displayName,
   };
 })();

@@ -57,7 +57,7 @@ class ViewRoutes:
         self._fresh: dict[tuple[int, int], tuple[float, Response]] = {}
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="view-answers")
 
-    def app(self) -> Router:
+    def router(self) -> Router:
         """Return the routes. Files are a fixed table, so that no path can lead to another file."""
         routes = [
             Route("/", _page_file(PAGE_FILE)),

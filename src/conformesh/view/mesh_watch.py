@@ -26,7 +26,7 @@ from conformesh.view.maps import MeshMap, ask_mesh_status, read_map
 from conformesh.view.recording import Recording
 from conformesh.view.statuses import LogLine, bytes_received, byzantine_reasons, device_details, search_bracket
 from conformesh.view.trace import FIELDS, CoverageOfAll, Fact, FieldValue, Flow, Step, TracedRun
-from conformesh.view.watched import Answer, WatchedDevice, details_of_problem
+from conformesh.view.watched_device import Answer, WatchedDevice, details_of_problem
 
 LOG = logging.getLogger("conformesh.view")
 ASK_INTERVAL = 0.25  # seconds between two questions to a node

@@ -26,10 +26,10 @@ from conformesh.mesh.node.online import OnlineLearning
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import DeviceStatus, Phase, SearchStatus
 from conformesh.mesh.processes import Watched, _read_log
-from conformesh.view import maps, meshes
+from conformesh.view import maps, mesh_watch
 from conformesh.view.events import PRIVATE_FIELDS
 from conformesh.view.maps import read_map
-from conformesh.view.meshes import MeshWatch
+from conformesh.view.mesh_watch import MeshWatch
 from conformesh.view.recording import recording_of_run
 from conformesh.view.trace import Trace
 from tests.mesh.nodes import calibration, short_folder
@@ -143,7 +143,7 @@ def test_a_node_that_is_gone_is_shown_and_so_is_its_return(mesh):
 
 
 def test_a_node_that_listens_and_never_answers_holds_up_nobody(mesh, monkeypatch):
-    monkeypatch.setattr(meshes, "ANSWER_TIMEOUT", 0.3)
+    monkeypatch.setattr(mesh_watch, "ANSWER_TIMEOUT", 0.3)
     mesh.services[mesh.names[1]].stop()
     with socket.socket(socket.AF_UNIX) as frozen:
         frozen.bind(str(mesh.folders[1] / "node.sock"))
@@ -171,7 +171,7 @@ def test_an_answer_that_nobody_understands_is_said(mesh, monkeypatch):
 
 def test_a_watch_goes_on_after_a_mistake(mesh, monkeypatch, caplog):
     broken = []
-    monkeypatch.setattr(meshes, "byzantine_reasons", lambda _: broken.append(1) or {}[0] if len(broken) < 2 else {})
+    monkeypatch.setattr(mesh_watch, "byzantine_reasons", lambda _: broken.append(1) or {}[0] if len(broken) < 2 else {})
     with watching(mesh.root) as watch:
         wait_for(lambda: now(watch, "phase") == ["starting"] * 3)
     assert "the mesh cannot be watched for a moment" in caplog.text
@@ -281,7 +281,7 @@ def test_a_node_without_a_folder_tells_of_itself_and_its_neighbours(mesh):
 
 
 def test_nothing_of_single_devices_of_a_private_mesh(mesh, monkeypatch):
-    monkeypatch.setattr(meshes, "read_map", lambda *given: replace(read_map(*given), private=True))
+    monkeypatch.setattr(mesh_watch, "read_map", lambda *given: replace(read_map(*given), private=True))
     mesh[0].certify(calibration())
     with watching(mesh.root) as watch:
         wait_for(lambda: now(watch, "health", 0) == "healthy")
@@ -417,7 +417,7 @@ def test_what_a_node_says_of_its_learning_may_be_anything(learning, monkeypatch)
 
 
 def test_nothing_of_what_a_private_mesh_learns(learning, monkeypatch):
-    monkeypatch.setattr(meshes, "read_map", lambda *given: replace(read_map(*given), private=True))
+    monkeypatch.setattr(mesh_watch, "read_map", lambda *given: replace(read_map(*given), private=True))
     learning.learners[0].observe(0.2)
     with watching(learning.root) as watch:
         wait_for(lambda: watch._devices[learning.names[0]].learnt is not None)
