@@ -34,16 +34,17 @@ from conformesh.protocols.flood import flood_numbers, flood_strings
 from conformesh.protocols.messages import Each, Packets, Protocol, narrowest_integer
 from conformesh.protocols.tree import SpeakingTurns, grow_tree
 
-MOST_FLOODING_DEVICES = 3000  # devices up to which a table of the numbers of all devices is of reasonable size
-# Price of flooding: the devices near each device are counted around all devices up to the first number of devices, and
-# around as many as the second number beyond. The choice of `auto` depends on these two, so all devices must agree.
+# Devices up to which flooding is offered: each holds a table of the numbers of all devices, in a simulation K^2 rows.
+MOST_FLOODING_DEVICES = 3000
+# Price of flooding: on up to `_ALL_BALLS` devices the neighbourhoods of all devices are counted, on more those of
+# `_SOME_BALLS` devices. The choice of `auto` depends on these numbers, so they must be the same on all devices.
 _ALL_BALLS, _SOME_BALLS = 512, 16
 
 
 class NetworkSum(TypingProtocol):
-    """Adds up: integers >= 0 of shape (devices here, ...) in, the same shape out, every row the sum over all.
+    """A function that sums integers >= 0 over all devices: shape (devices here, ...) in and out, each row the sum.
 
-    The answer's integers are as wide as `largest` asks for, not always int64, and may take the memory of `values`.
+    The integers of the answer are as wide as `largest` needs, and may reuse the memory of `values`.
     """
 
     def __call__(self, values: Ints, largest: int | None = None) -> Protocol[Ints]:
@@ -56,7 +57,7 @@ class CannotAggregate(ValueError):  # noqa: N818 - reads as a sentence where it 
 
 @dataclass(frozen=True)
 class Price:
-    """What a sum of M numbers costs each device: rounds, and M * `per_number` numbers; `setup` rounds once before."""
+    """Cost of a sum of M numbers for each device: rounds, and M * `per_number` numbers; `setup` rounds once before."""
 
     rounds: int
     per_number: float
@@ -76,9 +77,9 @@ class Aggregator:
     summary
         One sentence.
     schedules
-        Of E-DCP, those that can go this way; first what is done unless one is asked for.
+        The schedules of E-DCP that can use it, the default first.
     masked
-        Whether masked numbers (uint32) can be added up this way: modulo 2^32, in words of fixed width.
+        Whether it can sum masked numbers (uint32): modulo 2^32, in words of fixed width.
     summands
         How a device's own numbers travel, for the privacy report: `below`, added to those of all devices below it in a
         tree; `everybody`, unchanged, to all devices.
@@ -131,7 +132,8 @@ def _flood_total(block: Block) -> Protocol[NetworkSum]:
     yield from ()
 
     def total(values: Ints, largest: int | None = None) -> Protocol[Ints]:
-        if values.dtype == np.uint32:  # masked: uniform numbers are shortest as they are, and fixed width tells nothing
+        if values.dtype == np.uint32:
+            # Masked numbers are uniform: no encoding is shorter, and a fixed width reveals nothing about them.
             words = np.ascontiguousarray(values.reshape(len(values), -1), dtype="<u4")
             strings = Packets.of([row.tobytes() for row in words])
             found = yield from flood_strings(block, strings, np.full(block.devices, words.shape[1]))
@@ -144,7 +146,7 @@ def _flood_total(block: Block) -> Protocol[NetworkSum]:
 
 
 def _as_words(found: Packets, block: Block, each: int) -> Ints:
-    """Return the words of all devices, if every device sent as many."""
+    """Return the words of all devices; raise `ValueError` if one sent another number of words."""
     wrong = np.flatnonzero(np.diff(found.offsets) != 4 * each)
     if len(wrong):
         raise ValueError(
@@ -166,7 +168,7 @@ def flood_price(block: Block) -> Price:
 
 @lru_cache(maxsize=16)  # networks are immutable and compared by identity; a search asks for prices several times
 def _within(network: Network, hops: int) -> float:
-    """Return how many devices are at most so many hops away from a device, itself included, on average."""
+    """Return the average number of devices within `hops` of a device, itself included."""
     rows = np.arange(network.devices)
     if network.devices > _ALL_BALLS:
         rows = np.linspace(0, network.devices - 1, _SOME_BALLS).astype(np.int64)
@@ -198,7 +200,8 @@ AGGREGATORS: dict[str, Aggregator] = {
         masked=True,
     ),
 }
-# Exponents of rounds and of numbers in the product that `auto` minimises.
+# Exponents of rounds and of numbers in the product that `auto` minimises. Bits follow numbers closely, so they share
+# one.
 PREFERENCES = {"rounds": (1.0, 0.0), "numbers": (0.0, 1.0), "bits": (0.0, 1.0), "balanced": (1.0, 1.0)}
 
 
@@ -229,12 +232,12 @@ def sort_by_price(prices: dict[str, Price], prefer: str, width: int) -> list[tup
 
 
 def get_aggregator(name: str) -> Aggregator:
-    """Look an aggregator up, or say what there is."""
+    """Return an aggregator; an unknown name raises an error that lists the known ones."""
     if name not in AGGREGATORS:
         raise ValueError(unknown("aggregator", name, aggregate_choices()))
     return AGGREGATORS[name]
 
 
 def aggregate_choices() -> tuple[str, ...]:
-    """Return what an option `aggregate` may say."""
+    """Return the values of an option `aggregate`."""
     return (AUTO, *AGGREGATORS)

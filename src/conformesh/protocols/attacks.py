@@ -1,8 +1,8 @@
-"""ATTACKS: what devices that lie may say, in the simulator, one line each.
+"""ATTACKS: what Byzantine devices send in the simulator, one function each.
 
 Byzantine devices know the reports of all others before they send theirs. An attack turns the honest report of a device
-into the one it makes (`histogram_reports`); before that, all of them say that their scores reach as far as
-numbers do, to spoil the grid. The first line of an attack's docstring is its help.
+into a false one (`histogram_reports`); before that, all of them claim scores that reach as far as numbers do,
+to spoil the grid. The first line of an attack's docstring is its help.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from conformesh.protocols.histogram_reports import (
 )
 from conformesh.protocols.messages import Gather, Packets
 
-FARTHEST_SCORE = 1e300  # as far as scores of Byzantine devices reach
-_SIZE_FACTOR = 1000  # how many times as many scores a Byzantine device claims
-_NOISE_WIDTH = 0.5  # standard deviation of noise, as a part of the grid
+FARTHEST_SCORE = 1e300  # claimed ends of the scores: a grid that followed them would have one useful bin
+_SIZE_FACTOR = 1000  # factor by which a Byzantine device exaggerates its size: more than all honest devices together
+_NOISE_WIDTH = 0.5  # standard deviation of noise, as a share of the grid
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,14 +46,14 @@ _AttackFunction = Callable[[Report, AttackerView], Report]
 
 
 def scores_from_report(report: Report) -> NDArray[np.float64]:
-    """Return scores of which this is the report: as large as their bins allow, the others +inf."""
+    """Return scores that would have this report: each as large as its bin allows, the others +inf."""
     where, more = report.points
     rest = report.size - int(more.sum())
     return np.concatenate([np.repeat(where, more), np.full(rest, np.inf)])
 
 
 def _false_report(mine: Report, places: NDArray[np.int64], counts: NDArray[np.int64], size: int) -> Report:
-    """Return a report of these bins, on the Byzantine device's own grid."""
+    """Return a report with these bins, on the grid of the honest report."""
     kept = counts > 0
     return replace(mine, size=size, places=places[kept], counts=counts[kept], above=0, top=mine.high)
 
@@ -119,7 +119,7 @@ ATTACKS: dict[str, _AttackFunction] = {
 
 
 def make_attack(faults: Faults) -> ClaimedStrings:
-    """Return what the Byzantine devices of these faults do."""
+    """Return the attack of these faults."""
     if faults.attack not in ATTACKS:
         raise ValueError(unknown("attack", faults.attack, ATTACKS))
     lie = ATTACKS[faults.attack]
@@ -133,7 +133,7 @@ def make_attack(faults: Faults) -> ClaimedStrings:
 def _attacked_strings(
     message: Gather, block: Block, faults: Faults, lie: _AttackFunction
 ) -> tuple[Packets, NDArray[np.bool_]]:
-    """Return what everybody says, and who says two things."""
+    """Return the strings of all devices, and which of them send two different ones."""
     if len(block.rows) < block.devices:
         raise ValueError(
             "Byzantine devices know all reports, which only the simulator does; leave engine at its default"
@@ -161,7 +161,7 @@ def _false_ends(said: bytes) -> bytes:
 def _false_reports(
     said: Sequence[bytes], block: Block, byzantine: Sequence[int], seed: int, lie: _AttackFunction
 ) -> dict[int, bytes]:
-    """Return what each Byzantine device says of its scores."""
+    """Return the false string of each Byzantine device."""
     known = [decode_reports(one, block.trials, np.iinfo(np.int64).max) for one in said]
     honest = [own for row, own in enumerate(known) if row not in byzantine]
     told = {}

@@ -33,8 +33,10 @@ from conformesh.protocols.messages import Protocol, Sum
 from conformesh.protocols.projection_gossip import check_memory, default_gossip_rounds
 from conformesh.protocols.wire_format import WireFormat
 
-LARGEST_DENSE = 1500  # devices up to which all eigenvalues are computed: K x K matrices, a few seconds
-_DISTINCT = 1e-9  # eigenvalues nearer than this, relative to the largest, are one
+LARGEST_DENSE = 1500  # devices up to which all eigenvalues are computed: K x K matrices, which take a few seconds
+# Eigenvalues nearer than this, relative to the largest, count as one. They are computed to about 1e-14; a wrong
+# decision costs a round or precision, and both are part of the error bound.
+_DISTINCT = 1e-9
 
 
 class GossipScheme:

@@ -1,4 +1,8 @@
-"""What the devices hosted here know before the first message, and what a method hands back after the last."""
+"""`Block`: the local devices and what they know before the first message. `Answers`: what a method returns at the end.
+
+A block holds all devices in the simulator, some of them on an MPI rank, one on a mesh; a protocol is the same code for
+all. Arrays have the local devices on their first axis, in the order of `Block.rows`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def edge_positions(network: Network, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where the directed edges to some devices stand in the network's CSR order."""
+    """Return the positions of the directed edges to some devices in the network's CSR order."""
     counts = network.degree[rows]
     within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     return np.asarray(np.repeat(network.indptr[rows], counts) + within)
@@ -30,19 +34,18 @@ def edge_positions(network: Network, rows: NDArray[np.int64]) -> NDArray[np.int6
 
 @dataclass(eq=False)
 class SearchProgress:
-    """What somebody who looks on may see of a protocol at work: of its first trial and level, as it is at the moment.
+    """What an observer sees of a protocol while it runs: the state of its first trial and level.
 
-    A protocol writes here and never reads, who looks on reads and never writes: what is shown cannot change a run.
+    A protocol writes here and never reads, an observer reads and never writes. So observing cannot change a run.
 
     Attributes
     ----------
     bracket
-        The thresholds between which the answer is looked for, and how much lies at or below each of them, where that is
-        known here.
+        The thresholds between which the answer lies, and the weight at or below each, where a local device knows it.
     estimates
-        Reads the threshold so far of every device here off the values of a message, where these say so.
+        Reads the current threshold of every local device from the values of a message, where they contain it.
     heard
-        Of how many devices (`heard`) or scores (`known`) each device here has heard by now, where they are passed on.
+        In a flood: the number of devices (`heard`) or scores (`known`) whose entries each local device has by now.
     """
 
     bracket: tuple[float, float, int | None, int | None] | None = None
@@ -50,7 +53,7 @@ class SearchProgress:
     heard: tuple[str, Callable[[], NDArray[np.int64]]] | None = None
 
     def clear(self) -> None:
-        """Show nothing, before another run."""
+        """Forget the last run."""
         self.bracket = self.estimates = self.heard = None
 
 
@@ -64,26 +67,25 @@ class Block:
     ----------
     network
         The map. Methods that must do without it estimate what they need by message passing.
-    here
-        Rows of the devices hosted here: ascending or, where all of them are, in the order in which they lie in memory.
-        What is "here" below stands in this order.
+    rows
+        Rows of the local devices: ascending or, where all devices are local, in the order of their data in memory.
     sizes
-        How many scores every device of the network holds, shape (devices, trials).
-    promise
-        Whom the thresholds are to be about, and by which rule.
+        Number of scores of every device of the network, shape (devices, trials).
+    requirement
+        The mixture of devices that thresholds must cover, and the rank rule.
     items
-        How many calibration examples every device holds, shape of `sizes`, where these are not its scores: trials that
-        are groups have a part of them, losses have several steps each. By default the sizes.
+        Number of calibration examples of every device, shape of `sizes`, where these are not its scores: a group has a
+        part of them, a loss has several scores for each. By default the sizes.
     alphas
         The levels of the run.
     caps
-        The most scores that every device may hold, (devices,), where that was said beforehand: in a roster.
+        Maximum number of scores of every device, (devices,), where a roster states it.
     asked
-        Which levels of each column were asked for, (columns, levels); None: all of them.
-    shown
-        What may be seen of the run while it goes on.
+        The levels that are needed of each column, (columns, levels); None: all of them.
+    progress
+        The state that observers see while the run goes on.
     secrets
-        What the devices here keep to themselves, where they are real ones; a simulation draws fresh ones.
+        Secrets of the local devices on a mesh; None in a simulation, which draws fresh ones.
     """
 
     network: Network
@@ -109,7 +111,7 @@ class Block:
 
     @property
     def trials(self) -> int:
-        """How many independent draws ride along."""
+        """Number of independent draws (or columns) that share the messages of a run."""
         return int(self.sizes.shape[1])
 
     @property
@@ -119,11 +121,11 @@ class Block:
 
     @property
     def degree(self) -> NDArray[np.float64]:
-        """Number of neighbours of each device here."""
+        """Number of neighbours of each local device."""
         return self.network.degree[self.rows].astype(np.float64)
 
     def local(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return where devices hosted here stand in `here`; others have no place."""
+        """Return the positions of local devices in `rows`; raise `ValueError` for others."""
         if len(self.rows) < self.devices:
             places = np.asarray(np.searchsorted(self.rows, rows), dtype=np.int64)
             if len(rows) and not np.array_equal(self.rows[np.minimum(places, len(self.rows) - 1)], rows):
@@ -137,7 +139,7 @@ class Block:
 
     @cached_property
     def _place(self) -> NDArray[np.int64] | None:
-        """Where every row stands, if not in its own place; for a block that hosts everybody."""
+        """Position of every row, None if they are in order; for a block that holds all devices."""
         if (self.rows == np.arange(self.devices)).all():
             return None
         place = np.empty(self.devices, dtype=np.int64)
@@ -146,12 +148,12 @@ class Block:
 
     @property
     def edge_rows(self) -> NDArray[np.int64]:
-        """Where the directed edges of the devices here stand in the network's CSR order."""
+        """Positions of the directed edges of the local devices in the network's CSR order."""
         return edge_positions(self.network, self.rows)
 
     @cached_property
     def demands(self) -> list[Demand]:
-        """Return what the promise asks for in every trial."""
+        """Return the rank rule that the requirement gives in every trial."""
         held = self.sizes if self.items is None else self.items
         given, ids = self.requirement.shares, self.network.ids
         shares = None if given is None else tuple(given[name] for name in ids)
@@ -162,7 +164,7 @@ class Block:
         return [known[sizes.tobytes()] for sizes in held.T]
 
     def weighed(self, samples: WeightedScores) -> WeightedScores:
-        """Return the scores of the devices here with the weights that the promise gives them, whole numbers."""
+        """Return the local scores with the weights that the requirement gives them, whole numbers."""
         demands = self.demands
         if all(demand.weights is None for demand in demands):
             return samples
@@ -172,7 +174,8 @@ class Block:
         lost = np.zeros(len(samples.offsets) - 1, np.int64) if samples.spares is None else samples.spares
         mass = samples.example_mass
         if not self.requirement.loss_unit or mass is not None:
-            # rounded down by less than one part each, on top of what was lost before
+            # Each weight is rounded down by less than one unit, besides what was lost before. Ranks are raised by
+            # this sum, so rounding never lowers a threshold.
             rounded = np.array([demand.rounded for demand in demands], dtype=np.int64)
             examples = samples.masses.ravel() if mass is None else mass
             lost = each.ravel() * lost + np.tile(rounded, len(self.rows)) * (examples + lost)
@@ -182,12 +185,12 @@ class Block:
 
     @property
     def most(self) -> int:
-        """No sum of weights of a trial is larger."""
+        """Upper bound of all sums of weights of a trial."""
         return max((demand.total for demand in self.demands), default=0) * self.requirement.largest_factor
 
     @property
     def masses(self) -> NDArray[np.int64]:
-        """How much the scores of every device weigh together, (devices, trials), where each of them weighs alike."""
+        """Total weight of the scores of every device, (devices, trials), where all of them weigh the same."""
         each = [demand.weights for demand in self.demands]
         if all(weights is None for weights in each):
             return self.sizes
@@ -199,15 +202,14 @@ class Block:
         spares: NDArray[np.int64] | None = None,
         masses: NDArray[np.int64] | None = None,
     ) -> NDArray[np.int64]:
-        """Return the required rank of every (column, level); of one that nobody asked for, more than all scores weigh.
+        """Return the required rank of every (column, level); one that is not asked for gets an unreachable rank.
 
-        `totals` says what all scores of each column weigh, where that does not follow from how many there are,
-        `spares` how much more they might have weighed before rounding, and `masses` what the examples weigh where
-        scores are drops of losses.
+        `totals` has the total weight of each column where it does not follow from the sizes, `spares` the weight lost
+        to rounding, and `masses` the weight of the examples where scores are drops of losses.
         """
         if totals is None:
             totals = self.masses.sum(axis=0)
-            spares = self.totals * [demand.rounded for demand in self.demands]  # each by less than one part
+            spares = self.totals * [demand.rounded for demand in self.demands]  # each score loses less than one unit
         weigh = totals.tolist()
         more = [0] * len(weigh) if spares is None else spares.tolist()
         mass = [0] * len(weigh) if masses is None else masses.tolist()
@@ -226,33 +228,33 @@ class Block:
 
     @property
     def _distinct_weights(self) -> int:
-        """After how many columns the largest weights and test weights repeat."""
+        """Period after which the largest weights and test weights of columns repeat."""
         return max(len(self.requirement.largest_weights), len(self.requirement.test_weights or ()))
 
     @property
     def knows_totals(self) -> bool:
-        """Whether what all scores weigh follows from how many there are: no score has a weight of its own."""
+        """Whether the total weight follows from the sizes: no score has a weight of its own."""
         return self.requirement.has_equal_weights
 
     @property
     def rounds_weights(self) -> bool:
-        """Whether more than the weight of all scores decides on a rank: what rounding lost, what examples weigh."""
+        """Whether ranks depend on more than the total weight: on what rounding lost, or on the weight of examples."""
         rounded = any(demand.rounded for demand in self.demands)
         return self.requirement.is_weighted and (rounded or not self.requirement.has_equal_weights)
 
     def alike(self, trial: int) -> bool:
-        """Return whether every score weighs 1, so that ranks count scores."""
+        """Return whether every score of a trial weighs 1, so that ranks count scores."""
         return self.demands[trial].weights is None and self.requirement.has_equal_weights
 
     def signed(self, certificate: Certificate, trial: int, level: int) -> Certificate:
-        """Return a certificate that says whom its rank is about, by which rule, and of which weight."""
+        """Return the certificate completed by mixture, rank rule and weights of the requirement."""
         return with_guarantee(certificate, self.demands[trial], self.requirement, trial, level, self.alphas[level])
 
 
 def with_guarantee(
     certificate: Certificate, demand: Demand, requirement: Requirement, trial: int, level: int, alpha: Fraction
 ) -> Certificate:
-    """Return a certificate that says whom its rank is about, by which rule, and of which weight."""
+    """Return the certificate completed by mixture, rank rule and weights of the requirement."""
     if certificate.required_rank is None:
         return certificate
     shown = requirement.is_weighted and {*requirement.largest_weights} != {1}
@@ -278,7 +280,7 @@ def _largest_loss(certificate: Certificate, demand: Demand, requirement: Require
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What a method hands back: thresholds with their reasons, for every trial and alpha at once.
+    """What a method returns: thresholds with their certificates, for every trial and alpha.
 
     Attributes
     ----------
@@ -289,20 +291,21 @@ class Answers:
     estimates
         The method's estimate before any correction, shape of `thresholds`, where it has one.
     notes
-        Sentences for the user that deserve a warning: what to change. One list for the run.
+        Warnings for the user, with what to change; one list for the run.
     facts
-        What was chosen on the way, for the record, by name; all of it can be written as JSON.
+        What was chosen during the run, by name; all of it can be written as JSON.
     trial_facts
-        The same of each trial, where these are groups; empty where there is nothing to add.
+        The same for each trial, where trials are groups; may be empty.
     brackets
-        Lower and upper threshold between which a search ended, (2, trials, alphas): where a later one may start.
+        Lower and upper threshold between which a search ended, (2, trials, alphas): the start of a later one.
     sizes, cost
-        How many scores every device holds, (devices, trials), or in one row how many all do, and what the method cost
-        the devices here, where nobody but the protocol knows: on a mesh, see `size_agreement`.
+        Number of scores of every device, (devices, trials), or of all in one row, and the cost of the local devices,
+        where only the protocol knows them: on a mesh, see `size_agreement`.
     problems
-        Which problem each threshold answers (`pipeline.problems.Problem`), where nobody but the protocol knows.
+        The problem that each threshold answers (`pipeline.problems.Problem`), where only the protocol knows it.
     about_all
-        Where thresholds are about those who were heard so far: what is certain about everybody, +inf if nothing is.
+        Where thresholds cover only the devices that have reported so far: thresholds that cover all devices, which may
+        be +inf.
     """
 
     thresholds: NDArray[np.float64]
@@ -319,7 +322,7 @@ class Answers:
 
     @classmethod
     def joined(cls, blocks: Sequence[NDArray[np.int64]], parts: Sequence[Answers]) -> Answers:
-        """Return the outcome of all devices from those of blocks of them, `blocks` naming the rows of each."""
+        """Return the answers of all devices from those of several blocks; `blocks` has the rows of each."""
         first = parts[0]
         if len(parts) == 1 and np.array_equal(blocks[0], np.arange(len(blocks[0]))):
             return first
@@ -337,7 +340,7 @@ class Answers:
 
 
 def merge_rows(blocks: Sequence[NDArray[np.int64]], parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Return one table for all devices from each block's rows of it."""
+    """Return one array for all devices from the rows that each block has."""
     whole = np.empty((sum(map(len, blocks)), *parts[0].shape[1:]), dtype=parts[0].dtype)
     for rows, part in zip(blocks, parts, strict=True):
         whole[rows] = part
@@ -345,9 +348,9 @@ def merge_rows(blocks: Sequence[NDArray[np.int64]], parts: Sequence[NDArray[Any]
 
 
 def _merge_certificates(blocks: Sequence[NDArray[np.int64]], parts: Sequence[Certificate]) -> Certificate:
-    """Return the certificate of all: the same everywhere, but for ranks that each device counts for itself.
+    """Return one certificate for all blocks; they differ only in ranks that each device counts for itself.
 
-    Where parts know more and less, as after lost messages, that of who knows least, and the smallest count.
+    After lost messages some blocks know less: the weakest certificate and the smallest count are true for all.
     """
 
     def whole(name: str) -> Any:

@@ -1,8 +1,8 @@
 """Consensus: every device ends with the network's mean, its largest or its smallest value.
 
 Mean: each round a device moves towards its neighbours' values ([XiaoBoyd2004], linear iteration; [Wen2025] Eq. (23)).
-Largest and smallest: each round a device keeps the best it has heard; after as many rounds as the diameter all agree.
-Who has heard nothing better in the round before has said all it knows, and is silent.
+Largest and smallest: each round a device keeps the best value received; after as many rounds as the diameter all agree.
+A device that received nothing better in the last round has nothing new to send, and is silent.
 
 Assumes     graph connected; weights symmetric and doubly stochastic; 0 < eta <= 1
 Guarantees  the mean is preserved, also by rounded messages; disagreement shrinks by `Weights.rate` at eta = 1
@@ -67,7 +67,7 @@ def rounds_to_shrink(rate: float, factor: float) -> int:
 def agreed_maximum(x: NDArray[np.generic], block: Block, runs: int = 0) -> Protocol[NDArray[np.generic]]:
     """Agree on the elementwise maximum over all devices, in as many rounds as the diameter.
 
-    So many of the last axes of `x` are independent runs, each of which pays for its own news only.
+    The last `runs` axes of `x` are independent runs, each of which pays only for its own changes.
     """
     return (yield from _spread_extreme(Max, x, block, runs))
 
@@ -80,7 +80,7 @@ def agreed_minimum(x: NDArray[np.generic], block: Block, runs: int = 0) -> Proto
 def _spread_extreme(
     ask: type[Max] | type[Min], x: NDArray[Any], block: Block, runs: int
 ) -> Protocol[NDArray[np.generic]]:
-    """Let the best values spread: in the first round who has any speaks, then only who has heard a better one."""
+    """Spread the best values: a device sends in the first round, then only after it received a better value."""
     several = math.prod(x.shape[x.ndim - runs :]) > 1
     news = x != _neutral_value(x, ask is Max)
     speakers: NDArray[Any] = np.flatnonzero(news.any(axis=tuple(range(1, x.ndim))))
@@ -94,7 +94,7 @@ def _spread_extreme(
 
 
 def _numbers_billed(news: NDArray[np.bool_], runs: int) -> NDArray[np.int64]:
-    """Return how many numbers each device would say if every run were alone: all of those in which it has any news."""
+    """Return how many numbers each device would send if every run were alone: those of the runs with any change."""
     own = tuple(range(1, news.ndim - runs))
     each = math.prod(news.shape[axis] for axis in own)
     with_news = news.any(axis=own) if own else news
@@ -102,7 +102,7 @@ def _numbers_billed(news: NDArray[np.bool_], runs: int) -> NDArray[np.int64]:
 
 
 def _neutral_value(x: NDArray[Any], upward: bool) -> Any:
-    """Return the value that beats nobody's: who has nothing else stays silent."""
+    """Return the value that no other is worse than: a device that has only this stays silent."""
     if x.dtype.kind == "f":
         worst: Any = -np.inf if upward else np.inf
     elif x.dtype.kind == "b":

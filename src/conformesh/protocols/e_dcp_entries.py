@@ -1,21 +1,22 @@
-"""E-DCP by entries: the exact threshold without rounds, and a certified one at every moment before.
+"""E-DCP by entries: the exact threshold in asynchronous mode, and a certified one at every moment before.
 
-Every device has something to say twice, and never takes it back:
+Every device sends two entries to all others, and never changes them:
 
 1. how many scores it holds, and some of its order statistics, around the level where the threshold should lie;
-2. once it has heard the first entry of everybody: how many of its scores lie at or below the window (lo, hi] that these
-   entries imply, and its scores inside. The window is a function of integers and floats that all know alike, so devices
-   agree on it without talking about it.
+2. once it has the first entries of all devices: how many of its scores lie at or below the window (lo, hi] that these
+   entries imply, and its scores inside. The window is a function of integers and floats that all devices have alike, so
+   they agree on it without further messages.
 
 A score known to be the i-th of its device proves that at least i scores of that device lie at or below it. So for any
-threshold the proven scores of those who were heard add up to a lower bound of the count, and what reaches the required
-rank is certified: *about the heard* with the rank that the promise asks of them alone, *about everybody* with the rank
-that it asks of all. With all entries the bound is the count, and the threshold that of the pooled scores, bit for bit.
+threshold the proven scores of the devices that have reported add up to a lower bound of the count, and a threshold
+whose bound reaches the required rank is certified: for *the reported devices* with the rank that the guarantee requires
+of them alone, for *all devices* with the rank that it requires of all. With all entries the bound is the count, and the
+threshold that of the pooled scores, bit for bit.
 
-Assumes     who was heard so far does not depend on the scores
-Guarantees  the promise, about the heard, after any entries; the exact threshold after all of them: *counted*
+Assumes     which devices have reported does not depend on the scores
+Guarantees  a *counted* threshold for the devices that have reported, after any entries; the exact one after all
 Message     2 strings of each device, to everybody (`Gather`)
-Departures  none
+Departures  not from a paper
 """
 
 from __future__ import annotations
@@ -42,20 +43,21 @@ from conformesh.protocols.messages import Gather, GatheredStrings, GatheringProt
 from conformesh.results.certificate import Certificate, too_few_certificate
 
 ENTRY_POINTS = 8  # order statistics of a device, for each level
-_NEAR_DEVIATIONS = (
-    1.8  # most of them lie within so many standard deviations of the level, as that of independent scores varies
-)
-_FAR_FACTOR = 4.0  # and one so many times as far from the end as the level: devices need not be alike
-_MOST_SCORES = 2**40  # scores of one device; sums over all of them stay far below 2^63
+# Most order statistics lie within this many standard deviations of the level, as it varies for independent scores. A
+# bad choice only widens the window of the second entry.
+_NEAR_DEVIATIONS = 1.8
+# One order statistic lies this many times as far from the end as the level: devices need not be alike.
+_FAR_FACTOR = 4.0
+_MOST_SCORES = 2**40  # scores of one device; sums over a million devices stay far below 2^63
 _FLOAT = struct.Struct("<d")
-ENTRIES_REMEMBERED = 4096  # entries, of which a device without rounds reads the same again and again
+ENTRIES_REMEMBERED = 4096  # decoded entries: in asynchronous mode a device reads the same ones again and again
 _BELOW_ALL_KEYS = -(2**63)  # below the key of every float
 
 
 class _DeviceSketch(NamedTuple):
-    """What is known of one device's scores: keys ascending, and how many of its scores lie at or below each, surely.
+    """What is known of one device's scores: ascending keys, and how many scores at least lie at or below each.
 
-    `most` says how many lie at or below each key at most, up to the next one that is known.
+    `most` has how many lie at most at or below each key, and up to the next known one.
     """
 
     keys: Ints
@@ -70,7 +72,7 @@ _TrialSketches = tuple[_DeviceSketch, ...]  # of one device, by trial
 def search_by_entries(
     block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], points: int | None
 ) -> GatheringProtocol[Answers]:
-    """Find the exact threshold of every trial and level, or the best that is certain of those who were heard."""
+    """Find the exact threshold of every trial and level, or the best certain one for the devices that reported."""
     if block.requirement.loss_unit or block.requirement.is_weighted or samples.weights is not None:
         raise ValueError("without rounds e-dcp counts every score alike, and these have weights of their own")
     sketch = _SketchFormat(alphas, points or ENTRY_POINTS, block.trials)
@@ -217,13 +219,13 @@ def _read_window(entry: bytes, windows: Sequence[_Window], trials: int) -> list[
 def _refine_sketches(
     entry: bytes, owner: int, known: Sequence[_TrialSketches | None], windows: Sequence[_Window]
 ) -> _TrialSketches:
-    """Return what is known of a device with its second entry; `ValueError` if it could not say that after its first."""
+    """Return what is known of a device with its second entry; `ValueError` if that contradicts the first."""
     first = known[owner] or ()
     return tuple(map(_refine_sketch, first, _read_window(entry, windows, len(first))))
 
 
 def _refine_sketch(known: _DeviceSketch, finer: Sequence[_WindowScores]) -> _DeviceSketch:
-    """Return what is known of a device with its scores inside the windows."""
+    """Return a device's sketch completed by its scores inside the windows."""
     keys, least = [known.keys], [known.least]
     for window, below, inside in finer:
         if below + len(inside) > known.size:
@@ -241,7 +243,7 @@ def _refine_sketch(known: _DeviceSketch, finer: Sequence[_WindowScores]) -> _Dev
 def _add_own_scores(
     block: Block, samples: WeightedScores, known: Sequence[_TrialSketches | None]
 ) -> list[tuple[_DeviceSketch, ...] | None]:
-    """Return what a device knows that is alone here: all its own scores, and what it has heard of others."""
+    """Return what is known, with all scores of the local device where it is alone: it knows these in any case."""
     found = [*known]
     if len(block.rows) == 1:
         own = []
@@ -252,11 +254,11 @@ def _add_own_scores(
     return found
 
 
-# --- what is certain --------------------------------------------------------------------------------------------------
+# --- lower bounds -----------------------------------------------------------------------------------------------------
 
 
 class _CertainCounts:
-    """What is known of some devices, and what the promise asks of these: `known[row]` by trial, None if unheard."""
+    """What is known of some devices, and the rank that the guarantee requires of them; None in `known`: no report."""
 
     def __init__(self, block: Block, alphas: tuple[Fraction, ...], known: Sequence[_TrialSketches | None]) -> None:
         self.block, self.alphas = block, alphas
@@ -277,21 +279,21 @@ class _CertainCounts:
         return np.ones(len(self.rows), dtype=np.int64) if weights is None else weights
 
     def total(self, t: int) -> int:
-        """Return what all scores of the devices weigh."""
+        """Return the total weight of the scores of these devices."""
         return int(self._weights(t) @ self._sizes(t))
 
     def rank(self, t: int, level: int) -> int:
-        """Return the rank that the promise asks of these devices."""
+        """Return the rank that the guarantee requires of these devices."""
         demand, requirement = self.demands[t], self.block.requirement
         spare = int(self._sizes(t).sum()) * demand.rounded
         return demand.required(requirement, self.alphas[level], t, level, self.total(t), spare)
 
     def certain(self, t: int) -> tuple[Ints, Ints]:
-        """Return keys, ascending and different, and what surely lies at or below each of them."""
+        """Return ascending distinct keys, and the weight that at least lies at or below each of them."""
         return _sum_counts([one[t].keys for one in self.known], [one[t].least for one in self.known], self._weights(t))
 
     def _possible(self, t: int) -> Ints:
-        """Return what lies at or below each key of `certain` at most."""
+        """Return the weight that at most lies at or below each key of `certain`."""
         told, weights = [one[t] for one in self.known], self._weights(t)
         first = np.array([one.least[0] - 1 if len(one.least) else 0 for one in told], dtype=np.int64)
         _, more = _sum_counts(
@@ -300,7 +302,7 @@ class _CertainCounts:
         return more + int(weights @ first)  # below the first key of a device lie fewer scores than its rank
 
     def windows(self) -> list[_Window]:
-        """Return where the answers must lie, of all problems that have one."""
+        """Return a window that must hold the answer, for every problem that has one."""
         found = []
         for t in range(self.block.trials):
             keys, least = self.certain(t)
@@ -315,7 +317,7 @@ class _CertainCounts:
         return found
 
     def outcome(self, here: int, heard: tuple[str, ...] = (), exact: bool = False) -> Answers:
-        """Return the smallest thresholds that are certain."""
+        """Return the smallest certain thresholds."""
         shape = self.block.trials, len(self.alphas)
         thresholds, brackets = np.full(shape, np.inf), np.full((2, *shape), np.inf)
         certificates = []
@@ -349,7 +351,7 @@ class _CertainCounts:
 
 
 def _sum_counts(keys: Sequence[Ints], counts: Sequence[Ints], weights: Ints) -> tuple[Ints, Ints]:
-    """Return all keys of some devices, and what their counts at each of these weigh together; counts only grow."""
+    """Return all keys of some devices, and their weighted counts at each key added up; counts never fall."""
     steps = [w * np.diff(count, prepend=0) for count, w in zip(counts, weights.tolist(), strict=True)]
     at, step = np.concatenate([*keys, np.empty(0, np.int64)]), np.concatenate([*steps, np.empty(0, np.int64)])
     order = np.argsort(at, kind="stable")
@@ -361,7 +363,7 @@ def _sum_counts(keys: Sequence[Ints], counts: Sequence[Ints], weights: Ints) -> 
 def _partial_answers(
     block: Block, alphas: tuple[Fraction, ...], known: Sequence[_TrialSketches | None], heard: NDArray[np.bool_]
 ) -> Answers:
-    """Return what is certain before the first entries are complete: about the heard, and about everybody."""
+    """Return certain thresholds before all first entries are there: for reported devices, and for all devices."""
     table = _CertainCounts(block, alphas, known)
     names = tuple(block.network.ids[row] for row in table.rows)
     return replace(table.outcome(len(block.rows), names), about_all=_answers_about_all(block, alphas, known, heard))
@@ -370,10 +372,10 @@ def _partial_answers(
 def _answers_about_all(
     block: Block, alphas: tuple[Fraction, ...], known: Sequence[_TrialSketches | None], heard: NDArray[np.bool_]
 ) -> Answers | None:
-    """Return what is certain about everybody though some were not heard, where it is known how much they may hold.
+    """Return certain thresholds for all devices before all have reported, where caps bound the missing scores.
 
-    The swap rank of the target `sizes` only grows with the number of scores, and scores that nobody has heard of count
-    as none at or below the threshold.
+    The swap rank of mixture `sizes` only grows with the number of scores. So each missing device is taken to hold as
+    many scores as its cap allows, none of them at or below the threshold: the worst case.
     """
     if block.caps is None or block.requirement.mixture != "sizes" or block.requirement.pac_confidence is not None:
         return None

@@ -1,7 +1,7 @@
-"""What goes wrong in a simulated network, round by round, from one seed.
+"""Faults of a simulated network, drawn in every round from one seed.
 
-The paper's network is fixed, honest and loses nothing. A real one is not, and some methods bear that: each says which
-of these faults (`Method.bears`), and refuses the others with a sentence.
+The paper's network is fixed, honest and loses nothing. Some methods tolerate more (`Method.tolerance`); the others
+raise an error.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from conformesh.common.names import unknown
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong, drawn anew in every round.
+    """Faults, drawn anew in every round.
 
     Attributes
     ----------
     loss
-        The probability that a message gets lost on its way to one neighbour, apart for each of them.
+        The probability that a message to one neighbour is lost, independently for each neighbour.
     activation
-        The probability that a device speaks at all in a round; who does not says nothing to anybody.
+        The probability that a device sends in a round.
     links
-        The probability that a link is up in a round, both ways: the graph that changes under the devices.
+        The probability that a link is up in a round, in both directions.
     byzantine
-        Rows of devices that say something else than is so, in the way of `attack`.
+        Rows of Byzantine devices.
     attack
-        A name of `protocols.attacks.ATTACKS`.
+        What they send: a name of `protocols.attacks.ATTACKS`.
     seed
-        All draws follow from it.
+        Seed of all draws.
     """
 
     loss: float = 0.0
@@ -54,19 +54,19 @@ class Faults:
 
     @property
     def names(self) -> frozenset[str]:
-        """Which faults there are."""
+        """Names of the faults that can occur."""
         plain = Faults()
         changed = {f.name for f in fields(self) if getattr(self, f.name) != getattr(plain, f.name)}
         return frozenset(changed - {"attack", "seed"})
 
     @property
     def loses(self) -> bool:
-        """Whether messages get lost, so that who moves them must know."""
+        """Whether messages can be lost, which the engine must simulate."""
         return bool(self.names & {"loss", "activation", "links"})
 
 
 def make_faults(given: Faults | Mapping[str, Any] | None) -> Faults | None:
-    """Return faults from what a user gives: an object, a dict of its fields, or None; None where nothing goes wrong."""
+    """Return faults from a `Faults`, a dict of its fields or None; None if no fault can occur."""
     if given is None or isinstance(given, Faults):
         made = given
     elif not isinstance(given, Mapping):

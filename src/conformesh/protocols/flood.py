@@ -1,14 +1,14 @@
-"""Flooding: everybody learns what everybody has to say, in as many rounds as the diameter, and nobody says it twice.
+"""Flooding: every device learns the strings of all devices, in as many rounds as the diameter.
 
-In the first round a device says its own string; in each later round it passes on those that it heard for the first time
-in the round before. So in round t + 1 everybody passes on what comes from t hops away, each string once: who passes on
-what, and when, follows from the map alone.
+In the first round a device sends its own string; in each later round it relays those that it received for the first
+time in the round before. So in round t + 1 it relays what comes from t hops away, each string once: who sends what, and
+when, follows from the map alone.
 
-Everybody also hears back what its neighbours make of its own words. So a device that passes on something else than it
-heard, the same to all its neighbours, is found out by who told it: an entry must be the same whoever passes it on.
+A device also receives its own entries back from its neighbours. A device that relays a changed entry, the same to all
+its neighbours, is therefore noticed by the one that it had the entry from: all copies of an entry must be equal.
 
 Assumes     graph connected, diameter known
-Guarantees  everybody's string, byte for byte, on every device, in the fewest rounds possible
+Guarantees  the strings of all devices, byte for byte, on every device, in the fewest rounds possible
 Message     entries by ascending owner: owner, length (LEB128) and the bytes themselves
 Departures  none
 """
@@ -28,19 +28,19 @@ from conformesh.kernels.varints import decode_varints, decode_varints_at, encode
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import PacketDeliveries, Packets, Protocol, Silence, Tell
 
-_SHORT = 16  # bytes up to which entries are copied by rows of a table
+_SHORT = 16  # bytes; entries up to this length are copied as rows of a table, which is faster than slices of any length
 
 
 def flood_strings(block: Block, mine: Packets, numbers: Ints | None = None) -> Protocol[Packets]:
-    """Tell everybody everybody's string.
+    """Send the string of every device to all devices.
 
     Parameters
     ----------
     mine
-        What the devices here have to say, in the order of `block.rows`.
+        The strings of the local devices, in the order of `block.rows`.
     numbers
-        How many numbers the string of every device stands for, (devices,) by row: for the ledger. By default as many
-        as it fills words of 64 bits.
+        How many numbers the string of every device stands for, (devices,) by row: for the ledger. By default the words
+        of 64 bits that it fills.
 
     Returns
     -------
@@ -60,7 +60,7 @@ def flood_strings(block: Block, mine: Packets, numbers: Ints | None = None) -> P
         speakers = np.flatnonzero(each)
         ends = np.cumsum(each[speakers])
         held += each
-        complete = speakers[held[speakers] == block.devices]  # after this nothing is news to them
+        complete = speakers[held[speakers] == block.devices]  # they have all entries, so they will send nothing more
         quiet = Silence(complete, np.full(len(complete), left))
         many = _sum_numbers(entries.words if numbers is None else numbers, owners, ends)
         told: PacketDeliveries = yield Tell(entries.told(owners, ends), speakers, many, check, quiet)
@@ -70,11 +70,11 @@ def flood_strings(block: Block, mine: Packets, numbers: Ints | None = None) -> P
 
 
 def flood_numbers(block: Block, mine: NDArray[np.integer]) -> Protocol[Ints]:
-    """Tell everybody everybody's row of whole numbers >= 0, (devices here, ...); return those of all, by row."""
+    """Send each device's row of whole numbers >= 0 to all devices; (devices here, ...) in, all rows out."""
     each = int(np.prod(mine.shape[1:], dtype=np.int64))
     strings = _encode_rows(mine.reshape(len(mine), each).astype(np.int64))
     found = yield from flood_strings(block, strings, np.full(block.devices, each))
-    counted = np.diff(np.append(0, np.cumsum(found.values < 128))[found.offsets])  # a number ends in such a byte
+    counted = np.diff(np.append(0, np.cumsum(found.values < 128))[found.offsets])  # the last byte of a LEB128 number
     if (counted != each).any():
         owner = int(np.argmax(counted != each))
         raise ValueError(
@@ -100,7 +100,10 @@ def _sum_numbers(numbers: Ints, owners: Ints, ends: Ints) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class _Listeners:
-    """Whom the devices here hear: compressed rows into the table of the devices here and, behind them, of `ghosts`."""
+    """The senders that local devices receive from: compressed rows into local devices and, behind them, `ghosts`.
+
+    Ghosts are neighbours that are hosted elsewhere.
+    """
 
     ghosts: Ints
     starts: Ints
@@ -118,7 +121,7 @@ class _Listeners:
         return cls(ghosts, np.cumsum(degree) - degree, place[senders])
 
     def heard(self, here: Bits, elsewhere: Bits) -> Bits:
-        """Return what every device here hears when all say what they mark."""
+        """Return the entries that every local device receives when all send what they mark."""
         return row_unions(np.concatenate([here, elsewhere]), self.columns, self.starts)
 
 
@@ -127,7 +130,7 @@ class _Listeners:
 
 @dataclass(eq=False)
 class _EntryTable:
-    """All entries that any device here has heard of, one after the other: `place` says where an owner's is."""
+    """All entries that any local device has received, one after the other; `place` has the index of each owner's."""
 
     values: NDArray[np.uint8]
     offsets: Ints
@@ -157,7 +160,7 @@ class _EntryTable:
         return out
 
     def told(self, owners: Ints, ends: Ints) -> Packets:
-        """Return the entries of these owners, as one string up to each end."""
+        """Return the entries of these owners, joined to one string up to each end."""
         places, sizes = self.place[owners], np.diff(self.offsets)
         taken = np.concatenate([[0], np.cumsum(sizes[places])[ends - 1]])
         longest = int(sizes.max())
@@ -169,7 +172,7 @@ class _EntryTable:
         return Packets(table[places][filled[places]], taken)
 
     def from_elsewhere(self, told: PacketDeliveries, ears: _Listeners, block: Block) -> Bits:
-        """Keep what is new of what ghosts said; return who said what. What devices here say is known here."""
+        """Store new entries from ghosts; return which ghost sent which. Entries of local devices are stored already."""
         shape = len(ears.ghosts), words_for(len(self.place))
         if not len(ears.ghosts):
             return np.zeros(shape, dtype="<u8")
@@ -192,7 +195,7 @@ class _EntryTable:
         return bits_of(row, owner, shape)
 
     def _are_known(self, owners: Ints, values: NDArray[np.uint8], start: Ints, stop: Ints) -> NDArray[np.bool_]:
-        """Return which of these entries are, byte for byte, those that are kept of their owners."""
+        """Mark the entries that are equal, byte for byte, to the stored ones of their owners."""
         known, sizes = self.offsets[self.place[owners]], stop - start
         same = np.asarray(self.offsets[self.place[owners] + 1] - known == sizes)
         at = np.flatnonzero(same)
@@ -211,7 +214,7 @@ class _EntryTable:
         self.offsets = np.concatenate([self.offsets, ends])
 
     def all_of(self, block: Block, known: Bits) -> Packets:
-        """Return everybody's string, by row; every device here must have heard of everybody."""
+        """Return the strings of all devices, by row; every local device must have received all."""
         everyone = np.arange(block.devices)
         missing = bits_of(0 * everyone, everyone, (1, known.shape[1])) & ~known
         if missing.any():
@@ -229,14 +232,14 @@ class _EntryTable:
 
 
 def _check_entries(said: bytes, devices: int) -> None:
-    """Refuse bytes that are not entries."""
+    """Raise `ValueError` for bytes that are not entries."""
     _parse_entries(Packets.of([said]), np.zeros(1, dtype=np.int64), devices, 0)
 
 
 def _parse_entries(packets: Packets, senders: Ints, devices: int, round_: int) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """Return the entries of all strings: in which string, whose, where it and its bytes begin, and where it ends.
+    """Return the entries of all strings: index of the string, owner, start of entry and of its bytes, and end.
 
-    All strings are read at once, first entry by first entry, then the second ones, and so on.
+    Vectorised over strings: first the first entry of each, then the second ones, and so on.
     """
     found: list[tuple[Ints, ...]] = []
     which = np.flatnonzero(np.diff(packets.offsets))

@@ -1,7 +1,7 @@
-"""Everybody's words in rounds: a protocol that asks `Gather` runs on every engine that knows no such question.
+"""Answers `Gather` by flooding, so that a protocol written for asynchronous mode also runs in rounds on every engine.
 
 Assumes     graph connected, diameter known
-Guarantees  everybody's string on every device; who signs two different ones, and relays do not lie, is found out
+Guarantees  the strings of all devices on every device; a device that signs two different ones is found out
 Message     that of `flood`
 Departures  none
 """
@@ -19,22 +19,22 @@ from conformesh.protocols.messages import Gather, GatheredStrings, GatheringProt
 
 
 class Claims(NamedTuple):
-    """What devices say where some lie: one string for each device, and whether it says two different ones."""
+    """What devices send where some are Byzantine: one string each, and whether they send two different ones."""
 
     packets: Packets
     twice: np.ndarray[Any, np.dtype[np.bool_]]
 
 
-# From what the devices here would say to what they do; only a simulator, which hosts all of them, has one.
+# Turns the honest strings of all devices into what is sent. Only a simulator has one: it hosts all devices.
 ClaimedStrings = Callable[[Gather, Block], Claims]
 
 
 def gather_by_flooding(
     protocol: GatheringProtocol[Answers], block: Block, attack: ClaimedStrings | None = None, sealed: bool = True
 ) -> Protocol[Answers]:
-    """Drive a protocol, and answer by flooding what it asks of everybody; all else goes to the engine.
+    """Run a protocol: answer `Gather` by flooding, and pass all other messages to the engine.
 
-    `sealed` says whether nobody can change what others say: so it is where one process hosts all of them.
+    `sealed` says that no device can change the strings of others, as where one process hosts all devices.
     """
     return (yield from answer_locally(protocol, lambda message: _answer_gather(message, block, attack, sealed)))
 
@@ -42,7 +42,7 @@ def gather_by_flooding(
 def answer_locally(
     protocol: Generator[Any, Any, Answers], own: Callable[[Any], Protocol[Any] | None]
 ) -> Protocol[Answers]:
-    """Drive a protocol: what `own` has a protocol for is answered by that, all else by the engine."""
+    """Run a protocol: messages for which `own` returns a protocol are answered by it, all others by the engine."""
     answer: Any = None
     while True:
         try:
@@ -68,7 +68,7 @@ def _flood_strings(
         said, twice = attack(message, block)
     found = yield from flood_strings(block, said)
     disputed = np.zeros(block.devices, dtype=np.bool_)
-    disputed[block.rows] = twice  # both strings reach everybody: what relays pass on is signed
+    disputed[block.rows] = twice  # both signed strings reach all devices, which proves it
     check = message.check or (lambda said, row: None)
     for row in np.flatnonzero(~disputed).tolist():
         try:
@@ -76,7 +76,7 @@ def _flood_strings(
         except ValueError:
             if not message.sealed:
                 raise
-            disputed[row] = True  # signed nonsense is proof enough, and must not stop the others
+            disputed[row] = True  # a signed invalid string is proof, and must not stop the others
     if disputed.any():
         kept = [b"" if disputed[row] else found[row] for row in range(block.devices)]
         found = Packets.of(kept)

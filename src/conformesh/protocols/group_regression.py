@@ -40,13 +40,15 @@ from conformesh.protocols.messages import Protocol
 from conformesh.protocols.quantiser import agree_on_ends
 from conformesh.results.certificate import Certificate
 
-MOST_ATOMS_HIDDEN = 50  # atoms, above which not every score is hidden in turn
-_FEW_SCORES = 3  # scores of a cell that are named rather than counted
-_MOST_SPLITS = 8  # splits by value after which ends are named
-_POINTS_PER_CELL = 4  # values that stand for the scores of a cell
-ENTRIES_AT_ONCE = 2_000_000  # entries of all tableaus at once
-_GOLDEN_RATIO = 0.6180339887498949
-_FINEST_SLOPE = 1e13  # of slopes: whole numbers over small determinants are told apart in float64
+# Atoms above which only one drawn score per device is hidden: hiding every score in turn takes two fits per pair of
+# atoms.
+MOST_ATOMS_HIDDEN = 50
+_FEW_SCORES = 3  # up to so many scores of a cell are named, which takes no more numbers than counting them
+_MOST_SPLITS = 8  # splits by value after which ends are named, so that skewed scores and ties end
+_POINTS_PER_CELL = 4  # values that stand for the scores of a cell in a fit; cells that decide are split until exact
+ENTRIES_AT_ONCE = 2_000_000  # entries of all tableaus at once: 16 MB
+_GOLDEN_RATIO = 0.6180339887498949  # multiples of it modulo 1 are evenly spread and never repeat
+_FINEST_SLOPE = 1e13  # slopes are whole numbers over small determinants; float64 tells them apart up to here
 
 
 @dataclass(eq=False)

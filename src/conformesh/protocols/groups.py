@@ -39,7 +39,9 @@ from conformesh.protocols.e_dcp import EDCP, best_stage_width, e_dcp_in_rounds, 
 from conformesh.protocols.messages import Protocol
 from conformesh.results.certificate import Certificate
 
-_ENOUGH_FOR_ATOMS = 70  # scores of an atom, from which on its own rank is better than what it shares with others
+# Expected scores of every atom from which the rule `auto` chooses `atoms`: with fewer, the swap rank of an atom leaves
+# it far above 1 - alpha, and sharing scores with other groups gives smaller sets. A choice; every rule is valid.
+_ENOUGH_FOR_ATOMS = 70
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,11 +1,12 @@
-"""What a device says of its scores in r-dcp: two strings, which others read whatever they say, and need not believe.
+"""The two strings that a device sends in R-DCP, and their decoders, which accept nothing that is inconsistent.
 
 Ends     a byte 1, then of each trial the smallest and the largest finite score
 Report   a byte 2, then of each trial the ends of the grid that was used and the largest finite score, then in whole
          numbers: how many scores, bins and occupied bins there are, how many finite scores lie above the grid, gaps
          between the occupied bins, and how many scores each of these holds
 
-A report is read with every count checked: bins ascend, nobody counts more scores than it says it holds.
+A Byzantine device may send any bytes. A decoder raises `ValueError` for what no honest device could send: bins that do
+not ascend, or more scores than the device claims to hold. What it accepts need not be true.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from conformesh.common.array_types import Floats, Ints
 from conformesh.kernels.varints import decode_varints, encode_varints
 from conformesh.protocols.quantiser import bin_edges
 
-ENDS_CODE, _REPORT = 1, 2
-MOST_BINS = 2**16
+ENDS_CODE, _REPORT = 1, 2  # the first byte of a string: its kind
+MOST_BINS = 2**16  # limits what a Byzantine device can make others allocate; 16 times the default
 _NUMBERS = np.dtype("<f8")
-_HEAD_NUMBERS = 4  # whole numbers of a trial before its bins
+_HEAD_NUMBERS = 4  # whole numbers of a trial before its bins: size, bins, occupied bins, scores above
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +70,7 @@ class Report:
         return (np.append(where, self.top), np.append(many, self.above)) if self.above else (where, many)
 
     def problem(self, most: int) -> str:
-        """Say what nobody could say; `most` is the largest number of scores. Empty where all is well."""
+        """Return why a report is impossible, or an empty string; `most` is the largest number of scores."""
         if not (math.isfinite(self.low) and math.isfinite(self.high) and math.isfinite(self.top)):
             return "the ends of a grid must be finite"
         if not (self.low <= self.high <= self.top and (self.top > self.high or not self.above)):
@@ -83,19 +84,19 @@ class Report:
 
 @lru_cache(maxsize=64)
 def grid_edges(low: float, high: float, bins: int) -> Floats:
-    """Return the upper edges of a grid: the same bits for who counts and for who reads."""
+    """Return the upper edges of a grid, the same bits on the device that counts and on those that decode."""
     edges: Floats = bin_edges(np.array([low]), np.array([high]), bins)[0]
     edges.setflags(write=False)
     return edges
 
 
 def encode_ends(low: Floats, high: Floats) -> bytes:
-    """Return the ends of a device's scores, each (trials,), as it says them."""
+    """Return the string with the ends of a device's scores, each (trials,)."""
     return bytes([ENDS_CODE]) + np.stack([low, high], axis=1).astype(_NUMBERS).tobytes()
 
 
 def decode_ends(said: bytes, trials: int) -> tuple[Floats, Floats]:
-    """Return the ends that a device says, each (trials,); a device without finite scores says +inf and -inf."""
+    """Return the ends from a string, each (trials,); a device without finite scores sends +inf and -inf."""
     if len(said) != 1 + 16 * trials or said[0] != ENDS_CODE:
         raise ValueError(f"{len(said)} bytes are no ends of {trials} trials")
     low, high = np.frombuffer(said, _NUMBERS, offset=1).astype(np.float64).reshape(trials, 2).T
@@ -105,7 +106,7 @@ def decode_ends(said: bytes, trials: int) -> tuple[Floats, Floats]:
 
 
 def encode_reports(reports: Sequence[Report]) -> bytes:
-    """Return a device's reports, one for each trial, as it says them."""
+    """Return the string with a device's reports, one for each trial."""
     floats = np.array([[one.low, one.high, one.top] for one in reports], dtype=_NUMBERS)
     whole = [
         part
@@ -120,7 +121,7 @@ def encode_reports(reports: Sequence[Report]) -> bytes:
 
 
 def decode_reports(said: bytes, trials: int, most: int) -> list[Report]:
-    """Return the reports that a device says, or say what is wrong with them; `most` is the largest size."""
+    """Return the reports from a string; raise `ValueError` if it is invalid. `most` is the largest size."""
     start = 1 + 24 * trials
     if len(said) < start or said[0] != _REPORT:
         raise ValueError(f"{len(said)} bytes are no reports of {trials} trials")

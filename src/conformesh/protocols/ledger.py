@@ -35,7 +35,7 @@ class Ledger:
     told: NDArray[np.int64] | None = None  # numbers and bits of each device in strings of bytes
 
     def enter(self, message: Message) -> None:
-        """Charge those who spoke in this round."""
+        """Charge the devices that sent in this round."""
         kind = kind_of(message)
         if isinstance(message, Pool) and message.oracle:
             return
@@ -59,8 +59,8 @@ class Ledger:
             numbers *= self.runs
         if self.devices > MOST_REMEMBERED_DEVICES or not isinstance(message, Each):
             billed = None if isinstance(message, Each) else message.billed
-            self._sent(width)[places] += numbers if billed is None else billed  # only the speakers are touched
-            return  # who has news is seldom the same twice: nothing to remember
+            self._sent(width)[places] += numbers if billed is None else billed
+            return  # the same set of speakers seldom comes twice here, so remembering it would save nothing
         key = (width, places.tobytes())
         self.spoken[key] = self.spoken.get(key, 0) + numbers
 

@@ -1,8 +1,8 @@
-"""What may be said: the rules that every engine holds every message to, so that what runs in one runs in all.
+"""Checks of every message before it is answered, the same on all engines: a protocol that runs on one runs on all.
 
-A simulator sees all devices at once and could answer much that no device on a mesh could know or send. It does not:
-the simulator, MPI ranks and the devices of a mesh check each message by these rules before they answer it. They cost a
-few comparisons a round; only what could overflow is looked through.
+A simulator has the data of all devices and could answer what no device on a mesh could know or send. Therefore the
+simulator, MPI ranks and devices of a mesh apply the same checks. They cost a few comparisons a round; only integers
+that could overflow are searched for their largest value.
 
 NaN and infinities may travel, and so may rows of no numbers; they mean the same everywhere, but for the bits of a NaN
 that comes of adding up.
@@ -30,7 +30,7 @@ from conformesh.protocols.messages import (
 )
 
 _TYPES = frozenset(map(np.dtype, WIRE_TYPES))
-_WIDE = frozenset(map(np.dtype, ("<i8", "<u8")))  # what could overflow where it is added up or compared, in int64
+_WIDE = frozenset(map(np.dtype, ("<i8", "<u8")))  # types whose sums could overflow int64; sums of narrower ones cannot
 _MOST = int(np.iinfo(np.int64).max)
 
 
@@ -40,9 +40,9 @@ class MessageChecks:
     Parameters
     ----------
     network
-        Who may talk to whom.
+        The links between devices.
     here
-        Rows of the devices hosted here.
+        Rows of the local devices.
     """
 
     def __init__(self, network: Network, here: NDArray[np.int64]) -> None:
@@ -52,12 +52,12 @@ class MessageChecks:
         self.begin()
 
     def begin(self) -> None:
-        """Forget who has announced to say nothing: a protocol begins."""
+        """Forget announced silences: a protocol begins."""
         self._until: NDArray[np.int64] | None = None  # by device, the last round of its announced silence
         self._latest = 0
 
     def check(self, message: Message, round_: int) -> MessageKind:
-        """Return the kind of a message that may be answered; otherwise say in which round what is wrong with it."""
+        """Return the kind of a valid message; raise an error with the round and the reason for any other."""
         kind, values = kind_of(message), message.values
         try:
             if type(values) is not np.ndarray or values.dtype not in _TYPES:
@@ -92,7 +92,7 @@ class MessageChecks:
             _check_size(values, 1)
 
     def _announce(self, quiet: Silence, round_: int) -> None:
-        """Note who will say nothing for a while."""
+        """Record announced silences."""
         places, rounds = quiet.places, quiet.rounds
         self._check_speakers(places)
         for name, array in (("places", places), ("rounds", rounds)):
@@ -108,7 +108,7 @@ class MessageChecks:
         self._latest = max(self._latest, round_ + int(rounds.max(initial=0)))
 
     def _check_silence(self, message: Message, round_: int) -> None:
-        """Hold devices to what they announced."""
+        """Raise `ValueError` if a device sends that has announced to be silent."""
         assert self._until is not None
         places = message.places if may_be_silent(message) else np.arange(self.devices)  # type: ignore[union-attr]
         broken = places[self._until[places] >= round_]

@@ -1,4 +1,4 @@
-"""The questions a protocol may ask, and nothing else crosses the network.
+"""The messages that a protocol may yield. Nothing else crosses the network.
 
 A protocol is a generator. It yields one of these messages and receives what its neighbours' messages combine to. It
 never opens a socket, reads a clock or draws a random number of its own, so the same body runs on every engine.
@@ -7,16 +7,18 @@ The first axis of `values` is always the devices hosted here. The *dtype* of `va
 and float64 cost 16, 32 and 64 bits a number, integers cost their own width. Engines add up in float64 (or int64),
 neighbours in ascending id, so that every engine gives the same bits; maxima and minima come back in the type sent.
 
-Nobody has to repeat itself. `Max` and `Min` may name `speakers`, as `Each` and `Tell` do: a silent device costs
-nothing, and the answer, an `Extreme`, says who changed. If only these speak next, values end as if all had spoken.
+A device need not repeat itself. `Max` and `Min` may name `speakers`, as `Each` and `Tell` do: a silent device costs
+nothing, and the answer, an `Extreme`, names the devices whose value changed. If only these send next, the values end as
+if all had sent.
 
-`Tell` is for what has no common length: every speaker says as many bytes as it needs, and pays for these.
+`Tell` is for messages without a common length: every speaker sends as many bytes as it needs, and pays for these.
 
-Who knows that it will say nothing for a while may say so (`Silence`). It costs nothing and changes no answer; on a mesh
-nobody then waits for it, nor does it send frames that say nothing. Every engine checks that it keeps its word.
+A device that knows that it will send nothing for some rounds may announce it (`Silence`). This costs nothing and
+changes no answer; on a mesh no neighbour then waits for it, and it sends no empty frames. Every engine checks that it
+stays silent.
 
-`Gather` asks for everybody's words, as far as they were heard, and is the only question that needs no rounds. Engines
-never see it: who talks in rounds turns it into a flood (`gather`), and a device without rounds answers it at once.
+`Gather` asks for the strings of all devices, as far as they have arrived, and is the only message of asynchronous mode.
+Engines never see it: in rounds it is answered by flooding (`gather`), in asynchronous mode at once.
 
 A question may be `brief`: neither its values nor the answer are looked at once the next question is asked, and the
 answer is not written to. An engine may then use the same memory for every round; none has to.
@@ -36,9 +38,9 @@ from conformesh.kernels.segments import take_segments
 
 T = TypeVar("T")
 
-# What can travel, in the order of the codes in frames, and how many dimensions a device's row may have.
+# Types of values that may be sent. The position is the code of the type in frames, so the order must not change.
 WIRE_TYPES: tuple[str, ...] = ("<f2", "<f4", "<f8", "<i1", "<i2", "<i4", "<i8", "<u1", "<u2", "<u4", "<u8", "|b1")
-MOST_DIMENSIONS = 8
+MOST_DIMENSIONS = 8  # of a device's row: the header of a frame has room for so many lengths
 
 
 def narrowest_integer(largest: int | None) -> np.dtype[Any]:
@@ -72,7 +74,7 @@ class Sum:
 
 
 class _Speaking:
-    """A question in which some may be silent: `speakers` is a mask over the devices here, or their places."""
+    """A message in which devices may be silent: `speakers` is a mask over the local devices, or their positions."""
 
     __slots__ = ()
     values: Array
@@ -80,7 +82,7 @@ class _Speaking:
 
     @property
     def mask(self) -> NDArray[np.bool_]:
-        """Who speaks, as a mask over the devices here."""
+        """The speakers as a mask over the local devices."""
         if self.speakers is None:
             return np.ones(len(self.values), dtype=np.bool_)
         if self.speakers.dtype == np.bool_:
@@ -91,7 +93,7 @@ class _Speaking:
 
     @property
     def places(self) -> NDArray[np.int64]:
-        """Who speaks, as places among the devices here, ascending."""
+        """The speakers as ascending positions among the local devices."""
         if self.speakers is None:
             return np.arange(len(self.values))
         if self.speakers.dtype == np.bool_:
@@ -103,7 +105,7 @@ class _Speaking:
 class Max(_Speaking):
     """Ask for the elementwise largest of one's own values and the neighbours'.
 
-    Without `speakers` everybody speaks and the answer is an array. Otherwise they are given as in `Each`, the largest
+    Without `speakers` all devices send and the answer is an array. Otherwise they are given as in `Each`, the largest
     is that of one's own values, spoken or not, and of the neighbours that spoke, and the answer is an `Extreme`.
     Where independent runs share a message and only some of them have news, `billed` says how many of its numbers each
     speaker would have said in runs of their own, and pays for.
@@ -145,7 +147,7 @@ class Extreme:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Silence:
-    """Devices here that will surely say nothing in the rounds after this one, and in how many.
+    """Local devices that will send nothing in some rounds after this one.
 
     Attributes
     ----------
@@ -164,7 +166,7 @@ class Each(_Speaking):
     """Ask for every speaking neighbour's own message, kept apart.
 
     `speakers` says something this round: a mask over the devices here or, where few of many speak, their places among
-    these, ascending. A silent device costs nothing. The answer is a `Heard`.
+    these, ascending. A silent device costs nothing. The answer is `Deliveries`.
     """
 
     values: Array
@@ -305,7 +307,7 @@ class PacketDeliveries:
 
 
 def missing_message_error(round_: int, receiver: int, sender: int) -> ValueError:
-    """Return the error for a device that asks what it cannot know."""
+    """Return the error for a device that asks for a message that it did not receive."""
     return ValueError(
         f"round {round_}: device {receiver} asks what device {sender} said, but has heard nothing from it: it is "
         "silent in this round, or no neighbour; check whom the protocol lets speak (Each.speakers) and asks (said_by)"

@@ -1,7 +1,7 @@
-"""Projection gossip: every device tracks of whom its numbers are, and needs neither matrix nor clock nor map.
+"""Projection gossip: every device tracks the weights behind its numbers, and needs neither matrix nor clock nor map.
 
-A device holds its view of the histogram and, in one more number per device, with which weight everybody's histogram is
-in it. Whatever was lost, late or said twice, the weights say how far the view can be from the truth
+A device holds its view of the histogram and, in one more number per device, the weight with which the histogram of that
+device is in it. Whatever was lost, late or repeated, the weights say how far the view can be from the truth
 (`bounds.tracked_weights`), and each device takes the nearest combination of what it has heard (`row_combination`).
 
 Assumes     K and every n_k known; the graph, over all rounds, connected
@@ -30,17 +30,19 @@ from conformesh.protocols.messages import Packets, Tell
 from conformesh.protocols.quantiser import Quantiser, quantiser_over
 from conformesh.protocols.row_combination import WeightRows, best_combination
 
-_MESSAGES_TOGETHER = 16  # messages that are taken together
+# Messages that are combined in one least squares problem. A device with more neighbours solves several; the sum of
+# these, the earlier rows and two more stays below the limit of rows in `bounds.tracked_weights`.
+_MESSAGES_TOGETHER = 16
 ROWS_REMEMBERED = (
     4  # earlier rows of its own that a device keeps: as in accelerated gossip, they show where it is heading
 )
-_ROW_COPIES = 7 + ROWS_REMEMBERED  # of every row, that a round holds at a time
-MOST_STATE_BYTES = 4 * 10**9
-NUMBERS_AT_ONCE = 2**23  # numbers of messages that are looked at together
+_ROW_COPIES = 7 + ROWS_REMEMBERED  # copies of every row that a round holds in memory at a time
+MOST_STATE_BYTES = 4 * 10**9  # bytes in one process; beyond, an error says what to use instead
+NUMBERS_AT_ONCE = 2**23  # numbers of messages that are combined at a time: 64 MB
 
 
 def default_gossip_rounds(block: Block) -> int:
-    """Return rounds after which counts are usually exact, also where a third of all messages get lost."""
+    """Return rounds after which counts are usually exact, also if a third of all messages are lost."""
     return 30 + 9 * block.network.diameter if block.devices > 1 else 0
 
 

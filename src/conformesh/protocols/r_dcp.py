@@ -1,22 +1,24 @@
-r"""R-DCP: a threshold that holds whatever up to f of the devices say.
+r"""R-DCP: a threshold that is right for the honest devices whatever up to f Byzantine devices send.
 
 Every device signs and floods a histogram of its scores. The threshold is the smallest one at which the K - f devices
-that fall short the most still have the rank together: then so have the honest devices, whoever they are (`trimming`).
-Devices need not agree with each other to be right, so Byzantine devices gain nothing by telling them different things.
+with the largest shortfall together still reach the rank: then so do the honest devices, whichever they are
+(`trimming`). A device's threshold is right even if others have a different one, so Byzantine devices gain nothing by
+sending different things to different devices.
 
-Assumes     graph connected, K known; at most f devices lie, honest ones can be heard; signatures cannot be forged
-Guarantees  the rank condition over every set of at least K - f devices, counted from what they say: so over the honest,
-            pathwise. Byzantine devices may know all scores, send each device something else, or send nonsense.
-            They can make the threshold too large, and beyond f (1 + alpha) = alpha K any valid rule's infinite
-Message     two strings of a device, each passed on once: the ends of its scores, and a histogram (`histogram_reports`)
-Departures  none
+Assumes     graph connected, K known; at most f devices are Byzantine, honest ones are connected; signatures cannot be
+            forged
+Guarantees  the rank condition over every set of at least K - f devices, counted from their reports: so over the honest
+            ones, in every run. Byzantine devices may know all scores, send each device something else, or nonsense.
+            They can make the threshold too large; beyond f (1 + alpha) = alpha K that of any valid rule infinite
+Message     two strings of each device, relayed once: the ends of its scores, and a histogram (`histogram_reports`)
+Departures  not from a paper
 
-Who is proven to lie (signed two strings, or one that nobody could say, or claims more scores than the roster grants) is
-left out and spent from f: the honest are then K - f or more of the K - p others, p of them proven, as before.
+A device that is proven Byzantine (it signed two strings, or an impossible one, or claims more scores than the roster
+allows) is left out and subtracted from f: with p proven devices the honest are at least K - f of the K - p others.
 
-Nothing heard of a device is a count of 0 of as many scores as it may hold. Where nobody knows how many that are, the
-promise is about the devices that were heard, and assumes that Byzantine devices did not choose by the scores
-which reports to withhold.
+A device without a report counts 0 of as many scores as it may hold. Where that maximum is not known, the guarantee
+covers the devices that have reported, and assumes that Byzantine devices did not choose by the scores which reports to
+withhold.
 """
 
 from __future__ import annotations
@@ -64,8 +66,8 @@ class RDCP:
     grid: Literal["agreed", "own"] = option(
         "agreed", "ends of the bins: agreed on, or each device's own, which takes one flood and bears outliers less"
     )
-    cap: int | None = option(None, "no device holds more scores than this: who says so lies")
-    caps: tuple[int, ...] | None = None  # the same by row of the network, as a roster has it
+    cap: int | None = option(None, "maximum number of scores per device; larger claims are rejected as Byzantine")
+    caps: tuple[int, ...] | None = None  # by row of the network, as in a roster
 
     def __post_init__(self) -> None:
         check_quantiser(self.bins, self.range)
@@ -99,7 +101,7 @@ class RDCP:
 def r_dcp(
     block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], options: RDCP
 ) -> GatheringProtocol[Answers]:
-    """Agree on a grid, hear everybody's histogram, and trim."""
+    """Agree on a grid, collect the histograms of all devices, and find the trimmed thresholds."""
     f, caps = options.byzantine_of(block.devices), options.caps_of(block)
     low, high = samples.extremes(finite=True)  # (devices here, trials), infinite where there are none
     if options.range is not None:
@@ -110,7 +112,7 @@ def r_dcp(
         mine = [encode_ends(*ends) for ends in zip(low, high, strict=True)]
         check = partial(_check_ends, trials=block.trials)
         ends: GatheredStrings = yield Gather(Packets.of(mine), check, sealed=True)
-        if ends.heard.sum() + ends.disputed.sum() < block.devices - f:  # f devices may stay silent: wait for no more
+        if ends.heard.sum() + ends.disputed.sum() < block.devices - f:  # f devices may stay silent for ever
             return _waiting_answers(block, alphas, f, ends)
         low, high = (np.broadcast_to(end, low.shape) for end in _grid_from_ends(ends, block.trials, f))
     said = [
@@ -146,7 +148,7 @@ def r_dcp(
 
 
 def without_agreed_grid(options: RDCP) -> RDCP:
-    """Return options with which a device says the same whoever was heard before: it must never sign two strings."""
+    """Return options with which a report does not depend on other reports: a device must never sign two strings."""
     return options if options.range is not None else replace(options, grid="own")
 
 
@@ -177,9 +179,9 @@ def _grid_from_ends(ends: GatheredStrings, trials: int, f: int) -> tuple[Floats,
 
 @dataclass(frozen=True, eq=False)
 class _TrialReports:
-    """What was heard of one trial: who may be honest, and what all of these say.
+    """The reports of one trial from the devices that may be honest.
 
-    `about` names the devices that the promise is about, where these are not all.
+    `about` names the devices that the guarantee covers, where these are not all.
     """
 
     trimming: TrimmedSearch
@@ -234,11 +236,11 @@ class _TrialReports:
 
     @property
     def enough(self) -> bool:
-        """Whether more devices were heard than may lie."""
+        """Whether more devices remain than may be Byzantine."""
         return len(self.rows) > self.trimming.byzantine
 
     def certificate(self, found: TrimmedCount | None) -> Certificate:
-        """Say what was counted of the worst devices, which stand for the honest ones."""
+        """Return the certificate with the counts of the worst devices, which bound those of the honest ones."""
         required, counted, weight = (1, 0, 0) if found is None else (found.required, found.counted, found.weight)
         return Certificate(
             "assumed" if self.assumption else "counted",
@@ -254,7 +256,7 @@ class _TrialReports:
 
 
 def _waiting_answers(block: Block, alphas: tuple[Fraction, ...], f: int, ends: GatheredStrings) -> Answers:
-    """Return +inf, which is right whoever lies: too few were heard to say more."""
+    """Return +inf, which is always right: too few devices have reported for a grid."""
     nothing = Certificate("counted", 1, 0, mixture=block.requirement.mixture, rule="swap", weight=0, byzantine=f)
     return Answers(
         np.full((len(block.rows), block.trials, len(alphas)), math.inf),
@@ -286,7 +288,7 @@ def _notes(
     alphas: tuple[Fraction, ...],
     f: int,
 ) -> Iterator[str]:
-    """Say who was caught, and where the threshold is +inf whose words make it so."""
+    """Yield notes on proven Byzantine devices, and on the devices whose reports make a threshold +inf."""
     ids = block.network.ids
     for trial, row in zip(trials, found, strict=True):
         if trial.proven:

@@ -1,7 +1,7 @@
-r"""Tally: what the scores below asked thresholds weigh, by exact sums; and the step-up rule that needs no more.
+r"""Exact counts below given thresholds, for p-values; and the step-up rule of Benjamini and Hochberg from counts.
 
-A p-value is a count: :math:`p(s) = (v_{max} + \sum_{S_i \ge s} v_i) / T`. Everybody counts its own scores below every
-asked threshold, and the counts are added up exactly.
+A p-value is a count: :math:`p(s) = (v_{max} + \sum_{S_i \ge s} v_i) / T`. Every device counts its own scores below
+every given threshold, and the counts are added up exactly.
 
 Benjamini and Hochberg flag the R test scores with the smallest p-values, R the largest number with
 :math:`\#\{p \le qR/m\} \ge R`. The devices start at R = m and repeat: the threshold :math:`\tau` of the level qR/m,
@@ -31,7 +31,7 @@ from conformesh.protocols.flood import flood_strings
 from conformesh.protocols.messages import Packets, Protocol
 from conformesh.results.certificate import Cost
 
-COUNTS_AT_ONCE = 2**22  # counts that all devices together hold at a time
+COUNTS_AT_ONCE = 2**22  # counts of all devices in one sum: bounds the memory of a simulation to about 32 MB
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,7 @@ def count_below(block: Block, samples: WeightedScores, asked: CountQuestion, opt
     width = max(1, min(len(asked.trials), COUNTS_AT_ONCE // block.devices))
 
     def attempt(total: NetworkSum) -> Protocol[RankCounts]:
-        if block.requirement.is_weighted:  # how much of every device belongs to it is not known
+        if block.requirement.is_weighted:  # the weight of a device in a group is not public
             n, spares, _ = yield from sum_weights(block, weighed, total)
         else:
             n, spares = np.array([demand.total for demand in block.demands], dtype=np.int64), None
@@ -108,7 +108,7 @@ def count_below(block: Block, samples: WeightedScores, asked: CountQuestion, opt
 
 def _count_strictly_below(samples: WeightedScores, trial: int, thresholds: Floats) -> Ints:
     """Return what each device's scores strictly below each threshold weigh, (devices, M)."""
-    before = np.where(thresholds == -np.inf, np.nan, np.nextafter(thresholds, -np.inf))  # nothing is up to NaN
+    before = np.where(thresholds == -np.inf, np.nan, np.nextafter(thresholds, -np.inf))  # no score is at or below NaN
     return samples.counts_of(np.array([trial]), before[None, :])[:, :, 0]
 
 
@@ -163,7 +163,9 @@ def benjamini_hochberg(
         while len(going):
             levels = [level * Fraction(r, max(k, 1)) for r, k in zip(flagged.tolist(), m.tolist(), strict=True)]
             ranks = _ranks_at_levels(block, levels, n, spares)
-            ranks = np.where(np.isin(np.arange(len(m)), going), ranks, n + 1)[:, None]  # who is done asks for nothing
+            ranks = np.where(np.isin(np.arange(len(m)), going), ranks, n + 1)[
+                :, None
+            ]  # finished trials ask for nothing
             brackets = yield from search_by_counts(block, weighed, ranks, n, total, width)
             found = np.where(ranks[:, 0] > n, np.inf, from_keys(brackets.high))[going]
             inside = yield from total(tests.counts_of(going, found[:, None]), int(m.max()))

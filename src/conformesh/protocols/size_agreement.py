@@ -1,12 +1,12 @@
-"""One device's part in a calibration from beginning to end: who has how many scores, then the method.
+"""One device's part in a run on a mesh: exchange the sizes, then run the method without a server.
 
 Assumes     graph connected, its map known; the method's own assumptions
 Guarantees  the method's own
-Message     everybody's number of scores, which each device passes on once; then the method's
-Departures  a mesh has no server: what a method asks of one (`Pool`) floods the network, everybody's values to
-            everybody. Each device passes on all values once, and that hides nothing; such methods are there to compare
-            with. What the method costs is counted by what it asks, as everywhere: without the table of sizes, and a
-            question to a server as an upload. Who moves the messages counts all of them
+Message     the number of scores of every device, relayed once by each; then the method's
+Departures  a mesh has no server: a question to a server (`Pool`) is answered by flooding all values to all devices.
+            This hides nothing; methods with a server are baselines. The cost of the method is counted by its messages,
+            as on every engine: without the exchange of sizes, and a question to a server as an upload. The peer counts
+            what was really sent
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from conformesh.protocols.gather import answer_locally
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Packets, Pool, Protocol
 
-_MOST_EXAMPLES = 2**40  # scores or examples of one device; sums over all of them stay far below 2^63
+# Most scores or examples that a device may claim: sums over a million devices stay far below 2^63, the limit of int64.
+# A larger claim is an error or a lie.
+_MOST_EXAMPLES = 2**40
 MethodProtocol = Callable[[Block, WeightedScores], Protocol[Answers]]
 
 
@@ -42,10 +44,9 @@ def run_with_shared_sizes(
     items: NDArray[np.int64] | None = None,
     shown: SearchProgress | None = None,
 ) -> Protocol[Answers]:
-    """Run a method on one device, which knows nothing of the others but the map.
+    """Run a method on one device that knows only the map: exchange sizes, then run the method.
 
-    `items` (1, trials) says how many examples it holds, where these are not its scores; `shown` is where it may be seen
-    how far it is.
+    `items` (1, trials) has its number of examples, where these are not its scores; observers read `shown`.
     """
     here = np.array([row])
     nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
@@ -58,7 +59,7 @@ def run_with_shared_sizes(
 
 
 def exchange_counts(block: Block, mine: NDArray[np.int64]) -> Protocol[NDArray[np.int64]]:
-    """Return how many scores or examples everybody has, by row; refuse a number that no device can have."""
+    """Return the number of scores or examples of every device, by row; raise `ValueError` for an impossible one."""
     table = yield from flood_numbers(block, mine)
     if table.max(initial=0) > _MOST_EXAMPLES:
         raise ValueError(
@@ -69,14 +70,14 @@ def exchange_counts(block: Block, mine: NDArray[np.int64]) -> Protocol[NDArray[n
 
 
 def run_without_server(block: Block, method: Protocol[Answers]) -> Protocol[Answers]:
-    """Run a method on one device, and say what it cost."""
+    """Run a method on one device, and add its cost to the answers."""
     ledger = Ledger(len(block.rows))
     outcome = yield from _without_server(method, block, ledger)
     return replace(outcome, cost=ledger.cost())
 
 
 def _without_server(protocol: Protocol[Answers], block: Block, ledger: Ledger) -> Protocol[Answers]:
-    """Drive a protocol, charge what it asks, and answer what it asks of a server by flooding."""
+    """Run a protocol, charge its messages, and answer questions to a server by flooding."""
 
     def own(message: Any) -> Protocol[Pool] | None:
         ledger.enter(message)
@@ -92,7 +93,7 @@ def _without_server(protocol: Protocol[Answers], block: Block, ledger: Ledger) -
 
 
 def _flood_pool(message: Pool, block: Block) -> Protocol[Pool]:
-    """Return everybody's values: first how many everybody has in each of its pieces, then the values, as bytes."""
+    """Flood the values of all devices: first the lengths of their pieces, then the values as bytes."""
     pieces = (len(message.offsets) - 1) // len(block.rows)
     counts = np.diff(message.offsets).reshape(len(block.rows), pieces)
     everyone = yield from flood_numbers(block, counts)

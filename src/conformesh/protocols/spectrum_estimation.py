@@ -1,4 +1,4 @@
-"""The spectral gap without a map: devices estimate the Laplacian's extremes by talking to their neighbours.
+"""Estimates the spectral gap without a map: extreme eigenvalues of the Laplacian by power iteration over messages.
 
 The paper asks only for the gap and points to distributed estimation ([Wen2025] Section 5.2, [Muniraju2020]). Here every
 device knows the roster (so K) and its own neighbours, nothing else of the graph.
@@ -12,7 +12,7 @@ phases double until the estimates settle.
 
 Assumes     graph connected, smallest id 0 of the roster present
 Guarantees  an estimate: power iteration approaches l_min from above and l_max from below, at a rate nobody knows.
-            `signless` alone is a true upper bound. What rests on the rest says so in its certificate.
+            `signless` alone is a true upper bound. A certificate that rests on the others says so.
 Message     three numbers per round, nine per round of a maximum; one or two integers per round at the beginning,
             while the devices learn how far apart they are
 """
@@ -30,10 +30,12 @@ from conformesh.graph.weights import WEIGHTS, Weights, best_constant, constant_w
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Max, Min, Protocol, Sum
 
-_MAX_ROUNDS = 200_000
-_FIRST_PHASE = 8
-_LOST_DIGITS = 1e-5  # a phase that shrank v more than this is long enough: a longer one would lose precision
-_TINY = 1e-300
+_MAX_ROUNDS = 200_000  # then the estimate is given up: a network with so small a gap needs the map
+_FIRST_PHASE = 8  # rounds; phases double, so the start matters little
+# A phase that shrinks v by more than this is long enough: v holds the constant part too, and the rest would sink into
+# its round-off.
+_LOST_DIGITS = 1e-5
+_TINY = 1e-300  # avoids a division by zero where a vector has died out
 
 
 def agree_on_weights(block: Block, name: str | Weights | Floats, source: str) -> Protocol[Weights]:

@@ -1,14 +1,14 @@
-r"""TOP-K by flooding: every device learns the k largest scores of all, in as many rounds as the diameter.
+r"""Top-k by flooding: every device learns the k largest scores of all, in as many rounds as the diameter.
 
 Of n scores the one of rank r is the k-th largest, k = n - r + 1 (or the r-th smallest, if these are fewer). In each
-round a device says which scores it has heard for the first time in the round before, as long as they are among the k
-largest that it knows of: no other score can be among the k largest of all. After as many rounds as the diameter
-everybody knows the k largest, whom they belong to, and so the answer.
+round a device relays the scores that it received for the first time in the round before, if they are among the k
+largest that it knows of: no other score can be among the k largest of all. After as many rounds as the diameter every
+device knows the k largest, their owners, and so the answer.
 
-Few of a device's own scores will be among the k largest. It says at first only as many as are likely,
-:math:`3 k n_j / n + 12`, and with them the largest that it keeps back. Everybody hears of the largest score that anyone
-keeps back: if the k-th largest that was said is not below it, nothing is missing. Otherwise all devices know that
-alike, those with more to say do, and it takes as many rounds again.
+Few of a device's own scores will be among the k largest. At first it sends only as many as are likely, :math:`3 k n_j /
+n + 12`, and the largest score that it holds back. All devices learn the largest score that any device holds back: if
+the k-th largest score that was sent is not below it, nothing is missing. Otherwise all devices know this, send what
+they held back, and it takes as many rounds again.
 
 Assumes     graph connected, diameter known
 Guarantees  the score of rank r, bit for bit, and its counted rank, on every device; in the fewest rounds possible,
@@ -37,23 +37,27 @@ from conformesh.protocols.block import Block
 from conformesh.protocols.merged_scores import MergedScores, ScoreReport, ScoreRuns
 from conformesh.protocols.messages import PacketDeliveries, Packets, Protocol, Tell
 
-LIKELY, SPARE = 3, 12  # a device says at first so many times its share of the k largest, and so many more
-_LARGEST_FLOOD = 2**28  # scores that all devices together may hold at the end: each has its own list of k
-LARGEST_TABLE_BITS = 2**33  # bits that the devices of one table may take: where they are more, there are several tables
-SCORES_AT_ONCE = 2**18  # scores that are written at a time
-_WORK_PER_BYTE = 0.13  # of the work that `compiling` counts for these loops, to read a byte
+# A device first sends this multiple of its share of the k largest, and this many more: enough for most devices even
+# where scores are not alike. Too little costs a second flood, too much costs bits; the result is the same.
+LIKELY, SPARE = 3, 12
+# Scores that the lists of all devices together may hold at the end: each device has its own list of k. In a simulation
+# this bounds memory; beyond it, the schedule `window` sends far less anyway.
+_LARGEST_FLOOD = 2**28
+LARGEST_TABLE_BITS = 2**33  # bits of one table, 1 GB; if more are needed, there are several tables
+SCORES_AT_ONCE = 2**18  # scores that are encoded at a time: bounds the memory for temporary arrays
+_WORK_PER_BYTE = 0.13  # work to read a byte, in the units of `kernels.compilation` (measured)
 
 
 @dataclass(frozen=True, eq=False)
 class WantedList:
-    """A list that everybody is to know: the largest (or smallest) scores of a trial, until they weigh `k` together."""
+    """A list that all devices need: the largest (or smallest) scores of a trial, up to a total weight of `k`."""
 
     trial: int
     smallest: bool
     k: int
 
     def likely(self, mine: int, total: int, scores: int) -> int:
-        """Return how much of that a device says at first which holds `mine` of the `total` weight of all scores."""
+        """Return the weight that a device sends at first if it holds `mine` of the `total` weight of all scores."""
         spare = math.ceil(SPARE * total / max(scores, 1))  # a score weighs that much on average
         return LIKELY * math.ceil(self.k * mine / max(total, 1)) + spare
 
@@ -75,12 +79,12 @@ def wanted_lists(ranks: Ints, n: Ints) -> tuple[list[WantedList], dict[int, int]
 
 
 def can_flood(block: Block, ranks: Ints, n: Ints) -> bool:
-    """Say whether every device can know what it would have to know."""
+    """Return whether the lists of all devices stay within the limit of a flood."""
     return block.devices * _most_scores(block, wanted_lists(ranks, n)[0]) <= _LARGEST_FLOOD
 
 
 def _most_scores(block: Block, lists: list[WantedList]) -> int:
-    """Return how many scores are in these lists at most: each weighs 1 or more, and there are no others."""
+    """Return an upper bound of the scores in these lists: each weighs at least 1."""
     return sum(min(wanted.k, int(block.totals[wanted.trial])) for wanted in lists)
 
 
@@ -111,7 +115,7 @@ def search_by_flooding(
         if one.weight < wanted.k:
             raise ValueError(
                 f"device {block.network.ids[block.rows[0]]} has heard of scores that weigh {one.weight} together "
-                f"where {wanted.k} were needed: a device does not pass on what it hears, or says what is not so"
+                f"where {wanted.k} were needed: a device does not relay what it receives, or sends wrong numbers"
             )
         t, rank = wanted.trial, int(ranks.ravel()[problem])
         if wanted.smallest:
@@ -130,12 +134,12 @@ def _split_into_tables(block: Block, lists: list[WantedList]) -> list[Ints]:
     are never heard of: then several tables take less, though each has to read what is said to it from the others.
     """
     here = len(block.rows)
-    said = sum(min(wanted.k, LIKELY + SPARE) * here + LIKELY * wanted.k for wanted in lists)  # about
+    said = sum(min(wanted.k, LIKELY + SPARE) * here + LIKELY * wanted.k for wanted in lists)  # an estimate
     return np.array_split(np.arange(here), min(max(here * said // LARGEST_TABLE_BITS, 1), here))
 
 
 def _flood_news(block: Block, parts: list[_DeviceTable]) -> Protocol[None]:
-    """Pass on news for as many rounds as the diameter."""
+    """Relay new scores for as many rounds as the diameter."""
     for _ in range(block.network.diameter):
         said = [part.says(_owner_bits(block)) for part in parts]
         told = yield Tell(
@@ -148,7 +152,7 @@ def _flood_news(block: Block, parts: list[_DeviceTable]) -> Protocol[None]:
 
 
 class _DeviceTable:
-    """Devices that share tables of what they know, one for each list."""
+    """Devices that share tables of known scores, one for each list."""
 
     def __init__(self, block: Block, samples: WeightedScores, places: Ints, lists: list[WantedList], n: Ints) -> None:
         self.places, self._site = places, block

@@ -1,8 +1,8 @@
-"""A spanning tree, grown by messages: what sums and schedules travel along.
+"""A spanning tree of shortest paths, grown by messages. Sums and waves travel along it.
 
-The root is a centre of the map: nobody has a shorter way to the farthest device, so that no tree of shortest paths is
-less deep. It speaks; whoever hears for the first time takes the smallest speaker as parent and speaks next, naming its
-parent, so that parents learn their children.
+The root is a centre of the map: its farthest device is as near as possible, so no tree of shortest paths is less deep.
+It sends first; a device that receives something for the first time takes the sender with the smallest row as its parent
+and sends next, with its parent's row, so that parents learn their children.
 
 Assumes     graph connected; its centre and the centre's eccentricity known (how many rounds to wait)
 Guarantees  every device on one level, as many hops from the root as there are between them
@@ -24,7 +24,7 @@ from conformesh.protocols.messages import Each, Packets, Protocol, Silence, narr
 
 @dataclass(frozen=True, eq=False)
 class TreeLevel:
-    """The devices of one level of the tree and those just above it, as far as they are here.
+    """The local devices of one level of the tree, and their parents and children.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class TreeLevel:
 
 @dataclass(eq=False)
 class PartialTree:
-    """A tree whose deepest devices have a parent and have not said so yet.
+    """A tree whose deepest devices have chosen a parent and have not told it yet.
 
     Attributes
     ----------
@@ -76,11 +76,11 @@ class PartialTree:
 
     @property
     def name_bytes(self) -> int:
-        """How many bytes the name of a parent takes."""
+        """Number of bytes for the row of a parent."""
         return -(-(self.block.devices - 1).bit_length() // 8)
 
     def named(self, packets: Packets) -> Packets:
-        """Return what the deepest devices say, each with the name of its parent before it."""
+        """Return the packets of the deepest devices, each behind the row of its parent."""
         size, count = self.name_bytes, len(packets)
         offsets = packets.offsets + size * np.arange(count + 1)
         values = np.empty(int(offsets[-1]), np.uint8)
@@ -109,7 +109,7 @@ class PartialTree:
         ]
 
     def _join(self, members: Ints, receiver: Ints, sender: Ints, named: NDArray[Any]) -> None:
-        """Note who of a level names a device here as its parent."""
+        """Record the devices of a level that name a local device as their parent."""
         mine = np.flatnonzero(named == receiver)
         parents = self.block.local(receiver[mine])
         self.has_child[parents] = True
@@ -117,9 +117,10 @@ class PartialTree:
 
 
 class SpeakingTurns:
-    """When the devices here speak in a wave that rises to the root and falls again, in rounds 1 .. twice the depth.
+    """The rounds in which local devices send in a wave up to the root and down again, 1 to twice the depth.
 
-    Level l speaks in round depth - l + 1 and, where it has children, again in round depth + l + 1.
+    Level l sends in round depth - l + 1 and, where it has children, again in round depth + l + 1. All other rounds can
+    be announced as silent, so that no device waits for them.
     """
 
     def __init__(self, levels: list[TreeLevel], devices: int) -> None:
@@ -132,7 +133,7 @@ class SpeakingTurns:
             self._down[level.speaking_down] = depth + at + 1
 
     def quiet(self, round_: int, speakers: Ints | None) -> Silence:
-        """Return until when these speakers, or (None) all devices here, say nothing after a round of the wave."""
+        """Return how long these speakers (None: all local devices) are silent after a round of the wave."""
         places = self._everyone if speakers is None else speakers
         up, down = self._up[places], self._down[places]
         after = np.where(up > round_, up, np.where(down > round_, down, self._over))
@@ -151,7 +152,7 @@ def explore_tree(block: Block) -> Protocol[PartialTree]:
         sapling._join(sapling.deepest, heard.receiver, heard.sender, heard.values)
         receiver = block.local(heard.receiver)
         first = np.flatnonzero(~found[receiver])
-        new, at = np.unique(receiver[first], return_index=True)  # of a receiver's speakers the smallest comes first
+        new, at = np.unique(receiver[first], return_index=True)  # senders ascend, so the first is the smallest
         parent[new] = heard.sender[first][at]
         found[new] = True
         sapling.deepest = new

@@ -25,12 +25,12 @@ from conformesh.common.array_types import Ints
 from conformesh.kernels.ranks import DeviceRanks
 from conformesh.protocols.histogram_reports import Report
 
-_LARGEST_INT_SUM = 2**62  # beyond which sums are formed of Python's integers
+_LARGEST_INT_SUM = 2**62  # larger sums could overflow int64 and are formed of Python integers
 
 
 @dataclass(frozen=True)
 class TrimmedCount:
-    """What the K - f devices with the smallest d_j come to at a threshold: the worst that the honest may be."""
+    """Sums over the K - f devices with the smallest d_j at a threshold: the worst case for the honest devices."""
 
     threshold: float
     required: int
@@ -46,13 +46,13 @@ class TrimmedSearch:
     Attributes
     ----------
     reports
-        Of every device that may be honest, as it says it; None where nothing was heard of it, so that it counts 0.
+        The report of every device that may be honest; None where there is none, so that the device counts 0.
     sizes
-        How many scores each of them says it holds, or may hold at most where nothing was heard.
+        The reported size of each, or the maximum that it may hold where there is no report.
     parts
-        What the promise asks of each of them.
+        What the guarantee requires of each.
     byzantine
-        How many of them may lie, fewer than there are.
+        How many of them may be Byzantine, fewer than there are.
     """
 
     reports: Sequence[Report | None]
@@ -62,7 +62,7 @@ class TrimmedSearch:
 
     @cached_property
     def _points(self) -> tuple[NDArray[np.float64], Ints, NDArray[np.float64]]:
-        """All thresholds that were said, ascending, whose they are, and how many scores more lie at or below them."""
+        """All reported thresholds, ascending, their devices, and how many more scores lie at or below each."""
         each = [(k, *one.points) for k, one in enumerate(self.reports) if one is not None]
         where = np.concatenate([np.empty(0), *(at for _, at, _ in each)])
         owner = np.concatenate([np.empty(0, np.int64), *(np.full(len(at), k) for k, at, _ in each)])
@@ -71,7 +71,7 @@ class TrimmedSearch:
         return where[order], owner[order], more[order]
 
     def counts(self, threshold: float) -> Ints:
-        """Return c_j: how many scores of each device surely lie at or below a threshold, if it says what is so."""
+        """Return c_j: how many scores of each device lie at or below a threshold, if its report is honest."""
         where, owner, more = self._points
         upto = np.searchsorted(where, threshold, side="right")
         return np.bincount(owner[:upto], more[:upto], len(self.reports)).astype(np.int64)  # exact: at most 2^52
@@ -83,7 +83,8 @@ class TrimmedSearch:
             self.parts, alpha, sum((weights * self.sizes).tolist()), len(self.reports) - self.byzantine
         )
         where = np.unique(self._points[0])
-        low, high = 0, len(where)  # d_j only grows with the threshold, and so does the sum of the smallest ones
+        low, high = 0, len(where)
+        # Bisection: d_j never falls with the threshold, and neither does the sum of the smallest ones.
         while low < high:
             middle = (low + high) // 2
             low, high = (low, middle) if margin.holds(self.counts(where[middle])) else (middle + 1, high)
@@ -118,13 +119,13 @@ class _Margin:
         return np.sort(np.argsort(self.each(counts), kind="stable")[: self.kept])
 
     def holds(self, counts: Ints) -> bool:
-        """Say whether their sum is large enough."""
+        """Return whether the sum of the smallest d_j reaches the slack."""
         return bool(np.sort(self.each(counts))[: self.kept].sum() >= self.slack)
 
 
 @lru_cache(maxsize=64)  # draws of one experiment often have the same sizes
 def _trimming_margin(parts: DeviceRanks, alpha: Fraction, total: int, kept: int) -> _Margin:
-    """Return d_j in whole numbers; `total` is what all scores weigh."""
+    """Return d_j in whole numbers, which decide ties exactly; `total` is the total weight."""
     needed = [(1 - alpha) * base for base in parts.bases]
     common = math.lcm(*(each.denominator for each in needed))
     whole = [int(each * common) for each in needed]
