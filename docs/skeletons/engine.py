@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.engines import Driver
-from conformesh.engines.base import Observer, drive, refuse_losses
+from conformesh.engines.base import drive, refuse_losses
+from conformesh.engines.observers import Observer
 from conformesh.graph.network import Network
 from conformesh.protocols.faults import Faults
 from conformesh.protocols.ledger import Ledger

@@ -18,7 +18,7 @@ from conformesh.common.arrays import as_array, columns_of
 from conformesh.common.names import natural_order, unknown
 from conformesh.common.random_streams import Rng, recorded_seed
 from conformesh.engines import Engine, fail_together
-from conformesh.engines.base import Observer
+from conformesh.engines.observers import Observer
 from conformesh.files.input_forms import ColumnRoles
 from conformesh.files.memberships import Atom
 from conformesh.graph.network import Network

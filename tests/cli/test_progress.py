@@ -13,6 +13,7 @@ import pytest
 from conformesh import Network, calibrate, sweep
 from conformesh.cli import console
 from conformesh.common import progress as bars
+from conformesh.engines.observers import rounds_on_a_bar
 from conformesh.lab.comparison import compare, compared_ways
 
 
@@ -151,7 +152,7 @@ def test_python_callers_ask_for_a_bar(cell):
 
 def test_in_a_pipe_nobody_counts(capsys):
     assert bars.place() is None
-    with bars.rounds_on_a_bar("thinking") as observer:
+    with rounds_on_a_bar("thinking") as observer:
         assert observer is None
     with bars.Progress("thinking") as progress:
         progress.on_point(0, 5, "")

@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="a view needs Starlette and uvicorn: pip install 'conformesh[view]'")
 from conformesh import Network, calibrate
+from conformesh.engines.observers import ObserverGroup, RunObserver
 from conformesh.view import Recorder
 from conformesh.view.mesh_watch import MeshWatch
 from conformesh.view.recording import recording_of_run
@@ -72,11 +73,13 @@ def test_the_page_follows_a_calibration_to_its_end(browser, twenty_devices):
     recorder, looked = Recorder(), threading.Event()
     found = []
 
-    def observer(*what):
-        recorder(*what)
-        looked.wait(60)  # the first round goes on when the page is there
+    class Waits(RunObserver):
+        keeps_messages = False
 
-    observer.begin, observer.passing = recorder.begin, True
+        def __call__(self, *round_):
+            looked.wait(60)  # the first round goes on when the page is there
+
+    observer = ObserverGroup(recorder, Waits())
 
     def work():
         found.append(calibrate(twenty_devices, Network.torus(5, 4), alpha=0.1, observer=observer))

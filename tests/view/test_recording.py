@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from conformesh import METHODS, Network, calibrate
 from conformesh.engines.faulty import Weather
+from conformesh.engines.observers import ObserverGroup, RunObserver
 from conformesh.engines.simulator import Simulator
 from conformesh.methods import Method
 from conformesh.protocols.faults import Faults
@@ -153,13 +154,11 @@ def test_estimates_of_q_dcp_are_what_devices_say():
     network, seen = Network.torus(3, 3), []
     recorder = Recorder()
 
-    def both(round_, message, answer):
-        recorder(round_, message, answer)
+    def look(round_, message, answer):
         if isinstance(message, Sum):
             seen.append((round_, message.values[:, 0, 0].tolist()))
 
-    both.begin = recorder.begin
-    calibrate(held_by(9), network, 0.1, "q-dcp", observer=both, rounds=6)
+    calibrate(held_by(9), network, 0.1, "q-dcp", observer=ObserverGroup(recorder, look), rounds=6)
     shown = thresholds_by_round(recorder)
     assert seen
     assert all(shown[round_] == values for round_, values in seen)
@@ -171,13 +170,13 @@ def test_estimates_of_h_dcp_are_quantiles_of_the_views():
     held = held_by(9)
     n = sum(map(len, held))
 
-    def both(round_, message, answer):
-        recorder(round_, message, answer)
+    def look(round_, message, answer):
         if isinstance(message, Sum) and message.values.shape[1] == bins:
             seen.append((round_, message.values[:, :, 0].copy()))
 
-    both.begin = recorder.begin
-    result = calibrate(held, network, 0.1, "h-dcp", observer=both, rounds=9, bins=bins, range=(0.0, 1.0))
+    result = calibrate(
+        held, network, 0.1, "h-dcp", observer=ObserverGroup(recorder, look), rounds=9, bins=bins, range=(0.0, 1.0)
+    )
     shown = thresholds_by_round(recorder)
     assert len(seen) == 9
     for round_, views in seen:
@@ -204,13 +203,22 @@ def test_what_was_lost_is_what_the_run_lost():
     arrived = {}
     recorder = Recorder()
 
-    def both(round_, message, answer):
-        recorder(round_, message, answer)
-        arrived[round_] = {*zip(answer.sender.tolist(), answer.receiver.tolist(), strict=True)}
+    class Arrivals(RunObserver):
+        keeps_messages = False
 
-    both.begin = recorder.begin
-    both.passing = True
-    calibrate(held_by(6), network, 0.1, "q-dcp", observer=both, faults=faults, asynchronous=True, rounds=20)
+        def __call__(self, round_, message, answer):
+            arrived[round_] = {*zip(answer.sender.tolist(), answer.receiver.tolist(), strict=True)}
+
+    calibrate(
+        held_by(6),
+        network,
+        0.1,
+        "q-dcp",
+        observer=ObserverGroup(recorder, Arrivals()),
+        faults=faults,
+        asynchronous=True,
+        rounds=20,
+    )
     [run] = recorder.trace().runs
     lost = 0
     for step in run.steps:
@@ -308,12 +316,10 @@ def test_a_recorder_takes_its_share_of_the_time_and_no_more(share, round_time):
 
     recorder._record = slow
 
-    def watch(*round_):
+    def pass_time(*round_):
         clock[0] += round_time
-        recorder(*round_)
 
-    watch.begin = recorder.begin
-    calibrate(held_by(4), Network.chain(4), 0.1, "q-dcp", observer=watch, rounds=150)
+    calibrate(held_by(4), Network.chain(4), 0.1, "q-dcp", observer=ObserverGroup(pass_time, recorder), rounds=150)
     spent = 4.0 * sum(step.said is not None for step in recorder.trace().runs[0].steps)
     assert 0 < spent <= share * clock[0] + 4.0
 

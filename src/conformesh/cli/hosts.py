@@ -18,8 +18,8 @@ import numpy as np
 
 from conformesh.cli import console
 from conformesh.common.names import natural_order
-from conformesh.common.progress import rounds_on_a_bar
 from conformesh.engines import Engine, get_driver
+from conformesh.engines.observers import rounds_on_a_bar
 from conformesh.files.score_files import ScoreFile, read_scores
 from conformesh.files.tables import STDIN, ColumnNames
 from conformesh.graph.network import Network

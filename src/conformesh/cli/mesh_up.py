@@ -18,7 +18,7 @@ from conformesh.common.quantities import in_bits, in_bytes
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import device_folders, scatter_scores
 from conformesh.mesh.node.main import Start, override_settings
-from conformesh.mesh.processes import Watched, launch, wait
+from conformesh.mesh.processes import DeviceProcess, join_devices, launch_devices
 from conformesh.results.result import Result
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def up(root: Path, scores: str | None, overrides: dict[str, str], recording: Rec
         watched = start_devices(folders, settings=overrides)
         if watch is not None:
             watch.follow_processes(watched)
-        wait_for_devices(watched)
+        join_devices(watched)
         if watch is not None:
             finished = [one for one in watched if one.result is not None]
             watch.end(_facts(finished, len(watched)) if finished else [("failed", "no device has a result")])
@@ -62,10 +62,10 @@ def up(root: Path, scores: str | None, overrides: dict[str, str], recording: Rec
         click.get_current_context().exit(1)
 
 
-def start_devices(folders: Sequence[Path], **how: Any) -> list[Watched]:
+def start_devices(folders: Sequence[Path], **how: Any) -> list[DeviceProcess]:
     """Start a process for each folder that calibrates once, and says twice a second how far it is."""
     starts = [Start(str(folder), once=True, log="progress", **how) for folder in folders]
-    return launch({folder.name: start.command() for folder, start in zip(folders, starts, strict=True)})
+    return launch_devices({folder.name: start.command() for folder, start in zip(folders, starts, strict=True)})
 
 
 @contextmanager
@@ -83,20 +83,20 @@ def _recorded(root: Path, outlets: RecordingOptions) -> Iterator[MeshWatch | Non
         yield watch
 
 
-def wait_for_devices(watched: Sequence[Watched]) -> None:
+def wait_for_devices(watched: Sequence[DeviceProcess]) -> None:
     """Wait for all devices, under a live table where stderr is a terminal, and in silence elsewhere."""
     if not sys.stderr.isatty():
-        wait(watched)
+        join_devices(watched)
         return
     from rich.console import Console
     from rich.live import Live
 
     screen = Console(stderr=True)
     with Live(console=screen, auto_refresh=False, transient=True) as live:
-        wait(watched, lambda: live.update(_live_table(watched, screen.height - _AROUND), refresh=True))
+        join_devices(watched, lambda: live.update(_live_table(watched, screen.height - _AROUND), refresh=True))
 
 
-def _live_table(watched: Sequence[Watched], room: int) -> Any:
+def _live_table(watched: Sequence[DeviceProcess], room: int) -> Any:
     """Every device; where there is no room, as many as fit, first those that are not done."""
     from rich import box
     from rich.table import Table
@@ -118,7 +118,7 @@ def _live_table(watched: Sequence[Watched], room: int) -> Any:
     return table
 
 
-def print_agreement(watched: Sequence[Watched], seconds: float) -> None:
+def print_agreement(watched: Sequence[DeviceProcess], seconds: float) -> None:
     """Print what the devices agreed on, once, and a line for each."""
     finished = [one for one in watched if one.result is not None]
     if finished:
@@ -129,7 +129,7 @@ def print_agreement(watched: Sequence[Watched], seconds: float) -> None:
     console.print_table(columns, [_line(one, same) for one in watched], right=_RIGHT)
 
 
-def _thresholds(one: Watched) -> tuple[float, ...]:
+def _thresholds(one: DeviceProcess) -> tuple[float, ...]:
     """Return the thresholds of a device, one for each part and level."""
     return tuple(answer.threshold for answer in one.calibration.answers)
 
@@ -142,7 +142,7 @@ def _agreement(thresholds: Sequence[float], devices: int) -> str:
     return f"{thresholds[0]!r} ({who} devices agree, bit for bit)"
 
 
-def _facts(finished: Sequence[Watched], devices: int) -> list[tuple[str, str]]:
+def _facts(finished: Sequence[DeviceProcess], devices: int) -> list[tuple[str, str]]:
     results = [one.calibration for one in finished]
     answers, has_several = results[0].answers, len(results[0]) > 1
     thresholds = [
@@ -172,7 +172,7 @@ def _guarantee(results: Sequence[Result]) -> str:
     return f"{', '.join(dict.fromkeys(certificate.kind for certificate in certificates))}, {whose}"
 
 
-def _line(one: Watched, same: bool) -> tuple[str, ...]:
+def _line(one: DeviceProcess, same: bool) -> tuple[str, ...]:
     sent, received = in_bytes(one.sent), in_bytes(one.received)
     if one.result is None:
         return one.name, *(() if same else ("",)), str(one.round), "", sent, received, one.state

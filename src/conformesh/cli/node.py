@@ -12,7 +12,7 @@ import click
 import conformesh.cli
 from conformesh.cli import console, options
 from conformesh.cli.command import PATH, Argument, Option, command
-from conformesh.mesh.node.main import Start, in_json, run
+from conformesh.mesh.node.main import Start, result_line, run_node
 
 
 @command(
@@ -49,11 +49,11 @@ def node(
         _show(folder, http, view)
     if not once and conformesh.cli.is_own_process and os.name == "posix":
         start.become()  # what stays up needs no command line in its memory
-    config, certified = run(start)
+    config, certified = run_node(start)
     if not once or certified is None:
         return
     if as_json:
-        print(in_json(config, certified))
+        print(result_line(config, certified))
         return
     result = certified.calibration
     facts = [

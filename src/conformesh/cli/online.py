@@ -25,6 +25,7 @@ from conformesh.kernels.ranks import exact_alpha
 from conformesh.online import COUPLINGS, LEARNERS, OnlineResult
 from conformesh.online import online as follow
 from conformesh.online.alarm import Alarm
+from conformesh.online.result import OnlineObserver
 from conformesh.plots.online import draw_online
 from conformesh.plots.pictures import picture_file
 
@@ -169,7 +170,7 @@ class _DriftWatch:
         return sorted(new, key=lambda one: one[1])
 
 
-class _StreamObserver:
+class _StreamObserver(OnlineObserver):
     """Sees a run go on, for whoever tells how far it is, the drift alarm, and what is recorded."""
 
     def __init__(self, drift: _DriftWatch | None = None, recorder: OnlineRecorder | None = None) -> None:

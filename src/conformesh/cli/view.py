@@ -14,7 +14,7 @@ from conformesh.cli import console, options
 from conformesh.cli.command import PATH, Argument, Option, WholeNumber, command
 from conformesh.cli.recording import RecordingOptions, catch_interrupts, write_recordings
 from conformesh.mesh.config.device_toml import DEVICE_FILE
-from conformesh.mesh.http.address import SOCKET_NAME, VARIABLE
+from conformesh.mesh.http.address import ADDRESS_VARIABLE, SOCKET_NAME
 from conformesh.view.trace import Trace, TracedRun
 
 if TYPE_CHECKING:
@@ -134,8 +134,8 @@ def _details(sources: Sequence[_Replay | MeshWatch], run: int, row: int) -> dict
 
 def _here() -> str:
     """Return the node that the environment names, or this folder, if it is a device's or a mesh's."""
-    if os.environ.get(VARIABLE):
-        return os.environ[VARIABLE]
+    if os.environ.get(ADDRESS_VARIABLE):
+        return os.environ[ADDRESS_VARIABLE]
     if Path(DEVICE_FILE).is_file() or Path(SOCKET_NAME).exists() or any(Path().glob(f"*/{DEVICE_FILE}")):
         return "."
     raise ValueError(

@@ -9,15 +9,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from html import escape
 from typing import Any, Literal
 
 BAR_DELAY = 1.0  # seconds before a bar appears
-
-Observer = Callable[..., None]
 
 
 def place() -> Literal["terminal", "notebook"] | None:
@@ -118,31 +114,3 @@ class Progress:
             "count": f"{self.steps:,}{of}" + (f" {self.unit}" if self.unit else ""),
             "left": "" if left is None else f"{timedelta(seconds=round(left))} left",
         }
-
-
-@contextmanager
-def rounds_on_a_bar(what: str, observer: Observer | None = None, shown: bool = True) -> Iterator[Observer | None]:
-    """Return an engine's observer that shows its rounds, beside the one given, which may be all where nobody looks.
-
-    A simulator that nobody watches may use the same memory in every round.
-    """
-    if not shown or place() is None:
-        yield observer
-        return
-    with Progress(what, unit="rounds") as progress:
-        yield _Counted(progress, observer)
-
-
-class _Counted:
-    """Counts rounds on a bar, and lets another observer see them."""
-
-    def __init__(self, progress: Progress, observer: Observer | None) -> None:
-        self.progress, self.observer = progress, observer
-        self.passing = observer is None or getattr(observer, "passing", False)  # the bar keeps nothing of a round
-        if hasattr(observer, "begin"):
-            self.begin = observer.begin  # type: ignore[union-attr]
-
-    def __call__(self, *round_: Any) -> None:
-        self.progress.step()
-        if self.observer is not None:
-            self.observer(*round_)

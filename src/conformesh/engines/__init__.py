@@ -7,7 +7,8 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from conformesh.common.names import unknown
-from conformesh.engines.base import Engine, Observer
+from conformesh.engines.base import Engine
+from conformesh.engines.observers import Observer
 from conformesh.engines.simulator import Simulator
 from conformesh.graph.network import Network
 

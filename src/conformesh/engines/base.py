@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.engines.observers import Observer
 from conformesh.graph.network import Network
 from conformesh.protocols.faults import Faults
 from conformesh.protocols.ledger import Ledger
@@ -18,22 +19,6 @@ from conformesh.protocols.messages import Protocol as Messages
 from conformesh.results.certificate import Cost
 
 T = TypeVar("T")
-Observer = Callable[[int, Message, Any], None]
-
-
-def keeps(observer: Observer | None) -> bool:
-    """Say whether somebody watches who may keep what it is shown, which must stay as it is then.
-
-    An observer that has a true attribute `passing` looks at the message while it is called, and at nothing else, so
-    that a run goes on as if nobody watched.
-    """
-    return observer is not None and not getattr(observer, "passing", False)
-
-
-def begin(observer: Observer | None, *run: Any) -> None:
-    """Tell an observer that wants to know, which has a method `begin`, what it is going to see."""
-    if (opening := getattr(observer, "begin", None)) is not None:
-        opening(*run)
 
 
 class Engine(Protocol):

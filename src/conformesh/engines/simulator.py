@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Ints
-from conformesh.engines.base import Observer, drive, keeps
+from conformesh.engines.base import drive
 from conformesh.engines.faulty import Lossy
+from conformesh.engines.observers import Observer, keeps_messages
 from conformesh.engines.ordering import compressed_in, memory_order
 from conformesh.graph.network import Network
 from conformesh.kernels.graph import match_senders, message_pairs
@@ -60,7 +61,7 @@ class Simulator:
         Who may talk to whom.
     observer
         Called after every round with (round, message, answer): for plots, progress bars and traces. What it is given
-        stays as it is, unless the observer is `passing` (`keeps`).
+        stays as it is, unless it is a `RunObserver` that keeps no messages.
     order
         All rows in the order in which the protocol hosts them (`Block.rows`), or None for ascending; see `ordering`.
     """
@@ -93,7 +94,7 @@ class Simulator:
     @classmethod
     def in_memory_order(cls, network: Network, observer: Observer | None = None) -> Simulator:
         """Return a simulator that hosts the devices in the order that is walked fastest, if nobody keeps answers."""
-        return cls(network, observer, None if keeps(observer) else memory_order(network))
+        return cls(network, observer, None if keeps_messages(observer) else memory_order(network))
 
     @property
     def rows(self) -> Ints:
@@ -122,13 +123,13 @@ class Simulator:
         if faults is None or not faults.loses:
             result = drive(protocol, self._rules, ledger, self._answers, self.observer)
         else:
-            lossy = Lossy(self.network, faults, self.order, plain=keeps(self.observer))
+            lossy = Lossy(self.network, faults, self.order, plain=keeps_messages(self.observer))
             result = drive(protocol, self._rules, ledger, lossy.answers, self.observer, lossy.said)
         self._sums = self._spreading = None
         return result, ledger.cost(self.order)
 
     def _sum(self, message: Sum, round_: int) -> Any:
-        if message.values.size <= MOST_REMEMBERED_DEVICES or not message.brief or keeps(self.observer):
+        if message.values.size <= MOST_REMEMBERED_DEVICES or not message.brief or keeps_messages(self.observer):
             return sum_over_neighbours(self._indptr, self._indices, message.values, message.weights)
         self._sums = sum_over_neighbours(self._indptr, self._indices, message.values, message.weights, self._sums)
         return self._sums
@@ -141,18 +142,24 @@ class Simulator:
         if last is None or values is not last.values or last.upward is not upward:
             last = Spreading(self._indptr, self._indices, values, upward, self.order)
         # the next round may go on in the same memory, but an observer may keep what it sees
-        self._spreading = last if message.brief and not keeps(self.observer) else None
+        self._spreading = last if message.brief and not keeps_messages(self.observer) else None
         return Extreme(last.values, last.round(message.places))
 
     def _each(self, message: Each, round_: int) -> Deliveries | _Broadcast:
         """Deliver each speaker's row along its edges: work and memory follow the speakers, not the network."""
         heard = _Broadcast(self, message, round_)
-        return Deliveries(heard.receiver, heard.sender, heard.values, round_) if keeps(self.observer) else heard
+        return (
+            Deliveries(heard.receiver, heard.sender, heard.values, round_) if keeps_messages(self.observer) else heard
+        )
 
     def _tell(self, message: Tell, round_: int) -> PacketDeliveries | _BroadcastBytes:
         """Deliver each speaker's bytes along its edges, as in `_each`."""
         told = _BroadcastBytes(self, message, round_)
-        return PacketDeliveries(told.receiver, told.sender, told.packets, round_) if keeps(self.observer) else told
+        return (
+            PacketDeliveries(told.receiver, told.sender, told.packets, round_)
+            if keeps_messages(self.observer)
+            else told
+        )
 
     def route(self, places: Ints) -> tuple[Ints, Ints]:
         """Return who hears whom when these speak, as rows of the network, by receiver and then by sender."""

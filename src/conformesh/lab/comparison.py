@@ -22,7 +22,7 @@ from conformesh.common.progress import Progress
 from conformesh.common.quantities import in_bits, pluralize
 from conformesh.common.random_streams import Rng, seed_of
 from conformesh.engines import get_driver
-from conformesh.engines.base import Observer
+from conformesh.engines.observers import Observer
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.kernels.ranks import (

@@ -68,6 +68,16 @@ class BoundTrail:
         return known[1:]
 
 
+class OnlineObserver:
+    """An observer of a run over streams that is also given its result; what a subclass does not define does nothing."""
+
+    def begin(self, found: OnlineResult) -> None:
+        """Receive the result before the first step. It fills up meanwhile; only finished steps may be read."""
+
+    def __call__(self, done: int) -> None:
+        """Receive the number of steps done, from time to time."""
+
+
 @dataclass(frozen=True, eq=False)
 class OnlineResult:
     """Result of `online`.

@@ -28,7 +28,7 @@ from conformesh.online.checkpoint import Checkpoint, CheckpointState, digest_arr
 from conformesh.online.couplings import CoupledState, NetworkLinks, Rule
 from conformesh.online.integrators import ACI, Decaying
 from conformesh.online.learners import LEARNERS, Learner
-from conformesh.online.result import BoundTrail, OnlineResult
+from conformesh.online.result import BoundTrail, OnlineObserver, OnlineResult
 from conformesh.pipeline.networks import as_network
 from conformesh.protocols.faults import Faults, make_faults
 from conformesh.table import Table
@@ -101,8 +101,8 @@ def online(
     largest
         A bound of the scores, if one is known: infinite thresholds are cut to it.
     observer
-        Called with the number of steps done, from time to time, and at first if there are some. One that has a method
-        `begin` first receives the `OnlineResult`, which fills up meanwhile; only finished steps may be read.
+        Called with the number of steps done, from time to time, and at first if there are some. An `OnlineObserver`
+        also receives the `OnlineResult` before the first step.
     checkpoint
         A file that is saved from time to time and when the run is interrupted, so that the same call goes on from
         there, to the same bits. One of another run is refused.
@@ -183,8 +183,8 @@ class _Run:
         found = OnlineResult(
             self.links.network.ids, self.rule, self.scores, self.thresholds, self.misses, self.arrivals, self.trail
         )
-        if (begin := getattr(observer, "begin", None)) is not None:
-            begin(found)
+        if isinstance(observer, OnlineObserver):
+            observer.begin(found)
         if at[0]:
             observer(at[0])
         try:

@@ -29,7 +29,7 @@ from conformesh.common.array_types import Floats, Ints
 from conformesh.common.notes import note
 from conformesh.common.random_streams import Rng, digest_of, recorded_seed, stream
 from conformesh.engines import Engine, engine_on, fail_together
-from conformesh.engines.base import Observer
+from conformesh.engines.observers import Observer
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import SHARES, Alpha, Requirement, check_shares, exact_alpha, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores

@@ -17,7 +17,7 @@ from conformesh.common.arrays import as_array
 from conformesh.common.names import natural_order, unknown
 from conformesh.common.notes import note
 from conformesh.engines import Engine, engine_on, fail_together
-from conformesh.engines.base import Observer
+from conformesh.engines.observers import Observer
 from conformesh.files.input_forms import ColumnRoles
 from conformesh.files.memberships import Memberships
 from conformesh.graph.network import Network

@@ -24,9 +24,8 @@ from numpy.typing import ArrayLike
 from conformesh.common.arrays import columns_of
 from conformesh.common.names import unknown
 from conformesh.common.notes import note
-from conformesh.common.progress import rounds_on_a_bar
 from conformesh.engines import Engine, engine_on, fail_together
-from conformesh.engines.base import Observer
+from conformesh.engines.observers import Observer, rounds_on_a_bar
 from conformesh.files.input_forms import ColumnRoles, as_frame
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import Alpha, Requirement, exact_alpha

@@ -59,7 +59,7 @@ from conformesh.table import Table
 
 if TYPE_CHECKING:  # a device of a mesh has no engine, and need not hold what it does not use in memory
     from conformesh.engines import Engine
-    from conformesh.engines.base import Observer
+    from conformesh.engines.observers import Observer
     from conformesh.protocols.groups import Grouping
     from conformesh.protocols.masks import Secrets
 
@@ -286,8 +286,8 @@ def solve(
     bound: float | None = None,
 ) -> Result:
     """Solve all problems of a guarantee in one run, and return them as one result."""
-    from conformesh.common.progress import rounds_on_a_bar
     from conformesh.engines import engine_on
+    from conformesh.engines.observers import rounds_on_a_bar
 
     started, options = time.perf_counter(), run.chosen_options  # an unknown option is refused before anything else
     if run.faults is not None:
@@ -420,12 +420,12 @@ def _run(
     engine: Engine, columns: ProblemColumns, rows: LocalRows, agreed: PublicFacts, run: MethodRun
 ) -> tuple[Answers, Cost]:
     """Run the method on all columns; return what all devices got, and what the run cost."""
-    from conformesh.engines.base import begin
+    from conformesh.engines.observers import announce_run
 
     if columns.sizes is None:
         columns = replace(columns, sizes=(gather_counts(engine, columns.scores[0].sizes),))
     block = _block_of(Block(engine.network, engine.rows, agreed.rows), columns, run)
-    begin(engine.observer, block, run.method, run.faults)
+    announce_run(engine.observer, block, run.method, run.faults)
     hidden, facts = [], {}
     if columns.hides_scores:
         facts = {"group_seed": engine.share(run.seed)[0]}  # every rank has drawn its own: the first one's counts
@@ -578,14 +578,14 @@ def solve_draws(
     kept = requirement_of(method, requirement)
     check_shares(kept, network.ids)
     from conformesh.engines import engine_on
-    from conformesh.engines.base import begin
+    from conformesh.engines.observers import announce_run
 
     with engine_on(network, engine, observer) as host:
         mine = local_scores(host, samples)
         sizes = merge_rows(host.blocks, host.share(mine.sizes))
         held = None if items is None else merge_rows(host.blocks, host.share(local_rows_of(host, items)))
         block = Block(network, host.rows, sizes, kept, held, levels)
-        begin(host.observer, block, method, wrong)
+        announce_run(host.observer, block, method, wrong)
         runs = 1 if joint else samples.trials * (len(levels) if entry.execution.per_alpha else 1)
         part, cost = host.run(run_method(method, block, mine, chosen, wrong), runs, wrong)
         outcome = Answers.joined(host.blocks, host.share(part))

@@ -19,7 +19,7 @@ from msgspec import ValidationError, convert
 
 from conformesh.mesh.http.client import NodeError
 from conformesh.mesh.node.status import MeshStatus, NodeStatus, Phase
-from conformesh.mesh.processes import Watched as Launched
+from conformesh.mesh.processes import DeviceProcess as Launched
 from conformesh.view.events import PRIVATE_FIELDS
 from conformesh.view.learning import LearningHistory, learning_details, reported_counts
 from conformesh.view.maps import MeshMap, ask_mesh_status, read_map

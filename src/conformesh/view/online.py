@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Ints
 from conformesh.graph.network import Network
 from conformesh.online.bounds import MissAccount
-from conformesh.online.result import OnlineResult, RunningCounts
+from conformesh.online.result import OnlineObserver, OnlineResult, RunningCounts
 from conformesh.view.recording import Recording
 from conformesh.view.trace import (
     SPREAD_SHARES,
@@ -59,7 +59,7 @@ class _DevicesRecord(NamedTuple):
     thresholds: Floats
 
 
-class OnlineRecorder:
+class OnlineRecorder(OnlineObserver):
     """An observer that records a run over streams, for a view, a trace or a report.
 
     >>> import numpy as np

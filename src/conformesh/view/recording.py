@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from conformesh.common.quantities import pluralize
 from conformesh.engines.faulty import Weather
+from conformesh.engines.observers import RunObserver
 from conformesh.files.json_numbers import in_json
 from conformesh.methods import get_method, make_options
 from conformesh.protocols.block import Block
@@ -193,7 +194,7 @@ class _RoundRecord(NamedTuple):
     bracket: tuple[Any, ...] | None
 
 
-class Recorder:
+class Recorder(RunObserver):
     """An observer that records runs, for a view, a trace or a report.
 
     >>> from conformesh import Network, calibrate
@@ -220,7 +221,7 @@ class Recorder:
         What the next runs are called; by default their method's name.
     """
 
-    passing = True  # it keeps no message, so the simulator may reuse its memory
+    keeps_messages = False  # only copies of parts of them
 
     def __init__(self, share: float | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
         self.share, self.clock = share, clock

@@ -22,11 +22,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from conformesh.common.array_types import Array, Ints
-from conformesh.engines.base import Observer, drive, keeps, refuse_losses
+from conformesh.engines.base import drive, refuse_losses
 from conformesh.engines.mpi.exchange import Exchange, stamp_of
 from conformesh.engines.mpi.halo import Halo
 from conformesh.engines.mpi.job import needs_mpi, own_channels, stops_the_job
 from conformesh.engines.mpi.partition import partition
+from conformesh.engines.observers import Observer, keeps_messages
 from conformesh.graph.network import Network
 from conformesh.kernels.neighbours import neighbour_extreme, neighbour_sum
 from conformesh.kernels.spreading import Spreading
@@ -160,7 +161,9 @@ class Mpi:
         upward, last, speakers = isinstance(message, Max), self._spreading, message.places
         if last is None or message.values is not last.values or last.upward is not upward:
             last = Spreading(self.halo.hearers.indptr, self.halo.hearers.indices, message.values, upward)
-        self._spreading = last if message.brief and not keeps(self.observer) else None  # which may keep what it sees
+        self._spreading = (
+            last if message.brief and not keeps_messages(self.observer) else None
+        )  # which may keep what it sees
         mine = _table(message.values)[speakers]
         ghosts, theirs = self.exchange.speak(self._stamp_of(message), speakers, mine)
         columns = np.concatenate([speakers, ghosts])
@@ -175,7 +178,7 @@ class Mpi:
         pending = self.exchange.start(self._stamp_of(message), sent)
         kind = np.dtype(np.float64 if real or sent.dtype.kind == "f" else np.int64)
         x = np.ascontiguousarray(sent, dtype=kind)
-        out = self._space(x) if message.brief and not keeps(self.observer) else np.empty(x.shape, dtype=kind)
+        out = self._space(x) if message.brief and not keeps_messages(self.observer) else np.empty(x.shape, dtype=kind)
         inner(halo.inner.indptr, halo.inner.indices, x, out)
         heard = pending.rows()
         if halo.peers:

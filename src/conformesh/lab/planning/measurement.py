@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats
 from conformesh.common.names import unknown
+from conformesh.engines.observers import RunObserver
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import Alpha, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -25,6 +26,7 @@ from conformesh.lab.planning.link import Link
 from conformesh.methods import MethodVariant, get_method
 from conformesh.pipeline.solver import CalibrationBatch, solve_draws
 from conformesh.protocols.block import Block
+from conformesh.protocols.faults import Faults
 from conformesh.protocols.messages import Message, Pool, Tell
 
 ANY_SHAPE = "any"  # the shape of the scores is unknown, so each draw has another shape
@@ -103,17 +105,17 @@ class RunTooLong(ValueError):  # noqa: N818 - reads as a sentence where it is ra
     """A run was stopped because simulating it takes longer than a plan may take."""
 
 
-class _RoundWatch:
+class _RoundWatch(RunObserver):
     """An observer that adds up what the slowest device sends in each round, and ends runs that take too long."""
 
-    passing = True  # keeps no message, so the simulator may reuse its memory
+    keeps_messages = False
 
     def __init__(self, limit: float) -> None:
         self.slowest_bits = 0.0
         self._limit, self._began = limit, time.perf_counter()
         self._degree = np.zeros(0)
 
-    def begin(self, block: Block, *_: Any) -> None:
+    def begin(self, block: Block, method: str, faults: Faults | None) -> None:
         """Store the number of neighbours of each device, in the simulator's order."""
         self._degree = block.degree
 
