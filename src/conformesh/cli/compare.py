@@ -150,24 +150,24 @@ def _report(found: Comparison, picture_path: Path | None, front_path: Path | Non
         "is too low. numbers, bits: what each device sent. fewest: the least bits or rounds among those that\n"
         "count their rank, assume nothing and need no server."
     )
-    rows = [[table_row(run, group) for run in group.runs] for group in found.groups]
+    rows = [[table_row(run, entry) for run in entry.runs] for entry in found.networks]
     columns, right = table_columns(found), RIGHT_ALIGNED
-    widths = [max(map(len, column)) for column in zip(columns, *(row for group in rows for row in group), strict=True)]
+    widths = [max(map(len, column)) for column in zip(columns, *(row for entry in rows for row in entry), strict=True)]
     padded = [name.rjust(w) if name in right else name.ljust(w) for name, w in zip(columns, widths, strict=True)]
-    for group, cells in zip(found.groups, rows, strict=True):
-        floor = f"{group.diameter:,}, the floor for rounds without a server"
-        print(f"\n{group.network}: diameter {floor if group.diameter_is_exact else f'at most {group.diameter:,}'}")
+    for entry, cells in zip(found.networks, rows, strict=True):
+        floor = f"{entry.diameter:,}, the floor for rounds without a server"
+        print(f"\n{entry.network}: diameter {floor if entry.diameter_is_exact else f'at most {entry.diameter:,}'}")
         console.print_table(padded, cells, right=[name for name in padded if name.strip() in right])
-        for way, reason in group.refused.items():
+        for way, reason in entry.refused.items():
             print(f"not here: {way}, {reason}")
-        for run in group.runs:
+        for run in entry.runs:
             for note in run.notes:
                 print(f"note: {note.removeprefix(f'{run.way.method}: ')} ({run.way})")
     print()
     for topology, reason in found.skipped.items():
         print(f"left out: {reason if reason.startswith(topology) else f'{topology}, {reason}'}")
     starred = {
-        run.way.method: run.assumption for group in found.groups for run in group.runs if rests_on_assumption(run)
+        run.way.method: run.assumption for entry in found.networks for run in entry.runs if rests_on_assumption(run)
     }
     for method, words in starred.items():
         print(f"* {method}: {words}.")
@@ -191,13 +191,13 @@ def _as_data(found: Comparison, seed: int, picture_path: Path | None, front_path
         "required_rank": found.required_rank,
         "networks": [
             {
-                "network": group.network,
-                "diameter": group.diameter,
-                "diameter_is_exact": group.diameter_is_exact,
-                "results": [_result(run) for run in group.runs],
-                "refused": [{**_way(way), "reason": reason} for way, reason in group.refused.items()],
+                "network": entry.network,
+                "diameter": entry.diameter,
+                "diameter_is_exact": entry.diameter_is_exact,
+                "results": [_result(run) for run in entry.runs],
+                "refused": [{**_way(way), "reason": reason} for way, reason in entry.refused.items()],
             }
-            for group in found.groups
+            for entry in found.networks
         ],
         "skipped": [{"topology": name, "reason": reason} for name, reason in found.skipped.items()],
         "answer": {**_way(way), "sentence": recommendation(found)},
