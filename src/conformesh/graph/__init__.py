@@ -1,1 +1,5 @@
-"""Who talks to whom: networks, the shapes they come in, weights for averaging, and spectra."""
+"""Networks of devices: topologies by name, weights for averaging, spectra, and where to draw devices.
+
+A network is an undirected, connected graph in compressed rows. How messages travel over it is decided in `protocols` and
+`engines`, and walks over its edges are `kernels`. Imports `common` and `kernels`.
+"""

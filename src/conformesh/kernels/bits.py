@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Ints
 
 Bits = NDArray[np.uint64]
-CHUNK_WORDS = 2**22  # words that are combined at a time
+CHUNK_WORDS = 2**22  # words that are combined at a time: 32 MB of temporaries
 _FEW = 32  # rows up to which unions are formed step by step for all at once
 _SPARSE = 4  # marks to a word, of those that have any, up to which they are found one by one
 

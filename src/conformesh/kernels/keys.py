@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from conformesh.common.array_types import Ints
 
+# Floats below zero have their sign bit set and grow in magnitude: subtracting their bits from the lowest int64 reverses
+# their order and puts them below zero.
 _SIGN = np.int64(-(2**63))
 
 

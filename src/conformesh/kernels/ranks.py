@@ -69,8 +69,13 @@ GROUP_RULES: dict[str, str] = {  # where groups overlap: what holds for a point 
 }
 CHOSEN_MIXTURES = ("sizes", "paper", "equal")  # that users may name; they may also give shares by device
 CHOSEN_RANK_RULES = (AUTO, "swap", "ghost")  # that users may name
-LARGEST_SUM = 2**52  # of all weights together: sums of them are exact in float64, whichever way they are formed
-WEIGHT_BITS = 32  # bits of a fixed-point weight
+# The largest sum of all weights. Float64 holds every integer up to 2^53, so sums are exact in whichever order they are
+# formed; with rounded sums a threshold could fall one score short of its rank.
+LARGEST_SUM = 2**52
+# Bits of the largest weight where weights have no small common factor. All others are rounded to units of 2^-32 of it,
+# down for coverage (the loss is added to the required rank) and up for losses; `_factor` takes fewer bits where the sum
+# would exceed `LARGEST_SUM`.
+WEIGHT_BITS = 32
 LOCAL_LOSS_UNITS = 5040  # the same near a centre, whose weights take 16 bits: halves to tenths and twelfths are whole
 LOSS_UNITS = 720720  # into which a loss is cut: thirds to sixteenths are whole, and 2^32 is left for weights of devices
 
@@ -643,6 +648,7 @@ def _swap(kinds: list[_Kind], places: Ints, counts: list[int], most: int, up: bo
         nothing = np.zeros(len(places), dtype=np.int64) if any(held) else None
         return Demand("swap", nothing, base, missing, Fraction(1), False, 0, devices)
     factor, rounded = _factor(some, exact, held, most)
+    # Down for coverage: a score that counts for less can only raise the threshold. `up` is for losses, see `demand`.
     scaled = [v * factor for v in exact]
     whole = [math.ceil(v) if up else math.floor(v) for v in scaled]
     total = sum(w * n for w, n in zip(whole, held, strict=True))
@@ -710,7 +716,9 @@ class _Binomial(Demand):
 
         chance = math.nextafter(float(mean / n), 2.0)
         ranks = np.arange(first, n + 1)
-        tails = bdtrc(ranks - 1.0, n, min(chance, 1.0)) * (1 + 1e-9)  # more than the library's own error
+        # Every rounding is towards a larger rank: the chance up to the next float, the tail up by more than the error
+        # of the library's function, and the allowed failure down.
+        tails = bdtrc(ranks - 1.0, n, min(chance, 1.0)) * (1 + 1e-9)
         enough = np.flatnonzero(tails <= float(self.failure) * (1 - 1e-12))
         return int(ranks[enough[0]]) if len(enough) else n + 1
 

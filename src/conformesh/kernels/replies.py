@@ -33,8 +33,8 @@ import numpy as np
 
 LOWEST = -0x7FF0000000000001  # one below the key of -inf: nothing lies at or below it
 HIGHEST = 0x7FF0000000000000  # the key of +inf
-HALF = 1 << 61
-LARGEST_FLOAT = 1.7976931348623157e308
+HALF = 1 << 61  # half the range in which differences of keys are computed: more of them would overflow an int64
+LARGEST_FLOAT = 1.7976931348623157e308  # what a point becomes that rounding moved beyond all floats
 LEVELS = 65536  # a level is a whole number of parts of 1 / LEVELS
 BOTH, LOW, HIGH = 0, 1, 2  # what is asked for: everything, or one side of the bracket
 BELOW, OUTSIDE = 1, 2  # what of the scores outside of it is counted, if anything: those below it, or also those above
