@@ -521,7 +521,7 @@ def plant_cap_ignored(patch):
 
 def plant_sizes_of_groups(patch):
     """Weights of devices come from how many examples of the group they hold."""
-    right = solver.columns_of
+    right = solver.problem_columns
     patch.setattr(solver, "problem_columns", lambda *given: replace(right(*given), examples=None))
 
 

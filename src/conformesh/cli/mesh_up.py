@@ -53,8 +53,8 @@ def up(root: Path, scores: str | None, overrides: dict[str, str], recording: Rec
             watch.follow_processes(watched)
         join_devices(watched)
         if watch is not None:
-            good = [one for one in watched if one.result is not None]
-            watch.end(_facts(good, len(watched)) if good else [("failed", "no device has a result")])
+            finished = [one for one in watched if one.result is not None]
+            watch.end(_facts(finished, len(watched)) if finished else [("failed", "no device has a result")])
         seconds = time.perf_counter() - started
         results = [one.result or {"device": one.name, "error": one.error or "failed"} for one in watched]
         console.show_result(results, as_json, lambda: print_agreement(watched, seconds))
@@ -120,11 +120,11 @@ def _live_table(watched: Sequence[DeviceProcess], room: int) -> Any:
 
 def print_agreement(watched: Sequence[DeviceProcess], seconds: float) -> None:
     """Print what the devices agreed on, once, and a line for each."""
-    good = [one for one in watched if one.result is not None]
-    if good:
-        console.print_facts("conformesh mesh", [*_facts(good, len(watched)), ("seconds", f"{seconds:.1f}")])
+    finished = [one for one in watched if one.result is not None]
+    if finished:
+        console.print_facts("conformesh mesh", [*_facts(finished, len(watched)), ("seconds", f"{seconds:.1f}")])
         print()
-    same = len({_thresholds(one) for one in good}) == 1
+    same = len({_thresholds(one) for one in finished}) == 1
     columns = ("device", *(() if same else ("threshold",)), "rounds", "payload", "sent", "received", "state")
     console.print_table(columns, [_line(one, same) for one in watched], right=_RIGHT)
 
@@ -142,17 +142,17 @@ def _agreement(thresholds: Sequence[float], devices: int) -> str:
     return f"{thresholds[0]!r} ({who} devices agree, bit for bit)"
 
 
-def _facts(good: Sequence[DeviceProcess], devices: int) -> list[tuple[str, str]]:
-    results = [one.calibration for one in good]
-    answers, several = results[0].answers, len(results[0]) > 1
+def _facts(finished: Sequence[DeviceProcess], devices: int) -> list[tuple[str, str]]:
+    results = [one.calibration for one in finished]
+    answers, has_several = results[0].answers, len(results[0]) > 1
     thresholds = [
         (
-            f"{', '.join((*answer.part, f'alpha {float(answer.alpha):g}'))}" if several else "threshold",
+            f"{', '.join((*answer.part, f'alpha {float(answer.alpha):g}'))}" if has_several else "threshold",
             _agreement([result.answers[i].threshold for result in results], devices),
         )
         for i, answer in enumerate(answers)
     ]
-    rosters = {tuple((one.result or {})["roster"]) for one in good}
+    rosters = {tuple((one.result or {})["roster"]) for one in finished}
     counts = sorted({len(roster) for roster in rosters})
     return [
         *thresholds,

@@ -77,7 +77,7 @@ def _show(folder: Path, http: str | None, view: str) -> None:
 
     host, port = parse_view_address(view)
     words = [sys.executable, "-m", "conformesh", "view", str(folder), "--host", host, "--port", str(port), "--attached"]
-    ends, held = os.pipe()
-    os.set_inheritable(held, True)
-    subprocess.Popen([*words, *(() if http is None else ("--http", http))], stdin=ends)
-    os.close(ends)
+    read_end, write_end = os.pipe()
+    os.set_inheritable(write_end, True)
+    subprocess.Popen([*words, *(() if http is None else ("--http", http))], stdin=read_end)
+    os.close(read_end)

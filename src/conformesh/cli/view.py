@@ -74,9 +74,9 @@ def view(
     at = f"{f'[{host}]' if ':' in host else host}:{port}"
     parse_view_address(at)  # a mistake is said before anybody is asked
     access: dict[str, Any] = {"token": None if token is None else read_token(token), "cert": cert, "key": key}
-    with catch_interrupts() as over, ExitStack() as stack:
+    with catch_interrupts() as interrupts, ExitStack() as stack:
         if attached:
-            threading.Thread(target=_wait_for_stdin, args=(over,), daemon=True).start()
+            threading.Thread(target=_wait_for_stdin, args=(interrupts,), daemon=True).start()
         sources = [_source(word, http, stack) for word in words]
         shows = serving_view(
             lambda: [recording for source in sources for recording in source.recordings()],
@@ -90,7 +90,7 @@ def view(
             import webbrowser
 
             webbrowser.open(url)
-        over.get()
+        interrupts.get()
         if any(recording):
             write_recordings([run for source in sources for run in source.runs()], recording)
 
@@ -144,8 +144,8 @@ def _here() -> str:
     )
 
 
-def _wait_for_stdin(over: SimpleQueue[None]) -> None:
+def _wait_for_stdin(interrupts: SimpleQueue[None]) -> None:
     """Say so when stdin has ended: whoever started this process has."""
     while os.read(0, 4096):
         pass
-    over.put(None)
+    interrupts.put(None)
