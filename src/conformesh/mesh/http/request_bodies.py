@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.files.json_numbers import with_infinities
+from conformesh.files.json_numbers import restore_infinities
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def parse_table(name: str, rows: Any) -> NDArray[Any]:
     try:
         table = np.asarray(rows)
         if table.dtype.kind == "U":
-            table = np.asarray(with_infinities(rows))
+            table = np.asarray(restore_infinities(rows))
     except ValueError:
         raise ValueError(f"{name!r} must have rows of equal length, each a list of numbers") from None
     # NumPy takes true among numbers for 1

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from conformesh.files.json_numbers import in_json
+from conformesh.files.json_numbers import as_json_value
 from conformesh.mesh.node.certified_result import CertifiedResult, require_numbers, utc_text
 from conformesh.mesh.node.status import (
     OTHER,
@@ -423,7 +423,7 @@ def _summarise(certified: CertifiedResult) -> CertifiedStatus:
     """Return the certified result as a status contains it: its first answer, and how many there are."""
     first = certified.calibration.answers[0]
     return CertifiedStatus(
-        threshold=in_json(first.threshold),
+        threshold=as_json_value(first.threshold),
         alpha=float(first.alpha),
         part=list(first.part),
         answers=len(certified.calibration.answers),
