@@ -289,7 +289,7 @@ MISTAKES = {
     "Ratios without inputs": (
         lambda: calibrate(SCORES, NETWORK, weight=RATIOS),
         ValueError,
-        r"weight=Ratios .* needs inputs=, the inputs of each device",
+        r"weight=LikelihoodRatios .* needs inputs=, the inputs of each device",
     ),
     "inputs in a row": (
         lambda: calibrate(SCORES, NETWORK, weight=RATIOS, inputs=np.concatenate(INPUTS)),

@@ -111,8 +111,8 @@ def make_weighting(
             weight = weight.weights
             if not isinstance(weight, Mapping | list):
                 raise ValueError(
-                    "weight=Ratios of inputs in one table needs inputs=, the inputs of each device beside its scores; "
-                    "or estimate the ratios from one table per device"
+                    "weight=LikelihoodRatios of inputs in one table needs inputs=, the inputs of each device beside "
+                    "its scores; or estimate the ratios from one table per device"
                 )
     if bound is None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What a node answers local programs: from its state to JSON, without any network.
+"""The replies of a node to local programs: from its state to JSON, without any network.
 
 Infinity in JSON is the string "inf" or "-inf", in answers and in requests, as in every file the library writes;
 Python's float() undoes it. Every refusal is {"error": "one line of words"}.
