@@ -2,5 +2,5 @@
 
 A loop that NumPy runs well exists once. Where Numba is measurably quicker, either the same source is compiled
 (`replies`, `pinball`) or the function has a twin in `compiled`; `compilation` decides for each call which one runs.
-Arrays in, arrays out: nothing here knows methods, files or messages. Imports `common` only, and Numba in `compiled` only.
+Nothing here knows methods, files or messages. Imports `common` only, and Numba in `compiled` only.
 """
