@@ -509,12 +509,12 @@ def shown(mesh, devices, k, where):
     )  # as serving.Node makes it
     node.begin_run(1)
     feed = StatusFeed(node, devices[k])
-    feed.look(devices[k].now)
+    feed.look(devices[k].clock.now)
     result = calibration_run.calibration_of(mesh.configs[k], devices[k], 1.0)
     node.certify(result, roster=mesh.configs[k].devices, run=devices[k].number, roster_number=1)
     node.set_trouble(Trouble.SCORES, mesh.scores[k].problem)
     node.set_file_status(None, len(mesh.scores[k]), f"{len(mesh.scores[k])} scores")
-    feed.look(devices[k].now + 1)
+    feed.look(devices[k].clock.now + 1)
     with serving(node, where) as service:
         said = {path: ask(service, "GET", path)[2] for path in SERVED}
 
