@@ -581,9 +581,9 @@ def routes() -> str:
 
 def openapi() -> str:
     """The description of a node's local service, as a node serves it."""
-    from conformesh.mesh.http.openapi import description
+    from conformesh.mesh.http.openapi import describe_service
 
-    return json.dumps(description(), indent=1) + "\n"
+    return json.dumps(describe_service(), indent=1) + "\n"
 
 
 def measured(name: str) -> str:

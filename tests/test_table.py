@@ -84,7 +84,7 @@ def frames():
 def test_scores_by_name_find_their_device(kind):
     assert local(frames()[kind]) == LOCAL
     table = compare(frames()[kind], [NETWORK], 0.2, compared_ways(["local"]))
-    assert table.groups[0].runs[0].thresholds == (min(LOCAL), max(LOCAL))
+    assert table.networks[0].runs[0].thresholds == (min(LOCAL), max(LOCAL))
 
 
 def test_groups_by_name_stand_beside_their_scores():

@@ -383,12 +383,13 @@ def _require_rows(guarantee: Guarantee, given: Mapping[str, Any]) -> None:
 
 
 def _as_written(alpha: Fraction) -> float | Fraction:
-    """Return a level as it was written: a decimal, or a fraction that no decimal is."""
+    """Return a level as it was written: a decimal, or a fraction that is no decimal of float64, such as 1/3."""
     return float(alpha) if Fraction(repr(float(alpha))) == alpha else alpha
 
 
 def _levels(given: Any, what: str, exact: Callable[[Any], Fraction]) -> tuple[Fraction, ...]:
     """Return one level or several exactly, each once."""
+    # A text may be one number; an array without dimensions has `__iter__` and cannot be iterated over.
     is_one = isinstance(given, str | bytes) or not hasattr(given, "__iter__") or np.ndim(given) == 0
     levels = dict.fromkeys(exact(level) for level in ([given] if is_one else given))
     if not levels:

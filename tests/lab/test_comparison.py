@@ -43,10 +43,10 @@ def test_every_way_on_every_network(found):
     assert {way.method for way in ways} == {*METHODS}
     assert [way.variant for way in ways if way.method == "e-dcp"] == ["top-k", "window", "count"]
     assert [way.variant for way in ways if way.method == "h-dcp"] == [*AVERAGING_SCHEMES]
-    assert [group.network for group in found.groups] == ["chain 7", "star 7", "complete 7"]
-    assert [group.diameter for group in found.groups] == [6, 2, 1]
-    for group in found.groups:
-        assert [run.way for run in group.runs] == [way for way in ways if way not in group.refused]
+    assert [entry.network for entry in found.networks] == ["chain 7", "star 7", "complete 7"]
+    assert [entry.diameter for entry in found.networks] == [6, 2, 1]
+    for entry in found.networks:
+        assert [run.way for run in entry.runs] == [way for way in ways if way not in entry.refused]
     assert found.ways() == ways
     needs = [way.needs for way in ways]
     assert needs == sorted(needs, key=["neighbours", "nothing", "server"].index)
@@ -56,8 +56,8 @@ def test_slack_is_the_counted_rank_minus_the_required(found, held):
     everyone = np.concatenate(held)
     rank = promised_rank(held, ALPHA)
     assert (found.required_rank, found.scores, found.devices, found.alpha) == (rank, len(everyone), 7, ALPHA)
-    for group in found.groups:
-        for run in group.runs:
+    for entry in found.networks:
+        for run in entry.runs:
             assert run.slack == np.count_nonzero(everyone <= run.thresholds[0]) - rank
 
 
@@ -80,7 +80,7 @@ def test_exact_ways_share_the_pooled_threshold(found, held):
 
 def test_runs_are_those_of_calibrate(found, held):
     network = Network.star(len(NAMES)).relabelled(NAMES)
-    for run in found.groups[1].runs:
+    for run in found.networks[1].runs:
         result = calibrate(held, network, ALPHA, run.way.method, **run.way.options)
         assert run.thresholds == (result.thresholds.min(), result.threshold)
         assert (run.guarantee, run.assumption) == (result.certificate.kind, result.certificate.assumption)
@@ -97,7 +97,7 @@ def test_sizes_are_those_of_the_library(held, rows):
     found = compare(
         held, [network], ALPHA, compared_ways(["local", "fcp"]), score=LAC(), outputs=probabilities, rows_at=at
     )
-    for run in found.groups[0].runs:
+    for run in found.networks[0].runs:
         result = calibrate(held, network, ALPHA, run.way.method, score=LAC())
         assert run.size == result.predict(probabilities, device=at).sum(axis=1).mean()
 
@@ -105,7 +105,7 @@ def test_sizes_are_those_of_the_library(held, rows):
 def test_sizes_of_intervals_are_widths(held):
     network = Network.cycle(len(NAMES)).relabelled(NAMES)
     found = compare(held, [network], ALPHA, [MethodVariant("fcp")], score=AbsoluteResidual(), outputs=np.zeros(5))
-    (run,) = found.groups[0].runs
+    (run,) = found.networks[0].runs
     assert run.size == pytest.approx(2 * run.thresholds[1])
 
 
@@ -115,22 +115,22 @@ def test_who_refuses_is_listed_with_the_reason(held, monkeypatch):
 
     monkeypatch.setattr("conformesh.protocols.e_dcp.search_by_flooding", refuse)
     found = compare(held, [Network.chain(7)], ALPHA, compared_ways(["e-dcp"]))
-    assert found.groups[0].refused == {MethodVariant("e-dcp", "top-k"): "not on chain 7"}
+    assert found.networks[0].refused == {MethodVariant("e-dcp", "top-k"): "not on chain 7"}
     assert MethodVariant("e-dcp", "top-k") not in found.ways()
 
 
 def test_scores_that_a_method_cannot_use(held):
     spoilt = [np.full(3, np.inf), *held[1:]]
     found = compare(spoilt, [Network.chain(7)], ALPHA, compared_ways(["e-dcp", "average"]))
-    assert "infinite" in found.groups[0].refused[MethodVariant("average")]
-    assert all(run.way.method == "e-dcp" for run in found.groups[0].runs)
+    assert "infinite" in found.networks[0].refused[MethodVariant("average")]
+    assert all(run.way.method == "e-dcp" for run in found.networks[0].runs)
 
 
 def test_too_few_scores_are_inf_and_nobody_wins():
     """No warning either: warnings are errors here."""
     found = compare([[1.0, 2.0], [3.0]], [Network.chain(2)], 0.1)
     assert found.required_rank == 4
-    assert all(run.slack == math.inf and run.thresholds[0] == math.inf for run in found.groups[0].runs)
+    assert all(run.slack == math.inf and run.thresholds[0] == math.inf for run in found.networks[0].runs)
     assert found.winner("bits") is None
 
 
@@ -179,19 +179,19 @@ def test_the_winner_is_cheapest_on_most_networks():
     found = table([GOOD, other], [GOOD, dear], [GOOD, dear])
     assert found.winner("bits") == (GOOD.way, 2)
     assert found.winner("rounds") == (GOOD.way, 3)
-    assert found.groups[0].fewest("bits") == [other.way]
+    assert found.networks[0].fewest("bits") == [other.way]
 
 
 def test_ties_count_for_both_and_the_other_cost_decides():
     other = replace(GOOD, way=MethodVariant("e-dcp", "flood"), rounds=9)
     found = table([GOOD, other])
-    assert found.groups[0].fewest("bits") == [GOOD.way, other.way]
+    assert found.networks[0].fewest("bits") == [GOOD.way, other.way]
     assert found.winner("bits") == (other.way, 1)
 
 
 def test_the_measured_winner_is_the_cheapest(found):
     way, won = found.winner("bits")
-    sound = [[run for run in group.runs if run.is_sound] for group in found.groups]
+    sound = [[run for run in entry.runs if run.is_sound] for entry in found.networks]
     cheapest = [min(runs, key=lambda run: run.bits).way for runs in sound]
     assert won == cheapest.count(way) == max(map(cheapest.count, cheapest))
 

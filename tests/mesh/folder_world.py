@@ -11,9 +11,9 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import add_device, init_mesh, revoke_device
 from conformesh.mesh.config.local_scores import LocalScores
 from conformesh.mesh.config.roster import read_document
-from conformesh.mesh.node.calibration_run import JOURNAL, calibration_of, make_device
-from conformesh.mesh.node.certified_result import Certified
-from conformesh.mesh.node.membership import Membership, hand_to_folder
+from conformesh.mesh.node.calibration_run import JOURNAL, device_result, make_device
+from conformesh.mesh.node.certified_result import CertifiedResult
+from conformesh.mesh.node.membership import Membership, put_roster_into_folder
 from conformesh.mesh.node.result_store import ResultStore
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.journal import FileJournal
@@ -178,7 +178,7 @@ class FolderWorld(Changing):
         with self._process(k, now), suppress(ValueError):  # a newer one is there already
             process, device = self.processes[k], self.devices[k]
             if process is None or device is None:
-                hand_to_folder(roster.body, self.root / name, read_device(self.root / name))
+                put_roster_into_folder(roster.body, self.root / name, read_device(self.root / name))
                 return
             process.members.hand(roster.body)
             body = process.members.offered()
@@ -229,8 +229,8 @@ class FolderWorld(Changing):
         if device is not None and device.phase == "finished" and process.certified_run != device.number:
             process.certified_run = device.number
             config = process.members.config
-            made = Certified(
-                calibration_of(config, device, 0.0),
+            made = CertifiedResult(
+                device_result(config, device, 0.0),
                 device.number,
                 tuple(config.devices[j] for j in device.survivors),
                 0.0,

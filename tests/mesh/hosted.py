@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from conformesh.mesh.config.folders import init_mesh
 from conformesh.mesh.http.address import SOCKET_NAME
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node.result_store import NAME as RESULT
+from conformesh.mesh.node.result_store import RESULT_FILE as RESULT
 from tests.mesh.real import drawn_scores, simulated, write_scores
 
 LOG = "node.log"

@@ -13,11 +13,11 @@ from conformesh import Network
 from conformesh.cli.mesh_status import _line
 from conformesh.mesh.http.client import Client
 from conformesh.mesh.node import online
-from conformesh.mesh.node.drift_alarm import drawn, of_all
+from conformesh.mesh.node.drift_alarm import alarm_draw, fleet_alarm
 from conformesh.mesh.node.health import judge_health
 from conformesh.mesh.node.heartbeat import share_status
-from conformesh.mesh.node.online import FILE
-from conformesh.mesh.node.online_records import Observations, encode
+from conformesh.mesh.node.online import JOURNAL_FILE
+from conformesh.mesh.node.online_records import Observations, encode_record
 from conformesh.mesh.node.status import DeviceStatus
 from conformesh.mesh.overview import FINE, _summarise
 from conformesh.online.alarm import Alarm, FleetAlarm
@@ -58,7 +58,7 @@ def told(known, score):
 def fed(seed, scores, alarm=None):
     """The state of the alarm itself after these scores, with what a device draws from this seed."""
     alarm = alarm or Alarm(0.05, 0.1)
-    draws = [[drawn(seed, step)] for step in range(len(scores))]
+    draws = [[alarm_draw(seed, step)] for step in range(len(scores))]
     return alarm.follow(alarm.begin(1), np.reshape(scores, (-1, 1)), draws)
 
 
@@ -90,7 +90,7 @@ def test_the_alarm_of_a_device_is_the_alarm_in_the_order_of_labels():
 
 @pytest.mark.usefixtures("unflushed")
 def test_a_device_that_is_killed_after_every_label_has_the_same_evidence(folder, monkeypatch):
-    monkeypatch.setattr(online, "COMPACT", 7)
+    monkeypatch.setattr(online, "MOST_RECORDS", 7)
     scores, seeds = shifted(), set()
     for score in scores:
         node = opened(folder, online=LEARNING | {"alarm": 0.05})
@@ -120,7 +120,7 @@ def test_that_it_was_raised_is_kept_where_the_moment_could_not_be_written(folder
     for score in shifted():
         with monkeypatch.context() as broken:
             if node._known.drift.raised_at == 0:
-                broken.setattr(online, "Raised", lambda when: 1 / 0)  # killed here
+                broken.setattr(online, "AlarmRecord", lambda when: 1 / 0)  # killed here
             try:
                 node.observe(score)
             except ZeroDivisionError:
@@ -134,7 +134,7 @@ def test_that_it_was_raised_is_kept_where_the_moment_could_not_be_written(folder
 @pytest.mark.usefixtures("unflushed")
 def test_a_journal_that_cannot_be_made_shorter_now_and_then_loses_nothing(folder, monkeypatch):
     """Also where one request writes several records: what scale and level begin with, and when it was raised."""
-    monkeypatch.setattr(online, "COMPACT", 1)
+    monkeypatch.setattr(online, "MOST_RECORDS", 1)
     real, calls, scores = FileJournal.begin, [], shifted()
 
     def broken(journal, record):
@@ -173,7 +173,7 @@ def test_an_alarm_that_was_switched_off_begins_anew_and_counts_again(folder):
     for score in shifted():
         node.observe(score)
     other.hear(node._known.counters, 1)
-    assert math.exp(of_all(other.tallies, ["device-00", "device-01", "device-02"])[0]) > 20
+    assert math.exp(fleet_alarm(other.tallies, ["device-00", "device-01", "device-02"])[0]) > 20
     off = learnt(opened(folder))
     assert (off["alarm"], off["device"]["steps"]) == (None, 120)
     anew = opened(folder, online=LEARNING | {"alarm": 0.05})
@@ -182,7 +182,7 @@ def test_an_alarm_that_was_switched_off_begins_anew_and_counts_again(folder):
     assert (alarm["steps"], alarm["counted"], alarm["raised_time"]) == (0, 4, None)
     assert alarm["evidence"] == {"device": 1.0, "fleet": pytest.approx(1 / 4)}
     other.hear(anew._known.counters, 1)  # at once, without another label
-    assert of_all(other.tallies, ["device-00", "device-01", "device-02"]) == (pytest.approx(-math.log(4)), 4)
+    assert fleet_alarm(other.tallies, ["device-00", "device-01", "device-02"]) == (pytest.approx(-math.log(4)), 4)
     assert anew._known._seed != node._known._seed
 
 
@@ -195,15 +195,15 @@ def test_a_fleet_is_judged_by_the_largest_over_all_devices():
     rng = random.Random(1)
     for step, score in enumerate(shifted(100)):
         scores = [rng.random(), score, rng.random()]
-        after = fleet.follow(after, [scores], [[drawn(one._seed, step) for one in known]])
+        after = fleet.follow(after, [scores], [[alarm_draw(one._seed, step) for one in known]])
         for one, mine in zip(known, scores, strict=True):
             told(one, mine)
         known[2].hear(known[1].counters, 9)
-    evidence, counted = of_all(known[2].tallies, names)
+    evidence, counted = fleet_alarm(known[2].tallies, names)
     assert (evidence, counted) == (after.largest, 3)
     assert after.raised_at > 0
-    assert of_all(known[2].tallies, (*names, "d")) == (pytest.approx(evidence - math.log(4 / 3)), 4)
-    assert of_all(known[0].tallies, names)[0] < evidence  # it has heard of nobody
+    assert fleet_alarm(known[2].tallies, (*names, "d")) == (pytest.approx(evidence - math.log(4 / 3)), 4)
+    assert fleet_alarm(known[0].tallies, names)[0] < evidence  # it has heard of nobody
 
 
 def test_a_lost_journal_counts_twice_and_a_lie_about_a_device_is_not_believed_by_it(folder):
@@ -211,7 +211,7 @@ def test_a_lost_journal_counts_twice_and_a_lie_about_a_device_is_not_believed_by
     for score in shifted():
         first.observe(score)
     said = message(first)
-    (folder / FILE).unlink()
+    (folder / JOURNAL_FILE).unlink()
     second = opened(folder, online=LEARNING | {"alarm": 0.05})
     second.observe(0.5)
     second.hear(said)
@@ -230,7 +230,7 @@ def test_an_old_journal_goes_on_and_its_alarm_begins():
     before = plain.kept()
     for score in (0.2, 0.9, 0.4):
         told(plain, score)
-    raw = msgspec.msgpack.decode(encode(plain.kept()))
+    raw = msgspec.msgpack.decode(encode_record(plain.kept()))
     raw[3] = raw[3][:4]
     rows = msgspec.msgpack.decode(raw[8])
     rows[3] = [[*row[:2], row[2][:4]] for row in rows[3]]
@@ -250,7 +250,7 @@ def test_an_alarm_that_cannot_be_read_begins_anew_and_nothing_else_is_lost(caplo
     for score in shifted(30):
         told(known, score)
     other = Observations("a", RULE, 6)
-    other.read([encode(msgspec.structs.replace(known.kept(), alarm=b"cmA1 and no more"))])
+    other.read([encode_record(msgspec.structs.replace(known.kept(), alarm=b"cmA1 and no more"))])
     assert "the drift alarm begins anew" in caplog.text
     assert (other.own.steps, other.own.alarms, other.drift.steps) == (30, 2, 0)
 
@@ -275,7 +275,7 @@ def test_the_numbers_are_those_of_the_simulator(alpha, latest):
     known = [Observations(name, rule, k) for k, name in enumerate("abcd")]
     found, ids = np.empty(scores.shape), {}
     for one in known:
-        one.take(online.Pinned(2.0))
+        one.take(online.OriginRecord(2.0))
     for step in range(400):
         for row, one in enumerate(known):
             (ids[row, step], found[row, step]), record = one.predict()
@@ -337,7 +337,7 @@ def test_no_sequence_escapes_the_bound_with_a_scale(push):
             rng.choice([0.01, 1]),
         )
         known = Observations("a", rule, 5)
-        known.take(online.Pinned(rng.uniform(0, 4)))
+        known.take(online.OriginRecord(rng.uniform(0, 4)))
         for _ in range(200):
             known.hear(Counters({Life("b", 0): CoverageCounts(n := rng.randrange(10**6), rng.choice([0, n]))}), 9)
             q = known.threshold

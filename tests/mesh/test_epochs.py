@@ -16,7 +16,7 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.epochs import EPOCH_FILE, EpochClock, declare_epoch, read_epoch
 from conformesh.mesh.config.folders import init_mesh, scatter_scores
 from conformesh.mesh.config.local_scores import read_local_scores
-from conformesh.mesh.node.calibration_run import account_of
+from conformesh.mesh.node.calibration_run import device_account
 from conformesh.mesh.node.file_watch import ScoreWatch
 from conformesh.mesh.node.privacy_watch import PrivacyWatch
 from conformesh.privacy.account import ACCOUNT_FILE as ACCOUNT
@@ -95,7 +95,7 @@ def test_a_closed_epoch_asks_for_one_run(configs):
     declare_epoch(configs[0], 2)
     assert watch.epochs.last_closed() == 2  # others may ask for a run of it at once
     assert looks(2, 5, 6, 7) == [False, False, True, False]
-    account_of(configs[0], 3).charge(3, ["a"], b"x")  # released before this device's operator declared it
+    device_account(configs[0], 3).charge(3, ["a"], b"x")  # released before this device's operator declared it
     declare_epoch(configs[0], 3)
     assert looks(10, 16) == [False, False]
     assert "epoch 3 was released 1 time" in watch.refusal
@@ -145,7 +145,7 @@ def test_the_command_shows_and_declares(configs, tmp_path):
     assert refused.exit_code == 2
     assert "epoch 5 has closed, and numbers never fall; got 4" in refused.stderr
     assert [read_epoch(config.folder) for config in configs] == [2, 5, 2]  # nothing was changed
-    account_of(configs[0], 2).charge(2, ["a"], b"x")
+    device_account(configs[0], 2).charge(2, ["a"], b"x")
     found = json.loads(run("epoch", root, "--json").stdout)["devices"]
     assert [(one["device"], one["epoch"], one["releases"]) for one in found] == [
         ("device-00", 2, 1),
@@ -205,7 +205,7 @@ def test_an_epoch_that_was_released_meanwhile_is_not_released_again_by_itself(tm
     config, now = made(tmp_path / "m", {**NOISY, "releases": 3})[0], [0.0]
     watch = PrivacyWatch(config, lambda: now[0])
     assert not watch.look()
-    account_of(config, 2).charge(2, ["a"], b"x")  # others knew of it before this device
+    device_account(config, 2).charge(2, ["a"], b"x")  # others knew of it before this device
     declare_epoch(config, 2)
     for now[0] in (1.0, 8.0, 9.0):
         assert not watch.look()

@@ -16,7 +16,7 @@ from conformesh.mesh.node.health import judge_health
 from conformesh.mesh.node.heartbeat import share_status
 from conformesh.mesh.node.heartbeat_table import StatusTable
 from conformesh.mesh.node.node import Node
-from conformesh.mesh.node.run_request import FILE, RunRequests
+from conformesh.mesh.node.run_request import REQUEST_FILE, RunRequests
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import Gathering, Phase, Trouble
 from tests.mesh.nodes import Clock, calibration, numbers, serving
@@ -317,7 +317,7 @@ def test_a_request_is_on_the_disk_until_a_run_has_met_it(tmp_path):
     pending.meet(4)
     assert RunRequests(tmp_path).run == pending.run == 5
     pending.meet(5)
-    assert (pending.run, (tmp_path / FILE).exists()) == (0, False)
+    assert (pending.run, (tmp_path / REQUEST_FILE).exists()) == (0, False)
 
 
 def test_numbers_that_begin_anew_do_not_keep_a_request_for_ever(tmp_path):
@@ -326,7 +326,7 @@ def test_numbers_that_begin_anew_do_not_keep_a_request_for_ever(tmp_path):
     pending = RunRequests(tmp_path)
     pending.pass_on(1, met_by=2)
     pending.meet(2)
-    assert (pending.run, (tmp_path / FILE).exists()) == (0, False)
+    assert (pending.run, (tmp_path / REQUEST_FILE).exists()) == (0, False)
 
 
 def test_a_request_that_cannot_be_stored_is_not_accepted(node, monkeypatch):

@@ -18,12 +18,12 @@ PEM = f"-----BEGIN PRIVATE KEY-----\n{INSIDE}\n-----END PRIVATE KEY-----\n"
 @pytest.fixture
 def log():
     """A function that sets the log up and returns the logger with its stream; afterwards all is as before."""
-    logger = logging.getLogger(logs.NAME)
+    logger = logging.getLogger(logs.LOGGER)
     before = [*logger.handlers], logger.level, logger.propagate
 
     def make(form="words", **options):
         stream = io.StringIO()
-        return logs.set_up("device-07", form, stream=stream, **options), stream
+        return logs.set_up_log("device-07", form, stream=stream, **options), stream
 
     yield make
     logger.handlers[:], logger.propagate = before[0], before[2]
@@ -122,7 +122,7 @@ def test_only_so_many_lines_are_remembered(log, clock):
         logger.info("line %d", number)
     (handler,) = (one for one in logger.handlers if isinstance(one, logs._NodeHandler))
     assert len(handler._lately) <= logs.MOST_LINES
-    logs.set_up("device-07", stream=io.StringIO())  # which closes the other
+    logs.set_up_log("device-07", stream=io.StringIO())  # which closes the other
     assert stream.getvalue().count("(1 more times)") == 3 * logs.MOST_LINES
 
 
@@ -143,7 +143,7 @@ def test_setting_up_twice_writes_once(log):
 
 def test_an_unknown_form_is_refused():
     with pytest.raises(ValueError, match="words or json, got 'xml'"):
-        logs.set_up("a", "xml")
+        logs.set_up_log("a", "xml")
 
 
 @pytest.mark.parametrize("form", ["words", "json"])
@@ -181,23 +181,23 @@ def test_a_broken_stream_prints_nothing_else(log, capsys):
 
 def test_fingerprints_and_certificates_names_stay():
     digest = "ab" * 32
-    assert logs.redacted(f"fingerprint {digest}, CN=device-07") == f"fingerprint {digest}, CN=device-07"
+    assert logs.redact_keys(f"fingerprint {digest}, CN=device-07") == f"fingerprint {digest}, CN=device-07"
 
 
 @given(st.text(), st.text())
 def test_whatever_stands_around_a_key_it_is_removed(before, after):
-    assert INSIDE not in logs.redacted(before + PEM + after)
+    assert INSIDE not in logs.redact_keys(before + PEM + after)
 
 
 @pytest.mark.parametrize("form", ["words", "json"])
 def test_a_message_of_any_length_is_one_line_of_bounded_length_without_the_beginning_of_a_key(log, form):
     """The cut goes through a line of the key: what is left of that line does not look like a key any more."""
     logger, stream = log(form)
-    for at in range(logs.LONGEST - 70, logs.LONGEST, 7):
+    for at in range(logs.LONGEST_MESSAGE - 70, logs.LONGEST_MESSAGE, 7):
         stream.seek(0)
         stream.truncate()
         logger.info("%s %s %s", "x y " * (at // 4), INSIDE, "x" * 10**6)
         text = stream.getvalue()
-        assert len(text) < logs.LONGEST + 200
+        assert len(text) < logs.LONGEST_MESSAGE + 200
         assert "characters)" in text
         assert INSIDE[:20] not in text

@@ -15,7 +15,7 @@ from conformesh.cli import app, mesh_up
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh
 from conformesh.mesh.node.main import override_settings
-from conformesh.mesh.processes import Watched, _read_log
+from conformesh.mesh.processes import DeviceProcess, _read_log
 from conformesh.results.certificate import Noise
 from tests.mesh.nodes import calibration, short_folder
 from tests.mesh.real import drawn_scores, make_mesh
@@ -25,7 +25,7 @@ def ended(name, threshold=0.75, error="", **progress):
     """A device whose process has ended, with a result or without."""
     process = SimpleNamespace(poll=lambda: 1 if error else 0)
     result = {"device": name, "run": 1, "roster": ["a", "b", "c"], "lost": [], **calibration(threshold).to_dict()}
-    return Watched(name, process, result=None if error else result, error=error, **progress)
+    return DeviceProcess(name, process, result=None if error else result, error=error, **progress)
 
 
 def printed(capsys, *watched):
@@ -80,7 +80,7 @@ def test_infinity_is_a_threshold_too(capsys):
 
 
 def test_the_live_table_shows_who_waits_for_whom():
-    running = Watched("b", SimpleNamespace(poll=lambda: None), "running", 7, 3, 4, 2048, 640)
+    running = DeviceProcess("b", SimpleNamespace(poll=lambda: None), "running", 7, 3, 4, 2048, 640)
     text = on_screen([ended("a"), running], 10)
     assert "7          3/4   2.05 kB      640 B   running" in text
     assert "1 of 2 devices are done" in text
@@ -98,7 +98,7 @@ def test_the_log_of_a_device_tells_how_far_it_is():
     said = {"message": "progress", "round": 5, "phase": "running", "heard": 1, "expected": 2, "sent": 9, "received": 8}
     lines = [{"message": "hello", "round": 99}, said]
     text = "".join(json.dumps(line) + "\n" for line in lines) + "Traceback of nothing\nerror: no link\n"
-    one = Watched("a", SimpleNamespace(stderr=io.StringIO(text), poll=lambda: None))
+    one = DeviceProcess("a", SimpleNamespace(stderr=io.StringIO(text), poll=lambda: None))
     _read_log(one)
     assert (one.round, one.phase, one.heard, one.expected, one.sent, one.received) == (5, "running", 1, 2, 9, 8)
     assert one.state == one.error == "no link"
@@ -126,8 +126,8 @@ def test_what_a_lost_neighbour_means_is_handed_to_all(root, monkeypatch, words, 
         got.extend((name, json.loads(command[-1])) for name, command in commands.items())
         return [ended(name) for name in commands]
 
-    monkeypatch.setattr(mesh_up, "launch", launch)
-    monkeypatch.setattr(mesh_up, "wait", lambda *_: None)
+    monkeypatch.setattr(mesh_up, "launch_devices", launch)
+    monkeypatch.setattr(mesh_up, "join_devices", lambda *_: None)
     result = CliRunner().invoke(app, ["mesh", "up", str(root), *words, "--json"])
     assert result.exit_code == 0, result.output
     assert [one["device"] for one in json.loads(result.stdout)] == ["device-00", "device-01"]
@@ -147,7 +147,7 @@ def test_what_a_lost_neighbour_means_is_handed_to_all(root, monkeypatch, words, 
     ],
 )
 def test_a_mistake_is_said_before_anything_starts(root, monkeypatch, words, error):
-    monkeypatch.setattr(mesh_up, "launch", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr(mesh_up, "launch_devices", lambda *_: pytest.fail("started"))
     result = CliRunner().invoke(app, ["mesh", "up", str(root), *words])
     assert result.exit_code == 2
     assert error in result.stderr

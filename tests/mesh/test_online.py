@@ -16,8 +16,8 @@ from msgspec import to_builtins
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.http.metrics import METRICS
 from conformesh.mesh.node import online, online_records
-from conformesh.mesh.node.online import BEFORE, FILE, OnlineLearning
-from conformesh.mesh.node.online_records import WINDOW, Observations, encode
+from conformesh.mesh.node.online import EARLIER_JOURNAL_FILE, JOURNAL_FILE, OnlineLearning
+from conformesh.mesh.node.online_records import LABEL_WINDOW, Observations, encode_record
 from conformesh.online.counters import Counters, CountingLearner, CoverageCounts, Life
 from conformesh.peer.journal import FileJournal, whole_records
 from conformesh.scores import APS, LAC, AbsoluteResidual
@@ -105,10 +105,10 @@ def test_a_journal_cut_anywhere_is_one_that_ended_earlier(folder, learning):
         node.observe(score, node.predict().id)
         stages.append(learnt(node))
     node.close()
-    data = (folder / FILE).read_bytes()
+    data = (folder / JOURNAL_FILE).read_bytes()
     counted = []
     for size in range(0, len(data) + 1, 1 if learning is LEARNING else 5):
-        (folder / FILE).write_bytes(data[:size])
+        (folder / JOURNAL_FILE).write_bytes(data[:size])
         again = opened(folder, online=learning)
         counted.append(learnt(again)["device"]["steps"])
         for what in ("scale", "alarm"):
@@ -147,12 +147,12 @@ def test_a_lie_about_a_device_changes_nothing_that_it_says_of_itself(folder):
 
 
 def test_the_journal_stays_short(folder, monkeypatch):
-    monkeypatch.setattr(online, "COMPACT", 10)
+    monkeypatch.setattr(online, "MOST_RECORDS", 10)
     node = opened(folder)
     sizes = []
     for _ in range(95):
         node.observe(0.5)
-        sizes.append(len([*whole_records((folder / FILE).read_bytes())]))
+        sizes.append(len([*whole_records((folder / JOURNAL_FILE).read_bytes())]))
     assert max(sizes) == 10
     assert learnt(opened(folder)) == learnt(node)
     assert learnt(node)["device"]["steps"] == 95
@@ -207,7 +207,7 @@ def test_a_kill_while_the_journal_is_made_shorter_loses_nothing(folder, monkeypa
             os.replace(draft, target)
         raise Killed
 
-    monkeypatch.setattr(online, "COMPACT", 10)
+    monkeypatch.setattr(online, "MOST_RECORDS", 10)
     node = opened(folder)
     examples = [node.predict() for _ in range(9)]
     with monkeypatch.context() as broken:
@@ -223,7 +223,7 @@ def test_another_rule_counts_anew_and_keeps_the_old_journal(folder, caplog):
     opened(folder).observe(0.5)
     node = opened(folder, alpha="0.2")
     assert learnt(node)["device"]["steps"] == 0
-    assert (folder / BEFORE).exists()
+    assert (folder / EARLIER_JOURNAL_FILE).exists()
     assert "it was made under alpha 1/10" in caplog.text
     assert message(opened(folder, alpha="0.2")) == message(node)
 
@@ -268,12 +268,12 @@ def test_what_never_comes_is_forgotten_after_a_while():
     known.take(record)
     judged, record = known.judge(0.5, None)
     known.take(record)
-    for _ in range(WINDOW):
-        known.take(online_records.Observed(0.5, 0.4))
+    for _ in range(LABEL_WINDOW):
+        known.take(online_records.ObservationRecord(0.5, 0.4))
     for id in (example.id, judged.id):
-        with pytest.raises(LookupError, match=f"more than {WINDOW} predictions ago"):
+        with pytest.raises(LookupError, match=f"more than {LABEL_WINDOW} predictions ago"):
             known.judge(0.5, id)
-    assert max(map(len, (known.pending, known.labelled, known._without))) == WINDOW
+    assert max(map(len, (known.pending, known.labelled, known._without))) == LABEL_WINDOW
 
 
 @pytest.mark.parametrize("id", ["", "-", "-1", "0-0", "0000000000000005-1", "0000000000000005-00", "5-0", "x" * 300])
@@ -349,7 +349,7 @@ def test_a_lost_journal_is_another_life(folder):
     for _ in range(5):
         first.observe(0.5)
     told = message(first)
-    (folder / FILE).unlink()
+    (folder / JOURNAL_FILE).unlink()
     second = opened(folder)
     second.observe(0.5)
     second.hear(told)
@@ -365,11 +365,11 @@ def test_an_old_journal_counts_as_another_life_from_where_it_was_read(folder):
     first = opened(folder)
     for step in range(10):
         if step == 4:
-            old = (folder / FILE).read_bytes()
+            old = (folder / JOURNAL_FILE).read_bytes()
         first.observe(1.0 if step % 2 else 0.0)
     told, misses = message(first), learnt(first)["device"]["misses"]
     first.close()
-    (folder / FILE).write_bytes(old)
+    (folder / JOURNAL_FILE).write_bytes(old)
     second = opened(folder)
     waiting = second.predict()
     since = [second.observe(0.5) for _ in range(3)]
@@ -555,7 +555,7 @@ def test_records_are_read_as_they_were_written():
         records.append(record)
         known.take(record)
     again = Observations("a", RULE, 77)
-    again.read([encode(record) for record in records])
+    again.read([encode_record(record) for record in records])
     assert again.kept() == known.kept()
     with pytest.raises(ValueError, match="not what a device writes"):
         again.read([b"\x93\xa5other"])

@@ -20,8 +20,8 @@ from conformesh.cli import app
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import add_device, revoke_device
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node.online import FILE
-from conformesh.mesh.node.online_records import StoredObservations
+from conformesh.mesh.node.online import JOURNAL_FILE
+from conformesh.mesh.node.online_records import StateRecord
 from conformesh.online.counters import Counters, CountingLearner, CoverageCounts, Life
 from conformesh.peer.journal import whole_records
 from tests.mesh.nodes import short_folder
@@ -142,9 +142,9 @@ def assert_all_counted_once(running, counted):
         for account in (shown["device"], shown["everybody"]):
             assert abs(account["rate"] - account["alpha"]) <= account["within"] < 0.9
         assert shown["everybody"]["steps"] == sum(steps.values())
-        first, *_ = whole_records((device.folder / FILE).read_bytes())
+        first, *_ = whole_records((device.folder / JOURNAL_FILE).read_bytes())
         (largest,) = fed(
-            msgspec.msgpack.decode(first, type=StoredObservations).seed, [score for _, score in mine.values()]
+            msgspec.msgpack.decode(first, type=StateRecord).seed, [score for _, score in mine.values()]
         ).largest
         assert shown["alarm"]["evidence"]["device"] == math.exp(largest)  # as if it had never been killed
         assert (shown["alarm"]["steps"], shown["alarm"]["counted"]) == (steps[device.folder.name], len(running))

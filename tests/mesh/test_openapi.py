@@ -6,7 +6,7 @@ import math
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 
-from conformesh.mesh.http.openapi import OPERATIONS, SCHEMAS, description
+from conformesh.mesh.http.openapi import OPERATIONS, SCHEMAS, describe_service
 from conformesh.mesh.http.paths import VERBS
 from conformesh.mesh.node.heartbeat import Heartbeat
 from conformesh.mesh.node.online import OnlineLearning
@@ -31,7 +31,7 @@ CONFIG = SchemathesisConfig.from_dict(
         }
     }
 )
-API = schemathesis.openapi.from_dict(description(), config=CONFIG)
+API = schemathesis.openapi.from_dict(describe_service(), config=CONFIG)
 NODES = {
     "certified": state,
     "intervals": lambda: state(score=AbsoluteResidual()),
@@ -87,7 +87,7 @@ def test_answers_are_as_described_at_length(case, service):
 
 def test_an_answer_that_is_not_as_described_is_seen():
     """The check itself: a description that asks for more than a node says goes red."""
-    wrong = json.loads(json.dumps(description()))
+    wrong = json.loads(json.dumps(describe_service()))
     wrong["components"]["schemas"]["HealthReply"]["required"].append("mood")
     case = schemathesis.openapi.from_dict(wrong)["/health"]["GET"].Case()
     with serving(where="tcp") as service, pytest.raises(BaseExceptionGroup, match='"mood" is a required property'):
@@ -96,15 +96,15 @@ def test_an_answer_that_is_not_as_described_is_seen():
 
 def test_every_route_is_described_and_nothing_else():
     assert {*OPERATIONS} == {*VERBS}
-    paths = description()["paths"]
+    paths = describe_service()["paths"]
     assert {(path, verb.upper()) for path, verbs in paths.items() for verb in verbs} == {*VERBS.items()}
 
 
 def test_the_node_serves_it():
     with serving() as service:
-        assert asked(service, "GET", "/openapi.json") == (200, json.loads(json.dumps(description())))
+        assert asked(service, "GET", "/openapi.json") == (200, json.loads(json.dumps(describe_service())))
 
 
 def test_every_schema_is_used():
-    text = json.dumps(description())
+    text = json.dumps(describe_service())
     assert [name for name in SCHEMAS if f'"#/components/schemas/{name}"' not in text] == []

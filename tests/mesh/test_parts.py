@@ -12,8 +12,8 @@ from conformesh.mesh.config.device_toml import read_device, write_device
 from conformesh.mesh.config.folders import init_mesh, scatter_scores
 from conformesh.mesh.config.local_scores import LocalScores, read_local_scores, replace_scores
 from conformesh.mesh.http.client import Client
-from conformesh.mesh.node.calibration_run import calibration_of, make_device
-from conformesh.mesh.node.certified_result import Certified
+from conformesh.mesh.node.calibration_run import device_result, make_device
+from conformesh.mesh.node.certified_result import CertifiedResult
 from conformesh.mesh.node.result_store import ResultStore
 from conformesh.mesh.node.state import NodeState
 from conformesh.peer.journal import MemoryJournal
@@ -70,7 +70,7 @@ def ended(folders):
                 devices[to].receive(data, one.row, now)
             one.tick(now)
     assert [str(one.error) for one in devices if one.error is not None] == []
-    return [calibration_of(each, one, 0.0) for each, one in zip(configs, devices, strict=True)]
+    return [device_result(each, one, 0.0) for each, one in zip(configs, devices, strict=True)]
 
 
 def simulated(cell):
@@ -101,7 +101,7 @@ def test_a_mesh_ends_as_the_simulator_does(tmp_path, name):
         assert [one.certificate for one in found.answers] == [one.certificate for one in right.answers]
         assert found.cost.rounds == right.cost.rounds
         store = ResultStore(read_device(folders[k]))
-        store.save(Certified(found, 1, tuple(NAMES), 0.0))
+        store.save(CertifiedResult(found, 1, tuple(NAMES), 0.0))
         assert store.load().calibration.to_dict() == found.to_dict(), store.problem
 
 

@@ -31,7 +31,7 @@ from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import Trouble
 from conformesh.mesh.node.status_updates import StatusFeed
 from conformesh.peer.json_bodies import Hello
-from conformesh.peer.loopback import LinkFaults, Pause, drawn_faults
+from conformesh.peer.loopback import LinkFaults, Pause, draw_link_faults
 from conformesh.privacy.account import ACCOUNT_FILE, Account, read_account
 from conformesh.privacy.histogram import Release
 from conformesh.protocols import p_dcp
@@ -87,7 +87,7 @@ def of_another(mesh, root, real, monkeypatch):
 
 def of_an_earlier_attempt(mesh, root, real, monkeypatch):
     """A proof that the device itself has given, for its key of another attempt."""
-    earlier = calibration_run.secrets_of(mesh.configs[1], mesh.scores[1], 1, bytes(32), lambda words: None)
+    earlier = calibration_run.attempt_secrets(mesh.configs[1], mesh.scores[1], 1, bytes(32), lambda words: None)
     proof = earlier.prove(b"its key of that attempt")
     return lambda message: proof
 
@@ -114,7 +114,7 @@ def expired(mesh, root, real, monkeypatch):
 
 @pytest.mark.parametrize("wrong", [forged, of_another, of_an_earlier_attempt, of_another_row, revoked, expired])
 def test_a_key_that_is_not_signed_for_this_attempt_ends_it_before_any_number(tmp_path, monkeypatch, wrong):
-    mesh, honest = Mesh(tmp_path / "m", options=NOISY), calibration_run.secrets_of
+    mesh, honest = Mesh(tmp_path / "m", options=NOISY), calibration_run.attempt_secrets
     prove = wrong(mesh, tmp_path, seals.CertificateSeal(mesh.configs[1]).sign, monkeypatch)
 
     def secrets_of(config, *parts):
@@ -123,7 +123,7 @@ def test_a_key_that_is_not_signed_for_this_attempt_ends_it_before_any_number(tmp
             return found
         return type(found)(found.seeds, found.context, prove, found.genuine, found.account, found.scores_of)
 
-    monkeypatch.setattr(calibration_run, "secrets_of", secrets_of)
+    monkeypatch.setattr(calibration_run, "attempt_secrets", secrets_of)
     devices = mesh.play()
     assert {device.phase for device in devices} == {"failed"}
     named = "device-00" if wrong is expired else AT
@@ -376,7 +376,7 @@ def test_random_schedules_give_the_right_totals_or_none(tmp_path, monkeypatch, o
     finished = 0
     for seed in range(seeds):
         rng = np.random.default_rng([31, seed])
-        faults = drawn_faults(NETWORK, rng)
+        faults = draw_link_faults(NETWORK, rng)
         if rng.random() < 0.4:
             gone = Pause(int(rng.integers(5)), float(rng.uniform(0, 0.3)), np.inf, crash=True)
             faults = replace(faults, pauses=(*faults.pauses, gone))
@@ -509,12 +509,12 @@ def shown(mesh, devices, k, where):
     )  # as serving.Node makes it
     node.begin_run(1)
     feed = StatusFeed(node, devices[k])
-    feed.look(devices[k].clock.now)
-    result = calibration_run.calibration_of(mesh.configs[k], devices[k], 1.0)
+    feed.update(devices[k].clock.now)
+    result = calibration_run.device_result(mesh.configs[k], devices[k], 1.0)
     node.certify(result, roster=mesh.configs[k].devices, run=devices[k].number, roster_number=1)
     node.set_trouble(Trouble.SCORES, mesh.scores[k].problem)
     node.set_file_status(None, len(mesh.scores[k]), f"{len(mesh.scores[k])} scores")
-    feed.look(devices[k].clock.now + 1)
+    feed.update(devices[k].clock.now + 1)
     with serving(node, where) as service:
         said = {path: ask(service, "GET", path)[2] for path in SERVED}
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformesh import Network, calibrate
-from conformesh.mesh.node.certified_result import Certified
+from conformesh.mesh.node.certified_result import CertifiedResult
 from conformesh.mesh.node.result_store import ResultStore
 from conformesh.scores import APS
 
@@ -32,7 +32,7 @@ def own(folder, **changes):
 
 
 def certified(threshold=0.75, run=3, roster=("a", "b"), **changes):
-    return Certified(calibration(threshold, **changes), run, roster, 12.5)
+    return CertifiedResult(calibration(threshold, **changes), run, roster, 12.5)
 
 
 def saved(folder, threshold=0.75, run=3, **changes):
@@ -199,7 +199,7 @@ def test_it_holds_no_score(tmp_path):
     scores = np.random.default_rng(3).random((3, 20))
     result = calibrate(scores, Network.of("cycle", 3), 0.1)
     store = ResultStore(own(tmp_path))
-    store.save(Certified(result, 1, result.device_ids, 0.0))
+    store.save(CertifiedResult(result, 1, result.device_ids, 0.0))
     text = store.path.read_text()
     shown = {*result.thresholds.tolist(), *(result.bracket or ())}
     assert [x for x in scores.ravel().tolist() if x not in shown and repr(x) in text] == []

@@ -36,7 +36,7 @@ from conformesh.mesh.config.key_pair import check_pair
 from conformesh.mesh.config.signing import CURVE_ORDER, sign_text, signed_document, verify_document
 from conformesh.mesh.node import membership
 from conformesh.mesh.node.file_watch import CertificateWatch
-from conformesh.mesh.node.membership import Membership, hand_to_folder
+from conformesh.mesh.node.membership import Membership, put_roster_into_folder
 
 
 @pytest.fixture(scope="module")
@@ -399,10 +399,10 @@ def test_a_device_that_is_removed_knows_it(root):
 
 def test_a_roster_is_handed_to_a_folder_at_rest(root):
     folder, body = root / "device-00", later(root)
-    assert hand_to_folder(body, folder, read_device(folder)) == f"roster 2 is in {folder} now"
-    assert hand_to_folder(body, folder, read_device(folder)) == "roster 2 is in force there already"
+    assert put_roster_into_folder(body, folder, read_device(folder)) == f"roster 2 is in {folder} now"
+    assert put_roster_into_folder(body, folder, read_device(folder)) == "roster 2 is in force there already"
     with pytest.raises(ValueError, match="is older than roster 2"):
-        hand_to_folder((root / "roster.json").read_bytes(), folder, read_device(folder))
+        put_roster_into_folder((root / "roster.json").read_bytes(), folder, read_device(folder))
 
 
 def test_a_mesh_without_certificates_has_rosters_without_a_signature(tmp_path):

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from conformesh.mesh.http.address import SOCKET_NAME, find, second_paths
+from conformesh.mesh.http.address import SOCKET_NAME, fallback_paths, find_address
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.http.replies import NodeInterface
 from conformesh.mesh.http.server import Service
@@ -210,7 +210,7 @@ def temporary(monkeypatch):
 def test_the_second_path_is_the_same_through_a_link(temporary):
     (temporary / "dev").mkdir()
     (temporary / "link").symlink_to(temporary / "dev")
-    paths = [second_paths(find(temporary / name)) for name in ("dev", "link", "link/../dev")]
+    paths = [fallback_paths(find_address(temporary / name)) for name in ("dev", "link", "link/../dev")]
     assert len(paths[0]) == 1
     assert paths[0] == paths[1] == paths[2]
 
@@ -266,14 +266,14 @@ def test_nothing_but_loopback_is_bound(address):
 
 def test_addresses(tmp_path, monkeypatch):
     monkeypatch.delenv("CONFORMESH_NODE", raising=False)
-    assert str(find()) == "node.sock"
+    assert str(find_address()) == "node.sock"
     monkeypatch.setenv("CONFORMESH_NODE", "127.0.0.1:7000")
-    assert find().target() == ("127.0.0.1", 7000)
-    assert str(find("localhost:1")) == "127.0.0.1:1"
-    assert str(find("[::1]:1")) == "[::1]:1"
+    assert find_address().target() == ("127.0.0.1", 7000)
+    assert str(find_address("localhost:1")) == "127.0.0.1:1"
+    assert str(find_address("[::1]:1")) == "[::1]:1"
     with short_folder() as folder:
-        assert find(folder).path == folder / SOCKET_NAME
+        assert find_address(folder).path == folder / SOCKET_NAME
     with pytest.raises(ValueError, match="at most 103 bytes"):
-        find(tmp_path / ("x" * 120))
+        find_address(tmp_path / ("x" * 120))
     with pytest.raises(ValueError, match="between 0 and 65535"):
-        find("127.0.0.1:70000")
+        find_address("127.0.0.1:70000")

@@ -443,7 +443,7 @@ def test_a_certificate_whose_permissions_change_is_not_another_one(tmp_path):
 
 def test_a_file_that_comes_back_after_one_that_never_became_quiet_is_used_again(score_file, monkeypatch):
     _, watch = score_file
-    monkeypatch.setattr("conformesh.mesh.node.file_watch.stamp_of", lambda _: stamp)
+    monkeypatch.setattr("conformesh.mesh.node.file_watch.file_stamp", lambda _: stamp)
     old = watch._judged
     for step in range(1, 14):
         stamp = (*old[:2], old[2] + step, old[3])

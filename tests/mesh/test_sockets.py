@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from conformesh.mesh import sockets
-from conformesh.mesh.sockets import EVERY, LONGEST_REPEAT, TCP_RTO_MAX_MS, Sockets
+from conformesh.mesh.sockets import LONGEST_RESEND, LOOK_INTERVAL, TCP_RTO_MAX_MS, LinkSockets
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="where a process finds its sockets is Linux's")
 
@@ -42,33 +42,33 @@ def link():
 def test_links_do_not_linger_at_either_end_and_others_do_as_they_like(link):
     other, _, _ = link()
     near, far, port = link()
-    Sockets(port, []).look(0.0)
+    LinkSockets(port, []).look(0.0)
     assert [lingers(one) for one in (near, far, other)] == [True, False, True]
-    Sockets(1, [port]).look(0.0)
+    LinkSockets(1, [port]).look(0.0)
     assert [lingers(one) for one in (near, far, other)] == [False, False, True]
 
 
 def test_a_socket_is_told_once_it_is_connected(link):
     *_, port = link()
-    found = Sockets(1, [port])
+    found = LinkSockets(1, [port])
     with socket.socket() as one:
         make_linger(one)
         found.look(0.0)
         assert lingers(one)
         one.connect(("127.0.0.1", port))
-        found.look(EVERY)
+        found.look(LOOK_INTERVAL)
         assert not lingers(one)
 
 
 def test_a_new_link_under_an_old_handle_is_told(link):
     first, _, port = link()
-    found = Sockets(1, [port])
+    found = LinkSockets(1, [port])
     found.look(0.0)
     with socket.create_connection(("127.0.0.1", port)) as second:
         make_linger(second)
         os.dup2(second.fileno(), first.fileno())
         assert lingers(first)
-        found.look(EVERY)
+        found.look(LOOK_INTERVAL)
         assert not lingers(first)
 
 
@@ -76,14 +76,14 @@ def test_a_link_is_told_once_and_not_sooner_than_it_is_time(link, monkeypatch):
     told = []
     monkeypatch.setattr(sockets, "_tell", lambda one: told.append(one.getsockname()))
     near, _, port = link()
-    found = Sockets(1, [port])
+    found = LinkSockets(1, [port])
     found.look(0.0)
-    found.look(EVERY)
+    found.look(LOOK_INTERVAL)
     assert told == [near.getsockname()]
     with socket.create_connection(("127.0.0.1", port)) as late:
-        found.look(1.9 * EVERY)
+        found.look(1.9 * LOOK_INTERVAL)
         assert late.getsockname() not in told
-        found.look(2.0 * EVERY)
+        found.look(2.0 * LOOK_INTERVAL)
         assert late.getsockname() in told
 
 
@@ -93,8 +93,8 @@ def test_a_lost_packet_is_soon_repeated_where_the_system_can(link):
         before = near.getsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS)
     except OSError:
         pytest.skip("a limit to the waits of TCP came with Linux 6.15")
-    Sockets(1, [port]).look(0.0)
-    assert near.getsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS) == LONGEST_REPEAT < before
+    LinkSockets(1, [port]).look(0.0)
+    assert near.getsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS) == LONGEST_RESEND < before
 
 
 def test_closing_a_link_does_not_wait_for_who_takes_nothing(link):
@@ -107,7 +107,7 @@ def test_closing_a_link_does_not_wait_for_who_takes_nothing(link):
             while True:  # until nobody takes any more
                 near.send(bytes(100_000))
         if told:
-            Sockets(1, [port]).look(0.0)
+            LinkSockets(1, [port]).look(0.0)
         began = time.monotonic()
         near.close()
         took.append(time.monotonic() - began)

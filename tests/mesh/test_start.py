@@ -25,7 +25,7 @@ import sys, time
 from conformesh.peer.journal import MemoryJournal
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.local_scores import read_local_scores
-from conformesh.mesh.node.calibration_run import calibration_of, make_device
+from conformesh.mesh.node.calibration_run import device_result, make_device
 import conformesh.mesh.node.main
 import conformesh.mesh.node.node
 config = [read_device(folder) for folder in sys.argv[1:]]
@@ -39,7 +39,7 @@ while not all(one.over for one in devices):
         for to, data in one.outbox():
             devices[to].receive(data, one.row, now)
         one.tick(now)
-print(calibration_of(config[0], devices[0], 0.0).threshold.hex())
+print(device_result(config[0], devices[0], 0.0).threshold.hex())
 print(*{name.split(".")[0] for name in sys.modules})
 """
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 from msgspec import to_builtins
 
-from conformesh.mesh.node.certified_result import Certified
+from conformesh.mesh.node.certified_result import CertifiedResult
 from conformesh.mesh.node.state import MOST_REASONS, NodeState
 from conformesh.mesh.node.status import OTHER, Phase
 
@@ -98,7 +98,7 @@ def test_certifying_forgets_the_error_and_failing_keeps_the_threshold():
 
 def test_a_restored_result_leaves_the_phase_alone():
     node = NodeState("a")
-    node.restore(Certified(calibration(), 5, ("a",), 1.0, restored=True))
+    node.restore(CertifiedResult(calibration(), 5, ("a",), 1.0, restored=True))
     shown = to_builtins(node.status())
     assert (shown["phase"], shown["run"], shown["certified"]["restored"]) == ("starting", 5, True)
 
@@ -110,7 +110,7 @@ def test_infinity_is_text_and_nan_is_refused():
     with pytest.raises(ValueError, match="got NaN"):
         node.certify(calibration(math.nan))
     with pytest.raises(ValueError, match="got NaN"):
-        node.restore(Certified(calibration(math.nan), 5, ("a",), 1.0))
+        node.restore(CertifiedResult(calibration(math.nan), 5, ("a",), 1.0))
 
 
 def test_many_threads_lose_no_count():

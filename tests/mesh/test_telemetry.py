@@ -17,7 +17,7 @@ from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client
 from conformesh.mesh.node.node import Node
-from conformesh.mesh.node.telemetry import LAST_WORDS, MISSING, Traces, traces_of
+from conformesh.mesh.node.telemetry import MISSING, SHUTDOWN_SECONDS, Traces, make_traces
 from tests.mesh.meshes import config
 from tests.mesh.nodes import ask, serving, short_folder
 from tests.mesh.real import finish, make_mesh, start, wait_for
@@ -129,16 +129,16 @@ def plain(monkeypatch):
 
 
 def test_without_being_asked_for_there_are_none(plain):
-    assert traces_of(config()) is None
+    assert make_traces(config()) is None
     plain.setenv("OTEL_SDK_DISABLED", "true")
-    assert traces_of(config(), wanted=True) is None
+    assert make_traces(config(), wanted=True) is None
 
 
 def test_nothing_is_imported_unless_it_is_wanted(plain):
     code = (
         "import sys, conformesh.mesh.node.node, conformesh.mesh.node.main\n"
-        "from conformesh.mesh.node.telemetry import traces_of\n"
-        "assert traces_of(None) is None\n"
+        "from conformesh.mesh.node.telemetry import make_traces\n"
+        "assert make_traces(None) is None\n"
         "print(*sys.modules)"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
@@ -155,10 +155,10 @@ def test_what_is_missing_is_said_with_how_to_get_it(plain, caplog):
 
     plain.setattr(builtins, "__import__", absent)
     with pytest.raises(ValueError, match=r"pip install 'conformesh\[telemetry\]'"):
-        traces_of(config(), wanted=True)
+        make_traces(config(), wanted=True)
     plain.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
     with caplog.at_level(logging.WARNING, "conformesh.node"):
-        assert traces_of(config()) is None
+        assert make_traces(config()) is None
     assert MISSING in caplog.text
 
 
@@ -169,7 +169,7 @@ def test_a_collector_that_is_down_is_complained_of_once_and_delays_nothing(plain
     plain.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     plain.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
     with caplog.at_level(logging.INFO, "conformesh.node"):
-        traces = traces_of(config())
+        traces = make_traces(config())
         begun = time.monotonic()
         for run in range(500):
             traces.at(run, "running", 1)
@@ -178,7 +178,7 @@ def test_a_collector_that_is_down_is_complained_of_once_and_delays_nothing(plain
         wait_for(lambda: "traces are lost, and the node goes on" in caplog.text, 60)
         begun = time.monotonic()
         traces.close()
-        assert time.monotonic() - begun < LAST_WORDS + 3.0
+        assert time.monotonic() - begun < SHUTDOWN_SECONDS + 3.0
     assert caplog.text.count("traces are lost") == 1
 
 

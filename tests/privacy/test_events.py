@@ -469,7 +469,7 @@ def leak_counting_time(hall, patch):
 
 def leak_reading_time(hall, patch):
     """A changed file is read in the thread that answers neighbours."""
-    patch(node_files, "ScoreWatch", lambda config, beside=False: watching.ScoreWatch(config))
+    patch(node_files, "ScoreWatch", lambda config, in_background=False: watching.ScoreWatch(config))
 
 
 def leak_failure(hall, patch):
@@ -514,13 +514,13 @@ def leak_status(hall, patch):
 
 def leak_result(hall, patch):
     """The result says how many scores the device has."""
-    made = run_driver.calibration_of
+    made = run_driver.device_result
 
     def telling(*parts, **named):
         found = made(*parts, **named)
         return structs.replace(found, answers=(structs.replace(found.answer, examples=scores_in(hall)),))
 
-    patch(run_driver, "calibration_of", telling)
+    patch(run_driver, "device_result", telling)
 
 
 def leak_compiling(hall, patch):

@@ -22,7 +22,7 @@ from conformesh import Network
 from conformesh.mesh.config.epochs import EPOCH_FILE, SETTLING_SECONDS
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.calibration_run import JOURNAL
-from conformesh.mesh.node.result_store import NAME as RESULT
+from conformesh.mesh.node.result_store import RESULT_FILE as RESULT
 from conformesh.peer.journal import whole_records
 from conformesh.privacy.account import ACCOUNT_FILE, read_account
 from tests.campaigns import LONG, SEED

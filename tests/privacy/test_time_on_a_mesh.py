@@ -15,7 +15,7 @@ pytest.importorskip("cryptography", reason="a mesh needs certificates: pip insta
 
 from conformesh import Network
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node.result_store import NAME as RESULT
+from conformesh.mesh.node.result_store import RESULT_FILE as RESULT
 from tests.mesh.nodes import short_folder
 from tests.mesh.real import make_mesh, wait_for
 

@@ -224,8 +224,8 @@ def test_mesh_up_hands_what_it_knows_to_the_view(tmp_path, monkeypatch):
         good.lines.append(("warning", "slow disk"))
         return [good, bad]
 
-    monkeypatch.setattr(mesh_up, "launch", launch)
-    monkeypatch.setattr(mesh_up, "wait", lambda *_: None)
+    monkeypatch.setattr(mesh_up, "launch_devices", launch)
+    monkeypatch.setattr(mesh_up, "join_devices", lambda *_: None)
     result = run("mesh", "up", root, "--trace", tmp_path / "t.json", "--report", tmp_path / "r.html")
     assert result.exit_code == 1  # one has failed
     [found] = Trace.load(tmp_path / "t.json").runs

@@ -25,7 +25,7 @@ from conformesh.mesh.node.main import Start
 from conformesh.mesh.node.online import OnlineLearning
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import DeviceStatus, Phase, SearchStatus
-from conformesh.mesh.processes import Watched, _read_log
+from conformesh.mesh.processes import DeviceProcess, _read_log
 from conformesh.view import maps, mesh_watch
 from conformesh.view.events import PRIVATE_FIELDS
 from conformesh.view.maps import read_map
@@ -302,7 +302,7 @@ def process(name, log="", result=None, code=None):
     """A process that was started here, which ends when its code is there."""
     own = SimpleNamespace(stderr=io.StringIO(log), code=code)
     own.poll = lambda: own.code
-    one = Watched(name, own, result=result)
+    one = DeviceProcess(name, own, result=result)
     _read_log(one)
     return one
 

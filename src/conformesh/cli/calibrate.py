@@ -58,20 +58,20 @@ def calibrate(
             chosen["warm"] = Result.load(run.warm).bracket
         asked = guarantee.keywords(scores, table)
         layout = replace(table, sides=guarantee.sides)
-        held, host = job.load(scores, layout, partial(network.connect, seed=run.seed or 0))
-        data = hosts.table_of_devices(held, host.network.local_ids(host.rows))
-        with hosts.show_progress(host, run.method, recorder):
+        file, engine = job.load(scores, layout, partial(network.connect, seed=run.seed or 0))
+        data = hosts.table_of_devices(file, engine.network.local_ids(engine.rows))
+        with hosts.show_progress(engine, run.method, recorder):
             result = api.calibrate(
                 data,
-                host.network,
+                engine.network,
                 guarantee.alpha,
                 run.method,
                 weight=data.weight,
                 inputs=data.inputs,
                 labels=data.labels,
-                score=settle_recorded_score(one_score(host.share(held.made_by), held.name), score, held.name),
-                classes=held.classes,
-                engine=host,
+                score=settle_recorded_score(one_score(engine.share(file.made_by), file.name), score, file.name),
+                classes=file.classes,
+                engine=engine,
                 faults=read_faults(run.fault),
                 rng=run.seed,
                 **asked,

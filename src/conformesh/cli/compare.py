@@ -1,4 +1,4 @@
-"""``conformesh compare``: every method on every network with one's own scores, and which of them to use."""
+"""``conformesh compare``: every method on every network with one's own scores, and which to use."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ def compare(
     of a network is the floor for rounds. The last line says which to use, by what was measured.
     """
     alpha, ways = guarantee.one_alpha, compared_ways(method or None)
-    drawn = picture_file(out, _PICTURE.name) if picture else None
-    traded = None if front is None else picture_file(front, _FRONT.name)
-    held = read_scores(scores, layout=table)
-    kind = settle_recorded_score(held.made_by, score, held.name)
+    picture_path = picture_file(out, _PICTURE.name) if picture else None
+    front_path = None if front is None else picture_file(front, _FRONT.name)
+    file = read_scores(scores, layout=table)
+    kind = settle_recorded_score(file.made_by, score, file.name)
     sizing = _sizing(outputs, kind, score is not None, table, scores)
     seed = run.seed or 0
-    networks, skipped = _networks(held.devices, held.name, network, seed)
+    networks, skipped = _networks(file.devices, file.name, network, seed)
     asked: dict[str, Any] = {
         "mixture": guarantee.shares(scores, table),
         "rank_rule": guarantee.rank_rule,
@@ -97,17 +97,17 @@ def compare(
         "seed": seed,
         "progress": True,
     }
-    own = hosts.table_of_devices(held, networks[0].ids)
+    rows = hosts.table_of_devices(file, networks[0].ids)
     with record_runs(run.recording) as recorder:
         watched = {} if recorder is None else comparison_callbacks(recorder, len(ways) * len(networks))
-        found = replace(measure(own, networks, alpha, ways, **asked, **sizing, **watched), skipped=skipped)
-        if drawn is not None:
+        found = replace(measure(rows, networks, alpha, ways, **asked, **sizing, **watched), skipped=skipped)
+        if picture_path is not None:
             with Progress("drawing"):
-                draw_comparison(drawn, found)
-        if traded is not None:
-            draw_cost_fronts(traded, cost_fronts(own, networks[:MOST_PANELS], alpha, **asked))
-        data = _as_data(found, seed, drawn, traded)
-        console.show_result(data, as_json, lambda: _report(found, drawn, traded))
+                draw_comparison(picture_path, found)
+        if front_path is not None:
+            draw_cost_fronts(front_path, cost_fronts(rows, networks[:MOST_PANELS], alpha, **asked))
+        data = _as_data(found, seed, picture_path, front_path)
+        console.show_result(data, as_json, lambda: _report(found, picture_path, front_path))
 
 
 def _sizing(outputs: str | None, kind: Score | None, named: bool, table: ColumnNames, scores: str) -> dict[str, Any]:
@@ -129,20 +129,20 @@ def _networks(
     devices: Sequence[str], where: str, chosen: tuple[str, ...], seed: int
 ) -> tuple[list[Graph], dict[str, str]]:
     """Return files of edges, the topologies that were named, or all; and those that cannot be built."""
-    own = [
+    from_files = [
         NetworkOptions(name).connect(devices, where, seed) for name in chosen if NetworkOptions(name).file is not None
     ]
     names = [name for name in chosen if name in TOPOLOGIES] if chosen else [*TOPOLOGIES]
-    built, skipped = build_networks(names, own[0].ids if own else devices, seed=seed)
-    if not (own or built):
+    built, skipped = build_networks(names, from_files[0].ids if from_files else devices, seed=seed)
+    if not (from_files or built):
         raise ValueError("; ".join(skipped.values()))
-    return own + built, skipped
+    return from_files + built, skipped
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def _report(found: Comparison, target: Path | None, traded: Path | None) -> None:
+def _report(found: Comparison, picture_path: Path | None, front_path: Path | None) -> None:
     print(
         f"{pluralize(found.scores, 'score')} on {pluralize(found.devices, 'device')}; alpha {found.alpha:g} requires a "
         f"threshold of rank {found.required_rank:,} or more.\n"
@@ -150,37 +150,37 @@ def _report(found: Comparison, target: Path | None, traded: Path | None) -> None
         "is too low. numbers, bits: what each device sent. fewest: the least bits or rounds among those that\n"
         "count their rank, assume nothing and need no server."
     )
-    rows = [[table_row(run, group) for run in group.runs] for group in found.groups]
+    rows = [[table_row(run, entry) for run in entry.runs] for entry in found.networks]
     columns, right = table_columns(found), RIGHT_ALIGNED
-    widths = [max(map(len, column)) for column in zip(columns, *(row for group in rows for row in group), strict=True)]
+    widths = [max(map(len, column)) for column in zip(columns, *(row for entry in rows for row in entry), strict=True)]
     padded = [name.rjust(w) if name in right else name.ljust(w) for name, w in zip(columns, widths, strict=True)]
-    for group, cells in zip(found.groups, rows, strict=True):
-        floor = f"{group.diameter:,}, the floor for rounds without a server"
-        print(f"\n{group.network}: diameter {floor if group.diameter_is_exact else f'at most {group.diameter:,}'}")
+    for entry, cells in zip(found.networks, rows, strict=True):
+        floor = f"{entry.diameter:,}, the floor for rounds without a server"
+        print(f"\n{entry.network}: diameter {floor if entry.diameter_is_exact else f'at most {entry.diameter:,}'}")
         console.print_table(padded, cells, right=[name for name in padded if name.strip() in right])
-        for way, reason in group.refused.items():
+        for way, reason in entry.refused.items():
             print(f"not here: {way}, {reason}")
-        for run in group.runs:
+        for run in entry.runs:
             for note in run.notes:
                 print(f"note: {note.removeprefix(f'{run.way.method}: ')} ({run.way})")
     print()
     for topology, reason in found.skipped.items():
         print(f"left out: {reason if reason.startswith(topology) else f'{topology}, {reason}'}")
     starred = {
-        run.way.method: run.assumption for group in found.groups for run in group.runs if rests_on_assumption(run)
+        run.way.method: run.assumption for entry in found.networks for run in entry.runs if rests_on_assumption(run)
     }
     for method, words in starred.items():
         print(f"* {method}: {words}.")
     if SIZE_COLUMN not in columns:
         print("mean set size: give model outputs with --outputs FILE, and what the scores are with --score.")
-    if target is not None:
-        print(f"picture: {target}")
-    if traded is not None:
-        print(f"rounds against bits: {traded}")
+    if picture_path is not None:
+        print(f"picture: {picture_path}")
+    if front_path is not None:
+        print(f"rounds against bits: {front_path}")
     print(f"\nWhich should I use? {recommendation(found)}")
 
 
-def _as_data(found: Comparison, seed: int, target: Path | None, traded: Path | None) -> dict[str, Any]:
+def _as_data(found: Comparison, seed: int, picture_path: Path | None, front_path: Path | None) -> dict[str, Any]:
     cheapest = found.winner("bits")
     way = None if cheapest is None else cheapest[0]
     return {
@@ -191,18 +191,18 @@ def _as_data(found: Comparison, seed: int, target: Path | None, traded: Path | N
         "required_rank": found.required_rank,
         "networks": [
             {
-                "network": group.network,
-                "diameter": group.diameter,
-                "diameter_is_exact": group.diameter_is_exact,
-                "results": [_result(run) for run in group.runs],
-                "refused": [{**_way(way), "reason": reason} for way, reason in group.refused.items()],
+                "network": entry.network,
+                "diameter": entry.diameter,
+                "diameter_is_exact": entry.diameter_is_exact,
+                "results": [_result(run) for run in entry.runs],
+                "refused": [{**_way(way), "reason": reason} for way, reason in entry.refused.items()],
             }
-            for group in found.groups
+            for entry in found.networks
         ],
         "skipped": [{"topology": name, "reason": reason} for name, reason in found.skipped.items()],
         "answer": {**_way(way), "sentence": recommendation(found)},
-        "picture": None if target is None else str(target),
-        "front": None if traded is None else str(traded),
+        "picture": None if picture_path is None else str(picture_path),
+        "front": None if front_path is None else str(front_path),
     }
 
 

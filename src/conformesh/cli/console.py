@@ -41,13 +41,13 @@ def errors_in_one_line(debug: bool = False) -> Iterator[None]:
             traceback.print_exc()
         if isinstance(error, click.UsageError):
             where = error.ctx.command_path if error.ctx is not None else "conformesh"
-            said = error.format_message().replace("Value error, ", "")  # which only says who checked it
+            message = error.format_message().replace("Value error, ", "")  # a prefix of validators that helps nobody
             if getattr(error, "option_name", "") == "--confidence":
-                said = (
+                message = (
                     "--confidence is not an option: MAPIE and crepes call 1 - alpha the confidence; use --alpha for "
                     "that, or --pac-confidence for a confidence over the draw of the calibration scores"
                 )
-            _print_lines(f"error: {_one_line(said)}", f"try: {where} --help")
+            _print_lines(f"error: {_one_line(message)}", f"try: {where} --help")
             sys.exit(2)
         _print_lines(f"error: {_error_text(error)}")
         sys.exit(2 if isinstance(error, _BAD_INPUT) else 1)
@@ -82,11 +82,11 @@ def print_note(text: str) -> None:
 @contextmanager
 def notes_in_one_line() -> Iterator[None]:
     """Print each `CalibrationNote` as one line on stderr as soon as it comes, and only once."""
-    said: set[str] = set()
+    printed: set[str] = set()
 
     def show(message: Warning | str, *_: Any) -> None:
-        if (text := _one_line(str(message))) not in said:
-            said.add(text)
+        if (text := _one_line(str(message))) not in printed:
+            printed.add(text)
             _print_lines(f"warning: {text}")
 
     with warnings.catch_warnings():

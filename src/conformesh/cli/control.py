@@ -65,19 +65,19 @@ def control(
         chosen = run.checked_options()
         kind = _loss(loss, loss_option)
         asked = guarantee.keywords(losses, table)
-        held, host = job.load(losses, table, partial(network.connect, seed=run.seed or 0), _read_losses)
-        data = hosts.select_devices(held.table, host.network.local_ids(host.rows))
-        with hosts.show_progress(host, _METHOD):
+        file, engine = job.load(losses, table, partial(network.connect, seed=run.seed or 0), _read_losses)
+        data = hosts.select_devices(file.table, engine.network.local_ids(engine.rows))
+        with hosts.show_progress(engine, _METHOD):
             result = api.control(
                 data,
-                host.network,
+                engine.network,
                 risk,
                 _METHOD,
                 loss=kind,
                 bound=bound,
                 weight=data.weight,
                 inputs=data.inputs,
-                engine=host,
+                engine=engine,
                 **asked,
                 **chosen,
             )

@@ -26,7 +26,7 @@ from conformesh.kernels.ranks import exact_alpha
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.endpoints import HIGHEST_PORT, LOCALHOST
 from conformesh.mesh.config.folders import init_mesh
-from conformesh.mesh.processes import Watched
+from conformesh.mesh.processes import DeviceProcess
 
 _METHOD = "e-dcp"
 _LOWEST_PORT = 20000
@@ -96,7 +96,7 @@ def run_demo_mesh(
         click.get_current_context().exit(1)
 
 
-def _same(one: Watched, value: float) -> bool:
+def _same(one: DeviceProcess, value: float) -> bool:
     return one.result is not None and one.calibration.threshold.hex() == value.hex()
 
 

@@ -84,17 +84,18 @@ def detect(
     with hosts.start_job(run.engine) as job:
         mixture = guarantee.shares(scores, table)
         with console.warnings_in_one_line():
-            judged = read_scores(tests, layout=table)
+            test_file = read_scores(tests, layout=table)
 
         def connect(devices: Sequence[str], where: str) -> Graph:
             """Connect the devices with scores and those that have only test points."""
-            return network.connect(natural_order({*devices, *judged.devices}), where, run.seed or 0)
+            return network.connect(natural_order({*devices, *test_file.devices}), where, run.seed or 0)
 
-        held, host = job.load(scores, table, connect)
-        one_score([*host.share(held.made_by), judged.made_by], f"{scores} and {tests}")
-        with hosts.show_progress(host, "detect"):
-            own, others = (hosts.table_of_devices(file, host.network.local_ids(host.rows)) for file in (held, judged))
-            result = find(own, host.network, others, fdr, mixture=mixture, rng=run.seed, engine=host, **asked)
+        file, engine = job.load(scores, table, connect)
+        one_score([*engine.share(file.made_by), test_file.made_by], f"{scores} and {tests}")
+        with hosts.show_progress(engine, "detect"):
+            ids = engine.network.local_ids(engine.rows)
+            data, points = hosts.table_of_devices(file, ids), hosts.table_of_devices(test_file, ids)
+            result = find(data, engine.network, points, fdr, mixture=mixture, rng=run.seed, engine=engine, **asked)
         if job.first:
             output.show(result, _print)
 

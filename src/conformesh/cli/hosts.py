@@ -46,8 +46,8 @@ class _SingleProcess:
     ) -> tuple[Any, Engine]:
         """Read a file, by default of scores; `network` makes the network, once it is known who is there."""
         with console.warnings_in_one_line():
-            held = read(source, layout=layout)
-            return held, self.make(network(held.devices, held.name))
+            file = read(source, layout=layout)
+            return file, self.make(network(file.devices, file.name))
 
 
 class _Ranks:
@@ -70,11 +70,11 @@ class _Ranks:
 
             folder = ScoreFolder.open(source)
             return (self._by_file if folder.per_rank else self._by_device)(folder, layout, network)
-        held = read(source, layout=layout) if self.first or source != STDIN else None
+        file = read(source, layout=layout) if self.first or source != STDIN else None
         if source == STDIN:  # only the first rank has a standard input
-            held = self.comm.bcast(held)
-        assert held is not None
-        return held, self.make(network(held.devices, held.name), comm=self.comm)
+            file = self.comm.bcast(file)
+        assert file is not None
+        return file, self.make(network(file.devices, file.name), comm=self.comm)
 
     def _by_device(self, folder: ScoreFolder, layout: ColumnNames, network: _MakeNetwork) -> tuple[ScoreFile, Engine]:
         """Agree on the devices, assign them to ranks, and read the files of this rank's devices."""
@@ -90,9 +90,9 @@ class _Ranks:
                 f"{folder.path}: has {len(folder.files)} NPZ files for {self.comm.size} ranks; one for each rank is "
                 f"needed: start {len(folder.files)} ranks, or use Parquet files, which any number of ranks can share"
             )
-        held = folder.read_file(self.comm.rank, layout)
+        file = folder.read_file(self.comm.rank, layout)
         owner: dict[str, int] = {}
-        for rank, names in enumerate(self.comm.allgather(held.devices)):
+        for rank, names in enumerate(self.comm.allgather(file.devices)):
             for name in names:
                 if owner.setdefault(name, rank) != rank:
                     files = f"{folder.files[owner[name]].name} and {folder.files[rank].name}"
@@ -101,7 +101,7 @@ class _Ranks:
         from conformesh.engines.mpi.partition import completed
 
         hosts = completed(np.array([owner.get(name, -1) for name in found.ids]), found)
-        return held, self.make(found, comm=self.comm, owners=hosts)
+        return file, self.make(found, comm=self.comm, owners=hosts)
 
 
 @contextmanager
@@ -121,9 +121,9 @@ def start_job(name: str) -> Iterator[_SingleProcess | _Ranks]:
         yield ranks
 
 
-def table_of_devices(held: ScoreFile, ids: Sequence[str]) -> Table:
+def table_of_devices(file: ScoreFile, ids: Sequence[str]) -> Table:
     """Return the scores in a file as a table of these devices, in this order."""
-    return select_devices(Table(**{column.name: getattr(held.rows, column.name) for column in fields(held.rows)}), ids)
+    return select_devices(Table(**{column.name: getattr(file.rows, column.name) for column in fields(file.rows)}), ids)
 
 
 def select_devices(table: Table, ids: Sequence[str]) -> Table:

@@ -48,7 +48,7 @@ from conformesh.mesh.config.reach import reach_neighbours
 from conformesh.mesh.config.roster import ROSTER_FILE
 from conformesh.mesh.config.settings import SETTINGS
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node.membership import hand_to_folder
+from conformesh.mesh.node.membership import put_roster_into_folder
 from conformesh.methods import get_method
 from conformesh.scores import Score
 
@@ -259,7 +259,7 @@ def hand(roster: Path, to: str) -> None:
     except NodeError as problem:
         if problem.status is not None or not (folder / DEVICE_FILE).is_file():
             raise
-        print(hand_to_folder(body, folder, read_device(folder)))
+        print(put_roster_into_folder(body, folder, read_device(folder)))
 
 
 @command(
@@ -373,7 +373,7 @@ def epoch(folder: Path, number: str | None, as_json: bool) -> None:
     releases says. Devices that run ask for a run when an epoch closes. Numbers never fall. With the option
     epoch_seconds the clock closes epochs.
     """
-    from conformesh.mesh.node.calibration_run import account_of
+    from conformesh.mesh.node.calibration_run import device_account
 
     configs = [read_device(one) for one in _devices_in(folder)]
     for config in configs:
@@ -392,7 +392,7 @@ def epoch(folder: Path, number: str | None, as_json: bool) -> None:
     for config in configs:
         epochs = EpochClock(config)
         last = epochs.last_closed()
-        account = account_of(config, last)
+        account = device_account(config, last)
         problem = account.problem or epochs.problem
         rows.append((config.name, last, account.released(last), problem or account.refusal()))
     keys = ("device", "epoch", "releases", "refusal")

@@ -18,7 +18,7 @@ from conformesh.common.quantities import in_bits, in_bytes
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import device_folders, scatter_scores
 from conformesh.mesh.node.main import Start, override_settings
-from conformesh.mesh.processes import Watched, launch, wait
+from conformesh.mesh.processes import DeviceProcess, join_devices, launch_devices
 from conformesh.results.result import Result
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ def up(root: Path, scores: str | None, overrides: dict[str, str], recording: Rec
         watched = start_devices(folders, settings=overrides)
         if watch is not None:
             watch.follow_processes(watched)
-        wait_for_devices(watched)
+        join_devices(watched)
         if watch is not None:
-            good = [one for one in watched if one.result is not None]
-            watch.end(_facts(good, len(watched)) if good else [("failed", "no device has a result")])
+            finished = [one for one in watched if one.result is not None]
+            watch.end(_facts(finished, len(watched)) if finished else [("failed", "no device has a result")])
         seconds = time.perf_counter() - started
         results = [one.result or {"device": one.name, "error": one.error or "failed"} for one in watched]
         console.show_result(results, as_json, lambda: print_agreement(watched, seconds))
@@ -62,10 +62,10 @@ def up(root: Path, scores: str | None, overrides: dict[str, str], recording: Rec
         click.get_current_context().exit(1)
 
 
-def start_devices(folders: Sequence[Path], **how: Any) -> list[Watched]:
+def start_devices(folders: Sequence[Path], **how: Any) -> list[DeviceProcess]:
     """Start a process for each folder that calibrates once, and says twice a second how far it is."""
     starts = [Start(str(folder), once=True, log="progress", **how) for folder in folders]
-    return launch({folder.name: start.command() for folder, start in zip(folders, starts, strict=True)})
+    return launch_devices({folder.name: start.command() for folder, start in zip(folders, starts, strict=True)})
 
 
 @contextmanager
@@ -83,20 +83,20 @@ def _recorded(root: Path, outlets: RecordingOptions) -> Iterator[MeshWatch | Non
         yield watch
 
 
-def wait_for_devices(watched: Sequence[Watched]) -> None:
+def wait_for_devices(watched: Sequence[DeviceProcess]) -> None:
     """Wait for all devices, under a live table where stderr is a terminal, and in silence elsewhere."""
     if not sys.stderr.isatty():
-        wait(watched)
+        join_devices(watched)
         return
     from rich.console import Console
     from rich.live import Live
 
     screen = Console(stderr=True)
     with Live(console=screen, auto_refresh=False, transient=True) as live:
-        wait(watched, lambda: live.update(_live_table(watched, screen.height - _AROUND), refresh=True))
+        join_devices(watched, lambda: live.update(_live_table(watched, screen.height - _AROUND), refresh=True))
 
 
-def _live_table(watched: Sequence[Watched], room: int) -> Any:
+def _live_table(watched: Sequence[DeviceProcess], room: int) -> Any:
     """Every device; where there is no room, as many as fit, first those that are not done."""
     from rich import box
     from rich.table import Table
@@ -118,18 +118,18 @@ def _live_table(watched: Sequence[Watched], room: int) -> Any:
     return table
 
 
-def print_agreement(watched: Sequence[Watched], seconds: float) -> None:
+def print_agreement(watched: Sequence[DeviceProcess], seconds: float) -> None:
     """Print what the devices agreed on, once, and a line for each."""
-    good = [one for one in watched if one.result is not None]
-    if good:
-        console.print_facts("conformesh mesh", [*_facts(good, len(watched)), ("seconds", f"{seconds:.1f}")])
+    finished = [one for one in watched if one.result is not None]
+    if finished:
+        console.print_facts("conformesh mesh", [*_facts(finished, len(watched)), ("seconds", f"{seconds:.1f}")])
         print()
-    same = len({_thresholds(one) for one in good}) == 1
+    same = len({_thresholds(one) for one in finished}) == 1
     columns = ("device", *(() if same else ("threshold",)), "rounds", "payload", "sent", "received", "state")
     console.print_table(columns, [_line(one, same) for one in watched], right=_RIGHT)
 
 
-def _thresholds(one: Watched) -> tuple[float, ...]:
+def _thresholds(one: DeviceProcess) -> tuple[float, ...]:
     """Return the thresholds of a device, one for each part and level."""
     return tuple(answer.threshold for answer in one.calibration.answers)
 
@@ -142,17 +142,17 @@ def _agreement(thresholds: Sequence[float], devices: int) -> str:
     return f"{thresholds[0]!r} ({who} devices agree, bit for bit)"
 
 
-def _facts(good: Sequence[Watched], devices: int) -> list[tuple[str, str]]:
-    results = [one.calibration for one in good]
-    answers, several = results[0].answers, len(results[0]) > 1
+def _facts(finished: Sequence[DeviceProcess], devices: int) -> list[tuple[str, str]]:
+    results = [one.calibration for one in finished]
+    answers, has_several = results[0].answers, len(results[0]) > 1
     thresholds = [
         (
-            f"{', '.join((*answer.part, f'alpha {float(answer.alpha):g}'))}" if several else "threshold",
+            f"{', '.join((*answer.part, f'alpha {float(answer.alpha):g}'))}" if has_several else "threshold",
             _agreement([result.answers[i].threshold for result in results], devices),
         )
         for i, answer in enumerate(answers)
     ]
-    rosters = {tuple((one.result or {})["roster"]) for one in good}
+    rosters = {tuple((one.result or {})["roster"]) for one in finished}
     counts = sorted({len(roster) for roster in rosters})
     return [
         *thresholds,
@@ -172,7 +172,7 @@ def _guarantee(results: Sequence[Result]) -> str:
     return f"{', '.join(dict.fromkeys(certificate.kind for certificate in certificates))}, {whose}"
 
 
-def _line(one: Watched, same: bool) -> tuple[str, ...]:
+def _line(one: DeviceProcess, same: bool) -> tuple[str, ...]:
     sent, received = in_bytes(one.sent), in_bytes(one.received)
     if one.result is None:
         return one.name, *(() if same else ("",)), str(one.round), "", sent, received, one.state

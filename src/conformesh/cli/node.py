@@ -12,7 +12,7 @@ import click
 import conformesh.cli
 from conformesh.cli import console, options
 from conformesh.cli.command import PATH, Argument, Option, command
-from conformesh.mesh.node.main import Start, in_json, run
+from conformesh.mesh.node.main import Start, result_line, run_node
 
 
 @command(
@@ -49,11 +49,11 @@ def node(
         _show(folder, http, view)
     if not once and conformesh.cli.is_own_process and os.name == "posix":
         start.become()  # what stays up needs no command line in its memory
-    config, certified = run(start)
+    config, certified = run_node(start)
     if not once or certified is None:
         return
     if as_json:
-        print(in_json(config, certified))
+        print(result_line(config, certified))
         return
     result = certified.calibration
     facts = [
@@ -77,7 +77,7 @@ def _show(folder: Path, http: str | None, view: str) -> None:
 
     host, port = parse_view_address(view)
     words = [sys.executable, "-m", "conformesh", "view", str(folder), "--host", host, "--port", str(port), "--attached"]
-    ends, held = os.pipe()
-    os.set_inheritable(held, True)
-    subprocess.Popen([*words, *(() if http is None else ("--http", http))], stdin=ends)
-    os.close(ends)
+    read_end, write_end = os.pipe()
+    os.set_inheritable(write_end, True)
+    subprocess.Popen([*words, *(() if http is None else ("--http", http))], stdin=read_end)
+    os.close(read_end)

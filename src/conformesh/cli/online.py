@@ -97,15 +97,15 @@ def online(
     --checkpoint a run that was interrupted goes on when the same command is given again.
     """
     level = float(exact_alpha(guarantee.one_alpha))
-    drawn_to = picture_file(out, _PICTURE.name) if picture else None
+    picture_path = picture_file(out, _PICTURE.name) if picture else None
     if rows is not None:  # perhaps hours before it is written
         check_ending(rows)
     if checkpoint is not None:
         make_folder(checkpoint.parent)
     with console.warnings_in_one_line():
-        held = read_streams(stream, table.time or "time", table)
-    built = network.connect(held.devices, held.name, run.seed or 0)
-    scores = _in_rows(held, built.ids)
+        file = read_streams(stream, table.time or "time", table)
+    built = network.connect(file.devices, file.name, run.seed or 0)
+    scores = _in_rows(file, built.ids)
     # A false alarm has its chance over the alarm's draws too: they must differ from stream to stream. A hash of the
     # scores does that, and a run that is interrupted and resumed draws the same again.
     key = (
@@ -120,22 +120,22 @@ def online(
         drift = _DriftWatch(alarm, level, key) if alarm else None
         long = _ResumableRuns(checkpoint, resume, scores.shape[1])
         watch = _StreamObserver(drift, recorder)
-        found = long.run("following streams", "", watch, scores, built, level, learner, coupling, **asked)
+        result = long.run("following streams", "", watch, scores, built, level, learner, coupling, **asked)
         others = {
             name: long.run(f"{name}, alone", name, _StreamObserver(), scores, built, level, name, "alone", delays=delay)
             for name in (LEARNERS if beside else ())
         }
         raised = None if drift is None else drift.raised
         if rows is not None:
-            found.save(rows)
-        if drawn_to is not None:
+            result.save(rows)
+        if picture_path is not None:
             with Progress("drawing"):
-                draw_online(drawn_to, found, min(window, found.steps), f"{named}, {built.name}, alpha {level:g}")
+                draw_online(picture_path, result, min(window, result.steps), f"{named}, {built.name}, alpha {level:g}")
         if recorder is not None:
-            recorder.finish(_facts(found, raised))
-        data = _as_data(found, others, built.name, raised, None if raised is None else key)
-        files = {what: path for what, path in (("picture", drawn_to), ("rows", rows)) if path is not None}
-        console.show_result(data, as_json, lambda: _report(named, found, others, raised, files))
+            recorder.finish(_facts(result, raised))
+        data = _as_data(result, others, built.name, raised, None if raised is None else key)
+        files = {what: path for what, path in (("picture", picture_path), ("rows", rows)) if path is not None}
+        console.show_result(data, as_json, lambda: _report(named, result, others, raised, files))
 
 
 class _DriftWatch:
@@ -144,19 +144,19 @@ class _DriftWatch:
     def __init__(self, chance: float, alpha: float, seed: int) -> None:
         self._alarm, self._draws = Alarm(level=chance, alpha=alpha), drawn(seed, "alarm")
 
-    def begin(self, found: OnlineResult) -> None:
-        self._found, self._done = found, 0
-        self._state = self._alarm.begin(len(found.ids))
-        self._labels = np.zeros(len(found.ids), dtype=np.int64)
+    def begin(self, result: OnlineResult) -> None:
+        self._result, self._done = result, 0
+        self._state = self._alarm.begin(len(result.ids))
+        self._labels = np.zeros(len(result.ids), dtype=np.int64)
 
     @property
     def raised(self) -> dict[str, int]:
         """At which of its labels each device that raised the alarm did so."""
-        return {name: int(at) for name, at in zip(self._found.ids, self._state.raised_at, strict=True) if at}
+        return {name: int(at) for name, at in zip(self._result.ids, self._state.raised_at, strict=True) if at}
 
     def advance(self, done: int) -> list[tuple[int, int, int]]:
         """Return row, step and label of everybody who raises the alarm up to this step."""
-        scores = self._found.scores[:, self._done : done].T
+        scores = self._result.scores[:, self._done : done].T
         seen = ~np.isnan(scores)
         before = self._state.raised_at
         self._state = self._alarm.follow(self._state, scores, self._draws.random(scores.shape), seen)
@@ -177,10 +177,10 @@ class _StreamObserver(OnlineObserver):
         self._drift, self._recorder = drift, recorder
         self.tell: Callable[[int], None] = lambda done: None
 
-    def begin(self, found: OnlineResult) -> None:
+    def begin(self, result: OnlineResult) -> None:
         for part in (self._drift, self._recorder):
             if part is not None:
-                part.begin(found)
+                part.begin(result)
 
     def __call__(self, done: int) -> None:
         self.tell(done)
@@ -191,11 +191,11 @@ class _StreamObserver(OnlineObserver):
             self._recorder(done)
 
 
-def _in_rows(held: StreamFile, ids: tuple[str, ...]) -> Any:
+def _in_rows(file: StreamFile, ids: tuple[str, ...]) -> Any:
     """Return the streams in the order of a network, empty for devices that have none."""
-    row = {name: at for at, name in enumerate(held.devices)}
-    nothing = np.full(len(held.times), np.nan)
-    return np.array([held.scores[row[name]] if name in row else nothing for name in ids])
+    row = {name: at for at, name in enumerate(file.devices)}
+    nothing = np.full(len(file.times), np.nan)
+    return np.array([file.scores[row[name]] if name in row else nothing for name in ids])
 
 
 class _ResumableRuns:
@@ -234,10 +234,10 @@ class _ResumableRuns:
             raise
 
 
-def _cells(name: str, found: OnlineResult) -> tuple[str, ...]:
-    rates, finite = found.rates, found.thresholds[np.isfinite(found.thresholds)]
-    account = found.account()
-    mean = f"{finite.mean():.4g}" if len(finite) == found.thresholds.size else "inf"
+def _cells(name: str, result: OnlineResult) -> tuple[str, ...]:
+    rates, finite = result.rates, result.thresholds[np.isfinite(result.thresholds)]
+    account = result.account()
+    mean = f"{finite.mean():.4g}" if len(finite) == result.thresholds.size else "inf"
     promise = f"within {math.ceil(1000 * account.bound - 1e-9) / 1000:.3f}" if account.gap is not None else "none"
     covered = (f"{1 - account.rate:.4f}", f"{1 - np.nanmax(rates):.4f}", f"{1 - np.nanmin(rates):.4f}")
     return name, *covered, mean, promise
@@ -245,54 +245,55 @@ def _cells(name: str, found: OnlineResult) -> tuple[str, ...]:
 
 def _report(
     named: str,
-    found: OnlineResult,
+    result: OnlineResult,
     others: dict[str, OnlineResult],
     raised: dict[str, int] | None,
     files: dict[str, Path],
 ) -> None:
-    labels = pluralize(found.account().labels, "label")
-    print(f"{pluralize(len(found.ids), 'device')}, {pluralize(found.steps, 'step')}, {labels}\n")
-    table = [_cells(named, found), *(_cells(f"{name}, alone", one) for name, one in others.items())]
+    labels = pluralize(result.account().labels, "label")
+    print(f"{pluralize(len(result.ids), 'device')}, {pluralize(result.steps, 'step')}, {labels}\n")
+    table = [_cells(named, result), *(_cells(f"{name}, alone", one) for name, one in others.items())]
     console.print_table(_COLUMNS, table, right=_RIGHT)
-    print(f"\nmisses of all devices: {found.account()}")
-    if (worst := _worst(found)) is not None:
-        print(f"of {worst}, which missed most: {found.account(worst)}")
+    print(f"\nmisses of all devices: {result.account()}")
+    if (worst := _worst(result)) is not None:
+        print(f"of {worst}, which missed most: {result.account(worst)}")
     if raised is not None:
-        print(f"drift alarm: {_drifted(found, raised)}")
+        print(f"drift alarm: {_drifted(result, raised)}")
     for what, path in files.items():
         print(f"{what}: {path}")
 
 
-def _drifted(found: OnlineResult, raised: dict[str, int]) -> str:
+def _drifted(result: OnlineResult, raised: dict[str, int]) -> str:
     first = [f"{name} at its label {at:,}" for name, at in [*raised.items()][:5]]
-    return ", ".join([f"{pluralize(len(raised), 'device')} of {len(found.ids)}", *first])
+    return ", ".join([f"{pluralize(len(raised), 'device')} of {len(result.ids)}", *first])
 
 
-def _facts(found: OnlineResult, raised: dict[str, int] | None) -> list[tuple[str, str]]:
+def _facts(result: OnlineResult, raised: dict[str, int] | None) -> list[tuple[str, str]]:
     """Return how a run ended, as its page says it."""
-    facts = [("misses", str(found.account()))]
-    if (worst := _worst(found)) is not None:
-        facts.append((f"most, of {worst}", str(found.account(worst))))
-    return facts if raised is None else [*facts, ("drift alarm", _drifted(found, raised))]
+    facts = [("misses", str(result.account()))]
+    if (worst := _worst(result)) is not None:
+        facts.append((f"most, of {worst}", str(result.account(worst))))
+    return facts if raised is None else [*facts, ("drift alarm", _drifted(result, raised))]
 
 
-def _worst(found: OnlineResult) -> str | None:
+def _worst(result: OnlineResult) -> str | None:
     """Return who missed the largest share; None where no label came."""
-    rates = found.rates
-    return None if np.isnan(rates).all() else found.ids[int(np.nanargmax(rates))]
+    rates = result.rates
+    return None if np.isnan(rates).all() else result.ids[int(np.nanargmax(rates))]
 
 
 def _as_data(
-    found: OnlineResult, others: dict[str, OnlineResult], network: str, raised: dict[str, int] | None, seed: int | None
+    result: OnlineResult, others: dict[str, OnlineResult], network: str, raised: dict[str, int] | None, seed: int | None
 ) -> dict[str, Any]:
     return {
         "network": network,
-        "alpha": found.alpha,
-        "devices": len(found.ids),
-        "steps": found.steps,
-        **_numbers(found),
+        "alpha": result.alpha,
+        "devices": len(result.ids),
+        "steps": result.steps,
+        **_numbers(result),
         "device_misses": {
-            name: None if math.isnan(rate) else rate for name, rate in zip(found.ids, found.rates.tolist(), strict=True)
+            name: None if math.isnan(rate) else rate
+            for name, rate in zip(result.ids, result.rates.tolist(), strict=True)
         },
         "alone": {name: _numbers(one) for name, one in others.items()},
         "drift": raised,
@@ -300,8 +301,8 @@ def _as_data(
     }
 
 
-def _numbers(found: OnlineResult) -> dict[str, Any]:
-    account = found.account()
+def _numbers(result: OnlineResult) -> dict[str, Any]:
+    account = result.account()
     return {
         "labels": account.labels,
         "misses": account.misses,

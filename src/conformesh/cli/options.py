@@ -59,7 +59,7 @@ _ROLES = {
 
 
 def scores_argument(name: str = "scores", metavar: str = "SCORES", text: str | None = None) -> Argument:
-    """Return the argument of a file of scores."""
+    """Return the argument that names a file of scores."""
     usual = "CSV, Parquet or NPZ with device and score, or a folder; - reads CSV from stdin."
     return Argument(name, metavar, text or usual)
 
@@ -202,7 +202,7 @@ def network_options() -> OptionGroup:
 
 
 def seed_option(text: str = "Seed of topologies that draw.", default: int | None = 0) -> Option:
-    """Return the seed; what it is the seed of differs between commands."""
+    """Return the option for the seed; what it is the seed of differs between commands."""
     return Option("--seed <int>", text, type=WholeNumber(), default=default, panel=RUNNING)
 
 
@@ -313,7 +313,7 @@ def _read_shares(source: str, column: str, layout: ColumnNames | None) -> dict[s
 
 
 def guarantee_options(*wanted: str, levels: bool = False) -> OptionGroup:
-    """The guarantee: these of the fields of `Guarantee`; `levels` where the command takes several alphas."""
+    """The guarantee: the `wanted` fields of `GuaranteeOptions`; `levels` if the command takes several alphas."""
     from conformesh.kernels.ranks import AUTO, CHOSEN_MIXTURES, CHOSEN_RANK_RULES, GROUP_RULES
 
     every = [
@@ -427,36 +427,36 @@ class RunOptions(NamedTuple):
 
 
 def run_options(*parts: Option | OptionGroup) -> OptionGroup:
-    """How devices run: options and groups whose names are fields of `Run`."""
+    """How devices run: options and groups whose names are fields of `RunOptions`."""
     return OptionGroup("run", RunOptions, parts)
 
 
 def method_option() -> Option:
-    """Return the method."""
+    """Return the option that names one method."""
     from conformesh.methods import METHODS
 
     return Option("--method NAME", f"One of {', '.join(METHODS)}.", default="e-dcp")
 
 
 def methods_option() -> ListOption:
-    """Return several methods."""
+    """Return the option that names several methods."""
     from conformesh.methods import METHODS
 
     return ListOption("--method NAME,...", f"Some of {', '.join(METHODS)}; by default all.")
 
 
 def devices_option(text: str = "Number of devices.") -> Option:
-    """Return how many devices there are."""
+    """Return the option for the number of devices."""
     return Option("--devices <int>", text, type=WholeNumber(1))
 
 
 def scores_per_device_option(text: str = "Calibration scores on each device.") -> Option:
-    """Return how many scores a device has, for runs that are only planned."""
+    """Return the option for the scores of a device, in runs that are only planned."""
     return Option("--scores-per-device <int>", text, type=WholeNumber(1), default=50, panel=FILES)
 
 
 def engine_option() -> Option:
-    """Return what runs the devices."""
+    """Return the option for the engine."""
     from conformesh.engines import ENGINES
 
     words = "; ".join(f"{name}, {driver.summary}" for name, driver in ENGINES.items())
@@ -466,7 +466,7 @@ def engine_option() -> Option:
 
 
 def aggregate_option(default: str | None = "auto", more: str = "") -> Option:
-    """Return how sums over all devices are formed."""
+    """Return the option for the way sums over all devices are formed."""
     from conformesh.protocols.aggregate import aggregate_choices
 
     words = f"How sums are formed{more}."
@@ -474,7 +474,7 @@ def aggregate_option(default: str | None = "auto", more: str = "") -> Option:
 
 
 def fault_option() -> Option:
-    """Return faults of the simulated network."""
+    """Return the option for faults of the simulated network."""
     return Option(
         "--fault KEY=VALUE",
         "A fault of the simulated network, for methods that tolerate it: loss=0.3 (of messages), activation=0.5 "
@@ -485,7 +485,7 @@ def fault_option() -> Option:
 
 
 def view_option() -> Option:
-    """Return the page alone."""
+    """Return the option that shows a run on a page."""
     return Option(
         f"{VIEW_FLAG} [HOST:PORT]", f"Show it in a browser meanwhile, by default at {DEFAULT_ADDRESS}.", panel=_VIEW
     )
@@ -510,7 +510,7 @@ def checkpoint_options(text: str) -> list[Option]:
 
 
 def jobs_option() -> Option:
-    """Return how many points run at once."""
+    """Return the option for the number of points that run at once."""
     return Option(
         "--jobs <int>", "Points that run at once.", type=WholeNumber(1), default=os.cpu_count() or 1, panel=RUNNING
     )
@@ -597,17 +597,17 @@ def output_options(text: str = "Also save the result as JSON.") -> OptionGroup:
 
 
 def out_option(text: str = "Also save the result as JSON.", metavar: str = "FILE", **more: Any) -> Option:
-    """Return where the result is saved."""
+    """Return the option for the file of the result."""
     return Option(f"--out {metavar}", text, type=PATH, **more)
 
 
 def json_option(text: str = "Print one JSON object and nothing else.") -> Option:
-    """Return whether to print JSON."""
+    """Return the flag that asks for JSON."""
     return Option("--json", text, name="as_json")
 
 
 def picture_option(text: str = "Draw the picture.") -> Option:
-    """Return whether to draw."""
+    """Return the flag that asks for a picture, or for none."""
     return Option("--picture/--no-picture", text, default=True)
 
 

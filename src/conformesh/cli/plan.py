@@ -175,9 +175,9 @@ def _with_scores(
         )
     if devices is not None:
         raise ValueError(f"--devices {devices} counts devices that --scores names already; leave it out")
-    held = read_scores(scores, layout=table)
-    built = network.connect(held.devices, held.name, seed)
-    rows = hosts.table_of_devices(held, built.ids)
+    file = read_scores(scores, layout=table)
+    built = network.connect(file.devices, file.name, seed)
+    rows = hosts.table_of_devices(file, built.ids)
     assert rows.score is not None
     return simulated_network(built, most), WeightedScores.from_flat(rows.score, rows.sizes, names=built.ids)
 

@@ -106,14 +106,14 @@ def quantiles(
         raise ValueError(f"--{name.replace('_', '-')} is for private quantiles; give --epsilon too")
     chosen = read_method_options("p-dcp" if "epsilon" in given else "e-dcp", _with_grid(given))
     with hosts.start_job(run.engine) as job:
-        held, host = job.load(data, table, partial(network.connect, seed=run.seed or 0))
-        with hosts.show_progress(host, "quantiles"):
+        file, engine = job.load(data, table, partial(network.connect, seed=run.seed or 0))
+        with hosts.show_progress(engine, "quantiles"):
             result = find(
-                hosts.table_of_devices(held, host.network.local_ids(host.rows)),
-                host.network,
+                hosts.table_of_devices(file, engine.network.local_ids(engine.rows)),
+                engine.network,
                 parts,
                 confidence=sure,
-                engine=host,
+                engine=engine,
                 **chosen,
             )
         if job.first:

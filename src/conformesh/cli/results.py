@@ -139,7 +139,7 @@ def _print_answers(result: Result) -> None:
             f"{one.alpha:g}",
             f"{one.threshold:.6g}",
             one.answer.certificate.kind,
-            *(_losses(one) if result.controlled else _ranks(one.answer)),
+            *(_loss_cells(one) if result.controlled else _rank_cells(one.answer)),
         )
         for one in result
     ]
@@ -155,7 +155,7 @@ def _print_answers(result: Result) -> None:
     )
 
 
-def _ranks(answer: Answer) -> tuple[str, ...]:
+def _rank_cells(answer: Answer) -> tuple[str, ...]:
     """Return the ranks of an answer, and of how many scores, or how much weight, they are; noise hides that."""
     certificate = answer.certificate
     examples = answer.examples if certificate.noise is None else None
@@ -166,7 +166,7 @@ def _ranks(answer: Answer) -> tuple[str, ...]:
     )
 
 
-def _losses(one: Result) -> tuple[str, ...]:
+def _loss_cells(one: Result) -> tuple[str, ...]:
     """Return the mean loss of an answer, what is allowed, and the number of items."""
     left, allowed = one.mean_losses
     return (*(("", "") if allowed < 0 else (f"{left:.4g}", f"{allowed:.4g}")), f"{one.examples:,}")

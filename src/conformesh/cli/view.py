@@ -14,7 +14,7 @@ from conformesh.cli import console, options
 from conformesh.cli.command import PATH, Argument, Option, WholeNumber, command
 from conformesh.cli.recording import RecordingOptions, catch_interrupts, write_recordings
 from conformesh.mesh.config.device_toml import DEVICE_FILE
-from conformesh.mesh.http.address import SOCKET_NAME, VARIABLE
+from conformesh.mesh.http.address import ADDRESS_VARIABLE, SOCKET_NAME
 from conformesh.view.trace import Trace, TracedRun
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ def view(
     at = f"{f'[{host}]' if ':' in host else host}:{port}"
     parse_view_address(at)  # a mistake is said before anybody is asked
     access: dict[str, Any] = {"token": None if token is None else read_token(token), "cert": cert, "key": key}
-    with catch_interrupts() as over, ExitStack() as stack:
+    with catch_interrupts() as interrupts, ExitStack() as stack:
         if attached:
-            threading.Thread(target=_wait_for_stdin, args=(over,), daemon=True).start()
+            threading.Thread(target=_wait_for_stdin, args=(interrupts,), daemon=True).start()
         sources = [_source(word, http, stack) for word in words]
         shows = serving_view(
             lambda: [recording for source in sources for recording in source.recordings()],
@@ -90,7 +90,7 @@ def view(
             import webbrowser
 
             webbrowser.open(url)
-        over.get()
+        interrupts.get()
         if any(recording):
             write_recordings([run for source in sources for run in source.runs()], recording)
 
@@ -134,8 +134,8 @@ def _details(sources: Sequence[_Replay | MeshWatch], run: int, row: int) -> dict
 
 def _here() -> str:
     """Return the node that the environment names, or this folder, if it is a device's or a mesh's."""
-    if os.environ.get(VARIABLE):
-        return os.environ[VARIABLE]
+    if os.environ.get(ADDRESS_VARIABLE):
+        return os.environ[ADDRESS_VARIABLE]
     if Path(DEVICE_FILE).is_file() or Path(SOCKET_NAME).exists() or any(Path().glob(f"*/{DEVICE_FILE}")):
         return "."
     raise ValueError(
@@ -144,8 +144,8 @@ def _here() -> str:
     )
 
 
-def _wait_for_stdin(over: SimpleQueue[None]) -> None:
+def _wait_for_stdin(interrupts: SimpleQueue[None]) -> None:
     """Say so when stdin has ended: whoever started this process has."""
     while os.read(0, 4096):
         pass
-    over.put(None)
+    interrupts.put(None)

@@ -82,7 +82,7 @@ class LongFrame:
         if gaps:
             raise ValueError(f"column {columns.device!r}: row {gaps[0]} names no device; drop this row or name it")
         names = np.array([device_name(owner) for owner in cells], dtype=str)
-        self.order = np.argsort(names, kind="stable")
+        self.order = np.argsort(names, kind="stable")  # rows of a device stay in the order of the user
         each, starts = np.unique(names[self.order], return_index=True)
         self.names = tuple(each.tolist())
         self.sizes = np.diff(np.append(starts, len(names)))
@@ -433,9 +433,6 @@ def places_by_id(given: Sequence[str], wanted: Sequence[str], what: str) -> dict
             f"no {what} are given for device {missing[0]!r} of the network; give an empty list if it has none"
         )
     return {name: k for k, name in enumerate(given)}
-
-
-# What the first argument of a public function is called, and what it holds; other arguments stand beside it.
 
 
 def as_devices(data: Any, what: str) -> NDArray[Any] | list[Any] | dict[str, Any]:

@@ -130,7 +130,7 @@ class Comparison:
         The setting: miscoverage level, number of devices, number of scores in all.
     required_rank
         How many of the scores must lie at or below a threshold.
-    groups
+    networks
         The comparison on each network.
     skipped
         Topologies that cannot be built with so many devices, each with its reason.
@@ -140,7 +140,7 @@ class Comparison:
     devices: int
     scores: int
     required_rank: int
-    groups: tuple[NetworkComparison, ...]
+    networks: tuple[NetworkComparison, ...]
     skipped: dict[str, str] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
@@ -148,22 +148,22 @@ class Comparison:
         from conformesh.plots import html as cards
 
         columns, parts = table_columns(self), []
-        for group in self.groups:
-            floor = f"{group.diameter:,}" if group.diameter_is_exact else f"at most {group.diameter:,}"
+        for entry in self.networks:
+            floor = f"{entry.diameter:,}" if entry.diameter_is_exact else f"at most {entry.diameter:,}"
             body = cards.html_table(
-                columns, [table_row(run, group) for run in group.runs], right=RIGHT_ALIGNED, most=None
+                columns, [table_row(run, entry) for run in entry.runs], right=RIGHT_ALIGNED, most=None
             )
-            refused = [(str(way), reason) for way, reason in group.refused.items()]
+            refused = [(str(way), reason) for way, reason in entry.refused.items()]
             body += cards.html_table(("not here", "because"), refused) if refused else ""
-            parts.append(cards.collapsible(f"{group.network}, diameter {floor}", body, shown=group is self.groups[0]))
+            parts.append(cards.collapsible(f"{entry.network}, diameter {floor}", body, shown=entry is self.networks[0]))
         facts = [("required", f"rank {self.required_rank:,} of {self.scores:,} scores, alpha {self.alpha:g}")]
         facts += [("left out", reason) for reason in self.skipped.values()]
-        ways, networks = pluralize(len(self.ways()), "way"), pluralize(len(self.groups), "network")
+        ways, networks = pluralize(len(self.ways()), "way"), pluralize(len(self.networks), "network")
         title = f"{ways} on {networks} of {self.devices:,} devices"
         return cards.html_card(title, claim=recommendation(self), rows=facts, parts=parts)
 
     def __repr__(self) -> str:
-        networks = ", ".join(group.network for group in self.groups)
+        networks = ", ".join(entry.network for entry in self.networks)
         return (
             f"Comparison({pluralize(len(self.ways()), 'way')} on {networks}; alpha={self.alpha:g}, rank "
             f"{self.required_rank:,} of {self.scores:,} scores on {pluralize(self.devices, 'device')})"
@@ -177,15 +177,15 @@ class Comparison:
 
     def runs_of(self, way: MethodVariant) -> list[ComparisonRow]:
         """Return the runs of one way, over the networks on which it works."""
-        return [run for group in self.groups for run in group.runs if run.way == way]
+        return [run for entry in self.networks for run in entry.runs if run.way == way]
 
     def ways(self) -> list[MethodVariant]:
         """Return every way that worked on some network, in the order of the table."""
-        return _in_order({run.way for group in self.groups for run in group.runs})
+        return _in_order({run.way for entry in self.networks for run in entry.runs})
 
     def winner(self, by: CostUnit) -> tuple[MethodVariant, int] | None:
         """Return the way that is cheapest on most networks, and on how many; of two such, the cheaper in all."""
-        wins = Counter(way for group in self.groups for way in group.fewest(by))
+        wins = Counter(way for entry in self.networks for way in entry.fewest(by))
 
         def price(way: MethodVariant) -> tuple[float, ...]:
             runs = self.runs_of(way)
@@ -390,7 +390,7 @@ def compare(
     --------
     >>> rng = np.random.default_rng(0)
     >>> found = compare([rng.random(50) for _ in range(4)], [Network.chain(4)], 0.1, compared_ways(["e-dcp", "fcp"]))
-    >>> [(str(run.way), run.slack) for run in found.groups[0].runs][-2:]
+    >>> [(str(run.way), run.slack) for run in found.networks[0].runs][-2:]
     [('e-dcp count', 0.0), ('fcp', 3.0)]
     """
     score, seed = as_score(score), seed_of(rng, seed)
@@ -413,8 +413,8 @@ def compare(
             begin(way, network)
 
         setting = _RunSetting(samples, alpha, requirement, seed, observer, started, ended)
-        groups = tuple(_compare_on(network, chosen, measure, setting) for network in networks)
-    return Comparison(float(exact_alpha(alpha)), len(ids), n, measure.rank, groups)
+        compared = tuple(_compare_on(network, chosen, measure, setting) for network in networks)
+    return Comparison(float(exact_alpha(alpha)), len(ids), n, measure.rank, compared)
 
 
 def _setting(

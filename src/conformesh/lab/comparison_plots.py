@@ -217,29 +217,29 @@ def draw_comparison(path: FilePath, comparison: Comparison) -> Any:
 
     from conformesh.plots.figures import NotebookFigure, save_figure
 
-    groups, ways = comparison.groups[:MOST_PANELS], comparison.ways()
+    entries, ways = comparison.networks[:MOST_PANELS], comparison.ways()
     marks = _marks(compared_ways())  # for all ways, so that a mark means the same in every picture
-    columns = min(3, len(groups))
-    rows = -(-len(groups) // columns)
+    columns = min(3, len(entries))
+    rows = -(-len(entries) // columns)
     with mpl.rc_context(FIGURE_STYLE):
-        sized = any(run.size is not None for group in groups for run in group.runs)
+        sized = any(run.size is not None for entry in entries for run in entry.runs)
         widths = 2.75 * columns + 0.5, 4.8 + sized
         height = max(2.9 * rows, 1.6 + 0.29 * len(ways)) + 0.6
         figure = NotebookFigure(figsize=(sum(widths), height), layout="constrained")
         sides: Any = figure.subfigures(1, 2, width_ratios=widths)
         left, right = sides
         panels = left.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-        limits = _cost_limits([run for group in groups for run in group.runs], groups)
+        limits = _cost_limits([run for entry in entries for run in entry.runs], entries)
         for place, axes in enumerate(panels.flat):
-            if place < len(groups):
-                _draw_costs(axes, groups[place], marks, limits)
-                axes.tick_params(labelbottom=place + columns >= len(groups))
+            if place < len(entries):
+                _draw_costs(axes, entries[place], marks, limits)
+                axes.tick_params(labelbottom=place + columns >= len(entries))
             else:
                 axes.axis("off")
         left.supxlabel("rounds of communication", fontsize=10)
         left.supylabel("bits sent by each device", fontsize=10)
         _draw_slack(right.subplots(), comparison, ways, marks)
-        more = len(comparison.groups) - len(groups)
+        more = len(comparison.networks) - len(entries)
         figure.suptitle(
             f"What a threshold costs {comparison.devices:,} devices with {comparison.scores:,} scores, alpha = "
             f"{comparison.alpha:g}" + (f"   ({more} more networks in the table)" if more else ""),
@@ -279,7 +279,7 @@ def _mark_of_run(run: ComparisonRow, mark: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cost_limits(
-    runs: Sequence[ComparisonRow], groups: Sequence[NetworkComparison]
+    runs: Sequence[ComparisonRow], entries: Sequence[NetworkComparison]
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return the ends of both axes, with room for a mark at each."""
 
@@ -289,14 +289,14 @@ def _cost_limits(
         room = max(high / low, 10.0) ** 0.07
         return low / room, high * room
 
-    return around([*(run.rounds for run in runs), *(group.diameter for group in groups)]), around(
+    return around([*(run.rounds for run in runs), *(entry.diameter for entry in entries)]), around(
         [run.bits for run in runs]
     )
 
 
 def _draw_costs(
     axes: Any,
-    group: NetworkComparison,
+    entry: NetworkComparison,
     marks: dict[MethodVariant, dict[str, Any]],
     limits: tuple[tuple[float, float], tuple[float, float]],
 ) -> None:
@@ -307,12 +307,12 @@ def _draw_costs(
     axes.minorticks_off()
     axes.yaxis.set_major_formatter(lambda value, _: f"{_in_thousands(value)}bit")
     axes.xaxis.set_major_formatter(lambda value, _: _in_thousands(value).replace(" ", ""))
-    if group.diameter:
-        axes.axvspan(first, group.diameter, color=GROUND, linewidth=0, zorder=0)
-        axes.axvline(group.diameter, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    axes.set_title(textwrap.fill(f"{group.network}, diameter {group.diameter:,}", 32), fontsize=10)
+    if entry.diameter:
+        axes.axvspan(first, entry.diameter, color=GROUND, linewidth=0, zorder=0)
+        axes.axvline(entry.diameter, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    axes.set_title(textwrap.fill(f"{entry.network}, diameter {entry.diameter:,}", 32), fontsize=10)
     together: dict[tuple[float, float], list[ComparisonRow]] = {}
-    for run in group.runs:
+    for run in entry.runs:
         if run.rounds > 0 and run.bits > 0:
             together.setdefault((run.rounds, run.bits), []).append(run)
     step = (last / first) ** 0.055  # about the width of a mark

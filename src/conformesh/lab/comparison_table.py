@@ -10,7 +10,7 @@ from conformesh.common.quantities import in_bits, in_count, pluralize
 from conformesh.lab.comparison import Comparison, ComparisonRow, CostUnit, NetworkComparison
 from conformesh.methods import MethodVariant
 
-COMPARISON_COLUMNS = (
+_COMPARISON_COLUMNS = (
     "method",
     "server",
     "guarantee",
@@ -28,8 +28,8 @@ SIZE_COLUMN = "mean size"
 
 def table_columns(found: Comparison) -> list[str]:
     """Return the columns of the table: sizes only where they were measured."""
-    sized = any(run.size is not None for group in found.groups for run in group.runs)
-    return [column for column in COMPARISON_COLUMNS if sized or column != SIZE_COLUMN]
+    sized = any(run.size is not None for entry in found.networks for run in entry.runs)
+    return [column for column in _COMPARISON_COLUMNS if sized or column != SIZE_COLUMN]
 
 
 def rests_on_assumption(run: ComparisonRow) -> bool:
@@ -37,11 +37,11 @@ def rests_on_assumption(run: ComparisonRow) -> bool:
     return run.guarantee == "counted" and bool(run.assumption)
 
 
-def table_row(run: ComparisonRow, group: NetworkComparison) -> list[str]:
+def table_row(run: ComparisonRow, entry: NetworkComparison) -> list[str]:
     """Return a row of the table."""
     low, high = run.thresholds
     costs: tuple[CostUnit, ...] = ("bits", "rounds")
-    fewest = [by for by in costs if run.way in group.fewest(by)]
+    fewest = [by for by in costs if run.way in entry.fewest(by)]
     return [
         str(run.way),
         "yes" if run.way.needs == "server" else "no",
@@ -82,7 +82,7 @@ def recommendation(found: Comparison) -> str:
 
 
 def _no_recommendation(found: Comparison) -> str:
-    if any(run.guarantee == "counted" and run.slack == math.inf for group in found.groups for run in group.runs):
+    if any(run.guarantee == "counted" and run.slack == math.inf for entry in found.networks for run in entry.runs):
         return (
             f"None yet: rank {found.required_rank:,} of {found.scores:,} scores is required, for which the threshold "
             "is +inf and every set full; collect more scores or raise alpha."
@@ -95,7 +95,7 @@ def _no_recommendation(found: Comparison) -> str:
 
 def _winner_clause(found: Comparison, way: MethodVariant, won: int) -> str:
     runs = _sound(found, way)
-    sound = {run.way for group in found.groups for run in group.runs if run.is_sound}
+    sound = {run.way for entry in found.networks for run in entry.runs if run.is_sound}
     why = f"of {len(sound)} here that count their rank and need no server it sends the fewest bits on"
     if len(sound) == 1:
         why = "alone here it counts its rank and needs no server, on"
@@ -108,10 +108,10 @@ def _sound(found: Comparison, way: MethodVariant) -> list[ComparisonRow]:
 
 
 def _of_all(won: int, found: Comparison) -> str:
-    every = len(found.groups)
+    every = len(found.networks)
     if won < every:
         return f"{won} of {every} networks"
-    return found.groups[0].network if every == 1 else "both networks" if every == 2 else f"all {every} networks"
+    return found.networks[0].network if every == 1 else "both networks" if every == 2 else f"all {every} networks"
 
 
 def _bits(runs: Sequence[ComparisonRow]) -> str:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from conformesh.mesh.config.certificate_names import accepted_names
 from conformesh.mesh.config.endpoints import parse_endpoint
-from conformesh.mesh.sockets import Sockets
+from conformesh.mesh.sockets import LinkSockets
 from conformesh.peer.frames import LARGEST, MOST_AROUND, can_wait
 from conformesh.peer.interface import EVERYBODY, Peer
 
@@ -92,7 +92,7 @@ class Transport:
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._enough = 1
         ports = [parse_endpoint(neighbour.endpoint).port for neighbour in config.neighbours]
-        self._sockets = Sockets(parse_endpoint(config.listen).port, ports)
+        self._sockets = LinkSockets(parse_endpoint(config.listen).port, ports)
         row = {name: k for k, name in enumerate(config.devices)}
         names = [neighbour.name for neighbour in config.neighbours]
         self._subscribers = [

@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from conformesh.mesh.node.logs import PROGRESS
-from conformesh.mesh.node.main import ABOUT
+from conformesh.mesh.node.logs import PROGRESS_FIELDS
+from conformesh.mesh.node.main import RESULT_CONTEXT
 from conformesh.results.result import Result
 
-LINES = 200  # of a log that are kept for whoever takes them
+MOST_LOG_LINES = 200  # of a log that are kept for whoever takes them
 
 
 @dataclass
-class Watched:
+class DeviceProcess:
     """A device's process, and what its log said last; `lines` are level and words that nobody has taken yet."""
 
     name: str
@@ -32,13 +32,13 @@ class Watched:
     result: dict[str, Any] | None = None
     error: str = ""
     threads: list[threading.Thread] = field(default_factory=list)
-    lines: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=LINES))
+    lines: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=MOST_LOG_LINES))
 
     @property
     def calibration(self) -> Result:
         """Its result, where it has one."""
         assert self.result is not None
-        own = {key: value for key, value in self.result.items() if key not in ABOUT}
+        own = {key: value for key, value in self.result.items() if key not in RESULT_CONTEXT}
         return Result.from_dict(own, self.name)
 
     @property
@@ -56,7 +56,7 @@ class Watched:
         return self.error or self.phase
 
 
-def launch(commands: Mapping[str, Sequence[str]]) -> list[Watched]:
+def launch_devices(commands: Mapping[str, Sequence[str]]) -> list[DeviceProcess]:
     """Start a process for each device, by name; their logs are read in the background.
 
     Each says now and then how far it is, which costs less than asking it.
@@ -64,7 +64,7 @@ def launch(commands: Mapping[str, Sequence[str]]) -> list[Watched]:
     watched = []
     for name, command in commands.items():
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        one = Watched(name, process)
+        one = DeviceProcess(name, process)
         for read in (_read_log, _read_result):
             thread = threading.Thread(target=read, args=(one,), daemon=True)
             thread.start()
@@ -73,7 +73,9 @@ def launch(commands: Mapping[str, Sequence[str]]) -> list[Watched]:
     return watched
 
 
-def wait(watched: Sequence[Watched], each: Callable[[], None] = lambda: None, every: float = 0.25) -> None:
+def join_devices(
+    watched: Sequence[DeviceProcess], each: Callable[[], None] = lambda: None, every: float = 0.25
+) -> None:
     """Wait until all processes have ended, telling `each` now and then; if interrupted, end those still running."""
     try:
         for one in watched:
@@ -93,7 +95,7 @@ def wait(watched: Sequence[Watched], each: Callable[[], None] = lambda: None, ev
                 one.process.wait()
 
 
-def _read_log(one: Watched) -> None:
+def _read_log(one: DeviceProcess) -> None:
     assert one.process.stderr is not None
     with one.process.stderr as stream:
         for line in stream:
@@ -104,13 +106,13 @@ def _read_log(one: Watched) -> None:
                     one.error = line.removeprefix("error: ").strip()
                 continue
             if said.get("message") == "progress":
-                for name in ("round", *PROGRESS):
+                for name in ("round", *PROGRESS_FIELDS):
                     setattr(one, name, said[name])
             elif "message" in said:
                 one.lines.append((str(said.get("level", "info")), str(said["message"])))
 
 
-def _read_result(one: Watched) -> None:
+def _read_result(one: DeviceProcess) -> None:
     assert one.process.stdout is not None
     with one.process.stdout as stream:
         text = stream.read()

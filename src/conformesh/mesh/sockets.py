@@ -19,19 +19,19 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-HANDLES = Path("/proc/self/fd")
-EVERY = 0.25  # seconds between two looks for new sockets: less than it takes to say anything over one
+HANDLES_FOLDER = Path("/proc/self/fd")
+LOOK_INTERVAL = 0.25  # seconds between two looks for new sockets: less than it takes to say anything over one
 NO_LINGER = struct.pack("ii", 0, 0)
-LONGEST_REPEAT = 1000  # milliseconds between two sendings of a lost packet; the least that Linux takes
+LONGEST_RESEND = 1000  # milliseconds between two sendings of a lost packet; the least that Linux takes
 TCP_THIN_LINEAR_TIMEOUTS, TCP_RTO_MAX_MS = 16, 44  # of <linux/tcp.h>, which Python does not name
-WISHES: tuple[tuple[int, int, bytes | int], ...] = (
+SOCKET_OPTIONS: tuple[tuple[int, int, bytes | int], ...] = (
     (socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER),
     (socket.IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, 1),
-    (socket.IPPROTO_TCP, TCP_RTO_MAX_MS, LONGEST_REPEAT),
+    (socket.IPPROTO_TCP, TCP_RTO_MAX_MS, LONGEST_RESEND),
 )
 
 
-class Sockets:
+class LinkSockets:
     """The sockets of this process that are links: told once each, for as long as somebody looks.
 
     Parameters
@@ -51,7 +51,7 @@ class Sockets:
         """Tell the links that are new, if it is time to look for them."""
         if now < self._due:
             return
-        self._due = now + EVERY
+        self._due = now + LOOK_INTERVAL
         here = {*_sockets()}
         self._known &= here
         self._known |= {one for one in here - self._known if self._meet(one[0])}
@@ -71,7 +71,7 @@ class Sockets:
 def _sockets() -> Iterator[tuple[int, int]]:
     """Go through the handles of sockets; those of other threads come and go."""
     with suppress(OSError):  # not on this system
-        for name in os.listdir(HANDLES):
+        for name in os.listdir(HANDLES_FOLDER):
             with suppress(OSError):
                 state = os.fstat(int(name))
                 if stat.S_ISSOCK(state.st_mode):
@@ -79,7 +79,7 @@ def _sockets() -> Iterator[tuple[int, int]]:
 
 
 def _tell(one: socket.socket) -> None:
-    for level, option, value in WISHES:
+    for level, option, value in SOCKET_OPTIONS:
         with suppress(OSError):  # an older system
             one.setsockopt(level, option, value)
 

@@ -35,7 +35,7 @@ SMALLEST_P_VALUE = 2.0**-64
 # Larger values stake capital more slowly: late changes cost less evidence, early ones are found later. About a third of
 # the capital is staked within this many steps.
 STAKE_STEPS = 50
-STATE_HEADER = struct.Struct("<4sIIII")  # mark, devices, window, accounts of capital, check sum of what follows
+_STATE_HEADER = struct.Struct("<4sIIII")  # mark, devices, window, accounts of capital, check sum of what follows
 _MARK = b"cmA1"  # format and version of a stored state
 
 
@@ -187,7 +187,7 @@ class Alarm:
 
     def log_evidence(self, state: AlarmState) -> Floats:
         """Return the logarithm of the evidence against exchangeability now, of every device."""
-        return log_total_capital(state.capital)
+        return _log_total_capital(state.capital)
 
     def restart(self, state: AlarmState, which: ArrayLike | None = None) -> AlarmState:
         """Start again where the alarm was raised, or at the devices of the mask: no scores, and a capital of 1.
@@ -208,14 +208,14 @@ class Alarm:
         parts = [state.held, state.steps, state.raised_at, state.largest, state.capital]
         parts.append(state.scores[np.arange(self.window) < state.held[:, None]])
         body = b"".join(part.astype(part.dtype.newbyteorder("<")).tobytes() for part in parts)
-        return STATE_HEADER.pack(_MARK, *state.scores.shape, state.capital.shape[1], zlib.crc32(body)) + body
+        return _STATE_HEADER.pack(_MARK, *state.scores.shape, state.capital.shape[1], zlib.crc32(body)) + body
 
     def from_bytes(self, data: bytes) -> AlarmState:
         """Return a stored state; raise an error if it is damaged or has another window."""
-        if len(data) < STATE_HEADER.size or data[:4] != _MARK:
+        if len(data) < _STATE_HEADER.size or data[:4] != _MARK:
             raise ValueError(f"the state of an alarm begins with {_MARK!r}, got {bytes(data[:4])!r}")
-        _, devices, window, accounts, check = STATE_HEADER.unpack_from(data)
-        body = data[STATE_HEADER.size :]
+        _, devices, window, accounts, check = _STATE_HEADER.unpack_from(data)
+        body = data[_STATE_HEADER.size :]
         if zlib.crc32(body) != check:
             raise ValueError(f"the state of an alarm is damaged: its {len(body)} bytes do not have their check sum")
         if (window, accounts) != (self.window, 1 + len(BETS)):
@@ -244,12 +244,12 @@ def _advance(alarm: Alarm, state: AlarmState, score: Floats, u: Floats, has_labe
     held = np.minimum(state.held + has_label, alarm.window)
     gains = np.where(has_label[:, None], np.stack([bet(p, alarm.alpha) for bet in BETS.values()], axis=-1), 0.0)
     capital = np.where(has_label[:, None], _bet(state.capital, state.steps, gains), state.capital)
-    steps, largest = state.steps + has_label, np.maximum(state.largest, log_total_capital(capital))
+    steps, largest = state.steps + has_label, np.maximum(state.largest, _log_total_capital(capital))
     raised = np.where((state.raised_at == 0) & (largest >= -math.log(alarm.level)), steps, state.raised_at)
     return AlarmState(state.scores, held, steps, capital, largest, raised), gains
 
 
-def log_total_capital(capital: Floats) -> Floats:
+def _log_total_capital(capital: Floats) -> Floats:
     """Return the logarithm of all capital of each row."""
     return np.asarray(np.logaddexp.reduce(capital, axis=-1))
 
@@ -394,7 +394,7 @@ class FleetAlarm:
     def log_evidence(self, state: _FleetState) -> float:
         """Return the logarithm of the fleet's evidence now."""
         if self.rule == "product":
-            return float(log_total_capital(state.capital))
+            return float(_log_total_capital(state.capital))
         return fleet_evidence(state.devices.largest, len(state.devices.steps))
 
 

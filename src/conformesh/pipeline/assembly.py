@@ -55,7 +55,7 @@ def _answer(outcome: Answers, problem: Problem, method: str) -> Answer:
     """Take one (column, level) out of what a method handed back."""
     column, level = problem.column, problem.level
     thresholds = np.ascontiguousarray(outcome.thresholds[:, column, level])
-    refuse_nan_thresholds(thresholds, method)
+    refuse_nan_thresholds(thresholds, method)  # a mesh device gets here without `solve`
     certificate = outcome.certificates[column][level]
     return Answer(
         part=tuple(problem.part),
@@ -75,6 +75,7 @@ def _widened_bracket(thresholds: Floats, ends: Floats) -> tuple[float, float] | 
         return None
     middle = float(thresholds[0])
     with np.errstate(over="ignore"):
+        # Half as wide again as the search left it, so that no end is the score of some device.
         reach = 1.5 * float(np.abs(ends - middle).max())
         around = (middle - reach, middle + reach)
     return around if np.isfinite(around).all() else None

@@ -55,9 +55,11 @@ FDR_RULES = {
     THINNED: "proven: a random part of the scores, as if drawn from all devices together",
     _ALL_SCORES: "assumed: all scores, though nobody has proved the rate for fixed numbers of scores per device",
 }
-_EXACT = 5 * 10**7  # steps of arithmetic below which the chance of no redrawing is computed exactly
-_SAFE = 1 - 1e-6  # of that chance, far more than its arithmetic can err
-_RARE = 1e-3  # a chance below it would mean thousands of draws
+# Multiplications and additions up to which the chance of no redrawing is computed exactly; above, it is bounded.
+_EXACT = 5 * 10**7
+# Safety margin: the chance is made smaller by this factor, far more than float64 arithmetic on positive terms can err.
+_SAFE = 1 - 1e-6
+_RARE = 1e-3  # the least chance that is accepted: with a smaller one drawing takes thousands of attempts
 
 
 @fail_together
@@ -221,6 +223,7 @@ def _p_values_of(block: Block, counted: RankCounts, asked: CountQuestion, tests:
 
 def _merge_devices(host: Engine, mine: list[Floats]) -> list[Floats]:
     """Return what every device has, by row, from what those here have."""
+    # Blocks list their rows in the order of the engine, which need not be that of the network.
     each = (own for part in host.share(mine) for own in part)
     whole = dict(zip(np.concatenate(host.blocks).tolist(), each, strict=True))
     return [whole[row] for row in range(len(whole))]
@@ -314,7 +317,7 @@ def _checked_sample_size(sample_size: int | None, sizes: Ints, shares: Sequence[
 def draw_sample_sizes(sizes: Ints, shares: Sequence[Fraction], draws: int, seed: int) -> Ints:
     """Draw from the public seed how many scores each device uses, again until all have enough: (devices,)."""
     rng, chances = stream(seed, "thinning"), np.array([float(share) for share in shares])
-    while True:
+    while True:  # ends: `_checked_sample_size` has refused chances below _RARE
         counts = rng.multinomial(draws, chances / chances.sum())
         if (counts <= sizes).all():
             return np.asarray(counts, dtype=np.int64)

@@ -41,7 +41,9 @@ if TYPE_CHECKING:  # a device of a mesh without groups needs none of these
     from conformesh.protocols.groups import Grouping
     from conformesh.table import Table
 
-_MOST_PROBLEMS = 10_000  # thresholds of one call: more are most likely a product of parts that nobody meant
+# Thresholds of one call. Groups, sides, centres and levels multiply: more are most likely a product that nobody meant,
+# and each column takes memory for all scores.
+_MOST_PROBLEMS = 10_000
 
 
 class Problem(NamedTuple):
@@ -443,17 +445,19 @@ def _weigh(
             weighed.append(weight if drop is None else weight * drop[inside])
         every = slice(None) if within is None else within
         if weights.lost is not None:
+            # Weights were rounded down; what that lost is added to the required rank, so that coverage cannot suffer.
             more = weights.lost if weights.near is None else weights.lost * weights.near[:, c]
             np.add.at(lost[:, column], rows.owner[every], more[every])
         if drop is not None:
             np.add.at(mass[:, column], rows.owner[every], 1 if factor is None else factor[every])
+    # Device first, column second. The sort is stable, so that weights stay beside their scores.
     order = np.argsort(np.concatenate(segments), kind="stable")
     flat, where = np.concatenate(values)[order], np.concatenate(segments)
     sizes = np.bincount(where, minlength=rows.devices * columns)
     if not weighed:
         return WeightedScores.from_flat(flat, sizes, columns, names=rows.names, copy=False)
     weigh = np.concatenate(weighed)[order]
-    within = np.lexsort((flat, where[order]))
+    within = np.lexsort((flat, where[order]))  # the order into which `from_flat` sorts the scores of each segment
     scores = WeightedScores.from_flat(flat, sizes, columns, names=rows.names)
     return scores.weighing(
         weigh[within],
@@ -485,6 +489,7 @@ def _test_weights(
     """Return the weight of the new example for each column and level; None: the largest."""
     if weighting is None or weights.unit is None or not weighting.names:
         return None
+    # Weights of new examples are rounded up, those of calibration examples down: both can only raise the rank.
     whole = weights.unit.round_up(weighting.bound)
     each = [weights.unit.round_up(weighting.bound if test is None else test) for _, test in levels]
     made = [tuple(one // whole * test for test in each) for one in largest]

@@ -35,7 +35,9 @@ from conformesh.kernels.ranks import LARGEST_SUM, WEIGHT_BITS, as_levels
 
 _Ratio = Callable[[Any], Any]
 _Weigh = Callable[[Any, str], Any]
-_SPARE_BITS = 12  # of a weight beyond those that the number of scores needs: rounding costs 2^-12 of one score in all
+# Bits of a weight beyond those that the number of scores needs: rounding all weights down then costs less than 2^-12 of
+# the weight of one score.
+_SPARE_BITS = 12
 
 
 class WeightUnit(NamedTuple):
@@ -53,7 +55,7 @@ class WeightUnit(NamedTuple):
         """Return the unit for weights up to `bound` of n scores, which are then multiplied by up to `factor`."""
         room = LARGEST_SUM.bit_length() - 1 - max(n, 1).bit_length() - (factor - 1).bit_length()
         if mixture != "sizes":
-            room //= 2  # the other half is for the weights of devices
+            room //= 2  # bits: the other half is for the weights of devices
         if room < 1:
             raise ValueError(
                 f"{n:,} scores with weights, centres and losses together add up to more than 2^52, beyond which sums "

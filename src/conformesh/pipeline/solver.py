@@ -292,7 +292,7 @@ def solve(
     started, options = time.perf_counter(), run.chosen_options  # an unknown option is refused before anything else
     if run.faults is not None:
         refuse_faults(run.method, options, run.faults)
-    refuse_unproven(guarantee, run, network.devices)
+    refuse_unproven(guarantee, run, network.devices)  # before an engine starts processes or a round is sent
     asked, kept = _requirements(guarantee, run.method, network)
     with (
         rounds_on_a_bar(f"{run.method} on {network.name}", run.observer, run.progress) as observer,
@@ -351,6 +351,7 @@ def solve_on_device(
     private = get_method(run.method).private
     local_rows, nobody = np.array([row]), np.zeros((network.devices, counts.shape[1]), dtype=np.int64)
     blank = Block(network, local_rows, nobody, progress=progress or SearchProgress(), secrets=secrets)
+    # Numbers of rows are exchanged first because device weights depend on all of them; a private method must not know.
     known = nobody if private else (yield from exchange_counts(blank, counts))
     agreed = PublicFacts(names, known)
     if guarantee.groups is not None and guarantee.groups.rule:
@@ -422,7 +423,7 @@ def _run(
     """Run the method on all columns; return what all devices got, and what the run cost."""
     from conformesh.engines.observers import announce_run
 
-    if columns.sizes is None:
+    if columns.sizes is None:  # rows of weight 0 were left out, which only their device knows
         columns = replace(columns, sizes=(gather_counts(engine, columns.scores[0].sizes),))
     block = _block_of(Block(engine.network, engine.rows, agreed.rows), columns, run)
     announce_run(engine.observer, block, run.method, run.faults)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from conformesh.plots.pictures import FilePath, picture_file
 
-_DPI = 150
+_DPI = 150  # dots per inch of what a notebook shows and of .png files
 
 
 class NotebookFigure(Figure):

@@ -13,10 +13,10 @@ from html import escape
 from itertools import pairwise
 from typing import NamedTuple
 
-_EACH = 200  # marks that are drawn one by one
-_IN_ORDER = 40  # marks that stand in the order of their names; more stand in ascending order
+_EACH = 200  # marks that are drawn one by one; of more a band is drawn, which stays small in a notebook
+_IN_ORDER = 40  # up to so many marks their names can be read and give the order; more stand in ascending order
 _MOST = 20  # rows of a table that are shown
-_WIDE, _HIGH, _LETTER = 440, 130, 6.3  # of a chart, and the width of a letter in it
+_WIDE, _HIGH, _LETTER = 440, 130, 6.3  # pixels: of a chart, and the mean width of a letter of 11 pixels in it
 _STYLE = (
     ".cfm{font:13px/1.5 system-ui,sans-serif;color:inherit;border:1px solid rgba(128,128,128,.5);border-radius:6px;"
     "padding:.6em .9em;margin:.2em 0;max-width:62em;box-sizing:border-box;overflow-wrap:anywhere}"

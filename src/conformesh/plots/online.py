@@ -10,8 +10,8 @@ import numpy as np
 from conformesh.online.result import OnlineResult
 from conformesh.plots.pictures import FAINT, FIGURE_STYLE, INK, MARKER_STYLES
 
-_BOUND_POINTS = 400  # at which the guarantee is drawn
-_LINES = 60  # devices that have a line of their own
+_BOUND_POINTS = 400  # steps at which the bound is drawn, close at the start, where it changes most
+_LINES = 60  # devices with a line of their own; more lines hide each other
 
 
 def draw_online(path: str | os.PathLike[str] | None, found: OnlineResult, window: int, title: str = "") -> Any:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from conformesh.results.quantiles import Quantiles
     from conformesh.results.result import Result
 
-_NAMED = 30  # devices, groups or classes up to which each has its name at the axis
-_SIZES = 25  # set sizes that have a bar of their own
+_NAMED = 30  # up to so many devices, groups or classes each has its name at the axis; more would overlap
+_SIZES = 25  # up to so many set sizes each has a bar of its own
 _BLUE, _ORANGE = MARKER_STYLES[0][0], MARKER_STYLES[1][0]
 
 

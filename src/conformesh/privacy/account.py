@@ -54,14 +54,16 @@ from conformesh.privacy.histogram import Release
 
 ACCOUNT_FILE = "privacy.json"
 _FORMAT: Final = "conformesh-privacy/2"
-EXACT_RUN = (
-    2**16 - 1
-)  # releases of an epoch of which an exact run was made: more than any budget, and fits into a claim
+# Number of releases that stands for an exact run: larger than any budget, and the largest that fits into a claim.
+EXACT_RUN = 2**16 - 1
 _MOST_RELEASES = EXACT_RUN - 1  # of one epoch
-# Epochs of which counts are kept: 20 years of weeks, or 40 days of hours; 200 kB of JSON at most
+# Epochs of which counts are kept: 20 years of weeks, or 40 days of hours; 200 kB of JSON at most. Older ones count as
+# used up, so forgetting them is safe.
 EPOCHS_KEPT = 1000
-MOST_ROSTERS = 100  # different ones of exact runs: a mesh that changes more often needs epsilon
-_DIGEST_BYTES = 16  # bytes that name a release: nobody finds two with the same name, or another one with a given name
+# Different rosters of exact runs. All of them are compared in every run, and differences of many sums tell ever more: a
+# mesh that changes more often needs epsilon.
+MOST_ROSTERS = 100
+_DIGEST_BYTES = 16  # of SHA-256: no two releases with the same name, nor one with a given name, can be found
 _HEAD, _ENTRY = struct.Struct("<Q"), struct.Struct(f"<H{_DIGEST_BYTES}s")
 _NO_RELEASE = bytes(_DIGEST_BYTES)  # the name of no release
 
@@ -72,7 +74,7 @@ _Number = Annotated[int, Meta(ge=1, lt=_MOST_EPOCHS)]
 
 
 class PrivacyRefused(ValueError):  # noqa: N818 - reads as a sentence where it is raised
-    """A device does not take part, because the run would tell more of its scores than it may."""
+    """A device refuses a run that would reveal more of its scores than its budget allows."""
 
     code = "privacy"  # the kind of failure, as `peer.settings.FAILURES` names it
 

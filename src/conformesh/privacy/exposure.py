@@ -1,10 +1,11 @@
 """Exposure: who learns what from a run, in words and numbers, before the run or after it.
 
-Each method of `METHODS` says in its field `reveals` what it tells whom. Here is what these functions are given
-(`ExposureContext`), what they say (`Disclosure`), and the two questions about graphs on which a coalition's
-knowledge rests: into which parts a graph falls without some devices, and who stands alone in a tree of sums.
+The field `reveals` of each entry of `METHODS` returns what the method discloses to whom. Here are the argument of these
+functions (`ExposureContext`), what they return (`Disclosure`), and the two questions about graphs on which a
+coalition's knowledge rests: into which parts a graph falls without some devices, and who stands alone in a tree of
+sums.
 
-What is said is about a mesh in rounds, where devices are apart; a simulation in one process hides nothing.
+Reports are about a mesh in rounds; a simulation in one process hides nothing.
 """
 
 from __future__ import annotations
@@ -25,15 +26,17 @@ from conformesh.privacy.gossip_attack import with_neighbours
 _To = Literal["neighbours", "everybody", "a server", "the coalition"]
 Edges = Iterable[tuple[int, int]]
 EACH, ALL = "each device", "all devices together"
-_MOST_COALITIONS = 200  # of one size that are tried; of more, devices are added one by one, each the worst of several
-_GROWTH_WORK = (
-    2_000_000  # by the square of the number of devices, how many of them are tried: those with most neighbours
-)
+# Coalitions of one size that are all tried. Where there are more, a coalition grows device by device, each time by the
+# worst of several, and the report says "as far as was tried".
+_MOST_COALITIONS = 200
+# Divided by the square of the number of devices: how many devices are tried in each step of growth, those with most
+# neighbours. It limits the time of a report on large networks.
+_GROWTH_WORK = 2_000_000
 
 
 @dataclass(frozen=True)
 class Disclosure:
-    """One thing that somebody learns.
+    """One item that a participant learns.
 
     Attributes
     ----------
@@ -59,7 +62,7 @@ class Disclosure:
 
 @dataclass(frozen=True, eq=False)
 class ExposureContext:
-    """What a method's exposure may depend on, besides its options.
+    """What the exposure of a method may depend on besides its options.
 
     Attributes
     ----------

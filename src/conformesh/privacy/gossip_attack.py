@@ -1,8 +1,8 @@
-r"""What a curious device makes of what it hears: the attack on gossip, which recovers everybody's histogram.
+r"""An attack on gossip: a curious device recovers the histograms of all devices from the messages it receives.
 
-Gossip mixes with a matrix that everybody knows, so every value that a neighbour says is a known linear combination of
-the histograms that all devices began with. In round t device j says row j of :math:`W^t x(0)`. Who listens for some
-rounds has as many equations as unknowns, and since counts are whole numbers, round-off in the last digits does no harm.
+Gossip mixes with a public matrix, so every value that a neighbour sends is a known linear combination of the histograms
+that all devices started with. In round t device j sends row j of :math:`W^t x(0)`. After some rounds a listener has as
+many equations as unknowns, and since counts are whole numbers, round-off in the last digits does no harm.
 
 Whether the equations have one answer is a matter of the graph alone, by the observability of linear systems: devices
 that look alike from where one listens (leaves of a star, to another leaf) are known by their sum only
@@ -27,8 +27,10 @@ from conformesh.graph.weights import Weights
 
 _UNIT = 2.0**-53  # relative error of a number on a wire of 64 bits
 _PRIME = 2**31 - 1  # products of two remainders fit into 63 bits
-_CUTS = 10.0 ** -np.arange(6, 16)  # singular values below such a part of the largest are left out
-MOST_SOLVED_DEVICES = 400  # devices: beyond, exact elimination takes too long
+# Relative cuts of singular values that are tried. A small cut keeps more equations and amplifies noise more; for each
+# device the cut with the smallest error bound counts.
+_CUTS = 10.0 ** -np.arange(6, 16)
+MOST_SOLVED_DEVICES = 400  # devices; exact elimination takes time of the third power of their number
 
 
 class _Overheard(NamedTuple):
@@ -41,9 +43,9 @@ class _Overheard(NamedTuple):
 
 
 class Eavesdropper:
-    """An observer of the simulator that keeps what some devices of a mesh hear: all that their neighbours say.
+    """An observer of the simulator that keeps what some devices of a mesh receive.
 
-    On a mesh a device says everything to all its neighbours alike, whomever it is meant for.
+    On a mesh a device sends every message to all its neighbours, also where only one of them needs it.
 
     Parameters
     ----------

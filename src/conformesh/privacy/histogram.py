@@ -56,18 +56,16 @@ from conformesh.privacy.noise import ByteStream, NoiseShares, exact_epsilon, rou
 Mixture = Literal["sizes", "equal", "given"]
 _Unit = Literal["score", "device"]
 
-_NUMBER_PART = Fraction(1, 10)  # of epsilon, spent on n: it enters with the factor alpha, so it bears more noise
-_FEWEST_CELLS, _MOST_CELLS = 8, 4096  # that are chosen; more cost more noise than they gain in resolution
-COPIES_PER_SCORE = {
-    "equal": 8,
-    "given": 32,
-}  # of each score: fine enough for f < n_k, and for the ratios of given shares
-_PRIVATE_DEVICE_ROOM = (
-    4  # with whole devices slack and inflation may take up to 1/_PRIVATE_DEVICE_ROOM of alpha; beyond, sets say nothing
-)
-LARGEST_ROW_SUM = (
-    2**30
-)  # sum of all devices' counts, at most: half of what 32 bits with sign hold, the rest is for noise
+# Share of epsilon that is spent on the number n. It enters with the factor alpha, so it may have more noise than cells.
+_NUMBER_PART = Fraction(1, 10)
+_FEWEST_CELLS, _MOST_CELLS = 8, 4096  # limits of the choice; more cells cost more noise than they gain in resolution
+# Copies of a score by mixture: enough to spread f items evenly over more scores, and to approximate given shares.
+COPIES_PER_SCORE = {"equal": 8, "given": 32}
+# With whole devices as unit, slack and inflation may take up to 1/4 of what may be missed; beyond, prediction sets say
+# little.
+_PRIVATE_DEVICE_ROOM = 4
+# Largest sum of the counts of all devices: half of what 32 bits with a sign hold. The other half is for the noise.
+LARGEST_ROW_SUM = 2**30
 
 
 class NoisyThreshold(NamedTuple):

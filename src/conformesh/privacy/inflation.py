@@ -65,8 +65,10 @@ import numpy as np
 from conformesh.common.array_types import Floats
 from conformesh.privacy.noise import negative_binomial, noise_law, rounded_exp
 
-_INFLATION_STEPS = 1000  # I is a multiple of 1/GRAIN scores: fine enough not to matter, coarse enough to print
-SHARPNESS = 1.005  # the bound over [1, R] exceeds the largest omega at the ends of its pieces by at most this factor
+# I is rounded up to a multiple of 1/1000 score: too little to matter, and the same number on all machines.
+_INFLATION_STEPS = 1000
+# The bound over [1, R] exceeds the largest omega at the ends of its pieces by at most this factor: less than 1 % of I.
+SHARPNESS = 1.005
 _SMALLEST_ALPHA = 1e-9  # tails of the noise are known to within _FOURIER
 _FOURIER = 1e-11  # absolute error of a tail of a law formed by the Fourier transform: 10^5 numbers, each below 1e-16
 _SAFE = 1 + 1e-9  # above the relative round-off of sums of 10^6 positive numbers (10^6 * 2^-53 = 1.1e-10)

@@ -19,7 +19,7 @@ from conformesh.privacy.noise import noise_law, rounded_exp
 
 # Factor above the relative round-off of sums of 10^6 positive numbers (10^6 times 1e-16).
 _SAFE = 1 + 1e-9
-# Absolute error of a tail of a law that was formed by the Fourier transform: 10^5 numbers of 1e-16.
+# Absolute error of a tail of a law formed by the Fourier transform: 10^5 numbers, each below 1e-16.
 _FOURIER = 1e-11
 # Relative precision of a rank error. A choice: smaller costs more steps and changes no reader's mind.
 _PRECISION = 1e-3

@@ -33,9 +33,8 @@ from conformesh.protocols.row_combination import WeightRows, best_combination
 # Messages that are combined in one least squares problem. A device with more neighbours solves several; the sum of
 # these, the earlier rows and two more stays below the limit of rows in `bounds.tracked_weights`.
 _MESSAGES_TOGETHER = 16
-ROWS_REMEMBERED = (
-    4  # earlier rows of its own that a device keeps: as in accelerated gossip, they show where it is heading
-)
+# Earlier rows that a device keeps: as in accelerated gossip, their differences show the direction of progress.
+ROWS_REMEMBERED = 4
 _ROW_COPIES = 7 + ROWS_REMEMBERED  # copies of every row that a round holds in memory at a time
 MOST_STATE_BYTES = 4 * 10**9  # bytes in one process; beyond, an error says what to use instead
 NUMBERS_AT_ONCE = 2**23  # numbers of messages that are combined at a time: 64 MB

@@ -29,7 +29,9 @@ from conformesh.results.certificate import Amount, Cost, Count
 from conformesh.scores import Score, saved_score
 from conformesh.scores.losses import Loss, get_loss
 
-_DIGITS = 400  # of a numerator or a denominator in a file: more cannot come from a level, and would take long to read
+# Digits of a numerator or a denominator in a file. No level has more: a float64 as a decimal has at most about 330. A
+# hostile file with millions of them would take long to read.
+_DIGITS = 400
 
 
 class _CostFields(Struct, frozen=True, forbid_unknown_fields=True):

@@ -66,7 +66,7 @@ def wilson_interval(hits: int, rows: int, confidence: float = 0.95) -> tuple[flo
     >>> round(low, 4), round(high, 4)
     (0.8256, 0.9448)
     """
-    if rows == 0:
+    if rows == 0:  # no rows say nothing about the rate
         return 0.0, 1.0
     from statistics import NormalDist  # a node never evaluates, and need not hold it in memory
 

@@ -15,10 +15,10 @@ from conformesh.results.evaluation import Coverage
 from conformesh.scores.draws import Rng, generator_of
 
 SIZE_LIMITS = (1, 3, 10, 100, 1000)  # of label sets, the largest of each stratum: those of [Angelopoulos2021]
-_STRATA = 5  # of numbers, with about equally many rows each
-_SHOWN = 6  # parts of a direction
-_FEW = 20  # different numbers that are strata of their own
-_CHUNK = 2**21  # numbers that are held at a time
+_STRATA = 5  # strata of a numerical feature by default, with about equally many rows each
+_SHOWN = 6  # components of a direction that are printed
+_FEW = 20  # up to so many different numbers each is a stratum of its own, as a year or a grade is
+_CHUNK = 2**21  # numbers in memory at a time: 16 MB of float64
 
 
 def coverage_by_stratum(

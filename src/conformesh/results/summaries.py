@@ -16,10 +16,10 @@ from conformesh.results.lookup import CENTRE, part_axes
 if TYPE_CHECKING:
     from conformesh.results.result import Answer, Result
 
-_MOST = 20  # parts that the printed table shows
-_SHORT = 5  # answers with too few examples that a warning names
-_FEATURES = 6  # of a centre that are shown
-# the facts of a certificate, which come first
+# What fits on a screen: parts in the printed table, answers with too few examples named in a warning, features of a
+# centre. The result itself has all of them.
+_MOST, _SHORT, _FEATURES = 20, 5, 6
+# Facts of a certificate. They come first: whether a threshold may be trusted matters more than what it cost.
 CERTIFICATE_FACTS = ("rank", "mean loss", "private", "about", "of", "byzantine", "weights", "epsilon", "assuming")
 _CERTIFIED_SIDES = ("lower side", "upper side", "both")
 _Fact = tuple[str, str]

@@ -35,6 +35,7 @@ from conformesh.sklearn.rows import ONLY_DEVICE, EstimatorRows, rows_by_device, 
 from conformesh.table import Table
 
 AUTO = "auto"
+# What `fit` sets and a new calibration keeps, and what every calibration sets anew.
 _TRAINED = ("estimator_", "scale_estimator_", "scale_floor_", "_trained", "_training_digest")
 _AGREED = ("result_", "table_", "network_", "score_", "_keywords", "_is_by_class")
 _ROW_ARGUMENTS = (

@@ -25,8 +25,12 @@ from conformesh.sklearn.rows import count_rows, row_labels
 
 _SCALED = "normalised-residual"
 _BANDED = ("cqr",)  # scores of a lower and an upper quantile
-_FOLDS = 5  # in which residuals are predicted, by models that have not seen them, for the model of their scale
-_FLOOR = 0.01  # of the mean residual: the least scale that a model trained here may predict
+# Folds for the model of the scale: residuals of rows that a model was trained on are too small, so that each fold is
+# predicted by a model that has not seen it.
+_FOLDS = 5
+# The least scale that a model trained here may predict, as a part of the mean residual. Residuals are divided by it: a
+# scale near 0 would make single scores huge.
+_FLOOR = 0.01
 
 
 class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scikit-learn has no types

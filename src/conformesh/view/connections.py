@@ -23,9 +23,9 @@ from conformesh.view.guard import SECURITY_HEADERS
 from conformesh.view.server import ServerLimits
 
 # Malformed requests come from anybody who reaches the port; they would only fill the log of the user.
-CLIENT_LOG = logging.getLogger("conformesh.view.strangers")
-CLIENT_LOG.setLevel(logging.CRITICAL)
-EVENTS_PATH = "/events"  # the only response that does not end
+_CLIENT_LOG = logging.getLogger("conformesh.view.strangers")
+_CLIENT_LOG.setLevel(logging.CRITICAL)
+_EVENTS_PATH = "/events"  # the only response that does not end
 MAX_REQUEST_BYTES = 2**14  # of a request with its headers; the page itself needs less than a tenth
 
 
@@ -34,7 +34,7 @@ class Connection(H11Protocol):
 
     def __init__(self, *, limits: ServerLimits, **more: Any) -> None:
         super().__init__(**more)
-        self.limits, self.logger = limits, CLIENT_LOG
+        self.limits, self.logger = limits, _CLIENT_LOG
         self.last_read = time.monotonic()
         self._due: asyncio.TimerHandle | None = None  # for a whole request, then for the answer
         self._stalled: asyncio.TimerHandle | None = None
@@ -43,7 +43,7 @@ class Connection(H11Protocol):
     @property
     def lasts(self) -> bool:
         """Whether it streams events, which may last."""
-        return self.cycle is not None and self.scope["path"] == EVENTS_PATH
+        return self.cycle is not None and self.scope["path"] == _EVENTS_PATH
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Close the most silent connection if there are too many, and wait for the request."""

@@ -23,22 +23,22 @@ from conformesh.view.recording import Recording
 from conformesh.view.trace import Step, TracedRun, TraceHeading
 
 LOG = logging.getLogger("conformesh.view")
-LOOK_INTERVAL = 0.02  # seconds between two checks of the recordings, at least
-EVENT_INTERVAL = 0.1  # seconds between events on average: a faster page looks the same
+_LOOK_INTERVAL = 0.02  # seconds between two checks of the recordings, at least
+_EVENT_INTERVAL = 0.1  # seconds between events on average: a faster page looks the same
 # An event may come this much before its turn, in seconds: a source of the same rate must not miss every other one.
-EARLY_SECONDS = 0.06
+_EARLY_SECONDS = 0.06
 # The run that is shown may share this process, whose threads take turns. So a check that took some time is followed by
 # a pause that is this many times as long (4 % of a processor), and a run that has just started is left alone for a
 # moment.
 PAUSE_FACTOR, START_DELAY = 25, 0.1
 LOOK_BUDGET, MAX_PAUSE = 0.002, 0.25  # seconds of processor time for one check, and of a pause at most
-MAX_SHARED_STEPS = 1000  # new steps that are encoded for all; more than that are encoded per client, on demand
+_MAX_SHARED_STEPS = 1000  # new steps that are encoded for all; more than that are encoded per client, on demand
 EVENT_BYTES = 2**17  # of an event; a larger step is an event of its own
-KEPT_EVENTS = 32  # of a run that are kept for all clients; earlier ones are encoded again when needed
+_KEPT_EVENTS = 32  # of a run that are kept for all clients; earlier ones are encoded again when needed
 # A client that is this many steps and seconds behind skips what it has missed.
 SKIP_STEPS, SKIP_SECONDS = 256, 5.0
 RETRY_SECONDS = 1.0  # after a check that has failed
-KEEP_ALIVE_SECONDS = 10.0  # of silence, after which a comment is sent so that connections do not time out
+_KEEP_ALIVE_SECONDS = 10.0  # of silence, after which a comment is sent so that connections do not time out
 # Fields of single devices that a private run never shows, whatever a recording has.
 PRIVATE_FIELDS = frozenset(
     {"threshold", "certified", "labels", "misses", "lately", "within", "alarm", "kind", "about", "heard", "known"}
@@ -47,7 +47,7 @@ PRIVATE_FIELDS = frozenset(
 Recordings = Callable[[], Sequence[Recording]]
 
 
-def server_sent_event(name: str, **data: Any) -> bytes:
+def _server_sent_event(name: str, **data: Any) -> bytes:
     """Return one server-sent event."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(data))
 
@@ -72,10 +72,10 @@ class _EncodedRun:
 
     def __init__(self, number: int, recording: Recording) -> None:
         self.number, self.recording = number, recording
-        self.begun = server_sent_event("run", run=number, heading=recording.heading)
+        self.begun = _server_sent_event("run", run=number, heading=recording.heading)
         self.ended = b""
         self.place = 0
-        self._kept: deque[tuple[int, int, bytes]] = deque(maxlen=KEPT_EVENTS)
+        self._kept: deque[tuple[int, int, bytes]] = deque(maxlen=_KEPT_EVENTS)
 
     def encode_new(self) -> bool:
         """Encode new steps; return whether there were any."""
@@ -84,7 +84,7 @@ class _EncodedRun:
         result = self.recording.result  # before the steps are read: after a result there are no more
         before = self.place
         steps, end = self.recording.since(self.place, LOOK_BUDGET if result is None else math.inf)
-        if len(steps) > MAX_SHARED_STEPS:  # too many to keep: `piece` encodes them for each client
+        if len(steps) > _MAX_SHARED_STEPS:  # too many to keep: `piece` encodes them for each client
             steps = []
         while steps:
             data, count = self._encoded(steps, end - len(steps))
@@ -92,7 +92,7 @@ class _EncodedRun:
             steps = steps[count:]
         self.place = end
         if result is not None:
-            self.ended = server_sent_event("end", run=self.number, result=result)
+            self.ended = _server_sent_event("end", run=self.number, result=result)
         return end > before or bool(self.ended)
 
     def piece(self, place: int) -> tuple[bytes, int]:
@@ -118,7 +118,9 @@ class _EncodedRun:
                 break
             found.append(msgspec.Raw(raw))
             size += len(raw)
-        return server_sent_event("steps", run=self.number, **{"from": first}, steps=found, sent=time.time()), len(found)
+        return _server_sent_event("steps", run=self.number, **{"from": first}, steps=found, sent=time.time()), len(
+            found
+        )
 
 
 class _ClientPosition:
@@ -183,7 +185,7 @@ class EventFeed:
                 if last:
                     return
                 try:
-                    await asyncio.wait_for(news.wait(), KEEP_ALIVE_SECONDS)
+                    await asyncio.wait_for(news.wait(), _KEEP_ALIVE_SECONDS)
                 except TimeoutError:
                     yield b": still here\n\n"
         finally:
@@ -226,8 +228,10 @@ class EventFeed:
             if new:
                 self._news.set()
                 self._news = asyncio.Event()
-                turn = max(turn, clock()) + EVENT_INTERVAL
-            await asyncio.sleep(max(turn - EARLY_SECONDS - clock(), LOOK_INTERVAL, min(PAUSE_FACTOR * took, MAX_PAUSE)))
+                turn = max(turn, clock()) + _EVENT_INTERVAL
+            await asyncio.sleep(
+                max(turn - _EARLY_SECONDS - clock(), _LOOK_INTERVAL, min(PAUSE_FACTOR * took, MAX_PAUSE))
+            )
         self._looking = None
 
     def _look_once(self) -> tuple[bool, float]:

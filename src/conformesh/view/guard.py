@@ -33,11 +33,11 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Connection": "close",  # one request each, so that idle connections can be dropped
 }
-LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-DEFAULT_PORTS = {"http": 80, "https": 443}  # which a browser leaves out of the host header
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+_DEFAULT_PORTS = {"http": 80, "https": 443}  # which a browser leaves out of the host header
 # Values of Sec-Fetch-Site for our own page, and for an address that was typed.
 _OWN_FETCH_SITES = ("same-origin", "none")
-HOST_HEADER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]@/\s]+)(?::([0-9]{1,5}))?")
+_HOST_HEADER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]@/\s]+)(?::([0-9]{1,5}))?")
 
 
 def error_response(status: int, words: str, **headers: str) -> Response:
@@ -62,7 +62,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, names: Iterable[str], port: int, token: str | None = None) -> None:
         self.app, self.port = app, port
-        self.names = {name.lower() for name in (*LOCAL_NAMES, *names)}
+        self.names = {name.lower() for name in (*_LOCAL_NAMES, *names)}
         self._token = token
         # Two views on one machine have two cookies: browsers do not tell ports apart.
         self.cookie = f"conformesh-view-{port}"
@@ -107,11 +107,11 @@ class Guard:
         return None if self._token is None else self._check_token(request)
 
     def _is_host(self, text: str, request: Request) -> bool:
-        match = HOST_HEADER.fullmatch(text)
+        match = _HOST_HEADER.fullmatch(text)
         if match is None:
             return False
         reached: Any = request.scope.get("server") or ("",)
-        port = int(match[2]) if match[2] else DEFAULT_PORTS.get(request.scope["scheme"])
+        port = int(match[2]) if match[2] else _DEFAULT_PORTS.get(request.scope["scheme"])
         return port == self.port and match[1].strip("[]").lower() in {*self.names, str(reached[0]).lower()}
 
     def _check_token(self, request: Request) -> Response | None:

@@ -13,7 +13,7 @@ from conformesh.common.quantities import pluralize
 from conformesh.mesh.node.status import AlarmStatus, DeviceCounts, OnlineAccount, OnlineStatus
 from conformesh.view.trace import SPREAD_SHARES, CoverageOfAll, FieldValue, round_up
 
-RECENT_LABELS = 200  # labels of a device over which recent coverage is averaged: a standard error of 2 % at 90 %
+_RECENT_LABELS = 200  # labels of a device over which recent coverage is averaged: a standard error of 2 % at 90 %
 _MOST_REPORTS = 4096  # of a window that are kept, about 17 minutes of four a second; with more the window is shorter
 
 
@@ -55,7 +55,7 @@ class LearningHistory:
 
     def __init__(self) -> None:
         self._by_device: dict[str, RecentCoverage] = {}
-        self._all = RecentCoverage(RECENT_LABELS)
+        self._all = RecentCoverage(_RECENT_LABELS)
 
     def fields(
         self, name: str, status: OnlineStatus | None, reported: DeviceCounts | None = None
@@ -64,11 +64,11 @@ class LearningHistory:
         counts = reported if status is None else status.device
         if counts is None:
             return {}
-        recent = self._by_device.setdefault(name, RecentCoverage(RECENT_LABELS)).update(counts.steps, counts.misses)
+        recent = self._by_device.setdefault(name, RecentCoverage(_RECENT_LABELS)).update(counts.steps, counts.misses)
         fields: dict[str, FieldValue] = {"labels": counts.steps, "misses": counts.misses, "lately": recent}
         if status is None:
             return fields
-        within = round_up(status.device.within) if is_informative(status.device) else None
+        within = round_up(status.device.within) if _is_informative(status.device) else None
         return {
             **fields,
             "threshold": status.threshold,
@@ -82,21 +82,21 @@ class LearningHistory:
         if best is None:
             return None
         known = sorted(float(share) for share in shares if share is not None)
-        self._all.window = RECENT_LABELS * max(len(known), 1)
+        self._all.window = _RECENT_LABELS * max(len(known), 1)
         alpha, within = best.alpha, best.within
         return CoverageOfAll(
             alpha=alpha,
             labels=best.steps,
             misses=best.misses,
             window=self._all.window,
-            own=RECENT_LABELS,
+            own=_RECENT_LABELS,
             lately=self._all.update(best.steps, best.misses),
-            within=(max(0.0, 1 - alpha - within), min(1.0, 1 - alpha + within)) if is_informative(best) else None,
+            within=(max(0.0, 1 - alpha - within), min(1.0, 1 - alpha + within)) if _is_informative(best) else None,
             spread=_spread(known),
         )
 
 
-def is_informative(account: OnlineAccount) -> bool:
+def _is_informative(account: OnlineAccount) -> bool:
     """Whether an account excludes any share of misses."""
     return account.steps > 0 and account.within < max(account.alpha, 1 - account.alpha)
 

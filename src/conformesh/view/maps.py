@@ -14,9 +14,9 @@ from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.device_toml import DEVICE_FILE, read_device
 from conformesh.mesh.config.folders import device_folders
 from conformesh.mesh.config.roster import ROSTER_FILE
-from conformesh.mesh.http.address import SOCKET_NAME, find
+from conformesh.mesh.http.address import SOCKET_NAME, find_address
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.mesh.node.file_watch import Stamp, stamp_of
+from conformesh.mesh.node.file_watch import FileStamp, file_stamp
 from conformesh.mesh.node.status import MeshStatus, NodeStatus
 from conformesh.methods import get_method
 from conformesh.view.trace import Fact, TraceHeading
@@ -55,9 +55,9 @@ class MeshMap:
         facts = [*self.facts, ("roster", str(self.roster))]
         return TraceHeading.of(self.name, self.network, unit="seconds", live=True, private=self.private, facts=[*facts])
 
-    def stamp(self) -> Stamp:
+    def stamp(self) -> FileStamp:
         """Return a stamp that changes with the map."""
-        return None if self.source is None else stamp_of(self.source)
+        return None if self.source is None else file_stamp(self.source)
 
     def is_same_as(self, other: MeshMap) -> bool:
         """Whether both have the same roster, addresses and devices."""
@@ -95,7 +95,7 @@ def _of_config(config: DeviceConfig, places: Mapping[str, str | Path], roster: P
     return MeshMap(
         f"{config.run.method} on a mesh of {len(config.devices)}",
         config.network,
-        {name: str(find(place)) for name, place in places.items()},
+        {name: str(find_address(place)) for name, place in places.items()},
         config.roster_number,
         facts,
         get_method(config.run.method).private,
@@ -122,7 +122,8 @@ def _of_node(address: str) -> MeshMap:
         names = [device.name for device in mesh.devices]
         edges = [(first, second) for first, second in mesh.edges]
     network = Network.from_pairs(names, edges, name=f"mesh of {status.device}")
-    return MeshMap(f"the mesh of {status.device}", network, {status.device: str(find(address))}, status.roster.number)
+    places = {status.device: str(find_address(address))}
+    return MeshMap(f"the mesh of {status.device}", network, places, status.roster.number)
 
 
 def ask_mesh_status(client: Client) -> MeshStatus | None:

@@ -19,7 +19,7 @@ from msgspec import ValidationError, convert
 
 from conformesh.mesh.http.client import NodeError
 from conformesh.mesh.node.status import MeshStatus, NodeStatus, Phase
-from conformesh.mesh.processes import Watched as Launched
+from conformesh.mesh.processes import DeviceProcess as Launched
 from conformesh.view.events import PRIVATE_FIELDS
 from conformesh.view.learning import LearningHistory, learning_details, reported_counts
 from conformesh.view.maps import MeshMap, ask_mesh_status, read_map
@@ -29,12 +29,12 @@ from conformesh.view.trace import FIELDS, CoverageOfAll, Fact, FieldValue, Flow,
 from conformesh.view.watched_device import Answer, WatchedDevice, details_of_problem
 
 LOG = logging.getLogger("conformesh.view")
-ASK_INTERVAL = 0.25  # seconds between two questions to a node
+_ASK_INTERVAL = 0.25  # seconds between two questions to a node
 ANSWER_TIMEOUT = 1.0  # seconds; a local node answers in milliseconds
-STEP_WAIT = 0.15  # seconds that a step waits for answers, less than the interval; later answers go to the next step
-SLOW_INTERVAL = 1.0  # seconds between two questions about devices on other machines, and two looks at the map
+_STEP_WAIT = 0.15  # seconds that a step waits for answers, less than the interval; later answers go to the next step
+_SLOW_INTERVAL = 1.0  # seconds between two questions about devices on other machines, and two looks at the map
 THREADS = 16  # at most; half of them may wait for nodes that have been slow, so that the others stay current
-EARLIER_RUNS = 8  # runs under earlier rosters that are kept, which bounds memory
+_EARLIER_RUNS = 8  # runs under earlier rosters that are kept, which bounds memory
 
 
 class MeshWatch:
@@ -50,11 +50,11 @@ class MeshWatch:
         Seconds between two questions to a node.
     """
 
-    def __init__(self, where: str | os.PathLike[str], *, http: str | None = None, every: float = ASK_INTERVAL) -> None:
+    def __init__(self, where: str | os.PathLike[str], *, http: str | None = None, every: float = _ASK_INTERVAL) -> None:
         self.where, self.http, self.every = where, http, every
         self._lock = threading.Lock()  # guards devices and their logs against other threads
         self._stopping = threading.Event()
-        self._earlier: deque[Recording] = deque(maxlen=EARLIER_RUNS)
+        self._earlier: deque[Recording] = deque(maxlen=_EARLIER_RUNS)
         self._log: list[tuple[int, str, str]] = []
         self._flow: Counter[int] = Counter()
         self._threads: ThreadPoolExecutor | None = None
@@ -165,7 +165,7 @@ class MeshWatch:
     def _ask_all(self) -> None:
         """Ask all devices that are not being asked, and take the answers that arrive in time."""
         assert self._threads is not None
-        until = time.monotonic() + STEP_WAIT
+        until = time.monotonic() + _STEP_WAIT
         room = THREADS // 2 - sum(device.pending is not None for device in self._devices.values())
         for device in self._devices.values():
             if device.client is None or device.over or device.pending is not None or (device.slow and room <= 0):
@@ -223,7 +223,7 @@ class MeshWatch:
         unknown = any(device.status is None for device in self._devices.values())
         if self._others is not None or now < self._due or not unknown:
             return
-        self._due = now + SLOW_INTERVAL
+        self._due = now + _SLOW_INTERVAL
         clients = [device.client for device in self._devices.values() if device.status and not device.slow]
         if clients and clients[0] is not None:
             self._others = self._threads.submit(ask_mesh_status, clients[0])
@@ -280,7 +280,7 @@ class MeshWatch:
         stamp = self._map.stamp()
         if now < self._map_due or (newest <= self._newest and stamp == self._stamp):
             return
-        self._map_due = now + SLOW_INTERVAL
+        self._map_due = now + _SLOW_INTERVAL
         try:
             found = read_map(self.where, self.http)
         except (ValueError, OSError):  # it is being changed at this moment

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.quantities import pluralize
-from conformesh.engines.faulty import Weather
+from conformesh.engines.faulty import MessageLoss
 from conformesh.engines.observers import RunObserver
 from conformesh.files.json_numbers import in_json
 from conformesh.methods import get_method, make_options
@@ -49,7 +49,7 @@ DENSE_ROUNDS = 128
 MAX_NUMBERS = 2**21  # recorded of a run before rounds are left out: 16 MB
 LIVE_SHARE = 0.01  # of the time of a run that recording may take while a page follows it
 MAX_STEPS = 50_000  # of a recording, a bound on memory: beyond it the oldest steps become one
-CERTIFIED_KINDS = ("counted", "bounded")  # certificates without an unchecked assumption
+_CERTIFIED_KINDS = ("counted", "bounded")  # certificates without an unchecked assumption
 Ints = NDArray[np.int64]
 
 
@@ -296,7 +296,7 @@ class Recorder(RunObserver):
         """Record the thresholds, by row, with which the last run ended, and what they rest on."""
         recording, many = self.recordings[-1], len(thresholds)
         fields = {
-            "phase": ["certified" if kind in CERTIFIED_KINDS else "not certified"] * many,
+            "phase": ["certified" if kind in _CERTIFIED_KINDS else "not certified"] * many,
             "threshold": in_json(thresholds.tolist()),
             "kind": [kind] * many,
             "about": [about or None] * many,
@@ -331,7 +331,7 @@ class _StepMaker:
         self, block: Block, method: str, label: str, faults: Faults | None, noted: deque[_RoundRecord]
     ) -> None:
         self.block, self.method, self.label, self.faults, self.noted = block, method, label, faults, noted
-        self._weather = Weather(block.network, faults) if faults is not None and faults.loses else None
+        self._weather = MessageLoss(block.network, faults) if faults is not None and faults.loses else None
         self._begun = False
         self._last: tuple[Any, ...] | None = None
         self._known = RecordedState(block.devices)

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 AskDetails = Callable[[int, int], dict[str, Any] | None]  # from the number of a run and the row of a device
 
-MAX_STREAMS = 32  # clients that follow events: more than people who watch, few enough for one event loop
-MAX_DOWNLOADS = 2  # at a time: each is in memory until it is sent
+_MAX_STREAMS = 32  # clients that follow events: more than people who watch, few enough for one event loop
+_MAX_DOWNLOADS = 2  # at a time: each is in memory until it is sent
 MAX_QUESTIONS = 16  # questions to devices under way, and answers that are kept
 _FRESH_SECONDS = 0.5  # for which an answer of a device is used again: several pages ask once a second
 _CHUNK_BYTES = 2**16  # sent at a time
-CONTENT_TYPES = {
+_CONTENT_TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
 }
-JSON_TYPE = "application/json"
+_JSON_TYPE = "application/json"
 
 
 class ViewRoutes:
@@ -49,7 +49,7 @@ class ViewRoutes:
         How many clients may follow events at a time.
     """
 
-    def __init__(self, recordings: Recordings, details: AskDetails | None = None, streams: int = MAX_STREAMS) -> None:
+    def __init__(self, recordings: Recordings, details: AskDetails | None = None, streams: int = _MAX_STREAMS) -> None:
         self.recordings, self.details, self.streams = recordings, details, streams
         self.feed = EventFeed(recordings)
         self._following = self._downloads = 0
@@ -136,11 +136,11 @@ class ViewRoutes:
     # --- downloads ----------------------------------------------------------------------------------------------------
 
     async def _trace(self, request: Request) -> Response:
-        return await self._download(request, "trace.json", JSON_TYPE, lambda: self._trace_so_far().to_json())
+        return await self._download(request, "trace.json", _JSON_TYPE, lambda: self._trace_so_far().to_json())
 
     async def _report(self, request: Request) -> Response:
         return await self._download(
-            request, "report.html", CONTENT_TYPES["html"], lambda: report_html(self._trace_so_far()).encode()
+            request, "report.html", _CONTENT_TYPES["html"], lambda: report_html(self._trace_so_far()).encode()
         )
 
     def _trace_so_far(self) -> Trace:
@@ -150,8 +150,8 @@ class ViewRoutes:
         headers = {"Content-Disposition": f'attachment; filename="conformesh-{name}"'}
         if request.method == "HEAD":
             return Response(media_type=kind, headers=headers)
-        if self._downloads >= MAX_DOWNLOADS:
-            return error_response(503, f"{MAX_DOWNLOADS} downloads are under way already; try again in a moment")
+        if self._downloads >= _MAX_DOWNLOADS:
+            return error_response(503, f"{_MAX_DOWNLOADS} downloads are under way already; try again in a moment")
         self._downloads += 1
         try:
             body = await self._in_pool(make)
@@ -189,7 +189,7 @@ async def _chunks(body: bytes) -> AsyncIterator[bytes]:
 
 def _page_file(name: str) -> Callable[[Request], Awaitable[Response]]:
     """Return the handler of a file of the page."""
-    kind = CONTENT_TYPES[name.rpartition(".")[2]]
+    kind = _CONTENT_TYPES[name.rpartition(".")[2]]
 
     async def respond(request: Request) -> Response:
         return Response(read_page_file(name), media_type=kind)
@@ -198,7 +198,7 @@ def _page_file(name: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _json_response(content: dict[str, Any]) -> Response:
-    return Response(msgspec.json.encode(content), media_type=JSON_TYPE)
+    return Response(msgspec.json.encode(content), media_type=_JSON_TYPE)
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8750
 DEFAULT_ADDRESS = f"{DEFAULT_HOST}:{DEFAULT_PORT}"
-MIN_TOKEN_LENGTH = 32  # characters of a token from a file: 128 bits, if they are random hexadecimal digits
-START_STOP_TIMEOUT = 10.0  # seconds; usually it takes milliseconds
+_MIN_TOKEN_LENGTH = 32  # characters of a token from a file: 128 bits, if they are random hexadecimal digits
+_START_STOP_TIMEOUT = 10.0  # seconds; usually it takes milliseconds
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ def read_token(path: Path) -> str:
     """Read a token from the first line of a file."""
     lines = path.read_text("utf-8").splitlines()
     token = lines[0].strip() if lines else ""
-    if len(token) < MIN_TOKEN_LENGTH or not re.fullmatch(r"[!-~]+", token):
+    if len(token) < _MIN_TOKEN_LENGTH or not re.fullmatch(r"[!-~]+", token):
         raise ValueError(
-            f"{path}: a token needs at least {MIN_TOKEN_LENGTH} letters, digits or signs without spaces in the first "
+            f"{path}: a token needs at least {_MIN_TOKEN_LENGTH} letters, digits or signs without spaces in the first "
             f"line, got {len(token)}; make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
     return token
@@ -172,15 +172,15 @@ class ViewServer:
         self._server = LimitedServer(config, self._limits, view.stop)
         self._thread = threading.Thread(target=self._server.run, args=([listener],), name="view", daemon=True)
         self._thread.start()
-        if not self._server.listening.wait(START_STOP_TIMEOUT):
-            raise RuntimeError(f"the view at {self.url} has not started within {START_STOP_TIMEOUT:g} s")
+        if not self._server.listening.wait(_START_STOP_TIMEOUT):
+            raise RuntimeError(f"the view at {self.url} has not started within {_START_STOP_TIMEOUT:g} s")
         return self
 
     def stop(self) -> None:
         """Close all connections, and return when the thread has ended. Stopping twice is harmless."""
         if self._thread is not None:
             self._server.request_stop()
-            self._thread.join(START_STOP_TIMEOUT)
+            self._thread.join(_START_STOP_TIMEOUT)
             self._view.close()
 
     def __enter__(self) -> ViewServer:

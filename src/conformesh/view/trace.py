@@ -30,7 +30,7 @@ from conformesh.graph.layout import drawn_places
 from conformesh.graph.network import Network
 
 TRACE_FORMAT = "conformesh-trace/1"
-MAX_DEVICES = 20_000  # that a page can draw
+_MAX_DEVICES = 20_000  # that a page can draw
 SPREAD_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the devices, in `CoverageOfAll.spread`
 MAX_TRACE_BYTES = 2**29  # of a file, decompressed: a small file must not fill the memory
 
@@ -200,9 +200,9 @@ def round_up(bound: float) -> float:
 
 def require_drawable(network: Network) -> None:
     """Raise an error for a network that is too large to draw."""
-    if network.devices > MAX_DEVICES:
+    if network.devices > _MAX_DEVICES:
         raise ValueError(
-            f"a view shows at most {MAX_DEVICES:,} devices, and {network.name} has {network.devices:,}; look at a "
+            f"a view shows at most {_MAX_DEVICES:,} devices, and {network.name} has {network.devices:,}; look at a "
             "smaller network, or at the result alone"
         )
 
@@ -276,8 +276,8 @@ def _unpacked(data: bytes, where: str) -> bytes:
 def _check_run(run: TracedRun, where: str) -> None:
     """Raise an error for rows and links that do not exist, which the page could not draw."""
     devices, edges = len(run.heading.devices), len(run.heading.edges)
-    if devices > MAX_DEVICES:
-        raise ValueError(f"{where}: a view shows at most {MAX_DEVICES:,} devices, got {devices:,}")
+    if devices > _MAX_DEVICES:
+        raise ValueError(f"{where}: a view shows at most {_MAX_DEVICES:,} devices, got {devices:,}")
     if len(run.heading.places) != devices:
         raise ValueError(f"{where}: needed a place for each of {devices} devices, got {len(run.heading.places)}")
     _check_range([row for edge in run.heading.edges for row in edge], devices, f"{where}: an edge")

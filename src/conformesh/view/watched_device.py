@@ -14,7 +14,7 @@ from msgspec import ValidationError, convert
 
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.status import DeviceStatus, NodeStatus, OnlineStatus, Phase, hide_private
-from conformesh.mesh.processes import Watched as Launched
+from conformesh.mesh.processes import DeviceProcess as Launched
 from conformesh.view.statuses import (
     DOWN_FIELDS,
     SILENT_FIELDS,

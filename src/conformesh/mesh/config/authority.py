@@ -31,7 +31,7 @@ from conformesh.mesh.config.device_toml import DEVICE_FILE, read_device, write_d
 from conformesh.mesh.config.local_scores import EMPTY_SCORE_FILE
 from conformesh.mesh.config.readme import mesh_readme
 from conformesh.mesh.config.roster import ROSTER_FILE, Roster, read_document
-from conformesh.mesh.node.folder_lock import sole_process
+from conformesh.mesh.node.folder_lock import hold_folder
 
 AUTHORITY_FILE = "authority.json"
 AUTHORITY_LOCK = "authority.lock"  # the system releases it when the command ends or is killed
@@ -203,7 +203,7 @@ def open_authority(root: Path, new: bool = False) -> Iterator[Authority]:
                 "roster with the same number might be signed. Put it back from the place where this mesh was made or "
                 "from a backup; if there is none, make a new mesh"
             )
-    with sole_process(root, AUTHORITY_LOCK, BUSY_MESSAGE, needed=True):
+    with hold_folder(root, AUTHORITY_LOCK, BUSY_MESSAGE, needed=True):
         remove_drafts(root / AUTHORITY_FILE)
         # Read again: another command may have changed the record before the lock was taken.
         authority = Authority(root, read_authority_record(root) or AuthorityRecord())

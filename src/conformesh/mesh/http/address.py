@@ -1,7 +1,7 @@
 """Where a node's local service listens: a Unix socket, or a port of the loopback interface.
 
 A socket is a file, and a read-only or full disk may take none. A node that starts on such a disk answers at a second
-path outside its folder, which the client tries where nobody answers in the folder itself (`second_paths`).
+path outside its folder, which the client tries where nobody answers in the folder itself (`fallback_paths`).
 
 Light on purpose: the client imports it too.
 """
@@ -18,8 +18,8 @@ from ipaddress import ip_address
 from pathlib import Path
 
 SOCKET_NAME = "node.sock"
-VARIABLE = "CONFORMESH_NODE"
-RUNTIME = "RUNTIME_DIRECTORY"  # set by systemd; folders are separated by colons
+ADDRESS_VARIABLE = "CONFORMESH_NODE"
+RUNTIME_VARIABLE = "RUNTIME_DIRECTORY"  # set by systemd; folders are separated by colons
 LONGEST_PATH = 103  # bytes; macOS allows 104 with the final zero, Linux 108
 
 
@@ -47,13 +47,13 @@ class Address:
         return str(self.path) if self.path is not None else (self.host, self.port)
 
 
-def find(address: str | os.PathLike[str] | None = None) -> Address:
+def find_address(address: str | os.PathLike[str] | None = None) -> Address:
     """Return the address that is meant: a folder's `node.sock`, a socket's path, or "127.0.0.1:port".
 
     Without one, the environment variable CONFORMESH_NODE decides, and without that `node.sock` here.
     """
     if address is None:
-        address = os.environ.get(VARIABLE) or SOCKET_NAME
+        address = os.environ.get(ADDRESS_VARIABLE) or SOCKET_NAME
     text = os.fspath(address)
     match = re.fullmatch(r"(\[[^\]/]*\]|[^:/\\]*):(\d+)", text)
     if match:
@@ -82,7 +82,7 @@ def _loopback(host: str, port: int, text: str) -> Address:
     return Address(host=host, port=port)
 
 
-def second_paths(address: Address) -> list[Path]:
+def fallback_paths(address: Address) -> list[Path]:
     """Return where a node answers whose folder can take no socket, in the order they are tried; none for a port.
 
     The names follow from the path of the folder, so that node and client need not tell each other. A path counts only
@@ -95,7 +95,7 @@ def second_paths(address: Address) -> list[Path]:
 
     place = os.path.join(os.path.realpath(address.path.parent), address.path.name)
     name = f"{hashlib.sha256(os.fsencode(place)).hexdigest()[:32]}.sock"
-    folders = [Path(one) for one in os.environ.get(RUNTIME, "").split(":") if one]
+    folders = [Path(one) for one in os.environ.get(RUNTIME_VARIABLE, "").split(":") if one]
     with suppress(OSError):  # there is no temporary folder
         folders.append(Path(tempfile.gettempdir()) / f"conformesh-{os.getuid()}")
     return [folder / name for folder in folders]

@@ -14,7 +14,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from conformesh.mesh.http.address import Address, find, is_private, second_paths
+from conformesh.mesh.http.address import Address, fallback_paths, find_address, is_private
 from conformesh.mesh.http.paths import (
     CALIBRATION,
     HEALTH,
@@ -71,7 +71,7 @@ class Client:
     """
 
     def __init__(self, address: str | os.PathLike[str] | None = None, *, timeout: float = 30.0) -> None:
-        self._address = find(address)
+        self._address = find_address(address)
         self.timeout = timeout
 
     def __repr__(self) -> str:
@@ -259,7 +259,7 @@ def _connection(address: Address, timeout: float) -> HTTPConnection:
             try:
                 self._connect_to(address)
             except (FileNotFoundError, ConnectionRefusedError):
-                for other in second_paths(address):  # of a node that has started on a read-only or full disk
+                for other in fallback_paths(address):  # of a node that has started on a read-only or full disk
                     if is_private(other.parent) and other.exists():
                         with suppress(FileNotFoundError, ConnectionRefusedError):
                             self._connect_to(Address(path=other))

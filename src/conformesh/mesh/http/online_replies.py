@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from conformesh.common.names import unknown
 from conformesh.files.json_numbers import in_json, number
 from conformesh.mesh.http.messages import ObserveReply, ObserveRequest, PredictNextReply, PredictNextRequest
-from conformesh.mesh.http.request_bodies import parsed, table_of
+from conformesh.mesh.http.request_bodies import parse_object, parse_table
 from conformesh.scores import Score
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def observe(online: OnlineLearning, body: bytes) -> ObserveReply:
     """Count the label in a body; say what became of it and, where asked, what is predicted next."""
-    request = parsed(body)
+    request = parse_object(body)
     _refuse_unknown(request, ObserveRequest)
     example = request.get("example")
     if not isinstance(example, str | None):
@@ -49,7 +49,7 @@ def observe(online: OnlineLearning, body: bytes) -> ObserveReply:
 
 def predict_next(online: OnlineLearning, body: bytes) -> PredictNextReply:
     """Give the next example an id and a threshold, and a set or an interval where its outputs are in the body."""
-    return _predict_next(online, _next_table(online, parsed(body)))
+    return _predict_next(online, _next_table(online, parse_object(body)))
 
 
 def _predict_next(online: OnlineLearning, table: NDArray[Any] | None) -> PredictNextReply:
@@ -100,7 +100,7 @@ def _score_in(online: OnlineLearning, request: dict[str, Any]) -> float:
 
 def _row(score: Score, outputs: Any) -> NDArray[Any]:
     """Return the outputs of one example as a table of one row."""
-    table = table_of("outputs", [outputs if isinstance(outputs, list) else [outputs]])
+    table = parse_table("outputs", [outputs if isinstance(outputs, list) else [outputs]])
     if table.ndim != 2:
         raise ValueError("'outputs' must be those of one example: a number, or a list of numbers")
     return table[:, 0] if score.task == "regression" and table.shape[1] == 1 else table

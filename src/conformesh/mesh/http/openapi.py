@@ -184,7 +184,7 @@ def _ref(name: str) -> Schema:
 SCHEMAS = _derive_schemas()
 
 
-def description() -> dict[str, Any]:
+def describe_service() -> dict[str, Any]:
     """Return the description, OpenAPI 3.1, as one JSON object."""
     return {
         "openapi": "3.1.0",

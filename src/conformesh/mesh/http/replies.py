@@ -50,8 +50,8 @@ from conformesh.mesh.http.paths import (
     THRESHOLD,
     VERBS,
 )
-from conformesh.mesh.http.request_bodies import parsed, table_of
-from conformesh.mesh.node.certified_result import Certified, certificate_fields
+from conformesh.mesh.http.request_bodies import parse_object, parse_table
+from conformesh.mesh.node.certified_result import CertifiedResult, certificate_fields
 from conformesh.mesh.node.health import explain_missing_threshold, judge_health
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import NodeStatus
@@ -172,7 +172,7 @@ class HttpReplies:
         state = self.node.state
         return state.shared_status() if self._shared else state.status()
 
-    def _certified(self) -> Certified:
+    def _certified(self) -> CertifiedResult:
         found = self.node.state.certified
         if found is None:
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, explain_missing_threshold(self._status()))
@@ -285,7 +285,7 @@ class HttpReplies:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
 
 
-def _answers(found: Certified) -> list[Answer]:
+def _answers(found: CertifiedResult) -> list[Answer]:
     """Return the threshold of every part and level with its certificate."""
     return [
         Answer(
@@ -299,16 +299,16 @@ def _answers(found: Certified) -> list[Answer]:
 
 
 def _described(_: bytes) -> HttpReply:
-    from conformesh.mesh.http.openapi import description  # which few programs ask for
+    from conformesh.mesh.http.openapi import describe_service  # which few programs ask for
 
-    return HttpReply.of(description())
+    return HttpReply.of(describe_service())
 
 
 # --- predictions ------------------------------------------------------------------------------------------------------
 
 
-def _predict(found: Certified, body: bytes) -> SetsReply | IntervalsReply:
-    request = parsed(body)
+def _predict(found: CertifiedResult, body: bytes) -> SetsReply | IntervalsReply:
+    request = parse_object(body)
     names = [name for name in _TABLES if name in request]
     if len(names) != 1:
         raise ValueError(f"needed one of 'probabilities' and 'outputs', got {', '.join(names) or 'neither'}")
@@ -316,7 +316,7 @@ def _predict(found: Certified, body: bytes) -> SetsReply | IntervalsReply:
         if name not in PredictRequest.__struct_fields__:
             raise ValueError(unknown("field", name, PredictRequest.__struct_fields__))
     score = _score(found.calibration.score, request.get("score"))
-    table = table_of(names[0], request[names[0]])
+    table = parse_table(names[0], request[names[0]])
     if score.task == "regression" and table.ndim == 2 and table.shape[1] == 1:
         table = table[:, 0]
     rows = _of_rows(request)

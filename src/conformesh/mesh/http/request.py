@@ -19,7 +19,7 @@ MOST_HEADERS = 100
 ENDS = (b"\r\n\r\n", b"\n\n")
 # verbs that get 405 where another is due, and not 501
 KNOWN = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "QUERY")
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+CONTINUE_REPLY = b"HTTP/1.1 100 Continue\r\n\r\n"
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
@@ -149,7 +149,7 @@ class Request:
         return length
 
 
-def in_bytes(answer: HttpReply, verb: str = "GET") -> bytes:
+def encode_reply(answer: HttpReply, verb: str = "GET") -> bytes:
     """Return a whole answer as it is sent; every answer ends its connection."""
     status = HTTPStatus(answer.status)
     lines = [
@@ -165,6 +165,6 @@ def in_bytes(answer: HttpReply, verb: str = "GET") -> bytes:
     return head if verb == "HEAD" else head + answer.body
 
 
-def refusal(refused: Refused) -> HttpReply:
+def refusal_reply(refused: Refused) -> HttpReply:
     """Return what a program hears whose request is refused: one line of words, as JSON."""
     return HttpReply.of({"error": str(refused)}, refused.status, refused.headers)

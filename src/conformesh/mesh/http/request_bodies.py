@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from conformesh.files.json_numbers import with_infinities
 
 
-def parsed(body: bytes) -> dict[str, Any]:
+def parse_object(body: bytes) -> dict[str, Any]:
     """Return the object that a body is; a ValueError in words where it is none."""
 
     def refuse(word: str) -> NoReturn:
@@ -28,7 +28,7 @@ def parsed(body: bytes) -> dict[str, Any]:
     return request
 
 
-def table_of(name: str, rows: Any) -> NDArray[Any]:
+def parse_table(name: str, rows: Any) -> NDArray[Any]:
     """Return a list of rows as numbers, with infinities where their words stand."""
     if not isinstance(rows, list):
         raise ValueError(f"{name!r} must be a list with a row for each example, got {type(rows).__name__}")

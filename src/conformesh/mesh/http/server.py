@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformesh.files.files import UNWRITABLE
-from conformesh.mesh.http.address import Address, find, is_private, second_paths
+from conformesh.mesh.http.address import Address, fallback_paths, find_address, is_private
 from conformesh.mesh.http.paths import LARGEST_BODY, MONITORING
 from conformesh.mesh.http.replies import HttpReplies, HttpReply, NodeInterface, Refused, Reply
-from conformesh.mesh.http.request import CONTINUE, Request, in_bytes, refusal
+from conformesh.mesh.http.request import CONTINUE_REPLY, Request, encode_reply, refusal_reply
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -109,7 +109,7 @@ class Service:
         trace_reply: TraceReply | None = None,
         limits: ServiceLimits | None = None,
     ) -> None:
-        self.address = find(address)
+        self.address = find_address(address)
         # A port is for everybody on the machine; a socket's file has permissions.
         self._replies = HttpReplies(node, shared=self.address.path is None)
         self._trace_reply = trace_reply
@@ -229,7 +229,7 @@ class Service:
         """Tell a client to come back later, unless what it has sent by now can be answered."""
         self._attend(client)
         if client in self._clients and not client.answered and not client.at_work:
-            self._answer(client, refusal(self._busy()))
+            self._answer(client, refusal_reply(self._busy()))
 
     def _busy(self) -> Refused:
         return _come_back(f"the node has {self._limits.connections} connections already; try again in a moment")
@@ -265,13 +265,13 @@ class Service:
             request.take(data)
             self._give_room(client)
         except Refused as refused:
-            self._answer(client, refusal(refused))
+            self._answer(client, refusal_reply(refused))
             return
         if request.whole:
             self._begin(client)
         elif request.expects:
             request.expects = False
-            client.out = memoryview(CONTINUE)
+            client.out = memoryview(CONTINUE_REPLY)
             self._write(client)
 
     def _give_room(self, client: _Client) -> None:
@@ -296,7 +296,7 @@ class Service:
             return
         if sum(one.at_work for one in self._clients) >= self._limits.tasks:
             words = f"the node is at work for {self._limits.tasks} programs already; try again in a moment"
-            self._answer(client, refusal(_come_back(words)))
+            self._answer(client, refusal_reply(_come_back(words)))
             return
         client.at_work = True
         self._ready.unregister(client.link)
@@ -325,7 +325,7 @@ class Service:
                 self._answer(client, answer)
 
     def _answer(self, client: _Client, answer: HttpReply) -> None:
-        client.out, client.answered = memoryview(in_bytes(answer, client.request.verb)), True
+        client.out, client.answered = memoryview(encode_reply(answer, client.request.verb)), True
         client.request.forget()  # from now on only the answer is counted
         client.room = len(client.out)
         client.since = client.heard = time.monotonic()  # the time it takes to read an answer counts anew
@@ -368,7 +368,7 @@ class Service:
                 self._drop(client)
             else:
                 words = f"the {'head' if head else 'body'} of the request did not arrive in time"
-                self._answer(client, refusal(Refused(HTTPStatus.REQUEST_TIMEOUT, words)))
+                self._answer(client, refusal_reply(Refused(HTTPStatus.REQUEST_TIMEOUT, words)))
 
     def _drop_silent(self) -> bool:
         """Drop a client that was answered, or else the one that has said nothing for longest, if any may be dropped."""
@@ -392,11 +392,11 @@ def _replied(reply: Reply, body: bytes) -> HttpReply:
     try:
         return reply(body)
     except Refused as refused:
-        return refusal(refused)
+        return refusal_reply(refused)
     except Exception as error:
         LOG.exception("a local request failed unexpectedly")
         words = f"unexpected {type(error).__name__}; the node's log has the details"
-        return refusal(Refused(HTTPStatus.INTERNAL_SERVER_ERROR, words))
+        return refusal_reply(Refused(HTTPStatus.INTERNAL_SERVER_ERROR, words))
 
 
 def _listening(address: Address) -> socket.socket:
@@ -429,7 +429,7 @@ def _listening_elsewhere(address: Address, problem: OSError) -> tuple[Address, s
     """
     if address.path is None or problem.errno not in UNWRITABLE:
         raise problem
-    for path in second_paths(address):
+    for path in fallback_paths(address):
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             if not is_private(path.parent):

@@ -75,7 +75,7 @@ def make_device(
         config.row,
         config.network,
         config.agreement(),
-        private_protocol_of(config, part, log) if config.is_private else protocol_of(config, scores, shown),
+        private_protocol(config, part, log) if config.is_private else local_protocol(config, scores, shown),
         journal,
         config.peer_settings,
         scores="" if config.is_private else scores.digest,  # a change of private scores starts no run
@@ -86,11 +86,11 @@ def make_device(
         idle=config.is_private and part.idle,
     )
     if config.run.mode == "anytime" and not config.is_private:
-        return AsyncDevice(setup, seal_of(config))
+        return AsyncDevice(setup, entry_seal(config))
     return Device(setup)
 
 
-def seal_of(config: DeviceConfig) -> Seal | None:
+def entry_seal(config: DeviceConfig) -> Seal | None:
     """Return what signs the entries of a device, where its method asks for that."""
     if not get_method(config.run.method).signs_entries:
         return None
@@ -107,7 +107,7 @@ def _caps(config: DeviceConfig) -> NDArray[np.int64] | None:
     return np.array([sizes[name] for name in config.devices], dtype=np.int64)
 
 
-def account_of(config: DeviceConfig, epoch: int) -> Account:
+def device_account(config: DeviceConfig, epoch: int) -> Account:
     """Return the account of a private device, as it is on the disk now."""
     from conformesh.privacy.account import ACCOUNT_FILE, Account
 
@@ -118,9 +118,7 @@ def account_of(config: DeviceConfig, epoch: int) -> Account:
     )
 
 
-def private_protocol_of(
-    config: DeviceConfig, part: PrivatePart, log: Callable[[str], None] = lambda words: None
-) -> Make:
+def private_protocol(config: DeviceConfig, part: PrivatePart, log: Callable[[str], None] = lambda words: None) -> Make:
     """Return what makes a private device's part of an attempt, for a network, a row in it, and the attempt's digest.
 
     All it reads is read when an attempt begins, before anything is sent in it.
@@ -130,7 +128,7 @@ def private_protocol_of(
 
     def make(network: Network, row: int, context: bytes) -> Generator[Any, Any, Any]:
         scores, epoch = part.scores(), part.epochs.last_closed()
-        secrets = secrets_of(config, scores, epoch, context, log)
+        secrets = attempt_secrets(config, scores, epoch, context, log)
         # With epsilon the protocol asks for the scores of the epoch that all devices settle on.
         own = np.empty(0) if config.has_epsilon else scores.up_to_epoch(epoch)
         table = Table.from_flat(own, [len(own)], names=(config.name,))
@@ -139,14 +137,14 @@ def private_protocol_of(
     return make
 
 
-def secrets_of(
+def attempt_secrets(
     config: DeviceConfig, scores: LocalScores, epoch: int, context: bytes, log: Callable[[str], None]
 ) -> Secrets:
     """Return fresh secrets for one attempt. They live in memory only."""
     from conformesh.mesh.config.seal import CertificateSeal  # which takes cryptography into memory
     from conformesh.protocols.masks import KEY_BYTES, Secrets
 
-    seal, account = CertificateSeal(config), account_of(config, epoch)
+    seal, account = CertificateSeal(config), device_account(config, epoch)
     if account.problem:
         log(f"{account.problem}: this device takes part without its scores until the file is repaired or removed")
 
@@ -163,7 +161,7 @@ def secrets_of(
     return Secrets((token_bytes(KEY_BYTES),), context, seal.sign, genuine, account, scores_of)
 
 
-def protocol_of(config: DeviceConfig, scores: LocalScores, shown: SearchProgress | None = None) -> Make:
+def local_protocol(config: DeviceConfig, scores: LocalScores, shown: SearchProgress | None = None) -> Make:
     """Return what makes this device's part of a run, for a network and a row in it."""
     _ = get_method(config.run.method).protocol  # loaded now, and not in a run
     guarantee, score = config.chosen_guarantee, config.chosen_score
@@ -178,7 +176,7 @@ def protocol_of(config: DeviceConfig, scores: LocalScores, shown: SearchProgress
             return async_protocol(config.run.method, network, row, samples, alphas, chosen, requirement, caps)
 
         return gathering
-    run, table = MethodRun(config.run.method, config.run.options, score), table_of(config, scores)
+    run, table = MethodRun(config.run.method, config.run.options, score), local_table(config, scores)
 
     def make(network: Network, row: int) -> Generator[Any, Any, Any]:
         if shown is not None:
@@ -188,14 +186,14 @@ def protocol_of(config: DeviceConfig, scores: LocalScores, shown: SearchProgress
     return make
 
 
-def table_of(config: DeviceConfig, scores: LocalScores) -> Table:
+def local_table(config: DeviceConfig, scores: LocalScores) -> Table:
     """Return the rows of a device as calibration takes them."""
     table = Table.from_flat(scores.values, [len(scores)], names=(config.name,))
     column = config.scores.group_column if config.guarantee.groups else ""
     return replace(table, groups=scores.groups, group_column=column, weight=scores.weights)
 
 
-def calibration_of(
+def device_result(
     config: DeviceConfig, device: Device | AsyncDevice, seconds: float, outcome: Answers | None = None
 ) -> Result:
     """Return a device's result, by default its last: its own threshold, with its reason and what it cost."""

@@ -1,4 +1,4 @@
-"""A certified calibration with where it comes from, and how a moment looks in JSON."""
+"""A certified result of a node: the calibration, the run and the roster that it comes from."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from conformesh.results.result import Result
 
 
 @dataclass(frozen=True, eq=False)
-class Certified:
-    """A certified calibration, and where it comes from.
+class CertifiedResult:
+    """A certified result, and where it comes from.
 
     Attributes
     ----------
@@ -30,15 +30,15 @@ class Certified:
     restored
         True where it was read from disk after a start rather than made since.
     about_all
-        Where it is about the devices that were heard so far: what is certain about all of them, as another calibration;
-        None where nothing is.
+        If it is about the devices that have reported so far: what is certain about all devices, as another calibration;
+        None if nothing is.
     roster_number
         The number of the roster that the run was under.
     lost
-        Devices of the roster that it is not about: the others went on without them (`on_lost = "continue"`).
+        Devices of the roster that it is not about: the others continued without them (`on_lost = "continue"`).
     final
-        Whether it is the result of its run, the same on all its devices. Without rounds there may be one before all was
-        heard, also about everybody: it holds, and another device may hold another one.
+        Whether it is the result of its run, the same on all its devices. In asynchronous mode there may be a result
+        before all reports have arrived: its guarantee holds, but another device may have another threshold.
     """
 
     calibration: Result
@@ -53,7 +53,7 @@ class Certified:
 
     @property
     def whole(self) -> bool:
-        """Whether it is about everybody who takes part, and not only about those who were heard so far."""
+        """Whether it is about all devices that take part, and not only about those that have reported so far."""
         return not any(answer.certificate.heard for answer in self.calibration.answers)
 
     def facts(self) -> CertifiedFacts:
@@ -61,7 +61,7 @@ class Certified:
         return CertifiedFacts(
             scores=self._scores(),
             devices=len(self.roster),
-            made=in_utc(self.made),
+            made=utc_text(self.made),
             run=self.run,
             restored=self.restored,
             final=self.final,
@@ -95,16 +95,16 @@ def certificate_fields(certificate: Certificate) -> dict[str, Any]:
     return fields
 
 
-def in_utc(seconds: float) -> str:
+def utc_text(seconds: float) -> str:
     """Return a moment as text.
 
-    >>> in_utc(0.5)
+    >>> utc_text(0.5)
     '1970-01-01T00:00:00.500Z'
     """
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def refuse_nan(calibration: Result) -> None:
-    """Refuse a result without a number: whatever is compared with NaN is false, and every set would be empty."""
+def require_numbers(calibration: Result) -> None:
+    """Raise an error for a threshold that is NaN: every comparison with NaN is false, so every set would be empty."""
     if any(math.isnan(answer.threshold) for answer in calibration.answers):
         raise ValueError(f"a certified threshold must be a number or inf, got NaN from method {calibration.method!r}")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from conformesh.files.files import PRIVATE
 
-PROBE = ".disk-probe.tmp"
-EVERY = 3.0  # seconds between two probes
-SIZE = 4096  # bytes: one block, and a page where the disk is memory
+PROBE_FILE = ".disk-probe.tmp"
+PROBE_INTERVAL = 3.0  # seconds between two probes
+PROBE_SIZE = 4096  # bytes: one block, and a page where the disk is memory
 
 
 class DiskWatch:
@@ -33,9 +33,9 @@ class DiskWatch:
         """Write a file and delete it, if the last time is long enough ago."""
         if now < self._due:
             return
-        self._due = now + EVERY
+        self._due = now + PROBE_INTERVAL
         try:
-            write_probe(self._folder / PROBE)
+            write_probe(self._folder / PROBE_FILE)
             self.problem = ""
         except OSError as error:
             self.fail(error)
@@ -55,7 +55,7 @@ def write_probe(path: Path) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), PRIVATE)
     try:
         try:
-            if os.write(handle, bytes(SIZE)) != SIZE:
+            if os.write(handle, bytes(PROBE_SIZE)) != PROBE_SIZE:
                 raise OSError("only a part of a small file fits: the disk is nearly full")
         finally:
             os.close(handle)  # which fails on a file server whose disk is full

@@ -23,7 +23,7 @@ from conformesh.online.counters import CountingLearner, CoverageCounts, Life
 LOG = logging.getLogger("conformesh.node")
 
 
-class Drift:
+class DriftAlarm:
     """The alarm of one device.
 
     Parameters
@@ -41,7 +41,7 @@ class Drift:
         self.state = self.alarm.begin(1) if state is None else state
 
     @classmethod
-    def restored(cls, rule: CountingLearner, seed: int, data: bytes) -> Drift | None:
+    def restored(cls, rule: CountingLearner, seed: int, data: bytes) -> DriftAlarm | None:
         """Return the alarm that was written down, at today's level; None where there is none that can be read."""
         found = cls(rule, seed)
         try:
@@ -57,7 +57,7 @@ class Drift:
 
     def take(self, score: float) -> None:
         """Go on with a score whose label has come."""
-        self.state = self.alarm.observe(self.state, [score], [drawn(self.seed, self.steps)])
+        self.state = self.alarm.observe(self.state, [score], [alarm_draw(self.seed, self.steps)])
 
     def kept(self) -> bytes:
         """Return the state for the journal, all but the seed."""
@@ -84,12 +84,12 @@ class Drift:
         return float(self.alarm.log_evidence(self.state)[0])
 
 
-def drawn(seed: int, step: int) -> float:
+def alarm_draw(seed: int, step: int) -> float:
     """Return the uniform number of a step."""
     return float(stream(seed, "drift alarm", step).random())
 
 
-def of_all(tallies: Mapping[Life, CoverageCounts], devices: Iterable[str]) -> tuple[float, int]:
+def fleet_alarm(tallies: Mapping[Life, CoverageCounts], devices: Iterable[str]) -> tuple[float, int]:
     """Return the logarithm of the fleet's evidence, and over how many alarms the union bound is."""
     unheard = {*devices} - {life.device for life in tallies}
     counted = len(unheard) + sum(max(1, tally.alarms) for tally in tallies.values())

@@ -1,7 +1,8 @@
-"""What may change under a node while it is up: its file of scores, its roster, its certificate and the clock.
+"""Watches files that may change while a node is up: its scores, its roster and its certificate, and the clock.
 
-Each is looked at by its stamp, about once a second, and read once for each change. What is wrong is kept in words until
-it is mended; nothing here raises.
+Each file is looked at by its stamp, about once a second, and read once for each change: polling works on every file
+system, network shares included, where change notifications do not. A problem is kept in words until it is mended;
+nothing here raises.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.key_pair import Validity, examine_pair
 from conformesh.mesh.config.local_scores import NO_SCORES, LocalScores, read_local_scores
 
-Stamp = tuple[int, int, int, int] | None  # modification, size, inode, change of permissions or owner
-_Reading = tuple[Stamp, LocalScores | None, str]  # of which file, its scores, and why there are none
-UNKNOWN: Stamp = (-1, -1, -1, -1)  # equals the stamp of no file, and is not that of a missing one
-SETTLED = 0.5  # seconds without a change after which a small file that is copied here counts as written
+FileStamp = tuple[int, int, int, int] | None  # modification, size, inode, change of permissions or owner
+_Reading = tuple[FileStamp, LocalScores | None, str]  # of which file, its scores, or why there are none
+UNKNOWN_STAMP: FileStamp = (-1, -1, -1, -1)  # differs from the stamp of every file, and from None for a missing one
+SETTLED_SECONDS = 0.5  # without a change, after which a small file that is copied here counts as written
 # Seconds without a change after which a file of scores counts as written. A writer that pauses for longer in the middle
 # of a text file cannot be told from one that is done; docs/mesh.md says how to replace the file in one step.
-QUIET = 2.0
-MOST_CHANGING = 10.0  # seconds after which a file of scores that does not become quiet is reported
-CUT = "so it may be half written and is not used; replace it in one step, as `conformesh mesh put-scores` does"
+QUIET_SECONDS = 2.0
+LONGEST_CHANGING = 10.0  # seconds after which a file of scores that does not become quiet is reported
+HALF_WRITTEN = "so it may be half written and is not used; replace it in one step, as `conformesh mesh put-scores` does"
 
 
-def stamp_of(path: Path) -> Stamp:
+def file_stamp(path: Path) -> FileStamp:
     """Return what tells two states of a file apart without reading it; None where there is no file."""
     try:
         status = os.stat(path)
@@ -38,7 +39,7 @@ def stamp_of(path: Path) -> Stamp:
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
 
 
-def _is_cut(now: Stamp, used: Stamp) -> bool:
+def _is_cut(now: FileStamp, used: FileStamp) -> bool:
     """Whether a file is the one that was used, and shorter: a program empties it to write it anew, say.
 
     A file that replaced it has another number (inode) on its file system.
@@ -46,7 +47,7 @@ def _is_cut(now: Stamp, used: Stamp) -> bool:
     return now is not None and used is not None and now[2] == used[2] and now[1] < used[1]
 
 
-def _read(stamp: Stamp, config: DeviceConfig) -> _Reading:
+def _read(stamp: FileStamp, config: DeviceConfig) -> _Reading:
     """Read the scores of a device, from a file with this stamp."""
     try:
         return stamp, read_local_scores(config), ""
@@ -59,12 +60,12 @@ class FileWatch:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._read = stamp_of(path)
-        self._met: tuple[Stamp, float] = (self._read, -math.inf)
+        self._read = file_stamp(path)
+        self._met: tuple[FileStamp, float] = (self._read, -math.inf)
 
     def expect(self) -> None:
         """Take the file as it is now for read."""
-        self._read = stamp_of(self.path)
+        self._read = file_stamp(self.path)
 
     def read_again(self) -> None:
         """Take the file for unread: the next look finds it changed."""
@@ -72,10 +73,10 @@ class FileWatch:
 
     def changed(self, time: float) -> bool:
         """Whether there is another file than was read; it counts as read then."""
-        now = stamp_of(self.path)
+        now = file_stamp(self.path)
         if now != self._met[0]:
             self._met = now, time
-        if now == self._read or time - self._met[1] < SETTLED:
+        if now == self._read or time - self._met[1] < SETTLED_SECONDS:
             return False
         self._read = now
         return True
@@ -101,30 +102,32 @@ class ScoreWatch:
 
     Parameters
     ----------
-    beside
+    in_background
         Whether a changed file is read in a thread of its own. A node whose neighbours may not learn how many scores it
         has must answer them meanwhile: reading a million takes seconds. The first look reads at once in any case, since
         a node that starts waits for its scores before it says anything.
     """
 
-    def __init__(self, config: DeviceConfig, wall: Callable[[], float] = time.time, beside: bool = False) -> None:
+    def __init__(
+        self, config: DeviceConfig, wall: Callable[[], float] = time.time, in_background: bool = False
+    ) -> None:
         self.config = config
         self.scores: LocalScores | None = None
         self.problem = self.waiting = ""
         self.failures = 0
         self._path = config.path("scores")
         self._wall = wall
-        self._used: Stamp = None  # of the file that `scores` come from
-        self._judged: Stamp = None  # of what was read or refused last
+        self._used: FileStamp = None  # of the file that `scores` come from
+        self._judged: FileStamp = None  # of what was read or refused last
         self._looked = False  # before the first look there is nothing to compare with
-        self._met: tuple[Stamp, float] = (None, -math.inf)  # of the last look, and since when it has been so
+        self._met: tuple[FileStamp, float] = (None, -math.inf)  # of the last look, and since when it has been so
         self._since: float | None = None  # when this series of changes began
-        self._beside = beside
+        self._in_background = in_background
         self._started = False  # whether the first look is over
         self._reader: threading.Thread | None = None
         self._reading: _Reading = (None, None, "")  # what the reader has found
 
-    def under(self, config: DeviceConfig) -> None:
+    def set_config(self, config: DeviceConfig) -> None:
         """Go on with another configuration, which may name another file; it is read at the next look in any case."""
         if config.path("scores") != self._path:
             self._used = None
@@ -148,7 +151,7 @@ class ScoreWatch:
 
     def _next(self, now: float) -> _Reading | None:
         """Read the file if it has changed and seems to be complete, or let a thread do so; None if nothing is read."""
-        stamp, first = stamp_of(self._path), not self._looked
+        stamp, first = file_stamp(self._path), not self._looked
         self._looked = True
         if stamp != self._met[0]:
             self._met = stamp, now
@@ -164,16 +167,16 @@ class ScoreWatch:
         # With epsilon one record more or less must not decide on the whole file, which it would if it made the file
         # shorter than before. What is half written changes again, and is read again.
         if _is_cut(stamp, self._used) and not self.config.has_epsilon:
-            self._refuse(stamp, f"{self._path}: it became shorter without being replaced, {CUT}")
+            self._refuse(stamp, f"{self._path}: it became shorter without being replaced, {HALF_WRITTEN}")
             return None
-        if self._beside and self._started:
-            self._reader = threading.Thread(target=self._read_beside, args=(stamp, self.config), daemon=True)
+        if self._in_background and self._started:
+            self._reader = threading.Thread(target=self._read_in_thread, args=(stamp, self.config), daemon=True)
             self._reader.start()
             return None
         self._started = True
         return _read(stamp, self.config)
 
-    def _read_beside(self, stamp: Stamp, config: DeviceConfig) -> None:
+    def _read_in_thread(self, stamp: FileStamp, config: DeviceConfig) -> None:
         self._reading = _read(stamp, config)
 
     def _take(self, reading: _Reading, now: float) -> bool:
@@ -182,7 +185,7 @@ class ScoreWatch:
         if scores is None:
             self._refuse(stamp, problem)
             return False
-        if stamp_of(self._path) != stamp:  # what was read may be half of it
+        if file_stamp(self._path) != stamp:  # what was read may be half of it
             self._wait(now)
             return False
         before = None if self.scores is None else self.scores.digest
@@ -190,27 +193,28 @@ class ScoreWatch:
         self.problem, self.scores = scores.problem, scores
         return scores.digest != before
 
-    def _is_quiet(self, stamp: Stamp, now: float, first: bool) -> bool:
+    def _is_quiet(self, stamp: FileStamp, now: float, first: bool) -> bool:
         """Whether nothing has been written to the file for a while.
 
         By its stamps at several looks. The time of modification counts at the first look only: the clock of a file
         server may be behind, so that a file that is being written seems old. A file that is missing at the first look
         is reported at once.
         """
-        if now - self._met[1] >= QUIET or (stamp is None and first):
+        if now - self._met[1] >= QUIET_SECONDS or (stamp is None and first):
             return True
-        return first and stamp is not None and self._wall() - stamp[0] / 1e9 >= QUIET
+        return first and stamp is not None and self._wall() - stamp[0] / 1e9 >= QUIET_SECONDS
 
     def _wait(self, now: float) -> None:
         """Wait for the file, but not for ever: a file that something appends to all the time is a problem."""
         self._since = now if self._since is None else self._since
-        self.waiting = f"{self._path}: it has just changed, and is read once nothing was written to it for {QUIET:g} s"
-        if now - self._since >= MOST_CHANGING:
-            words = f"{self._path}: it has been changing for more than {MOST_CHANGING:g} s, {CUT}"
+        quiet = f"{QUIET_SECONDS:g} s"
+        self.waiting = f"{self._path}: it has just changed, and is read once nothing was written to it for {quiet}"
+        if now - self._since >= LONGEST_CHANGING:
+            words = f"{self._path}: it has been changing for more than {LONGEST_CHANGING:g} s, {HALF_WRITTEN}"
             self.failures += words != self.problem
-            self.problem, self._judged = words, UNKNOWN  # the old file may come back, and is judged again
+            self.problem, self._judged = words, UNKNOWN_STAMP  # the old file may come back, and is judged again
 
-    def _refuse(self, stamp: Stamp, words: str) -> None:
+    def _refuse(self, stamp: FileStamp, words: str) -> None:
         self._judged, self.problem = stamp, " ".join(words.split())
         self.failures += 1
 
@@ -220,7 +224,7 @@ class ScoreWatch:
         return self.scores or NO_SCORES
 
 
-def _contents(stamps: tuple[Stamp, ...]) -> list[tuple[int, ...] | None]:
+def _contents(stamps: tuple[FileStamp, ...]) -> list[tuple[int, ...] | None]:
     """Return the parts of stamps that change with the content: a chmod, or a link to a file, replaces nothing."""
     return [None if stamp is None else stamp[:3] for stamp in stamps]
 
@@ -244,16 +248,16 @@ class CertificateWatch:
         self.config, self.clock = config, clock
         self.problem = self.late = ""
         self._paths = _identity_files(config)
-        self._read: tuple[Stamp, ...] = ()
+        self._read: tuple[FileStamp, ...] = ()
         self._lasting: list[str] = []
         self._times: list[Validity] = []
-        self._in_use: tuple[Stamp, ...] = ()
+        self._in_use: tuple[FileStamp, ...] = ()
 
     def look(self) -> None:
         """Examine the files if they have changed, and the clock in any case."""
         if not self._paths:
             return
-        now = tuple(map(stamp_of, self._paths))
+        now = tuple(map(file_stamp, self._paths))
         if now != self._read:
             self._read = now
             cert, key, ca = self._paths
@@ -271,7 +275,7 @@ class CertificateWatch:
         """When the first of certificate and authority ends, in seconds since 1970; None where none can be read."""
         return min((one.last.timestamp() for one in self._times), default=None)
 
-    def under(self, config: DeviceConfig) -> None:
+    def set_config(self, config: DeviceConfig) -> None:
         """Look again under another roster, which may let in other certificates, or at other files."""
         self.config, self._read, self._paths = config, (), _identity_files(config)
         self.look()

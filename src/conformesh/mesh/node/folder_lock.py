@@ -13,12 +13,12 @@ from pathlib import Path
 
 from conformesh.files.files import PRIVATE, UNWRITABLE
 
-LOCK = "node.lock"
-RUNS = "runs this device already; stop it first, or give this one another folder"
+LOCK_FILE = "node.lock"
+RUNS_ALREADY = "runs this device already; stop it first, or give this one another folder"
 
 
 @contextmanager
-def sole_process(folder: Path, file: str = LOCK, busy: str = RUNS, needed: bool = False) -> Iterator[None]:
+def hold_folder(folder: Path, file: str = LOCK_FILE, busy: str = RUNS_ALREADY, needed: bool = False) -> Iterator[None]:
     """Have a folder to oneself; refuse in words where another process has it: what that is `busy` with.
 
     The system ends the lock with its process, so that a crash leaves a file and no lock. Where there are no such locks

@@ -15,46 +15,46 @@ import time
 from collections import OrderedDict
 from typing import Any, Literal, TextIO
 
-from conformesh.mesh.node.certified_result import in_utc
+from conformesh.mesh.node.certified_result import utc_text
 
-NAME = "conformesh.node"
+LOGGER = "conformesh.node"
 Form = Literal["words", "json"]
 
 # From the opening line on, to the closing line or the end: half a key is as bad as a whole one. Newlines may be real,
 # or escaped as in repr() and JSON; the dashes may be missing on one side, as when a line was cut.
-KEY = re.compile(
+PRIVATE_KEY = re.compile(
     r"-*\s*BEGIN [A-Z0-9 ]*PRIVATE KEY.*?(?:END [A-Z0-9 ]*PRIVATE KEY(?:-+)?|\Z)", re.DOTALL | re.IGNORECASE
 )
 # The inside of a key, logged line by line: base64 of a PEM line's length. A digest in hex is no base64 line.
 BASE64_LINE = re.compile(r"(?<![A-Za-z0-9+/=])(?![0-9a-fA-F]+(?![A-Za-z0-9+/=]))[A-Za-z0-9+/]{64}(?![A-Za-z0-9+/])")
-PROGRESS = (
+PROGRESS_FIELDS = (
     "phase",
     "heard",
     "expected",
     "sent",
     "received",
 )  # neighbours heard of those expected; bytes
-RIDERS = ("run", "round", "neighbour", "repeated", *PROGRESS)  # what a log call may name as extra
-INTERVAL = 10.0  # seconds in which the same line of a run is written once
+EXTRA_FIELDS = ("run", "round", "neighbour", "repeated", *PROGRESS_FIELDS)  # what a log call may name as extra
+REPEAT_INTERVAL = 10.0  # seconds in which the same line of a run is written once
 MOST_LINES = 256  # different lines that are remembered: a stranger must not fill the memory
 REMOVED = "[private key removed]"
-LONGEST = 4000  # characters of a message: a neighbour, or a local program, must not fill the disk by one line
+LONGEST_MESSAGE = 4000  # characters of a message: a neighbour, or a local program, must not fill the disk by one line
 LONGEST_TRACEBACK = 20_000
-TAIL = re.compile(r"[A-Za-z0-9+/=]{1,63}\Z")  # may be the beginning of a line of a key
+KEY_START = re.compile(r"[A-Za-z0-9+/=]{1,63}\Z")  # may be the beginning of a line of a key
 
 
-def redacted(text: str) -> str:
+def redact_keys(text: str) -> str:
     """Return the text without anything that looks like a PEM private key.
 
     >>> redacted("read -----BEGIN PRIVATE KEY-----")
     'read [private key removed]'
     """
-    return BASE64_LINE.sub(REMOVED, KEY.sub(REMOVED, text))
+    return BASE64_LINE.sub(REMOVED, PRIVATE_KEY.sub(REMOVED, text))
 
 
-def _short(text: str, most: int = LONGEST) -> str:
+def _short(text: str, most: int = LONGEST_MESSAGE) -> str:
     """Return the beginning of a text that is too long, and say how long it was."""
-    return text if len(text) <= most else f"{TAIL.sub('', text[:most])}... ({len(text):,} characters)"
+    return text if len(text) <= most else f"{KEY_START.sub('', text[:most])}... ({len(text):,} characters)"
 
 
 class _NoPrivateKeys(logging.Filter):
@@ -66,17 +66,17 @@ class _NoPrivateKeys(logging.Filter):
             text = record.getMessage()
         except Exception as error:  # a wrong format in a log call must neither stop the node nor print its arguments
             text = f"a log message could not be written ({type(error).__name__}): {record.msg!r}"
-        record.msg, record.args = redacted(_short(text)), None
-        for name in RIDERS:
+        record.msg, record.args = redact_keys(_short(text)), None
+        for name in EXTRA_FIELDS:
             value = getattr(record, name, None)
             if value is not None and not isinstance(value, int):
-                setattr(record, name, redacted(_short(str(value))))
+                setattr(record, name, redact_keys(_short(str(value))))
         if record.exc_info:
             traceback = logging.Formatter().formatException(record.exc_info)
-            record.exc_text = redacted(_short(traceback, LONGEST_TRACEBACK))
+            record.exc_text = redact_keys(_short(traceback, LONGEST_TRACEBACK))
             record.exc_info = None
         if record.stack_info:
-            record.stack_info = redacted(record.stack_info)
+            record.stack_info = redact_keys(record.stack_info)
         return True
 
 
@@ -109,12 +109,12 @@ class _JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         entry: dict[str, Any] = {
-            "time": in_utc(record.created),
+            "time": utc_text(record.created),
             "level": record.levelname.lower(),
             "device": self.device,
             "message": record.getMessage(),
         }
-        for name in RIDERS:
+        for name in EXTRA_FIELDS:
             value = getattr(record, name, None)
             if value is not None:
                 entry[name] = value
@@ -123,22 +123,22 @@ class _JsonLines(logging.Formatter):
         return json.dumps(entry)
 
 
-FORMS: dict[str, type[_Words] | type[_JsonLines]] = {"words": _Words, "json": _JsonLines}
+LOG_FORMS: dict[str, type[_Words] | type[_JsonLines]] = {"words": _Words, "json": _JsonLines}
 
 
-def set_up(
+def set_up_log(
     device: str, form: Form = "words", *, level: int = logging.INFO, stream: TextIO | None = None
 ) -> logging.Logger:
     """Send the node's log to stderr in this form; calling it again replaces what it did before."""
-    if form not in FORMS:
+    if form not in LOG_FORMS:
         raise ValueError(f"a log is written as words or json, got {form!r}")
-    logger = logging.getLogger(NAME)
+    logger = logging.getLogger(LOGGER)
     for old in [handler for handler in logger.handlers if isinstance(handler, _NodeHandler)]:
         logger.removeHandler(old)
         old.close()
     handler = _NodeHandler(sys.stderr if stream is None else stream)
     handler.addFilter(_NoPrivateKeys())
-    handler.setFormatter(FORMS[form](device))
+    handler.setFormatter(LOG_FORMS[form](device))
     logger.addHandler(handler)
     logger.setLevel(level)
     logger.propagate = False
@@ -163,7 +163,7 @@ class _NodeHandler(logging.StreamHandler[TextIO]):
             super().emit(record)
             return
         now = time.monotonic()  # the time of the record may be set back
-        self._write_repeated(now - INTERVAL)
+        self._write_repeated(now - REPEAT_INTERVAL)
         key = record.levelno, getattr(record, "run", None), record.getMessage(), record.exc_text
         if key in self._lately:
             _, written, count = self._lately[key]

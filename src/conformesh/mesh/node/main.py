@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from conformesh.mesh.config.device_config import DeviceConfig
-    from conformesh.mesh.node.certified_result import Certified
+    from conformesh.mesh.node.certified_result import CertifiedResult
 
 
 @dataclass(frozen=True)
@@ -50,22 +50,22 @@ class Start:
         os.execv(command[0], command)
 
 
-def run(start: Start) -> tuple[DeviceConfig, Certified | None]:
+def run_node(start: Start) -> tuple[DeviceConfig, CertifiedResult | None]:
     """Run a device until it is stopped, or has calibrated once; return what it knows, and its threshold."""
     from conformesh.mesh.config.device_toml import read_device
-    from conformesh.mesh.node.logs import set_up
+    from conformesh.mesh.node.logs import set_up_log
     from conformesh.mesh.node.node import Node
-    from conformesh.mesh.node.telemetry import traces_of
+    from conformesh.mesh.node.telemetry import make_traces
 
     def read() -> DeviceConfig:
         return override_settings(read_device(start.folder), start.settings)
 
     config = read()
     if start.log == "words":
-        set_up(config.name, "words")
+        set_up_log(config.name, "words")
     else:
-        set_up(config.name, "json", level=logging.DEBUG if start.log == "progress" else logging.INFO)
-    traces = traces_of(config, start.telemetry)
+        set_up_log(config.name, "json", level=logging.DEBUG if start.log == "progress" else logging.INFO)
+    traces = make_traces(config, start.telemetry)
     node = Node(config, start.http, traces, read)
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -85,16 +85,17 @@ def override_settings(config: DeviceConfig, texts: Mapping[str, str]) -> DeviceC
     return config.with_settings(**{name: SETTINGS[name].read(text) for name, text in texts.items()})
 
 
-ABOUT = ("device", "run", "roster", "roster_number", "lost")  # what stands beside the calibration in a device's result
+# Fields that a device's result has besides those of the calibration.
+RESULT_CONTEXT = ("device", "run", "roster", "roster_number", "lost")
 
 
-def in_json(config: DeviceConfig, certified: Certified) -> str:
+def result_line(config: DeviceConfig, certified: CertifiedResult) -> str:
     """Return the result of a device that calibrated once, as one line."""
-    about = dict(zip(ABOUT, _about(config, certified), strict=True))
+    about = dict(zip(RESULT_CONTEXT, _about(config, certified), strict=True))
     return json.dumps({**about, **certified.calibration.to_dict()})
 
 
-def _about(config: DeviceConfig, certified: Certified) -> tuple[Any, ...]:
+def _about(config: DeviceConfig, certified: CertifiedResult) -> tuple[Any, ...]:
     return config.name, certified.run, certified.roster, certified.roster_number, certified.lost
 
 
@@ -103,7 +104,7 @@ def main(start: Start) -> int:
     from conformesh.peer.settings import PeerError
 
     try:
-        config, certified = run(start)
+        config, certified = run_node(start)
     except Exception as error:
         if start.debug:
             traceback.print_exc()
@@ -114,7 +115,7 @@ def main(start: Start) -> int:
         print(f"error: {words}", file=sys.stderr)
         return 2 if expected else 1
     if start.once and certified is not None:
-        print(in_json(config, certified), flush=True)
+        print(result_line(config, certified), flush=True)
     return 0
 
 

@@ -24,8 +24,8 @@ from conformesh.mesh.node.file_watch import FileWatch
 from conformesh.peer.rosters import Rosters
 
 LOG = logging.getLogger("conformesh.node")
-STATE = "roster.state"
-REFUSED = "roster.refused.json"
+STATE_FILE = "roster.state"
+REFUSED_FILE = "roster.refused.json"
 
 
 class Membership:
@@ -44,7 +44,7 @@ class Membership:
     def __init__(self, config: DeviceConfig) -> None:
         self.config = config
         self.removed = self.problem = ""
-        self._path, self._state = config.folder / ROSTER_FILE, config.folder / STATE
+        self._path, self._state = config.folder / ROSTER_FILE, config.folder / STATE_FILE
         self._lock = threading.Lock()  # programs hand over rosters in threads of their own
         self._state_kept = True  # whether `roster.state` says what is in force
         self._offered: deque[bytes] = deque()  # checked, and for the node's own thread to take
@@ -79,7 +79,7 @@ class Membership:
 
     def remove_drafts(self, min_age: float) -> None:
         """Delete what a killed process has left of this node's rosters; the authority may be writing a young draft."""
-        for path in (self._state, self._path.with_name(REFUSED)):
+        for path in (self._state, self._path.with_name(REFUSED_FILE)):
             remove_drafts(path)
         remove_drafts(self._path, min_age)
 
@@ -205,7 +205,7 @@ class Membership:
         try:
             # The copy first, then the good roster over it in one step: at no moment is there none, or a crash here
             # would leave a folder that cannot start.
-            write_file(self._path.with_name(REFUSED), body)
+            write_file(self._path.with_name(REFUSED_FILE), body)
             if self._latest is None:
                 self._path.unlink()
             else:
@@ -260,7 +260,7 @@ class Membership:
             self.problem = f"{self._state}: cannot be written: {problem}"
 
 
-def hand_to_folder(body: bytes, folder: Path, config: DeviceConfig) -> str:
+def put_roster_into_folder(body: bytes, folder: Path, config: DeviceConfig) -> str:
     """Put a roster into the folder of a device that does not run; say what became of it."""
     members = Membership(config)
     before = config.roster_number

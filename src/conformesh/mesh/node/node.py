@@ -26,7 +26,7 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.replies import NodeInterface
 from conformesh.mesh.http.server import Service
 from conformesh.mesh.link import Transport, open_links
-from conformesh.mesh.node.folder_lock import sole_process
+from conformesh.mesh.node.folder_lock import hold_folder
 from conformesh.mesh.node.heartbeat import Heartbeat
 from conformesh.mesh.node.node_files import LOOK, NodeFiles, total_patience
 from conformesh.mesh.node.online import OnlineLearning
@@ -78,7 +78,7 @@ class Node:
 
     def run(self, once: bool = False) -> None:
         """Calibrate, and unless `once` stay up until `stopping` is set. Raises what ended a single calibration."""
-        with sole_process(self.config.folder):
+        with hold_folder(self.config.folder):
             self.files.remove_drafts()
             self.requests.remove_drafts()
             self.files.look_at_privacy()

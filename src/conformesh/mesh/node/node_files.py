@@ -15,7 +15,7 @@ from collections.abc import Callable
 from conformesh.files.files import remove_drafts
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.device_toml import reload_config
-from conformesh.mesh.node.certified_result import Certified
+from conformesh.mesh.node.certified_result import CertifiedResult
 from conformesh.mesh.node.disk_watch import DiskWatch
 from conformesh.mesh.node.file_watch import CertificateWatch, ScoreWatch
 from conformesh.mesh.node.membership import Membership
@@ -53,13 +53,13 @@ class NodeFiles:
         self.members = Membership(config)
         self.store = ResultStore(config)
         # With epsilon neighbours may not learn how many scores there are: reading them must delay no answer.
-        self.scores = ScoreWatch(config, beside=config.has_epsilon)
+        self.scores = ScoreWatch(config, in_background=config.has_epsilon)
         self.certificate = CertificateWatch(config)
         self.disk = DiskWatch(config.folder)
         self.privacy = PrivacyWatch(config) if config.is_private else None
         self.scores_changed = self.epoch_closed = self.is_reloaded = False
         self._reload_requested = threading.Event()
-        self._unsaved: Certified | None = None  # a result that could not be written yet
+        self._unsaved: CertifiedResult | None = None  # a result that could not be written yet
         self._due = 0.0  # when to look again
 
     def remove_drafts(self) -> None:
@@ -112,7 +112,7 @@ class NodeFiles:
         if self.privacy is not None:
             self.epoch_closed |= self.privacy.look()
 
-    def save(self, result: Certified) -> None:
+    def save(self, result: CertifiedResult) -> None:
         """Write a result to the disk; if that fails it is tried again with every look."""
         try:
             self.store.save(result)
@@ -132,7 +132,7 @@ class NodeFiles:
         """Take over the configuration of the roster that `members` has moved to."""
         self.config = self.members.config
         self.scores.config = self.config
-        self.certificate.under(self.config)
+        self.certificate.set_config(self.config)
         self.store = ResultStore(self.config)
 
     def _report(self) -> None:
@@ -159,8 +159,8 @@ class NodeFiles:
         self.is_reloaded |= config != self.config
         self.config = self.members.config = config
         self._state.set_patience(total_patience(config))
-        self.scores.under(config)
-        self.certificate.under(config)
+        self.scores.set_config(config)
+        self.certificate.set_config(config)
         wait = f"; {', '.join(later)} of device.toml count from the next start on" if later else ""
         log.info("reloaded: device.toml, scores, certificate%s", wait)
 

@@ -1,12 +1,12 @@
-"""A node that learns online: takes labels of local programs, and tells its neighbours what it has counted.
+"""Online learning of a node: takes labels from local programs, and shares with its neighbours what it has counted.
 
-Whatever a program is told has been written down and flushed to the disk before, each record by itself: neither a kill
-nor a power cut loses an observation that was acknowledged, and its id makes sure that none is counted twice. After
-some thousand records the journal begins anew, with all that is known in one of them.
+Every reply to a program is written to the journal and flushed to the disk first, each record by itself: neither a kill
+nor a power cut loses an acknowledged observation, and its id makes sure that none is counted twice. After some thousand
+records the journal begins anew with one record of the whole state.
 
-Counters travel beside the frames, under a key of their own: they are no part of a pulse, since they matter to what is
-predicted, must also go where nobody wants pulses, and are larger. All that is known goes to all neighbours, soon after
-it has changed and now and then anyway: what is lost on the way is said again, and what comes twice changes nothing.
+Counters are side messages of their own and not part of heartbeats: predictions depend on them, they are needed where
+heartbeats are switched off, and they are larger. All known counters go to all neighbours, soon after a change and
+periodically: lost messages are repeated, and a message that arrives twice changes nothing.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from conformesh.files.json_numbers import in_json
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.local_scores import read_local_scores
 from conformesh.mesh.link import COUNTERS, Transport, background_thread
-from conformesh.mesh.node.certified_result import in_utc
-from conformesh.mesh.node.drift_alarm import of_all
+from conformesh.mesh.node.certified_result import utc_text
+from conformesh.mesh.node.drift_alarm import fleet_alarm
 from conformesh.mesh.node.online_records import (
-    Example,
+    AlarmRecord,
     JudgedObservation,
     Observations,
-    Pinned,
-    Raised,
+    OriginRecord,
+    PredictedExample,
     Record,
-    ReportedCounts,
-    Scaled,
-    encode,
+    ReportedRecord,
+    ScaleRecord,
+    encode_record,
 )
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import (
@@ -57,13 +57,14 @@ from conformesh.online.counters import Counters
 from conformesh.peer.journal import FileJournal
 
 LOG = logging.getLogger("conformesh.node")
-FILE, BEFORE = "online.bin", "online-before.bin"
-COMPACT = 4096  # records after which the journal begins anew
-WINDOW = 0.1  # seconds between two looks at what was heard, and at least between two messages
-EVERY = 1.0  # seconds after which all is said again, though nothing is new
-BUDGET = 50_000.0  # bytes a second to each neighbour, about
-LARGEST = 700.0  # logarithms from here on are shown as infinite
-WRITE = 10.0  # seconds between two records of what was heard, which others could say again
+JOURNAL_FILE, EARLIER_JOURNAL_FILE = "online.bin", "online-before.bin"
+MOST_RECORDS = 4096  # in the journal before it begins anew; bounds the disk space, and the time of a start
+SHARE_WINDOW = 0.1  # seconds between two looks at messages that have arrived, and at least between two sent
+RESEND_INTERVAL = 1.0  # seconds after which all is sent again without news: messages may get lost
+# Bytes per second to each neighbour, about: after a long message the next one waits, also with news.
+SHARE_BUDGET = 50_000.0
+LARGEST_LOG = 700.0  # exp overflows a float at 709.8; larger evidence is shown as infinite
+STORE_INTERVAL = 10.0  # seconds between two records of others' counters, which they would send again anyway
 
 
 class OnlineLearning:
@@ -81,12 +82,13 @@ class OnlineLearning:
         rule = config.learner
         assert rule is not None  # else there is nothing to learn by
         self.rule, self.score, self._config = rule, config.chosen_score, config
-        self._path, self._state = config.folder / FILE, state
-        self._lock = threading.Lock()  # of the journal and the observations; who only looks takes none
+        self._path, self._state = config.folder / JOURNAL_FILE, state
+        # Of the journal and the observations. Readers take no lock: `_publish` replaces what they read.
+        self._lock = threading.Lock()
         self._journal: FileJournal | None = None
         self._known = self._made(config.name)
         self._since = 0  # records since the journal began
-        self._written = -math.inf, Counters({})  # when it was last written down what others have counted, and what
+        self._written = -math.inf, Counters({})  # when others' counters were stored last, and which
         self.refused: Counter[str] = Counter()
         self.set_roster(config)
 
@@ -94,16 +96,16 @@ class OnlineLearning:
         return Observations(name, self.rule, _fresh(), _fresh())
 
     def set_roster(self, config: DeviceConfig) -> None:
-        """Go on under another roster; who is in none of those that were seen is not heard of."""
+        """Continue under another roster; counters of devices that neither it nor an earlier one names are ignored."""
         gone = () if config.roster is None else (one.name for one in config.roster.revoked)
         with self._lock:
             self._config, self._names = config, {*config.devices, *gone}
             self._publish()
 
-    # --- what local programs say --------------------------------------------------------------------------------------
+    # --- requests of local programs -----------------------------------------------------------------------------------
 
-    def predict(self) -> Example:
-        """Give the next example an id and a threshold; OSError where it cannot be written down."""
+    def predict(self) -> PredictedExample:
+        """Give the next example an id and a threshold; OSError if it cannot be stored."""
         with self._writing():
             example, record = self._known.predict()
             self._write(record)
@@ -112,21 +114,21 @@ class OnlineLearning:
     def observe(self, score: float, id: str | None = None) -> JudgedObservation:
         """Count a label: of the example with this id, or of one that is predicted now.
 
-        ValueError for a score out of range, LookupError for an id that is not known, OSError where it cannot be written
-        down; then nothing is counted.
+        ValueError for a score out of range, LookupError for an unknown id, OSError if it cannot be stored; then nothing
+        is counted.
         """
         with self._writing():
             judged, record = self._known.judge(score, id)
             if record is not None:
                 self._write(record)
-                if self._known.undated:  # what is counted is counted: the moment may be written down later, too
+                if self._known.undated:  # the label is counted in any case; the time may be stored later
                     with suppress(OSError):
-                        self._write(Raised(time.time()))
+                        self._write(AlarmRecord(time.time()))
             return judged
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Let one thread at a time work, with an open journal and what all begin with."""
+        """Let one thread at a time work, with an open journal and the common starting threshold."""
         with self._lock:
             self._open()
             certified = self._state.certified
@@ -135,17 +137,17 @@ class OnlineLearning:
             known = self._known
             if known.counters.origin is None and certified is not None and (known.taken or not self.rule.scale):
                 origin = certified.calibration.threshold / known.scale
-                self._write(Pinned(min(max(origin, 0.0), self.rule.bound)))
+                self._write(OriginRecord(min(max(origin, 0.0), self.rule.bound)))
             yield
 
-    def _calibrated(self) -> Scaled | None:
+    def _calibrated(self) -> ScaleRecord | None:
         """Return what the own scale begins with: the mean of the device's calibration scores, if it has any."""
         try:
             scores = read_local_scores(self._config).values
         except (ValueError, OSError):  # the node says so; the scale begins with the first label
             return None
         mean = float(np.mean(scores)) if len(scores) else 0.0
-        return Scaled(mean, len(scores)) if 0 < mean < math.inf else None
+        return ScaleRecord(mean, len(scores)) if 0 < mean < math.inf else None
 
     def status(self) -> OnlineStatus:
         """Return what the device has learnt, as of the last record."""
@@ -181,7 +183,7 @@ class OnlineLearning:
         known, drift = self._known, self._known.drift
         if drift is None:
             return None
-        fleet, counted = of_all(known.tallies, self._names)
+        fleet, counted = fleet_alarm(known.tallies, self._names)
         return AlarmStatus(
             level=self.rule.alarm,
             evidence=AlarmEvidence(in_json(_exp(drift.largest)), in_json(_exp(fleet))),
@@ -189,7 +191,7 @@ class OnlineLearning:
             now=in_json(_exp(drift.now)),
             steps=drift.steps,
             raised_at=drift.raised_at or None,
-            raised_time=None if known.raised is None else in_utc(known.raised),
+            raised_time=None if known.raised is None else utc_text(known.raised),
             counted=counted,
         )
 
@@ -198,7 +200,7 @@ class OnlineLearning:
         self._status, self._counters = self._take_status(), self._known.counters
         self._state.set_alarm(self._status.alarm)
 
-    # --- what is written down -----------------------------------------------------------------------------------------
+    # --- the journal --------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Read the journal; a problem with it is logged, and comes again with the first observation."""
@@ -211,7 +213,7 @@ class OnlineLearning:
                 LOG.info("online: threshold %.6g, %s", self._known.threshold, self._status.everybody.words)
 
     def close(self) -> None:
-        """Write down what was heard, and close the journal."""
+        """Store others' counters, and close the journal."""
         with suppress(OSError):
             self.keep(math.inf)
         with self._lock:
@@ -227,13 +229,14 @@ class OnlineLearning:
             try:
                 known.read(journal.records())
             except ValueError as problem:  # it is of another rule, or none at all
-                move_path(self._path, self._path.with_name(BEFORE))
-                LOG.warning("%s: the device counts anew: %s; the old journal is %s", self._path, problem, BEFORE)
+                move_path(self._path, self._path.with_name(EARLIER_JOURNAL_FILE))
+                old = EARLIER_JOURNAL_FILE
+                LOG.warning("%s: the device counts anew: %s; the old journal is %s", self._path, problem, old)
                 known = self._made(known.name)
             if known.undated:
-                known.take(Raised(time.time()))
+                known.take(AlarmRecord(time.time()))
             known.counters = known.counters.merge(self._known.counters.of_devices(self._names - {known.name}))
-            journal.begin(encode(known.kept()))
+            journal.begin(encode_record(known.kept()))
         except OSError:
             with suppress(OSError):
                 journal.close()
@@ -242,30 +245,30 @@ class OnlineLearning:
         self._publish()
 
     def _write(self, *records: Record) -> None:
-        """Write records down, and only then take them up; what could not be written is as if it had never been."""
+        """Write records, and apply them only then: a record that could not be written has no effect."""
         self._open()  # again, where it could not be made shorter just now
         assert self._journal is not None
         size = self._path.stat().st_size
         try:
             for record in records:
-                self._journal.append(encode(record))
+                self._journal.append(encode_record(record))
             for record in records:
                 self._known.take(record)
         except OSError as problem:
-            # Half a record may be at the end, behind which nothing would be found again.
+            # Half a record may be at the end; the journal would be read up to there and no further.
             with suppress(OSError):
                 os.truncate(self._path, size)
             self._shut()
             raise OSError(f"{self._path}: the journal cannot be written: {problem}; nothing is counted") from None
         self._since += len(records)
-        if self._since >= COMPACT:
+        if self._since >= MOST_RECORDS:
             self._compact()
         self._publish()
 
     def _compact(self) -> None:
         assert self._journal is not None
         try:
-            self._journal.begin(encode(self._known.kept()))
+            self._journal.begin(encode_record(self._known.kept()))
         except OSError as problem:  # the long one is as good
             LOG.warning("%s: the journal cannot be made shorter: %s", self._path, problem)
             self._shut()
@@ -278,7 +281,7 @@ class OnlineLearning:
                 self._journal.close()
             self._journal = None
 
-    # --- what neighbours say ------------------------------------------------------------------------------------------
+    # --- counters of neighbours ---------------------------------------------------------------------------------------
 
     @contextmanager
     def running(self, transport: Transport) -> Iterator[None]:
@@ -288,21 +291,21 @@ class OnlineLearning:
 
     def _loop(self, transport: Transport, stop: threading.Event) -> None:
         said, said_at, due = Counters({}), -math.inf, -math.inf
-        while not stop.wait(WINDOW):
+        while not stop.wait(SHARE_WINDOW):
             try:
                 for _, data, _ in transport.receive_side_messages(COUNTERS):
                     self.hear(data)
                 now, counters = time.monotonic(), self._counters
                 self.keep(now)
-                if now >= due and (counters is not said or now >= said_at + EVERY):
+                if now >= due and (counters is not said or now >= said_at + RESEND_INTERVAL):
                     message = counters.encode(self.rule)
                     transport.send_side_message(COUNTERS, message)
-                    said, said_at, due = counters, now, now + len(message) / BUDGET
+                    said, said_at, due = counters, now, now + len(message) / SHARE_BUDGET
             except Exception:  # whatever it is, it is no reason to end
                 LOG.warning("counters could not be shared", exc_info=True)
 
     def hear(self, data: bytes) -> None:
-        """Take what a neighbour says, which may be anything."""
+        """Merge the counters that a neighbour has sent; malformed ones are refused and counted."""
         try:
             heard = Counters.decode(data, self.rule)
         except ValueError as problem:
@@ -311,18 +314,18 @@ class OnlineLearning:
         known = {*self._names, *(life.device for life in self._counters.tallies)}
         with self._lock:
             if self._journal is None:
-                return  # what is known of this device itself is in it
+                return  # without its journal the device does not know its own counts, and could not compare them
             before = self._known.counters
             records = self._known.hear(heard.of_devices(known), _fresh())
             if self._known.counters is not before:
                 self._write(*records)
 
     def keep(self, now: float) -> None:
-        """Write down what others have counted, now and then: who has left by the next start could not say it again."""
+        """Store others' counters now and then: devices that have left by the next start would not send them again."""
         with self._lock:
             when, what = self._written
-            if self._journal is not None and self._known.counters is not what and now >= when + WRITE:
-                self._write(ReportedCounts(self._known.counters.encode(self.rule)))
+            if self._journal is not None and self._known.counters is not what and now >= when + STORE_INTERVAL:
+                self._write(ReportedRecord(self._known.counters.encode(self.rule)))
                 self._written = now, self._known.counters
 
 
@@ -338,7 +341,7 @@ def _account_status(account: MissAccount) -> OnlineAccount:
 
 
 def _exp(log: float) -> float:
-    return math.exp(log) if log < LARGEST else math.inf
+    return math.exp(log) if log < LARGEST_LOG else math.inf
 
 
 def _fresh() -> int:

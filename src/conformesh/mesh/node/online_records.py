@@ -1,19 +1,19 @@
-"""What a device that learns online has predicted and seen: as records, from which all else follows. No clock, no file.
+"""The state of a device that learns online, as records from which everything else follows. No clock, no file.
 
-A record is written down before anybody is told of it, and taken up by the same lines when it is made and when it is
-read again: a device that was killed goes on with the very same numbers.
+A record is written before anybody is told of it, and applied by the same code when it is made and when it is read
+again: a device that was killed continues with exactly the same numbers.
 
-Predicted  an example got a number and the threshold of that moment, by which its label will be judged
-Labelled   its label came: the score, counted once. The same label again is answered as before
-Observed   both at once, for a label that is there with its outputs
-Pinned     what all begin with: the certified threshold of that moment; with an own scale, in units of it
-Scaled     what the own scale begins with: the mean of so many calibration scores
-Raised     when the drift alarm was raised, as far as it was seen
-Heard      what others have counted, which is only written down now and then
-Began      the device counts as a new life: without a journal; or others have heard more of it than its journal knows
-Kept       everything, in place of all records before it
+PredictionRecord   an example got a number and the threshold of that moment, by which its label will be judged
+LabelRecord        its label arrived: the score, counted once. The same label again gets the same reply
+ObservationRecord  both at once, for a label that is there with its outputs
+OriginRecord       the common starting threshold: the certified one; with a local scale, in units of it
+ScaleRecord        the starting value of the local scale: the mean of the calibration scores
+AlarmRecord        when the drift alarm was raised
+ReportedRecord     the counters of other devices, stored now and then
+LifeRecord         the device counts as a new life: its journal is lost, or others know more about it than its journal
+StateRecord        the whole state, in place of all records before it
 
-Numbers are kept for a while (`WINDOW`); a label that comes later than that is refused, and counts as missing.
+Numbers are kept for `LABEL_WINDOW` predictions; a label that arrives later is refused, and counts as missing.
 """
 
 from __future__ import annotations
@@ -25,66 +25,66 @@ import msgspec
 from msgspec import Struct
 
 from conformesh.common.random_streams import stream
-from conformesh.mesh.node.drift_alarm import Drift
+from conformesh.mesh.node.drift_alarm import DriftAlarm
 from conformesh.online.bounds import MissAccount
 from conformesh.online.counters import Counters, CountingLearner, CoverageCounts, Life
 
-WINDOW = 4096  # predictions, from the last one back, whose labels may still come
+LABEL_WINDOW = 4096  # predictions, from the last one back, whose labels may still come; bounds the memory
 
 
-class Predicted(Struct, tag="predicted", array_like=True, frozen=True):
+class PredictionRecord(Struct, tag="predicted", array_like=True, frozen=True):
     """An example without its label."""
 
     threshold: float
 
 
-class Labelled(Struct, tag="labelled", array_like=True, frozen=True):
+class LabelRecord(Struct, tag="labelled", array_like=True, frozen=True):
     """The label of an example."""
 
     number: int
     score: float
 
 
-class Observed(Struct, tag="observed", array_like=True, frozen=True):
+class ObservationRecord(Struct, tag="observed", array_like=True, frozen=True):
     """An example with its label."""
 
     threshold: float
     score: float
 
 
-class Pinned(Struct, tag="pinned", array_like=True, frozen=True):
+class OriginRecord(Struct, tag="pinned", array_like=True, frozen=True):
     """What all begin with."""
 
     origin: float
 
 
-class Scaled(Struct, tag="scaled", array_like=True, frozen=True):
+class ScaleRecord(Struct, tag="scaled", array_like=True, frozen=True):
     """What the own scale begins with."""
 
     scale: float
     taken: int
 
 
-class Raised(Struct, tag="raised", array_like=True, frozen=True):
+class AlarmRecord(Struct, tag="raised", array_like=True, frozen=True):
     """When the drift alarm was raised, in seconds since 1970."""
 
     when: float
 
 
-class ReportedCounts(Struct, tag="heard", array_like=True, frozen=True):
+class ReportedRecord(Struct, tag="heard", array_like=True, frozen=True):
     """Counters of everybody."""
 
     counters: bytes
 
 
-class Began(Struct, tag="began", array_like=True, frozen=True):
+class LifeRecord(Struct, tag="began", array_like=True, frozen=True):
     """A new life, and what it has counted already."""
 
     life: int
     tally: CoverageCounts = CoverageCounts()
 
 
-class StoredObservations(Struct, tag="kept", array_like=True, frozen=True):
+class StateRecord(Struct, tag="kept", array_like=True, frozen=True):
     """Everything there is to know; earlier versions knew less, and wrote nothing of what has a default here."""
 
     rule: str
@@ -103,12 +103,22 @@ class StoredObservations(Struct, tag="kept", array_like=True, frozen=True):
     raised: float | None = None
 
 
-Record = Predicted | Labelled | Observed | Pinned | Scaled | Raised | ReportedCounts | Began | StoredObservations
+Record = (
+    PredictionRecord
+    | LabelRecord
+    | ObservationRecord
+    | OriginRecord
+    | ScaleRecord
+    | AlarmRecord
+    | ReportedRecord
+    | LifeRecord
+    | StateRecord
+)
 _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Record)
-encode = _ENCODER.encode
+encode_record = _ENCODER.encode
 
 
-class Example(NamedTuple):
+class PredictedExample(NamedTuple):
     """A prediction: its id, and its threshold."""
 
     id: str
@@ -158,7 +168,7 @@ class Observations:
     def __init__(self, name: str, rule: CountingLearner, fresh: int, seed: int = 0) -> None:
         self.name, self.rule = name, rule
         self.scale, self.taken = 1.0, 0
-        self.drift: Drift | None = None
+        self.drift: DriftAlarm | None = None
         self.raised: float | None = None
         self._seed = seed
         self.counters = Counters({})
@@ -201,7 +211,7 @@ class Observations:
 
     # --- what is to be written down -----------------------------------------------------------------------------------
 
-    def judge(self, score: float, id: str | None) -> tuple[JudgedObservation, Labelled | Observed | None]:
+    def judge(self, score: float, id: str | None) -> tuple[JudgedObservation, LabelRecord | ObservationRecord | None]:
         """Return what becomes of a label, and the record of it; None where it was counted before."""
         if self.rule.scale and not 0 <= score < math.inf:
             raise ValueError(f"a score must be a finite number from 0 on, got {score!r}; nothing is counted")
@@ -212,16 +222,16 @@ class Observations:
             )
         if id is None:
             threshold = self.threshold
-            return JudgedObservation(self._id(self._next), threshold, score, False), Observed(threshold, score)
+            return JudgedObservation(self._id(self._next), threshold, score, False), ObservationRecord(threshold, score)
         number = self._number(id)
         if number in self.labelled:
             return JudgedObservation(id, *self.labelled[number], True), None
-        return JudgedObservation(id, self.pending[number], score, False), Labelled(number, score)
+        return JudgedObservation(id, self.pending[number], score, False), LabelRecord(number, score)
 
-    def predict(self) -> tuple[Example, Predicted]:
+    def predict(self) -> tuple[PredictedExample, PredictionRecord]:
         """Return the next example, and the record of it."""
         threshold = self.threshold
-        return Example(self._id(self._next), threshold), Predicted(threshold)
+        return PredictedExample(self._id(self._next), threshold), PredictionRecord(threshold)
 
     def hear(self, heard: Counters, fresh: int) -> list[Record]:
         """Merge what others say; return the records of a new life, where they know more of this one than its journal.
@@ -238,11 +248,11 @@ class Observations:
             return []
         parts = own.parts * (2 if old.steps else 1)
         since = CoverageCounts(own.steps - old.steps, own.misses - old.misses, own.late, parts)
-        return [ReportedCounts(self.counters.encode(self.rule)), Began(fresh, since)]
+        return [ReportedRecord(self.counters.encode(self.rule)), LifeRecord(fresh, since)]
 
-    def kept(self) -> StoredObservations:
+    def kept(self) -> StateRecord:
         """Return everything as one record."""
-        return StoredObservations(
+        return StateRecord(
             str(self.rule),
             self._life.number,
             self.own,
@@ -262,24 +272,24 @@ class Observations:
     def take(self, record: Record) -> None:
         """Take up a record."""
         match record:
-            case Predicted(threshold):
+            case PredictionRecord(threshold):
                 self._predicted(threshold)
-            case Labelled(number, score):
+            case LabelRecord(number, score):
                 self._counted(number, score)
-            case Observed(threshold, score):
+            case ObservationRecord(threshold, score):
                 self._predicted(threshold)
                 self._counted(self._next - 1, score)
-            case Pinned(origin):
+            case OriginRecord(origin):
                 self.counters = self.counters.merge(Counters({}, origin))
-            case Scaled(scale, taken):
+            case ScaleRecord(scale, taken):
                 self.scale, self.taken = scale, taken
-            case Raised(when):
+            case AlarmRecord(when):
                 self.raised = when if self.undated else self.raised  # the level may be another one by now
-            case ReportedCounts(counters):
+            case ReportedRecord(counters):
                 self.counters = self.counters.merge(Counters.decode(counters, self.rule))
-            case Began(life, tally):
+            case LifeRecord(life, tally):
                 self._begin(life, tally)
-            case StoredObservations():
+            case StateRecord():
                 self._restore(record)
 
     def _begin(self, life: int, tally: CoverageCounts) -> None:
@@ -290,7 +300,7 @@ class Observations:
             table.clear()  # their numbers may have been given twice
         self.counters = self.counters.merge(Counters({self._life: self.own}))
 
-    def _restore(self, kept: StoredObservations) -> None:
+    def _restore(self, kept: StateRecord) -> None:
         if kept.rule != str(self.rule):
             raise ValueError(f"it was made under {kept.rule}, and device.toml says {self.rule}")
         self._life, self.own, self._next = Life(self.name, kept.life), kept.own, kept.next
@@ -298,13 +308,13 @@ class Observations:
         self.counters = Counters.decode(kept.counters, self.rule).merge(Counters({}, kept.origin))
         self.scale, self.taken = kept.scale, kept.taken
         self._seed, self.raised = kept.seed or self._seed, kept.raised
-        self._alarmed(Drift.restored(self.rule, self._seed, kept.alarm) if self.rule.alarm else None)
+        self._alarmed(DriftAlarm.restored(self.rule, self._seed, kept.alarm) if self.rule.alarm else None)
         self.counters = self.counters.merge(Counters({self._life: self.own}))
 
-    def _alarmed(self, drift: Drift | None) -> None:
+    def _alarmed(self, drift: DriftAlarm | None) -> None:
         """Go on with this alarm, or with one that begins, if there is to be one; that is counted."""
         begins = drift is None and self.rule.alarm > 0
-        self.drift = Drift(self.rule, self._seed) if begins else drift
+        self.drift = DriftAlarm(self.rule, self._seed) if begins else drift
         if self.drift is None or self.drift.raised_at == 0:
             self.raised = None
         self.own = self._with_alarm(self.own, self.own.alarms + begins)
@@ -317,7 +327,7 @@ class Observations:
         self.pending[self._next], self._without[self._next] = threshold, 0
         self._next += 1
         for table in (self.pending, self.labelled, self._without):
-            table.pop(self._next - 1 - WINDOW, None)
+            table.pop(self._next - 1 - LABEL_WINDOW, None)
 
     def _counted(self, number: int, score: float) -> None:
         threshold = self.pending.pop(number)
@@ -344,5 +354,5 @@ class Observations:
         if id != self._id(number) or number >= self._next:
             raise LookupError(f"example {id[:80]!r} is none that this device predicted; nothing is counted")
         if number not in self.pending and number not in self.labelled:
-            raise LookupError(f"example {id!r} is more than {WINDOW} predictions ago; nothing is counted now")
+            raise LookupError(f"example {id!r} is more than {LABEL_WINDOW} predictions ago; nothing is counted now")
         return number

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.epochs import EpochClock
-from conformesh.mesh.node.calibration_run import account_of
-from conformesh.mesh.node.file_watch import Stamp, stamp_of
+from conformesh.mesh.node.calibration_run import device_account
+from conformesh.mesh.node.file_watch import FileStamp, file_stamp
 
 
 class PrivacyWatch:
@@ -31,7 +31,7 @@ class PrivacyWatch:
         self.config, self.epochs = config, EpochClock(config, wall)
         self.problem = self.refusal = self._account_problem = ""
         self._due: int | None = None  # the last epoch that a run could be asked for at the last look
-        self._read: tuple[Stamp, int] | None = None  # the account, and the epoch that it was read for
+        self._read: tuple[FileStamp, int] | None = None  # the account, and the epoch that it was read for
 
     def look(self) -> bool:
         """Look again; return whether an epoch has closed since the last look that may be released."""
@@ -42,11 +42,11 @@ class PrivacyWatch:
         last, due, stamp = (
             self.epochs.last_closed(),
             self.epochs.last_due(),
-            stamp_of(self.config.folder / ACCOUNT_FILE),
+            file_stamp(self.config.folder / ACCOUNT_FILE),
         )
         if self._read != (stamp, last):
             self._read = stamp, last
-            self._account_problem = account_of(self.config, last).problem
+            self._account_problem = device_account(self.config, last).problem
             self.refusal = self.refusal_now()
         self.problem = "; ".join(filter(None, [self._account_problem, self.epochs.problem]))
         rose = self._due is not None and due > self._due
@@ -55,8 +55,8 @@ class PrivacyWatch:
             return False
         # Devices learn of an epoch at different times. One that another has released meanwhile is not released again
         # without being asked for: each release costs epsilon.
-        return account_of(self.config, last).released(last) == 0
+        return device_account(self.config, last).released(last) == 0
 
     def refusal_now(self) -> str:
         """Return `refusal` as it is at this moment; from any thread."""
-        return account_of(self.config, self.epochs.last_closed()).refusal() if self.config.has_epsilon else ""
+        return device_account(self.config, self.epochs.last_closed()).refusal() if self.config.has_epsilon else ""

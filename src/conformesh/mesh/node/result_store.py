@@ -20,14 +20,14 @@ from conformesh.files.files import PRIVATE, write_file
 from conformesh.files.json_numbers import from_json, to_json
 from conformesh.files.schemas import checked
 from conformesh.mesh.config.device_config import DeviceConfig, score_in_words
-from conformesh.mesh.node.certified_result import Certified, refuse_nan
+from conformesh.mesh.node.certified_result import CertifiedResult, require_numbers
 from conformesh.peer.rosters import FIELD
 from conformesh.results.result import Result
 
-FORMAT = "conformesh-node-result/4"
-NAME = "result.json"
+RESULT_FORMAT = "conformesh-node-result/4"
+RESULT_FILE = "result.json"
 LOG = logging.getLogger("conformesh.node")
-HOW = (
+NOT_BOUND = (
     "protocol",
     "on_lost",
     "links",
@@ -64,13 +64,13 @@ class ResultStore:
 
     def __init__(self, config: DeviceConfig) -> None:
         self.config = config
-        self.path = config.folder / NAME
+        self.path = config.folder / RESULT_FILE
         self.problem = ""
 
-    def save(self, certified: Certified) -> None:
+    def save(self, certified: CertifiedResult) -> None:
         """Replace the result on disk, whole or not at all."""
         body = {
-            "format": FORMAT,
+            "format": RESULT_FORMAT,
             "bound": _bound_to(self.config),
             "run": certified.run,
             "roster": list(certified.roster),
@@ -81,7 +81,7 @@ class ResultStore:
         }
         write_file(self.path, to_json({**body, "sha256": _digest(body)}, indent=2), PRIVATE)
 
-    def load(self) -> Certified | None:
+    def load(self) -> CertifiedResult | None:
         """Return the result on disk; None where there is none, or none that can be trusted, which is logged."""
         self.problem = ""
         try:
@@ -95,22 +95,22 @@ class ResultStore:
             LOG.warning("%s", self.problem)
             return None
 
-    def _read(self) -> Certified:
+    def _read(self) -> CertifiedResult:
         where = str(self.path)
         raw = from_json(self.path.read_bytes(), where)
-        if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+        if not isinstance(raw, dict) or raw.get("format") != RESULT_FORMAT:
             got = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
-            raise ValueError(f"needed format {FORMAT}, got {got!r}")
+            raise ValueError(f"needed format {RESULT_FORMAT}, got {got!r}")
         file = checked(raw, _ResultFields, where)
         del raw["sha256"]
         if file.sha256 != _digest(raw):
             raise ValueError("its checksum does not match what it says")
         calibration = Result.from_dict(file.calibration, where)
-        refuse_nan(calibration)
+        require_numbers(calibration)
         differing = [*_differences(file.bound, _bound_to(self.config)), *self._contradictions(file, calibration)]
         if differing:
             raise ValueError(f"it is of another device or of other settings: {'; '.join(differing)}")
-        return Certified(
+        return CertifiedResult(
             calibration, file.run, tuple(file.roster), file.made, True, file.roster_number, lost=tuple(file.lost)
         )
 
@@ -133,7 +133,7 @@ class ResultStore:
 
 def _bound_to(config: DeviceConfig) -> dict[str, str]:
     """Return what a result belongs to: the device, and all that was agreed on about what is calculated."""
-    return {"device": config.name} | {name: text for name, text in config.agreement().items() if name not in HOW}
+    return {"device": config.name} | {name: text for name, text in config.agreement().items() if name not in NOT_BOUND}
 
 
 def _differences(theirs: Mapping[str, str], mine: Mapping[str, str]) -> Iterator[str]:

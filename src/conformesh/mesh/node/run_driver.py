@@ -15,7 +15,7 @@ import threading
 import time
 
 from conformesh.mesh.link import Transport, drive_device
-from conformesh.mesh.node.calibration_run import JOURNAL, PrivatePart, calibration_of, make_device, protocol_of
+from conformesh.mesh.node.calibration_run import JOURNAL, PrivatePart, device_result, local_protocol, make_device
 from conformesh.mesh.node.node_files import LOOK, NodeFiles
 from conformesh.mesh.node.run_request import RunRequests
 from conformesh.mesh.node.state import NodeState
@@ -193,7 +193,7 @@ class RunDriver:
 
         def attend() -> None:
             self._take_offered_roster(device)
-            feed.look_at_counts(time.monotonic())
+            feed.update_counts(time.monotonic())
 
         drive_device(device, transport, is_done, attend)
         return problem if once else None
@@ -237,7 +237,7 @@ class RunDriver:
         self._take_offered_roster(device)
         self.state.set_roster(device.rosters.number, device.rosters.floor)
         self._pass_on_requests(device, now)
-        if not feed.look(now):
+        if not feed.update(now):
             return
         if device.phase != self._logged[0] or now - self._logged[1] >= PROGRESS_INTERVAL:
             self._logged = (device.phase, now)
@@ -262,7 +262,7 @@ class RunDriver:
             log.info("the scores have changed: asking for a new run", extra={"run": device.number})
             self.state.request_run()
             scores = files.scores.known
-            device.recalibrate(now, protocol_of(files.config, scores, self.search_progress), scores.digest)
+            device.recalibrate(now, local_protocol(files.config, scores, self.search_progress), scores.digest)
         if files.epoch_closed:
             files.epoch_closed = False
             log.info("an epoch has closed: asking for a new run", extra={"run": device.number})
@@ -335,14 +335,14 @@ class RunDriver:
         if device.result is None:
             return
         config, seconds = self.files.config, self._timer.seconds()
-        result, rest = calibration_of(config, device, seconds), device.result.about_all
+        result, rest = device_result(config, device, seconds), device.result.about_all
         roster = tuple(config.devices[row] for row in device.survivors)
         made = self.state.certify(
             result,
             roster=roster,
             run=device.number,
             roster_number=device.rosters.number,
-            about_all=None if rest is None else calibration_of(config, device, seconds, rest),
+            about_all=None if rest is None else device_result(config, device, seconds, rest),
             final=not isinstance(device, AsyncDevice) or device.final,
             lost=() if isinstance(device, AsyncDevice) else [name for name in config.devices if name not in roster],
         )

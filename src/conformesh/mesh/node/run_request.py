@@ -13,7 +13,7 @@ from pathlib import Path
 
 from conformesh.files.files import PRIVATE, remove_drafts, write_file
 
-FILE = "recalibrate.json"
+REQUEST_FILE = "recalibrate.json"
 
 
 class RunRequests:
@@ -26,7 +26,7 @@ class RunRequests:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE
+        self._path = folder / REQUEST_FILE
         self._lock = threading.Lock()
         self._new = threading.Event()  # requested, and the device has not been asked yet
         self._asked_in = 0  # the run that was the device's last one when it was asked

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from conformesh.files.json_numbers import in_json
-from conformesh.mesh.node.certified_result import Certified, in_utc, refuse_nan
+from conformesh.mesh.node.certified_result import CertifiedResult, require_numbers, utc_text
 from conformesh.mesh.node.status import (
     OTHER,
     AlarmStatus,
@@ -118,7 +118,7 @@ class NodeState:
         self._neighbours = {name: _Neighbour() for name in neighbours}
         self._refused: Counter[str] = Counter()
         self._sent = SentStatus()
-        self._certified: Certified | None = None
+        self._certified: CertifiedResult | None = None
         self._error = ""
         self._failed = ""  # why the last attempt failed, in words
         self._code: Failure | None = None  # why the last run failed, if it did
@@ -248,16 +248,16 @@ class NodeState:
         roster_number: int = 0,
         final: bool = True,
         lost: Iterable[str] = (),
-    ) -> Certified:
+    ) -> CertifiedResult:
         """Hold a new certified calibration, forget the last error, and return what `ResultStore.save` keeps.
 
         One that is not final leaves the phase as it is: more may be heard.
         """
-        refuse_nan(calibration)
+        require_numbers(calibration)
         names = calibration.device_ids if roster is None else tuple(roster)
         with self._lock:
             self._run = self._run if run is None else run
-            self._certified = Certified(
+            self._certified = CertifiedResult(
                 calibration,
                 self._run,
                 names,
@@ -274,9 +274,9 @@ class NodeState:
                 self._runs.count_success(calibration.seconds or 0.0, self._round)
             return self._certified
 
-    def restore(self, certified: Certified) -> None:
+    def restore(self, certified: CertifiedResult) -> None:
         """Hold what `ResultStore.load` found until a run makes a new one; the phase stays."""
-        refuse_nan(certified.calibration)
+        require_numbers(certified.calibration)
         with self._lock:
             self._certified = certified
             self._run = max(self._run, certified.run)
@@ -332,7 +332,7 @@ class NodeState:
             return self._phase
 
     @property
-    def certified(self) -> Certified | None:
+    def certified(self) -> CertifiedResult | None:
         """The last certified calibration, whole: it is replaced, never changed."""
         with self._lock:
             return self._certified
@@ -344,7 +344,7 @@ class NodeState:
             return NodeStatus(
                 device=self.device,
                 phase=self._phase,
-                since=in_utc(self._since_wall),
+                since=utc_text(self._since_wall),
                 seconds_in_phase=now - self._since,
                 run=self._run,
                 round=self._round,
@@ -419,7 +419,7 @@ class NodeState:
             self._phase, self._since, self._since_wall = phase, self._clock(), self._wall()
 
 
-def _summarise(certified: Certified) -> CertifiedStatus:
+def _summarise(certified: CertifiedResult) -> CertifiedStatus:
     """Return the certified result as a status contains it: its first answer, and how many there are."""
     first = certified.calibration.answers[0]
     return CertifiedStatus(

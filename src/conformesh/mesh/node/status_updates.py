@@ -1,4 +1,4 @@
-"""From an engine's device to the node's state: what was counted since the last look, a few times a second at most."""
+"""Carries the counts of a running device over to the status of its node, a few times a second at most."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from conformesh.peer.settings import Counts
 from conformesh.protocols.block import SearchProgress
 from conformesh.protocols.messages import Message, Sum
 
-EVERY = 0.25  # seconds between two looks: the device's own loop must stay fast
-LATELY = 2.0  # seconds: who misses something repeats itself five times a second, so a neighbour this silent is away
-PHASES = {"greeting": Phase.WAITING, "running": Phase.CALIBRATING, "finishing": Phase.CALIBRATING}
+UPDATE_INTERVAL = 0.25  # seconds between two updates: the loop that moves frames must stay fast
+# Seconds after which a silent neighbour counts as away: a device that misses one repeats its own five times a second.
+CONTACT_SECONDS = 2.0
+DEVICE_PHASES = {"greeting": Phase.WAITING, "running": Phase.CALIBRATING, "finishing": Phase.CALIBRATING}
 
 
 @dataclass(frozen=True)
-class ContactStatus:
-    """How far a device is: neighbours heard lately of those expected, bytes in all that were sent and received."""
+class RunProgress:
+    """How far a device is: neighbours heard lately of those expected, and all bytes sent and received."""
 
     phase: str
     run: int
@@ -34,82 +35,84 @@ class ContactStatus:
 
 
 class StatusFeed:
-    """Tells a state what one device has counted.
+    """Updates a state from one device.
 
     Parameters
     ----------
     state
-        Whom to tell.
+        The state to update.
     device
         A device that has just been made; its counts start at nothing.
-    shown
-        Where it may be seen how far the protocol is; None where nobody may.
+    search
+        Where the protocol reports how far its search is; None if nobody may see that.
     """
 
-    def __init__(self, state: NodeState, device: Device | AsyncDevice, shown: SearchProgress | None = None) -> None:
-        self.state, self.device, self.shown = state, device, shown
+    def __init__(self, state: NodeState, device: Device | AsyncDevice, search: SearchProgress | None = None) -> None:
+        self.state, self.device, self.search = state, device, search
         self._linked = {int(row): device.network.ids[row] for row in device.network.neighbours(device.row)}
-        self._told = Counts()
+        self._counted = Counts()
         self._last: dict[int, float] = {}
-        self._here: tuple[str, int] = ("", 0)
+        self._at: tuple[str, int] = ("", 0)
         self._due = 0.0
 
-    def look(self, now: float) -> bool:
+    def update(self, now: float) -> bool:
         """Tell the state what is new, if the phase has changed or enough time has passed; say whether it was done."""
         device = self.device
-        if now < self._due and (device.idle or (device.phase, device.number) == self._here):
+        if now < self._due and (device.idle or (device.phase, device.number) == self._at):
             return False
-        self._due = now + EVERY
+        self._due = now + UPDATE_INTERVAL
         if device.idle:  # no run is under way
-            self._tell_counts(now)
+            self._update_counts(now)
             return True
-        if device.number != self._here[1]:
+        if device.number != self._at[1]:
             self.state.begin_run(device.number)
-        self._here = (device.phase, device.number)
-        if device.phase in PHASES:
-            self.state.enter_phase(PHASES[device.phase])
+        self._at = (device.phase, device.number)
+        if device.phase in DEVICE_PHASES:
+            self.state.enter_phase(DEVICE_PHASES[device.phase])
         self.state.set_round(device.round)
         if isinstance(device, AsyncDevice):
-            self.state.set_gathering(_gathering(device))
+            self.state.set_gathering(_gathering_status(device))
             self.state.note_progress(len(device.survivors))
         else:
             self.state.note_progress(device.round)
-            if self.shown is not None:
-                self.state.set_search(_search(self.shown, device.message) if device.phase == "running" else None)
-        self._tell_counts(now)
+            if self.search is not None:
+                self.state.set_search(
+                    _search_status(self.search, device.message) if device.phase == "running" else None
+                )
+        self._update_counts(now)
         return True
 
-    def look_at_counts(self, now: float) -> None:
+    def update_counts(self, now: float) -> None:
         """Tell the state only what was counted, for a device that takes no part: phase and run stay as they are."""
         if now >= self._due:
-            self._due = now + EVERY
-            self._tell_counts(now)
+            self._due = now + UPDATE_INTERVAL
+            self._update_counts(now)
 
-    def progress(self, now: float) -> ContactStatus:
+    def progress(self, now: float) -> RunProgress:
         """Return how far the device is, as of the last look."""
         device = self.device
         talking = [row for row in self._linked if row not in device.lost]
-        heard = sum(now - self._last.get(row, -math.inf) <= LATELY for row in talking)
-        received = sum(self._told.heard_bytes.values())
-        sent = self._told.sent_bytes
-        return ContactStatus(device.phase, device.number, device.round, heard, len(talking), sent, received)
+        heard = sum(now - self._last.get(row, -math.inf) <= CONTACT_SECONDS for row in talking)
+        received = sum(self._counted.heard_bytes.values())
+        sent = self._counted.sent_bytes
+        return RunProgress(device.phase, device.number, device.round, heard, len(talking), sent, received)
 
-    def _tell_counts(self, now: float) -> None:
-        counts, told = self.device.counts, self._told
+    def _update_counts(self, now: float) -> None:
+        counts, before = self.device.counts, self._counted
         # A round ends when all neighbours have spoken in it; the last one ends the protocol.
         ended = self.device.round - (self.device.phase == "running")
         for row, name in self._linked.items():
-            frames = counts.heard[row] - told.heard[row]
+            frames = counts.heard[row] - before.heard[row]
             if frames:
-                size = counts.heard_bytes[row] - told.heard_bytes[row]
+                size = counts.heard_bytes[row] - before.heard_bytes[row]
                 self.state.count_received(name, size=size, round=max(ended, 0), frames=frames)
                 self._last[row] = now
         for reason, count in counts.refused.items():
-            if count > told.refused[reason]:
-                self.state.count_refused(None, reason, count - told.refused[reason])
-        again = counts.resent - told.resent
-        self.state.count_sent(size=counts.sent_bytes - told.sent_bytes, frames=counts.sent - told.sent, again=again)
-        self._told = Counts(
+            if count > before.refused[reason]:
+                self.state.count_refused(None, reason, count - before.refused[reason])
+        again = counts.resent - before.resent
+        self.state.count_sent(size=counts.sent_bytes - before.sent_bytes, frames=counts.sent - before.sent, again=again)
+        self._counted = Counts(
             sent=counts.sent,
             sent_bytes=counts.sent_bytes,
             resent=counts.resent,
@@ -119,18 +122,18 @@ class StatusFeed:
         )
 
 
-def _search(shown: SearchProgress, message: Message | None) -> SearchStatus | None:
+def _search_status(search: SearchProgress, message: Message | None) -> SearchStatus | None:
     """Return the bracket that holds the threshold, or this device's estimate; None if there is neither."""
-    if shown.bracket is not None:
-        low, high, below, upto = shown.bracket
+    if search.bracket is not None:
+        low, high, below, upto = search.bracket
         return SearchStatus(low=in_json(low), high=in_json(high), below=below, upto=upto)
-    if shown.estimates is None or not isinstance(message, Sum):
+    if search.estimates is None or not isinstance(message, Sum):
         return None
-    estimate = float(shown.estimates(message.values)[0])
+    estimate = float(search.estimates(message.values)[0])
     return None if math.isnan(estimate) else SearchStatus(estimate=in_json(estimate))
 
 
-def _gathering(device: AsyncDevice) -> Gathering:
+def _gathering_status(device: AsyncDevice) -> Gathering:
     """Return what a device in asynchronous mode knows about the others, by name."""
     names = device.network.ids
     return Gathering(

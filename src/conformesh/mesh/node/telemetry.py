@@ -20,9 +20,10 @@ LOG = logging.getLogger("conformesh.node")
 VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 DISABLED = "OTEL_SDK_DISABLED"
 MISSING = "traces need OpenTelemetry: pip install 'conformesh[telemetry]'"
-SERVICE = "conformesh-node"
-LAST_WORDS = 2.0  # seconds that a node which stops waits for its last spans to be sent
-PHASES = {"greeting": "greeting", "running": "calibrating", "finishing": "finishing"}  # of a device, and their spans
+DEFAULT_SERVICE = "conformesh-node"
+SHUTDOWN_SECONDS = 2.0  # seconds that a node which stops waits for its last spans to be sent
+# Name of the span for each phase of a device.
+PHASE_SPANS = {"greeting": "greeting", "running": "calibrating", "finishing": "finishing"}
 
 P = ParamSpec("P")
 
@@ -79,12 +80,12 @@ class Traces:
             self._end("left")
         self._number, self._phase = run, phase
         self._end_part()
-        if phase not in PHASES:
+        if phase not in PHASE_SPANS:
             return
         if self._run is None:
             about = {**self._about, "conformesh.run": run, "conformesh.roster": roster}
             self._run = self._tracer.start_span("run", attributes=about)
-        self._part = self._tracer.start_span(PHASES[phase], context=set_span_in_context(self._run))
+        self._part = self._tracer.start_span(PHASE_SPANS[phase], context=set_span_in_context(self._run))
 
     @_harmless
     def end(self, outcome: str, rounds: int | None = None, reason: str | None = None) -> None:
@@ -112,7 +113,7 @@ class Traces:
         self.end("stopped")
         closing = threading.Thread(target=self._provider.shutdown, name="last traces", daemon=True)
         closing.start()
-        closing.join(LAST_WORDS)
+        closing.join(SHUTDOWN_SECONDS)
 
     @property
     def _device(self) -> str:
@@ -139,7 +140,7 @@ class Traces:
         self._run = None
 
 
-def traces_of(config: DeviceConfig, wanted: bool = False) -> Traces | None:
+def make_traces(config: DeviceConfig, wanted: bool = False) -> Traces | None:
     """Return the traces of a node, where they are `wanted` or the environment names a collector; else None.
 
     A ValueError says how to install what is missing, where they are wanted; a variable that is set for all programs of
@@ -159,7 +160,7 @@ def traces_of(config: DeviceConfig, wanted: bool = False) -> Traces | None:
         LOG.warning("%s", MISSING)
         return None
     _complain_once()
-    service = os.environ.get("OTEL_SERVICE_NAME") or SERVICE
+    service = os.environ.get("OTEL_SERVICE_NAME") or DEFAULT_SERVICE
     about = {SERVICE_NAME: service, "service.version": __version__, "service.instance.id": config.name}
     provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
