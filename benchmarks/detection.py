@@ -14,7 +14,7 @@ from harness import Row, Series
 from numpy.typing import NDArray
 
 from conformesh import Network
-from conformesh.common.random_streams import stream
+from conformesh.common.random_streams import random_stream
 from conformesh.engines import Simulator
 from conformesh.kernels.ranks import Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -33,7 +33,7 @@ Draws = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64], NDArr
 
 def drawn(draws: int, seed: int = 0) -> Draws:
     """Return scores (draws, devices, scores), and of every test point device, score and whether it is an anomaly."""
-    rng = stream(seed, "detection")
+    rng = random_stream(seed, "detection")
     means = np.linspace(-0.5, 0.5, DEVICES)
     scores = rng.normal(size=(draws, DEVICES, SCORES)) + means[:, None]
     device = rng.integers(DEVICES, size=(draws, TESTS))

@@ -18,7 +18,7 @@ from harness import Row, Series, compared, times_of
 from numpy.typing import NDArray
 
 from conformesh import Network, control
-from conformesh.scores.losses import FalseNegativeRate, Steps
+from conformesh.scores.losses import FalseNegativeRate, StepLosses
 
 Floats = NDArray[np.float64]
 Drawn = tuple[Floats, NDArray[np.bool_]]  # outputs and which of them are true
@@ -42,7 +42,7 @@ def segmentation(rng: np.random.Generator, device: int, items: int) -> Drawn:
     return 1 / (1 + np.exp(-seen)), inside > 0
 
 
-def pooled_lambda(steps: list[Steps], allowed: Fraction) -> float:
+def pooled_lambda(steps: list[StepLosses], allowed: Fraction) -> float:
     """Return the smallest lambda at which all items together lose at most `allowed`, by sorting everything."""
     points = np.concatenate([each.lambdas for each in steps])
     falls = np.concatenate([_falls(each) for each in steps])
@@ -52,14 +52,14 @@ def pooled_lambda(steps: list[Steps], allowed: Fraction) -> float:
     return float(points[order][enough[0]]) if len(enough) else math.inf
 
 
-def _falls(steps: Steps) -> Floats:
+def _falls(steps: StepLosses) -> Floats:
     before = np.roll(steps.values, 1)
     some = np.diff(steps.offsets) > 0
     before[steps.offsets[:-1][some]] = steps.starts[some]
     return np.asarray(before - steps.values)
 
 
-def rules(steps: list[Steps], network: Network) -> dict[str, float]:
+def rules(steps: list[StepLosses], network: Network) -> dict[str, float]:
     """Return lambda by each rule."""
     n, alpha = sum(map(len, steps)), Fraction(str(RISK))
     found = {

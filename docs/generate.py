@@ -37,7 +37,7 @@ from conformesh.pipeline.solver import REFUSALS
 from conformesh.privacy.gossip_attack import observable_devices
 from conformesh.protocols.aggregate import AGGREGATORS, CannotAggregate
 from conformesh.scores import SCORES
-from conformesh.scores.losses import LOSSES, Steps
+from conformesh.scores.losses import LOSSES, StepLosses
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -239,7 +239,7 @@ def _ask(method: str, asked: set[str]) -> Result:
                 )
             )
         steps = {
-            name: Steps.on_grid(np.linspace(0, 1, 5), np.linspace(1, 0, 5) * rng.random((30, 1)), bound=1)
+            name: StepLosses.on_grid(np.linspace(0, 1, 5), np.linspace(1, 0, 5) * rng.random((30, 1)), bound=1)
             for name in names
         }
         return control(steps, "complete", 0.3, **keywords)

@@ -31,7 +31,7 @@ def compile_replies():
     with one_at_a_time():
         question = np.zeros((1, written.EVEN + 1), np.int64)
         nothing, no_bytes = np.empty(0, np.int64), np.empty(0, np.uint8)
-        loops.replies(question, nothing, nothing, one, 1, one[:1], no_bytes, one[:1], one, 0)
+        loops.encode_replies(question, nothing, nothing, one, 1, one[:1], no_bytes, one[:1], one, 0)
     return loops
 
 

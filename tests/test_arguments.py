@@ -36,7 +36,7 @@ RNG = np.random.default_rng(0)
 NETWORK = Network.cycle(4)
 SCORES = [RNG.random(25) for _ in range(4)]
 X, Y = RNG.normal(size=(80, 2)), RNG.integers(0, 3, 80)
-STEPS = [losses.Steps.on_grid([0, 1], [[1.0, 0.0]] * 25) for _ in range(4)]
+STEPS = [losses.StepLosses.on_grid([0, 1], [[1.0, 0.0]] * 25) for _ in range(4)]
 
 
 def classifier(**given):
@@ -115,7 +115,7 @@ def test_alpha_above_a_half_gets_a_note(name):
 
 
 def test_a_risk_above_a_half_gets_no_note():
-    control([losses.Steps.on_grid([0, 1], [[1.0, 0.0]] * 25) for _ in range(4)], NETWORK, 0.6)
+    control([losses.StepLosses.on_grid([0, 1], [[1.0, 0.0]] * 25) for _ in range(4)], NETWORK, 0.6)
 
 
 # --- the right argument is named, with what is allowed and what to do -------------------------------------------------
@@ -289,7 +289,7 @@ MISTAKES = {
     "Ratios without inputs": (
         lambda: calibrate(SCORES, NETWORK, weight=RATIOS),
         ValueError,
-        r"weight=Ratios .* needs inputs=, the inputs of each device",
+        r"weight=LikelihoodRatios .* needs inputs=, the inputs of each device",
     ),
     "inputs in a row": (
         lambda: calibrate(SCORES, NETWORK, weight=RATIOS, inputs=np.concatenate(INPUTS)),
@@ -403,10 +403,10 @@ MISTAKES = {
     "arrays for losses": (
         lambda: control([RNG.random((25, 10))] * 4, NETWORK),
         ValueError,
-        r"device 0: losses must be Steps.*got an array of shape \(25, 10\).*Steps.on_grid\(lambdas, table\)",
+        r"device 0: losses must be StepLosses.*got an array of shape \(25, 10\).*StepLosses.on_grid\(lambdas, table\)",
     ),
     "scores for losses": (lambda: control(SCORES, NETWORK), ValueError, r"got an array of shape \(25,\)"),
-    "losses of one device": (lambda: control(STEPS[0], NETWORK), TypeError, "losses are the Steps of one device"),
+    "losses of one device": (lambda: control(STEPS[0], NETWORK), TypeError, "losses are the StepLosses of one device"),
     "numbers for losses": (lambda: control([1.0, 2.0, 3.0, 4.0], NETWORK), ValueError, "losses must be one"),
     # engines, observers, faults, samples
     "an engine that is a network": (

@@ -36,7 +36,7 @@ from conformesh import (
 from conformesh.cli import app
 from conformesh.lab.comparison import compare, compared_ways
 from conformesh.online import online
-from conformesh.scores.losses import Steps
+from conformesh.scores.losses import StepLosses
 from conformesh.sklearn import MeshClassifier, MeshRegressor
 
 RNG = np.random.default_rng(26)
@@ -394,7 +394,7 @@ def sides_in_a_list_and_a_graph_with_names():
 
 @mistake("error", "the order of devices is ambiguous")
 def losses_in_a_list_and_a_graph_with_names():
-    control([Steps.none()] * 4, GRAPH, 0.1)
+    control([StepLosses.none()] * 4, GRAPH, 0.1)
 
 
 @mistake("error", "the order of devices is ambiguous")

@@ -829,7 +829,7 @@ def test_p_values_of_a_table_take_labels():
 
 
 def test_losses_may_be_a_dict_of_columns():
-    steps = {name: losses.Steps.on_grid([0.0, 0.5, 1.0], RNG.random((20, 1)) * [1.0, 0.5, 0.0]) for name in "abc"}
+    steps = {name: losses.StepLosses.on_grid([0.0, 0.5, 1.0], RNG.random((20, 1)) * [1.0, 0.5, 0.0]) for name in "abc"}
     rows = [(name, *row) for name, own in steps.items() for row in own.rows()]
     columns = dict(zip(("device", "item", "lambda", "loss"), map(list, zip(*rows, strict=True)), strict=True))
     wanted = control(steps, "chain", 0.3)

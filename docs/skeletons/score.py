@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from conformesh.common.array_types import Bools, Floats
-from conformesh.scores.base import ClassificationScore, checked_table, labels_of, per_row
+from conformesh.scores.base import ClassificationScore, as_label_indices, as_row_values, check_output_table
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,16 @@ class Shortfall(ClassificationScore):
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return the score of each row's own label."""
         table = self.of_all_labels(outputs)
-        return table[np.arange(len(table)), labels_of(self.name, table, labels)]
+        return table[np.arange(len(table)), as_label_indices(self.name, table, labels)]
 
     def sets(self, outputs: ArrayLike, threshold: ArrayLike) -> Bools:
         """Return the labels whose score is at most the threshold."""
         table = self.of_all_labels(outputs)
-        return np.less_equal(table, per_row(self.name, "threshold", threshold, len(table))[:, None])
+        return np.less_equal(table, as_row_values(self.name, "threshold", threshold, len(table))[:, None])
 
     def of_all_labels(self, outputs: ArrayLike) -> Floats:
         """Return the score of every label. The call and the sets both use it: they agree to the last bit."""
-        p = checked_table(self.name, outputs, 0.0, 1.0)
+        p = check_output_table(self.name, outputs, 0.0, 1.0)
         return np.max(p, axis=1, keepdims=True, initial=0.0) - p
 
 

@@ -128,8 +128,8 @@ above.plot(steps[window - 1 :], rolling(covered.mean(axis=0)), color=grey, label
 above.plot(
     steps[window - 1 :], rolling(covered[hard]), color=grey, ls=":", label=f"the same, hour {hard}"
 )
-above.plot(steps, alone.rolling(window), color="C1", lw=1, label="alone")
-above.plot(steps, found.rolling(window), color="C0", label="together")
+above.plot(steps, alone.rolling_coverage(window), color="C1", lw=1, label="alone")
+above.plot(steps, found.rolling_coverage(window), color="C0", label="together")
 above.axhline(0.9, color="k", lw=0.8, ls="--")
 above.set(ylabel="coverage of the\nlast two months", ylim=(0.45, 1.0))
 above.legend(frameon=False, ncols=4, loc="lower right")

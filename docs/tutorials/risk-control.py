@@ -93,7 +93,7 @@ steps = []
 for probable, true in sites:
     missed = true[:, :, None] & (1 - probable[:, :, None] > grid)  # (pictures, digits, lambdas)
     worst = (missed * np.arange(10)[None, :, None]).max(axis=1) / 9
-    steps.append(losses.Steps.on_grid(grid, worst, bound=1))
+    steps.append(losses.StepLosses.on_grid(grid, worst, bound=1))
 dear = control(steps, Network.cycle(10), risk=0.1)
 print(dear.certificate.kind, f"- λ rises from {result.threshold:.2f} to {dear.threshold:.2f}")
 

@@ -14,8 +14,8 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import ArrayLike
 
-from conformesh.common.arrays import as_array, columns_of
-from conformesh.common.names import natural_order, unknown
+from conformesh.common.arrays import as_array, frame_columns
+from conformesh.common.names import natural_order, unknown_name
 from conformesh.common.random_streams import Rng, recorded_seed
 from conformesh.engines import Engine, fail_together
 from conformesh.engines.observers import Observer
@@ -146,7 +146,7 @@ def calibrate(
         columns `lower` and `upper`. Each side may miss half of alpha, or the lower one the part `lower_share` of it.
     score
         The nonconformity score the numbers come from, its name, or a function of outputs and labels
-        (`scores.of_function`), so that the result can build prediction sets by itself.
+        (`scores.score_from_function`), so that the result can build prediction sets by itself.
     classes
         The classes, names or numbers, in the order of the columns of outputs, or a frame of outputs whose columns they
         are. The result then takes labels as classes, and puts the columns of other frames into this order.
@@ -265,7 +265,7 @@ def control(
     Parameters
     ----------
     losses
-        What every device holds, in the order of ``network.ids`` or as a dict by device name: `Steps`, which a loss
+        What every device holds, in the order of ``network.ids`` or as a dict by device name: `StepLosses`, which a loss
         makes from outputs and labels, or (breakpoints, values) for each item. Or a frame with the columns `device`,
         `item`, `lambda` and `loss`, a row for each item and lambda.
     risk
@@ -339,7 +339,7 @@ def update(result: Result, data: Any, network: Network | str | Any, **options: A
     earlier result.
     """
     if result.method not in METHODS:  # a file is read without knowing which methods there are
-        raise ValueError(f"{unknown('method', result.method, METHODS)}; written by version {result.version}")
+        raise ValueError(f"{unknown_name('method', result.method, METHODS)}; written by version {result.version}")
     _require_rows(result.guarantee, options)
     entry, guarantee = METHODS[result.method], result.guarantee
     same = {name: result.options[name] for name in entry.option_names() if name in result.options}
@@ -473,7 +473,7 @@ def _classes(classes: Any) -> tuple[str | bool | int | float, ...]:
     >>> _classes(["cat", "dog"]), _classes(np.array([3, 5]))
     (('cat', 'dog'), (3, 5))
     """
-    columns = columns_of(classes)
+    columns = frame_columns(classes)
     if isinstance(classes, str | bytes) or (columns is None and not hasattr(classes, "__iter__")):
         raise TypeError(
             f"classes must be the names of the columns of outputs, got {type(classes).__name__} {classes!r:.40}"

@@ -18,9 +18,9 @@ from typing import Any, Literal, NamedTuple, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.common.names import closest, unknown
+from conformesh.common.names import closest_name, unknown_name
 from conformesh.graph.network import Network
-from conformesh.kernels.ranks import AUTO, DEFAULT, Alpha, Requirement, check_alpha, refuse_confidence
+from conformesh.kernels.ranks import AUTO, DEFAULT_REQUIREMENT, Alpha, Requirement, check_alpha, refuse_confidence
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.privacy.exposure import Edges, Exposure, ExposureContext, Reveals, measure_exposure
 from conformesh.protocols import baselines, e_dcp, fedcp_qq, h_dcp, method_exposure, p_dcp, q_dcp, r_dcp, wfcp
@@ -407,7 +407,7 @@ def _are_compatible(name: str, given: Mapping[str, Any]) -> bool:
 def get_method(name: str) -> Method:
     """Return the entry of a method; an unknown name raises an error that lists the known ones."""
     if name not in METHODS:
-        raise ValueError(unknown("method", name, METHODS))
+        raise ValueError(unknown_name("method", name, METHODS))
     return METHODS[name]
 
 
@@ -472,14 +472,14 @@ def _instead(function: str, key: str) -> str:
         return "p-values belong to every alpha: p_values(...).sets(alpha) returns the prediction sets of one"
     if owners := [name for name in _FUNCTIONS if key in arguments[name]]:
         return f"use {' or '.join(f'{name}(..., {key}=...)' for name in owners)}"
-    close = closest(key, [name for name in arguments[function] if name != "options"])
+    close = closest_name(key, [name for name in arguments[function] if name != "options"])
     return f"did you mean {close!r}?" if close else ""
 
 
-def requirement_of(name: str, asked: Requirement = DEFAULT) -> Requirement:
+def requirement_of(name: str, asked: Requirement = DEFAULT_REQUIREMENT) -> Requirement:
     """Return the requirement of a run: the one asked for, or the fixed one of the method, which allows no other."""
     own = get_method(name).requirement
-    if own is not None and asked not in (DEFAULT, own):
+    if own is not None and asked not in (DEFAULT_REQUIREMENT, own):
         raise ValueError(
             f"method {name!r} keeps the guarantee it was published with (mixture {own.mixture!r}, rank_rule "
             f"{own.rank_rule!r}), and no other; use e-dcp for mixture {asked.mixture!r}, rank_rule {asked.rank_rule!r}"
@@ -583,7 +583,7 @@ def async_protocol(
     samples: WeightedScores,
     alphas: tuple[Fraction, ...],
     options: Any,
-    requirement: Requirement = DEFAULT,
+    requirement: Requirement = DEFAULT_REQUIREMENT,
     caps: NDArray[np.int64] | None = None,
 ) -> GatheringProtocol[Answers]:
     """Run a method on one device in asynchronous mode: it sends only `Gather`, and knows only the map beforehand.
@@ -603,7 +603,7 @@ def device_protocol(
     samples: WeightedScores,
     alphas: tuple[Fraction, ...],
     options: Any,
-    requirement: Requirement = DEFAULT,
+    requirement: Requirement = DEFAULT_REQUIREMENT,
     items: NDArray[np.int64] | None = None,
     shown: SearchProgress | None = None,
     secrets: Secrets | None = None,

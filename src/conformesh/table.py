@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats, Ints
-from conformesh.common.arrays import columns_of, note_alike
+from conformesh.common.arrays import frame_columns, note_similar_names
 from conformesh.common.names import device_name, natural_order
 from conformesh.files.input_forms import (
     ColumnRoles,
@@ -38,7 +38,7 @@ from conformesh.guarantee import LOWER, UPPER
 from conformesh.kernels.ranks import CHOSEN_MIXTURES
 from conformesh.kernels.weighted_scores import clean_scores
 from conformesh.scores import Score
-from conformesh.scores.losses import Steps
+from conformesh.scores.losses import StepLosses
 
 _ITEM, _LAMBDA, LOSS = "item", "lambda", "loss"  # further columns of a long frame of losses
 
@@ -64,7 +64,7 @@ class Table:
     labels
         The class of each row, as text.
     losses
-        The losses of each device's rows (items), one `Steps` per device.
+        The losses of each device's rows (items), one `StepLosses` per device.
     shares
         How likely a new example comes from each device, where a column of the frame says so.
     in_place
@@ -81,7 +81,7 @@ class Table:
     weight: Floats | None = None
     inputs: Floats | None = None
     labels: NDArray[Any] | None = None
-    losses: tuple[Steps, ...] | None = None
+    losses: tuple[StepLosses, ...] | None = None
     shares: dict[str, Any] | None = None
     in_place: bool = False
     is_wide: bool = False
@@ -111,7 +111,7 @@ class Table:
         given = None if names is None else tuple(map(device_name, names))
         if given is not None and len({*given}) != len(counts):
             raise ValueError(f"names must be {len(counts)} different names, one for each device, got {given!r:.60}")
-        note_alike(given or (), "devices")
+        note_similar_names(given or (), "devices")
         return cls(given, _offsets(counts), scores, in_place=not copy)
 
     @classmethod
@@ -121,7 +121,7 @@ class Table:
         *,
         names: Iterable[str] = (),
         score: Any = None,
-        losses: Steps | None = None,
+        losses: StepLosses | None = None,
         groups: Memberships | None = None,
         group_column: str = "",
         weight: Floats | None = None,
@@ -136,7 +136,7 @@ class Table:
         """
         each, codes = np.unique(np.asarray(devices, dtype=str), return_inverse=True)
         known = natural_order({*each.tolist(), *names})
-        note_alike(known, "devices")
+        note_similar_names(known, "devices")
         place = {name: k for k, name in enumerate(known)}
         owners = np.array([place[name] for name in each.tolist()], dtype=np.int64)[codes]
         rows = np.argsort(owners, kind="stable")
@@ -203,25 +203,25 @@ class Table:
         ids: Sequence[Sequence[str]] = (),
         **given: Any,
     ) -> Table:
-        """Read losses: `Steps` of each device, (breakpoints, values) of each item, or a long frame.
+        """Read losses: `StepLosses` of each device, (breakpoints, values) of each item, or a long frame.
 
         `given` are the further columns of `Table.of`, with one entry for each item. In a long frame they are names of
         columns, which must say the same in all rows of an item. `ids` is as in `Table.of`.
         """
-        if isinstance(losses, Steps):
+        if isinstance(losses, StepLosses):
             raise TypeError(
-                "losses are the Steps of one device; give a list with those of each device, or a dict by name"
+                "losses are the StepLosses of one device; give a list with those of each device, or a dict by name"
             )
         roles = columns if isinstance(columns, ColumnRoles) else ColumnRoles(columns)
         if isinstance(losses, Table):
             if losses.losses is None:
-                raise TypeError("losses must be Steps of each device, or a frame of losses, got a Table of scores")
+                raise TypeError("losses must be StepLosses of each device, or a frame of losses, got a Table of scores")
             reader = _reader_of_table(losses, ids)
             steps = tuple(_as_steps(own, reader.who(k), bound) for k, own in enumerate(losses.losses))
             return _with_columns(replace(losses, losses=steps), reader, roles, **given)
         data = as_frame(losses, roles, LOSS, "losses")
         source: RowSource
-        if columns_of(data) is not None:
+        if frame_columns(data) is not None:
             source, steps = _losses_of_frame(FrameRows(LongFrame(data, roles, (_ITEM, _LAMBDA, LOSS))), bound)
         else:
             source = arrays = DeviceArrays(data, "losses")
@@ -404,31 +404,31 @@ def _offsets(sizes: Any) -> Ints:
     return offsets
 
 
-def _as_steps(held: Any, who: str, bound: float | None) -> Steps:
+def _as_steps(held: Any, who: str, bound: float | None) -> StepLosses:
     """Return a device's losses as steps that may be controlled, or say what is wrong with them."""
-    if isinstance(held, Steps):
+    if isinstance(held, StepLosses):
         return (held if bound is None else replace(held, bound=bound)).checked(who)
     try:
-        steps = Steps.of(held, 1.0 if bound is None else bound)
+        steps = StepLosses.of(held, 1.0 if bound is None else bound)
     except (TypeError, ValueError) as problem:
         shape = getattr(held, "shape", None)
         given = f"{type(held).__name__}: {problem}" if shape is None else f"an array of shape {tuple(shape)}"
         raise ValueError(
-            f"{who}: losses must be Steps, or (breakpoints, values) for each item, got {given}; a loss makes Steps "
-            "of outputs and labels, such as losses.FalseNegativeRate()(outputs, labels), and "
-            "losses.Steps.on_grid(lambdas, table) of a table of losses, items x lambdas"
+            f"{who}: losses must be StepLosses, or (breakpoints, values) for each item, got {given}; a loss makes "
+            "StepLosses of outputs and labels, such as losses.FalseNegativeRate()(outputs, labels), and "
+            "losses.StepLosses.on_grid(lambdas, table) of a table of losses, items x lambdas"
         ) from None
     return steps.checked(who)
 
 
-def _losses_of_frame(frame: FrameRows, bound: float | None) -> tuple[ItemRows, tuple[Steps, ...]]:
+def _losses_of_frame(frame: FrameRows, bound: float | None) -> tuple[ItemRows, tuple[StepLosses, ...]]:
     """Return the losses of a long frame, and a source of one value for each item of its columns."""
     empty = np.zeros(0, np.int64)
     columns = [frame.column(name, "losses", empty) for name in (_ITEM, _LAMBDA, LOSS)]
     steps = []
     for name, items, lambdas, values in zip(frame.names, *columns, strict=True):
         try:
-            made = Steps.of_table(items, lambdas, values, 1.0 if bound is None else bound)
+            made = StepLosses.of_table(items, lambdas, values, 1.0 if bound is None else bound)
         except ValueError as problem:
             raise ValueError(f"device {name}, {problem}") from None
         steps.append(made.checked(f"device {name}"))

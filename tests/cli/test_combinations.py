@@ -13,7 +13,7 @@ import pytest
 from conformesh import Centres, Network, Result, calibrate, control
 from conformesh.common.names import natural_order
 from conformesh.scores import CQR, LAC
-from conformesh.scores.losses import Steps
+from conformesh.scores.losses import StepLosses
 
 DEVICES = 12
 NETWORK = Network.torus(4, 3).relabelled([f"d{k}" for k in range(DEVICES)])
@@ -254,8 +254,8 @@ def test_devices_without_items_have_no_groups(run, tmp_path):
     (tmp_path / "edges.txt").write_text("a b\nb c\n")
     shown = run("control", "l.csv", "--network", "edges.txt", "--group-column", "sex", "--json")
     assert shown.exit_code == 0, shown.output
-    steps = Steps.of([([0.1, 0.4], [0.5, 0.0])] * 30)
+    steps = StepLosses.of([([0.1, 0.4], [0.5, 0.0])] * 30)
     network = Network.from_edges(tmp_path / "edges.txt")
     assert network.ids == natural_order(network.ids)
-    right = control([Steps.none(), steps, Steps.none()], network, 0.1, groups=[[], ["g"] * 30, []])
+    right = control([StepLosses.none(), steps, StepLosses.none()], network, 0.1, groups=[[], ["g"] * 30, []])
     assert json.loads(shown.stdout)["answers"][0]["thresholds"] == right["g"].thresholds.tolist()

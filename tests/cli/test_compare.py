@@ -14,7 +14,7 @@ from matplotlib.image import imread
 from conformesh import TOPOLOGIES, Network, calibrate
 from conformesh.cli import app
 from conformesh.common.names import natural_order
-from conformesh.common.quantities import in_bits
+from conformesh.common.quantities import format_bits
 from conformesh.kernels.ranks import AUTO
 from conformesh.lab.comparison import (
     CostFront,
@@ -149,8 +149,8 @@ def test_the_sentence_follows_from_the_table(report):
     assert (said["method"], said["variant"]) == winner
     bits = [sound[winner]["bits_per_device"] for sound in tables if winner in sound]
     assert said["sentence"].startswith(f"Use {MethodVariant(*winner).flags}: ")
-    assert in_bits(min(bits)).split()[0] in said["sentence"]
-    assert in_bits(max(bits)) in said["sentence"]
+    assert format_bits(min(bits)).split()[0] in said["sentence"]
+    assert format_bits(max(bits)) in said["sentence"]
     count = wins.count(winner)
     assert (f"all {len(tables)} networks" if count == len(tables) else f"{count} of {len(tables)}") in said["sentence"]
     assert said["sentence"].count(". ") == 0

@@ -17,7 +17,7 @@ import conformesh
 import conformesh.common.progress as progress_bars
 from conformesh import __version__
 from conformesh.cli import COMMANDS, SUBCOMMANDS, command, console, load_command
-from conformesh.common.quantities import in_bits
+from conformesh.common.quantities import format_bits
 
 
 class Terminal(io.StringIO):
@@ -40,7 +40,7 @@ def test_version_and_help(run):
     [(0, "0"), (64, "64 bit"), (999.9, "1 kbit"), (102_400, "102 kbit"), (9_600_000, "9.6 Mbit"), (2.5e9, "2.5 Gbit")],
 )
 def test_bits_for_people(bits, words):
-    assert in_bits(bits) == words
+    assert format_bits(bits) == words
 
 
 def test_a_bar_appears_for_slow_work_on_a_terminal_only(monkeypatch):

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from conformesh import Network, Result, control
-from conformesh.scores.losses import FalseNegativeRate, Steps
+from conformesh.scores.losses import FalseNegativeRate, StepLosses
 
 
 @pytest.fixture
@@ -115,12 +115,12 @@ def test_flags_that_cannot_be(run, table, flags, words):
 
 
 def test_a_device_without_items_is_in_the_graph(run, tmp_path):
-    steps = Steps.of([([0.1, 0.4], [0.5, 0.0])] * 30)
+    steps = StepLosses.of([([0.1, 0.4], [0.5, 0.0])] * 30)
     rows = "".join(f"a,{i},{lam},{loss}\n" for i in range(30) for lam, loss in ((0.1, 0.5), (0.4, 0.0)))
     (tmp_path / "edges.txt").write_text("a b\n")
     found = run("control", "-", "--network", "edges.txt", "--json", input="device,item,lambda,loss\n" + rows)
     assert found.exit_code == 0, found.output
-    expected = control({"a": steps, "b": Steps.none()}, Network.from_edges(tmp_path / "edges.txt"), 0.1)
+    expected = control({"a": steps, "b": StepLosses.none()}, Network.from_edges(tmp_path / "edges.txt"), 0.1)
     assert json.loads(found.stdout)["answers"][0]["thresholds"] == expected.thresholds.tolist()
 
 

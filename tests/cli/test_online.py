@@ -9,7 +9,7 @@ import pytest
 
 from conformesh import Network
 from conformesh.cli import console
-from conformesh.common.random_streams import stream as drawn
+from conformesh.common.random_streams import random_stream as drawn
 from conformesh.online import LEARNERS, Alarm, online
 from conformesh.online import simulation as simulating
 from conformesh.view import OnlineRecorder, Trace

@@ -126,7 +126,7 @@ def wait_for(cell: Cell, pattern: str) -> None:
 
 
 def test_a_notebook_has_a_bar_that_goes_when_the_work_is_done(cell):
-    assert bars.place() == "notebook"
+    assert bars.progress_output() == "notebook"
     with bars.Progress("thinking <hard>", total=8, unit="steps") as progress:
         progress.step()
         wait_for(
@@ -151,7 +151,7 @@ def test_python_callers_ask_for_a_bar(cell):
 
 
 def test_in_a_pipe_nobody_counts(capsys):
-    assert bars.place() is None
+    assert bars.progress_output() is None
     with rounds_on_a_bar("thinking") as observer:
         assert observer is None
     with bars.Progress("thinking") as progress:

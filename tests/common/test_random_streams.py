@@ -7,7 +7,7 @@ import pytest
 
 import conformesh
 from conformesh import Network, calibrate, choose_centres, detect, estimate_ratios
-from conformesh.common.random_streams import SEEDS, digest_of, recorded_seed, seed_of
+from conformesh.common.random_streams import SEED_RANGE, hash_numbers, recorded_seed, resolve_seed
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.lab.comparison import build_networks, compare, compared_ways, cost_fronts
 from conformesh.lab.datasets.digits import load_digits_on_devices, split_digits
@@ -70,7 +70,7 @@ def test_what_is_no_rng_is_refused(call, how, kind, words):
 
 def test_a_drawn_seed_is_one_that_every_library_takes():
     rng = np.random.default_rng(0)
-    assert all(0 <= seed_of(rng) < SEEDS == 2**32 for _ in range(1000))
+    assert all(0 <= resolve_seed(rng) < SEED_RANGE == 2**32 for _ in range(1000))
 
 
 def test_every_public_function_with_a_seed_takes_an_rng():
@@ -99,5 +99,5 @@ def test_a_seed_that_a_guarantee_averages_over_is_fresh_and_fits_a_json_number()
 
 
 def test_a_digest_is_of_the_values():
-    assert digest_of(np.array([0.0, 1.0])) == digest_of(np.array([-0.0, 1.0])) == digest_of(np.array([0, 1]))
-    assert digest_of(np.array([0.0, 1.0])) != digest_of(np.array([1.0, 0.0]))
+    assert hash_numbers(np.array([0.0, 1.0])) == hash_numbers(np.array([-0.0, 1.0])) == hash_numbers(np.array([0, 1]))
+    assert hash_numbers(np.array([0.0, 1.0])) != hash_numbers(np.array([1.0, 0.0]))

@@ -7,7 +7,7 @@ import numpy as np
 
 from conformesh import METHODS, Network
 from conformesh.protocols.aggregate import AGGREGATORS
-from conformesh.scores.losses import Steps
+from conformesh.scores.losses import StepLosses
 
 OPTIONS = {
     "e-dcp": [
@@ -70,7 +70,7 @@ def losses_of(network):
     """Unequally many items with losses in thirds that fall at one to three breakpoints."""
     rng = np.random.default_rng(5)
     grids = [np.sort(rng.random((rng.integers(1, 9), 3)), axis=1) for _ in range(network.devices)]
-    return [Steps.of([(points, [2 / 3, 1 / 3, 0]) for points in own]) for own in grids]
+    return [StepLosses.of([(points, [2 / 3, 1 / 3, 0]) for points in own]) for own in grids]
 
 
 def record(outcome, cost):

@@ -17,7 +17,7 @@ from conformesh.cli.hosts import _Ranks, table_of_devices
 from conformesh.engines import Mpi, Simulator
 from conformesh.engines.mpi.exchange import DifferentQuestions
 from conformesh.engines.mpi.partition import PARTITIONS
-from conformesh.files.tables import ColumnNames
+from conformesh.files.tables import FileLayout
 from conformesh.kernels.ranks import GROUP_RULES
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
@@ -327,7 +327,7 @@ def loading(folder):
     """Read scores from each kind of source; every rank gets those it hosts, and of a folder no others."""
     found = {}
     for source in ("scores.csv", "parts", "hive", "arrays"):
-        held, engine = _Ranks(Mpi, COMM).load(f"{folder}/{source}", ColumnNames(groups=("site",)), around)
+        held, engine = _Ranks(Mpi, COMM).load(f"{folder}/{source}", FileLayout(groups=("site",)), around)
         ids = tuple(engine.network.ids[row] for row in engine.rows)
         rows = table_of_devices(held, ids)
         mine = [sorted(rows.score[rows.rows(k)].tolist()) for k in range(rows.devices)]

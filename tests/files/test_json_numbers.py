@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformesh.files.json_numbers import from_json, in_json, number, to_json
+from conformesh.files.json_numbers import as_json_value, as_number, dump_json, parse_json
 
 
 @given(st.recursive(st.floats(allow_nan=False) | st.text() | st.none() | st.booleans(), st.lists, max_leaves=8))
@@ -16,13 +16,13 @@ def test_numbers_and_words_survive_json(value):
     def back(read, wrote):
         if isinstance(wrote, list):
             return len(read) == len(wrote) and all(map(back, read, wrote))
-        return number(read) == wrote if isinstance(wrote, float) else read == wrote
+        return as_number(read) == wrote if isinstance(wrote, float) else read == wrote
 
-    assert back(from_json(to_json(value), "x"), value)
+    assert back(parse_json(dump_json(value), "x"), value)
 
 
 def test_nan_is_never_written():
     with pytest.raises(ValueError, match="NaN"):
-        in_json({"x": [math.nan]})
+        as_json_value({"x": [math.nan]})
     with pytest.raises(ValueError, match="must be a number"):
-        number(math.nan)
+        as_number(math.nan)

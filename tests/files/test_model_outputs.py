@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 
 from conformesh.files.atomic_writes import write_columns, write_model_outputs, write_scores
 from conformesh.files.model_outputs import ModelOutputs, read_model_outputs
-from conformesh.files.tables import ColumnNames
+from conformesh.files.tables import FileLayout
 
 LOGITS = np.array([[2.0, -1.0, 0.5], [0.0, 3.0, -2.0], [1.0, 1.5, 4.0], [0.25, 0.0, 0.0]])
 LABELS = np.array([0, 1, 2, 1])
@@ -120,7 +120,7 @@ def test_devices_come_along():
         np.savez(f"{name}.npz", logits=LOGITS, labels=LABELS, **{name: np.array(at)})
         frame(**{name: at}).write_csv(f"{name}.csv")
         column = name if name == "site" else None
-        found = [read_model_outputs(f"{name}.{end}", layout=ColumnNames(device=column)) for end in ("npz", "csv")]
+        found = [read_model_outputs(f"{name}.{end}", layout=FileLayout(device=column)) for end in ("npz", "csv")]
         assert [one.devices for one in found] == [at, at]
         assert {one.digest for one in found} == {made().digest}
 
@@ -136,9 +136,9 @@ def test_names_come_before_numbers():
 
 def test_labels_may_have_another_column():
     frame().rename({"label": "truth"}).write_csv("a.csv")
-    assert read_model_outputs("a.csv", layout=ColumnNames(label="truth")).labels.tolist() == LABELS.tolist()
+    assert read_model_outputs("a.csv", layout=FileLayout(label="truth")).labels.tolist() == LABELS.tolist()
     np.savez("a.npz", logits=LOGITS, truth=np.array(["1", "0", "2", "0"]), labels=LABELS)
-    assert read_model_outputs("a.npz", layout=ColumnNames(label="truth")).labels.tolist() == [1, 0, 2, 0]
+    assert read_model_outputs("a.npz", layout=FileLayout(label="truth")).labels.tolist() == [1, 0, 2, 0]
 
 
 def test_what_is_written_is_read():
@@ -205,7 +205,7 @@ def test_bad_arrays(case):
 def test_bad_files_and_names():
     np.savez("x.npz", logits=LOGITS, labels=LABELS)
     with pytest.raises(ValueError, match="needs a column 'site'"):
-        read_model_outputs("x.npz", layout=ColumnNames(device="site"))
+        read_model_outputs("x.npz", layout=FileLayout(device="site"))
     with pytest.raises(ValueError, match=r"nowhere\.npz: cannot read the file"):
         read_model_outputs("x.npz", "nowhere.npz")
     with pytest.raises(ValueError, match="here: needs a name for each of 3 classes, got 1"):

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from conformesh.files.output_files import read_outputs
-from conformesh.files.tables import ColumnNames
+from conformesh.files.tables import FileLayout
 
 
 def test_header_names_the_labels_and_device_is_none():
@@ -21,7 +21,7 @@ def test_header_names_the_labels_and_device_is_none():
 
 def test_another_column_may_name_the_device(tmp_path):
     pl.DataFrame({"where": [1, 2], "cat": [0.5, 1.0]}).write_parquet(tmp_path / "p.parquet")
-    found = read_outputs(str(tmp_path / "p.parquet"), ColumnNames("where"))
+    found = read_outputs(str(tmp_path / "p.parquet"), FileLayout("where"))
     assert (found.labels, found.devices) == (("cat",), ["1", "2"])
 
 

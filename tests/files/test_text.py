@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from conformesh import CalibrationNote
 from conformesh.files import text
 from conformesh.files.score_files import read_scores
-from conformesh.files.tables import ColumnNames, read_table
+from conformesh.files.tables import FileLayout, read_table
 
 PLAIN = "device,score\na,0.5\nb,1.25\n"
 
@@ -29,7 +29,7 @@ def both(request, monkeypatch):
 
 
 def held(data: bytes | str, **layout) -> dict[str, list[float]]:
-    found = read_scores("-", io.BytesIO(data.encode() if isinstance(data, str) else data), layout=ColumnNames(**layout))
+    found = read_scores("-", io.BytesIO(data.encode() if isinstance(data, str) else data), layout=FileLayout(**layout))
     return {device: scores.tolist() for device, scores in zip(found.devices, found.scores, strict=True)}
 
 

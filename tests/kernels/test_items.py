@@ -68,6 +68,6 @@ def test_lists_are_read_as_they_were(least):
         owners, times = np.arange(7), 1 + several * np.arange(7)
         written, _, _ = packets_of([Lists(keys, owners, times, np.array([0, 7]), np.array([LOWEST]))], OWNER_BITS)
         read = np.zeros((3, 7), np.int64)
-        count, _ = replies.get_items(written, 0, *read, OWNER_BITS)
+        count, _ = replies.get_entries(written, 0, *read, OWNER_BITS)
         assert count == 7
         assert read.tolist() == [keys.tolist(), owners.tolist(), times.tolist()]

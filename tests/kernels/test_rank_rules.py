@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformesh import Network, TooFewScores, calibrate, update
-from conformesh.kernels.ranks import as_levels, conformal_rank, conformal_threshold, exact_alpha, make_requirement
+from conformesh.kernels.ranks import as_level_list, conformal_rank, conformal_threshold, exact_alpha, make_requirement
 
 
 @pytest.mark.parametrize(
@@ -251,6 +251,6 @@ def test_many_sizes_without_a_small_common_multiple_are_rounded_to_the_safe_side
 
 @pytest.mark.parametrize("levels", [{0.1}, {0.1: "a"}.keys(), {"a": 0.1}.values(), (0.1,), np.array([0.1])], ids=str)
 def test_levels_may_be_any_collection(levels):
-    assert as_levels(levels, "alphas") == [0.1]
+    assert as_level_list(levels, "alphas") == [0.1]
     with pytest.raises(TypeError, match="alphas must be a list of numbers"):
-        as_levels(np.array(0.1), "alphas")
+        as_level_list(np.array(0.1), "alphas")

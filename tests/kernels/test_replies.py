@@ -73,7 +73,7 @@ def replied(asks, devices, children=(), loops=replies, weights=None, count_bits=
     strings = [string for each in children for string in each]
     cuts = np.cumsum([0, *map(len, strings)])
     child_cuts = np.cumsum([0, *map(len, children)]) if children else np.zeros(len(devices) + 1, np.int64)
-    data, ends, numbers, wrong = loops.replies(
+    data, ends, numbers, wrong = loops.encode_replies(
         np.array(asks),
         bits,
         np.empty(0, np.int64) if weights is None else weights,
@@ -95,7 +95,7 @@ def root_hears(one, own, strings, loops=replies, count_bits=0):
     cuts = np.cumsum([0, *map(len, strings)])
     data, places = np.frombuffer(bytearray().join(strings), np.uint8), 8 * cuts[:-1]
     nothing = np.empty(0, np.int64)
-    found = loops.heard(one, bits, nothing, 0, len(own), data, places, len(own) + 8 * len(data), count_bits)
+    found = loops.combine_reports(one, bits, nothing, 0, len(own), data, places, len(own) + 8 * len(data), count_bits)
     return found, places, cuts
 
 
@@ -108,7 +108,7 @@ def test_numbers_come_back(pairs):
     for value, low in pairs:
         at = replies.put_gamma(out, at, value)
         at = replies.put_rice(out, at, value & ((64 << low) - 1), low)
-        at = replies.put(out, at, value & ((1 << low) - 1), low)
+        at = replies.put_bits(out, at, value & ((1 << low) - 1), low)
         at = replies.put_count(out, at, value, 62)
     end, at = at, 0
     for value, low in pairs:
@@ -116,7 +116,7 @@ def test_numbers_come_back(pairs):
         assert read == value
         read, at = replies.get_rice(out, at, low)
         assert read == value & ((64 << low) - 1)
-        read, at = replies.get(out, at, low)
+        read, at = replies.get_bits(out, at, low)
         assert read == value & ((1 << low) - 1)
         read, at = replies.get_count(out, at, 62)
         assert read == value
@@ -179,8 +179,8 @@ def test_points_come_back_within_their_rounding(values, fine):
 def test_a_key_is_the_float(value):
     both = (np.empty(1, np.int64), None)
     both = (both[0], both[0].view(np.float64))
-    assert replies.key_of(value, both) == key(value)
-    assert replies.value_of(key(value), both) == value
+    assert replies.key_of_float(value, both) == key(value)
+    assert replies.float_of_key(key(value), both) == value
 
 
 # --- replies ----------------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_a_sketch_weighs_what_it_stands_for_and_its_points_are_quantiles(shape, 
         }[shape]
         one = ask(level=int(0.9 * LEVELS), even=even)
         (string,), (numbers,), _ = replied([one], [x])
-        listed, at = replies.get(np.frombuffer(string, np.uint8), 0, 1)
+        listed, at = replies.get_bits(np.frombuffer(string, np.uint8), 0, 1)
         mass, at = replies.get_gamma(np.frombuffer(string, np.uint8), at)
         assert (listed, mass, numbers) == (0, n, 8)
         points, levels = np.zeros(7), np.zeros(7)
@@ -273,7 +273,7 @@ def test_scores_that_are_mostly_equal_are_listed_instead_of_sketched():
     for runs, each, listed in ((7, 4, 1), (8, 4, 0), (7, 3, 0), (1, 50, 1)):
         own = np.repeat(np.arange(runs) / 8, each)
         (string,), (numbers,), _ = replied([ask()], [own])
-        assert replies.get(np.frombuffer(string, np.uint8), 0, 1)[0] == listed
+        assert replies.get_bits(np.frombuffer(string, np.uint8), 0, 1)[0] == listed
         assert numbers == (2 * runs if listed else 8)
         found, _, _ = root_hears(ask(), own[:1], [string])
         assert found[2] == (runs if listed else -1)
@@ -350,7 +350,7 @@ def test_any_bytes_are_read_by_every_reader(data, at, shift, room):
             assert (keys[:count] > low).all()
             assert (keys[:count] <= high).all()
             assert end > 8 * len(bits) or end >= at
-    count, _ = replies.get_items(bits, at, keys, owners, times, 3)
+    count, _ = replies.get_entries(bits, at, keys, owners, times, 3)
     assert (times[:count] >= 1).all()
     assert replies.get_points(bits, at, room, 9, x) >= at
     assert not np.isnan(x).any()
@@ -399,7 +399,7 @@ def test_written_and_compiled_say_the_same(trees, broken_ones):
         assert (*found[0][:3], found[0][11]) == (*found[1][:3], found[1][11])
         assert_same([part[:count] for part in found[0][3:5]], [part[:count] for part in found[1][3:5]])
         if found[0][2] < 0:
-            assert_same(replies.curve(*found[0][5:10]), compiled.curve(*found[1][5:10]))
+            assert_same(replies.distribution_function(*found[0][5:10]), compiled.distribution_function(*found[1][5:10]))
     for one, own, _, strings in hostile_strings(1, broken_ones):
         count_bits = 9 * bool(one[COUNTED])
         broken = [
@@ -429,9 +429,9 @@ def test_theorem_one_value_and_many_have_the_same_bits_and_never_fall():
         x, c, slopes = curves(rng)
         after = int(rng.integers(1, len(x)))
         v = np.sort(x[after - 1] * (1 - (t := rng.random(6))) + x[after] * t)
-        many = replies.between_all(x, c, slopes, np.full(6, after), v)
+        many = replies.interpolate_all(x, c, slopes, np.full(6, after), v)
         with np.errstate(over="ignore"):  # which numbers do when they are compiled
-            assert many.tolist() == [replies.between(x, c, slopes, after, one) for one in v.tolist()]
+            assert many.tolist() == [replies.interpolate(x, c, slopes, after, one) for one in v.tolist()]
         assert (many >= c[after - 1] - 1e-12).all()
         assert (many <= c[after] + 1e-12).all()
         assert (np.diff(many) >= -1e-12).all()
@@ -468,7 +468,7 @@ def test_slopes_are_those_of_a_monotone_cubic():
 def test_where_a_distribution_function_reaches_a_mass(target, value):
     """A jump to 1, a rise to 2, a jump to 3, nothing, and a jump to 4."""
     knots, left, right = np.array([1.0, 2.0, 4.0]), np.array([0.0, 2.0, 3.0]), np.array([1.0, 3.0, 4.0])
-    assert replies.value_at(target, knots, left, right, 3) == value
+    assert replies.quantile_at(target, knots, left, right, 3) == value
 
 
 def test_zeros_at_their_ends_that_all_keys_share_are_not_said():
@@ -499,24 +499,24 @@ def test_sketches_of_several_children_stay_apart():
         knots = x[ends[s] : ends[s + 1]]
         assert len(knots) >= 5
         assert (np.abs(knots - scores.mean()) < 1.5).all()
-    knots, left, right = replies.curve(*found[5:10])
+    knots, left, right = replies.distribution_function(*found[5:10])
     for part in (0.01, 0.1, 0.3, 0.6, 0.9):
         right_one = np.quantile(np.concatenate([own, *children]), part)
-        assert abs(replies.value_at(185 * part, knots, left, right, len(knots)) - right_one) < 0.6
+        assert abs(replies.quantile_at(185 * part, knots, left, right, len(knots)) - right_one) < 0.6
 
 
-@pytest.mark.parametrize("sources", [1, replies.MANY, replies.MANY + 1, 3 * replies.MANY])
+@pytest.mark.parametrize("sources", [1, replies.MERGED_AT_ONCE, replies.MERGED_AT_ONCE + 1, 3 * replies.MERGED_AT_ONCE])
 def test_many_sources_are_put_together_in_groups(sources):
     """The guess is as good: within a few scores of the pooled sort."""
     rng = np.random.default_rng(14)
     children = [np.sort(rng.normal(size=9)) for _ in range(sources)]
     x, ends = np.concatenate(children), 9 * np.arange(sources + 1)
     c, slopes = np.tile(np.arange(1.0, 10.0), sources), np.full(9 * sources, replies.STEP)
-    knots, left, right = replies.curve(x, c, slopes, ends, np.full(sources, 9.0))
+    knots, left, right = replies.distribution_function(x, c, slopes, ends, np.full(sources, 9.0))
     ranks = np.arange(1, 9 * sources, max(sources // 2, 1))
-    found = [replies.value_at(rank - 0.5, knots, left, right, len(knots)) for rank in ranks.tolist()]
+    found = [replies.quantile_at(rank - 0.5, knots, left, right, len(knots)) for rank in ranks.tolist()]
     off = np.searchsorted(np.sort(x), found, side="right") - ranks
-    assert np.abs(off).max() <= (0 if sources <= replies.MANY else 0.01 * 9 * sources + 2)
+    assert np.abs(off).max() <= (0 if sources <= replies.MERGED_AT_ONCE else 0.01 * 9 * sources + 2)
 
 
 @pytest.mark.parametrize(
@@ -526,9 +526,9 @@ def test_many_sources_are_put_together_in_groups(sources):
 def test_a_list_that_leaves_its_bracket_or_falls_is_none(last, fine):
     out, low, high = buffer(), key(1.0), key(2.0)
     at = replies.put_gamma(out, 0, 2)
-    at = replies.put(out, at, 0, 6)
-    at = replies.put(out, at, key(1.5) - low, replies.bits_in(high - low))
-    at = replies.put(out, at, 63, 6)  # each key by itself
+    at = replies.put_bits(out, at, 0, 6)
+    at = replies.put_bits(out, at, key(1.5) - low, replies.bits_in(high - low))
+    at = replies.put_bits(out, at, 63, 6)  # each key by itself
     end = replies.put_raw(out, at, last)
     assert replies.get_keys(out, 0, low, high, np.zeros(4, np.int64), 1) == ((2, end) if fine else (0, NOWHERE))
 
@@ -592,7 +592,7 @@ def test_levels_of_a_sketch_ascend_and_lie_half_a_score_beyond_whole_numbers(mas
     [(50, 7, 1, 50, 7), (9, 7, 1, 50, 7), (200, 7, 1, 50, 9), (200, 7, 0, 50, 7)],
 )
 def test_large_subtrees_have_more_points(mass, points, growth, usual, many):
-    assert replies.points_of(mass, points, growth, usual) == many
+    assert replies.point_count(mass, points, growth, usual) == many
 
 
 def test_points_are_as_fine_as_the_innermost_are_apart():

@@ -11,7 +11,7 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import add_device, init_mesh, revoke_device
 from conformesh.mesh.config.local_scores import LocalScores
 from conformesh.mesh.config.roster import read_document
-from conformesh.mesh.node.calibration_run import JOURNAL, device_result, make_device
+from conformesh.mesh.node.calibration_run import JOURNAL, RunOptions, device_result, make_device
 from conformesh.mesh.node.certified_result import CertifiedResult
 from conformesh.mesh.node.membership import Membership, put_roster_into_folder
 from conformesh.mesh.node.result_store import ResultStore
@@ -261,7 +261,7 @@ def scores_of(k, version):
 
 def make(config, scores, journal, rosters, kind=None):
     """Return the device of a folder, or one of another kind in its place."""
-    device = make_device(config, scores, journal, rosters=rosters)
+    device = make_device(config, scores, journal, RunOptions(rosters=rosters))
     if kind is not None and not isinstance(device, AsyncDevice):
         return kind(device.setup)
     return device

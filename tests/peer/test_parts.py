@@ -13,7 +13,7 @@ from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.loopback import LinkFaults, play
 from conformesh.pipeline.solver import solve, solve_on_device
-from conformesh.scores.losses import Steps
+from conformesh.scores.losses import StepLosses
 from tests.peer.devices import LIMIT, without
 
 NETWORK = Network.torus(3, 3)
@@ -30,7 +30,7 @@ INPUTS = [RNG.random((n, 2)) for n in SIZES]
 WEIGHTS = [RNG.random(n) * 2 for n in SIZES]
 LABELS = [[str(own) for own in RNG.integers(3, size=n)] for n in SIZES]
 CENTRES = Centres.at(np.array([[0.2, 0.3], [0.7, 0.6], [0.5, 0.9]]), 0.5)
-STEPS = [Steps.on_grid(np.linspace(0, 1, 6), -np.sort(-RNG.random((n, 6)), axis=1)) for n in SIZES]
+STEPS = [StepLosses.on_grid(np.linspace(0, 1, 6), -np.sort(-RNG.random((n, 6)), axis=1)) for n in SIZES]
 
 SIDED = {"symmetric": False, "lower_share": "0.3"}
 GROUPED = {"groups": NAMES}

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from conformesh import Centres, Network, calibrate, control
-from conformesh.files.memberships import EVERYONE, name_of
+from conformesh.files.memberships import EVERYONE, atom_name
 from conformesh.guarantee import LOWER, UPPER, weight_level_name
 from conformesh.scores.centres import centre_name
-from conformesh.scores.losses import Steps
+from conformesh.scores.losses import StepLosses
 
 GROUPS = ("", "disjoint", "atoms", "max", "seq", "regression")
 WEIGHTS = ("", "bound", "tests", "classes")
@@ -145,7 +145,8 @@ def run(cell, items, asked, network=None):
     network = network or Network.complete(items.devices)
     if cell.losses:
         losses = [
-            Steps.on_grid(LAMBDAS, own[:, 1:] * (LOSS_BOUND / QUARTERS), LOSS_BOUND) for own in by_device(items.loss)
+            StepLosses.on_grid(LAMBDAS, own[:, 1:] * (LOSS_BOUND / QUARTERS), LOSS_BOUND)
+            for own in by_device(items.loss)
         ]
         return control(losses, network, [alpha * Fraction(LOSS_BOUND) for alpha in asked.alphas], **more)
     scores = by_device(items.score if cell.sides else items.score[:, 0])
@@ -167,7 +168,7 @@ def groups_of(cell, atom):
     if cell.groups == "disjoint":
         return [(LABELS[atom],)]
     if cell.groups in ("atoms", "regression"):
-        return [(name_of(ATOMS[atom]),)]
+        return [(atom_name(ATOMS[atom]),)]
     return [(name,) for name in (*ATOMS[atom], EVERYONE)]
 
 
@@ -178,7 +179,7 @@ def conditions_of(cell, atom):
     if cell.groups == "disjoint":
         return [LABELS[atom]]
     each = [*ATOMS[atom], EVERYONE]
-    return [*each, f"only {name_of(ATOMS[atom])}"] if cell.groups == "atoms" else each
+    return [*each, f"only {atom_name(ATOMS[atom])}"] if cell.groups == "atoms" else each
 
 
 def atoms_in(cell, group):

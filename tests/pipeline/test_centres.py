@@ -11,7 +11,7 @@ import pytest
 from conformesh import Centres, Network, Result, calibrate, choose_centres, scores
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.results.evaluation import Coverage, Evaluation, coverage_by_centre
-from conformesh.scores.centres import WHOLE
+from conformesh.scores.centres import WEIGHT_UNITS
 from tests.statistics import assert_coverage, power_against
 
 pytestmark = pytest.mark.filterwarnings("ignore::conformesh.TooFewScores")
@@ -46,7 +46,7 @@ def test_weights_are_whole_and_keep_their_caps_wherever_an_input_lies(features, 
         assert weights.dtype == np.int64
         assert (weights >= 0).all()
         assert (weights <= centres.caps).all()
-        assert (weights.sum(axis=1) == WHOLE).all()
+        assert (weights.sum(axis=1) == WEIGHT_UNITS).all()
 
 
 def test_nearer_centres_weigh_more():
@@ -58,8 +58,8 @@ def test_nearer_centres_weigh_more():
 
 
 def test_what_is_beyond_a_cap_goes_to_the_nearest_with_room():
-    centres = Centres.at([0.0, 1.0, 2.0], 0.01, caps=[WHOLE // 2, WHOLE // 4, WHOLE // 4])
-    assert centres.weights([0.0]).tolist() == [[WHOLE // 2, WHOLE // 4, WHOLE // 4]]
+    centres = Centres.at([0.0, 1.0, 2.0], 0.01, caps=[WEIGHT_UNITS // 2, WEIGHT_UNITS // 4, WEIGHT_UNITS // 4])
+    assert centres.weights([0.0]).tolist() == [[WEIGHT_UNITS // 2, WEIGHT_UNITS // 4, WEIGHT_UNITS // 4]]
     assert Centres.at([0.0, 1.0, 2.0], 0.01, caps=[50_000, 50_000, 10]).weights([2.0]).tolist() == [
         [15_526, 50_000, 10]
     ]
@@ -72,7 +72,7 @@ def test_centres_are_drawn_by_their_weights():
     rows = 20_000
     drawn = CENTRES.draw(np.full(rows, 0.4), rng=5)
     for centre, weight in enumerate(CENTRES.weights([0.4])[0]):
-        low, high = binom.ppf([5e-7, 1 - 5e-7], rows, weight / WHOLE)
+        low, high = binom.ppf([5e-7, 1 - 5e-7], rows, weight / WEIGHT_UNITS)
         assert low <= (drawn == centre).sum() <= high
 
 
@@ -232,7 +232,7 @@ def test_a_result_is_kept(tmp_path):
     [
         ({"bandwidth": -1.0}, "bandwidth must be"),
         ({"points": [[0.0]]}, "caps must be 1 whole numbers"),
-        ({"caps": [WHOLE] * 4}, "the cap of a centre must be the bound of its certificate"),
+        ({"caps": [WEIGHT_UNITS] * 4}, "the cap of a centre must be the bound of its certificate"),
     ],
 )
 def test_a_damaged_file_is_refused(change, words):

@@ -23,7 +23,7 @@ from conformesh.methods import METHODS
 from conformesh.pipeline import problems, shift, solver
 from conformesh.pipeline.solver import REFUSALS, MethodRun, solve
 from conformesh.scores.centres import centre_name
-from conformesh.scores.losses import Steps
+from conformesh.scores.losses import StepLosses
 from conformesh.table import Table
 from tests.campaigns import LONG
 from tests.pipeline.combinations import (
@@ -521,7 +521,7 @@ def plant_cap_ignored(patch):
 
 def plant_sizes_of_groups(patch):
     """Weights of devices come from how many examples of the group they hold."""
-    right = solver.columns_of
+    right = solver.problem_columns
     patch.setattr(solver, "problem_columns", lambda *given: replace(right(*given), examples=None))
 
 
@@ -634,7 +634,7 @@ def solved(table, **more):
     return lambda: solve(table, guarantee, Network.complete(table.devices), MethodRun())
 
 
-LOSSES = Table.of_losses([Steps.on_grid(LAMBDAS, [[1.0, 0.5, 0.0]])] * 3)
+LOSSES = Table.of_losses([StepLosses.on_grid(LAMBDAS, [[1.0, 0.5, 0.0]])] * 3)
 TRIGGERS = {
     "pac_confidence x groups": asked_for(Cell("disjoint", pac=True)),
     "pac_confidence x seq or regression": lambda: run(

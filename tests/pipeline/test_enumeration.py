@@ -16,7 +16,7 @@ import pytest
 from scipy import stats
 
 from conformesh import Network
-from conformesh.kernels.ranks import DEFAULT, Requirement, exact_alpha, make_requirement
+from conformesh.kernels.ranks import DEFAULT_REQUIREMENT, Requirement, exact_alpha, make_requirement
 from conformesh.kernels.ranks import _swap as proven_swap
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
@@ -82,7 +82,7 @@ def as_trials(tables):
 def risks(tables, case, alphas=ALPHAS, method="e-dcp"):
     """Return the exact risk of every table at every alpha, through the calibration itself; None where nobody asks."""
     samples, hidden, starts = as_trials(tables)
-    requirement = case.requirement(len(tables[0])) if method == "e-dcp" else DEFAULT
+    requirement = case.requirement(len(tables[0])) if method == "e-dcp" else DEFAULT_REQUIREMENT
     batch = solve_draws(samples, Network.complete(len(tables[0])), alphas, method, requirement=requirement)
     missed = hidden[:, :, None] > batch.outcome.thresholds[0][:, None, :]
     counts = np.add.reduceat(missed, starts, axis=0, dtype=np.int64)
@@ -243,7 +243,7 @@ def test_the_pooled_rank_misses_more_than_alpha_of_unlike_devices():
     shows_low = (np.arange(2**small)[:, None] >> np.arange(small)) % 2 == 0
     seen, hidden = np.where(shows_low, low, high), np.where(shows_low, high, low)
 
-    def risk(method, requirement=DEFAULT):
+    def risk(method, requirement=DEFAULT_REQUIREMENT):
         some = WeightedScores.of([np.zeros(981), *(np.arange(small) + 1.0)[:, None]])
         batch = solve_draws(some, Network.complete(small + 1), [alpha], method, requirement=requirement)
         below = int(batch.outcome.thresholds[0, 0, 0])  # so many of the small devices' scores

@@ -21,7 +21,7 @@ from conformesh.kernels import ranks
 from conformesh.kernels.ranks import LOSS_UNITS, Demand, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
-from conformesh.scores.losses import ClassCost, FalseNegativeRate, OrdinalDistance, Steps, WrongAndAnswered
+from conformesh.scores.losses import ClassCost, FalseNegativeRate, OrdinalDistance, StepLosses, WrongAndAnswered
 from tests.campaigns import LONG
 from tests.statistics import assert_coverage, power_against
 
@@ -58,7 +58,7 @@ def place_of(threshold):
 def as_steps(items, scale=1.0):
     """Return items as steps on a grid, whose loss below the grid is given at -inf."""
     table = np.array(items).reshape(len(items), POINTS + 1) / WHOLE * scale
-    return Steps.on_grid([-np.inf, *range(POINTS)], table, bound=scale)
+    return StepLosses.on_grid([-np.inf, *range(POINTS)], table, bound=scale)
 
 
 def thresholds_of(tables, requirement):
@@ -266,7 +266,7 @@ def test_lambda_is_that_of_the_pooled_rule(seed, target, scale):
 def test_rounding_costs_next_to_nothing():
     """With sevenths of seventeenths what is allowed shrinks by less than two parts in a million."""
     rng = np.random.default_rng(3)
-    steps = [Steps.on_grid([0, 1], rng.integers(0, 120, (40, 1)) / 119 * [1, 0]) for _ in range(5)]
+    steps = [StepLosses.on_grid([0, 1], rng.integers(0, 120, (40, 1)) / 119 * [1, 0]) for _ in range(5)]
     result = control(steps, Network.cycle(5), 0.3)
     left, allowed = result.certificate.mean_losses
     exact = np.concatenate([own.at(result.threshold) for own in steps]).mean()
@@ -302,7 +302,7 @@ def test_one_device_ends_where_mapie_does(risk):
     lost = np.array(
         [[(truth & (row <= 1 - lam)).sum() / truth.sum() for lam in grid] for row, truth in zip(p, y, strict=True)]
     )
-    on_grid = control([Steps.on_grid(grid, lost)], Network.chain(1), risk)
+    on_grid = control([StepLosses.on_grid(grid, lost)], Network.chain(1), risk)
     assert on_grid.threshold == pytest.approx(1 - cut, abs=1e-12)
     ours = control([fnr(p, y)], Network.chain(1), risk).threshold
     assert 1 - cut - 0.01 <= ours <= 1 - cut
@@ -331,7 +331,7 @@ def test_miscoverage_is_what_calibrate_controls(target):
 def some_steps(n=40, devices=4, seed=0):
     rng = np.random.default_rng(seed)
     table = np.sort(rng.random((devices, n, 8)))[:, :, ::-1] * (np.arange(8) < 7)
-    return [Steps.on_grid(np.linspace(0, 1, 8), own) for own in table]
+    return [StepLosses.on_grid(np.linspace(0, 1, 8), own) for own in table]
 
 
 def test_too_few_items_are_said_and_every_set_is_full():
@@ -345,12 +345,12 @@ def test_too_few_items_are_said_and_every_set_is_full():
 
 def own_part(steps, n):
     ends = steps.offsets[n]
-    part = Steps(steps.lambdas[:ends], steps.values[:ends], steps.offsets[: n + 1], steps.starts[:n])
+    part = StepLosses(steps.lambdas[:ends], steps.values[:ends], steps.offsets[: n + 1], steps.starts[:n])
     return part.checked("here")
 
 
 def test_losses_that_stay_are_said():
-    stay = [Steps.on_grid([0, 1], np.tile([1.0, 0.5], (30, 1))) for _ in range(3)]
+    stay = [StepLosses.on_grid([0, 1], np.tile([1.0, 0.5], (30, 1))) for _ in range(3)]
     with pytest.warns(CalibrationNote, match=r"no lambda that was given brings the mean loss down to risk=0.1"):
         result = control(stay, Network.cycle(3), 0.1)
     assert result.threshold == math.inf
@@ -358,7 +358,7 @@ def test_losses_that_stay_are_said():
 
 
 def test_where_nothing_is_needed_it_is_said(tmp_path):
-    small = [Steps.on_grid([-np.inf, 1], np.tile([0.01, 0.0], (30, 1))) for _ in range(3)]
+    small = [StepLosses.on_grid([-np.inf, 1], np.tile([0.01, 0.0], (30, 1))) for _ in range(3)]
     with pytest.warns(CalibrationNote, match=r"below risk=0.1 with nothing in the sets: lambda is -inf"):
         result = control(small, Network.cycle(3), 0.1, loss=FalseNegativeRate())
     assert result.threshold == -math.inf
@@ -373,20 +373,20 @@ def test_where_nothing_is_needed_it_is_said(tmp_path):
 
 REFUSED = {
     "rises": (
-        Steps.of([([0, 1], [0.5, 0.0]), ([0.0, 0.5, 1.0], [0.2, 0.3, 0.0])]),
+        StepLosses.of([([0, 1], [0.5, 0.0]), ([0.0, 0.5, 1.0], [0.2, 0.3, 0.0])]),
         r"device 2, item 1: the loss rises from 0.2 to 0.3 at lambda 0.5; risk control needs losses that never rise "
         r"as lambda grows. A price for the size of the set, and an error rate among answered examples only, do rise",
     ),
-    "rises from its start": (Steps.of([([-np.inf, 1.0], [0.1, 0.2])]), "device 2, item 0: the loss rises"),
-    "too large": (Steps.of([([0, 1], [1.5, 0.0])]), "item 0: losses must lie between 0 and 1, got 1.5; .* bound="),
-    "negative": (Steps.of([([0, 1], [0.5, -0.1])]), "item 0: losses must lie between 0 and 1, got -0.1"),
-    "no number": (Steps.of([([0, 1], [0.5, np.nan])]), "item 0: losses must lie between 0 and 1, got nan"),
-    "no lambda": (Steps.of([([0, np.nan], [0.5, 0.1])]), "item 0: lambda must be a number, got NaN"),
-    "not in order": (Steps.of([([1, 0], [0.5, 0.1])]), "item 0: breakpoints must ascend, got 1 before 0"),
-    "no steps": ([0.1, 0.2], "device 2: losses must be Steps, or .breakpoints, values. for each item, got list"),
+    "rises from its start": (StepLosses.of([([-np.inf, 1.0], [0.1, 0.2])]), "device 2, item 0: the loss rises"),
+    "too large": (StepLosses.of([([0, 1], [1.5, 0.0])]), "item 0: losses must lie between 0 and 1, got 1.5; .* bound="),
+    "negative": (StepLosses.of([([0, 1], [0.5, -0.1])]), "item 0: losses must lie between 0 and 1, got -0.1"),
+    "no number": (StepLosses.of([([0, 1], [0.5, np.nan])]), "item 0: losses must lie between 0 and 1, got nan"),
+    "no lambda": (StepLosses.of([([0, np.nan], [0.5, 0.1])]), "item 0: lambda must be a number, got NaN"),
+    "not in order": (StepLosses.of([([1, 0], [0.5, 0.1])]), "item 0: breakpoints must ascend, got 1 before 0"),
+    "no steps": ([0.1, 0.2], "device 2: losses must be StepLosses, or .breakpoints, values. for each item, got list"),
     "unequal": ([([0, 1], [0.5])], "device 2: .*item 0: needs one value for each breakpoint, got 1 for 2"),
     "another bound": (
-        Steps.of([([0, 1], [0.5, 0])], bound=2),
+        StepLosses.of([([0, 1], [0.5, 0])], bound=2),
         "got 1 on device 0 and 2 on device 2; say it with bound=",
     ),
 }
@@ -407,16 +407,16 @@ def test_wishes_that_are_not_monotone_are_refused_by_their_losses():
     inside = 1 - p[:, :, None] <= lambdas
     priced = ~inside[np.arange(30), y] * 0.5 + inside.sum(axis=1) / 12
     with pytest.raises(ValueError, match=r"device 0, item \d+: the loss rises .*\. A price for the size"):
-        control([Steps.on_grid(lambdas, priced)], Network.chain(1), 0.2)
+        control([StepLosses.on_grid(lambdas, priced)], Network.chain(1), 0.2)
     sure, right = p.max(axis=1), p.argmax(axis=1) == y
     answered = sure[:, None] > lambdas
     among = np.where(answered, ~right[:, None], False) / np.maximum(answered.mean(axis=0), 1 / 30) / 30
     with pytest.raises(ValueError, match="among answered examples only"):
-        control([Steps.on_grid(lambdas, among)], Network.chain(1), 0.2)
+        control([StepLosses.on_grid(lambdas, among)], Network.chain(1), 0.2)
 
 
 def test_round_off_is_no_rise():
-    noisy = Steps.on_grid([0, 1, 2], [[0.3, 0.3 + 1e-16 * 3, -1e-17]] * 60)
+    noisy = StepLosses.on_grid([0, 1, 2], [[0.3, 0.3 + 1e-16 * 3, -1e-17]] * 60)
     assert control([noisy], Network.chain(1), 0.2).threshold == 2
 
 
@@ -474,7 +474,7 @@ def test_a_frame_that_lacks_a_column_or_says_two_things_is_refused():
 
 def test_devices_without_items():
     """With `sizes` such a device is not asked; with `equal` it counts as lost, which only a larger risk affords."""
-    steps = [*some_steps(60, 3), Steps.none()]
+    steps = [*some_steps(60, 3), StepLosses.none()]
     assert control(steps, Network.cycle(4), 0.4).threshold < 1
     with pytest.warns(TooFewScores):
         assert control(steps, Network.cycle(4), 0.2, mixture="equal").threshold == math.inf

@@ -187,12 +187,10 @@ def test_a_thousand_devices_take_little_room():
 def test_every_edge_is_drawn_once():
     """A path that goes on where it can covers the same lines."""
     for network in (Network.torus(4, 3), Network.of("star", 7), Network.of("complete", 6), Network.chain(9)):
-        from conformesh.graph.layout import drawn_lines, drawn_places
+        from conformesh.graph.layout import device_positions, edge_lines
 
-        where = drawn_places(network)
-        lines = [
-            tuple(tuple(round(50 * float(x)) for x in end) for end in line) for line in drawn_lines(network, where)
-        ]
+        where = device_positions(network)
+        lines = [tuple(tuple(round(50 * float(x)) for x in end) for end in line) for line in edge_lines(network, where)]
         text = html._trails(lines)
         found, at = [], (0, 0)
         for letter, numbers in re.findall(r"([Mlhv])([-\d ]*)", text):

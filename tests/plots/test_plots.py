@@ -7,7 +7,7 @@ import pytest
 from matplotlib.image import imread
 
 from conformesh import TOPOLOGIES, Network
-from conformesh.graph.layout import drawn_lines, drawn_places
+from conformesh.graph.layout import device_positions, edge_lines
 from conformesh.plots.pictures import Agreement, MethodMeasurement, draw_agreement, draw_methods
 
 
@@ -39,19 +39,19 @@ def test_any_number_of_devices(tmp_path, devices):
 
 def test_no_two_devices_share_a_place():
     for name in TOPOLOGIES:
-        where = drawn_places(Network.of(name, 20))
+        where = device_positions(Network.of(name, 20))
         assert len(np.unique(where.round(6), axis=0)) == 20
 
 
 def test_a_folded_chain_has_edges_of_length_one():
     network = Network.chain(20)
-    lengths = [np.linalg.norm(b - a) for a, b in drawn_lines(network, drawn_places(network))]
+    lengths = [np.linalg.norm(b - a) for a, b in edge_lines(network, device_positions(network))]
     assert lengths == [1.0] * 19
 
 
 def test_edges_around_a_torus_leave_the_picture():
     network = Network.torus(5, 4)
-    segments = drawn_lines(network, drawn_places(network))
+    segments = edge_lines(network, device_positions(network))
     assert len(segments) == 40 + 9  # each of 9 edges around is drawn as two ends
     assert max(np.linalg.norm(b - a) for a, b in segments) == 1.0
 

@@ -22,7 +22,7 @@ from unittest import mock
 import numpy as np
 
 from conformesh import Network
-from conformesh.kernels.ranks import DEFAULT, exact_alpha
+from conformesh.kernels.ranks import DEFAULT_REQUIREMENT, exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import device_protocol, make_options
 from conformesh.peer import frames
@@ -136,7 +136,7 @@ class Mesh(_World):
             mesh.happens("key", k)
             samples = WeightedScores.of([mesh.scores[k]], (name,))
             return device_protocol(
-                "p-dcp", network, row, samples, (exact_alpha(0.2),), mesh.options, DEFAULT, secrets=secrets
+                "p-dcp", network, row, samples, (exact_alpha(0.2),), mesh.options, DEFAULT_REQUIREMENT, secrets=secrets
             )
 
         class Tapped(self.device):
@@ -486,7 +486,7 @@ def _complete_attempts(mesh, honest):
 
 
 def _noise_of(mesh, entry):
-    plan = mesh.options.plan(len(entry.ids), DEFAULT)
+    plan = mesh.options.plan(len(entry.ids), DEFAULT_REQUIREMENT)
     return p_dcp._draw_noise(plan, 1, Secrets((entry.seed,), entry.context).streams(b"noise")[0])
 
 

@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 
 from conformesh import Network
-from conformesh.kernels.ranks import DEFAULT, exact_alpha
+from conformesh.kernels.ranks import DEFAULT_REQUIREMENT, exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import device_protocol, make_options
 from conformesh.privacy.account import ACCOUNT_FILE, Account
@@ -37,7 +37,7 @@ class Neighbour(NamedTuple):
 
     attempts: tuple[Attempt, ...]
     options: dict[str, Any]
-    requirement: Any = DEFAULT
+    requirement: Any = DEFAULT_REQUIREMENT
 
     def views(self, scores, runs, seed, folder):
         """Return what the device sees in so many runs over these scores (by row), whole numbers (runs, columns).

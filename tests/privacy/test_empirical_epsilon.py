@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("cryptography", reason="masks need the extra mesh")
 
-from conformesh.kernels.ranks import DEFAULT
+from conformesh.kernels.ranks import DEFAULT_REQUIREMENT
 from conformesh.privacy.histogram import HistogramPlan
 from conformesh.protocols import p_dcp
 from conformesh.protocols.masks import MaskedSums, Masks
@@ -73,7 +73,9 @@ def test_no_event_of_a_neighbours_view_exceeds_epsilon(bound, data, story, runs)
 )
 def test_no_event_exceeds_epsilon_where_devices_are_padded(bound, data, runs):
     """Mixture of equal devices: all copies of a score move from a cell to the padding, or back."""
-    found = bound(Neighbour(STORIES["one attempt"], EQUAL, replace(DEFAULT, mixture="equal")), NEIGHBOURS[data], runs)
+    found = bound(
+        Neighbour(STORIES["one attempt"], EQUAL, replace(DEFAULT_REQUIREMENT, mixture="equal")), NEIGHBOURS[data], runs
+    )
     assert found.epsilon <= EPSILON, found
 
 
@@ -174,6 +176,6 @@ PLANTED = {  # leak: options, story, neighbouring data
 def test_a_planted_leak_exceeds_epsilon(bound, monkeypatch, leak, runs):
     options, story, data = PLANTED[leak]
     leak(monkeypatch)
-    requirement = DEFAULT if options is OPTIONS else replace(DEFAULT, mixture="equal")
+    requirement = DEFAULT_REQUIREMENT if options is OPTIONS else replace(DEFAULT_REQUIREMENT, mixture="equal")
     found = bound(Neighbour(STORIES[story], options, requirement), NEIGHBOURS[data], runs)
     assert found.epsilon > EPSILON, found

@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from conformesh import METHODS, TOPOLOGIES, Network, Result, calibrate
 from conformesh.engines.simulator import Simulator
-from conformesh.graph.network import weights_below
+from conformesh.graph.network import subtree_weights
 from conformesh.kernels import replies as written
 from conformesh.kernels.keys import from_keys
 from conformesh.kernels.varints import decode_varints
@@ -67,7 +67,7 @@ def test_a_coalition_learns_sums_over_parts_of_the_tree_and_no_others(name):
     """What was really said spans the sums over these parts: by linear algebra on the messages of the aggregator."""
     network, rng = Network.of(name, 20, seed=1), np.random.default_rng(1)
     values = rng.integers(0, 100, size=(20, 3))
-    parent, _ = weights_below(network, np.ones(20, dtype=np.int64))
+    parent, _ = subtree_weights(network, np.ones(20, dtype=np.int64))
     for coalition in ([0], [7], [3, 11]):
         ear = Eavesdropper(network, coalition)
         block = Block.everywhere(network, np.ones((20, 1), dtype=np.int64))
@@ -91,7 +91,7 @@ def test_a_coalition_learns_sums_over_parts_of_the_tree_and_no_others(name):
 
 def test_a_device_says_its_sum_to_all_neighbours_not_to_its_parent_alone():
     """So the tree is cut above every neighbour of a coalition: without that, devices would seem safer than they are."""
-    parent, _ = weights_below(TORUS, np.ones(20, dtype=np.int64))
+    parent, _ = subtree_weights(TORUS, np.ones(20, dtype=np.int64))
     edges = [(row, above) for row, above in enumerate(parent.tolist()) if above >= 0]
     to_parents_alone = [part for part in components_without(20, edges, [10]) if len(part) == 1]
     assert len([part for part in learned_tree_sums(TORUS, [10]) if len(part) == 1]) > len(to_parents_alone)
@@ -161,7 +161,7 @@ def test_a_leaf_of_the_tree_has_its_count_said_bare(twenty_devices):
     ear = overheard(twenty_devices, TORUS, [10], "q-dcp", **options)
     found = exposure_of_result(result, TORUS, coalition=["10"])
     alone = row_of(found, "counts of its scores at thresholds that are asked", "the coalition").devices
-    parent, _ = weights_below(TORUS, np.ones(20, dtype=np.int64))
+    parent, _ = subtree_weights(TORUS, np.ones(20, dtype=np.int64))
     leaves = [row for row in with_neighbours(TORUS, [10]).tolist() if row not in parent and row != 10]
     assert leaves
     assert {*leaves} <= {*alone}
@@ -172,7 +172,7 @@ def test_a_leaf_of_the_tree_has_its_count_said_bare(twenty_devices):
 
 def test_a_leaf_of_the_tree_sketches_its_own_scores_alone(twenty_devices, monkeypatch):
     """Its first reply depends on nobody else's scores, and lists in the window are true scores."""
-    parent, _ = weights_below(TORUS, np.ones(20, dtype=np.int64))
+    parent, _ = subtree_weights(TORUS, np.ones(20, dtype=np.int64))
     found = exposure_of_method("e-dcp", TORUS, coalition=["10"])
     leaf = row_of(found, "a sketch of its scores", "the coalition").devices[0]
     assert leaf not in parent
@@ -202,7 +202,7 @@ def test_a_flood_of_the_largest_scores_has_owners(twenty_devices):
     block, heard = Block.everywhere(TORUS, np.ones((20, 1), dtype=np.int64)), set()
     for one in ear.heard:
         for sender, packet in zip(one.senders.tolist(), one.values, strict=True):
-            (said,) = top_k._read_lists(written.get_items, packet, sender, 1, block)
+            (said,) = top_k._read_lists(written.get_entries, packet, sender, 1, block)
             for owner, key in zip(said.owners.tolist(), said.keys.tolist(), strict=True):
                 heard.add((owner, float(from_keys(np.array([key]))[0])))
     result = calibrate(twenty_devices, TORUS, 0.1, "e-dcp", prefer="rounds")

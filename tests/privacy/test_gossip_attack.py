@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conformesh import TOPOLOGIES, Network, calibrate
-from conformesh.graph.network import weights_below
+from conformesh.graph.network import subtree_weights
 from conformesh.graph.weights import WEIGHTS
 from conformesh.privacy.gossip_attack import (
     Eavesdropper,
@@ -119,7 +119,7 @@ def test_histogram_attack_recovers_nothing_from_masked_sums(twenty_devices, row,
     the reveal. Without masks the same frames tell it of a neighbour that is a leaf.
     """
     network, heard = Network.torus(5, 4), []
-    parent, _ = weights_below(network, np.ones(20, dtype=np.int64))
+    parent, _ = subtree_weights(network, np.ones(20, dtype=np.int64))
     near = [k for k in with_neighbours(network, [row]).tolist() if parent[k] >= 0]
 
     def ear(round_, message, answer):
@@ -149,7 +149,7 @@ def test_histogram_attack_recovers_nothing_from_masked_sums(twenty_devices, row,
 def test_nothing_is_certain_of_sums_that_are_masked(twenty_devices):
     """The same attack on words with masks that cancel over all devices: 0 of 20. Without them: who stands alone."""
     network, q = Network.torus(5, 4), 32
-    parent, _ = weights_below(network, np.ones(20, dtype=np.int64))
+    parent, _ = subtree_weights(network, np.ones(20, dtype=np.int64))
     counts, sizes = histograms(twenty_devices), np.array([*map(len, twenty_devices)])
     near = with_neighbours(network, [10])
     rows = tree_coefficients(parent, near)

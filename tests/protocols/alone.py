@@ -5,8 +5,8 @@ import hmac
 
 import numpy as np
 
-from conformesh.common.random_streams import stream
-from conformesh.kernels.ranks import DEFAULT, exact_alpha
+from conformesh.common.random_streams import random_stream
+from conformesh.kernels.ranks import DEFAULT_REQUIREMENT, exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import device_protocol, make_options
 from conformesh.peer.combine import combine_messages, question_name
@@ -31,7 +31,7 @@ def seed_of(row, run=0):
 def repeatable_secrets(block, run=0):
     """Return the secrets of simulated devices from a seed, where a simulation draws fresh ones."""
     context = hashlib.sha256(f"simulated {run} {block.devices}".encode()).digest()
-    return Secrets(tuple(stream(run, "secrets", row).bytes(KEY_BYTES) for row in block.rows.tolist()), context)
+    return Secrets(tuple(random_stream(run, "secrets", row).bytes(KEY_BYTES) for row in block.rows.tolist()), context)
 
 
 def signer(name):
@@ -80,7 +80,7 @@ class Ledger:
         return [call for call in self.calls if call[0] == "charge"]
 
 
-def made(network, scores, alpha=0.1, *, secrets=secrets_of, requirement=DEFAULT, **options):
+def made(network, scores, alpha=0.1, *, secrets=secrets_of, requirement=DEFAULT_REQUIREMENT, **options):
     """Return every device's part of a run of p-dcp; `secrets` makes those of a row."""
     chosen, levels = make_options("p-dcp", options), (exact_alpha(alpha),)
     return [

@@ -12,7 +12,7 @@ from scipy import stats
 
 from conformesh import CalibrationNote, Network, calibrate
 from conformesh.engines import Simulator
-from conformesh.kernels.ranks import DEFAULT, Requirement, exact_alpha
+from conformesh.kernels.ranks import DEFAULT_REQUIREMENT, Requirement, exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import make_options, run_method
 from conformesh.pipeline.solver import solve_draws
@@ -189,7 +189,7 @@ def test_devices_apart_release_what_a_simulation_does(aggregate):
     options = NOISY | {"aggregate": aggregate}
     outcomes = together(network, made(network, SCORES, **options))
     samples = WeightedScores.of(SCORES)
-    block = Block(network, np.arange(6), samples.sizes, DEFAULT, alphas=TENTH)
+    block = Block(network, np.arange(6), samples.sizes, DEFAULT_REQUIREMENT, alphas=TENTH)
     block = replace(block, secrets=Secrets(tuple(seed_of(row) for row in range(6)), b"a run"))
     whole, _ = Simulator(network).run(run_method("p-dcp", block, samples, make_options("p-dcp", options)))
     assert (thresholds(outcomes) == whole.thresholds[0, 0, 0]).all()
@@ -225,7 +225,7 @@ STRANGE = (
 
 
 @pytest.mark.parametrize("aggregate", ["tree", "flood"])
-@pytest.mark.parametrize("requirement", [DEFAULT, Requirement("equal")])
+@pytest.mark.parametrize("requirement", [DEFAULT_REQUIREMENT, Requirement("equal")])
 def test_frames_are_the_same_whatever_the_scores_are(aggregate, requirement):
     """Many scores or none, low, high or infinite: as many rounds, frames and bytes on every device; no error."""
     network, shapes = Network.chain(4), []

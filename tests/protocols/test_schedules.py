@@ -270,7 +270,7 @@ def test_devices_in_another_order_of_memory_send_and_find_the_same(options):
 def test_theorem_sketches_decide_on_nothing(monkeypatch, options, kind):
     """Points of sketches are replaced by garbage: passes are lost, and the result stays right."""
     rng = np.random.default_rng(35)
-    true = replies.sketch_of
+    true = replies.sketch_points
     calls = []
 
     def garbage(ask, found, many):
@@ -285,7 +285,7 @@ def test_theorem_sketches_decide_on_nothing(monkeypatch, options, kind):
         }
         return np.sort(points[kind])
 
-    monkeypatch.setattr(replies, "sketch_of", garbage)
+    monkeypatch.setattr(replies, "sketch_points", garbage)
     for seed in range(6):
         case = drawn_case(np.random.default_rng([36, seed]), 40)
         assert_is_right(case, case.run(**options))
@@ -334,32 +334,36 @@ def forget_what_lies_below(patch):
 
 def drop_ties(patch):
     """Runs lose how often they are there."""
-    true = replies.own_runs
+    true = replies.append_local_runs
 
     def wrong(bits, weights, first, last, keys, times, at):
         end = true(bits, weights, first, last, keys, times, at)
         times[at:end] = 1
         return end
 
-    patch.setattr(replies, "own_runs", wrong)
+    patch.setattr(replies, "append_local_runs", wrong)
 
 
 def take_the_wrong_side(patch):
     """The smallest scores where the largest are asked for."""
-    true = replies.one_side
-    patch.setattr(replies, "one_side", lambda keys, times, count, side, k: true(keys, times, count, 3 - side, k))
+    true = replies.runs_of_one_side
+    patch.setattr(
+        replies, "runs_of_one_side", lambda keys, times, count, side, k: true(keys, times, count, 3 - side, k)
+    )
 
 
 def keep_one_less(patch):
     """A list that ends one run too early."""
-    true = replies.one_side
-    patch.setattr(replies, "one_side", lambda keys, times, count, side, k: true(keys, times, count, side, k - 1))
+    true = replies.runs_of_one_side
+    patch.setattr(
+        replies, "runs_of_one_side", lambda keys, times, count, side, k: true(keys, times, count, side, k - 1)
+    )
 
 
 def start_a_bracket_too_late(patch):
     """The score just above the lower end is left out."""
-    true = replies.place_of
-    patch.setattr(replies, "place_of", lambda bits, first, last, key: min(true(bits, first, last, key) + 1, last))
+    true = replies.first_above
+    patch.setattr(replies, "first_above", lambda bits, first, last, key: min(true(bits, first, last, key) + 1, last))
 
 
 def miss_a_rank(patch):

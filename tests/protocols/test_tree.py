@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conformesh import Network
 from conformesh.engines import Simulator
-from conformesh.graph.network import weights_below
+from conformesh.graph.network import subtree_weights
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Deliveries
 from conformesh.protocols.tree import grow_tree
@@ -110,6 +110,6 @@ def test_the_mean_subtree_has_one_device_more_than_the_mean_depth(topology):
         np.add.at(below, level.above, below[level.rows])
     assert below[topology.centre] == 20
     assert mean_depth(block) + 1 == pytest.approx(below.mean())
-    parent, weights = weights_below(topology, np.ones(20, dtype=np.int64))
+    parent, weights = subtree_weights(topology, np.ones(20, dtype=np.int64))
     assert weights.tolist() == below.tolist()
     assert parent[topology.centre] == -1

@@ -34,7 +34,7 @@ def ask(low=LOWEST, high=HIGHEST, counted=0, trial=0):
 
 
 def listed(values, below=0, above=0):
-    """An exact reply, as `replies.heard` has it."""
+    """An exact reply, as `replies.combine_reports` has it."""
     keys, times = np.unique(to_keys(np.array(values, float)), return_counts=True)
     nothing = np.empty(0)
     return below, len(values), len(keys), keys, times, *[nothing] * 3, np.zeros(1, np.int64), nothing, 0, above
@@ -137,12 +137,12 @@ def test_a_question_for_a_sketch_says_where_its_points_are_to_be(focused, level)
     question[replies.LEVEL] = 7
     at = 0
     for _ in range(2):
-        at = replies.put(out, at, 0, 1)
+        at = replies.put_bits(out, at, 0, 1)
         at, numbers = waves._write_ends(out, at, (key(1.0), key(2.0)), question, (LOWEST, HIGHEST))
-        at = replies.put(out, at, BOTH, 2)
-        at = replies.put(out, at, 0, 1)
-        at = replies.put(out, at, focused, 1)
-        at = replies.put(out, at, level, 16 * focused)
+        at = replies.put_bits(out, at, BOTH, 2)
+        at = replies.put_bits(out, at, 0, 1)
+        at = replies.put_bits(out, at, focused, 1)
+        at = replies.put_bits(out, at, level, 16 * focused)
     asked = waves.WaveQuestion(np.array([question, question]), [0, 1], [waves.FoundScore(), waves.FoundScore()])
     assert waves.read_instruction(out, 0, asked, 12) == (at, 2 * (numbers + focused))
     for row in asked.asks:
@@ -227,7 +227,7 @@ def test_who_has_only_heard_of_something_held_back_passes_that_on():
     assert one.has_news.all()
     packet, offsets, numbers = packets_of([one.said(np.array([0]))], 2)
     assert (numbers.tolist(), offsets.tolist()) == ([1], [0, len(packet)])
-    ((keys, owners, times, held_back),) = top_k._read_lists(replies.get_items, packet.tobytes(), 1, 1, site_of())
+    ((keys, owners, times, held_back),) = top_k._read_lists(replies.get_entries, packet.tobytes(), 1, 1, site_of())
     assert ([*keys], [*owners], [*times], held_back) == ([], [], [], 9)
 
 

@@ -27,7 +27,7 @@ from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.block import Answers
 from conformesh.protocols.masks import Secrets
 from conformesh.results.certificate import Cost
-from conformesh.scores.losses import FalseNegativeRate, Steps
+from conformesh.scores.losses import FalseNegativeRate, StepLosses
 from tests.protocols.alone import repeatable_secrets, secrets_of
 from tests.recorded.drawing import draw, generator, handed_over
 
@@ -206,7 +206,7 @@ def losses_of(call, table):
     if spec["form"] == "items":
         return [[(spec["lambdas"], row) for row in own] for own in table.outputs], bound
     if spec["form"] == "grid":
-        return [Steps.on_grid(spec["lambdas"], own, spec.get("bound", 1.0)) for own in table.outputs], {}
+        return [StepLosses.on_grid(spec["lambdas"], own, spec.get("bound", 1.0)) for own in table.outputs], {}
     loss = FalseNegativeRate()
     each = [loss(outputs, labels) for outputs, labels in table.outputs]
     return (dict(zip(table.names, each, strict=True)) if call["data"]["form"] == "dict" else each), {"loss": loss}

@@ -340,7 +340,7 @@ def guarantee_is_lost_on_a_device(patch):
     patch.setattr(
         methods,
         "run_with_shared_sizes",
-        lambda net, row, own, run, requirement, *more: right(net, row, own, run, ranks.DEFAULT, *more),
+        lambda net, row, own, run, requirement, *more: right(net, row, own, run, ranks.DEFAULT_REQUIREMENT, *more),
     )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from conformesh import Network, Result, calibrate, scores
-from conformesh.scores import LAC, AbsoluteResidual, as_score, of_function
+from conformesh.scores import LAC, AbsoluteResidual, as_score, score_from_function
 
 RNG = np.random.default_rng(0)
 P = RNG.dirichlet(np.ones(4), size=50)
@@ -54,7 +54,7 @@ def normalised(p, y):
 
 
 def test_a_function_is_the_score_it_computes():
-    mine, lac = of_function(one_minus), LAC()
+    mine, lac = score_from_function(one_minus), LAC()
     np.testing.assert_array_equal(mine(P, Y), lac(P, Y))
     np.testing.assert_array_equal(mine.of_all_labels(P), lac.of_all_labels(P))
     for tau in (0.5, np.inf, -np.inf, mine(P, Y)):
@@ -97,7 +97,7 @@ def test_a_result_refuses_another_function(tmp_path):
 
 def test_regression_needs_the_inverse_too(tmp_path):
     x, y = RNG.normal(size=40), RNG.normal(size=40)
-    mine, built_in = of_function(distance, intervals=around, name="mine"), AbsoluteResidual()
+    mine, built_in = score_from_function(distance, intervals=around, name="mine"), AbsoluteResidual()
     np.testing.assert_array_equal(mine(x, y), built_in(x, y))
     np.testing.assert_allclose(mine.intervals(x, 0.5), built_in.intervals(x, 0.5), atol=1e-14)
     own = mine.intervals(x, mine(x, y))
@@ -133,7 +133,7 @@ def test_what_is_not_pure_is_found_out(function, words):
     before = P.copy(), Y.copy()
     for call in (lambda score: score(P, Y), lambda score: score.sets(P, 0.5)):
         with pytest.raises(ValueError, match=words):
-            call(of_function(function))
+            call(score_from_function(function))
     np.testing.assert_array_equal(P, before[0])
     np.testing.assert_array_equal(Y, before[1])
 
@@ -149,12 +149,14 @@ def test_what_is_not_pure_is_found_out(function, words):
 )
 def test_an_inverse_that_is_none_is_found_out(inverse, words):
     with pytest.raises(ValueError, match=words):
-        of_function(distance, intervals=inverse)([0.0, 1.0], [3.0, 4.0])
+        score_from_function(distance, intervals=inverse)([0.0, 1.0], [3.0, 4.0])
 
 
 def test_what_is_no_function_is_refused():
-    with pytest.raises(TypeError, match="of_function: function must be a function of outputs and labels, got int"):
-        of_function(3)
+    with pytest.raises(
+        TypeError, match="score_from_function: function must be a function of outputs and labels, got int"
+    ):
+        score_from_function(3)
     with pytest.raises(TypeError, match="intervals must be a function"):
-        of_function(distance, intervals=3)
+        score_from_function(distance, intervals=3)
     assert "function" not in scores.SCORES

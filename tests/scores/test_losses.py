@@ -15,7 +15,7 @@ from conformesh.scores.losses import (
     FalseNegativeRate,
     GraphDistance,
     OrdinalDistance,
-    Steps,
+    StepLosses,
     WrongAndAnswered,
     as_loss,
     get_loss,
@@ -108,7 +108,7 @@ def test_parts_are_never_below_the_loss_and_fall_with_it(items, scale, bound):
     """What has not fallen at lambda is the loss rounded up, for any scale: at least the loss, less than a part more."""
     sizes = [sorted(values, reverse=True) for values in items]
     pairs = [(range(len(values)), [float(v) * bound for v in values]) for values in sizes]
-    steps = Steps.of(pairs, bound=bound).checked("here")
+    steps = StepLosses.of(pairs, bound=bound).checked("here")
     points, falls, _ = steps.checked("here").drops(scale)
     assert (falls > 0).all()
     for lam in (-1, 0, 1, 2, 3, 9):
@@ -121,7 +121,7 @@ def test_parts_are_never_below_the_loss_and_fall_with_it(items, scale, bound):
 def test_small_fractions_are_whole(below, above):
     """Thirds, sixths and sevenths are not rounded, though no float is a third."""
     part = min(above, below) / below
-    _, falls, _ = Steps.of([([0.0], [part])]).checked("here").drops(LOSS_UNITS)
+    _, falls, _ = StepLosses.of([([0.0], [part])]).checked("here").drops(LOSS_UNITS)
     assert falls.tolist() == [each for each in (LOSS_UNITS - LOSS_UNITS * min(above, below) // below,) if each] + [
         each for each in (LOSS_UNITS * min(above, below) // below,) if each
     ]
@@ -129,7 +129,7 @@ def test_small_fractions_are_whole(below, above):
 
 def test_falls_that_are_rounded_each_for_itself_lose_losses():
     """An ablation: three falls by a third in parts of a half are 0 each, or 1 each; the loss is 1 and then 0."""
-    steps = Steps.of([([-np.inf, 1, 2, 3], [1, 2 / 3, 1 / 3, 0])])
+    steps = StepLosses.of([([-np.inf, 1, 2, 3], [1, 2 / 3, 1 / 3, 0])])
     points, falls, _ = steps.checked("here").drops(2)
     left = [int(falls[points > lam].sum()) for lam in (0, 1, 2, 3)]
     assert left == [2, 2, 1, 0]
@@ -138,7 +138,7 @@ def test_falls_that_are_rounded_each_for_itself_lose_losses():
 
 
 def test_what_stays_falls_at_infinity():
-    points, falls, _ = Steps.of([([0.0], [0.25]), ([], [])]).checked("here").drops(4)
+    points, falls, _ = StepLosses.of([([0.0], [0.25]), ([], [])]).checked("here").drops(4)
     assert points.tolist() == [0.0, np.inf, np.inf]
     assert falls.tolist() == [3, 1, 4]  # what is not said to be at -inf starts at the bound
 
@@ -146,7 +146,7 @@ def test_what_stays_falls_at_infinity():
 @pytest.mark.parametrize("name", LOSSES)
 def test_rows_of_a_table_are_read_back(name):
     steps = EXAMPLES[name](*drawn(EXAMPLES[name]))
-    again = Steps.of_table(*zip(*steps.rows(), strict=True), steps.bound).checked("here")
+    again = StepLosses.of_table(*zip(*steps.rows(), strict=True), steps.bound).checked("here")
     order = [int(item) for item in again.names]
     for lam in (-np.inf, 0.1, 0.5, 0.9):
         np.testing.assert_array_equal(again.at(lam), steps.checked("here").at(lam)[order])
@@ -168,9 +168,15 @@ def test_rows_of_a_table_are_read_back(name):
         (lambda: ClassCost(costs=[-1.0]), "needs a cost of at least 0 for each label"),
         (lambda: ClassCost(costs=[1.0])([[0.5, 0.5]], [1]), "has 1 costs, got label 1; give one more"),
         (lambda: WrongAndAnswered()([[0.5, np.nan]], [0]), "cannot use NaN"),
-        (lambda: Steps.on_grid([0, 1], [[1.0]]), "losses on a grid must have shape .items, 2., got .1, 1."),
-        (lambda: Steps.of_table([0], [0.5], [1.0, 0.0]), "an item, a lambda and a loss in each row, got 1, 1 and 2"),
-        (lambda: Steps.of([([0.0], [0.0])], bound=0).checked("x"), "bound of a loss must be a finite number above 0"),
+        (lambda: StepLosses.on_grid([0, 1], [[1.0]]), "losses on a grid must have shape .items, 2., got .1, 1."),
+        (
+            lambda: StepLosses.of_table([0], [0.5], [1.0, 0.0]),
+            "an item, a lambda and a loss in each row, got 1, 1 and 2",
+        ),
+        (
+            lambda: StepLosses.of([([0.0], [0.0])], bound=0).checked("x"),
+            "bound of a loss must be a finite number above 0",
+        ),
         (lambda: get_loss("regret"), "unknown loss 'regret'"),
     ],
 )

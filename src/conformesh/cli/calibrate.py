@@ -11,8 +11,8 @@ from conformesh.cli.command import PATH, RUNNING, Option, command
 from conformesh.cli.options import GuaranteeOptions, NetworkOptions, OutputOptions, RunOptions, read_faults
 from conformesh.cli.recording import record_runs
 from conformesh.cli.results import print_result, settle_recorded_score
-from conformesh.files.score_files import one_score
-from conformesh.files.tables import ColumnNames
+from conformesh.files.score_files import common_score
+from conformesh.files.tables import FileLayout
 from conformesh.results.result import Result
 from conformesh.scores import Score
 
@@ -40,7 +40,7 @@ from conformesh.scores import Score
 )
 def calibrate(
     scores: str,
-    table: ColumnNames,
+    table: FileLayout,
     guarantee: GuaranteeOptions,
     network: NetworkOptions,
     score: Score | None,
@@ -69,7 +69,7 @@ def calibrate(
                 weight=data.weight,
                 inputs=data.inputs,
                 labels=data.labels,
-                score=settle_recorded_score(one_score(engine.share(file.made_by), file.name), score, file.name),
+                score=settle_recorded_score(common_score(engine.share(file.made_by), file.name), score, file.name),
                 classes=file.classes,
                 engine=engine,
                 faults=read_faults(run.fault),

@@ -17,7 +17,7 @@ from conformesh.common.progress import Progress
 from conformesh.common.quantities import pluralize
 from conformesh.files.output_files import read_outputs
 from conformesh.files.score_files import read_scores
-from conformesh.files.tables import ColumnNames
+from conformesh.files.tables import FileLayout
 from conformesh.graph.network import Network as Graph
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.lab.comparison import Comparison, ComparisonRow, build_networks, compared_ways, cost_fronts
@@ -73,7 +73,7 @@ def compare(
     front: Path | None,
     outputs: str | None,
     score: Score | None,
-    table: ColumnNames,
+    table: FileLayout,
     run: RunOptions,
     as_json: bool,
 ) -> None:
@@ -110,7 +110,7 @@ def compare(
         console.show_result(data, as_json, lambda: _report(found, picture_path, front_path))
 
 
-def _sizing(outputs: str | None, kind: Score | None, named: bool, table: ColumnNames, scores: str) -> dict[str, Any]:
+def _sizing(outputs: str | None, kind: Score | None, named: bool, table: FileLayout, scores: str) -> dict[str, Any]:
     """Return what set sizes are measured with: nothing without model outputs."""
     if outputs is None:
         if named:
@@ -121,7 +121,7 @@ def _sizing(outputs: str | None, kind: Score | None, named: bool, table: ColumnN
         console.print_note("taking the scores for 'lac'; name them with --score")
         kind = LAC()
     columns = kind.columns if isinstance(kind, RegressionScore) else None
-    read = read_outputs(outputs, ColumnNames(table.device), logits=kind.reads == "logits", columns=columns)
+    read = read_outputs(outputs, FileLayout(table.device), logits=kind.reads == "logits", columns=columns)
     return {"score": kind, "outputs": outputs_for_score(kind, read), "rows_at": read.devices}
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from conformesh.common.notes import CalibrationNote
-from conformesh.common.quantities import in_bits
-from conformesh.files.json_numbers import to_json
+from conformesh.common.quantities import format_bits
+from conformesh.files.json_numbers import dump_json
 
 if TYPE_CHECKING:
     from conformesh.results.certificate import Cost
@@ -123,7 +123,7 @@ def _one_line(text: str) -> str:
 def show_result(data: Any, as_json: bool, print_words: Callable[[], None]) -> None:
     """Print the result of a command: as one line of JSON for programs, in which infinity is "inf", or in words."""
     if as_json:
-        print(to_json(data), flush=True)  # flushed: a program may read while the command goes on, as of mesh status
+        print(dump_json(data), flush=True)  # flushed: a program may read while the command goes on, as of mesh status
     else:
         print_words()
 
@@ -242,7 +242,9 @@ def mesh_cost_in_words(costs: Sequence[Cost], where: str = "") -> str:
     """
 
     def words(costs: Sequence[Cost]) -> str:
-        return f"{max(cost.rounds for cost in costs):,} rounds, {in_bits(sum(cost.bits_per_device for cost in costs))}"
+        return (
+            f"{max(cost.rounds for cost in costs):,} rounds, {format_bits(sum(cost.bits_per_device for cost in costs))}"
+        )
 
     mesh = [cost.sent for cost in costs if cost.sent is not None]
     return f"{words(costs)} sent{where}" + (f"; {words(mesh)} with what only a mesh must send" if mesh else "")

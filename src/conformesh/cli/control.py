@@ -15,9 +15,9 @@ from conformesh.cli.command import ListOption, Number, Option, command
 from conformesh.cli.options import GuaranteeOptions, NetworkOptions, OutputOptions, RunOptions, read_key_values
 from conformesh.cli.results import print_result
 from conformesh.common.names import natural_order
-from conformesh.files.score_files import column_named, columns_beside
-from conformesh.files.tables import ColumnNames, FileColumns, read_table, same_length
-from conformesh.scores.losses import LOSSES, Loss, Steps, get_loss
+from conformesh.files.score_files import extra_columns, find_column
+from conformesh.files.tables import FileColumns, FileLayout, check_equal_lengths, read_table
+from conformesh.scores.losses import LOSSES, Loss, StepLosses, get_loss
 from conformesh.table import Table as Rows
 
 _METHOD = "e-dcp"  # no other adds up losses; the default of `Run`
@@ -51,7 +51,7 @@ def control(
     loss: str | None,
     loss_option: tuple[str, ...],
     guarantee: GuaranteeOptions,
-    table: ColumnNames,
+    table: FileLayout,
     run: RunOptions,
     output: OutputOptions,
 ) -> None:
@@ -118,16 +118,16 @@ class _LossFile:
         return self.table.names or ()
 
 
-def _read_losses(source: str, stdin: BinaryIO | None = None, layout: ColumnNames | None = None) -> _LossFile:
+def _read_losses(source: str, stdin: BinaryIO | None = None, layout: FileLayout | None = None) -> _LossFile:
     """Read losses from CSV, Parquet or NPZ; "-" reads CSV from standard input. Whether they fit comes later."""
-    layout = layout or ColumnNames()
+    layout = layout or FileLayout()
     return _losses_in(read_table(source, _NEEDED, stdin, layout), layout)
 
 
-def _losses_in(table: FileColumns, layout: ColumnNames) -> _LossFile:
+def _losses_in(table: FileColumns, layout: FileLayout) -> _LossFile:
     """Sort the rows of a table by device and item."""
-    device = column_named(table, "device", layout.device)
-    same_length(table, (device, *_COLUMNS, *layout.beside))
+    device = find_column(table, "device", layout.device)
+    check_equal_lengths(table, (device, *_COLUMNS, *layout.beside))
     names, index = table.names(device)
     items, which = table.names("item")
     lambdas, losses = table.numbers("lambda"), table.numbers("loss")
@@ -137,19 +137,21 @@ def _losses_in(table: FileColumns, layout: ColumnNames) -> _LossFile:
         local = np.flatnonzero(index == names.index(name))
         own = np.array(items)[which[local]]
         try:
-            steps.append(Steps.of_table(own, lambdas[local], losses[local]))
+            steps.append(StepLosses.of_table(own, lambdas[local], losses[local]))
         except ValueError as problem:
             raise ValueError(f"{table.name}: device {name}, {problem}") from None
-        _, first, item = np.unique(own, return_index=True, return_inverse=True)  # the order of the items of `Steps`
+        _, first, item = np.unique(
+            own, return_index=True, return_inverse=True
+        )  # the order of the items of `StepLosses`
         rows.append(local[first])
         first_row[local] = local[first][item]
     _check_items(table, layout, first_row)
     offsets = np.cumsum([0, *map(len, steps)])
     found = Rows(devices, offsets, losses=tuple(steps))
-    return _LossFile(replace(found, **columns_beside(table, layout, np.concatenate(rows))), table.name)
+    return _LossFile(replace(found, **extra_columns(table, layout, np.concatenate(rows))), table.name)
 
 
-def _check_items(table: FileColumns, layout: ColumnNames, first_row: NDArray[np.int64]) -> None:
+def _check_items(table: FileColumns, layout: FileLayout, first_row: NDArray[np.int64]) -> None:
     """Refuse a column beside the losses that differs between the rows of an item."""
     for column in layout.beside:
         cells = np.asarray(table.column(column))

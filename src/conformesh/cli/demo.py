@@ -14,7 +14,7 @@ from conformesh.cli import console, options
 from conformesh.cli.command import Option, WholeNumber, command
 from conformesh.cli.options import GuaranteeOptions
 from conformesh.common.progress import Progress
-from conformesh.common.quantities import in_bits
+from conformesh.common.quantities import format_bits
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -198,7 +198,7 @@ def _report(facts: dict[str, Any], lines: Sequence[_Line]) -> None:
             f"{line.coverage:.4f}",
             f"{line.size:.3f}",
             f"{line.rounds:,}",
-            in_bits(line.bits),
+            format_bits(line.bits),
         )
         for line in lines
     ]
@@ -221,8 +221,8 @@ def _reading(lines: Sequence[_Line], target: float) -> list[str]:
         f"{exact.size:.3f} digits a set, by the swap rank;\nfcp, whose server sees every score, asks for one imagined "
         f"score per device as published: {pooled.coverage:.4f} with {pooled.size:.3f}.",
         *(
-            f"On the {name} a device sends {in_bits(at['e-dcp', name].bits)} for it, where h-dcp sends "
-            f"{in_bits(at['h-dcp', name].bits)} and q-dcp {in_bits(at['q-dcp', name].bits)}."
+            f"On the {name} a device sends {format_bits(at['e-dcp', name].bits)} for it, where h-dcp sends "
+            f"{format_bits(at['h-dcp', name].bits)} and q-dcp {format_bits(at['q-dcp', name].bits)}."
             for name in (first, second)
         ),
         "counted: the devices know the rank of their threshold. assumed: valid only if something holds that nobody\n"

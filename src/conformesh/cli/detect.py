@@ -10,10 +10,10 @@ from conformesh.cli.command import GUARANTEE, Argument, Option, WholeNumber, com
 from conformesh.cli.options import GuaranteeOptions, NetworkOptions, OutputOptions, RunOptions
 from conformesh.cli.results import check_stdin
 from conformesh.common.names import natural_order
-from conformesh.common.quantities import in_bits, in_count, pluralize
-from conformesh.files.atomic_writes import ENDINGS, check_ending
-from conformesh.files.score_files import one_score, read_scores
-from conformesh.files.tables import ColumnNames
+from conformesh.common.quantities import format_bits, format_count, pluralize
+from conformesh.files.atomic_writes import TABLE_ENDINGS, check_ending
+from conformesh.files.score_files import common_score, read_scores
+from conformesh.files.tables import FileLayout
 from conformesh.graph.network import Network as Graph
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.pipeline.detection import FDR_RULES, THINNED
@@ -67,7 +67,7 @@ def detect(
     fdr: str,
     network: NetworkOptions,
     guarantee: GuaranteeOptions,
-    table: ColumnNames,
+    table: FileLayout,
     run: RunOptions,
     output: OutputOptions,
     **asked: Any,
@@ -80,7 +80,7 @@ def detect(
     exact_alpha(fdr, "fdr")
     check_stdin(SCORES=scores, TESTS=tests)
     if output.out is not None:
-        check_ending(output.out, (".json", *ENDINGS))
+        check_ending(output.out, (".json", *TABLE_ENDINGS))
     with hosts.start_job(run.engine) as job:
         mixture = guarantee.shares(scores, table)
         with console.warnings_in_one_line():
@@ -91,7 +91,7 @@ def detect(
             return network.connect(natural_order({*devices, *test_file.devices}), where, run.seed or 0)
 
         file, engine = job.load(scores, table, connect)
-        one_score([*engine.share(file.made_by), test_file.made_by], f"{scores} and {tests}")
+        common_score([*engine.share(file.made_by), test_file.made_by], f"{scores} and {tests}")
         with hosts.show_progress(engine, "detect"):
             ids = engine.network.local_ids(engine.rows)
             data, points = hosts.table_of_devices(file, ids), hosts.table_of_devices(test_file, ids)
@@ -101,7 +101,7 @@ def detect(
 
 
 def _print(result: Detection) -> None:
-    sent = f"{in_count(result.cost.numbers_per_device)} numbers, {in_bits(result.cost.bits_per_device)}"
+    sent = f"{format_count(result.cost.numbers_per_device)} numbers, {format_bits(result.cost.bits_per_device)}"
     facts = [
         ("flagged", f"{result.flags:,} of {pluralize(result.tests, 'test point')}"),
         ("above", f"{result.threshold:.6g}"),

@@ -20,7 +20,7 @@ from conformesh.cli.results import (
     score_of_result,
 )
 from conformesh.files.labelled import read_labelled
-from conformesh.files.tables import ColumnNames
+from conformesh.files.tables import FileLayout
 from conformesh.results.evaluation import Coverage, Evaluation
 from conformesh.scores import Score
 
@@ -56,7 +56,7 @@ def evaluate(
     device: str | None,
     alpha: str | None,
     plot: Path | None,
-    table: ColumnNames,
+    table: FileLayout,
     seed: int,
     as_json: bool,
 ) -> None:

@@ -21,9 +21,9 @@ from conformesh.common.names import natural_order
 from conformesh.engines import Engine, get_driver
 from conformesh.engines.observers import rounds_on_a_bar
 from conformesh.files.score_files import ScoreFile, read_scores
-from conformesh.files.tables import STDIN, ColumnNames
+from conformesh.files.tables import STDIN, FileLayout
 from conformesh.graph.network import Network
-from conformesh.scores.losses import Steps
+from conformesh.scores.losses import StepLosses
 from conformesh.table import Table
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class _SingleProcess:
     first: bool = True
 
     def load(
-        self, source: str, layout: ColumnNames, network: _MakeNetwork, read: _Read = read_scores
+        self, source: str, layout: FileLayout, network: _MakeNetwork, read: _Read = read_scores
     ) -> tuple[Any, Engine]:
         """Read a file, by default of scores; `network` makes the network, once it is known who is there."""
         with console.warnings_in_one_line():
@@ -58,13 +58,13 @@ class _Ranks:
         self.first = comm.rank == 0
 
     def load(
-        self, source: str, layout: ColumnNames, network: _MakeNetwork, read: _Read = read_scores
+        self, source: str, layout: FileLayout, network: _MakeNetwork, read: _Read = read_scores
     ) -> tuple[Any, Engine]:
         """Read the rows of the devices of this rank; of a single file every rank reads all and keeps its part."""
         with console.warnings_in_one_line():
             return self._load(source, layout, network, read)
 
-    def _load(self, source: str, layout: ColumnNames, network: _MakeNetwork, read: _Read) -> tuple[Any, Engine]:
+    def _load(self, source: str, layout: FileLayout, network: _MakeNetwork, read: _Read) -> tuple[Any, Engine]:
         if read is read_scores and source != STDIN and Path(source).is_dir():
             from conformesh.files.score_folders import ScoreFolder
 
@@ -76,14 +76,14 @@ class _Ranks:
         assert file is not None
         return file, self.make(network(file.devices, file.name), comm=self.comm)
 
-    def _by_device(self, folder: ScoreFolder, layout: ColumnNames, network: _MakeNetwork) -> tuple[ScoreFile, Engine]:
+    def _by_device(self, folder: ScoreFolder, layout: FileLayout, network: _MakeNetwork) -> tuple[ScoreFile, Engine]:
         """Agree on the devices, assign them to ranks, and read the files of this rank's devices."""
         roster = self.comm.bcast(folder.roster(layout) if self.first else None)
         found = network(roster.devices, str(folder.path))
         engine = self.make(found, comm=self.comm)
         return folder.read_for(roster, [found.ids[row] for row in engine.rows], layout), engine
 
-    def _by_file(self, folder: ScoreFolder, layout: ColumnNames, network: _MakeNetwork) -> tuple[ScoreFile, Engine]:
+    def _by_file(self, folder: ScoreFolder, layout: FileLayout, network: _MakeNetwork) -> tuple[ScoreFile, Engine]:
         """Host the devices of this rank's file."""
         if len(folder.files) != self.comm.size:
             raise ValueError(
@@ -135,7 +135,7 @@ def select_devices(table: Table, ids: Sequence[str]) -> Table:
     more = [name for name in ids if name not in place]
     place |= {name: len(names) + k for k, name in enumerate(more)}
     ends = np.append(table.offsets, np.full(len(more), table.offsets[-1]))
-    losses = None if table.losses is None else (*table.losses, *(Steps.none() for _ in more))
+    losses = None if table.losses is None else (*table.losses, *(StepLosses.none() for _ in more))
     whole = replace(table, names=(*names, *more), offsets=ends, losses=losses)
     return whole.taken([place[name] for name in ids])
 

@@ -27,7 +27,7 @@ from conformesh.cli.options import GuaranteeOptions, NetworkOptions, RunOptions
 from conformesh.cli.results import settle_recorded_score
 from conformesh.common.quantities import pluralize
 from conformesh.files.score_files import read_scores
-from conformesh.files.tables import ColumnNames
+from conformesh.files.tables import FileLayout
 from conformesh.graph.network import Network as Graph
 from conformesh.kernels.ranks import Requirement
 from conformesh.mesh.config import local_scores
@@ -112,7 +112,7 @@ def init(
     run: RunOptions,
     network: NetworkOptions,
     score: Score | None,
-    table: ColumnNames,
+    table: FileLayout,
     model: Path | None,
     changes: tuple[str, ...],
     as_json: bool,

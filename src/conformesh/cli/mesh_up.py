@@ -14,7 +14,7 @@ import click
 from conformesh.cli import console, options
 from conformesh.cli.command import PATH, SOURCE, Argument, Option, command
 from conformesh.cli.recording import RecordingOptions, publish_recordings
-from conformesh.common.quantities import in_bits, in_bytes
+from conformesh.common.quantities import format_bits, format_bytes
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import device_folders, scatter_scores
 from conformesh.mesh.node.main import Start, override_settings
@@ -113,7 +113,7 @@ def _live_table(watched: Sequence[DeviceProcess], room: int) -> Any:
         table.add_column(column, justify="right" if column in _RIGHT else "left", no_wrap=True)
     for one in shown:
         heard = f"{one.heard}/{one.expected}" if one.expected else ""
-        sent, received = in_bytes(one.sent), in_bytes(one.received)
+        sent, received = format_bytes(one.sent), format_bytes(one.received)
         table.add_row(*map(Text, (one.name, str(one.round), heard, sent, received, one.state)))
     return table
 
@@ -173,10 +173,10 @@ def _guarantee(results: Sequence[Result]) -> str:
 
 
 def _line(one: DeviceProcess, same: bool) -> tuple[str, ...]:
-    sent, received = in_bytes(one.sent), in_bytes(one.received)
+    sent, received = format_bytes(one.sent), format_bytes(one.received)
     if one.result is None:
         return one.name, *(() if same else ("",)), str(one.round), "", sent, received, one.state
     cost = one.result["cost"]
-    payload = in_bits(float(cost["bits_per_device"]))
+    payload = format_bits(float(cost["bits_per_device"]))
     threshold = () if same else (", ".join(map(str, _thresholds(one))),)
     return one.name, *threshold, str(cost["rounds"]), payload, sent, received, "done"

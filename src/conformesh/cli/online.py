@@ -15,12 +15,12 @@ from conformesh.cli.options import GuaranteeOptions, NetworkOptions, RunOptions,
 from conformesh.cli.recording import record_stream
 from conformesh.common.progress import Progress
 from conformesh.common.quantities import pluralize
-from conformesh.common.random_streams import digest_of
-from conformesh.common.random_streams import stream as drawn
+from conformesh.common.random_streams import hash_numbers
+from conformesh.common.random_streams import random_stream as drawn
 from conformesh.files.atomic_writes import check_ending
 from conformesh.files.files import make_folder
 from conformesh.files.stream_files import StreamFile, read_streams
-from conformesh.files.tables import ColumnNames
+from conformesh.files.tables import FileLayout
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.online import COUPLINGS, LEARNERS, OnlineResult
 from conformesh.online import online as follow
@@ -84,7 +84,7 @@ def online(
     out: Path,
     picture: bool,
     rows: Path | None,
-    table: ColumnNames,
+    table: FileLayout,
     run: RunOptions,
     checkpoint: Path | None,
     resume: bool,
@@ -109,7 +109,7 @@ def online(
     # A false alarm has its chance over the alarm's draws too: they must differ from stream to stream. A hash of the
     # scores does that, and a run that is interrupted and resumed draws the same again.
     key = (
-        digest_of(scores) >> 11 if run.seed is None else run.seed
+        hash_numbers(scores) >> 11 if run.seed is None else run.seed
     )  # 53 bits: the most that a JSON number keeps exactly
     named = (
         "the recommended" if learner is None and coupling is None else f"{learner or 'decaying'}, {coupling or 'mixed'}"

@@ -33,7 +33,7 @@ from conformesh.cli.recording import DEFAULT_ADDRESS, VIEW_FLAG, RecordingOption
 if TYPE_CHECKING:
     from dataclasses import Field
 
-    from conformesh.files.tables import ColumnNames
+    from conformesh.files.tables import FileLayout
     from conformesh.graph.network import Network as Graph
     from conformesh.kernels.ranks import Requirement
     from conformesh.protocols.faults import Faults
@@ -99,11 +99,11 @@ def _layout(
     output_columns: tuple[str, ...] = (),
     keep: tuple[str, ...] = (),
     **given: str | None,
-) -> ColumnNames:
-    from conformesh.files.tables import ColumnNames
+) -> FileLayout:
+    from conformesh.files.tables import FileLayout
 
     names: dict[str, Any] = {name.removesuffix("_column"): value for name, value in given.items()}
-    return ColumnNames(groups=group_column, inputs=input_column, outputs=output_columns, keep=keep, **names)
+    return FileLayout(groups=group_column, inputs=input_column, outputs=output_columns, keep=keep, **names)
 
 
 # --- network ----------------------------------------------------------------------------------------------------------
@@ -118,13 +118,15 @@ class NetworkOptions(NamedTuple):
     @property
     def file(self) -> str | None:
         """The file of edges, if it is one."""
-        from conformesh.common.names import unknown
+        from conformesh.common.names import unknown_name
         from conformesh.graph.topologies import TOPOLOGIES
 
         if self.name is None or self.name in TOPOLOGIES:
             return None
         if not (Path(self.name).exists() or Path(self.name).suffix or Path(self.name).name != self.name):
-            raise ValueError(f"{unknown('topology', self.name, TOPOLOGIES)}; nor is there a file {self.name} of edges")
+            raise ValueError(
+                f"{unknown_name('topology', self.name, TOPOLOGIES)}; nor is there a file {self.name} of edges"
+            )
         if self.options:
             raise ValueError(
                 f"--network-option {self.options[0]} is for a topology, and {self.name} is a file of edges"
@@ -133,10 +135,10 @@ class NetworkOptions(NamedTuple):
 
     def topology(self, devices: int) -> tuple[str, dict[str, Any]]:
         """Return the topology and its options; by default a torus, or a cycle where the number has no two factors."""
-        from conformesh.graph.topologies import TOPOLOGIES, divisor
+        from conformesh.graph.topologies import TOPOLOGIES, shorter_side
 
         name = self.name or "torus"
-        if self.name is None and not self.options and divisor(devices) is None:
+        if self.name is None and not self.options and shorter_side(devices) is None:
             name = "cycle"
             if devices > 1:
                 console.print_note(f"{devices} devices form no torus, they talk around a cycle; choose with --network")
@@ -227,7 +229,7 @@ class GuaranteeOptions(NamedTuple):
     bandwidth: float | None = None
     strict: bool = False
 
-    def keywords(self, scores: str, layout: ColumnNames) -> dict[str, Any]:
+    def keywords(self, scores: str, layout: FileLayout) -> dict[str, Any]:
         """Return what was asked for as keywords of `calibrate` and `control`, besides the level."""
         given: dict[str, Any] = {
             "pac_confidence": self.pac_confidence,
@@ -243,7 +245,7 @@ class GuaranteeOptions(NamedTuple):
         chosen = {name: value for name, value in given.items() if value not in (None, ())}
         return {"mixture": self.shares(scores, layout), "rank_rule": self.rank_rule, "strict": self.strict, **chosen}
 
-    def _centres(self, file: str, layout: ColumnNames) -> Centres:
+    def _centres(self, file: str, layout: FileLayout) -> Centres:
         """Read the centres; distances are in the units of the input columns."""
         from conformesh.files.tables import read_table
         from conformesh.scores.centres import Centres
@@ -264,7 +266,7 @@ class GuaranteeOptions(NamedTuple):
         exact_alpha(self.alpha[0])
         return self.alpha[0]
 
-    def shares(self, scores: str | None, layout: ColumnNames | None = None) -> str | dict[str, Any]:
+    def shares(self, scores: str | None, layout: FileLayout | None = None) -> str | dict[str, Any]:
         """Return the mixture by name, or the shares that a file or a column of the scores holds."""
         from conformesh.kernels.ranks import CHOSEN_MIXTURES
 
@@ -283,7 +285,7 @@ class GuaranteeOptions(NamedTuple):
             )
         return _read_shares(self.mixture, column or "share", layout)
 
-    def requirement(self, scores: str | None = None, layout: ColumnNames | None = None) -> Requirement:
+    def requirement(self, scores: str | None = None, layout: FileLayout | None = None) -> Requirement:
         """Return what the library calls the guarantee."""
         from conformesh.kernels.ranks import make_requirement
 
@@ -301,13 +303,13 @@ def _ratios(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _read_shares(source: str, column: str, layout: ColumnNames | None) -> dict[str, Any]:
+def _read_shares(source: str, column: str, layout: FileLayout | None) -> dict[str, Any]:
     from conformesh.files.input_forms import device_shares
-    from conformesh.files.score_files import column_named
+    from conformesh.files.score_files import find_column
     from conformesh.files.tables import read_table
 
     table = read_table(source, f"columns 'device' and {column!r}", layout=layout)
-    names, index = table.names(column_named(table, "device", None if layout is None else layout.device))
+    names, index = table.names(find_column(table, "device", None if layout is None else layout.device))
     values = table.numbers(column)
     return device_shares({name: values[index == k] for k, name in enumerate(names)}, f"{source}: {column}")
 

@@ -11,7 +11,7 @@ from conformesh.cli import console, hosts, options
 from conformesh.cli.command import FILES, PATH, RUNNING, SOURCE, Number, Option, command, parse_whole_number
 from conformesh.cli.options import GuaranteeOptions, NetworkOptions, options_of_methods
 from conformesh.files.score_files import read_scores
-from conformesh.files.tables import ColumnNames
+from conformesh.files.tables import FileLayout
 from conformesh.kernels.ranks import AUTO
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.planning.link import Link
@@ -88,7 +88,7 @@ def plan(
     as_csv: bool,
     scores_per_device: int,
     scores: str | None,
-    table: ColumnNames,
+    table: FileLayout,
     shape: str,
     simulate_up_to: str,
     time_limit: float,
@@ -165,7 +165,7 @@ def _simulated(devices: str | None, network: NetworkOptions, seed: int, most: in
 
 
 def _with_scores(
-    scores: str, table: ColumnNames, devices: str | None, network: NetworkOptions, seed: int, most: int
+    scores: str, table: FileLayout, devices: str | None, network: NetworkOptions, seed: int, most: int
 ) -> tuple[SimulatedNetwork, WeightedScores]:
     """Return where the devices of a file of scores would calibrate, and their scores."""
     if scores.isdecimal() and not Path(scores).exists():

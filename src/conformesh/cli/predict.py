@@ -24,9 +24,9 @@ from conformesh.cli.results import (
     row_keywords,
     score_of_result,
 )
-from conformesh.files.json_numbers import in_json
+from conformesh.files.json_numbers import as_json_value
 from conformesh.files.output_files import read_outputs
-from conformesh.files.tables import ColumnNames
+from conformesh.files.tables import FileLayout
 from conformesh.results.result import Result
 from conformesh.scores import Score
 from conformesh.scores.losses import Loss
@@ -67,7 +67,7 @@ def predict(
     form: str,
     out: Path | None,
     labels: bool,
-    table: ColumnNames,
+    table: FileLayout,
     seed: int,
 ) -> None:
     """Write one prediction set per row of model outputs: row, size, set; or row, lower, upper for regression.
@@ -141,7 +141,7 @@ def _write(columns: dict[str, list[Any]], ending: str, out: Path | None) -> None
     stream = sys.stdout if out is None else io.StringIO()
     rows = zip(*columns.values(), strict=True)
     if ending == ".jsonl":
-        objects = (in_json(dict(zip(columns, row, strict=True))) for row in rows)
+        objects = (as_json_value(dict(zip(columns, row, strict=True))) for row in rows)
         stream.writelines(json.dumps(one, default=str) + "\n" for one in objects)
     else:
         writer = csv.writer(stream, lineterminator="\n")

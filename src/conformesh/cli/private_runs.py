@@ -19,8 +19,8 @@ from msgspec import structs
 
 from conformesh.cli import console
 from conformesh.cli.results import PrivateRelease, SavedRun, releases_by_group
-from conformesh.common.quantities import in_bits, in_count, pluralize
-from conformesh.kernels.ranks import DEFAULT
+from conformesh.common.quantities import format_bits, format_count, pluralize
+from conformesh.kernels.ranks import DEFAULT_REQUIREMENT
 from conformesh.methods import MethodVariant, make_options
 from conformesh.privacy.account import ACCOUNT_FILE, EXACT_RUN, Account, AccountFields, read_account
 from conformesh.privacy.histogram import HistogramPlan, Release
@@ -171,7 +171,7 @@ def explain_plan(network: Network, alpha: Fraction, given: dict[str, Any]) -> Ex
     """Say what a private run with these options of p-dcp would protect and cost, from public numbers alone."""
     options: Any = make_options("p-dcp", given)
     K, held = network.devices, options.expected_scores
-    plan: HistogramPlan = options.plan(K, DEFAULT)
+    plan: HistogramPlan = options.plan(K, DEFAULT_REQUIREMENT)
     needed = plan.devices_needed(alpha) if plan.unit == "device" else None
     refused = needed is not None and needed > K
     price = plan.inflation(alpha)
@@ -204,7 +204,7 @@ def explain_plan(network: Network, alpha: Fraction, given: dict[str, Any]) -> Ex
         facts.append(("devices needed", f"{needed:,} to protect whole devices; {enough}"))
     rounds, bits = _sent(network, alpha, given) if not refused else (None, None)
     if rounds is not None and bits is not None:
-        facts.append(("cost", f"{in_count(rounds)} rounds, each device sends {in_bits(bits)} with its key"))
+        facts.append(("cost", f"{format_count(rounds)} rounds, each device sends {format_bits(bits)} with its key"))
     facts += [
         (
             "lost devices",
@@ -256,7 +256,7 @@ def _sent(network: Network, alpha: Fraction, given: dict[str, Any]) -> tuple[flo
 
     scores = draw_scores(np.ones(network.devices, dtype=np.int64), "uniform")[0]
     try:
-        cost = measure_way(MethodVariant("p-dcp"), network, scores, alpha, DEFAULT, given)[1]
+        cost = measure_way(MethodVariant("p-dcp"), network, scores, alpha, DEFAULT_REQUIREMENT, given)[1]
     except RunTooLong:
         return None, None
     return cost.rounds, cost.bits

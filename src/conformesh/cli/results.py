@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from conformesh.cli import console
-from conformesh.common.quantities import in_bits, in_count, pluralize
-from conformesh.files.json_numbers import from_json
-from conformesh.files.tables import STDIN, ColumnNames
+from conformesh.common.quantities import format_bits, format_count, pluralize
+from conformesh.files.json_numbers import parse_json
+from conformesh.files.tables import STDIN, FileLayout
 from conformesh.results.certificate import Noise
 from conformesh.results.lookup import GROUP, part_axes
 from conformesh.results.result import Answer, Result
 from conformesh.results.summaries import part_name
-from conformesh.scores import LAC, RegressionScore, Score, settle_score
+from conformesh.scores import LAC, RegressionScore, Score, reconcile_score
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +34,7 @@ _RANKS = ("required rank", "counted")  # columns of the table of several answers
 
 def settle_recorded_score(made_by: RecordedScore | None, named: Score | None, where: str) -> Score | None:
     """Return the score that a file records, or the one that was named where it records none; they must not differ."""
-    return named if made_by is None else settle_score(*made_by, named, where)
+    return named if made_by is None else reconcile_score(*made_by, named, where)
 
 
 def load_result(source: str) -> Result:
@@ -49,7 +49,7 @@ def check_stdin(**sources: str | None) -> None:
         raise ValueError(f"only one of {' and '.join(names)} can come from standard input, got - for both")
 
 
-def check_device(device: str | None, layout: ColumnNames) -> None:
+def check_device(device: str | None, layout: FileLayout) -> None:
     """Refuse one device for all rows beside a column that names the device of each."""
     if device is not None and layout.device is not None:
         raise ValueError("give --device or --device-column, not both")
@@ -58,7 +58,7 @@ def check_device(device: str | None, layout: ColumnNames) -> None:
 def read_json(source: str) -> tuple[Any, str]:
     """Read a JSON file, or standard input; return what it holds, and what to call it."""
     where = "standard input" if source == STDIN else source
-    return from_json(sys.stdin.read() if source == STDIN else Path(source).read_bytes(), where), where
+    return parse_json(sys.stdin.read() if source == STDIN else Path(source).read_bytes(), where), where
 
 
 def score_of_result(result: Result, named: Score | None, seed: int) -> Score:
@@ -151,7 +151,7 @@ def _print_answers(result: Result) -> None:
     cost = result.cost
     print(
         f"one run for all: {pluralize(cost.rounds, 'round')}, each device sent "
-        f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"
+        f"{format_count(cost.numbers_per_device)} numbers, {format_bits(cost.bits_per_device)}"
     )
 
 
@@ -204,7 +204,7 @@ def releases_by_group(saved: SavedRun) -> dict[str | None, PrivateRelease]:
 
     All levels of a group are read from the same release.
     """
-    from conformesh.files.schemas import checked
+    from conformesh.files.schemas import validate
     from conformesh.privacy.histogram import Release
 
     found: dict[str | None, PrivateRelease] = {}
@@ -212,7 +212,7 @@ def releases_by_group(saved: SavedRun) -> dict[str | None, PrivateRelease]:
     for answer in saved.result.answers:
         told = {**saved.result.options, **answer.facts}.get("release")
         if answer.certificate.noise is not None and told is not None:
-            release = checked(told, Release, f"{saved.name}: release")
+            release = validate(told, Release, f"{saved.name}: release")
             # the noise of the first level
             found.setdefault(answer.part[0] if grouped else None, PrivateRelease(release, answer.certificate.noise))
     return found

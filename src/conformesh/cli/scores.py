@@ -13,13 +13,13 @@ from conformesh.cli import console, options
 from conformesh.cli.command import PATH, SOURCE, Argument, Number, Option, WholeNumber, command
 from conformesh.cli.results import outputs_for_score
 from conformesh.common.array_types import Floats, Ints
-from conformesh.common.names import natural_order, unknown
+from conformesh.common.names import natural_order, unknown_name
 from conformesh.common.random_streams import recorded_seed
-from conformesh.files.atomic_writes import COLUMNS, check_ending, write_columns, write_model_outputs, write_scores
+from conformesh.files.atomic_writes import SCORE_COLUMNS, check_ending, write_columns, write_model_outputs, write_scores
 from conformesh.files.labelled import read_labelled
 from conformesh.files.model_outputs import ModelOutputs, read_model_outputs
 from conformesh.files.score_files import RecordedScore
-from conformesh.files.tables import STDIN, ColumnNames
+from conformesh.files.tables import STDIN, FileLayout
 from conformesh.lab.datasets.partition import PARTITIONS, partition, split_calibration_rows
 from conformesh.lab.datasets.synthetic import synthetic_outputs
 from conformesh.scores import ClassificationScore, RegressionScore, Score
@@ -73,7 +73,7 @@ def make(
     concentration: float,
     calibration: float,
     test_out: Path | None,
-    table: ColumnNames,
+    table: FileLayout,
     seed: int | None,
     as_json: bool,
 ) -> None:
@@ -94,7 +94,7 @@ def make(
     else:
         assert isinstance(measure, ClassificationScore)
         read = _labels(measure, outputs, labels, table)
-    taken = [name for name in read.kept if name in COLUMNS]
+    taken = [name for name in read.kept if name in SCORE_COLUMNS]
     if taken:
         raise ValueError(f"column {taken[0]!r} of {read.name} cannot pass through: the score file has its own")
     kind = _partition(read, kind, devices, table.device)
@@ -214,7 +214,7 @@ class _Read(NamedTuple):
     write_rest: Callable[[Path, Ints, list[str]], None]
 
 
-def _labels(measure: ClassificationScore, outputs: str, labels: str | None, layout: ColumnNames) -> _Read:
+def _labels(measure: ClassificationScore, outputs: str, labels: str | None, layout: FileLayout) -> _Read:
     """Read outputs of classes; what is left for tests has what the score reads among its arrays."""
     found = read_model_outputs(outputs, labels, layout=layout)
     if found.kind != measure.reads:
@@ -240,7 +240,7 @@ def _labels(measure: ClassificationScore, outputs: str, labels: str | None, layo
     )
 
 
-def _numbers(measure: RegressionScore, outputs: str, labels: str | None, layout: ColumnNames) -> _Read:
+def _numbers(measure: RegressionScore, outputs: str, labels: str | None, layout: FileLayout) -> _Read:
     """Read predictions of numbers; as classes, for a partition, serve equal stretches of the sorted labels."""
     found, truth = read_labelled(outputs, labels, layout, columns=measure.columns)
     values, places = outputs_for_score(measure, found), np.argsort(np.argsort(truth, kind="stable"), kind="stable")
@@ -269,7 +269,7 @@ def _numbers(measure: RegressionScore, outputs: str, labels: str | None, layout:
 def _partition(found: _Read, kind: str | None, devices: int | None, column: str | None) -> str:
     """Choose who holds what where nobody said it, and refuse what contradicts itself."""
     if kind is not None and kind not in _KINDS:
-        raise ValueError(unknown("partition", kind, _KINDS))
+        raise ValueError(unknown_name("partition", kind, _KINDS))
     if kind is None:
         kind = _BY_FILE if found.devices is not None and devices is None else found.usual
         if kind == _BY_FILE and column is None:

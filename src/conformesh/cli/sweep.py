@@ -8,7 +8,7 @@ from typing import Any
 
 from conformesh.cli import console, options
 from conformesh.cli.command import PATH, RUNNING, Argument, Option, command
-from conformesh.common.quantities import in_bits
+from conformesh.common.quantities import format_bits
 from conformesh.lab.sweeps.config import SweepConfig, read_sweep_config
 from conformesh.lab.sweeps.parallel import BACKENDS
 from conformesh.lab.sweeps.sweep import check_and_lay_out, lay_out_cells, summarise_rows
@@ -102,7 +102,7 @@ def _cell(name: str, value: Any) -> str:
     if value is None:
         return ""
     if name == "bits":
-        return in_bits(value)
+        return format_bits(value)
     if name == "options":
         return ", ".join(f"{option}={chosen}" for option, chosen in json.loads(value).items())
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.common.names import alike
-from conformesh.common.notes import note
+from conformesh.common.names import similar_names
+from conformesh.common.notes import emit_note
 
-EXACT = 2**53  # up to here every integer is a float64
+LARGEST_EXACT = 2**53  # up to here every integer is a float64
 
 
 def as_array(values: Any, what: str) -> NDArray[Any]:
@@ -51,17 +51,17 @@ def note_large_integers(array: NDArray[Any], what: str) -> None:
         large = max(map(abs, array.flat))
     else:
         large = max(int(array.max()), -int(array.min())) if array.dtype.kind in "iu" and array.size else 0
-    if large > EXACT:
-        note(
+    if large > LARGEST_EXACT:
+        emit_note(
             f"{what}: integers above 2^53 are rounded to the nearest float, got {large}; numbers that differ by less "
             "become equal: subtract a common offset first"
         )
 
 
-def note_alike(names: Iterable[str], what: str) -> None:
+def note_similar_names(names: Iterable[str], what: str) -> None:
     """Say so where two names are probably meant to be one."""
-    if pair := alike(names):
-        note(
+    if pair := similar_names(names):
+        emit_note(
             f"{what} {pair[0]!r} and {pair[1]!r} differ only in white space, case or leading zeros, and are taken for "
             "two; rename one if they are the same"
         )
@@ -76,7 +76,7 @@ def note_duplicates(ids: Iterable[Any], where: str, devices: Iterable[Any] | Non
     counts = Counter((device, each) for device, each in pairs if _is_id(each))
     (_, twice), times = next(iter(counts.most_common(1)), ((None, None), 0))
     if times > 1:
-        note(
+        emit_note(
             f"{where}: id {str(twice)!r} is there {times} times; if these rows are one example, drop all but one: "
             "coverage is proven for different examples"
         )
@@ -101,13 +101,13 @@ def check_index(rows: Any, others: Any, what: str, of: str) -> None:
             f"{what} have the index of {of} in another order, and are read by position; align them: "
             f"{what}.loc[{of}.index], or pass {what}.to_numpy() if they are in order"
         )
-    note(
+    emit_note(
         f"{what} have another index than {of}, and are read by position; check that row i of both is the same example, "
         f"and pass {what}.to_numpy() if so"
     )
 
 
-def as_rows(inputs: Any, what: str) -> NDArray[np.float64]:
+def as_input_rows(inputs: Any, what: str) -> NDArray[np.float64]:
     """Return inputs as a table of numbers, one row each."""
     given = as_array(inputs, what)
     try:
@@ -119,7 +119,7 @@ def as_rows(inputs: Any, what: str) -> NDArray[np.float64]:
     return table[:, None] if table.ndim == 1 else table
 
 
-def as_numbers(array: NDArray[Any]) -> NDArray[Any]:
+def objects_as_numbers(array: NDArray[Any]) -> NDArray[Any]:
     """Return an array of objects that are numbers as an array of numbers; any other as it is."""
     if array.dtype != np.dtype(object) or not all(isinstance(each, Real | Decimal) for each in array.flat):
         return array
@@ -127,7 +127,7 @@ def as_numbers(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(np.int64 if whole else np.float64)
 
 
-def columns_of(frame: Any) -> list[str] | None:
+def frame_columns(frame: Any) -> list[str] | None:
     """Return the names of the columns of a frame, a table of Arrow or a structured array; None for anything else."""
     if isinstance(frame, np.ndarray):
         return None if frame.dtype.names is None else [*frame.dtype.names]

@@ -43,7 +43,7 @@ def device_names(devices: Iterable[Hashable]) -> tuple[str, ...]:
     return names
 
 
-def alike(names: Iterable[str]) -> tuple[str, str] | None:
+def similar_names(names: Iterable[str]) -> tuple[str, str] | None:
     """Return two names that differ only in white space, case or leading zeros, None where there are no such names.
 
     >>> alike(["Lyon", "Paris", "Lyon "]), alike(["site-01", "site-1"]), alike(["a1", "a10"])
@@ -58,26 +58,26 @@ def alike(names: Iterable[str]) -> tuple[str, str] | None:
     return None
 
 
-def listed(names: Sequence[str], most: int = 6) -> str:
+def list_names(names: Sequence[str], most: int = 6) -> str:
     """Return names in braces, shortened in the middle where there are many."""
     if len(names) <= most:
         return "{" + ", ".join(names) + "}"
     return "{" + ", ".join(names[: most - 1]) + f", ... {names[-1]}}} ({len(names)} devices)"
 
 
-def unknown(what: str, word: object, known: Iterable[str]) -> str:
+def unknown_name(what: str, word: object, known: Iterable[str]) -> str:
     """Return the words for a name that a table does not have, with the nearest it has.
 
     >>> unknown("topology", "torsu", ["chain", "torus"])
     "unknown topology 'torsu', did you mean 'torus'? known: chain, torus"
     """
     table = [*known]
-    close = closest(str(word).lower(), table)
+    close = closest_name(str(word).lower(), table)
     hint = f", did you mean {close!r}?" if close else ";"
     return f"unknown {what} {word!r}{hint} known: {', '.join(table) or 'none'}"
 
 
-def closest(word: str, known: Sequence[str]) -> str | None:
+def closest_name(word: str, known: Sequence[str]) -> str | None:
     """Return the name that is nearly the word, if there is one.
 
     >>> closest("torsu", ["chain", "torus"])

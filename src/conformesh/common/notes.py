@@ -13,7 +13,7 @@ class CalibrationNote(UserWarning):
     """Something a user should know about a result that is valid as it stands."""
 
 
-def note(text: str, kind: type[Warning] = CalibrationNote) -> None:
+def emit_note(text: str, kind: type[Warning] = CalibrationNote) -> None:
     """Warn, by default with a `CalibrationNote`, at the line of the user's code, however deep the call."""
     depth, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):

@@ -16,7 +16,7 @@ from typing import Any, Literal
 BAR_DELAY = 1.0  # seconds before a bar appears
 
 
-def place() -> Literal["terminal", "notebook"] | None:
+def progress_output() -> Literal["terminal", "notebook"] | None:
     """Return where a bar can be seen; None in a pipe, a file or a log."""
     shell = sys.modules.get("IPython")
     running = shell.get_ipython() if shell is not None else None
@@ -40,7 +40,7 @@ class Progress:
         self._start = time.monotonic()
         self._from = (0, self._start)  # steps and time where the pace is measured from
         self._done = threading.Event()
-        where = place() if shown else None
+        where = progress_output() if shown else None
         draw = {"terminal": self._draw, "notebook": self._draw_in_notebook}
         self._thread = None if where is None else threading.Thread(target=draw[where], daemon=True)
 

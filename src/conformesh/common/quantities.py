@@ -14,7 +14,7 @@ def pluralize(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
-def in_count(mean: float) -> str:
+def format_count(mean: float) -> str:
     """Return a mean of counts: three digits, or all of a whole number.
 
     >>> in_count(24.333333), in_count(24), in_count(4096.4), in_count(999.7)
@@ -23,7 +23,7 @@ def in_count(mean: float) -> str:
     return f"{mean:.3g}" if abs(mean) < 99.95 else f"{mean:,.0f}"
 
 
-def in_bits(bits: float) -> str:
+def format_bits(bits: float) -> str:
     """Return an amount of data in bits.
 
     >>> in_bits(64), in_bits(9_600_000), in_bits(0)
@@ -32,7 +32,7 @@ def in_bits(bits: float) -> str:
     return _scaled(bits, "bit")
 
 
-def in_bytes(size: float) -> str:
+def format_bytes(size: float) -> str:
     """Return an amount of data in bytes.
 
     >>> in_bytes(0), in_bytes(62.5), in_bytes(64_064), in_bytes(3.2e9)
@@ -41,7 +41,7 @@ def in_bytes(size: float) -> str:
     return _scaled(size, "B")
 
 
-def in_time(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """Return a time for people.
 
     >>> in_time(0), in_time(0.0123), in_time(8.25), in_time(300), in_time(9000), in_time(4e5), in_time(1e9)

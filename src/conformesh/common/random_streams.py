@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Rng: TypeAlias = "np.random.Generator | int"  # in quotes: random numbers load when they are first drawn
-SEEDS = 2**32  # what every library takes as a seed is below
+SEED_RANGE = 2**32  # what every library takes as a seed is below
 _FRESH_BITS = 53  # of a fresh seed: the most that a JSON number keeps exactly in every language
 
 
-def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
+def random_stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
     """Return the generator of one purpose (and device, trial, ...).
 
     >>> bool(stream(0, "noise", 3).random() == stream(0, "noise", 3).random())
@@ -33,7 +33,7 @@ def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), *keys])
 
 
-def seed_of(rng: Rng | None, seed: int = 0) -> int:
+def resolve_seed(rng: Rng | None, seed: int = 0) -> int:
     """Return the seed that was meant: `rng` itself, one drawn from it if it is a generator, or `seed` without it.
 
     >>> seed_of(3), seed_of(None, 4), seed_of(np.random.default_rng(0)) == seed_of(np.random.default_rng(0))
@@ -44,7 +44,7 @@ def seed_of(rng: Rng | None, seed: int = 0) -> int:
     if seed != 0:
         raise TypeError(f"give rng or seed, not both: got rng={rng!r:.40} and seed={seed!r:.40}")
     if isinstance(rng, np.random.Generator):
-        return int(rng.integers(SEEDS))
+        return int(rng.integers(SEED_RANGE))
     if isinstance(rng, bool) or not isinstance(rng, int | np.integer):
         raise TypeError(f"rng must be a numpy.random.Generator or a whole number, got {type(rng).__name__} {rng!r:.40}")
     if rng < 0:
@@ -57,7 +57,7 @@ def recorded_seed(rng: Rng | None) -> int:
 
     The caller shares it among the blocks of its engine and records it in the result.
     """
-    return secrets.randbits(_FRESH_BITS) if rng is None else seed_of(rng)
+    return secrets.randbits(_FRESH_BITS) if rng is None else resolve_seed(rng)
 
 
 def fresh_bytes(count: int) -> bytes:
@@ -65,7 +65,7 @@ def fresh_bytes(count: int) -> bytes:
     return secrets.token_bytes(count)
 
 
-def digest_of(values: NDArray[Any]) -> int:
+def hash_numbers(values: NDArray[Any]) -> int:
     """Return 64 bits of a hash of numbers: a key of `stream` for draws that must differ from data set to data set."""
     numbers = np.ascontiguousarray(values, dtype=np.float64) + 0.0  # -0.0 and 0.0 are one number
     return int.from_bytes(blake2b(numbers.tobytes(), digest_size=8).digest(), "little")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 from conformesh.engines.base import Engine
 from conformesh.engines.observers import Observer
 from conformesh.engines.simulator import Simulator
@@ -78,7 +78,7 @@ ENGINES: dict[str, Driver] = {
 def get_driver(name: str) -> Driver:
     """Look an engine up, or say what there is."""
     if name not in ENGINES:
-        raise ValueError(unknown("engine", name, ENGINES))
+        raise ValueError(unknown_name("engine", name, ENGINES))
     return ENGINES[name]
 
 

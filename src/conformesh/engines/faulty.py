@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Bools, Ints
-from conformesh.common.random_streams import stream
+from conformesh.common.random_streams import random_stream
 from conformesh.graph.network import Network
 from conformesh.protocols.faults import Faults
 from conformesh.protocols.messages import (
@@ -73,7 +73,7 @@ class MessageLoss:
         return np.searchsorted(self.receiver * K + self.sender, smaller * K + larger)
 
     def _drawn(self, purpose: str, round_: int, many: int) -> NDArray[np.float64]:
-        return stream(self.faults.seed, purpose, round_).random(many)
+        return random_stream(self.faults.seed, purpose, round_).random(many)
 
 
 class Lossy:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from conformesh.common.progress import Progress, place
+from conformesh.common.progress import Progress, progress_output
 
 if TYPE_CHECKING:
     from conformesh.protocols.block import Block
@@ -87,7 +87,7 @@ def rounds_on_a_bar(what: str, observer: Observer | None = None, shown: bool = T
 
     Where nobody sees a bar it is the one given: a simulator that nobody watches may use the same memory in every round.
     """
-    if not shown or place() is None:
+    if not shown or progress_output() is None:
         yield observer
         return
     with Progress(what, unit="rounds") as progress:

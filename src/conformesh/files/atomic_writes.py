@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.files.files import PUBLIC, write_file
-from conformesh.files.model_outputs import SYNTHETIC, Kind, ModelOutputs
-from conformesh.files.output_files import DEVICE, unnamed
+from conformesh.files.model_outputs import SYNTHETIC, ModelOutputs, OutputKind
+from conformesh.files.output_files import DEVICE_COLUMN, are_only_numbered
 from conformesh.files.score_files import RecordedScore, classes_column
 from conformesh.files.tables import CLASSES, SCORE_FUNCTION
 
-ENDINGS = (".csv", ".parquet", ".npz")
-COLUMNS = (DEVICE, "score", "label", CLASSES, SCORE_FUNCTION)  # of a file of scores
+TABLE_ENDINGS = (".csv", ".parquet", ".npz")
+SCORE_COLUMNS = (DEVICE_COLUMN, "score", "label", CLASSES, SCORE_FUNCTION)  # of a file of scores
 
 
 def write_scores(
@@ -37,7 +37,7 @@ def write_scores(
     NPZ an array of their names, else a JSON list in the column's first cell. `made_by` is recorded in every row of
     `score_function`: the score and its options. `mode` says who may read it.
     """
-    columns: dict[str, NDArray[Any]] = {DEVICE: np.array(devices, dtype=str), "score": scores}
+    columns: dict[str, NDArray[Any]] = {DEVICE_COLUMN: np.array(devices, dtype=str), "score": scores}
     if labels is not None:
         columns["label"] = labels if isinstance(labels, np.ndarray) else np.array(labels, dtype=str)
     columns |= {name: np.asarray(cells) for name, cells in (kept or {}).items()}
@@ -49,15 +49,15 @@ def write_scores(
     write_columns(path, columns, mode)
 
 
-def write_model_outputs(path: Path, outputs: ModelOutputs, also: Kind | None = None) -> None:
+def write_model_outputs(path: Path, outputs: ModelOutputs, also: OutputKind | None = None) -> None:
     """Write an NPZ that `read_model_outputs` reads; `also` adds what the outputs are as logits or probabilities."""
     check_ending(path, (".npz",))
     arrays: dict[str, NDArray[Any]] = {outputs.kind: outputs.values, "labels": outputs.labels}
     if also is not None:
         arrays[also] = outputs.logits() if also == "logits" else outputs.probabilities()
     if outputs.devices is not None:
-        arrays[DEVICE] = np.array(outputs.devices, dtype=str)
-    if not unnamed(outputs.classes):
+        arrays[DEVICE_COLUMN] = np.array(outputs.devices, dtype=str)
+    if not are_only_numbered(outputs.classes):
         arrays[CLASSES] = np.array(outputs.classes, dtype=str)
     if outputs.synthetic:
         arrays[SYNTHETIC] = np.array(True)
@@ -80,7 +80,7 @@ def write_columns(path: Path, columns: Mapping[str, NDArray[Any]], mode: int = P
     write_file(path, buffer.getbuffer(), mode)
 
 
-def check_ending(path: Path, endings: Sequence[str] = ENDINGS) -> None:
+def check_ending(path: Path, endings: Sequence[str] = TABLE_ENDINGS) -> None:
     """Refuse a name whose ending says nothing about the format."""
     if path.suffix.lower() not in endings:
         raise ValueError(f"{path}: the name must end in {' or '.join(endings)}")

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 
-def unreadable(path: Path, problem: Exception) -> ValueError:
+def unreadable_checkpoint(path: Path, problem: Exception) -> ValueError:
     """Return the error for a file that is damaged or no checkpoint at all."""
     why = (str(problem).strip() or type(problem).__name__).splitlines()[0]
     return ValueError(f"{path}: cannot be read as a checkpoint: {why}; {_mend(path)}")
 
 
-def require_same(path: Path, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+def require_same_run(path: Path, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
     """Raise unless the checkpoint is of a run with these settings."""
     for name, wanted in asked.items():
         if kept.get(name) != wanted:

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Floats, Ints
 from conformesh.common.arrays import (
     as_array,
-    as_rows,
+    as_input_rows,
     check_index,
-    columns_of,
-    note_alike,
+    frame_columns,
     note_duplicates,
     note_large_integers,
+    note_similar_names,
 )
-from conformesh.common.names import device_name, natural_order, unknown
+from conformesh.common.names import device_name, natural_order, unknown_name
 from conformesh.files.memberships import Memberships
 from conformesh.kernels.weighted_scores import clean_scores
 
@@ -50,7 +50,7 @@ class ColumnRoles:
             )
         for role in given or {}:
             if role not in _ROLES:
-                raise ValueError(f"columns: {unknown('role', role, _ROLES)}")
+                raise ValueError(f"columns: {unknown_name('role', role, _ROLES)}")
         self.given = {role: str(name) for role, name in (given or {}).items()}
         self.device = self.given.get("device", "device")
         self.score = self.given.get("score", "score")
@@ -65,7 +65,7 @@ class LongFrame:
     """A long frame, whose rows are put in the order of devices once for all columns."""
 
     def __init__(self, frame: Any, columns: ColumnRoles, needed: Sequence[str]) -> None:
-        self.frame, self.columns = frame, columns_of(frame) or []
+        self.frame, self.columns = frame, frame_columns(frame) or []
         wanted = [columns.device, *needed]
         if missing := [name for name in wanted if name not in self.columns]:
             role = {columns.device: "device", columns.score: "score"}.get(missing[0])
@@ -88,14 +88,14 @@ class LongFrame:
         self.sizes = np.diff(np.append(starts, len(names)))
         if not self.names:
             raise ValueError("calibration needs at least one device, got a frame without rows")
-        note_alike(self.names, "devices")
+        note_similar_names(self.names, "devices")
         if columns.id in self.columns:
             note_duplicates(as_array(frame[columns.id], f"column {columns.id!r}").tolist(), "the frame", names.tolist())
 
     def split(self, name: str, what: str) -> list[NDArray[Any]]:
         """Return a column as one array for each device."""
         if name not in self.columns:
-            raise ValueError(f"{what}: {unknown('column', name, self.columns)}")
+            raise ValueError(f"{what}: {unknown_name('column', name, self.columns)}")
         values = as_array(self.frame[name], f"column {name!r}")
         if len(values) != len(self.order):
             raise ValueError(
@@ -178,8 +178,8 @@ class FrameRows:
     def _several(self, given: Sequence[str], what: str) -> list[Any]:
         if strange := next((name for name in given if name not in self.frame.columns), None):
             raise ValueError(
-                f"{what}: {unknown('column', strange, self.frame.columns)}; where scores are a frame, {what} are names "
-                "of columns"
+                f"{what}: {unknown_name('column', strange, self.frame.columns)}; where scores are a frame, {what} are "
+                "names of columns"
             )
         columns = [self.frame.split(name, what) for name in given]
         if what == "inputs":
@@ -315,7 +315,7 @@ class RowReader:
 
     def inputs(self, given: Any) -> Floats:
         """Return the features of every row."""
-        each = [as_rows(own, f"{self.who(k)}: inputs") for k, own in enumerate(self._column(given, "inputs"))]
+        each = [as_input_rows(own, f"{self.who(k)}: inputs") for k, own in enumerate(self._column(given, "inputs"))]
         for k, own in enumerate(each):
             self._check_length(k, len(own), "inputs")
         some = [own for own in each if len(own)]
@@ -370,7 +370,7 @@ def read_rows(
     `needed` are the columns of scores in a long frame: one, or two for the sides of an interval.
     """
     data = as_frame(data, columns, needed[0], what)
-    is_frame = columns_of(data) is not None
+    is_frame = frame_columns(data) is not None
     source: Any = FrameRows(LongFrame(data, columns, needed), needed) if is_frame else DeviceArrays(data, what)
     reader = RowReader(source, np.zeros(0, np.int64), ids, ", test scores" if what == "test_scores" else "")
     scores: FlatScores = source.scores(reader.who, len(needed) == 2)
@@ -443,7 +443,7 @@ def as_devices(data: Any, what: str) -> NDArray[Any] | list[Any] | dict[str, Any
         named = {device_name(name): own for name, own in data.items()}
         if len(named) < len(data):
             raise ValueError("two devices of the dict have the same name once written as text; rename one of them")
-        note_alike(named, "devices")
+        note_similar_names(named, "devices")
         return named
     if isinstance(data, str | bytes) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
         raise TypeError(f"{_allowed(what)}, got {type(data).__name__} {str(data)[:40]!r}")
@@ -469,7 +469,7 @@ def as_frame(data: Any, columns: ColumnRoles, column: str, what: str) -> Any:
     if hasattr(data, "collect") and hasattr(data, "explain"):
         raise TypeError(f"{what} is a lazy frame, which holds no scores yet; pass frame.collect()")
     if hasattr(data, "ngroups"):  # a pandas frame or column, grouped
-        return {name: part if columns_of(part) is None else part[column] for name, part in data}
+        return {name: part if frame_columns(part) is None else part[column] for name, part in data}
     if hasattr(data, "nnz") and hasattr(data, "toarray"):
         raise TypeError(
             f"{what} is a sparse matrix, which does not say which of its zeros are scores; pass matrix.toarray(), a "
@@ -481,7 +481,7 @@ def as_frame(data: Any, columns: ColumnRoles, column: str, what: str) -> Any:
         names = getattr(data.coords.get(data.dims[0]), "values", None) if data.dims else None
         rows = as_array(data, what)
         return rows if names is None else dict(zip(np.asarray(names).tolist(), rows, strict=True))
-    if hasattr(data, "index") and hasattr(data, "groupby") and columns_of(data) is None:  # a pandas column
+    if hasattr(data, "index") and hasattr(data, "groupby") and frame_columns(data) is None:  # a pandas column
         return _of_column(data, columns, what)
     return data
 

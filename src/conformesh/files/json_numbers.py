@@ -15,16 +15,16 @@ import msgspec
 INFINITIES = {"inf": math.inf, "-inf": -math.inf}
 
 
-def in_json(value: Any) -> Any:
+def as_json_value(value: Any) -> Any:
     """Return a value, however nested, as JSON can hold it; tuples become lists.
 
     >>> in_json({"threshold": math.inf, "pair": (0.5, -math.inf)})
     {'threshold': 'inf', 'pair': [0.5, '-inf']}
     """
     if isinstance(value, dict):
-        return {key: in_json(item) for key, item in value.items()}
+        return {key: as_json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [in_json(item) for item in value]
+        return [as_json_value(item) for item in value]
     if not isinstance(value, float) or math.isfinite(value):
         return value
     if math.isnan(value):
@@ -32,13 +32,13 @@ def in_json(value: Any) -> Any:
     return "inf" if value > 0 else "-inf"
 
 
-def to_json(value: Any, indent: int | None = None) -> str:
+def dump_json(value: Any, indent: int | None = None) -> str:
     """Return a value as JSON text: on one line, or indented and with a line end as a file wants it."""
-    text = json.dumps(in_json(value), allow_nan=False, indent=indent)
+    text = json.dumps(as_json_value(value), allow_nan=False, indent=indent)
     return text if indent is None else text + "\n"
 
 
-def from_json(text: str | bytes, where: str) -> Any:
+def parse_json(text: str | bytes, where: str) -> Any:
     """Return what a JSON text says, infinities still as words; `where` names the source in an error.
 
     >>> from_json('{"alpha": 0.1', "result.json")
@@ -57,7 +57,7 @@ def from_json(text: str | bytes, where: str) -> Any:
         raise ValueError(f"{where}: needed JSON, but its lists are too deep to read") from None
 
 
-def number(value: Any, what: str = "a value") -> float:
+def as_number(value: Any, what: str = "a value") -> float:
     """Return a number of JSON, which may be one of the two words.
 
     >>> number(0.5), number("-inf")
@@ -70,8 +70,8 @@ def number(value: Any, what: str = "a value") -> float:
     return float(value)
 
 
-def with_infinities(value: Any) -> Any:
+def restore_infinities(value: Any) -> Any:
     """Return nested lists of numbers with the words for infinity replaced; other words stay as they are."""
     if isinstance(value, list):
-        return [with_infinities(item) for item in value]
+        return [restore_infinities(item) for item in value]
     return INFINITIES.get(value, value) if isinstance(value, str) else value

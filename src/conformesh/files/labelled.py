@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.files.labels import CANDIDATES, LabelColumn, column_labels, file_labels, label_indices
-from conformesh.files.output_files import NEEDED, OutputFile, outputs_in
-from conformesh.files.tables import ColumnNames, read_table
+from conformesh.files.labels import LABEL_COLUMNS, LabelColumn, column_labels, file_labels, label_indices
+from conformesh.files.output_files import OUTPUT_FILE, OutputFile, extract_outputs
+from conformesh.files.tables import FileLayout, read_table
 
 
 def read_labelled(
     source: str,
     labels: str | None = None,
-    layout: ColumnNames | None = None,
+    layout: FileLayout | None = None,
     *,
     logits: bool = False,
     classes: Sequence[str] | None = None,
@@ -28,13 +28,13 @@ def read_labelled(
     Labels stand in the column that the layout names, by default `label`, or in a file of their own. They come back as
     indices into the columns of the outputs as these were put in order; with `columns`, for regression, as numbers.
     """
-    layout = layout or ColumnNames()
-    table = read_table(source, f"{NEEDED}, and its label", layout=layout)
-    label = layout.label or CANDIDATES[0]
+    layout = layout or FileLayout()
+    table = read_table(source, f"{OUTPUT_FILE}, and its label", layout=layout)
+    label = layout.label or LABEL_COLUMNS[0]
     own = column_labels(table, label) if labels is None else file_labels(labels, label, layout)
     beside = layout if labels is None else replace(layout, label=None)  # which names a column of the other file
     truth = own.column if labels is None else None
-    found = outputs_in(table, beside, logits=logits, classes=classes, columns=columns, truth=truth)
+    found = extract_outputs(table, beside, logits=logits, classes=classes, columns=columns, truth=truth)
     if len(own) != len(found.values):
         raise ValueError(
             f"{own.place}: needs a label for each of the {len(found.values)} rows of outputs in {table.name}, got "

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformesh.common.array_types import Ints
-from conformesh.common.names import closest
-from conformesh.files.output_files import in_arrays
-from conformesh.files.tables import ColumnNames, FileColumns, is_number, listed, read_table
+from conformesh.common.names import closest_name
+from conformesh.files.output_files import holds_arrays
+from conformesh.files.tables import FileColumns, FileLayout, is_number, quote_names, read_table
 
 _NEEDED = "one label per row"
-CANDIDATES = ("label", "labels", "y")  # what an NPZ may call them
+LABEL_COLUMNS = ("label", "labels", "y")  # what an NPZ may call them
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,20 +34,20 @@ class LabelColumn:
 
 def column_labels(table: FileColumns, column: str) -> LabelColumn:
     """Find the labels beside the outputs."""
-    if not in_arrays(table):
+    if not holds_arrays(table):
         table.column(column)
         return LabelColumn(table, column)
-    wanted = CANDIDATES if column == CANDIDATES[0] else (column,)
+    wanted = LABEL_COLUMNS if column == LABEL_COLUMNS[0] else (column,)
     found = next((name for name in wanted if name in table.columns), None)
     if found is None:
         raise ValueError(
-            f"{table.name}: needs an array {' or '.join(map(repr, wanted))}, found {listed([*table.columns])}; "
+            f"{table.name}: needs an array {' or '.join(map(repr, wanted))}, found {quote_names([*table.columns])}; "
             "or give the labels in a file of their own"
         )
     return LabelColumn(table, found)
 
 
-def file_labels(source: str, column: str, layout: ColumnNames) -> LabelColumn:
+def file_labels(source: str, column: str, layout: FileLayout) -> LabelColumn:
     """Read labels from a file of their own: NPY, NPZ, CSV or Parquet; a single column may have any name."""
     table = read_table(source, _NEEDED, layout=layout)
     return LabelColumn(table, next(iter(table.columns))) if len(table.columns) == 1 else column_labels(table, column)
@@ -77,9 +77,9 @@ def label_indices(labels: LabelColumn, classes: Sequence[str]) -> Ints:
         return _whole(table, column)
     strange = next(i for i, name in enumerate(names) if name not in place and not is_number(name))
     row = int((index == strange).argmax())
-    close = closest(names[strange], classes)
+    close = closest_name(names[strange], classes)
     hint = f", did you mean {close!r}?" if close else ";"
-    raise ValueError(f"{table.where(row)}: unknown label {names[strange]!r}{hint} classes: {listed(classes)}")
+    raise ValueError(f"{table.where(row)}: unknown label {names[strange]!r}{hint} classes: {quote_names(classes)}")
 
 
 def _whole(table: FileColumns, column: str) -> Ints:

@@ -139,7 +139,7 @@ class Memberships:
         return within[self.codes] if len(within) else np.zeros(0, dtype=bool)
 
 
-def name_of(atom: Atom) -> str:
+def atom_name(atom: Atom) -> str:
     """Return what an atom is called.
 
     >>> name_of(("night", "north")), name_of(())

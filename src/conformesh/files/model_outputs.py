@@ -17,27 +17,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats, Ints
-from conformesh.files.labels import CANDIDATES, column_labels, file_labels, label_indices
+from conformesh.files.labels import LABEL_COLUMNS, column_labels, file_labels, label_indices
 from conformesh.files.output_files import (
-    DEVICE,
-    SLACK,
-    cells_of,
+    DEVICE_COLUMN,
+    SUM_SLACK,
     class_array,
     class_columns,
-    devices_in,
-    in_arrays,
+    column_cells,
+    holds_arrays,
     kept_columns,
+    row_devices,
 )
-from conformesh.files.tables import STDIN, ColumnNames, FileColumns, note_ids, read_table
+from conformesh.files.tables import STDIN, FileColumns, FileLayout, note_ids, read_table
 
 _NEEDED = "a row of model outputs and a label for every example"
 SYNTHETIC = "synthetic"  # an array of an NPZ that says: no real model was here
 LARGEST = 1.0 + 1e-6  # a softmax in float32 may end a few roundings above one
 
-Kind = Literal["logits", "probabilities"]
+OutputKind = Literal["logits", "probabilities"]
 _Where = Callable[[int], str]
 
-_KINDS: tuple[Kind, ...] = ("logits", "probabilities")  # best first: logits lose nothing
+_KINDS: tuple[OutputKind, ...] = ("logits", "probabilities")  # best first: logits lose nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ class ModelOutputs:
 
     values: Floats
     labels: Ints
-    kind: Kind
+    kind: OutputKind
     name: str
     classes: tuple[str, ...]
     devices: list[str] | None = None
@@ -125,7 +125,7 @@ class ModelOutputs:
 
 
 def read_model_outputs(
-    source: str, labels: str | None = None, *, kind: Kind | None = None, layout: ColumnNames | None = None
+    source: str, labels: str | None = None, *, kind: OutputKind | None = None, layout: FileLayout | None = None
 ) -> ModelOutputs:
     """Read a model's outputs and the true labels.
 
@@ -144,17 +144,19 @@ def read_model_outputs(
         What columns or arrays are called: by default labels are `label`, in an NPZ also `labels` or `y`, and devices
         are `device` or `devices`, where there are some. Labels are numbers from 0 or the names of classes.
     """
-    layout = layout or ColumnNames()
+    layout = layout or FileLayout()
     table = read_table(source, _NEEDED, layout=layout)
-    device = layout.device or next((name for name in (DEVICE, f"{DEVICE}s") if name in table.columns), DEVICE)
+    device = layout.device or next(
+        (name for name in (DEVICE_COLUMN, f"{DEVICE_COLUMN}s") if name in table.columns), DEVICE_COLUMN
+    )
     if layout.device is not None:
         table.column(layout.device)
     note_ids(table, layout)
-    label = layout.label or CANDIDATES[0]
+    label = layout.label or LABEL_COLUMNS[0]
     own = column_labels(table, label) if labels is None else file_labels(labels, label, layout)
     beside = layout if labels is None else replace(layout, label=None)  # which names a column of the other file
     kept = tuple(name for name in kept_columns(table, beside) if labels is not None or name != own.column)
-    if in_arrays(table):
+    if holds_arrays(table):
         array, values, classes = class_array(table, _arrays(table, kind))
         kind = next((known for known in _KINDS if known == array), kind)
     else:
@@ -172,13 +174,13 @@ def read_model_outputs(
         kind=kind,
         name="standard input" if source == STDIN else Path(source).name,
         classes=classes,
-        devices=devices_in(table, device, len(values)),
-        synthetic=SYNTHETIC in table.columns and in_arrays(table) and bool(np.all(table.columns[SYNTHETIC])),
-        kept={name: cells_of(table, name, len(values)) for name in kept},
+        devices=row_devices(table, device, len(values)),
+        synthetic=SYNTHETIC in table.columns and holds_arrays(table) and bool(np.all(table.columns[SYNTHETIC])),
+        kept={name: column_cells(table, name, len(values)) for name in kept},
     )
 
 
-def _arrays(table: FileColumns, kind: Kind | None) -> tuple[str, ...]:
+def _arrays(table: FileColumns, kind: OutputKind | None) -> tuple[str, ...]:
     """The names that outputs may have in an NPZ, best first."""
     if kind is None:
         return (*_KINDS, "outputs")
@@ -188,18 +190,18 @@ def _arrays(table: FileColumns, kind: Kind | None) -> tuple[str, ...]:
     return (kind, "outputs")
 
 
-def _kind_of(values: Floats) -> Kind:
+def _kind_of(values: Floats) -> OutputKind:
     return "probabilities" if values.size and _probable(values).all() else "logits"
 
 
 def _probable(values: Floats) -> NDArray[np.bool_]:
     """Say which rows are probabilities; NaN is not."""
     inside = ((values >= 0.0) & (values <= LARGEST)).all(axis=1)
-    probable: NDArray[np.bool_] = inside & (np.abs(values.sum(axis=1) - 1.0) <= SLACK)
+    probable: NDArray[np.bool_] = inside & (np.abs(values.sum(axis=1) - 1.0) <= SUM_SLACK)
     return probable
 
 
-def _check(values: Floats, labels: Ints, kind: Kind, name: str, where: _Where) -> None:
+def _check(values: Floats, labels: Ints, kind: OutputKind, name: str, where: _Where) -> None:
     """Refuse what no score could use, and say where it is."""
     if values.ndim != 2 or labels.shape != values.shape[:1]:
         raise ValueError(

@@ -17,22 +17,22 @@ from conformesh.common.array_types import Floats
 from conformesh.files.memberships import Memberships
 from conformesh.files.tables import (
     CLASSES,
-    ColumnNames,
     FileColumns,
-    groups_in,
+    FileLayout,
+    check_equal_lengths,
     is_number,
-    listed,
     note_ids,
+    quote_names,
     read_table,
-    same_length,
+    row_groups,
 )
 
-NEEDED = "one row of model outputs per example, one numeric column per class"
-DEVICE = "device"
+OUTPUT_FILE = "one row of model outputs per example, one numeric column per class"
+DEVICE_COLUMN = "device"
 _ARRAYS = ("probabilities", "logits", "outputs")  # what an NPZ may call them, best first
 _PREDICTED = ("predictions", "outputs", "prediction")  # and predictions of numbers
 _ROLES = ("id", "label")  # columns beside the classes that need not be named
-SLACK = 1e-3  # how far a row of probabilities may sum from one
+SUM_SLACK = 1e-3  # how far a row of probabilities may sum from one
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class OutputFile:
 
 def read_outputs(
     source: str,
-    layout: ColumnNames | None = None,
+    layout: FileLayout | None = None,
     stdin: BinaryIO | None = None,
     *,
     logits: bool = False,
@@ -86,15 +86,15 @@ def read_outputs(
     have, in the order in which they are wanted. With `columns` the outputs are no classes but predictions of numbers:
     what a regression score calls its columns.
     """
-    layout = layout or ColumnNames()
-    return outputs_in(
-        read_table(source, NEEDED, stdin, layout), layout, logits=logits, classes=classes, columns=columns
+    layout = layout or FileLayout()
+    return extract_outputs(
+        read_table(source, OUTPUT_FILE, stdin, layout), layout, logits=logits, classes=classes, columns=columns
     )
 
 
-def outputs_in(
+def extract_outputs(
     table: FileColumns,
-    layout: ColumnNames,
+    layout: FileLayout,
     *,
     logits: bool = False,
     classes: Sequence[str] | None = None,
@@ -102,7 +102,7 @@ def outputs_in(
     truth: str | None = None,
 ) -> OutputFile:
     """Return the outputs in a table that was read, as `read_outputs` does; the column `truth` is none of them."""
-    where = layout.device or DEVICE
+    where = layout.device or DEVICE_COLUMN
     if layout.device is not None:
         table.column(layout.device)
     note_ids(table, layout)
@@ -111,37 +111,37 @@ def outputs_in(
     order = None
     if columns is not None:
         values, names = _prediction_columns(table, beside, columns, layout.outputs)
-    elif in_arrays(table):
+    elif holds_arrays(table):
         _, values, names = class_array(table, ("logits", *_ARRAYS) if logits else _ARRAYS)
     else:
         values, names = class_columns(table, beside, classes)
     if not len(values):
-        raise ValueError(f"{table.name} has no rows; needed {NEEDED if columns is None else listed(columns)}")
+        raise ValueError(f"{table.name} has no rows; needed {OUTPUT_FILE if columns is None else quote_names(columns)}")
     if classes is not None:
         order, names = _order_of(names, classes, table.name)
         values = values if order is None else values[:, order]
     kept = tuple(name for name in kept if name != truth)
-    passing = {name: cells_of(table, name, len(values)) for name in kept}
-    groups = groups_in(table, layout.groups) if layout.groups else None
+    passing = {name: column_cells(table, name, len(values)) for name in kept}
+    groups = row_groups(table, layout.groups) if layout.groups else None
     if groups is not None and len(groups) != len(values):
         raise ValueError(f"{table.name}: has {len(values)} rows of outputs but groups of {len(groups)}; one each")
     weight = None if layout.weight is None else table.numbers(layout.weight)
     inputs = table.matrix(layout.inputs) if layout.inputs else None
-    devices = devices_in(table, where, len(values))
+    devices = row_devices(table, where, len(values))
     return OutputFile(values, names, devices, table.name, passing, groups, order, weight, inputs)
 
 
-def in_arrays(table: FileColumns) -> bool:
+def holds_arrays(table: FileColumns) -> bool:
     """Say whether a table holds arrays, from an NPZ or NPY, rather than columns."""
     return isinstance(next(iter(table.columns.values())), np.ndarray)
 
 
-def kept_columns(table: FileColumns, layout: ColumnNames, classes: Sequence[str] = ()) -> tuple[str, ...]:
+def kept_columns(table: FileColumns, layout: FileLayout, classes: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the columns that pass through: what was asked for, and an `id` and a `label` beside columns of classes."""
     asked = [name for name in (layout.id, layout.label, *layout.keep) if name is not None]
     for name in asked:
         table.column(name)
-    if in_arrays(table):
+    if holds_arrays(table):
         return tuple(dict.fromkeys(asked))
     usual = [name for name in _ROLES if name in table.columns and getattr(layout, name) is None and name not in classes]
     return tuple(dict.fromkeys([*usual, *asked]))
@@ -154,7 +154,7 @@ def class_columns(
     apart = {*besides}
     names = tuple(name for name in table.columns if name not in apart)
     if not names:
-        raise ValueError(f"{table.name} has no column but {listed([*table.columns])}; needed {NEEDED}")
+        raise ValueError(f"{table.name} has no column but {quote_names([*table.columns])}; needed {OUTPUT_FILE}")
     _check_names(table, names, classes)
     try:
         values = table.matrix(names)
@@ -177,11 +177,11 @@ def _check_names(table: FileColumns, names: Sequence[str], classes: Sequence[str
     numbers = [name for name in names if is_number(name) and not name.isdecimal()]
     if table.lines is not None and numbers:
         raise ValueError(f"{table.name}: the first line must name the classes, got the number {numbers[0]!r}")
-    if classes is not None and not unnamed(classes) and not unnamed(names):
+    if classes is not None and not are_only_numbered(classes) and not are_only_numbered(names):
         strange = [name for name in names if name not in {*classes}]
         if strange and {*classes} <= {*names}:
             raise ValueError(
-                f"{table.name}: column {strange[0]!r} is none of the classes {listed(classes)}; "
+                f"{table.name}: column {strange[0]!r} is none of the classes {quote_names(classes)}; "
                 f"name it with --keep {strange[0]}, or drop it"
             )
 
@@ -190,14 +190,14 @@ def _refuse_strays(name: str, values: Floats, names: Sequence[str]) -> None:
     """Refuse a column that is no class: without it all rows are probabilities, with it they are not."""
     if values.shape[1] < 3:
         return
-    inside = ((values >= 0.0) & (values <= 1.0 + SLACK)).all(axis=0)
+    inside = ((values >= 0.0) & (values <= 1.0 + SUM_SLACK)).all(axis=0)
     sums = values[:, inside].sum(axis=1)
     if not inside.all():
-        strays = [*np.flatnonzero(~inside)] if inside.sum() > 1 and (np.abs(sums - 1.0) <= SLACK).all() else []
-    elif (np.abs(sums - 1.0) <= SLACK).all():
+        strays = [*np.flatnonzero(~inside)] if inside.sum() > 1 and (np.abs(sums - 1.0) <= SUM_SLACK).all() else []
+    elif (np.abs(sums - 1.0) <= SUM_SLACK).all():
         return
     else:
-        without = (np.abs(sums[:, None] - values - 1.0) <= SLACK).all(axis=0)
+        without = (np.abs(sums[:, None] - values - 1.0) <= SUM_SLACK).all(axis=0)
         strays = [*np.flatnonzero(without & (values != 0.0).any(axis=0))]
     if strays:
         raise ValueError(
@@ -211,7 +211,8 @@ def class_array(table: FileColumns, wanted: Iterable[str]) -> tuple[str, Floats,
     array = next((name for name in wanted if name in table.columns), None)
     if array is None:
         raise ValueError(
-            f"{table.name}: needs an array 'probabilities', 'logits' or 'outputs', found {listed([*table.columns])}"
+            f"{table.name}: needs an array 'probabilities', 'logits' or 'outputs', "
+            f"found {quote_names([*table.columns])}"
         )
     values = table.numbers(array)
     if values.ndim == 1:
@@ -225,7 +226,7 @@ def class_array(table: FileColumns, wanted: Iterable[str]) -> tuple[str, Floats,
         )
     titles = tuple(map(str, names.tolist()))
     if len({*titles}) < len(titles):
-        raise ValueError(f"{table.name}: {CLASSES!r} must differ, got {listed(titles)}")
+        raise ValueError(f"{table.name}: {CLASSES!r} must differ, got {quote_names(titles)}")
     return array, values, titles
 
 
@@ -239,7 +240,7 @@ def _prediction_columns(
     """
     taken = [*besides]
     whole = [name for name in _PREDICTED if name in table.columns]
-    if not chosen and in_arrays(table) and whole and not {*wanted} <= {*table.columns}:
+    if not chosen and holds_arrays(table) and whole and not {*wanted} <= {*table.columns}:
         values = table.numbers(whole[0])
         values = values[:, None] if values.ndim == 1 else values
         if values.ndim != 2 or values.shape[1] != len(wanted):
@@ -249,25 +250,25 @@ def _prediction_columns(
             )
         return values, tuple(wanted)
     left = [name for name in table.columns if name not in taken]
-    if in_arrays(table) and not chosen and (of_classes := [name for name in _ARRAYS[:2] if name in left]):
+    if holds_arrays(table) and not chosen and (of_classes := [name for name in _ARRAYS[:2] if name in left]):
         raise ValueError(
             f"{table.name}: holds {of_classes[0]!r}, outputs of classes, and this score is for regression: it reads "
             f"{' and '.join(wanted)}; choose another --score"
         )
     names = [*chosen] or ([*wanted] if {*wanted} <= {*left} else left)
     if len(names) != len(wanted):
-        what = f"--output-columns named {listed(names)}" if chosen else f"found {listed(left)}"
+        what = f"--output-columns named {quote_names(names)}" if chosen else f"found {quote_names(left)}"
         raise ValueError(
             f"{table.name}: this score reads {len(wanted)} column{'s' * (len(wanted) > 1)}, {' and '.join(wanted)}; "
             f"{what}; name them in this order with --output-columns, and others with --id-column, --label-column or "
             "--keep"
         )
-    if in_arrays(table):
-        same_length(table, names)
+    if holds_arrays(table):
+        check_equal_lengths(table, names)
     return table.matrix(names), tuple(names)
 
 
-def unnamed(classes: Sequence[str]) -> bool:
+def are_only_numbered(classes: Sequence[str]) -> bool:
     """Say whether classes are only counted: "0", "1", ..."""
     return [*classes] == [str(i) for i in range(len(classes))]
 
@@ -282,14 +283,14 @@ def _order_of(
     wanted = tuple(classes)
     if tuple(names) == wanted:
         return None, wanted
-    if len(names) == len(wanted) and (unnamed(names) or unnamed(wanted)) and {*names} != {*wanted}:
-        return None, tuple(names) if unnamed(wanted) else wanted
+    if len(names) == len(wanted) and (are_only_numbered(names) or are_only_numbered(wanted)) and {*names} != {*wanted}:
+        return None, tuple(names) if are_only_numbered(wanted) else wanted
     place = {name: i for i, name in enumerate(names)}
     lacking = [name for name in wanted if name not in place]
     strange = [name for name in names if name not in {*wanted}]
     if lacking or strange:
-        what = [f"lacks {listed(lacking)}"] if lacking else []
-        what += [f"has {listed(strange)}"] if strange else []
+        what = [f"lacks {quote_names(lacking)}"] if lacking else []
+        what += [f"has {quote_names(strange)}"] if strange else []
         raise ValueError(
             f"{where}: {len(names)} classes, but the scores came from {len(wanted)}: it {' and '.join(what)}; "
             "predict with outputs of the model that was calibrated"
@@ -297,19 +298,19 @@ def _order_of(
     return tuple(place[name] for name in wanted), wanted
 
 
-def devices_in(table: FileColumns, column: str, rows: int) -> list[str] | None:
+def row_devices(table: FileColumns, column: str, rows: int) -> list[str] | None:
     """Return the device of every row, where the table has that column."""
     if column not in table.columns:
         return None
     if len(table.column(column)) != rows:
-        same_length(table, [column, next(name for name in (*_ARRAYS, *_PREDICTED) if name in table.columns)])
+        check_equal_lengths(table, [column, next(name for name in (*_ARRAYS, *_PREDICTED) if name in table.columns)])
     names, index = table.names(column)
     return [names[i] for i in index]
 
 
-def cells_of(table: FileColumns, column: str, rows: int) -> list[Any]:
+def column_cells(table: FileColumns, column: str, rows: int) -> list[Any]:
     """Return the cells of a column as they are."""
     cells = table.column(column)
     if len(cells) != rows:
-        same_length(table, [column, next(name for name in (*_ARRAYS, *_PREDICTED) if name in table.columns)])
+        check_equal_lengths(table, [column, next(name for name in (*_ARRAYS, *_PREDICTED) if name in table.columns)])
     return cells if isinstance(cells, list) else list(cells.tolist())

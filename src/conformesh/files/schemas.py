@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_a
 
 import msgspec
 
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 from conformesh.files.json_numbers import INFINITIES
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ _WORDS = {
 _SIGNS = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
 
 
-def checked(raw: Any, kind: type[T], where: str) -> T:
+def validate(raw: Any, kind: type[T], where: str) -> T:
     """Return `raw`, as read from a file, as the Struct or dataclass it must be, or say which field is wrong and how.
 
     >>> class Point(msgspec.Struct):
@@ -43,10 +43,10 @@ def checked(raw: Any, kind: type[T], where: str) -> T:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
         own = error.__cause__  # what the type itself refused, in its own words
-        raise ValueError(f"{where}: {own or error_in_words(str(error), raw, kind)}") from None
+        raise ValueError(f"{where}: {own or describe_error(str(error), raw, kind)}") from None
 
 
-def error_in_words(message: str, raw: Any, kind: Any) -> str:
+def describe_error(message: str, raw: Any, kind: Any) -> str:
     """Return what a message of msgspec says of `raw`, which should have been a `kind`, in words for users."""
     what, _, place = message.partition(" - at `$")
     path = place.removesuffix("`").lstrip(".")
@@ -56,7 +56,7 @@ def error_in_words(message: str, raw: Any, kind: Any) -> str:
         if found[1].startswith("missing"):
             return f"it lacks {name}{_meaning(table, found[2])}"
         known = [name for k in _parts(table) for name in getattr(k, "__struct_fields__", ())]  # it may also be None
-        return (f"{path}: " if path else "") + unknown("field", found[2], known)
+        return (f"{path}: " if path else "") + unknown_name("field", found[2], known)
     got, needed = _at(raw, path), what
     words = _choices(_kind_at(kind, raw, path))
     if {*words} == {*INFINITIES}:

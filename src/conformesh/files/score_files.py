@@ -20,30 +20,30 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.common.arrays import note_alike
+from conformesh.common.arrays import note_similar_names
 from conformesh.common.names import natural_order
 from conformesh.files.memberships import Memberships
 from conformesh.files.tables import (
     CLASSES,
     SCORE_FUNCTION,
     STDIN,
-    ColumnNames,
     FileColumns,
-    groups_in,
-    listed,
+    FileLayout,
+    check_equal_lengths,
     note_ids,
+    quote_names,
     read_table,
-    same_length,
+    row_groups,
 )
 
-NEEDED = "columns 'device' and 'score', one row per score"
-ALSO_CALLED = {  # what these columns are called elsewhere, in small letters
+SCORE_FILE = "columns 'device' and 'score', one row per score"
+COLUMN_SYNONYMS = {  # what these columns are called elsewhere, in small letters
     "device": ("devices", "node", "client", "site"),
     "score": ("scores", "nonconformity"),
 }
 
-SIDES = ("lower", "upper")  # the columns of scores with two sides, as a frame has them
-EPOCH = "epoch"
+SIDE_COLUMNS = ("lower", "upper")  # the columns of scores with two sides, as a frame has them
+EPOCH_COLUMN = "epoch"
 _MOST_EPOCHS = 2**53  # no epoch has a higher number: floats and JSON hold it exactly
 
 
@@ -115,25 +115,25 @@ class ScoreFile:
 
 
 def read_scores(
-    source: str, stdin: BinaryIO | None = None, group: str | None = None, layout: ColumnNames | None = None
+    source: str, stdin: BinaryIO | None = None, group: str | None = None, layout: FileLayout | None = None
 ) -> ScoreFile:
     """Read scores from CSV, Parquet or NPZ, or a folder of such; "-" reads CSV from standard input.
 
     `group` names a column of groups; `layout` says what else is known about the table.
     """
-    layout = layout or ColumnNames(groups=() if group is None else (group,))
+    layout = layout or FileLayout(groups=() if group is None else (group,))
     if source != STDIN and Path(source).is_dir():
         from conformesh.files.score_folders import ScoreFolder
 
         return ScoreFolder.open(source).read(layout=layout)
-    return scores_in(read_table(source, NEEDED, stdin, layout), layout)
+    return extract_scores(read_table(source, SCORE_FILE, stdin, layout), layout)
 
 
-def scores_in(table: FileColumns, layout: ColumnNames | None = None) -> ScoreFile:
+def extract_scores(table: FileColumns, layout: FileLayout | None = None) -> ScoreFile:
     """Sort the rows of a table by device."""
-    layout = layout or ColumnNames()
-    device = column_named(table, "device", layout.device)
-    held = SIDES if layout.sides else (column_named(table, "score", layout.score),)
+    layout = layout or FileLayout()
+    device = find_column(table, "device", layout.device)
+    held = SIDE_COLUMNS if layout.sides else (find_column(table, "score", layout.score),)
     if device in held:
         raise ValueError(f"{table.name}: column {device!r} cannot be both the device and the score")
     columns = (device, *held, *layout.beside)
@@ -143,9 +143,9 @@ def scores_in(table: FileColumns, layout: ColumnNames | None = None) -> ScoreFil
                 f"{table.name}: {column!r} must be one-dimensional, got shape {table.column(column).shape}"
             )
     if table.lines is None:
-        same_length(table, columns)
+        check_equal_lengths(table, columns)
     if not len(table.column(held[0])):
-        raise ValueError(f"{table.name} has no rows; needed {NEEDED}")
+        raise ValueError(f"{table.name} has no rows; needed {SCORE_FILE}")
     names, index = table.names(device)
     values = table.numbers(held[0]) if len(held) == 1 else table.matrix(held)
     if np.isnan(values).any():
@@ -154,18 +154,18 @@ def scores_in(table: FileColumns, layout: ColumnNames | None = None) -> ScoreFil
             f"{table.where(row)}: score must be a number, got NaN for device {names[index[row]]!r}; "
             "repair or drop this row"
         )
-    note_alike(names, f"{table.name}: devices")
+    note_similar_names(names, f"{table.name}: devices")
     note_ids(table, layout)
-    devices, offsets, order = by_device(names, index)
-    beside = columns_beside(table, layout, order) if layout.beside else {}
+    devices, offsets, order = order_by_device(names, index)
+    beside = extra_columns(table, layout, order) if layout.beside else {}
     rows = ScoreRows(devices, offsets, values[order], **beside)
     classes = _classes(table, table.columns[CLASSES]) if CLASSES in table.columns else None
     made_by = _made_by(table, table.columns[SCORE_FUNCTION]) if SCORE_FUNCTION in table.columns else None
-    epochs = epochs_in(table)
+    epochs = row_epochs(table)
     return ScoreFile(rows, table.name, classes, made_by, None if epochs is None else epochs[order])
 
 
-def by_device(
+def order_by_device(
     names: Sequence[str], index: NDArray[np.int64]
 ) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64]]:
     """Return devices in natural order, where the rows of each begin, and the order of rows that groups them so.
@@ -179,11 +179,11 @@ def by_device(
     return devices, offsets, np.argsort(owner, kind="stable")
 
 
-def columns_beside(table: FileColumns, layout: ColumnNames, rows: NDArray[np.int64]) -> dict[str, Any]:
+def extra_columns(table: FileColumns, layout: FileLayout, rows: NDArray[np.int64]) -> dict[str, Any]:
     """Return the columns of these rows that were asked for: groups, weights, inputs and labels."""
     found: dict[str, Any] = {}
     if layout.groups:
-        found["groups"] = groups_in(table, layout.groups).taken(rows)
+        found["groups"] = row_groups(table, layout.groups).taken(rows)
         found["group_column"] = layout.groups[0] if len(layout.groups) == 1 else ""
     if layout.weight is not None:
         found["weight"] = table.numbers(layout.weight)[rows]
@@ -195,11 +195,11 @@ def columns_beside(table: FileColumns, layout: ColumnNames, rows: NDArray[np.int
     return found
 
 
-def epochs_in(table: FileColumns) -> NDArray[np.int64] | None:
+def row_epochs(table: FileColumns) -> NDArray[np.int64] | None:
     """Return the epoch of every row, 0 where the cell is no whole number above 0; None where there is no column."""
-    if EPOCH not in table.columns or np.ndim(table.columns[EPOCH]) != 1:
+    if EPOCH_COLUMN not in table.columns or np.ndim(table.columns[EPOCH_COLUMN]) != 1:
         return None
-    return np.array([_epoch(cell) for cell in table.columns[EPOCH]], dtype=np.int64)
+    return np.array([_epoch(cell) for cell in table.columns[EPOCH_COLUMN]], dtype=np.int64)
 
 
 def _epoch(cell: Any) -> int:
@@ -210,20 +210,20 @@ def _epoch(cell: Any) -> int:
     return int(number) if 1 <= number < _MOST_EPOCHS and number.is_integer() else 0
 
 
-def column_named(table: FileColumns, word: str, given: str | None = None) -> str:
+def find_column(table: FileColumns, word: str, given: str | None = None) -> str:
     """Return the name of the column of devices or scores: as given, as usual, or as only one column could be meant."""
     if given is not None:
         table.column(given)
         return given
     if word in table.columns:
         return word
-    meant = (word, *ALSO_CALLED[word])
+    meant = (word, *COLUMN_SYNONYMS[word])
     found = [name for name in table.columns if name.lower() in meant]
     if len(found) == 1:
         return found[0]
     if found:
         raise ValueError(
-            f"{table.name}: the {word} of a row may stand in {listed(found)}: say which, with --{word}-column"
+            f"{table.name}: the {word} of a row may stand in {quote_names(found)}: say which, with --{word}-column"
         )
     try:
         table.column(word)
@@ -258,10 +258,10 @@ def _made_by(table: FileColumns, column: Any) -> RecordedScore | None:
     """Return the score that the rows of a file record; rows without a record go with the others."""
     given = column.ravel().tolist() if isinstance(column, np.ndarray) else column
     texts = {str(cell).strip() for cell in given if cell is not None} - {""}
-    return one_score((recorded_score(text, table.name) for text in sorted(texts)), table.name)
+    return common_score((parse_recorded_score(text, table.name) for text in sorted(texts)), table.name)
 
 
-def recorded_score(text: str, where: str) -> RecordedScore:
+def parse_recorded_score(text: str, where: str) -> RecordedScore:
     """Return the score that a cell of the column `score_function` records; `where` names the file in an error."""
     name, _, options = text.partition(" ")
     try:
@@ -276,7 +276,7 @@ def recorded_score(text: str, where: str) -> RecordedScore:
     return RecordedScore(name, read)
 
 
-def one_score(recorded: Iterable[RecordedScore | None], where: str) -> RecordedScore | None:
+def common_score(recorded: Iterable[RecordedScore | None], where: str) -> RecordedScore | None:
     """Return the score that several records agree on, None where there is no record.
 
     Devices that make randomised scores draw a seed each: these are scores of one kind, and the record has no seed then.

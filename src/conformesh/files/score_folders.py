@@ -20,16 +20,16 @@ import numpy as np
 from conformesh.common.names import natural_order
 from conformesh.files.memberships import Memberships
 from conformesh.files.score_files import (
-    NEEDED,
-    SIDES,
+    SCORE_FILE,
+    SIDE_COLUMNS,
     ScoreFile,
     ScoreRows,
-    by_device,
-    one_score,
+    common_score,
+    extract_scores,
+    order_by_device,
     read_scores,
-    scores_in,
 )
-from conformesh.files.tables import CLASSES, SCORE_FUNCTION, ColumnNames, FileColumns, listed
+from conformesh.files.tables import CLASSES, SCORE_FUNCTION, FileColumns, FileLayout, quote_names
 
 if TYPE_CHECKING:
     import polars as pl
@@ -72,7 +72,7 @@ class ScoreFolder:
         """Whether folder names say whose scores are in a file."""
         return all(_device_of(file) is not None for file in self.files)
 
-    def roster(self, layout: ColumnNames | None = None) -> _Roster:
+    def roster(self, layout: FileLayout | None = None) -> _Roster:
         """Return whose scores there are, without reading a score."""
         if self.per_rank:
             raise ValueError(f"{self.path}: NPZ files must be read to know whose scores they hold")
@@ -83,19 +83,19 @@ class ScoreFolder:
         names, index = FileColumns({device: distinct}, str(self.path)).names(device)
         return _Roster(natural_order(names), (distinct, np.array(names)[index].tolist()))
 
-    def read(self, devices: Collection[str] | None = None, layout: ColumnNames | None = None) -> ScoreFile:
+    def read(self, devices: Collection[str] | None = None, layout: FileLayout | None = None) -> ScoreFile:
         """Read the scores of some devices, by default of all."""
         if self.per_rank:
             return joined([self.read_file(at, layout) for at in range(len(self.files))], str(self.path))
         return self.read_for(self.roster(layout), devices, layout)
 
     def read_for(
-        self, roster: _Roster, devices: Collection[str] | None = None, layout: ColumnNames | None = None
+        self, roster: _Roster, devices: Collection[str] | None = None, layout: FileLayout | None = None
     ) -> ScoreFile:
         """Read the scores of some devices of a roster: only their files, or only their rows."""
         import polars as pl
 
-        layout = layout or ColumnNames()
+        layout = layout or FileLayout()
         wanted = {*(roster.devices if devices is None else devices)}
         device = _column("device", layout)
         columns = [*_score_columns(layout), *layout.beside]
@@ -121,13 +121,13 @@ class ScoreFolder:
         if frame is None or not len(frame):
             return _nothing(layout, str(self.path))
         table = FileColumns({column.name: column for column in frame.get_columns()}, str(self.path))
-        return scores_in(table, replace(layout, device=device, score=None if layout.sides else columns[0]))
+        return extract_scores(table, replace(layout, device=device, score=None if layout.sides else columns[0]))
 
-    def read_file(self, at: int, layout: ColumnNames | None = None) -> ScoreFile:
+    def read_file(self, at: int, layout: FileLayout | None = None) -> ScoreFile:
         """Read one of the files whole."""
         return read_scores(str(self.files[at]), layout=layout)
 
-    def _scan(self, layout: ColumnNames | None) -> pl.LazyFrame:
+    def _scan(self, layout: FileLayout | None) -> pl.LazyFrame:
         import polars as pl
 
         frame = pl.scan_parquet([*self.files], hive_partitioning=False)
@@ -135,9 +135,9 @@ class ScoreFolder:
             titles = frame.collect_schema().names()
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as problem:
             raise self._unreadable(problem) from None
-        if not {_column("device", layout), *_score_columns(layout or ColumnNames())} <= {*titles}:
+        if not {_column("device", layout), *_score_columns(layout or FileLayout())} <= {*titles}:
             raise ValueError(
-                f"{self.path}: needed {NEEDED}; or a folder device=NAME for each; found {listed(titles)}; "
+                f"{self.path}: needed {SCORE_FILE}; or a folder device=NAME for each; found {quote_names(titles)}; "
                 "other names are given with --device-column and --score-column"
             )
         return frame
@@ -170,10 +170,10 @@ def joined(parts: Sequence[ScoreFile], name: str) -> ScoreFile:
     known = {part.classes for part in parts}
     if len(known - {None}) > 1:
         raise ValueError(f"{name}: its files name different classes; keep scores of one model in a folder")
-    made_by = one_score((part.made_by for part in parts), name)
+    made_by = common_score((part.made_by for part in parts), name)
     every = [part.rows for part in parts]
     sizes = np.concatenate([np.diff(rows.offsets) for rows in every])
-    devices, offsets, order = by_device([*seen], np.repeat(np.arange(len(sizes)), sizes))
+    devices, offsets, order = order_by_device([*seen], np.repeat(np.arange(len(sizes)), sizes))
 
     def column(which: str) -> Any:
         values = [getattr(rows, which) for rows in every]
@@ -186,7 +186,7 @@ def joined(parts: Sequence[ScoreFile], name: str) -> ScoreFile:
     return ScoreFile(whole, name, max(known, key=bool, default=None), made_by)
 
 
-def _nothing(layout: ColumnNames, name: str) -> ScoreFile:
+def _nothing(layout: FileLayout, name: str) -> ScoreFile:
     """Return a file without rows that has the columns which were asked for: this rank hosts no device with scores."""
     rows = ScoreRows(
         (),
@@ -200,11 +200,11 @@ def _nothing(layout: ColumnNames, name: str) -> ScoreFile:
     return ScoreFile(rows, name)
 
 
-def _score_columns(layout: ColumnNames) -> tuple[str, ...]:
-    return SIDES if layout.sides else (_column("score", layout),)
+def _score_columns(layout: FileLayout) -> tuple[str, ...]:
+    return SIDE_COLUMNS if layout.sides else (_column("score", layout),)
 
 
-def _column(word: Literal["device", "score"], layout: ColumnNames | None) -> str:
+def _column(word: Literal["device", "score"], layout: FileLayout | None) -> str:
     """Return what a column is called; in a folder of many files nobody guesses."""
     return (layout and getattr(layout, word)) or word
 

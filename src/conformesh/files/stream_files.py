@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.names import natural_order
-from conformesh.files.score_files import column_named
-from conformesh.files.tables import ColumnNames, FileColumns, read_table, same_length
-from conformesh.files.times import TimeError, nanoseconds
+from conformesh.files.score_files import find_column
+from conformesh.files.tables import FileColumns, FileLayout, check_equal_lengths, read_table
+from conformesh.files.times import TimeError, parse_times
 
 _NEEDED = "columns 'time', 'device' and 'score', one row per example"
 
@@ -42,11 +42,11 @@ class StreamFile:
     name: str
 
 
-def read_streams(source: str, time: str = "time", layout: ColumnNames | None = None) -> StreamFile:
+def read_streams(source: str, time: str = "time", layout: FileLayout | None = None) -> StreamFile:
     """Read streams from CSV, Parquet or NPZ; "-" reads CSV from standard input. `time` names the column of times."""
-    layout = layout or ColumnNames()
+    layout = layout or FileLayout()
     table = read_table(source, _NEEDED, None, layout)
-    device, score = (column_named(table, word, getattr(layout, word)) for word in ("device", "score"))
+    device, score = (find_column(table, word, getattr(layout, word)) for word in ("device", "score"))
     values = table.numbers(score)
     if not len(values):
         raise ValueError(f"{table.name} has no rows; needed {_NEEDED}")
@@ -56,7 +56,7 @@ def read_streams(source: str, time: str = "time", layout: ColumnNames | None = N
     names, who = table.names(device)
     times, step = _steps(table, time)
     if table.lines is None:
-        same_length(table, (time, device, score))
+        check_equal_lengths(table, (time, device, score))
     devices = natural_order(names)
     row_of = {name: row for row, name in enumerate(devices)}
     rows = np.array([row_of[name] for name in names], dtype=np.int64)[who]
@@ -94,7 +94,7 @@ def _dates(table: FileColumns, time: str) -> tuple[NDArray[Any], NDArray[np.int6
     """Return the same for times that are text."""
     names, index = table.names(time)
     try:
-        when = np.array(nanoseconds(names), dtype=np.int64)
+        when = np.array(parse_times(names), dtype=np.int64)
     except TimeError as unread:
         row = int((index == unread.place).argmax())
         raise ValueError(f"{table.where(row)}: {time}: {unread}") from None

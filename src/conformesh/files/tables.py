@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.common.arrays import EXACT, note_duplicates, note_large_integers
-from conformesh.common.names import closest
+from conformesh.common.arrays import LARGEST_EXACT, note_duplicates, note_large_integers
+from conformesh.common.names import closest_name
 from conformesh.files.memberships import Memberships
 from conformesh.files.text import SNIFFED, CellError, check_finite, numbers_in, read_columns
 
@@ -46,7 +46,7 @@ _FOREIGN = {  # first bytes of files that are often mistaken for tables, and wha
 
 
 @dataclass(frozen=True)
-class ColumnNames:
+class FileLayout:
     """How a table is laid out, where the reader should not find out by itself.
 
     Attributes
@@ -125,14 +125,14 @@ class FileColumns:
         """Return a column, or say which ones there are."""
         if name not in self.columns:
             titles = [*self.columns]
-            close = closest(name, titles[:1000])
+            close = closest_name(name, titles[:1000])
             hint = f"; did you mean {close!r}?" if close else ""
             between = [mark for mark in SNIFFED if self.lines is not None and len(titles) == 1 and mark in titles[0]]
             if between:
                 hint = f"; its cells seem to be separated by {between[0]!r}"
             elif not hint and self.lines is not None and any(map(is_number, titles[:1000])):
                 hint = "; the first line must name the columns"
-            raise ValueError(f"{self.name}: needs a column {name!r}, found {listed(titles)}{hint}")
+            raise ValueError(f"{self.name}: needs a column {name!r}, found {quote_names(titles)}{hint}")
         return self.columns[name]
 
     def numbers(self, name: str) -> NDArray[np.float64]:
@@ -246,9 +246,10 @@ class FileColumns:
 
     def _refuse_rounded(self, name: str, column: NDArray[Any]) -> None:
         """Refuse names that were integers and have lost their last digits: different devices may look the same."""
-        if column.size and np.abs(column).max() > EXACT:
+        large = column[np.abs(column) > LARGEST_EXACT]
+        if large.size:
             raise ValueError(
-                f"{self.name}: column {name!r} holds floats above 2^53, got {column[np.abs(column) > EXACT][0]:.17g}, "
+                f"{self.name}: column {name!r} holds floats above 2^53, got {large[0]:.17g}, "
                 "whose last digits are lost; store names as text or integers"
             )
 
@@ -260,7 +261,7 @@ def read_table(
     source: str,
     needed: str,
     stdin: BinaryIO | None = None,
-    layout: ColumnNames | None = None,
+    layout: FileLayout | None = None,
     *,
     may_be_empty: bool = False,
     data: bytes | None = None,
@@ -270,9 +271,9 @@ def read_table(
     `needed` says what the file should hold, for errors; with `may_be_empty` a heading alone is a table without rows.
     `data` is the content of the source, for callers that have read it already.
     """
-    layout = layout or ColumnNames()
+    layout = layout or FileLayout()
     name = "standard input" if source == STDIN else source
-    data = bytes_of(source, stdin) if data is None else data
+    data = read_bytes(source, stdin) if data is None else data
     suffix = Path(source).suffix.lower()
     if data.startswith(GZIP):
         data, suffix = _unpacked(data, name), Path(Path(source).stem).suffix.lower()
@@ -295,7 +296,7 @@ def read_table(
     return table
 
 
-def same_length(table: FileColumns, names: Iterable[str]) -> None:
+def check_equal_lengths(table: FileColumns, names: Iterable[str]) -> None:
     """Refuse columns of unequal length, which only NPZ can have."""
     lengths = {name: len(table.column(name)) for name in names}
     if len({*lengths.values()}) > 1:
@@ -303,7 +304,7 @@ def same_length(table: FileColumns, names: Iterable[str]) -> None:
         raise ValueError(f"{table.name}: arrays must have one entry per row each, got lengths {each}")
 
 
-def note_ids(table: FileColumns, layout: ColumnNames) -> None:
+def note_ids(table: FileColumns, layout: FileLayout) -> None:
     """Say so where the column of ids, if there is one, names a row of a device twice."""
     name = layout.id or _ID
     device = layout.device or next((each for each in _DEVICES if each in table.columns), None)
@@ -317,7 +318,7 @@ def _cells(column: Any) -> list[Any]:
     return column.tolist() if isinstance(column, np.ndarray) else [*column]
 
 
-def groups_in(table: FileColumns, columns: tuple[str, ...]) -> Memberships:
+def row_groups(table: FileColumns, columns: tuple[str, ...]) -> Memberships:
     """Return the groups of every row: one label each, several columns, or cells that list several."""
     cells = {}
     for column in columns:
@@ -329,7 +330,7 @@ def groups_in(table: FileColumns, columns: tuple[str, ...]) -> Memberships:
     return found
 
 
-def bytes_of(source: str, stdin: BinaryIO | None = None) -> bytes:
+def read_bytes(source: str, stdin: BinaryIO | None = None) -> bytes:
     """Return the content of a file, or of standard input where the source is "-"."""
     if source == STDIN:
         return (stdin or sys.stdin.buffer).read()
@@ -398,7 +399,7 @@ def is_number(text: str) -> bool:
     return True
 
 
-def listed(names: Sequence[str], most: int = 8) -> str:
+def quote_names(names: Sequence[str], most: int = 8) -> str:
     """Return names in quotes, the first few where there are many."""
     shown = ", ".join(map(repr, names[:most])) or "none"
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")

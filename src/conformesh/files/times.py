@@ -34,7 +34,7 @@ class TimeError(ValueError):
         self.place = place
 
 
-def nanoseconds(texts: Sequence[str]) -> list[int]:
+def parse_times(texts: Sequence[str]) -> list[int]:
     """Return each time in nanoseconds since 1970, of UTC where zones are given; all or none of them must have one.
 
     >>> nanoseconds(["31.01.2024", "01.02.2024 00:00:01"])

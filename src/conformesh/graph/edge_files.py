@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from conformesh.common.names import listed
+from conformesh.common.names import list_names
 
 
 def read_edges(path: Path, required: tuple[str, ...] | None) -> list[tuple[str, str]]:
@@ -28,6 +28,6 @@ def read_edges(path: Path, required: tuple[str, ...] | None) -> list[tuple[str, 
             raise ValueError(f"{where}: device {fields[0]!r} has an edge to itself; leave self-loops out")
         for field in fields:
             if known is not None and field not in known:
-                raise ValueError(f"{where}: {field!r} is none of the devices {listed(required or ())}")
+                raise ValueError(f"{where}: {field!r} is none of the devices {list_names(required or ())}")
         found.append((fields[0], fields[1]))
     return found

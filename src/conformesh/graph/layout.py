@@ -10,7 +10,7 @@ from conformesh.graph.network import Network
 _SPRINGS = 150  # devices for which a spring layout takes a small part of a second
 
 
-def drawn_places(network: Network, quick: bool = False) -> Floats:
+def device_positions(network: Network, quick: bool = False) -> Floats:
     """Return where to draw the devices: a line folded to and fro, and a grid lying rather than standing.
 
     With `quick` springs, where nobody knows coordinates, are for small networks only.
@@ -29,7 +29,7 @@ def is_lattice(where: Floats) -> bool:
     return bool((where == where.round()).all())
 
 
-def drawn_lines(network: Network, where: Floats) -> list[tuple[Floats, Floats]]:
+def edge_lines(network: Network, where: Floats) -> list[tuple[Floats, Floats]]:
     """Return the lines to draw; an edge around a torus becomes two ends that leave the picture on opposite sides."""
     pairs = np.column_stack([network.receivers, network.indices])
     found = []

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.common.names import device_name, device_names, listed, natural_order
-from conformesh.common.notes import note
-from conformesh.common.random_streams import Rng, seed_of
+from conformesh.common.names import device_name, device_names, list_names, natural_order
+from conformesh.common.notes import emit_note
+from conformesh.common.random_streams import Rng, resolve_seed
 from conformesh.files.files import write_file
 from conformesh.graph.edge_files import read_edges
 
@@ -133,7 +133,7 @@ class Network(metaclass=_ByTopology):
         _ = self._from_first  # who is out of reach is an error now, not later
 
     def _repr_html_(self) -> str:
-        from conformesh.graph.layout import drawn_lines, drawn_places
+        from conformesh.graph.layout import device_positions, edge_lines
         from conformesh.plots import html as cards
 
         exact = "" if self.diameter_is_exact else "at most "
@@ -148,8 +148,8 @@ class Network(metaclass=_ByTopology):
             return cards.html_card(
                 f"Network {self.name}", rows=[*facts, ("picture", "too many devices or edges to draw")]
             )
-        where = drawn_places(self, quick=True)
-        lines = [(tuple(a), tuple(b)) for a, b in drawn_lines(self, where)]
+        where = device_positions(self, quick=True)
+        lines = [(tuple(a), tuple(b)) for a, b in edge_lines(self, where)]
         words = "lines that leave the picture come back on the other side" if self.name.startswith("torus") else ""
         picture = cards.network_drawing([*map(tuple, where.tolist())], lines, self.ids, words)
         return cards.html_card(f"Network {self.name}", rows=facts, parts=[picture])
@@ -217,7 +217,9 @@ class Network(metaclass=_ByTopology):
         try:
             return self._row_of[device_name(device)]
         except KeyError:
-            raise ValueError(f"no device {device_name(device)!r} in {self.name}; it has {listed(self.ids)}") from None
+            raise ValueError(
+                f"no device {device_name(device)!r} in {self.name}; it has {list_names(self.ids)}"
+            ) from None
 
     def local_ids(self, rows: NDArray[np.int64]) -> Sequence[str]:
         """Return the names of the devices of these rows, in the order of the rows."""
@@ -283,7 +285,7 @@ class Network(metaclass=_ByTopology):
         """
         if self.coordinates is not None:
             return self.coordinates
-        seed = seed_of(rng, seed)
+        seed = resolve_seed(rng, seed)
         if self.devices > springs:
             return _smooth_layout(self, seed)
         import networkx as nx
@@ -305,13 +307,13 @@ class Network(metaclass=_ByTopology):
         """
         if self.node_order is None:
             return
-        nodes, rows = listed(self.node_order), listed(self.ids)
+        nodes, rows = list_names(self.node_order), list_names(self.ids)
         if self.ids != tuple(map(str, range(self.devices))):
             raise ValueError(
                 f"{what} are a list, and the order of devices is ambiguous: the graph lists its nodes as {nodes}, "
                 f"sorted by name they are {rows}; give a dict by device name, such as {{{self.ids[0]!r}: ...}}"
             )
-        note(
+        emit_note(
             f"{what} are a list, read as entry k for device k; the graph lists its nodes in another order, {nodes}; "
             "give a dict by device name if that order was meant"
         )
@@ -344,9 +346,9 @@ class Network(metaclass=_ByTopology):
     @classmethod
     def of(cls, topology: str, devices: int, *, seed: int = 0, rng: Rng | None = None, **options: Any) -> Network:
         """Build a topology by name: ``Network.of("torus", 20, rows=10)``; `seed` or `rng` draw what is random."""
-        from conformesh.graph.topologies import build
+        from conformesh.graph.topologies import build_topology
 
-        return build(topology, devices, seed=seed, rng=rng, **options)
+        return build_topology(topology, devices, seed=seed, rng=rng, **options)
 
     @classmethod
     def from_pairs(
@@ -436,7 +438,7 @@ class Network(metaclass=_ByTopology):
         ids = natural_order(mentioned) if required is None else required
         alone = [name for name in ids if name not in mentioned]
         if alone and len(ids) > 1:
-            raise ValueError(f"{path}: no edge for {listed(alone)}; every device needs a neighbour")
+            raise ValueError(f"{path}: no edge for {list_names(alone)}; every device needs a neighbour")
         return cls.from_pairs(ids, lines, Path(path).name)
 
 
@@ -446,7 +448,7 @@ def _rows_of(ids: tuple[str, ...], pairs: Iterable[tuple[Hashable, Hashable]]) -
     try:
         rows = [(row_of[device_name(a)], row_of[device_name(b)]) for a, b in pairs]
     except KeyError as missing:
-        raise ValueError(f"an edge names {missing.args[0]!r}, which is none of the devices {listed(ids)}") from None
+        raise ValueError(f"an edge names {missing.args[0]!r}, which is none of the devices {list_names(ids)}") from None
     except (TypeError, ValueError):
         each: list[Any] = [*pairs]
         wrong = next((pair for pair in each if not hasattr(pair, "__len__") or len(pair) != 2), each)
@@ -465,7 +467,7 @@ def _compressed_rows(K: int, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64]
     return indptr, sender.astype(np.int32)
 
 
-def weights_below(network: Network, own: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def subtree_weights(network: Network, own: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return every device's parent in the tree from the centre, -1 for the root, and what it weighs with all below."""
     K, levels = network.devices, _walk(network, network.centre)[0]
     receivers = np.repeat(np.arange(K), network.degree)
@@ -487,7 +489,7 @@ def _parts_of(network: Network) -> str:
 
     labels = components(network.indptr, network.indices)
     count = int(labels.max()) + 1
-    shown = [listed([network.ids[k] for k in np.flatnonzero(labels == part)]) for part in range(min(count, 3))]
+    shown = [list_names([network.ids[k] for k in np.flatnonzero(labels == part)]) for part in range(min(count, 3))]
     *first, last = shown + ([f"{count - 3} more"] if count > 3 else [])
     return f"{count} components: {', '.join(first)} and {last}"
 

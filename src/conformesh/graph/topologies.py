@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.common.names import unknown
-from conformesh.common.random_streams import Rng, seed_of
+from conformesh.common.names import unknown_name
+from conformesh.common.random_streams import Rng, resolve_seed
 from conformesh.graph.network import ClosedForms, DisconnectedError, Network
 from conformesh.kernels.graph import attach_by_degree
 
@@ -52,15 +52,15 @@ class Topology:
         return "seed" in inspect.signature(self.build).parameters
 
 
-def build(topology: str, devices: int, *, seed: int = 0, rng: Rng | None = None, **options: Any) -> Network:
+def build_topology(topology: str, devices: int, *, seed: int = 0, rng: Rng | None = None, **options: Any) -> Network:
     """Build the topology of that name; unknown names and options are errors that list the known ones."""
     chosen = _known(topology, options)
-    return chosen.build(devices, **options, **({"seed": seed_of(rng, seed)} if chosen.random else {}))
+    return chosen.build(devices, **options, **({"seed": resolve_seed(rng, seed)} if chosen.random else {}))
 
 
 def _known(topology: str, options: Mapping[str, Any]) -> Topology:
     if topology not in TOPOLOGIES:
-        raise ValueError(unknown("topology", topology, TOPOLOGIES))
+        raise ValueError(unknown_name("topology", topology, TOPOLOGIES))
     chosen = TOPOLOGIES[topology]
     for option in options:
         if option not in chosen.options:
@@ -81,7 +81,9 @@ def _at_least_one(devices: int) -> int:
     return int(devices)
 
 
-def sides(kind: str, size: tuple[int, ...], rows: int | None, columns: int | None, shortest: int) -> tuple[int, int]:
+def resolve_sides(
+    kind: str, size: tuple[int, ...], rows: int | None, columns: int | None, shortest: int
+) -> tuple[int, int]:
     """Rows and columns from what the caller said: a number of devices, both sides, or a number and one side."""
     match size:
         case (_, _) if rows is None and columns is None:
@@ -102,7 +104,7 @@ def sides(kind: str, size: tuple[int, ...], rows: int | None, columns: int | Non
 def _sides_of(kind: str, devices: int, rows: int | None, columns: int | None) -> tuple[int, int]:
     """Rows and columns of so many devices: as given, as one given side leaves, or as square as can be."""
     if rows is None and columns is None:
-        columns = divisor(devices)
+        columns = shorter_side(devices)
         if columns is None:
             raise ValueError(_no_rectangle(kind, devices))
     given = columns if rows is None else rows
@@ -114,14 +116,14 @@ def _sides_of(kind: str, devices: int, rows: int | None, columns: int | None) ->
     return r, c
 
 
-def divisor(n: int) -> int | None:
+def shorter_side(n: int) -> int | None:
     """Return the largest divisor from 2 up to the square root, the shorter side of the squarest rectangle."""
     return next((d for d in range(math.isqrt(n), 1, -1) if n % d == 0), None)
 
 
 def _no_rectangle(kind: str, devices: int) -> str:
-    below = next((n for n in range(devices - 1, 3, -1) if divisor(n)), None)
-    above = next(n for n in range(devices + 1, 2 * devices + 4) if divisor(n))
+    below = next((n for n in range(devices - 1, 3, -1) if shorter_side(n)), None)
+    above = next(n for n in range(devices + 1, 2 * devices + 4) if shorter_side(n))
     sizes = " or ".join(str(n) for n in (below, above) if n is not None)
     return (
         f"{kind} needs a number of devices that is rows x columns with both at least 2, got {devices}; "
@@ -193,7 +195,7 @@ def torus(*size: int, rows: int | None = None, columns: int | None = None) -> Ne
 
     Along a side of length 2 the way round is the same edge, which counts once.
     """
-    r, c = sides("torus", size, rows, columns, shortest=2)
+    r, c = resolve_sides("torus", size, rows, columns, shortest=2)
     device = np.arange(r * c)
     row, column = np.divmod(device, c)
     down, right = (row + 1) % r * c + column, row * c + (column + 1) % c
@@ -205,7 +207,7 @@ def torus(*size: int, rows: int | None = None, columns: int | None = None) -> Ne
 
 def grid(*size: int, rows: int | None = None, columns: int | None = None) -> Network:
     """A rectangular grid; ``grid(20)`` is as square as possible, ``grid(5, 4)`` is rows, columns."""
-    r, c = sides("grid", size, rows, columns, shortest=1)
+    r, c = resolve_sides("grid", size, rows, columns, shortest=1)
     device = np.arange(r * c)
     row, column = np.divmod(device, c)
     down, right = row < r - 1, column < c - 1
@@ -230,7 +232,7 @@ def erdos_renyi(
     if not 0 < p <= 1:
         raise ValueError(f"erdos-renyi needs a probability p above 0 and at most 1, got {p}")
     _require_room("erdos-renyi", K, p * K * (K - 1) / 2)
-    drawing = np.random.default_rng(seed_of(rng, seed))
+    drawing = np.random.default_rng(resolve_seed(rng, seed))
 
     def draws() -> Iterator[_Pairs]:
         while True:
@@ -254,7 +256,7 @@ def _random_regular(
             f"random-regular needs 1 <= degree < devices with an even product, got degree={d}, devices={K}"
         )
     _require_room("random-regular", K, K * d / 2)
-    drawing = np.random.default_rng(seed_of(rng, seed))
+    drawing = np.random.default_rng(resolve_seed(rng, seed))
     sparse = d <= (K - 1) / 2  # beyond half, draw the edges that are missing
 
     def draws() -> Iterator[_Pairs]:
@@ -274,7 +276,7 @@ def geometric(
     if not r >= 0:
         raise ValueError(f"geometric needs a radius of at least 0, got {radius}")
     _require_room("geometric", K, min(math.pi * r * r, 1) * K * K / 2)
-    drawing = np.random.default_rng(seed_of(rng, seed))
+    drawing = np.random.default_rng(resolve_seed(rng, seed))
     points = np.empty((0, 2))
 
     def draws() -> Iterator[_Pairs]:
@@ -318,7 +320,7 @@ def _small_world(
         raise ValueError(f"small-world needs an even number of neighbours from 2 to devices - 1, got {near} of {K}")
     if not 0 <= rewire <= 1:
         raise ValueError(f"small-world needs a probability rewire from 0 to 1, got {rewire}")
-    drawing = np.random.default_rng(seed_of(rng, seed))
+    drawing = np.random.default_rng(resolve_seed(rng, seed))
 
     def draws() -> Iterator[_Pairs]:
         while True:
@@ -335,7 +337,7 @@ def tree(
     K = _at_least_one(devices)
     child = np.arange(1, K)
     if branching is None:
-        parent, name = np.random.default_rng(seed_of(rng, seed)).integers(0, child), f"tree {K}"
+        parent, name = np.random.default_rng(resolve_seed(rng, seed)).integers(0, child), f"tree {K}"
     elif branching < 1:
         raise ValueError(f"tree needs a branching of at least 1, got {branching}")
     else:
@@ -356,7 +358,7 @@ def _scale_free(
     if not min(1, K - 1) <= each < K:
         raise ValueError(f"scale-free needs 1 <= links < devices, got links={each}, devices={K}")
     _require_room("scale-free", K, each * (K - each))
-    ends = _by_degree(np.random.default_rng(seed_of(rng, seed)), K, each)
+    ends = _by_degree(np.random.default_rng(resolve_seed(rng, seed)), K, each)
     return Network.from_pairs(K, ends.T, f"scale-free {K} links={each}")
 
 

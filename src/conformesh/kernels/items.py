@@ -1,6 +1,6 @@
 """Lists of scores with their owners, as bits: what all speakers say of them is written at once.
 
-A packet holds a list or several; `replies.get_items` reads one, and has the format:
+A packet holds a list or several; `replies.get_entries` reads one, and has the format:
 
     how many (gamma); the zeros at which all keys end (6 bits); the first key (64); the low bits of differences (6, if
     there are any); the differences (Rice), or keys of 64 bits where the list goes from one end of the floats to the

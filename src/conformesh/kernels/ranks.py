@@ -33,15 +33,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Ints
-from conformesh.common.names import device_name, natural_order, unknown
-from conformesh.common.notes import note
+from conformesh.common.names import device_name, natural_order, unknown_name
+from conformesh.common.notes import emit_note
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 Alpha = float | str | Decimal | Fraction
 _Given = ParamSpec("_Given")
-Result = TypeVar("Result")
+_Returned = TypeVar("_Returned")
 
 AUTO = "auto"  # the word for "as the library chooses": what it then does has a name of its own
 GIVEN = "given"
@@ -95,7 +95,7 @@ def check_alpha(alpha: Alpha) -> Fraction:
     value = exact_alpha(alpha)
     if value > Fraction(1, 2):
         coverage = float(1 - value)
-        note(f"alpha={alpha} asks for a coverage of only {100 * coverage:g} %; did you mean alpha={coverage:g}?")
+        emit_note(f"alpha={alpha} asks for a coverage of only {100 * coverage:g} %; did you mean alpha={coverage:g}?")
     return value
 
 
@@ -103,14 +103,14 @@ def check_pac_confidence(pac_confidence: Alpha) -> Fraction:
     """Return pac_confidence exactly, with a note where it is below 1/2: most likely delta was given instead."""
     value = exact_alpha(pac_confidence, "pac_confidence")
     if value < Fraction(1, 2):
-        note(
+        emit_note(
             f"pac_confidence={pac_confidence} lets {100 * float(1 - value):g} % of calibrations miss their coverage; "
             f"did you mean pac_confidence={float(1 - value):g}?"
         )
     return value
 
 
-def as_levels(given: Any, what: str) -> list[Any]:
+def as_level_list(given: Any, what: str) -> list[Any]:
     """Return several levels as a list; one number, or a text, is refused."""
     scalar = isinstance(given, np.ndarray) and given.ndim == 0
     if isinstance(given, str | bytes) or not hasattr(given, "__iter__") or scalar:
@@ -120,7 +120,7 @@ def as_levels(given: Any, what: str) -> list[Any]:
 
 def _as_alphas(given: Any) -> list[Any]:
     """Return several alphas of a user as a list, each checked by `check_alpha`."""
-    alphas = as_levels(given, "alphas")
+    alphas = as_level_list(given, "alphas")
     for alpha in alphas:
         check_alpha(alpha)
     return alphas
@@ -152,11 +152,11 @@ def refuse_confidence(given: Mapping[str, Any]) -> None:
     )
 
 
-def explain_confidence(function: Callable[_Given, Result]) -> Callable[_Given, Result]:
+def explain_confidence(function: Callable[_Given, _Returned]) -> Callable[_Given, _Returned]:
     """Let a function with a fixed signature explain the keyword `confidence` instead of calling it unexpected."""
 
     @wraps(function)
-    def explained(*args: _Given.args, **kwargs: _Given.kwargs) -> Result:
+    def explained(*args: _Given.args, **kwargs: _Given.kwargs) -> _Returned:
         refuse_confidence(kwargs)
         return function(*args, **kwargs)
 
@@ -306,9 +306,9 @@ class Requirement:
 
     def __post_init__(self) -> None:
         if self.mixture not in MIXTURES:
-            raise ValueError(unknown("mixture", self.mixture, MIXTURES))
+            raise ValueError(unknown_name("mixture", self.mixture, MIXTURES))
         if self.rank_rule not in CHOSEN_RANK_RULES:
-            raise ValueError(unknown("rank rule", self.rank_rule, CHOSEN_RANK_RULES))
+            raise ValueError(unknown_name("rank rule", self.rank_rule, CHOSEN_RANK_RULES))
         if self.rank_rule == "ghost" and (self.is_weighted or self.pac_confidence is not None):
             raise ValueError(
                 "rank_rule='ghost' counts scores that weigh alike, one imagined score per device; with weights, or "
@@ -402,13 +402,13 @@ class Requirement:
         whole = sum((each[i] for i in places.tolist()), Fraction(0))
         factor = swap.base / whole if whole else Fraction(1)
         weights = np.ones(len(held), np.int64) if swap.weights is None else swap.weights
-        lone = [share if mixture == GIVEN else Fraction(SHARES[mixture](1)) for share in each]
+        lone = [share if mixture == GIVEN else Fraction(SHARE_BY_SIZE[mixture](1)) for share in each]
         heaviest = [lone[i] for i in places[silent].tolist()] if silent is not None else []  # who holds a single score
         slack = max([swap.largest, *(factor * one for one in heaviest)])
         return DeviceRanks("swap", weights, [factor * each[i] for i in places.tolist()], slack)
 
 
-DEFAULT = Requirement()
+DEFAULT_REQUIREMENT = Requirement()
 
 
 @dataclass(frozen=True, eq=False)
@@ -512,7 +512,7 @@ class Demand:
     @property
     def least(self) -> Fraction:
         """The smallest p-value that a new score can have."""
-        return self.p_values(DEFAULT, 0, [self.total], self.total, 0)[0]
+        return self.p_values(DEFAULT_REQUIREMENT, 0, [self.total], self.total, 0)[0]
 
     def grain(self, requirement: Requirement) -> int:
         """Return a weight that no score is below, known to all; 1 where scores have weights of their own."""
@@ -560,7 +560,7 @@ class _Smaller(Demand):
         return self.other.rule if self.other.fraction(alpha) < self.fraction(alpha) else self.rule
 
 
-SHARES: dict[str, Callable[[int], int]] = {"sizes": lambda n: n, "paper": lambda n: n + 1, "equal": lambda n: 1}
+SHARE_BY_SIZE: dict[str, Callable[[int], int]] = {"sizes": lambda n: n, "paper": lambda n: n + 1, "equal": lambda n: 1}
 _Kind = tuple[int, Fraction]  # how many scores a device holds, and its share of new examples
 
 
@@ -571,7 +571,7 @@ def make_requirement(
     level = None if pac_confidence is None else check_pac_confidence(pac_confidence)
     if isinstance(mixture, str):
         if mixture not in CHOSEN_MIXTURES:
-            raise ValueError(unknown("mixture", mixture, CHOSEN_MIXTURES))
+            raise ValueError(unknown_name("mixture", mixture, CHOSEN_MIXTURES))
         return Requirement(mixture, rank_rule, pac_confidence=level)
     if not isinstance(mixture, Mapping):
         raise TypeError(
@@ -590,7 +590,9 @@ def make_requirement(
     return Requirement(GIVEN, rank_rule, shares, pac_confidence=level)
 
 
-def requirement_in(options: Mapping[str, Any], otherwise: Requirement = DEFAULT) -> tuple[Requirement, dict[str, Any]]:
+def split_requirement(
+    options: Mapping[str, Any], otherwise: Requirement = DEFAULT_REQUIREMENT
+) -> tuple[Requirement, dict[str, Any]]:
     """Take `mixture` and `rank_rule` out of the options of a method; return the requirement, and the other options."""
     rest = {**options}
     asked = {name: rest.pop(name) for name in ("mixture", "rank_rule") if name in rest}
@@ -622,7 +624,7 @@ def _kinds(
         places = np.array([place[pair] for pair in pairs], dtype=np.int64)
     else:
         sizes, places = np.unique(held, return_inverse=True)
-        kinds = [(n, Fraction(SHARES[mixture](n))) for n in sizes.tolist()]
+        kinds = [(n, Fraction(SHARE_BY_SIZE[mixture](n))) for n in sizes.tolist()]
     counts = np.zeros(len(kinds), dtype=np.int64)
     np.add.at(counts, places, many)
     return kinds, places, counts.tolist()

@@ -34,7 +34,7 @@ import numpy as np
 LOWEST = -0x7FF0000000000001  # one below the key of -inf: nothing lies at or below it
 HIGHEST = 0x7FF0000000000000  # the key of +inf
 HALF = 1 << 61
-LARGEST = 1.7976931348623157e308
+LARGEST_FLOAT = 1.7976931348623157e308
 LEVELS = 65536  # a level is a whole number of parts of 1 / LEVELS
 BOTH, LOW, HIGH = 0, 1, 2  # what is asked for: everything, or one side of the bracket
 BELOW, OUTSIDE = 1, 2  # what of the scores outside of it is counted, if anything: those below it, or also those above
@@ -44,7 +44,7 @@ _FINEST = 8  # bits by which it may be finer than for scores that are spread eve
 _TIED = 4  # scores to a run, at least: then as many runs as a sketch has points are listed instead
 STEP = -1.0  # in place of the slope at a knot where a distribution function jumps
 NOWHERE = 1 << 60  # a place beyond the end of every string of bits
-MANY = 64  # sources that are mixed at once: more are mixed in groups first
+MERGED_AT_ONCE = 64  # sources that are mixed at once: more are mixed in groups first
 
 
 # --- bits -------------------------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def bits_in(value: int) -> int:
     return bits
 
 
-def put(out: Any, at: int, value: int, bits: int) -> int:
+def put_bits(out: Any, at: int, value: int, bits: int) -> int:
     """Write a number >= 0 in so many bits, at most 62; return where the next one goes."""
     while bits > 0:
         free = 8 - (at & 7)
@@ -74,7 +74,7 @@ def put(out: Any, at: int, value: int, bits: int) -> int:
     return at
 
 
-def get(data: Any, at: int, bits: int) -> tuple[int, int]:
+def get_bits(data: Any, at: int, bits: int) -> tuple[int, int]:
     """Read a number of so many bits; return it, and where the next one is."""
     value = 0
     while bits > 0:
@@ -90,8 +90,8 @@ def get(data: Any, at: int, bits: int) -> tuple[int, int]:
 def put_gamma(out: Any, at: int, value: int) -> int:
     """Write a number >= 0 that nothing bounds, in Elias's gamma code of the number after it."""
     bits = bits_in(value + 1)
-    at = put(out, at, 0, bits - 1)
-    return put(out, at, value + 1, bits)
+    at = put_bits(out, at, 0, bits - 1)
+    return put_bits(out, at, value + 1, bits)
 
 
 def get_gamma(data: Any, at: int) -> tuple[int, int]:
@@ -102,7 +102,7 @@ def get_gamma(data: Any, at: int) -> tuple[int, int]:
         at += 1
     if bits == 63 or at >> 3 >= len(data):
         return 0, NOWHERE
-    value, at = get(data, at, bits)
+    value, at = get_bits(data, at, bits)
     return value - 1, at
 
 
@@ -111,10 +111,10 @@ def put_rice(out: Any, at: int, value: int, low: int) -> int:
     rest = value >> low
     while rest > 0:
         ones = min(rest, 32)
-        at = put(out, at, (1 << ones) - 1, ones)
+        at = put_bits(out, at, (1 << ones) - 1, ones)
         rest -= ones
     at += 1  # the buffer holds zeros
-    return put(out, at, value & ((1 << low) - 1), low)
+    return put_bits(out, at, value & ((1 << low) - 1), low)
 
 
 def get_rice(data: Any, at: int, low: int) -> tuple[int, int]:
@@ -125,18 +125,18 @@ def get_rice(data: Any, at: int, low: int) -> tuple[int, int]:
         at += 1
     if rest > (2 * HALF) >> low:
         return 0, NOWHERE
-    value, at = get(data, at + 1, low)
+    value, at = get_bits(data, at + 1, low)
     return (rest << low) | value, at
 
 
 def put_count(out: Any, at: int, value: int, bits: int) -> int:
     """Write a number >= 0 that fits into so many bits; 0 where no bound is known."""
-    return put(out, at, value, bits) if bits else put_gamma(out, at, value)
+    return put_bits(out, at, value, bits) if bits else put_gamma(out, at, value)
 
 
 def get_count(data: Any, at: int, bits: int) -> tuple[int, int]:
     """Read such a number."""
-    return get(data, at, bits) if bits else get_gamma(data, at)
+    return get_bits(data, at, bits) if bits else get_gamma(data, at)
 
 
 # --- keys, exact ------------------------------------------------------------------------------------------------------
@@ -144,14 +144,14 @@ def get_count(data: Any, at: int, bits: int) -> tuple[int, int]:
 
 def put_raw(out: Any, at: int, key: int) -> int:
     """Write a key in 64 bits."""
-    at = put(out, at, (key >> 32) + 0x80000000, 32)
-    return put(out, at, key & 0xFFFFFFFF, 32)
+    at = put_bits(out, at, (key >> 32) + 0x80000000, 32)
+    return put_bits(out, at, key & 0xFFFFFFFF, 32)
 
 
 def get_raw(data: Any, at: int) -> tuple[int, int]:
     """Read such a key."""
-    top, at = get(data, at, 32)
-    bottom, at = get(data, at, 32)
+    top, at = get_bits(data, at, 32)
+    bottom, at = get_bits(data, at, 32)
     return (top - 0x80000000) * 0x100000000 + bottom, at
 
 
@@ -167,24 +167,24 @@ def put_keys(out: Any, at: int, keys: Any, count: int, low: int, high: int, apar
     while together & 1 == 0 and drop < 62:
         together >>= 1
         drop += 1
-    at = put(out, at, drop, 6)
+    at = put_bits(out, at, drop, 6)
     first = int(keys[0])
     if (high >> 1) - (low >> 1) < HALF:
         base = low >> drop
-        at = put(out, at, (first >> drop) - base, bits_in((high >> drop) - base))
+        at = put_bits(out, at, (first >> drop) - base, bits_in((high >> drop) - base))
     else:
         at = put_raw(out, at, first)
     if count == 1:
         return at
     last = int(keys[count - 1])
     if (last >> 1) - (first >> 1) >= HALF:  # from one end of the floats to the other
-        at = put(out, at, 63, 6)
+        at = put_bits(out, at, 63, 6)
         for i in range(1, count):
             at = put_raw(out, at, int(keys[i]))
         return at
     mean = ((last >> drop) - (first >> drop)) // (count - 1)
     short = max(bits_in(mean) - 1, 0)
-    at = put(out, at, short, 6)
+    at = put_bits(out, at, short, 6)
     before = first >> drop
     for i in range(1, count):
         now = int(keys[i]) >> drop
@@ -200,10 +200,10 @@ def get_keys(data: Any, at: int, low: int, high: int, keys: Any, apart: int) -> 
         return 0, at
     if count > len(keys):
         return 0, NOWHERE
-    drop, at = get(data, at, 6)
+    drop, at = get_bits(data, at, 6)
     if (high >> 1) - (low >> 1) < HALF:
         base = low >> drop
-        first, at = get(data, at, bits_in((high >> drop) - base))
+        first, at = get_bits(data, at, bits_in((high >> drop) - base))
         before = first + base
         first = before << drop
     else:
@@ -214,7 +214,7 @@ def get_keys(data: Any, at: int, low: int, high: int, keys: Any, apart: int) -> 
     keys[0] = first
     if count == 1:
         return 1, at
-    short, at = get(data, at, 6)
+    short, at = get_bits(data, at, 6)
     for i in range(1, count):
         if short == 63:
             now, at = get_raw(data, at)
@@ -237,7 +237,7 @@ def put_times(out: Any, at: int, times: Any, count: int) -> int:
         once = once and times[i] == 1
     if count == 0:
         return at
-    at = put(out, at, 0 if once else 1, 1)
+    at = put_bits(out, at, 0 if once else 1, 1)
     if not once:
         for i in range(count):
             at = put_gamma(out, at, int(times[i]) - 1)
@@ -248,7 +248,7 @@ def get_times(data: Any, at: int, times: Any, count: int) -> tuple[int, int]:
     """Read this into `times`; return how many numbers it took, and the place."""
     if count == 0:
         return 0, at
-    several, at = get(data, at, 1)
+    several, at = get_bits(data, at, 1)
     for i in range(count):
         times[i] = 1
         if several:
@@ -257,14 +257,14 @@ def get_times(data: Any, at: int, times: Any, count: int) -> tuple[int, int]:
     return count if several else 0, at
 
 
-def get_items(data: Any, at: int, keys: Any, owners: Any, times: Any, owner_bits: int) -> tuple[int, int]:
+def get_entries(data: Any, at: int, keys: Any, owners: Any, times: Any, owner_bits: int) -> tuple[int, int]:
     """Read ascending keys, some of them equal, each with its owner and how often that one has it; see `items`.
 
     Return how many they are, and the place.
     """
     count, at = get_keys(data, at, LOWEST, HIGHEST, keys, 0)
     for i in range(count):
-        owners[i], at = get(data, at, owner_bits)
+        owners[i], at = get_bits(data, at, owner_bits)
     _, at = get_times(data, at, times, count)
     return count, at
 
@@ -277,13 +277,13 @@ def room_for_keys(count: int) -> int:
 # --- points, rounded --------------------------------------------------------------------------------------------------
 
 
-def value_of(key: int, both: Any) -> float:
+def float_of_key(key: int, both: Any) -> float:
     """Return the float of a key; `both` is an array of one int64, and the same memory as float64."""
     both[0][0] = key if key >= 0 else -0x8000000000000000 - key
     return float(both[1][0])
 
 
-def key_of(value: float, both: Any) -> int:
+def key_of_float(value: float, both: Any) -> int:
     """Return the key of a float."""
     both[1][0] = value + 0.0
     bits = int(both[0][0])
@@ -319,14 +319,14 @@ def put_points(out: Any, at: int, x: Any, count: int, fine: int) -> int:
         now = int(round_to(x[below + i], unit))
         gaps[i] = now - last_one
         last_one = now
-    short = best_step(gaps, finite)
-    change = short - step_of(finite, fine)
+    short = best_low_bits(gaps, finite)
+    change = short - usual_low_bits(finite, fine)
     at = put_gamma(out, at, 2 * change if change >= 0 else -2 * change - 1)
     size = before if before >= 0 else -before
     bits = bits_in(size)
-    at = put(out, at, bits, 6)
-    at = put(out, at, size, bits)
-    at = put(out, at, 1 if before < 0 else 0, 1)
+    at = put_bits(out, at, bits, 6)
+    at = put_bits(out, at, size, bits)
+    at = put_bits(out, at, 1 if before < 0 else 0, 1)
     for i in range(1, finite):
         at = put_rice(out, at, int(gaps[i]), short)
     return at
@@ -348,26 +348,26 @@ def get_points(data: Any, at: int, count: int, fine: int, x: Any) -> int:
     code, at = get_gamma(data, at)
     unit = code >> 1 if code & 1 == 0 else -((code + 1) >> 1)
     code, at = get_gamma(data, at)
-    short = step_of(finite, fine) + (code >> 1 if code & 1 == 0 else -((code + 1) >> 1))
-    bits, at = get(data, at, 6)
-    size, at = get(data, at, min(bits, 54))
+    short = usual_low_bits(finite, fine) + (code >> 1 if code & 1 == 0 else -((code + 1) >> 1))
+    bits, at = get_bits(data, at, 6)
+    size, at = get_bits(data, at, min(bits, 54))
     if unit < -1100 or unit > 1024 or bits > 54 or short < 0 or short > 61:
         unit, short, at = 0, 0, NOWHERE
-    negative, at = get(data, at, 1)
+    negative, at = get_bits(data, at, 1)
     before = -size if negative else size
-    x[below] = scaled(before, unit)
+    x[below] = scale_units(before, unit)
     for i in range(below + 1, below + finite):
         gap, at = get_rice(data, at, short)
         before += min(gap, HALF - before)
-        x[i] = scaled(before, unit)
+        x[i] = scale_units(before, unit)
     return at
 
 
-def scaled(size: int, unit: int) -> float:
+def scale_units(size: int, unit: int) -> float:
     """Return so many units of 2**unit, or the float next to it where rounding went beyond all of them."""
     bits = bits_in(size if size >= 0 else -size)
     if bits > 60 or bits + unit > 1024:
-        return LARGEST if size > 0 else -LARGEST
+        return LARGEST_FLOAT if size > 0 else -LARGEST_FLOAT
     return math.ldexp(float(size), unit)
 
 
@@ -380,12 +380,12 @@ def unit_of(first: float, last: float, fine: int) -> int:
     return max(unit, own - 50, -1074)
 
 
-def step_of(count: int, fine: int) -> int:
+def usual_low_bits(count: int, fine: int) -> int:
     """Return how many low bits of a difference are usually written as they are."""
     return max(fine - 1 - bits_in(count), 0)
 
 
-def best_step(gaps: Any, count: int) -> int:
+def best_low_bits(gaps: Any, count: int) -> int:
     """Return with how many low bits these differences are shortest; the first is none."""
     best, short = -1, 0
     while True:
@@ -407,7 +407,7 @@ def round_to(value: float, unit: int) -> float:
 # --- distribution functions -------------------------------------------------------------------------------------------
 
 
-def points_of(mass: int, points: int, growth: int, usual: int) -> int:
+def point_count(mass: int, points: int, growth: int, usual: int) -> int:
     """Return how many points a sketch of so much mass has: `growth` more for each doubling beyond a usual device's."""
     return points + growth * max(bits_in(mass) - bits_in(usual), 0)
 
@@ -456,7 +456,7 @@ def add_exact(
     """Append the knots of exact scores, a step at each; return the end, the mass below +inf, and that at -inf."""
     mass, bottom = 0.0, 0.0
     for i in range(count):
-        value, weight = value_of(int(keys[i]), both), float(times[i])
+        value, weight = float_of_key(int(keys[i]), both), float(times[i])
         if value < math.inf:
             mass += weight
         if value == -math.inf:
@@ -518,20 +518,22 @@ def fill_slopes(x: Any, c: Any, begin: int, end: int, slopes: Any) -> None:
             slopes[i] = slope if slope < math.inf else 0.0
 
 
-def mixed(x: Any, c: Any, slopes: Any, ends: Any, masses: Any, sources: int, knots: Any, left: Any, right: Any) -> int:
+def add_distributions(
+    x: Any, c: Any, slopes: Any, ends: Any, masses: Any, sources: int, knots: Any, left: Any, right: Any
+) -> int:
     """Add up the distribution functions of all sources, (knots, value just below, value at); return how many knots.
 
     Source s has its knots in ``x[ends[s]:ends[s + 1]]``, ascending, and goes from 0 to ``masses[s]``, its finite mass.
     """
     total = ends[sources] - ends[0]
-    ascending(x, ends, sources, knots)
+    sort_knots(x, ends, sources, knots)
     left[:total] = 0.0
     right[:total] = 0.0
     add_sources(x, c, slopes, ends, masses, sources, knots[:total], left, right)
     return int(total)
 
 
-def ascending(x: Any, ends: Any, sources: int, knots: Any) -> None:
+def sort_knots(x: Any, ends: Any, sources: int, knots: Any) -> None:
     """Put the knots of all sources in order; the compiled twin merges them."""
     knots[: ends[sources] - ends[0]] = np.sort(x[ends[0] : ends[sources]])
 
@@ -548,11 +550,11 @@ def add_sources(
             after = a + np.searchsorted(x[a:b], knots, side)  # type: ignore[call-overload]
             inner = (after > a) & (after < b)
             total[after == b] += masses[s]
-            total[inner] += between_all(x, c, slopes, after[inner], knots[inner])
+            total[inner] += interpolate_all(x, c, slopes, after[inner], knots[inner])
 
 
-def between_all(x: Any, c: Any, slopes: Any, after: Any, v: Any) -> Any:
-    """Return `between` for many values, with the same bits."""
+def interpolate_all(x: Any, c: Any, slopes: Any, after: Any, v: Any) -> Any:
+    """Return `interpolate` for many values, with the same bits."""
     x0, x1, c0, c1 = x[after - 1], x[after], c[after - 1], c[after]
     span = x1 / 2 - x0 / 2
     rise = c1 - c0
@@ -566,7 +568,7 @@ def between_all(x: Any, c: Any, slopes: Any, after: Any, v: Any) -> Any:
     return np.where(slopes[after] == STEP, c0, np.where(span <= 0, c1, found))
 
 
-def between(x: Any, c: Any, slopes: Any, after: int, v: float) -> float:
+def interpolate(x: Any, c: Any, slopes: Any, after: int, v: float) -> float:
     """Return the value at v, between the knot `after` and the one before it: on a cubic where they have slopes."""
     if slopes[after] == STEP:
         return float(c[after - 1])
@@ -582,7 +584,7 @@ def between(x: Any, c: Any, slopes: Any, after: int, v: float) -> float:
     return float(c[after - 1] + rise * t * t * (3 - 2 * t) + inner)
 
 
-def value_at(target: float, knots: Any, left: Any, right: Any, total: int) -> float:
+def quantile_at(target: float, knots: Any, left: Any, right: Any, total: int) -> float:
     """Return where the mixed distribution function reaches a mass."""
     lo, hi = 0, total
     while lo < hi:
@@ -605,7 +607,7 @@ def value_at(target: float, knots: Any, left: Any, right: Any, total: int) -> fl
 TRIAL, BEGIN, END, SIDE, LIMIT, COUNTED, LEVEL, POINTS, GROWTH, USUAL, EVEN, EACH = range(12)
 
 
-def place_of(bits: Any, first: int, last: int, key: int) -> int:
+def first_above(bits: Any, first: int, last: int, key: int) -> int:
     """Return the first place in [first, last) whose score has a key above this one; scores are given as their bits."""
     while first < last:
         middle = (first + last) // 2
@@ -617,7 +619,7 @@ def place_of(bits: Any, first: int, last: int, key: int) -> int:
     return first
 
 
-def own_runs(bits: Any, weights: Any, first: int, last: int, keys: Any, times: Any, at: int) -> int:
+def append_local_runs(bits: Any, weights: Any, first: int, last: int, keys: Any, times: Any, at: int) -> int:
     """Append the runs of equal scores in [first, last); return the end."""
     begin = at
     for i in range(first, last):
@@ -632,7 +634,7 @@ def own_runs(bits: Any, weights: Any, first: int, last: int, keys: Any, times: A
     return at
 
 
-def merged(keys: Any, times: Any, ends: Any, sources: int, into: Any, often: Any) -> int:
+def merge_runs(keys: Any, times: Any, ends: Any, sources: int, into: Any, often: Any) -> int:
     """Merge ascending runs of several sources; equal keys become one. Return how many runs there are."""
     filled = 0
     for s in range(sources):
@@ -663,7 +665,7 @@ def merged(keys: Any, times: Any, ends: Any, sources: int, into: Any, often: Any
     return count
 
 
-def one_side(keys: Any, times: Any, count: int, side: int, limit: int) -> tuple[int, int]:
+def runs_of_one_side(keys: Any, times: Any, count: int, side: int, limit: int) -> tuple[int, int]:
     """Return the first and the last of the runs that are kept: from one end, until they weigh `limit` together."""
     weight, kept = 0, 0
     while kept < count and weight < limit:
@@ -672,7 +674,7 @@ def one_side(keys: Any, times: Any, count: int, side: int, limit: int) -> tuple[
     return (0, kept) if side == 1 else (count - kept, count)
 
 
-def fine_of(ask: Any, mass: int, count: int) -> int:
+def sketch_fineness(ask: Any, mass: int, count: int) -> int:
     """Return the `fineness` of a sketch of so much mass, in reply to this question."""
     return fineness(mass // int(ask[EACH]), int(ask[LEVEL]), int(ask[EVEN]), count)
 
@@ -700,7 +702,7 @@ def read_replies(
             above += more
         listed = 1
         if ask[SIDE] == BOTH:
-            listed, at = get(data, at, 1)
+            listed, at = get_bits(data, at, 1)
         ends[j + 2] = ends[j + 1]
         if listed:
             count, at = get_keys(data, at, low, high, keys[ends[j + 1] :], 1)
@@ -708,19 +710,19 @@ def read_replies(
             ends[j + 2] += count
         else:
             mass, at = get_count(data, at, count_bits)
-            count = points_of(mass, int(ask[POINTS]), int(ask[GROWTH]), int(ask[USUAL]))
+            count = point_count(mass, int(ask[POINTS]), int(ask[GROWTH]), int(ask[USUAL]))
             if used + count > len(points):
                 longer = np.empty(2 * (used + count), np.float64)
                 longer[:used] = points[:used]
                 points = longer
-            at = get_points(data, at, count, fine_of(ask, mass, count), points[used:])
+            at = get_points(data, at, count, sketch_fineness(ask, mass, count), points[used:])
             sketched[j], masses[j] = count, mass
             used += count
         places[j] = at
     return below, above, points, sketched, masses
 
 
-def heard(
+def combine_reports(
     ask: Any, bits: Any, weights: Any, first: int, last: int, data: Any, places: Any, room: int, count_bits: int
 ) -> tuple[Any, ...]:
     """Put together what one device knows about a question: its scores in [first, last), and its children's replies.
@@ -730,10 +732,10 @@ def heard(
     knots (x, c, slopes, ends, masses, and the weight at -inf), and the weight above the bracket.
     """
     children = len(places)
-    begin, end = place_of(bits, first, last, int(ask[BEGIN])), place_of(bits, first, last, int(ask[END]))
+    begin, end = first_above(bits, first, last, int(ask[BEGIN])), first_above(bits, first, last, int(ask[END]))
     keys, times = np.empty(room, np.int64), np.empty(room, np.int64)
     ends = np.zeros(children + 2, np.int64)
-    ends[1] = own_runs(bits, weights, begin, end, keys, times, 0)
+    ends[1] = append_local_runs(bits, weights, begin, end, keys, times, 0)
     below, above, points, sketched, mass_of = read_replies(ask, data, places, keys, times, ends, count_bits)
     if len(weights):
         below += int(weights[first:begin].sum())
@@ -746,7 +748,7 @@ def heard(
         inside += int(times[i])
     if sketched.sum() == 0:
         runs, often = np.empty(ends[children + 1], np.int64), np.empty(ends[children + 1], np.int64)
-        count = merged(keys, times, ends, children + 1, runs, often)
+        count = merge_runs(keys, times, ends, children + 1, runs, often)
         nothing, none = np.empty(0, np.float64), np.zeros(1, np.int64)
         return below, inside, count, runs, often, nothing, nothing, nothing, none, nothing, 0, above
     both_ints = np.empty(1, np.int64)
@@ -774,38 +776,38 @@ def heard(
     return below, inside, -1, keys, times, x, c, slopes, knot_ends, masses, int(bottom), above
 
 
-def curve(x: Any, c: Any, slopes: Any, ends: Any, masses: Any) -> tuple[Any, Any, Any]:
+def distribution_function(x: Any, c: Any, slopes: Any, ends: Any, masses: Any) -> tuple[Any, Any, Any]:
     """Return the distribution function of all sources together: knots, and the values just below and at them.
 
     Many sources are first put together in groups, each with as many knots as `MANY`, or it would take their square.
     """
     sources = len(ends) - 1
-    while sources > MANY:
-        groups = (sources + MANY - 1) // MANY
-        new_x, new_c = np.empty(groups * MANY, np.float64), np.empty(groups * MANY, np.float64)
+    while sources > MERGED_AT_ONCE:
+        groups = (sources + MERGED_AT_ONCE - 1) // MERGED_AT_ONCE
+        new_x, new_c = np.empty(groups * MERGED_AT_ONCE, np.float64), np.empty(groups * MERGED_AT_ONCE, np.float64)
         new_ends, new_masses = np.zeros(groups + 1, np.int64), np.zeros(groups, np.float64)
         for g in range(groups):
-            a, b = g * MANY, min((g + 1) * MANY, sources)
+            a, b = g * MERGED_AT_ONCE, min((g + 1) * MERGED_AT_ONCE, sources)
             total = ends[b] - ends[a]
             knots, left, right = np.empty(total, np.float64), np.empty(total, np.float64), np.empty(total, np.float64)
-            mixed(x, c, slopes, ends[a : b + 1], masses[a:b], b - a, knots, left, right)
+            add_distributions(x, c, slopes, ends[a : b + 1], masses[a:b], b - a, knots, left, right)
             mass = masses[a:b].sum()
             at = new_ends[g]
-            for i in range(MANY if total else 0):
-                value = value_at(mass * (i + 0.5) / MANY, knots, left, right, total)
+            for i in range(MERGED_AT_ONCE if total else 0):
+                value = quantile_at(mass * (i + 0.5) / MERGED_AT_ONCE, knots, left, right, total)
                 if value < math.inf:
-                    new_x[at], new_c[at] = value, mass * (i + 0.5) / MANY
+                    new_x[at], new_c[at] = value, mass * (i + 0.5) / MERGED_AT_ONCE
                     at += 1
             new_ends[g + 1], new_masses[g] = at, mass
         x, c, slopes, ends, masses, sources = new_x, new_c, np.zeros_like(new_x), new_ends, new_masses, groups
     total = ends[sources] - ends[0]
     knots, left, right = np.empty(total, np.float64), np.empty(total, np.float64), np.empty(total, np.float64)
-    mixed(x, c, slopes, ends, masses, sources, knots, left, right)
+    add_distributions(x, c, slopes, ends, masses, sources, knots, left, right)
     return knots, left, right
 
 
-def sketch_of(ask: Any, found: Any, many: int) -> Any:
-    """Return so many points of the distribution function of what a device has heard, see `heard`."""
+def sketch_points(ask: Any, found: Any, many: int) -> Any:
+    """Return so many points of the distribution function of what a device has heard, see `combine_reports`."""
     count, keys, times = found[2], found[3], found[4]
     points = np.empty(many, np.float64)
     fill_levels(float(found[1]), float(ask[EACH]), ask[LEVEL] / LEVELS, int(ask[EVEN]), many, points)
@@ -817,17 +819,17 @@ def sketch_of(ask: Any, found: Any, many: int) -> Any:
             while upto < points[j] and at < count - 1:
                 at += 1
                 upto += times[at]
-            points[j] = value_of(int(keys[at]), both)
+            points[j] = float_of_key(int(keys[at]), both)
         return points
     bottom = found[10]
-    knots, left, right = curve(found[5], found[6], found[7], found[8], found[9])
+    knots, left, right = distribution_function(found[5], found[6], found[7], found[8], found[9])
     for j in range(many):
         target = points[j] - bottom
-        points[j] = -math.inf if target < 0 and bottom else value_at(target, knots, left, right, len(knots))
+        points[j] = -math.inf if target < 0 and bottom else quantile_at(target, knots, left, right, len(knots))
     return points
 
 
-def with_room(out: Any, at: int, more: int) -> Any:
+def grow_buffer(out: Any, at: int, more: int) -> Any:
     """Return a buffer of zeros from bit `at` on that has so many more bytes: this one, or a longer copy."""
     needed = (at >> 3) + 1 + more
     if needed <= len(out):
@@ -837,7 +839,7 @@ def with_room(out: Any, at: int, more: int) -> Any:
     return longer
 
 
-def replies(
+def encode_replies(
     asks: Any,
     bits: Any,
     weights: Any,
@@ -866,10 +868,10 @@ def replies(
             ask = asks[p]
             segment = members[i] * trials + ask[TRIAL]
             first, last = int(segments[segment]), int(segments[segment + 1])
-            found = heard(ask, bits, weights, first, last, data, places, last - first + told, count_bits)
+            found = combine_reports(ask, bits, weights, first, last, data, places, last - first + told, count_bits)
             below, inside, count, keys, times = found[0], found[1], found[2], found[3], found[4]
             if ask[COUNTED]:
-                out = with_room(out, at, 32)
+                out = grow_buffer(out, at, 32)
                 at = put_count(out, at, below, count_bits)
                 numbers[i] += 1
                 if ask[COUNTED] == OUTSIDE:
@@ -879,10 +881,10 @@ def replies(
             if count >= 0 and (ask[SIDE] or count <= ask[LIMIT] or tied):
                 a, b = 0, count
                 if ask[SIDE]:
-                    a, b = one_side(keys, times, count, int(ask[SIDE]), int(ask[LIMIT]))
-                out = with_room(out, at, room_for_keys(b - a))
+                    a, b = runs_of_one_side(keys, times, count, int(ask[SIDE]), int(ask[LIMIT]))
+                out = grow_buffer(out, at, room_for_keys(b - a))
                 if ask[SIDE] == 0:
-                    at = put(out, at, 1, 1)
+                    at = put_bits(out, at, 1, 1)
                 at = put_keys(out, at, keys[a:], b - a, int(ask[BEGIN]), int(ask[END]), 1)
                 at = put_times(out, at, times[a:], b - a)
                 numbers[i] += b - a
@@ -891,16 +893,16 @@ def replies(
                         numbers[i] += b - a
                         break
                 continue
-            many = points_of(inside, int(ask[POINTS]), int(ask[GROWTH]), int(ask[USUAL]))
-            out = with_room(out, at, 64 + 10 * many)
-            at = put(out, at, 0, 1)
+            many = point_count(inside, int(ask[POINTS]), int(ask[GROWTH]), int(ask[USUAL]))
+            out = grow_buffer(out, at, 64 + 10 * many)
+            at = put_bits(out, at, 0, 1)
             at = put_count(out, at, inside, count_bits)
             at = put_points(
                 out,
                 at,
-                sketch_of(ask, found, many),
+                sketch_points(ask, found, many),
                 many,
-                fine_of(ask, inside, many),
+                sketch_fineness(ask, inside, many),
             )
             numbers[i] += 1 + many
         at = (at + 7) & -8

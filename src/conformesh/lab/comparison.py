@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformesh.common.array_types import Floats
 from conformesh.common.progress import Progress
-from conformesh.common.quantities import in_bits, pluralize
-from conformesh.common.random_streams import Rng, seed_of
+from conformesh.common.quantities import format_bits, pluralize
+from conformesh.common.random_streams import Rng, resolve_seed
 from conformesh.engines import get_driver
 from conformesh.engines.observers import Observer
 from conformesh.graph.network import Network
@@ -231,7 +231,7 @@ class CostFront:
 
         best = self.best()
         rows = [
-            [point.name, point.guarantee, f"{point.rounds:,}", in_bits(point.bits), "yes" if point in best else ""]
+            [point.name, point.guarantee, f"{point.rounds:,}", format_bits(point.bits), "yes" if point in best else ""]
             for point in sorted(self.points, key=lambda point: (point.rounds, point.bits))
         ]
         columns = ("way", "guarantee", "rounds", "bits", "on the front")
@@ -241,7 +241,7 @@ class CostFront:
         return cards.html_card(f"rounds against bits on {self.network}", rows=facts, parts=[table])
 
     def __repr__(self) -> str:
-        best = ", ".join(f"{point.name} ({point.rounds:,} rounds, {in_bits(point.bits)})" for point in self.best())
+        best = ", ".join(f"{point.name} ({point.rounds:,} rounds, {format_bits(point.bits)})" for point in self.best())
         return f"CostFront({self.network}, diameter {self.diameter:,}; best: {best})"
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
@@ -283,7 +283,7 @@ def cost_fronts(
     >>> found.best()[0].rounds == found.diameter
     True
     """
-    seed = seed_of(rng, seed)
+    seed = resolve_seed(rng, seed)
     networks, samples, requirement, block = _setting(devices, networks, alpha, mixture, rank_rule, pac_confidence)
     plain = block.weighed(samples).weights is None
     floor = information_floor(samples.sizes[:, 0].tolist(), int(block.ranks()[0, 0])) if plain else 0.0
@@ -393,7 +393,7 @@ def compare(
     >>> [(str(run.way), run.slack) for run in found.networks[0].runs][-2:]
     [('e-dcp count', 0.0), ('fcp', 3.0)]
     """
-    score, seed = as_score(score), seed_of(rng, seed)
+    score, seed = as_score(score), resolve_seed(rng, seed)
     if (score is None) != (outputs is None):
         raise ValueError("mean set sizes need both a score and model outputs, got only one of them")
     networks, samples, requirement, block = _setting(devices, networks, alpha, mixture, rank_rule, pac_confidence)
@@ -466,7 +466,7 @@ def build_networks(
     >>> build_networks(["torus", "cycle"], [*"abcde"])[1].keys()
     dict_keys(['torus'])
     """
-    built, skipped, seed = [], {}, seed_of(rng, seed)
+    built, skipped, seed = [], {}, resolve_seed(rng, seed)
     for name in dict.fromkeys(topologies):
         try:
             built.append(Network.of(name, len(ids), seed=seed).relabelled(ids))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from conformesh.common.quantities import in_bits, in_count, pluralize
+from conformesh.common.quantities import format_bits, format_count, pluralize
 from conformesh.lab.comparison import Comparison, ComparisonRow, CostUnit, NetworkComparison
 from conformesh.methods import MethodVariant
 
@@ -50,8 +50,8 @@ def table_row(run: ComparisonRow, entry: NetworkComparison) -> list[str]:
         f"{low:.6g}" if low == high else f"{low:.2g}..{high:.2g}",
         *([] if run.size is None else [f"{run.size:.3f}"]),
         f"{run.rounds:,}",
-        in_count(run.numbers),
-        in_bits(run.bits),
+        format_count(run.numbers),
+        format_bits(run.bits),
         "both" if len(fewest) == 2 else "".join(fewest),
     ]
 
@@ -115,7 +115,7 @@ def _of_all(won: int, found: Comparison) -> str:
 
 
 def _bits(runs: Sequence[ComparisonRow]) -> str:
-    return _range((run.bits for run in runs), in_bits)
+    return _range((run.bits for run in runs), format_bits)
 
 
 def _rounds(runs: Sequence[ComparisonRow]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import ValidationError, convert, to_builtins
 
-from conformesh.common.names import listed
+from conformesh.common.names import list_names
 from conformesh.mesh.config.device_config import DeviceConfig, Neighbour
 from conformesh.mesh.config.device_toml import DEVICE_FILE, read_device
 from conformesh.mesh.config.reach import reach_device
@@ -173,7 +173,7 @@ def _raised_alarms(devices: Sequence[DeviceStatus]) -> str:
     """Return where drift alarms are raised: the data has changed, so no device is unhealthy because of it."""
     at = [device.name for device in devices if "device" in device.alarms]
     fleet = ["of the fleet"] if any("fleet" in device.alarms for device in devices) else []
-    raised = [*fleet, *([f"of {listed(at)}"] if at else [])]
+    raised = [*fleet, *([f"of {list_names(at)}"] if at else [])]
     return f"drift alarm {' and '.join(raised)}" if raised else ""
 
 
@@ -190,7 +190,7 @@ def _differing_thresholds(devices: Sequence[DeviceStatus]) -> str:
             by_run.setdefault(device.certified_run, {}).setdefault(float(device.threshold), []).append(device.name)
     differing = [
         f"thresholds of run {run} differ: "
-        + ", ".join(f"{threshold} on {listed(names)}" for threshold, names in by_threshold.items())
+        + ", ".join(f"{threshold} on {list_names(names)}" for threshold, names in by_threshold.items())
         for run, by_threshold in sorted(by_run.items())
         if len(by_threshold) > 1
     ]

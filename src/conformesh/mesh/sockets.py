@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 HANDLES_FOLDER = Path("/proc/self/fd")
-LOOK_INTERVAL = 0.25  # seconds between two looks for new sockets: less than it takes to say anything over one
+LOOK_INTERVAL = 0.25  # seconds between two looks for new sockets: less than a new link needs before it carries a frame
 NO_LINGER = struct.pack("ii", 0, 0)
 LONGEST_RESEND = 1000  # milliseconds between two sendings of a lost packet; the least that Linux takes
 TCP_THIN_LINEAR_TIMEOUTS, TCP_RTO_MAX_MS = 16, 44  # of <linux/tcp.h>, which Python does not name

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh.common.array_types import Bools, Floats, Ints
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 
 # Smaller p-values count as this one. u = 0 would give a p-value of 0 and infinite evidence; the chance of u < 2**-64 is
 # negligible beside any level.
@@ -363,7 +363,7 @@ class FleetAlarm:
 
     def __post_init__(self) -> None:
         if self.rule not in FLEET_RULES:
-            raise ValueError(unknown("rule of a fleet", self.rule, FLEET_RULES))
+            raise ValueError(unknown_name("rule of a fleet", self.rule, FLEET_RULES))
 
     def begin(self, devices: int, reference: list[ArrayLike] | None = None) -> _FleetState:
         """Return the state before the first score; see `Alarm.begin`."""

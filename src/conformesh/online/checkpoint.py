@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.files.checkpoints import require_same, unreadable
+from conformesh.files.checkpoints import require_same_run, unreadable_checkpoint
 from conformesh.files.files import write_file
 
 _KIND = "conformesh online checkpoint 1"  # format of the file, with its version
@@ -80,8 +80,8 @@ class Checkpoint:
                 raise ValueError("it is of another kind")
             done, settings = int(facts["done"]), dict(facts["settings"])
         except Exception as problem:  # a damaged file can fail in any way
-            raise unreadable(self.path, problem) from None
-        require_same(self.path, settings, self.settings)
+            raise unreadable_checkpoint(self.path, problem) from None
+        require_same_run(self.path, settings, self.settings)
         leaves = (arrays.pop(f"state {i}") for i in range(len(arrays)))
         return CheckpointState(done, _rebuild(like, leaves), arrays)
 

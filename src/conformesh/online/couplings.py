@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from conformesh.common.array_types import Bools, Floats, Ints
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 from conformesh.graph.network import Network
 from conformesh.graph.weights import metropolis
 from conformesh.online import bounds
@@ -314,7 +314,7 @@ class Rule:
 
     def __post_init__(self) -> None:
         if self.coupling not in COUPLINGS:
-            raise ValueError(unknown("coupling", self.coupling, COUPLINGS))
+            raise ValueError(unknown_name("coupling", self.coupling, COUPLINGS))
         if reason := COUPLINGS[self.coupling].why_unsupported(self.learner):
             raise ValueError(reason)
         if not all(isinstance(value, int | float | np.number) for value in (self.local, self.scale)):

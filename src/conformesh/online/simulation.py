@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformesh import __version__
 from conformesh.common.array_types import Bools, Floats
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 from conformesh.engines.faulty import MessageLoss
 from conformesh.files.input_forms import as_devices, order_by_id
 from conformesh.graph.network import Network
@@ -357,7 +357,7 @@ def _make_rule(
         return Rule(best.learner, *(a if b is None else b for a, b in given))  # type: ignore[arg-type]
     if isinstance(learner, str):
         if learner not in LEARNERS:
-            raise ValueError(unknown("learner", learner, LEARNERS))
+            raise ValueError(unknown_name("learner", learner, LEARNERS))
         kind = LEARNERS[learner]
         sized = hasattr(kind, "high") and kind is not ACI and not scale
         top = float(np.nanmax(scores, initial=0.0)) or 1.0

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from conformesh.common.random_streams import stream
+from conformesh.common.random_streams import random_stream
 from conformesh.graph.network import Network
 from conformesh.peer.interface import EVERYBODY, Peer
 from conformesh.peer.journal import MemoryJournal
@@ -57,7 +57,7 @@ class ChangingLinks:
     def is_up(self, one: int, other: int, now: float) -> bool:
         """Return whether a link is up, both ways."""
         keys = int(now // self.period), min(one, other), max(one, other)
-        return bool(stream(self.seed, "links", *keys).random() < self.share)
+        return bool(random_stream(self.seed, "links", *keys).random() < self.share)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Literal, Protocol
 
-from conformesh.common.names import listed
+from conformesh.common.names import list_names
 from conformesh.graph.network import Network
 from conformesh.peer.frames import FINISHED, HELLO, READY, WANT, Frame, FrameError
 from conformesh.peer.interface import Make, PeerSetup, Phase
@@ -152,7 +152,7 @@ class Membership:
         if self.number > own.number:
             self._limit.note_move(self._clock.now)
         if chosen := sorted((self.lost & theirs.lost) - own.lost):  # so that operators can see who chose who counts
-            names = listed([self._links.name(k) for k in chosen])
+            names = list_names([self._links.name(k) for k in chosen])
             self._links.log(f"{self._links.name(frame.sender)} says that it has lost {names}")
         same = (theirs.run, theirs.lost) == (self.number, self.lost)  # not `view`, which may be bounded
         if self.phase != "failed" and (frame.wants or not (same or frame.sender in self.lost)):
@@ -483,6 +483,6 @@ class Membership:
         absent = [self._links.name(k) for k in range(self.network.devices) if k not in part]
         left = f"{len(part)} of {self.network.devices} devices {'is' if len(part) == 1 else 'are'} left"
         return (
-            f"{why or 'the devices fall into parts'}; without {listed(absent)} {left}, and {self.needed} are needed "
-            "to go on; start again what has stopped or check the links"
+            f"{why or 'the devices fall into parts'}; without {list_names(absent)} {left}, and {self.needed} are "
+            "needed to go on; start again what has stopped or check the links"
         )

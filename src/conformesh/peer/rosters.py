@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from conformesh.common.names import listed
+from conformesh.common.names import list_names
 from conformesh.peer.frames import HELLO, ROSTER, Frame, FrameError, unpack_words
 
 FIELD = "roster"  # of the agreement
@@ -139,7 +139,7 @@ class Rosters:
             kept = [name for name in devices if name in names]
             needed = (len(devices) + 1) // 2
             if number >= self.floor and len(kept) < needed:
-                some = f"of the {len(devices)} devices of roster {number} only {listed(kept)} are in the run"
+                some = f"of the {len(devices)} devices of roster {number} only {list_names(kept)} are in the run"
                 return f"{some}, and {needed} are needed until it is out of use"
         return ""
 

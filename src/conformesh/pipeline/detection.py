@@ -26,12 +26,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from conformesh.common.array_types import Floats, Ints
-from conformesh.common.notes import note
-from conformesh.common.random_streams import Rng, digest_of, recorded_seed, stream
+from conformesh.common.notes import emit_note
+from conformesh.common.random_streams import Rng, hash_numbers, random_stream, recorded_seed
 from conformesh.engines import Engine, engine_on, fail_together
 from conformesh.engines.observers import Observer
 from conformesh.graph.network import Network
-from conformesh.kernels.ranks import SHARES, Alpha, Requirement, check_shares, exact_alpha, make_requirement
+from conformesh.kernels.ranks import SHARE_BY_SIZE, Alpha, Requirement, check_shares, exact_alpha, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
 from conformesh.pipeline.networks import as_network, read_network
@@ -131,7 +131,9 @@ def detect(
     level, chosen = exact_alpha(fdr, "fdr"), make_options("e-dcp", options)
     if level > Fraction(1, 2):
         right = float(1 - level)
-        note(f"fdr={fdr} lets {100 * float(level):g} % of the flagged points be wrong; did you mean fdr={right:g}?")
+        emit_note(
+            f"fdr={fdr} lets {100 * float(level):g} % of the flagged points be wrong; did you mean fdr={right:g}?"
+        )
     if rule not in FDR_RULES:
         raise ValueError(f"rule must be {' or '.join(FDR_RULES)}, got {rule!r}")
     network, ids = read_network(network, engine)
@@ -162,7 +164,7 @@ def detect(
         whole = _merge_devices(host, arrays)
         judged = None if counted is None or told is None else _p_values_of(block, counted, told, whole)
     for words in found.notes:
-        note(words)
+        emit_note(words)
     if p_values and judged is None:  # nobody has a test point
         judged = [np.empty(0) for _ in whole]
     return Detection(
@@ -235,7 +237,7 @@ def mixture_shares(requirement: Requirement, sizes: Ints, ids: Sequence[str]) ->
     if given is not None:
         shares = [given[name] for name in ids]
     else:
-        shares = [Fraction(SHARES[requirement.mixture](n)) for n in sizes.tolist()]
+        shares = [Fraction(SHARE_BY_SIZE[requirement.mixture](n)) for n in sizes.tolist()]
     total = sum(shares, Fraction(0))
     if not total:
         raise ValueError("detection needs calibration scores, got none on any device")
@@ -316,7 +318,7 @@ def _checked_sample_size(sample_size: int | None, sizes: Ints, shares: Sequence[
 
 def draw_sample_sizes(sizes: Ints, shares: Sequence[Fraction], draws: int, seed: int) -> Ints:
     """Draw from the public seed how many scores each device uses, again until all have enough: (devices,)."""
-    rng, chances = stream(seed, "thinning"), np.array([float(share) for share in shares])
+    rng, chances = random_stream(seed, "thinning"), np.array([float(share) for share in shares])
     while True:  # ends: `_checked_sample_size` has refused chances below _RARE
         counts = rng.multinomial(draws, chances / chances.sum())
         if (counts <= sizes).all():
@@ -332,5 +334,7 @@ def draw_sample(samples: WeightedScores, here: Ints, counts: Ints, seed: int) ->
     picked = []
     for k, row in enumerate(here.tolist()):
         own = samples.segment(k)
-        picked.append(stream(seed, "thinning", row, digest_of(own)).choice(own, int(counts[row]), replace=False))
+        picked.append(
+            random_stream(seed, "thinning", row, hash_numbers(own)).choice(own, int(counts[row]), replace=False)
+        )
     return WeightedScores.of(picked)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from conformesh.common.arrays import as_array
-from conformesh.common.names import device_name, natural_order, unknown
-from conformesh.common.notes import note
+from conformesh.common.names import device_name, natural_order, unknown_name
+from conformesh.common.notes import emit_note
 from conformesh.graph.network import Network
-from conformesh.graph.topologies import divisor
+from conformesh.graph.topologies import shorter_side
 from conformesh.table import Table
 
 
@@ -42,15 +42,15 @@ def as_network(network: Any, table: Table) -> Network:
     if isinstance(network, Network):
         return network
     if network is None:
-        network = "cycle" if divisor(table.devices) is None else "torus"
+        network = "cycle" if shorter_side(table.devices) is None else "torus"
     if isinstance(network, str):
         from conformesh.graph.topologies import TOPOLOGIES
 
         if network not in TOPOLOGIES:
-            raise ValueError(unknown("topology", network, TOPOLOGIES))
+            raise ValueError(unknown_name("topology", network, TOPOLOGIES))
         if table.is_wide and table.devices > len(table) / table.devices:
             each = len(table) // table.devices
-            note(
+            emit_note(
                 f"a table of shape {(table.devices, each)} is read as {table.devices} devices with {each} scores each, "
                 "a row per device; pass table.T if its columns are the devices"
             )
@@ -85,7 +85,7 @@ def _of_matrix(matrix: Any, table: Table) -> Network:
     if len(dense) != table.devices:
         raise ValueError(f"the adjacency matrix has {len(dense)} rows but scores came for {table.devices} devices")
     if table.names is not None and table.names != natural_order(table.names):
-        note(
+        emit_note(
             "an adjacency matrix does not name its devices: its rows are read in the order of their names, "
             f"{', '.join(natural_order(table.names)[:5])}, ...; give pairs of devices if another order is meant"
         )

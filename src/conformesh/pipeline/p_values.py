@@ -14,15 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformesh.common.array_types import Floats, Ints
 from conformesh.common.arrays import as_array
-from conformesh.common.names import natural_order, unknown
-from conformesh.common.notes import note
+from conformesh.common.names import natural_order, unknown_name
+from conformesh.common.notes import emit_note
 from conformesh.engines import Engine, engine_on, fail_together
 from conformesh.engines.observers import Observer
 from conformesh.files.input_forms import ColumnRoles
 from conformesh.files.memberships import Memberships
 from conformesh.graph.network import Network
 from conformesh.guarantee import Guarantee, Mixture
-from conformesh.kernels.ranks import AUTO, DEFAULT, Demand, Requirement, check_shares, make_requirement
+from conformesh.kernels.ranks import AUTO, DEFAULT_REQUIREMENT, Demand, Requirement, check_shares, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
 from conformesh.pipeline.networks import as_network, read_network
@@ -144,7 +144,7 @@ def p_values(
         question, chosen = (trials, scores.ravel()), make_options("e-dcp", options)
         batch = _p_values_on(host, made.scores[0], made.examples, made.requirement, question, chosen)
     for text in batch.counts.notes:
-        note(text)
+        emit_note(text)
     return PValues(
         values=batch.values.reshape(scores.shape),
         mixture=requirement.mixture,
@@ -194,7 +194,7 @@ def p_values_batch(
     trials: ArrayLike,
     scores: ArrayLike,
     *,
-    requirement: Requirement = DEFAULT,
+    requirement: Requirement = DEFAULT_REQUIREMENT,
     items: Ints | None = None,
     observer: Observer | None = None,
     engine: str | Engine = "simulator",
@@ -326,7 +326,7 @@ def _judged_as(
         if test_labels is not None:
             raise ValueError("a table of test scores has a column for each class; leave test_labels out")
         if strange := [name for name in seen if name not in names]:
-            raise ValueError(f"labels: {unknown('class', strange[0], names)}")
+            raise ValueError(f"labels: {unknown_name('class', strange[0], names)}")
         return names, np.tile(np.arange(len(names)), len(scores))
     if test_labels is None:
         raise ValueError("class-wise p-values need test_labels=, a class for every test score, or a table of scores")

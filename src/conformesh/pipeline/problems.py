@@ -24,16 +24,16 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats, Ints
-from conformesh.common.arrays import note_alike
-from conformesh.common.names import natural_order, unknown
-from conformesh.common.random_streams import digest_of, stream
-from conformesh.files.memberships import Atom, name_of
+from conformesh.common.arrays import note_similar_names
+from conformesh.common.names import natural_order, unknown_name
+from conformesh.common.random_streams import hash_numbers, random_stream
+from conformesh.files.memberships import Atom, atom_name
 from conformesh.guarantee import LOWER, UPPER, Groups, Guarantee, LossBound, Weighting
 from conformesh.kernels.ranks import LOCAL_LOSS_UNITS, LOSS_UNITS, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.shift import WeightUnit, label_weights, refuse_weights_above_bound
 from conformesh.protocols.block import merge_rows
-from conformesh.scores.centres import WHOLE, Centres, centre_name
+from conformesh.scores.centres import WEIGHT_UNITS, Centres, centre_name
 
 if TYPE_CHECKING:  # a device of a mesh without groups needs none of these
     from conformesh.engines.base import Engine
@@ -147,8 +147,8 @@ class LocalRows:
         if (codes < 0).any():
             row = int((codes < 0).argmax())
             whose, at = self.place(row)
-            name = name_of(groups.atoms[groups.codes[row]])
-            raise ValueError(f"{whose}, row {at}: {unknown('group', name, map(name_of, atoms))}")
+            name = atom_name(groups.atoms[groups.codes[row]])
+            raise ValueError(f"{whose}, row {at}: {unknown_name('group', name, map(atom_name, atoms))}")
         return codes
 
     def counts(self, atoms: Sequence[Atom]) -> Ints:
@@ -171,11 +171,11 @@ def agree_on_facts(engine: Engine, rows: LocalRows, bound: float | None, named: 
         {name: steps.bound for name, steps in zip(rows.names, rows.table.losses or (), strict=False) if len(steps)},
     )
     shared = engine.share(mine)
-    by_name = {name_of(atom): atom for atoms, _, _ in shared for atom in atoms}
+    by_name = {atom_name(atom): atom for atoms, _, _ in shared for atom in atoms}
     if groups is not None and not by_name:
         raise ValueError("groups were asked for, but no device has a score")
-    by_name |= {name_of(atom): atom for atom in named}
-    note_alike((group for atom in by_name.values() for group in atom), "groups")
+    by_name |= {atom_name(atom): atom for atom in named}
+    note_similar_names((group for atom in by_name.values() for group in atom), "groups")
     names = _PartNames(
         tuple(by_name[name] for name in natural_order(by_name)),
         any(overlapping for _, overlapping, _ in shared),
@@ -204,7 +204,7 @@ def configured_part_names(guarantee: Guarantee, table: Table, device: str) -> _P
     if groups is None:
         return _PartNames(loss_bound=bound)
     atoms = groups.atoms.values() if groups.rule else [(name,) for name in groups.names]
-    by_name = {name_of(atom): tuple(atom) for atom in atoms}
+    by_name = {atom_name(atom): tuple(atom) for atom in atoms}
     return _PartNames(tuple(by_name[name] for name in natural_order(by_name)), bool(groups.rule), bound)
 
 
@@ -274,7 +274,7 @@ class _Weights:
         self.lost: Ints | None = None
         self.unit: WeightUnit | None = None
         if weighting is not None:
-            factor = (1 if centres is None else WHOLE) * max(self.loss_unit, 1)
+            factor = (1 if centres is None else WEIGHT_UNITS) * max(self.loss_unit, 1)
             self.unit = WeightUnit.of(weighting.bound, agreed.total, guarantee.mixture.kind, factor)
             values = _likelihoods(rows, weighting)
             self.weight, self.lost = self.unit.round_down(values), self.unit.rounding_loss(values)
@@ -569,7 +569,7 @@ def draw_hidden_scores(
             own = rows.table.rows(k)
             values = np.ascontiguousarray(scores[own, side])
             if len(values):
-                place = int(stream(seed, "hidden", row, digest_of(values)).integers(len(values)))
+                place = int(random_stream(seed, "hidden", row, hash_numbers(values)).integers(len(values)))
                 found[k, codes[own][place]] = values[place]
     return hidden
 
@@ -579,8 +579,8 @@ def guarantee_groups(table: Table, grouping: Grouping | None, agreed: PublicFact
     if table.groups is None:
         return None
     if grouping is None:
-        return Groups(tuple(map(name_of, agreed.atoms)), column=table.group_column)
-    atoms = {name_of(atom): atom for atom in agreed.atoms}
+        return Groups(tuple(map(atom_name, agreed.atoms)), column=table.group_column)
+    atoms = {atom_name(atom): atom for atom in agreed.atoms}
     return Groups(grouping.order, grouping.rule, atoms, table.group_column)
 
 

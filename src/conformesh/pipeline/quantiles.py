@@ -21,9 +21,9 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import ArrayLike
 
-from conformesh.common.arrays import columns_of
-from conformesh.common.names import unknown
-from conformesh.common.notes import note
+from conformesh.common.arrays import frame_columns
+from conformesh.common.names import unknown_name
+from conformesh.common.notes import emit_note
 from conformesh.engines import Engine, engine_on, fail_together
 from conformesh.engines.observers import Observer, rounds_on_a_bar
 from conformesh.files.input_forms import ColumnRoles, as_frame
@@ -138,7 +138,7 @@ def quantiles(
         else:
             found = _private(host, samples, parts, sure, options)
     for text in found.notes:
-        note(text)
+        emit_note(text)
     return structs.replace(
         found.quantiles,
         column=column if named else "",
@@ -230,11 +230,11 @@ def _notes(found: Quantiles) -> tuple[str, ...]:
 def _check_column(data: Any, roles: ColumnRoles) -> bool:
     """Return whether the data are a frame; refuse one without the column of values."""
     frame = data if isinstance(data, Table) else as_frame(data, roles, roles.score, "data")
-    columns = columns_of(frame)
+    columns = frame_columns(frame)
     if columns is None and isinstance(data, Mapping) and roles.device in data:
         columns = [*map(str, data)]  # a dict of columns: without the one asked for it would pass as a dict by device
     if columns is not None and roles.score not in columns:
-        raise ValueError(f"{unknown('column', roles.score, columns)}; name the column of values with column=")
+        raise ValueError(f"{unknown_name('column', roles.score, columns)}; name the column of values with column=")
     return columns is not None
 
 

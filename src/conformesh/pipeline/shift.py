@@ -27,11 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats, Ints
-from conformesh.common.arrays import as_array, as_rows
+from conformesh.common.arrays import as_array, as_input_rows
 from conformesh.common.names import device_name, natural_order
-from conformesh.common.random_streams import Rng, seed_of
+from conformesh.common.random_streams import Rng, resolve_seed
 from conformesh.guarantee import Weighting
-from conformesh.kernels.ranks import LARGEST_SUM, WEIGHT_BITS, as_levels
+from conformesh.kernels.ranks import LARGEST_SUM, WEIGHT_BITS, as_level_list
 
 _Ratio = Callable[[Any], Any]
 _Weigh = Callable[[Any, str], Any]
@@ -111,8 +111,8 @@ def make_weighting(
             weight = weight.weights
             if not isinstance(weight, Mapping | list):
                 raise ValueError(
-                    "weight=Ratios of inputs in one table needs inputs=, the inputs of each device beside its scores; "
-                    "or estimate the ratios from one table per device"
+                    "weight=LikelihoodRatios of inputs in one table needs inputs=, the inputs of each device beside "
+                    "its scores; or estimate the ratios from one table per device"
                 )
     if bound is None:
         raise ValueError(
@@ -166,7 +166,7 @@ def label_weights(labels: NDArray[Any], ratios: Mapping[str, float], who: Callab
 def weight_levels(tests: Iterable[Any], bound: float) -> tuple[float, ...]:
     """Return the weights of new examples that get a threshold of their own, ascending; the bound is always one."""
     levels = {bound}
-    for number, test in enumerate(as_levels(tests, "test_weights")):
+    for number, test in enumerate(as_level_list(tests, "test_weights")):
         value = float(test)
         if not 0 <= value <= bound:
             raise ValueError(f"test_weights: number {number} must be from 0 to weight_bound {bound:g}, got {value:g}")
@@ -247,19 +247,19 @@ def estimate_ratios(
     (True, 5.0)
     """
     tables = source.values() if isinstance(source, Mapping) else source if _is_several(source) else [source]
-    parts = [as_rows(own, "source inputs") for own in tables]
-    before, after = np.concatenate([own for own in parts if len(own)]), as_rows(target, "target inputs")
+    parts = [as_input_rows(own, "source inputs") for own in tables]
+    before, after = np.concatenate([own for own in parts if len(own)]), as_input_rows(target, "target inputs")
     if not len(before) or not len(after) or before.shape[1] != after.shape[1]:
         raise ValueError(
             f"source and target inputs must be rows with equally many numbers, got shapes {before.shape} and "
             f"{after.shape}"
         )
-    model = _default_classifier(seed_of(rng, seed)) if classifier is None else classifier
+    model = _default_classifier(resolve_seed(rng, seed)) if classifier is None else classifier
     model.fit(np.concatenate([before, after]), np.repeat([0, 1], [len(before), len(after)]))
     share = len(before) / len(after)
 
     def ratio(inputs: Any) -> Floats:
-        rows = as_rows(inputs, "inputs")
+        rows = as_input_rows(inputs, "inputs")
         p = np.clip(model.predict_proba(rows)[:, 1], 0.0, 1.0) if len(rows) else np.empty(0)
         with np.errstate(divide="ignore"):
             return np.asarray(p / (1 - p) * share)

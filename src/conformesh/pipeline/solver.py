@@ -17,17 +17,17 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.common.notes import note
+from conformesh.common.notes import emit_note
 from conformesh.common.quantities import pluralize
 from conformesh.files.memberships import Atom
 from conformesh.graph.network import Network
 from conformesh.guarantee import Guarantee
 from conformesh.kernels.ranks import (
     AUTO,
-    DEFAULT,
+    DEFAULT_REQUIREMENT,
     Alpha,
     Requirement,
-    as_levels,
+    as_level_list,
     check_shares,
     exact_alpha,
 )
@@ -498,10 +498,10 @@ def _with_warnings(result: Result, strict: bool) -> Result:
     if words := result.shortage:
         if strict:
             raise TooFewScores(words)
-        note(words, TooFewScores)
+        emit_note(words, TooFewScores)
     for text in result.notes:
         if text not in words:  # said already
-            note(text)
+            emit_note(text)
     return result
 
 
@@ -542,7 +542,7 @@ def solve_draws(
     alphas: Sequence[Alpha],
     method: str,
     *,
-    requirement: Requirement = DEFAULT,
+    requirement: Requirement = DEFAULT_REQUIREMENT,
     items: NDArray[np.int64] | None = None,
     observer: Observer | None = None,
     joint: bool = False,
@@ -570,7 +570,7 @@ def solve_draws(
             "topologies and NetworkX graphs too"
         )
     # A risk (losses) may well be above 1/2 of the largest loss.
-    levels = tuple(exact_alpha(alpha) for alpha in as_levels(alphas, "alphas"))
+    levels = tuple(exact_alpha(alpha) for alpha in as_level_list(alphas, "alphas"))
     if not levels:
         raise ValueError("calibration needs at least one alpha, got none")
     entry, chosen = get_method(method), make_options(method, options)

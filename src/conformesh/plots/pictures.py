@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.graph.layout import drawn_lines, drawn_places, is_lattice
+from conformesh.graph.layout import device_positions, edge_lines, is_lattice
 from conformesh.graph.network import Network
 from conformesh.methods import CONNECTIONS, METHODS
 
@@ -145,7 +145,7 @@ def _draw_edges(axes: Any, network: Network, where: NDArray[np.float64]) -> None
     """Draw the lines between devices, and give the axes their frame."""
     from matplotlib.collections import LineCollection
 
-    lines = [*map(np.array, drawn_lines(network, where))]
+    lines = [*map(np.array, edge_lines(network, where))]
     look: dict[str, Any] = {
         "colors": FAINT,
         "linewidths": max(0.4, 1.6 * _crowd(network)),
@@ -167,7 +167,7 @@ def _draw_edges(axes: Any, network: Network, where: NDArray[np.float64]) -> None
 
 def draw_map(axes: Any, network: Network, values: NDArray[np.float64], what: str) -> None:
     """Draw a network, its devices coloured by a value, with a bar that says what the colours mean."""
-    where = drawn_places(network)
+    where = device_positions(network)
     _draw_edges(axes, network, where)
     area = 260 * _crowd(network)
     look: dict[str, Any] = {"cmap": "cividis", "edgecolors": INK, "linewidths": 0.8 * _crowd(network), "zorder": 2}
@@ -185,7 +185,7 @@ def _crowd(network: Network) -> float:
 
 def _draw_network(axes: Any, agreement: Agreement, colour: Any) -> None:
     network, sizes = agreement.network, agreement.sizes
-    where = drawn_places(network)
+    where = device_positions(network)
     _draw_edges(axes, network, where)
     area = _crowd(network) * (320 + 900 * sizes / sizes.max())
     axes.scatter(*where.T, s=area, c=colour.to_rgba(agreement.local), edgecolors=INK, linewidths=0.8, zorder=2)

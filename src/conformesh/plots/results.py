@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.quantities import pluralize
-from conformesh.files.schemas import checked
+from conformesh.files.schemas import validate
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.plots.pictures import FAINT, FIGURE_STYLE, INK, MARKER_STYLES, FilePath, draw_map
@@ -224,7 +224,7 @@ def _draw_thresholds(axes: Any, found: Result) -> None:
 
 def _draw_release(axes: Any, found: Result, raw: Any) -> None:
     """Draw how many scores lie above each pivot, with noise, and why the threshold is where it is."""
-    release = checked(raw, Release, "release")
+    release = validate(raw, Release, "release")
     alpha, n = _rank_level(found), max(release.number, 1)
     above = np.cumsum(release.totals[::-1][: release.cells - 1])[::-1] / n
     allowed = float(alpha - (release.slack + release.inflation(alpha).value) / n)

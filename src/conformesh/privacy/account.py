@@ -45,11 +45,11 @@ from typing import Annotated, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct, to_builtins
 
-from conformesh.common.names import listed
+from conformesh.common.names import list_names
 from conformesh.common.quantities import pluralize
 from conformesh.files.files import PRIVATE, write_file
-from conformesh.files.json_numbers import from_json, to_json
-from conformesh.files.schemas import checked
+from conformesh.files.json_numbers import dump_json, parse_json
+from conformesh.files.schemas import validate
 from conformesh.privacy.histogram import Release
 
 ACCOUNT_FILE = "privacy.json"
@@ -319,7 +319,7 @@ class Account:
             if len(atom) < hidden:
                 raise PrivacyRefused(
                     f"sums over the devices of this run and of earlier ones would together tell that of "
-                    f"{listed(atom)}: {pluralize(len(atom), 'device')}, at least {hidden} are needed; run with the "
+                    f"{list_names(atom)}: {pluralize(len(atom), 'device')}, at least {hidden} are needed; run with the "
                     f"same devices as before, or {instead}"
                 )
         if len(before) >= MOST_ROSTERS and not any({*one.devices} == {*run.devices} for one in before):
@@ -344,7 +344,7 @@ class Account:
 
     def _write(self) -> None:
         if not self.problem:  # a file that cannot be read is left for its operator; this device adds no scores
-            write_file(self.path, to_json(to_builtins(self._fields), indent=1), PRIVATE)
+            write_file(self.path, dump_json(to_builtins(self._fields), indent=1), PRIVATE)
 
 
 def read_account(path: Path) -> AccountFields:
@@ -353,7 +353,7 @@ def read_account(path: Path) -> AccountFields:
         content = path.read_bytes()
     except FileNotFoundError:
         return AccountFields()
-    return checked(from_json(content, str(path)), AccountFields, str(path))
+    return validate(parse_json(content, str(path)), AccountFields, str(path))
 
 
 def claim_size(window: int) -> int:
@@ -365,7 +365,7 @@ def plan_digest(release: Release) -> str:
     """Return what names the public plan of a release: two of the same plan may be added up."""
     raw = to_builtins(release)
     return hashlib.sha256(
-        to_json({key: raw[key] for key in raw if key not in ("totals", "epochs")}).encode()
+        dump_json({key: raw[key] for key in raw if key not in ("totals", "epochs")}).encode()
     ).hexdigest()
 
 

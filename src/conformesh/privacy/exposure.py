@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from conformesh.common.names import listed
-from conformesh.graph.network import Network, weights_below
+from conformesh.common.names import list_names
+from conformesh.graph.network import Network, subtree_weights
 from conformesh.privacy.gossip_attack import with_neighbours
 
 _To = Literal["neighbours", "everybody", "a server", "the coalition"]
@@ -106,7 +106,7 @@ class ExposureContext:
         """Return how many devices these are, and who."""
         others = self.devices - len(self.coalition)
         names = [str(row) for row in rows] if self.network is None else [self.network.ids[row] for row in rows]
-        return f"{len(rows)} of {others} others" + (f": {listed(names)}" if 0 < len(names) < others else "")
+        return f"{len(rows)} of {others} others" + (f": {list_names(names)}" if 0 < len(names) < others else "")
 
 
 Reveals = Callable[[ExposureContext, Any], list[Disclosure]]
@@ -151,7 +151,7 @@ def learned_tree_sums(network: Network, coalition: Sequence[int], total: bool = 
     is cut at the devices of the coalition, and above each of their neighbours in the graph. The part of the root is
     known where the `total` comes down again, or the root is in the coalition.
     """
-    parent, _ = weights_below(network, np.ones(network.devices, dtype=np.int64))
+    parent, _ = subtree_weights(network, np.ones(network.devices, dtype=np.int64))
     heard = {*with_neighbours(network, coalition).tolist()}
     edges = [(row, above) for row, above in enumerate(parent.tolist()) if above >= 0 and row not in heard]
     parts = components_without(network.devices, edges, coalition)
@@ -211,7 +211,7 @@ class Exposure:
         """Say in a sentence what the coalition has of others."""
         if not self.coalition:
             return "no coalition was asked about"
-        who = listed(self.coalition) + (
+        who = list_names(self.coalition) + (
             " (of so many, those that learn most as far as was tried)" if self.worst else ""
         )
         others = self.devices - len(self.coalition)

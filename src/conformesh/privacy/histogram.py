@@ -51,7 +51,7 @@ from conformesh.common.array_types import Floats, Ints
 from conformesh.kernels.ranks import exact_number
 from conformesh.privacy.grids import GridName, check_grid, grid_points
 from conformesh.privacy.inflation import Inflation, noise_inflation, omega
-from conformesh.privacy.noise import ByteStream, NoiseShares, exact_epsilon, rounded_exp
+from conformesh.privacy.noise import ByteStream, NoiseShares, exact_epsilon, noise_variance
 
 Mixture = Literal["sizes", "equal", "given"]
 _Unit = Literal["score", "device"]
@@ -473,8 +473,8 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
         if at == self.cells - 1:
             return 0.0  # everything is covered
         n, shape, a = max(self.number, 1), float(Fraction(self.shape)), float(alpha)
-        cells = shape * (self.cells - 1 - at) * _variance(Fraction(self.cell_epsilon))
-        number = 0.0 if self.number_epsilon is None else shape * a * a * _variance(Fraction(self.number_epsilon))
+        cells = shape * (self.cells - 1 - at) * noise_variance(Fraction(self.cell_epsilon))
+        number = 0.0 if self.number_epsilon is None else shape * a * a * noise_variance(Fraction(self.number_epsilon))
         counts = self.totals[-(self.cells - 1) :]
         width = max(counts[at - 1] if at else 0, 0)
         sampling = a * (1 - a) / (n / self.slack + 2)
@@ -509,9 +509,3 @@ def _window_key(release: Release) -> Release:
     members = "" if release.items is None else release.members
     items = None if release.items is None else 0
     return replace(release, totals=(0,) * len(release.totals), epochs=(), items=items, members=members, shape="1")
-
-
-def _variance(epsilon: Fraction) -> float:
-    """Return the variance of noise of shape 1."""
-    p = rounded_exp(epsilon)
-    return 2 * p / (1 - p) ** 2

@@ -115,6 +115,12 @@ def rounded_exp(epsilon: Fraction) -> float:
         return float((-_decimal(epsilon)).exp())
 
 
+def noise_variance(epsilon: Fraction) -> float:
+    """Return the variance of noise of shape 1; it is proportional to the shape."""
+    p = rounded_exp(epsilon)
+    return 2 * p / (1 - p) ** 2
+
+
 class _NegativeBinomial(NamedTuple):
     """Chances of 0, 1, .. of NB(shape, p) up to a last number.
 

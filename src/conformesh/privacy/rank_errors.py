@@ -15,7 +15,7 @@ from fractions import Fraction
 import numpy as np
 
 from conformesh.privacy.histogram import Release
-from conformesh.privacy.noise import noise_law, rounded_exp
+from conformesh.privacy.noise import noise_law, noise_variance
 
 # Factor above the relative round-off of sums of 10^6 positive numbers (10^6 times 1e-16).
 _SAFE = 1 + 1e-9
@@ -44,7 +44,7 @@ def _noise_bound(release: Release, factor: Fraction, cells: int, risk: float) ->
     stretches over which its variance doubles, each of which gets an equal part of the risk: few stretches leave each a
     large part, many fit each walk closely, and doubling is near the best.
     """
-    cell, number = (_variance(Fraction(text or "1")) for text in (release.cell_epsilon, release.number_epsilon))
+    cell, number = (noise_variance(Fraction(text or "1")) for text in (release.cell_epsilon, release.number_epsilon))
     ends = [1]
     while ends[-1] < release.cells - 1:
         ends.append(min(math.floor(2 * ends[-1] + float(factor) ** 2 * number / cell), release.cells - 1))
@@ -80,9 +80,3 @@ def walk_bound(release: Release, factor: Fraction, cells: int, risk: float) -> f
         middle = (low + high) / 2
         low, high = (middle, high) if chance(middle) > risk else (low, middle)
     return high
-
-
-def _variance(epsilon: Fraction) -> float:
-    """Return the variance of noise of shape 1."""
-    p = rounded_exp(epsilon)
-    return 2 * p / (1 - p) ** 2

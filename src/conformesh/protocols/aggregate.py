@@ -24,7 +24,7 @@ from typing import Protocol as TypingProtocol
 import numpy as np
 
 from conformesh.common.array_types import Ints
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 from conformesh.graph.network import Network
 from conformesh.kernels.graph import breadth_first
 from conformesh.kernels.ranks import AUTO
@@ -234,7 +234,7 @@ def sort_by_price(prices: dict[str, Price], prefer: str, width: int) -> list[tup
 def get_aggregator(name: str) -> Aggregator:
     """Return an aggregator; an unknown name raises an error that lists the known ones."""
     if name not in AGGREGATORS:
-        raise ValueError(unknown("aggregator", name, aggregate_choices()))
+        raise ValueError(unknown_name("aggregator", name, aggregate_choices()))
     return AGGREGATORS[name]
 
 

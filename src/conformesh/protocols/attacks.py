@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.common.names import unknown
-from conformesh.common.random_streams import stream
+from conformesh.common.names import unknown_name
+from conformesh.common.random_streams import random_stream
 from conformesh.protocols.block import Block
 from conformesh.protocols.faults import Faults
 from conformesh.protocols.gather import ClaimedStrings, Claims
@@ -121,7 +121,7 @@ ATTACKS: dict[str, _AttackFunction] = {
 def make_attack(faults: Faults) -> ClaimedStrings:
     """Return the attack of these faults."""
     if faults.attack not in ATTACKS:
-        raise ValueError(unknown("attack", faults.attack, ATTACKS))
+        raise ValueError(unknown_name("attack", faults.attack, ATTACKS))
     lie = ATTACKS[faults.attack]
 
     def attack(message: Gather, block: Block) -> Claims:
@@ -166,6 +166,8 @@ def _false_reports(
     honest = [own for row, own in enumerate(known) if row not in byzantine]
     told = {}
     for row in byzantine:
-        scenes = [AttackerView([own[t] for own in honest], stream(seed, "lies", row, t)) for t in range(block.trials)]
+        scenes = [
+            AttackerView([own[t] for own in honest], random_stream(seed, "lies", row, t)) for t in range(block.trials)
+        ]
         told[row] = encode_reports([lie(known[row][t], scene) for t, scene in enumerate(scenes)])
     return told

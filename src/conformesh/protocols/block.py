@@ -17,7 +17,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
-from conformesh.kernels.ranks import DEFAULT, Demand, Requirement
+from conformesh.kernels.ranks import DEFAULT_REQUIREMENT, Demand, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.results.certificate import CERTIFICATE_KINDS, Certificate, Cost
 
@@ -91,7 +91,7 @@ class Block:
     network: Network
     rows: NDArray[np.int64]
     sizes: NDArray[np.int64]
-    requirement: Requirement = DEFAULT
+    requirement: Requirement = DEFAULT_REQUIREMENT
     items: NDArray[np.int64] | None = None
     alphas: tuple[Fraction, ...] = ()
     caps: NDArray[np.int64] | None = None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,6 @@ def make_faults(given: Faults | Mapping[str, Any] | None) -> Faults | None:
         known = [f.name for f in fields(Faults)]
         for name in given:
             if name not in known:
-                raise ValueError(unknown("fault", name, known))
+                raise ValueError(unknown_name("fault", name, known))
         made = Faults(**{**given, "byzantine": tuple(given.get("byzantine", ()))})
     return made if made is not None and made.names else None

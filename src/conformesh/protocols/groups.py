@@ -28,8 +28,8 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats, Ints
-from conformesh.common.names import natural_order, unknown
-from conformesh.files.memberships import EVERYONE, Atom, name_of
+from conformesh.common.names import natural_order, unknown_name
+from conformesh.files.memberships import EVERYONE, Atom, atom_name
 from conformesh.kernels.keys import from_keys
 from conformesh.kernels.ranks import AUTO, GROUP_RULES
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -81,7 +81,7 @@ class Grouping:
         no scale on which scores add up, as `regression` does.
         """
         if rule not in (AUTO, *GROUP_RULES):
-            raise ValueError(unknown("group rule", rule, (AUTO, *GROUP_RULES)))
+            raise ValueError(unknown_name("group rule", rule, (AUTO, *GROUP_RULES)))
         names = natural_order({name for atom in atoms for name in atom})
         if EVERYONE in names:
             raise ValueError(f"the group {EVERYONE!r} holds everybody and is always there; leave it out, or rename it")
@@ -115,7 +115,7 @@ class Grouping:
     @property
     def parts(self) -> tuple[str, ...]:
         """What thresholds are for: atoms, or groups."""
-        return tuple(map(name_of, self.atoms)) if self.by_atoms else self.order
+        return tuple(map(atom_name, self.atoms)) if self.by_atoms else self.order
 
 
 def group_thresholds(block: Block, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Answers]:

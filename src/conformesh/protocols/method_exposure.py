@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from conformesh.graph.network import weights_below
+from conformesh.graph.network import subtree_weights
 from conformesh.privacy.exposure import ALL, EACH, Disclosure, ExposureContext, components_without, learned_tree_sums
 from conformesh.privacy.gossip_attack import MOST_SOLVED_DEVICES, observable_devices
 from conformesh.protocols.aggregate import AGGREGATORS
@@ -57,7 +57,7 @@ def _merged_sketch(where: ExposureContext, what: str, numbers: int | None) -> li
     rows = [Disclosure("neighbours", f"{what}, {_BELOW}", numbers=numbers)]
     if where.network is None:
         return rows
-    parents = {*weights_below(where.network, np.ones(where.devices, dtype=np.int64))[0].tolist()}
+    parents = {*subtree_weights(where.network, np.ones(where.devices, dtype=np.int64))[0].tolist()}
     return [*rows, *_known_to_coalition(where, what, numbers, [row for row in where.near if row not in parents])]
 
 

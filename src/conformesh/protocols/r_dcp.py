@@ -33,7 +33,7 @@ from typing import Literal
 import numpy as np
 
 from conformesh.common.array_types import Floats
-from conformesh.common.names import listed
+from conformesh.common.names import list_names
 from conformesh.common.quantities import pluralize
 from conformesh.kernels.ranks import LARGEST_SUM, DeviceRanks
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -206,7 +206,7 @@ class _TrialReports:
         over = [one is not None and cap is not None and one.size > cap for one, cap in zip(words, caps, strict=True)]
         proven = heard.disputed | np.array(over)
         if proven.sum() > f:
-            names = listed([ids[row] for row in np.flatnonzero(proven).tolist()])
+            names = list_names([ids[row] for row in np.flatnonzero(proven).tolist()])
             raise ValueError(
                 f"r-dcp: devices {names} are proven to lie and byzantine={f}, so that nothing holds; ask for at least "
                 f"{int(proven.sum())} Byzantine devices, or leave these devices out"
@@ -293,15 +293,15 @@ def _notes(
     for trial, row in zip(trials, found, strict=True):
         if trial.proven:
             yield (
-                f"r-dcp: devices {listed(trial.proven)} are proven to lie, by two strings that they signed, one that "
-                "nobody could say or more scores than they may hold; they are left out and count as Byzantine"
+                f"r-dcp: devices {list_names(trial.proven)} are proven to lie, by two strings that they signed, one "
+                "that nobody could say or more scores than they may hold; they are left out and count as Byzantine"
             )
         for alpha, one in zip(alphas, row, strict=True):
             if one is None or one.threshold < math.inf or one.required > one.weight:
                 continue
             counts = trial.trimming.counts(math.inf)
             few = [k for k in one.worst if counts[k] < (1 - alpha) * int(trial.trimming.sizes[k])]
-            names = listed([ids[trial.rows[k]] for k in few])
+            names = list_names([ids[trial.rows[k]] for k in few])
             yield (
                 f"r-dcp: no finite threshold is right for every {block.devices - f} of {block.devices} devices, since "
                 f"{pluralize(len(few), 'device')} {names} say that too few of their scores are finite, or were not "

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
-from conformesh.kernels.ranks import DEFAULT, Requirement
+from conformesh.kernels.ranks import DEFAULT_REQUIREMENT, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Answers, Block, SearchProgress
 from conformesh.protocols.flood import flood_numbers, flood_strings
@@ -39,7 +39,7 @@ def run_with_shared_sizes(
     row: int,
     samples: WeightedScores,
     method: MethodProtocol,
-    requirement: Requirement = DEFAULT,
+    requirement: Requirement = DEFAULT_REQUIREMENT,
     alphas: tuple[Fraction, ...] = (),
     items: NDArray[np.int64] | None = None,
     shown: SearchProgress | None = None,

@@ -22,8 +22,8 @@ from __future__ import annotations
 import numpy as np
 
 from conformesh.common.array_types import Floats
-from conformesh.common.names import unknown
-from conformesh.common.random_streams import stream
+from conformesh.common.names import unknown_name
+from conformesh.common.random_streams import random_stream
 from conformesh.graph.network import Network
 from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.weights import WEIGHTS, Weights, best_constant, constant_weights, weights_from_matrix
@@ -61,7 +61,7 @@ def check_weights(name: str | Weights | Floats, source: str) -> None:
     if not isinstance(name, str):
         return
     if name not in WEIGHTS:
-        raise ValueError(unknown("weights", name, WEIGHTS))
+        raise ValueError(unknown_name("weights", name, WEIGHTS))
     if source == "estimated" and WEIGHTS[name] is not best_constant:
         raise ValueError(f"spectrum='estimated' goes with weights='best-constant', got {name!r}")
 
@@ -74,7 +74,7 @@ def estimate_spectrum(block: Block, tolerance: float = 1e-3, seed: int = 0) -> P
     if block.devices == 1:
         return Spectrum(largest=0.0, smallest=0.0, signless=0.0, source="estimated")
     reach, top = yield from _bound_diameter(block)
-    noise = np.array([stream(seed, "spectral", int(k)).standard_normal(2) for k in block.rows])
+    noise = np.array([random_stream(seed, "spectral", int(k)).standard_normal(2) for k in block.rows])
     x = np.concatenate([noise, np.ones((len(block.rows), 1))], axis=1)  # columns v, u, q
     scale = np.array([2.0 * top, 2.0 * top, 2.0 * top])  # of B, then of L and D+A: their last estimates
 

@@ -205,9 +205,9 @@ class _DeviceTable:
     def _read(self, packets: Packets, senders: Ints) -> list[list[ScoreReport]]:
         """Return what packets of these senders say of each list."""
         loops = compiled_loops("replies", _WORK_PER_BYTE * len(packets.values)) if len(packets) else None
-        get_items = written.get_items if loops is None else loops.get_items
+        get_entries = written.get_entries if loops is None else loops.get_entries
         return [
-            _read_lists(get_items, packets[i], row, len(self.lists), self._site)
+            _read_lists(get_entries, packets[i], row, len(self.lists), self._site)
             for i, row in enumerate(senders.tolist())
         ]
 
@@ -231,14 +231,14 @@ def _owner_bits(block: Block) -> int:
     return max(block.devices - 1, 1).bit_length()
 
 
-def _read_lists(get_items: Any, packet: bytes, sender: int, lists: int, block: Block) -> list[ScoreReport]:
+def _read_lists(get_entries: Any, packet: bytes, sender: int, lists: int, block: Block) -> list[ScoreReport]:
     """Return what a packet says of each list: scores with owners and weights, and the largest held back."""
     data, at, found, owner_bits = np.frombuffer(packet, np.uint8), 0, [], _owner_bits(block)
     room = 8 * len(packet) // owner_bits + 1
     for _ in range(lists):
         keys, owners, times = (np.empty(room, np.int64) for _ in range(3))
-        count, at = get_items(data, at, keys, owners, times, owner_bits)
-        back, at = written.get(data, at, 1)
+        count, at = get_entries(data, at, keys, owners, times, owner_bits)
+        back, at = written.get_bits(data, at, 1)
         held_back = LOWEST
         if back:
             held_back, at = written.get_raw(data, at)

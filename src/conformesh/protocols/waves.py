@@ -274,7 +274,7 @@ class Waves:
         parts: list[Any] = []
 
         def chunk(a: int, b: int) -> None:
-            made = chosen.replies(
+            made = chosen.encode_replies(
                 asks,
                 self._bits,
                 self._weights,
@@ -301,7 +301,7 @@ class Waves:
         return Packets(np.concatenate([part[1] for part in parts]), np.concatenate(ends)), np.concatenate(numbers)
 
     def merge_replies(self, asks: Ints, arrived: Packets, senders: Ints) -> list[Any]:
-        """Return the root's merged reply to each question, see `kernels.replies.heard`."""
+        """Return the root's merged reply to each question, see `kernels.replies.combine_reports`."""
         work = 8.0 * len(arrived.values) + len(self.samples.values) / self.samples.devices
         chosen = compiled_loops("replies", work) or written
         places = 8 * arrived.offsets[:-1]
@@ -311,7 +311,9 @@ class Waves:
             first, last = self.samples.offsets[segment : segment + 2].tolist()
             room = last - first + 8 * len(arrived.values)
             found.append(
-                chosen.heard(ask, self._bits, self._weights, first, last, arrived.values, places, room, self.count_bits)
+                chosen.combine_reports(
+                    ask, self._bits, self._weights, first, last, arrived.values, places, room, self.count_bits
+                )
             )
         self._refuse_unless((places + 7) >> 3 == arrived.offsets[1:], senders, arrived, _REPLY_TO_QUESTION)
         return found
@@ -319,7 +321,7 @@ class Waves:
     def distribution(self, heard: Any) -> tuple[Floats, Floats, Floats, int]:
         """Return the distribution function of a sketch: knots, values just below and at them, and the mass at -inf."""
         chosen = compiled_loops("replies", 20.0 * len(heard[5])) or written
-        return *chosen.curve(*heard[5:10]), heard[10]
+        return *chosen.distribution_function(*heard[5:10]), heard[10]
 
 
 def _drop_heads(packets: Packets, size: int) -> Packets:
@@ -378,7 +380,7 @@ class TreeRoot:
     def _write_answer(
         self, out: Any, at: int, ask: Ints, problem: RankSearch, key: int, counted: int
     ) -> tuple[int, int]:
-        at = written.put(out, at, 1, 1)
+        at = written.put_bits(out, at, 1, 1)
         at = written.put_keys(out, at, [key], 1, int(ask[BEGIN]), int(ask[END]), 1)
         at = written.put_gamma(out, at, counted - problem.rank)
         return at, 1 + (counted > problem.rank)
@@ -427,15 +429,15 @@ class TreeRoot:
             # Expensive, but it ends the search: the list of one side holds the rank whatever the scores are.
             side = LOW if problem.rank - problem.below == near else HIGH
             low, high = problem.low, problem.high
-        at = written.put(out, at, 0, 1)
+        at = written.put_bits(out, at, 0, 1)
         at, numbers = _write_ends(out, at, (low, high), ask, (problem.low, problem.high))
-        at = written.put(out, at, side, 2)
+        at = written.put_bits(out, at, side, 2)
         if side != BOTH:
             return written.put_gamma(out, at, near), numbers + 1
-        at = written.put(out, at, 1 if listed else 0, 1)
+        at = written.put_bits(out, at, 1 if listed else 0, 1)
         if not listed:
-            at = written.put(out, at, 1 if level else 0, 1)
-            at = written.put(out, at, level, 16 if level else 0)
+            at = written.put_bits(out, at, 1 if level else 0, 1)
+            at = written.put_bits(out, at, level, 16 if level else 0)
         return at, numbers + (level > 0)
 
     @staticmethod
@@ -460,7 +462,7 @@ class TreeRoot:
         level = (problem.rank - problem.below) / max(held, 1)
         noise = _rank_noise(level, held / problem.each, self.depth)
         x, c, ends, masses = reply[5], reply[6], reply[8], reply[9]
-        at = written.value_at(problem.rank - problem.below - 0.5 - bottom, knots, left, right, len(knots))
+        at = written.quantile_at(problem.rank - problem.below - 0.5 - bottom, knots, left, right, len(knots))
         pieces = 0.0
         for s in range(len(masses)):
             own, upto = x[ends[s] : ends[s + 1]], c[ends[s] : ends[s + 1]]
@@ -477,7 +479,7 @@ class TreeRoot:
             return 0.0  # measured for sketches of all scores only
         aim = problem.rank - problem.below - 0.5 - bottom
         step = min(0.02 * held, aim / 2, (held - aim) / 2)
-        three = [written.value_at(aim + i * step, knots, left, right, len(knots)) for i in (-1, 0, 1)]
+        three = [written.quantile_at(aim + i * step, knots, left, right, len(knots)) for i in (-1, 0, 1)]
         if step <= 0 or not (np.isfinite(three).all() and three[0] < three[2]):
             return 0.0
         return each * _sketch_bias(three, step / each, held / each, self.waves.block.devices)
@@ -487,7 +489,7 @@ class TreeRoot:
         """Return whether all scores around the rank seem to be tied."""
         knots, left, right, bottom = problem.guess
         target = problem.rank - problem.below - 0.5 - bottom
-        ends = [written.value_at(max(target + far, 0.0), knots, left, right, len(knots)) for far in (-half, half)]
+        ends = [written.quantile_at(max(target + far, 0.0), knots, left, right, len(knots)) for far in (-half, half)]
         return bool(ends[1] - ends[0] <= _TIE_DISTANCE * abs(ends[1])) if math.isfinite(ends[1]) else ends[0] == ends[1]
 
     def _window(self, problem: RankSearch, half: float) -> tuple[int, int]:
@@ -495,8 +497,8 @@ class TreeRoot:
         knots, left, right, bottom = problem.guess
         target = problem.rank - problem.below - 0.5 - bottom - self._sketch_bias(problem)
         ends = [
-            written.value_at(max(target - half, 0.0), knots, left, right, len(knots)),
-            written.value_at(target + half, knots, left, right, len(knots)),
+            written.quantile_at(max(target - half, 0.0), knots, left, right, len(knots)),
+            written.quantile_at(target + half, knots, left, right, len(knots)),
         ]
         low, high = (int(key) for key in to_keys(ends))
         low = problem.low if target - half <= 0 or low <= problem.low or low >= problem.high else low
@@ -511,7 +513,7 @@ class TreeRoot:
         there = float(np.interp(edge, knots, right))
         far = _NEXT_WINDOW_FACTOR * near + 4 * problem.each
         aim = there + far if upward else there - far
-        key = int(to_keys([written.value_at(aim, knots, left, right, len(knots))])[0]) if aim > 0 else LOWEST
+        key = int(to_keys([written.quantile_at(aim, knots, left, right, len(knots))])[0]) if aim > 0 else LOWEST
         if upward:
             return problem.low, key if problem.low < key < problem.high else problem.high
         return (key if problem.low < key < problem.high else problem.low), problem.high
@@ -676,7 +678,7 @@ def read_instruction(data: NDArray[np.uint8], at: int, asked: WaveQuestion, limi
     """
     rows, which, numbers = [], [], 0
     for ask, problem in zip(asked.asks, asked.which, strict=True):
-        done, at = written.get(data, at, 1)
+        done, at = written.get_bits(data, at, 1)
         if done:
             key = [0]
             _, at = written.get_keys(data, at, int(ask[BEGIN]), int(ask[END]), key, 1)
@@ -688,7 +690,7 @@ def read_instruction(data: NDArray[np.uint8], at: int, asked: WaveQuestion, limi
             continue
         ends, new, at = _read_ends(data, at, ask)
         numbers += new
-        side, at = written.get(data, at, 2)
+        side, at = written.get_bits(data, at, 2)
         if side not in (BOTH, LOW, HIGH):
             at = written.NOWHERE
         row = ask.copy()
@@ -698,11 +700,11 @@ def read_instruction(data: NDArray[np.uint8], at: int, asked: WaveQuestion, limi
             row[LIMIT], at = written.get_gamma(data, at)
             numbers += 1
         else:
-            listed, at = written.get(data, at, 1)
+            listed, at = written.get_bits(data, at, 1)
             row[LIMIT] = MOST_LISTED * limit if listed else 0
             if not listed:
-                focused, at = written.get(data, at, 1)
-                level, at = written.get(data, at, 16 if focused else 0)
+                focused, at = written.get_bits(data, at, 1)
+                level, at = written.get_bits(data, at, 16 if focused else 0)
                 numbers += focused
                 row[EVEN], row[LEVEL] = not focused, level if focused else row[LEVEL]
         rows.append(row)

@@ -18,7 +18,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.common.random_streams import stream
+from conformesh.common.random_streams import random_stream
 from conformesh.kernels.ranks import conformal_rank
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Answers, Block
@@ -60,7 +60,7 @@ def wfcp(block: Block, samples: WeightedScores, alphas: tuple[Fraction, ...], op
     crowds: list[tuple[float, str]] = []
     for trial in range(block.trials):
         n, row = int(block.totals[trial]), []
-        noise = options.noise * stream(options.seed, "channel", trial).standard_normal(options.bins)
+        noise = options.noise * random_stream(options.seed, "channel", trial).standard_normal(options.bins)
         heard = total[:, trial] + n * noise  # sigma is per bin of the average histogram: n times that in counts
         beta = Fraction(str(options.failure)) if options.noise else Fraction(0)
         margin = n * options.noise * math.sqrt(options.bins) * _normal_quantile(1 - float(beta) / 2) if beta else 0.0

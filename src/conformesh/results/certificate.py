@@ -11,9 +11,9 @@ from msgspec import Meta, Struct
 from msgspec.structs import force_setattr
 from numpy.typing import NDArray
 
-from conformesh.common.names import listed
-from conformesh.common.quantities import in_bits, in_count, pluralize
-from conformesh.files.json_numbers import number
+from conformesh.common.names import list_names
+from conformesh.common.quantities import format_bits, format_count, pluralize
+from conformesh.files.json_numbers import as_number
 from conformesh.files.schemas import Number
 from conformesh.kernels.ranks import MIXTURES, RANK_RULES
 
@@ -144,7 +144,7 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         for name in ("epsilon", "epsilon_T", "epsilon_bias"):
             if isinstance(value := getattr(self, name), str):  # a file has words for infinities
-                force_setattr(self, name, number(value, name))
+                force_setattr(self, name, as_number(value, name))
 
     def is_short(self, n: int) -> bool:
         """Return whether n scores are too few for the required rank, so that only +inf keeps the promise."""
@@ -180,7 +180,7 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
         if self.rule:
             lines.append(("about", f"{self._mixture_in_words}; by {RANK_RULES[self.rule]}"))
         if self.heard:
-            lines.append(("of", f"the {pluralize(len(self.heard), 'device')} heard so far: {listed(self.heard)}"))
+            lines.append(("of", f"the {pluralize(len(self.heard), 'device')} heard so far: {list_names(self.heard)}"))
         if self.byzantine is not None:
             lines.append(("byzantine", self._whatever))
         if self.bound is not None:
@@ -230,7 +230,7 @@ class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
         if self.rule:
             parts.append(f"by {RANK_RULES[self.rule]}, where {self._mixture_in_words}")
         if self.heard:
-            parts.append(f"about the {pluralize(len(self.heard), 'device')} heard so far, {listed(self.heard)}")
+            parts.append(f"about the {pluralize(len(self.heard), 'device')} heard so far, {list_names(self.heard)}")
         if self.byzantine is not None:
             parts.append(self._whatever)
         if self.bound is not None:
@@ -346,7 +346,7 @@ class Cost:
     def facts(self) -> list[tuple[str, str]]:
         """Return names and words of what a person wants to know."""
         lines = [("rounds", f"{self.rounds:,}")]
-        for what, each, show in (("numbers", self.numbers, in_count), ("bits", self.bits, in_bits)):
+        for what, each, show in (("numbers", self.numbers, format_count), ("bits", self.bits, format_bits)):
             if len(each):
                 spread = "" if each.min() == each.max() else f", {show(float(each.min()))} to {show(float(each.max()))}"
                 lines.append((what, f"{show(float(each.mean()))} sent by each device{spread}"))
@@ -363,7 +363,7 @@ class Cost:
         return f"Cost({self})"
 
     def __str__(self) -> str:
-        numbers, bits = in_count(self.numbers_per_device), in_count(self.bits_per_device)
+        numbers, bits = format_count(self.numbers_per_device), format_count(self.bits_per_device)
         mesh = "" if self.sent is None else f"; with what only a mesh must send {self.sent}"
         return f"{pluralize(self.rounds, 'round')}, {numbers} numbers and {bits} bits per device{mesh}"
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 from conformesh.files.memberships import EVERYONE
 from conformesh.kernels.ranks import (
     CHOSEN_RANK_RULES,
@@ -57,7 +57,7 @@ def _of_guarantee(result: Result) -> Iterator[str]:
         ("rank rule", guarantee.rank_rule, (*CHOSEN_RANK_RULES, *RANK_RULES)),
     ):
         if word not in known:
-            yield unknown(name, word, known)
+            yield unknown_name(name, word, known)
     if loss is not None and not (0 < loss.bound < math.inf):
         yield f"guarantee.loss.bound must be a number above 0, got {loss.bound}"
     elif loss is not None and not isinstance(loss.loss, Loss | None):
@@ -90,7 +90,7 @@ def _of_groups(result: Result) -> Iterator[str]:
             yield "guarantee.groups.atoms are for groups that overlap, whose rule must be named"
         return
     if groups.rule not in GROUP_RULES:
-        yield unknown("group rule", groups.rule, GROUP_RULES)
+        yield unknown_name("group rule", groups.rule, GROUP_RULES)
     named = {name for atom in groups.atoms.values() for name in atom} | {EVERYONE}
     if {*groups.names} != named or len({*groups.atoms.values()}) < len(groups.atoms):
         yield f"groups must be those that the rule {groups.rule!r} and its atoms call for, each once"
@@ -213,7 +213,7 @@ def _all_devices(result: Result, answer: Answer, required: int, counted: int | N
         yield f"counted_rank must be at least required_rank, {required}, got {counted}"
     for name, known in (("mixture", MIXTURES), ("rule", RANK_RULES)):
         if (word := getattr(certificate, name)) and word not in known:
-            yield unknown(name, word, known)
+            yield unknown_name(name, word, known)
 
 
 def _least_rank(n: int, alpha: Fraction, certificate: Certificate) -> int:

@@ -11,9 +11,9 @@ from msgspec.structs import force_setattr
 from numpy.typing import NDArray
 
 from conformesh import __version__
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 from conformesh.common.quantities import pluralize
-from conformesh.files.json_numbers import number
+from conformesh.files.json_numbers import as_number
 from conformesh.files.schemas import Number
 from conformesh.kernels.ranks import MIXTURES
 from conformesh.results.certificate import Amount, Count
@@ -72,7 +72,7 @@ class Detection(ArrayResult, frozen=True, eq=False, tag_field="format", tag="con
     def __post_init__(self) -> None:
         threshold: Any = self.threshold
         if isinstance(threshold, str):  # a file has words for infinities
-            force_setattr(self, "threshold", number(threshold, "threshold"))
+            force_setattr(self, "threshold", as_number(threshold, "threshold"))
 
     @property
     def array(self) -> NDArray[np.bool_]:
@@ -130,9 +130,9 @@ class Detection(ArrayResult, frozen=True, eq=False, tag_field="format", tag="con
     def contradictions(self) -> Iterator[str]:
         """Yield what cannot be so."""
         if self.mixture not in MIXTURES:
-            yield unknown("mixture", self.mixture, MIXTURES)
+            yield unknown_name("mixture", self.mixture, MIXTURES)
         if self.rule not in ("thinned", "plain"):
-            yield unknown("rule", self.rule, ("thinned", "plain"))
+            yield unknown_name("rule", self.rule, ("thinned", "plain"))
         if not 0 < self.level <= self.fdr < 1:
             yield f"level and fdr must be numbers between 0 and 1, level the smaller, got {self.level} and {self.fdr}"
         shapes = {name: own.shape for name, own in self.scores.items()}

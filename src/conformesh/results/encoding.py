@@ -23,8 +23,8 @@ from msgspec.structs import force_setattr
 from numpy.typing import NDArray
 
 from conformesh.files.files import write_file
-from conformesh.files.json_numbers import from_json, in_json, number, with_infinities
-from conformesh.files.schemas import error_in_words
+from conformesh.files.json_numbers import as_json_value, as_number, parse_json, restore_infinities
+from conformesh.files.schemas import describe_error
 from conformesh.results.certificate import Amount, Cost, Count
 from conformesh.scores import Score, saved_score
 from conformesh.scores.losses import Loss, get_loss
@@ -95,12 +95,12 @@ class SavedResult(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result as JSON, or its table as CSV, Parquet or NPZ, by the ending of the name; whole or not."""
-        from conformesh.files.atomic_writes import ENDINGS, check_ending, write_columns  # a node writes no tables
+        from conformesh.files.atomic_writes import TABLE_ENDINGS, check_ending, write_columns  # a node writes no tables
 
         path = Path(path)
         if path.suffix:
-            check_ending(path, (".json", *ENDINGS))
-        if path.suffix.lower() in ENDINGS:
+            check_ending(path, (".json", *TABLE_ENDINGS))
+        if path.suffix.lower() in TABLE_ENDINGS:
             write_columns(path, self.columns())
         else:
             write_file(path, msgspec.json.format(msgspec.json.encode(self.to_dict()), indent=2) + b"\n")
@@ -108,7 +108,7 @@ class SavedResult(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what `save` wrote as JSON, and check that it fits together. Of the cost it knows the means."""
-        return cls.from_dict(from_json(Path(path).read_bytes(), str(path)), str(path))
+        return cls.from_dict(parse_json(Path(path).read_bytes(), str(path)), str(path))
 
     @classmethod
     def from_dict(cls, raw: Any, where: str = "result") -> Self:
@@ -188,7 +188,7 @@ def _single(value: Any) -> Any:
     if isinstance(value, Fraction):
         near = float(value)
         return near if Fraction(repr(near)) == value else str(value)
-    return in_json(value.item() if isinstance(value, np.generic) else value)
+    return as_json_value(value.item() if isinstance(value, np.generic) else value)
 
 
 def _key(key: Any) -> str:
@@ -200,7 +200,7 @@ def _listed(value: Any) -> list[Any]:
         return [*value] if {*map(type, value)} == {str} else [_plain(item) for item in value]
     whole = value.dtype.kind != "f" or bool(np.isfinite(value).all())
     rows: list[Any] = value.tolist()
-    return rows if whole else [*in_json(rows)]
+    return rows if whole else [*as_json_value(rows)]
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def _array(value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
         if kinds <= (numbers if dtype.kind in "fi" else {bool}):
             return np.array(value, dtype=dtype)
         if dtype.kind == "f":
-            return np.array([number(each, f"[{i}]") for i, each in enumerate(value)])
+            return np.array([as_number(each, f"[{i}]") for i, each in enumerate(value)])
     except (OverflowError, TypeError, ValueError) as problem:
         raise ValueError(str(problem)) from None
     allowed = "whole numbers" if dtype.kind == "i" else "true or false"
@@ -249,7 +249,7 @@ def _complaint(error: msgspec.ValidationError, raw: Any, kind: type) -> str:
     """Return what is wrong, and where in the file."""
     own = error.__cause__  # what a class or `_decode` refused, in its own words
     if own is None:
-        return error_in_words(str(error), raw, kind)
+        return describe_error(str(error), raw, kind)
     path = str(error).partition(" - at `$")[2].removesuffix("`").lstrip(".")
     text = str(own)
     if text.startswith("["):
@@ -266,7 +266,7 @@ def _revive(found: Any) -> None:
         elif name == "score" and isinstance(value, dict):
             force_setattr(found, name, _named(value, "score", lambda name, options: saved_score(str(name), options)))
         elif name in ("options", "facts"):
-            force_setattr(found, name, {key: with_infinities(item) for key, item in value.items()})
+            force_setattr(found, name, {key: restore_infinities(item) for key, item in value.items()})
         elif name == "answers":
             for answer in value:
                 _revive(answer)

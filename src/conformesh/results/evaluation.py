@@ -12,11 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformesh.common.names import natural_order
 from conformesh.common.quantities import pluralize
-from conformesh.files.json_numbers import in_json
+from conformesh.files.json_numbers import as_json_value
 from conformesh.results.certificate import Count
 from conformesh.results.encoding import ArrayResult
 from conformesh.scores import Score
-from conformesh.scores.base import labels_of
+from conformesh.scores.base import as_label_indices
 from conformesh.scores.centres import Centres
 from conformesh.scores.draws import Rng
 
@@ -218,7 +218,7 @@ class Evaluation(ArrayResult, frozen=True, eq=False, tag_field="format", tag="co
     def report(self) -> dict[str, Any]:
         """Return a JSON object for people: rates, classes by their names, and nothing of single rows."""
         parts = {f"per_{what}": {n: c.report() for n, c in parts.items()} for what, parts in self.parts.items()}
-        clean: dict[str, Any] = in_json(
+        clean: dict[str, Any] = as_json_value(
             {
                 "nominal": self.nominal,
                 "coverage": self.coverage.report(),
@@ -295,7 +295,7 @@ def evaluate_label_sets(
     groups: Mapping[str, NDArray[np.bool_]] | None = None,
 ) -> Evaluation:
     """Evaluate label sets that are there already, (rows, classes); `who` made them, for errors."""
-    labels = labels_of(who, sets, labels)
+    labels = as_label_indices(who, sets, labels)
     hits = sets[np.arange(len(labels)), labels]
     sizes = sets.sum(axis=1)
     return Evaluation(

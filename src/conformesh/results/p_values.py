@@ -11,7 +11,7 @@ from msgspec import field
 from numpy.typing import NDArray
 
 from conformesh import __version__
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 from conformesh.common.quantities import pluralize
 from conformesh.kernels.ranks import AUTO, MIXTURES, RANK_RULES, Alpha, check_alpha
 from conformesh.results.certificate import Amount, Count, Devices
@@ -71,7 +71,7 @@ class PValues(ArrayResult, frozen=True, eq=False, tag_field="format", tag="confo
             yield f"classes must be one for each of {self.values.shape[1]} columns, got {len(self.classes or ())}"
         for name, word, known in (("mixture", self.mixture, MIXTURES), ("rule", self.rule, {AUTO: "", **RANK_RULES})):
             if word not in known:
-                yield unknown(name, word, known)
+                yield unknown_name(name, word, known)
 
     @property
     def predicted(self) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from conformesh import __version__
 from conformesh.common.array_types import Floats
 from conformesh.common.quantities import pluralize
-from conformesh.files.schemas import checked
+from conformesh.files.schemas import validate
 from conformesh.kernels.ranks import exact_alpha, exact_number
 from conformesh.privacy.histogram import Release
 from conformesh.privacy.rank_errors import read_quantile
@@ -180,7 +180,7 @@ class Quantiles(ArrayResult, frozen=True, eq=False, tag_field="format", tag=QUAN
 
 def parse_release(raw: Any, where: str = "release") -> Release:
     """Return the release that a result holds as JSON; `where` names it in an error."""
-    return checked(raw, Release, where)
+    return validate(raw, Release, where)
 
 
 def quantiles_from_release(

@@ -19,9 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformesh import __version__
 from conformesh.common.array_types import Floats
-from conformesh.common.arrays import as_array, check_index, columns_of
-from conformesh.common.names import natural_order, unknown
-from conformesh.files.json_numbers import number
+from conformesh.common.arrays import as_array, check_index, frame_columns
+from conformesh.common.names import natural_order, unknown_name
+from conformesh.files.json_numbers import as_number
 from conformesh.files.memberships import EVERYONE, Memberships
 from conformesh.files.schemas import Number
 from conformesh.guarantee import LOWER, UPPER, Guarantee
@@ -39,7 +39,7 @@ from conformesh.results.evaluation import (
 )
 from conformesh.results.lookup import CENTRE, GROUP, SIDE, LookupRows, PredictionLimits, part_axes, prediction_limits
 from conformesh.scores import Function, RegressionScore, Score, result_score
-from conformesh.scores.base import places_of
+from conformesh.scores.base import label_positions
 from conformesh.scores.centres import Centres, centre_name
 from conformesh.scores.draws import Rng
 from conformesh.scores.losses import Loss, as_loss
@@ -90,7 +90,7 @@ class Answer(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         estimate: Any = self.estimate
         if isinstance(estimate, str):  # a file has words for infinities
-            structs.force_setattr(self, "estimate", number(estimate, "estimate"))
+            structs.force_setattr(self, "estimate", as_number(estimate, "estimate"))
 
     @property
     def threshold(self) -> float:
@@ -218,7 +218,7 @@ class Result(
             raise UnknownPart(
                 f"this result has no parts to choose from, got {key!r}; levels are chosen with at(alpha=...)"
             )
-        raise UnknownPart(unknown("part", name, known[:20]))
+        raise UnknownPart(unknown_name("part", name, known[:20]))
 
     def _alias(self, kind: str, names: Sequence[str], name: str) -> str | None:
         """Return the part that a name means: itself, the value of a named column, or the number of a centre."""
@@ -516,7 +516,7 @@ class Result(
         found = self._sets(outputs, alpha, rows, score, loss, labels)[-1]
         if not as_names:
             return found
-        names = self.classes or columns_of(outputs)
+        names = self.classes or frame_columns(outputs)
         if names is None or found.dtype != np.bool_ or found.ndim != 2:
             raise ValueError(
                 "as_names=True is for label sets whose classes are known: give classes= to calibrate, or outputs as a "
@@ -576,7 +576,7 @@ class Result(
             made = evaluate_intervals(view._hits(kind, table, truth, limits), found, by_device, within)
         else:
             made = evaluate_label_sets(found, view.columns_of(truth, outputs), kind.name, by_device, within)
-            made = made.named(view.classes or columns_of(outputs))
+            made = made.named(view.classes or frame_columns(outputs))
         centres = {} if near is None or inputs is None else coverage_by_centre(made.row_hits, inputs, near)
         level = view.alpha if limits.by_side else float(view.rank_level(view.answers[0]))
         return structs.replace(made, nominal=1 - level, per_centre=centres)
@@ -650,15 +650,15 @@ class Result(
         """Return labels as column numbers, where they are classes or names of the columns of outputs."""
         if self.classes is not None and not isinstance(self.classes[0], str):
             return class_columns(self.classes, labels)
-        columns = columns_of(outputs)
+        columns = frame_columns(outputs)
         names = self.classes if self.classes is not None else columns
         if names is None or (columns is None and labels.dtype.kind not in "OUST"):
             return labels
-        return places_of(labels, [*map(str, names)], "labels")
+        return label_positions(labels, [*map(str, names)], "labels")
 
     def table_of(self, outputs: Any) -> NDArray[Any]:
         """Return outputs as an array, the columns of a frame in the order of the classes where these are known."""
-        columns, classes = columns_of(outputs), [*map(str, self.classes or ())]
+        columns, classes = frame_columns(outputs), [*map(str, self.classes or ())]
         if columns is None or not classes or columns == classes:
             return as_array(outputs, "outputs")
         if sorted(columns) != sorted(classes):
@@ -742,7 +742,7 @@ def class_columns(classes: Sequence[Any], labels: NDArray[Any]) -> NDArray[np.in
     values = labels.tolist()
     found = [column.get(value, column.get(str(value), -1)) for value in values]
     if -1 in found:
-        raise ValueError(f"labels: {unknown('class', values[found.index(-1)], map(str, classes))}")
+        raise ValueError(f"labels: {unknown_name('class', values[found.index(-1)], map(str, classes))}")
     return np.array(found, dtype=np.int64)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh.common.array_types import Bools, Floats
 from conformesh.common.arrays import as_array
 from conformesh.results.evaluation import Coverage
-from conformesh.scores.draws import Rng, generator_of
+from conformesh.scores.draws import Rng, as_generator
 
 SIZE_LIMITS = (1, 3, 10, 100, 1000)  # of label sets, the largest of each stratum: those of [Angelopoulos2021]
 _STRATA = 5  # strata of a numerical feature by default, with about equally many rows each
@@ -160,7 +160,7 @@ def worst_slab(
             "worst_slab needs mass in (0, 1], held_out in (0, 1) and at least one direction, got "
             f"mass={mass}, held_out={held_out}, directions={directions}"
         )
-    generator = generator_of(rng)
+    generator = as_generator(rng)
     order = generator.permutation(len(hits))
     cut = round((1 - held_out) * len(hits))
     if not 0 < cut < len(hits):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from conformesh.common.quantities import in_bits, in_count, pluralize
+from conformesh.common.quantities import format_bits, format_count, pluralize
 from conformesh.kernels.ranks import GROUP_RULES
 from conformesh.results.certificate import CERTIFICATE_KINDS, Certificate
 from conformesh.results.encoding import align_columns
@@ -113,7 +113,7 @@ def _kinds_of(result: Result) -> list[str]:
 def result_facts(result: Result) -> list[_Fact]:
     """Return names and words of what a person wants to know first."""
     cost, method = result.cost, f"{result.method}, {_asked(result)}"
-    sent = f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"
+    sent = f"{format_count(cost.numbers_per_device)} numbers, {format_bits(cost.bits_per_device)}"
     last = [
         ("cost", f"{cost.rounds:,} rounds, each device sent {sent}"),
         ("devices", f"{result.devices:,}{examples_in_words(result)}"),

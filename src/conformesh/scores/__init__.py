@@ -9,10 +9,16 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 from conformesh.scores.base import ClassificationScore, RegressionScore, Score
 from conformesh.scores.classification import APS, LAC, RAPS, SAPS, Logit, Margin, OrdinalAPS, Rank
-from conformesh.scores.functions import Function, FunctionScore, IntervalFunctionScore, of_function, of_saved_function
+from conformesh.scores.functions import (
+    Function,
+    FunctionScore,
+    IntervalFunctionScore,
+    saved_function_place,
+    score_from_function,
+)
 from conformesh.scores.regression import CQR, AbsoluteResidual, NormalisedResidual
 
 __all__ = [
@@ -34,7 +40,7 @@ __all__ = [
     "Score",
     "as_score",
     "get_score",
-    "of_function",
+    "score_from_function",
 ]
 
 SCORES: dict[str, type[Score]] = {
@@ -50,21 +56,23 @@ def get_score(name: str, **options: Any) -> Score:
     RAPS(penalty=0.1, k_reg=5, randomised=False, seed=None)
     """
     if name not in SCORES:
-        raise ValueError(unknown("score", name, SCORES))
+        raise ValueError(unknown_name("score", name, SCORES))
     known = [field.name for field in fields(SCORES[name])]
     for option in options:
         if option not in known:
-            raise TypeError(unknown(f"option of score '{name}'", option, known))
+            raise TypeError(unknown_name(f"option of score '{name}'", option, known))
     return SCORES[name](**options)
 
 
 def saved_score(name: str, options: dict[str, Any]) -> Score:
     """Return the score that a file names; a function must be given again."""
-    found = of_saved_function(name, str(options.get("function"))) if [*options] == ["function"] else None
+    found = saved_function_place(name, str(options.get("function"))) if [*options] == ["function"] else None
     return get_score(name, **options) if found is None else found
 
 
-def settle_score(name: str, options: dict[str, Any], named: Score | None, where: str, *, exact: bool = False) -> Score:
+def reconcile_score(
+    name: str, options: dict[str, Any], named: Score | None, where: str, *, exact: bool = False
+) -> Score:
     """Return the score that a file records, and refuse scores that are `named` otherwise.
 
     Options that were not named, and so have their defaults, are those of the file; with `exact` they must be the same,
@@ -103,7 +111,7 @@ def as_score(score: Any) -> Score | None:
     if isinstance(score, type) and issubclass(score, Score):
         return score()
     if callable(score):
-        return of_function(score)
+        return score_from_function(score)
     raise TypeError(
         f"score must be a Score, its name ({', '.join(SCORES)}) or a function of outputs and labels, got "
         f"{type(score).__name__} {score!r:.40}"

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh.common.array_types import Array, Bools, Floats
-from conformesh.common.arrays import as_array, as_numbers, check_index, columns_of
-from conformesh.common.names import unknown
-from conformesh.common.notes import note
+from conformesh.common.arrays import as_array, check_index, frame_columns, objects_as_numbers
+from conformesh.common.names import unknown_name
+from conformesh.common.notes import emit_note
 from conformesh.scores.draws import PREDICTION, Rng
 
 Task = Literal["classification", "regression"]
@@ -59,7 +59,7 @@ class Score(ABC):
     def covers(self, outputs: ArrayLike, labels: ArrayLike, threshold: ArrayLike) -> Bools:
         """Say for each row whether its label scores at most `threshold` (one number, or one per row)."""
         scores = self(outputs, labels)
-        return np.less_equal(scores, per_row(self.name, "threshold", threshold, len(scores)))
+        return np.less_equal(scores, as_row_values(self.name, "threshold", threshold, len(scores)))
 
     def sets(self, outputs: ArrayLike, threshold: ArrayLike) -> Bools:
         """Return the label sets of a classification score; a regression score has none and says so."""
@@ -160,10 +160,10 @@ class RegressionScore(Score):
         raise TypeError(f"score '{self.name}' does not tell two sides apart; use intervals(outputs, threshold)")
 
 
-def numeric(who: str, what: str, values: ArrayLike) -> Array:
+def as_real_array(who: str, what: str, values: ArrayLike) -> Array:
     """Return `values` as an array of real numbers, in the dtype it came in."""
     try:
-        array = as_numbers(as_array(values, f"score '{who}', {what}"))
+        array = objects_as_numbers(as_array(values, f"score '{who}', {what}"))
     except ValueError as error:
         if "masked" in str(error):
             raise
@@ -175,9 +175,9 @@ def numeric(who: str, what: str, values: ArrayLike) -> Array:
     return array
 
 
-def per_row(who: str, what: str, values: ArrayLike, rows: int) -> Floats:
+def as_row_values(who: str, what: str, values: ArrayLike, rows: int) -> Floats:
     """Return `values` as a contiguous float64 array with one entry for each row; a single number serves every row."""
-    array = numeric(who, what, values).astype(np.float64)
+    array = as_real_array(who, what, values).astype(np.float64)
     if array.ndim > 0 and array.shape != (rows,):
         raise ValueError(f"score '{who}' needs {what} as one number or shape ({rows},), got shape {array.shape}")
     if np.isnan(array).any():
@@ -185,7 +185,7 @@ def per_row(who: str, what: str, values: ArrayLike, rows: int) -> Floats:
     return np.full(rows, array) if array.ndim == 0 else array
 
 
-def same_length(who: str, outputs: Array, labels: Array) -> None:
+def check_label_count(who: str, outputs: Array, labels: Array) -> None:
     """Refuse labels that are not one per row of outputs."""
     if labels.shape != outputs.shape[:1]:
         raise ValueError(
@@ -194,9 +194,9 @@ def same_length(who: str, outputs: Array, labels: Array) -> None:
         )
 
 
-def table_of(who: str, outputs: ArrayLike, *, contiguous: bool = False) -> Array:
+def as_output_table(who: str, outputs: ArrayLike, *, contiguous: bool = False) -> Array:
     """Return outputs as a float32 or float64 table of shape (rows, classes); an empty list is a table of no rows."""
-    table = numeric(who, "outputs", outputs)
+    table = as_real_array(who, "outputs", outputs)
     if table.shape == (0,):
         table = table.reshape(0, 0)
     if table.ndim != 2:
@@ -209,22 +209,22 @@ def table_of(who: str, outputs: ArrayLike, *, contiguous: bool = False) -> Array
     return np.ascontiguousarray(table) if contiguous else table
 
 
-def labels_of(who: str, table: Array, labels: ArrayLike, outputs: Any = None) -> NDArray[np.int64]:
+def as_label_indices(who: str, table: Array, labels: ArrayLike, outputs: Any = None) -> NDArray[np.int64]:
     """Return labels as int64 indices into the columns of the table, after checking that they are.
 
     Where `outputs` were a frame, labels may be the names of its columns.
     """
-    array = as_numbers(as_array(labels, f"score '{who}', labels"))
-    columns = columns_of(outputs)
+    array = objects_as_numbers(as_array(labels, f"score '{who}', labels"))
+    columns = frame_columns(outputs)
     if columns is not None:
-        array = places_of(array, columns, f"score '{who}', labels")
+        array = label_positions(array, columns, f"score '{who}', labels")
     if array.dtype.kind in "OUST" and array.size:
         raise TypeError(
             f"score '{who}' needs labels as column numbers from 0, got {str(array.flat[0])!r}; look names up in the "
             "list of classes first: [classes.index(name) for name in labels]"
         )
-    array = numeric(who, "labels", array)
-    same_length(who, table, array)
+    array = as_real_array(who, "labels", array)
+    check_label_count(who, table, array)
     if array.size == 0:
         return np.empty(0, np.int64)
     if array.dtype.kind == "f" and np.isnan(array).any():
@@ -242,7 +242,7 @@ def labels_of(who: str, table: Array, labels: ArrayLike, outputs: Any = None) ->
     return np.array(array, np.int64)
 
 
-def true_labels(who: str, table: Array, labels: ArrayLike, outputs: Any) -> NDArray[np.int64]:
+def as_true_labels(who: str, table: Array, labels: ArrayLike, outputs: Any) -> NDArray[np.int64]:
     """Return labels as `labels_of` does, with notes where they seem to be in the wrong order.
 
     A model that is right no more often than chance is not worth calibrating, and most often the labels are numbered
@@ -251,7 +251,7 @@ def true_labels(who: str, table: Array, labels: ArrayLike, outputs: Any) -> NDAr
     right half of the time or more.
     """
     check_index(outputs, labels, "labels", "outputs")
-    indices = labels_of(who, table, labels, outputs)
+    indices = as_label_indices(who, table, labels, outputs)
     some = slice(None, None, max(1, len(table) // 400))  # some hundred rows tell enough, and cost little
     rows, truth = table[some], indices[some]
     n, classes = rows.shape
@@ -264,7 +264,7 @@ def true_labels(who: str, table: Array, labels: ArrayLike, outputs: Any) -> NDAr
     at_chance = n >= 50 and hits <= n * chance + 2 * np.sqrt(n * chance) and claimed >= 0.5 + 0.6 / classes
     if below or (at_chance and hits < n * claimed / 2):
         claim = f", though the probabilities claim {claimed:.0%}" if at_chance else ""
-        note(
+        emit_note(
             f"score '{who}': the largest output is that of the true label in {hits} of {n} rows, where chance is "
             f"{n * chance:.0f}{claim}; are labels numbered in the order of the columns, and in the order of the rows?"
         )
@@ -276,7 +276,7 @@ def _divergence(rate: float, chance: float) -> float:
     return float(sum(p * np.log(p / q) for p, q in ((rate, chance), (1 - rate, 1 - chance)) if p > 0))
 
 
-def places_of(labels: Array, columns: Sequence[str], what: str) -> Array:
+def label_positions(labels: Array, columns: Sequence[str], what: str) -> Array:
     """Return the places of labels among named columns; whole numbers are places already, unless all names are such."""
     by_name = labels.dtype.kind in "OUST" or (labels.dtype.kind in "iu" and all(name.isdecimal() for name in columns))
     if not by_name:
@@ -284,18 +284,18 @@ def places_of(labels: Array, columns: Sequence[str], what: str) -> Array:
     place = {name: i for i, name in enumerate(columns)}
     names = [str(name) for name in labels.tolist()]
     if (strange := next((name for name in names if name not in place), None)) is not None:
-        raise ValueError(f"{what}: {unknown('class', strange, columns)}")
+        raise ValueError(f"{what}: {unknown_name('class', strange, columns)}")
     return np.array([place[name] for name in names], dtype=np.int64)
 
 
-def checked_table(who: str, outputs: ArrayLike, low: float, high: float) -> Floats:
+def check_output_table(who: str, outputs: ArrayLike, low: float, high: float) -> Floats:
     """Return outputs as a float64 table whose entries have been checked."""
-    table = table_of(who, outputs).astype(np.float64)
+    table = as_output_table(who, outputs).astype(np.float64)
     inside = ((table >= low) & (table <= high)).all(axis=1)
-    return table if inside.all() else refuse_row(who, table, int(inside.argmin()))
+    return table if inside.all() else raise_bad_row(who, table, int(inside.argmin()))
 
 
-def refuse_row(who: str, table: Array, i: int) -> NoReturn:
+def raise_bad_row(who: str, table: Array, i: int) -> NoReturn:
     """Say what is wrong with a row."""
     row = table[i].astype(np.float64)
     if np.isnan(row).any():

@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from conformesh.common.array_types import Floats, Ints
-from conformesh.common.arrays import as_rows
-from conformesh.common.random_streams import seed_of
-from conformesh.scores.draws import Rng, drawn_by_key, drawn_by_rng
+from conformesh.common.arrays import as_input_rows
+from conformesh.common.random_streams import resolve_seed
+from conformesh.scores.draws import Rng, draw_uniforms, uniforms_by_key
 
-WHOLE = 2**16  # sum of the weights of an input at all centres: 16 bits leave 36 of the 52 exact ones for scores
+WEIGHT_UNITS = 2**16  # sum of the weights of an input at all centres: 16 bits leave 36 of the 52 exact ones for scores
 _FAR = 1e150  # bandwidths; larger distances are cut here so that their squares stay finite
-CHUNK = 1 << 14  # rows whose weights are computed together: bounds memory, any value gives the same weights
+CHUNK_ROWS = 1 << 14  # rows whose weights are computed together: bounds memory, any value gives the same weights
 _CENTRE = "centre"  # prefix of the part names, and the purpose of the draws of centres
 
 
@@ -60,9 +60,9 @@ class Centres:
             raise ValueError(f"bandwidth must be a number above 0, got {self.bandwidth}")
         if self.scales.shape != (features,) or not ((self.scales > 0) & np.isfinite(self.scales)).all():
             raise ValueError(f"scales must be {features} numbers above 0, one for each feature, got {self.scales}")
-        if self.caps.shape != (many,) or (self.caps < 1).any() or self.caps.sum() < WHOLE:
+        if self.caps.shape != (many,) or (self.caps < 1).any() or self.caps.sum() < WEIGHT_UNITS:
             raise ValueError(
-                f"caps must be {many} whole numbers above 0 that add up to at least {WHOLE}, got {self.caps}"
+                f"caps must be {many} whole numbers above 0 that add up to at least {WEIGHT_UNITS}, got {self.caps}"
             )
 
     @classmethod
@@ -72,9 +72,9 @@ class Centres:
         >>> Centres.at([0.0, 1.0], bandwidth=0.5).weights([0.0, 0.5]).tolist()
         [[57724, 7812], [32768, 32768]]
         """
-        table = as_rows(points, "centres")
+        table = as_input_rows(points, "centres")
         each = np.ones(table.shape[1]) if scales is None else np.asarray(scales, dtype=np.float64)
-        most = np.full(len(table), WHOLE) if caps is None else np.asarray(caps, dtype=np.int64)
+        most = np.full(len(table), WEIGHT_UNITS) if caps is None else np.asarray(caps, dtype=np.int64)
         return cls(table, float(bandwidth), each, most)
 
     def __len__(self) -> int:
@@ -84,14 +84,14 @@ class Centres:
         """Return the weights of inputs at the centres, (rows, centres): each row adds up to 2^16."""
         rows = self._rows(inputs)
         found = np.empty((len(rows), len(self)), dtype=np.int64)
-        for start in range(0, len(rows), CHUNK):
-            found[start : start + CHUNK] = self._weights(rows[start : start + CHUNK])
+        for start in range(0, len(rows), CHUNK_ROWS):
+            found[start : start + CHUNK_ROWS] = self._weights(rows[start : start + CHUNK_ROWS])
         return found
 
     def nearest(self, inputs: ArrayLike) -> Ints:
         """Return the centre that each input is nearest to."""
         rows = self._rows(inputs)
-        parts = [self._distances(rows[start : start + CHUNK]) for start in range(0, len(rows), CHUNK)]
+        parts = [self._distances(rows[start : start + CHUNK_ROWS]) for start in range(0, len(rows), CHUNK_ROWS)]
         return np.concatenate([np.empty(0, np.int64), *(part.argmin(axis=1) for part in parts)]).astype(np.int64)
 
     def draw(self, inputs: ArrayLike, *, rng: Rng | None = None, keys: Iterable[Any] | None = None) -> Ints:
@@ -99,13 +99,13 @@ class Centres:
         rows = self._rows(inputs)
         if keys is not None and rng is not None:
             raise ValueError("give rng or keys, not both: either says how centres are drawn")
-        uniforms = drawn_by_rng(rng, _CENTRE, rows) if keys is None else drawn_by_key(0, _CENTRE, keys, len(rows))
+        uniforms = draw_uniforms(rng, _CENTRE, rows) if keys is None else uniforms_by_key(0, _CENTRE, keys, len(rows))
         ends = np.cumsum(self.weights(rows), axis=1)
-        below = ends <= np.floor(uniforms * WHOLE)[:, None]  # a whole number below 2^16
+        below = ends <= np.floor(uniforms * WEIGHT_UNITS)[:, None]  # a whole number below 2^16
         return np.asarray(below.sum(axis=1))
 
     def _rows(self, inputs: Any) -> Floats:
-        rows = as_rows(inputs, "inputs")
+        rows = as_input_rows(inputs, "inputs")
         if len(rows) and rows.shape[1] != self.points.shape[1]:
             raise ValueError(f"inputs must have {self.points.shape[1]} features, as the centres, got {rows.shape[1]}")
         return rows.reshape(-1, self.points.shape[1])
@@ -120,7 +120,7 @@ class Centres:
         distances = self._distances(rows)
         kernel = np.exp(-0.5 * (distances - distances.min(axis=1, keepdims=True)))
         sums = np.cumsum(kernel, axis=1)
-        ends = np.floor(sums / sums[:, -1:] * WHOLE + 0.5).astype(np.int64)  # rounded together: they end at 2^16
+        ends = np.floor(sums / sums[:, -1:] * WEIGHT_UNITS + 0.5).astype(np.int64)  # rounded together: they end at 2^16
         weights: Ints = np.diff(ends, axis=1, prepend=0)
         over = np.flatnonzero((weights > self.caps).any(axis=1))
         if len(over):
@@ -130,7 +130,7 @@ class Centres:
     def _capped(self, weights: Ints, distances: Floats) -> Ints:
         """Give what is beyond the caps to the nearest centres with room."""
         weights = np.minimum(weights, self.caps)
-        left, rows = WHOLE - weights.sum(axis=1), np.arange(len(weights))
+        left, rows = WEIGHT_UNITS - weights.sum(axis=1), np.arange(len(weights))
         for place in np.argsort(distances, axis=1, kind="stable").T:
             more = np.minimum(left, self.caps[place] - weights[rows, place])
             weights[rows, place] += more
@@ -172,7 +172,7 @@ def choose_centres(
         raise ImportError(
             "choosing centres needs scikit-learn: pip install scikit-learn, or place them with Centres.at"
         ) from None
-    rows = as_rows(inputs, "inputs")
+    rows = as_input_rows(inputs, "inputs")
     many = len(np.unique(rows, axis=0))
     if not isinstance(number, int | np.integer):
         raise TypeError(f"number of centres must be a whole number, got {number!r}")
@@ -180,7 +180,7 @@ def choose_centres(
         raise ValueError(f"number of centres must be from 1 to {many}, the number of different inputs, got {number}")
     spread = rows.std(axis=0)
     scales = np.where(spread > 0, spread, 1.0)
-    points = KMeans(number, n_init=4, random_state=seed_of(rng, seed)).fit(rows / scales).cluster_centers_ * scales
+    points = KMeans(number, n_init=4, random_state=resolve_seed(rng, seed)).fit(rows / scales).cluster_centers_ * scales
     points = points[np.lexsort(points.T[::-1])]
     if bandwidth is None:
         apart = np.sqrt((((points[:, None] - points[None]) / scales) ** 2).sum(axis=2)) + np.diag(

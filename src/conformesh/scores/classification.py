@@ -20,13 +20,13 @@ from conformesh.scores.base import (
     LARGEST,
     ClassificationScore,
     Reads,
-    checked_table,
-    per_row,
-    refuse_row,
-    table_of,
-    true_labels,
+    as_output_table,
+    as_row_values,
+    as_true_labels,
+    check_output_table,
+    raise_bad_row,
 )
-from conformesh.scores.draws import CALIBRATION, PREDICTION, Rng, drawn_by_key, drawn_by_rng, drawn_by_row
+from conformesh.scores.draws import CALIBRATION, PREDICTION, Rng, draw_uniforms, uniforms_by_key, uniforms_by_row
 
 
 class _OneMinus(ClassificationScore):
@@ -39,27 +39,27 @@ class _OneMinus(ClassificationScore):
         """Return one minus each label's own entry, checking these alone: a scan of the table costs ten times more."""
         from conformesh.kernels import label_scores
 
-        table = table_of(self.name, outputs)
-        indices = true_labels(self.name, table, labels, outputs)
+        table = as_output_table(self.name, outputs)
+        indices = as_true_labels(self.name, table, labels, outputs)
         scores = np.empty(len(table))
         bad = label_scores.one_minus_scores(table, indices, self.low, self.high, scores)
         if bad >= 0:
-            refuse_row(self.name, table, bad)
+            raise_bad_row(self.name, table, bad)
         return scores
 
     def sets(self, outputs: ArrayLike, threshold: ArrayLike) -> Bools:
         """Return the labels whose entry is large enough, checking the whole table in the same pass."""
         from conformesh.kernels import label_scores
 
-        table = table_of(self.name, outputs, contiguous=True)
+        table = as_output_table(self.name, outputs, contiguous=True)
         sets = np.empty(table.shape, np.bool_)
-        thresholds = per_row(self.name, "threshold", threshold, len(table))
+        thresholds = as_row_values(self.name, "threshold", threshold, len(table))
         bad = label_scores.one_minus_sets(table, thresholds, self.low, self.high, sets)
-        return refuse_row(self.name, table, bad) if bad >= 0 else sets
+        return raise_bad_row(self.name, table, bad) if bad >= 0 else sets
 
     def of_all_labels(self, outputs: ArrayLike) -> Floats:
         """Return one minus every entry."""
-        return 1.0 - checked_table(self.name, outputs, self.low, self.high)
+        return 1.0 - check_output_table(self.name, outputs, self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ class Margin(ClassificationScore):
 
         table = self._table(outputs)
         scores = np.empty(len(table))
-        bad = label_scores.margin_scores(table, true_labels(self.name, table, labels, outputs), scores)
-        return refuse_row(self.name, table, bad) if bad >= 0 else scores
+        bad = label_scores.margin_scores(table, as_true_labels(self.name, table, labels, outputs), scores)
+        return raise_bad_row(self.name, table, bad) if bad >= 0 else scores
 
     def sets(self, outputs: ArrayLike, threshold: ArrayLike) -> Bools:
         """Return the labels that are beaten by at most the threshold."""
@@ -150,12 +150,12 @@ class Margin(ClassificationScore):
 
         table = self._table(outputs)
         sets = np.empty(table.shape, np.bool_)
-        bad = label_scores.margin_sets(table, per_row(self.name, "threshold", threshold, len(table)), sets)
-        return refuse_row(self.name, table, bad) if bad >= 0 else sets
+        bad = label_scores.margin_sets(table, as_row_values(self.name, "threshold", threshold, len(table)), sets)
+        return raise_bad_row(self.name, table, bad) if bad >= 0 else sets
 
     def of_all_labels(self, outputs: ArrayLike) -> Floats:
         """Return the margin of every label."""
-        p = checked_table(self.name, self._table(outputs), 0.0, LARGEST)
+        p = check_output_table(self.name, self._table(outputs), 0.0, LARGEST)
         if p.size == 0:
             return p
         second, top = np.partition(p, -2, axis=1)[:, -2:].T[:, :, None]
@@ -163,7 +163,7 @@ class Margin(ClassificationScore):
         return rival - p
 
     def _table(self, outputs: ArrayLike) -> Array:
-        table = table_of(self.name, outputs, contiguous=True)
+        table = as_output_table(self.name, outputs, contiguous=True)
         if len(table) and table.shape[1] < 2:
             raise ValueError(
                 "score 'margin' needs at least 2 classes to compare, got 1; "
@@ -210,19 +210,19 @@ class _Drawn(ClassificationScore):
     ) -> Bools:
         """Say for each row whether its label is in ``sets(outputs, threshold, u)``."""
         scores = self._scores(outputs, labels, u, draw)
-        return np.less_equal(scores, per_row(self.name, "threshold", threshold, len(scores)))
+        return np.less_equal(scores, as_row_values(self.name, "threshold", threshold, len(scores)))
 
     def sets(self, outputs: ArrayLike, threshold: ArrayLike, u: ArrayLike | None = None, **draw: Any) -> Bools:
         """Return the first labels up to the threshold; `u` as in the call, drawn independently of it."""
-        table = table_of(self.name, outputs, contiguous=True)
+        table = as_output_table(self.name, outputs, contiguous=True)
         sets = np.empty(table.shape, np.bool_)
-        thresholds = per_row(self.name, "threshold", threshold, len(table))
+        thresholds = as_row_values(self.name, "threshold", threshold, len(table))
         bad = self._fill_sets(table, thresholds, self._uniforms(table, u, draw), sets)
-        return refuse_row(self.name, table, bad) if bad >= 0 else sets
+        return raise_bad_row(self.name, table, bad) if bad >= 0 else sets
 
     def of_all_labels(self, outputs: ArrayLike, u: ArrayLike | None = None, **draw: Any) -> Floats:
         """Return the score of every label, with uniforms as in `sets`."""
-        p = checked_table(self.name, outputs, 0.0, LARGEST)
+        p = check_output_table(self.name, outputs, 0.0, LARGEST)
         order, in_order = self._all(p, self._uniforms(p, u, draw)[:, None])
         scores = np.empty_like(p)
         np.put_along_axis(scores, order, np.broadcast_to(in_order, p.shape), axis=1)
@@ -239,23 +239,23 @@ class _Drawn(ClassificationScore):
         """Return ``{"u": ...}``, the uniforms of these rows: by key, by `rng`, by the seed and the row, or anew."""
         if not self.randomised:
             return {}
-        table = table_of(self.name, outputs)
+        table = as_output_table(self.name, outputs)
         if keys is not None:
-            return {"u": drawn_by_key(self.seed or 0, purpose, keys, len(table))}
+            return {"u": uniforms_by_key(self.seed or 0, purpose, keys, len(table))}
         if rng is None and self.seed is not None:
-            return {"u": drawn_by_row(self.seed, table)}
-        return {"u": drawn_by_rng(rng, purpose, table)}
+            return {"u": uniforms_by_row(self.seed, table)}
+        return {"u": draw_uniforms(rng, purpose, table)}
 
     def seeded(self, seed: int) -> Self:
         """Return the score with this seed, if it draws and has none."""
         return replace(self, seed=seed) if self.randomised and self.seed is None else self  # type: ignore[call-arg]
 
     def _scores(self, outputs: ArrayLike, labels: ArrayLike, u: ArrayLike | None, draw: dict[str, Any]) -> Floats:
-        table = table_of(self.name, outputs, contiguous=True)
+        table = as_output_table(self.name, outputs, contiguous=True)
         scores = np.empty(len(table))
         uniforms = self._uniforms(table, u, draw)
-        bad = self._fill_scores(table, true_labels(self.name, table, labels, outputs), uniforms, scores)
-        return refuse_row(self.name, table, bad) if bad >= 0 else scores
+        bad = self._fill_scores(table, as_true_labels(self.name, table, labels, outputs), uniforms, scores)
+        return raise_bad_row(self.name, table, bad) if bad >= 0 else scores
 
     def _uniforms(self, table: Array, u: ArrayLike | None, draw: dict[str, Any]) -> Floats:
         """One uniform per row, shared by all its labels; without randomisation u = 1 counts the label in full."""
@@ -265,7 +265,7 @@ class _Drawn(ClassificationScore):
             return np.ones(len(table))
         if u is None:
             return self.draws(table, **draw)["u"]
-        uniforms = per_row(self.name, "u", u, len(table))
+        uniforms = as_row_values(self.name, "u", u, len(table))
         if len(table) and not (uniforms.min() >= 0.0 and uniforms.max() <= 1.0):
             worst = uniforms[(uniforms < 0.0) | (uniforms > 1.0)][0]
             raise ValueError(f"score '{self.name}' needs uniforms u between 0 and 1, got {worst}")
@@ -278,7 +278,7 @@ class _Drawn(ClassificationScore):
         units = np.rint(p * ONE).astype(np.int64)
         unsummed = np.abs(units.sum(axis=1) - ONE) > SLACK
         if unsummed.any():
-            refuse_row(self.name, p, int(unsummed.argmax()))
+            raise_bad_row(self.name, p, int(unsummed.argmax()))
         return units
 
 

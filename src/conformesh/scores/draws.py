@@ -23,16 +23,16 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Floats
 from conformesh.common.names import device_name
 from conformesh.common.random_streams import Rng as Rng  # noqa: PLC0414 - as scores take it, and found here
-from conformesh.common.random_streams import seed_of
+from conformesh.common.random_streams import resolve_seed
 
 CALIBRATION, PREDICTION = "calibration", "prediction"
 
 
-def drawn_by_rng(rng: Rng | None, purpose: str, table: NDArray[Any]) -> Floats:
+def draw_uniforms(rng: Rng | None, purpose: str, table: NDArray[Any]) -> Floats:
     """Return one uniform per row of the table: anew, from a generator, or with an integer by the values of the row."""
     if rng is None or isinstance(rng, np.random.Generator):
-        return generator_of(rng).random(len(table))
-    rows, copies = _row_bytes(f"{seed_of(rng)} {purpose} ", table), Counter[bytes]()
+        return as_generator(rng).random(len(table))
+    rows, copies = _row_bytes(f"{resolve_seed(rng)} {purpose} ", table), Counter[bytes]()
     texts = []
     for row in rows:
         texts.append(row + str(copies[row] or "").encode())  # the first copy as if it were alone in its call
@@ -40,12 +40,16 @@ def drawn_by_rng(rng: Rng | None, purpose: str, table: NDArray[Any]) -> Floats:
     return _hashed(texts)
 
 
-def generator_of(rng: Rng | None) -> np.random.Generator:
+def as_generator(rng: Rng | None) -> np.random.Generator:
     """Return the generator that was meant: itself, that of a seed, or a new one."""
-    return rng if isinstance(rng, np.random.Generator) else np.random.default_rng(None if rng is None else seed_of(rng))
+    return (
+        rng
+        if isinstance(rng, np.random.Generator)
+        else np.random.default_rng(None if rng is None else resolve_seed(rng))
+    )
 
 
-def drawn_by_key(seed: int, purpose: str, keys: Iterable[Any], rows: int) -> Floats:
+def uniforms_by_key(seed: int, purpose: str, keys: Iterable[Any], rows: int) -> Floats:
     """Return the uniform of each key: 3, np.int64(3) and "3" are one key."""
     if isinstance(keys, str | bytes):
         raise TypeError(f"keys must be one key for each row, got the single text {keys!r:.40}")
@@ -58,7 +62,7 @@ def drawn_by_key(seed: int, purpose: str, keys: Iterable[Any], rows: int) -> Flo
     return _hashed([f"{seed} {purpose} {name}".encode() for name in names])
 
 
-def drawn_by_row(seed: int, table: NDArray[Any]) -> Floats:
+def uniforms_by_row(seed: int, table: NDArray[Any]) -> Floats:
     """Return the uniform of each row of outputs; equal rows share it, whether they are float32 or float64."""
     return _hashed(_row_bytes(f"{seed} outputs ", table))
 

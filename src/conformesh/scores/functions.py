@@ -20,11 +20,11 @@ from conformesh.scores.base import (
     ClassificationScore,
     RegressionScore,
     Score,
-    labels_of,
-    numeric,
-    per_row,
-    same_length,
-    table_of,
+    as_label_indices,
+    as_output_table,
+    as_real_array,
+    as_row_values,
+    check_label_count,
 )
 
 Function = Callable[[Any, Any], Any]
@@ -32,7 +32,7 @@ _CHECKED = 3  # rows of a call that are asked about again, alone
 _ENDS = 4  # roundings by which ends of intervals move outwards
 
 
-def of_function(function: Function, *, intervals: Function | None = None, name: str | None = None) -> Score:
+def score_from_function(function: Function, *, intervals: Function | None = None, name: str | None = None) -> Score:
     """Return a score from a function ``function(outputs, labels) -> numbers``, one for each row.
 
     Parameters
@@ -51,7 +51,7 @@ def of_function(function: Function, *, intervals: Function | None = None, name: 
     >>> import numpy as np
     >>> def surprise(p, y):
     ...     return -np.log(p[np.arange(len(y)), y])
-    >>> score = of_function(surprise)
+    >>> score = score_from_function(surprise)
     >>> score([[0.5, 0.5], [0.2, 0.8]], [0, 1]).round(3)
     array([0.693, 0.223])
     >>> score.sets([[0.5, 0.5], [0.2, 0.8]], threshold=0.7)
@@ -60,14 +60,16 @@ def of_function(function: Function, *, intervals: Function | None = None, name: 
     """
     for what, given in (("function", function), ("intervals", intervals)):
         if not callable(given) and not (given is None and what == "intervals"):
-            raise TypeError(f"of_function: {what} must be a function of outputs and labels, got {type(given).__name__}")
+            raise TypeError(
+                f"score_from_function: {what} must be a function of outputs and labels, got {type(given).__name__}"
+            )
     called = name or _name_of(function)
     if intervals is None:
         return FunctionScore(called, function)
     return IntervalFunctionScore(called, function, intervals)
 
 
-def of_saved_function(name: str, function: str) -> Score | None:
+def saved_function_place(name: str, function: str) -> Score | None:
     """Return the place of a function that a saved result names, which must be given again; None for another name."""
     kinds = (FunctionScore, IntervalFunctionScore)
     return next((kind(function) for kind in kinds if kind.name == name), None)
@@ -87,12 +89,12 @@ class FunctionScore(ClassificationScore):
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return what the function says of each row's own label."""
         table = self._table(outputs)
-        return _asked(self.called, self.function, table, labels_of(self.called, table, labels, outputs))
+        return _asked(self.called, self.function, table, as_label_indices(self.called, table, labels, outputs))
 
     def sets(self, outputs: ArrayLike, threshold: ArrayLike) -> Bools:
         """Return the labels whose number is at most the threshold."""
         table = self._table(outputs)
-        thresholds = per_row(self.called, "threshold", threshold, len(table))
+        thresholds = as_row_values(self.called, "threshold", threshold, len(table))
         return np.less_equal(self.of_all_labels(table), thresholds[:, None])
 
     def of_all_labels(self, outputs: ArrayLike) -> Floats:
@@ -108,14 +110,14 @@ class FunctionScore(ClassificationScore):
         return {"function": self.called}
 
     def _table(self, outputs: ArrayLike) -> Array:
-        array = numeric(self.called, "outputs", outputs)
+        array = as_real_array(self.called, "outputs", outputs)
         if array.ndim == 1 and array.size:
             raise ValueError(
                 f"score '{self.called}' is a function of labels and needs outputs of shape (rows, classes), got shape "
                 f"{array.shape}; for regression say what lies within a threshold: "
-                "scores.of_function(function, intervals=...)"
+                "scores.score_from_function(function, intervals=...)"
             )
-        return table_of(self.called, array)
+        return as_output_table(self.called, array)
 
 
 @dataclass(frozen=True)
@@ -132,8 +134,11 @@ class IntervalFunctionScore(RegressionScore):
 
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return what the function says of each row's label, and see that its own interval holds the label."""
-        table, y = numeric(self.called, "outputs", outputs), numeric(self.called, "labels", labels).astype(np.float64)
-        same_length(self.called, table, y)
+        table, y = (
+            as_real_array(self.called, "outputs", outputs),
+            as_real_array(self.called, "labels", labels).astype(np.float64),
+        )
+        check_label_count(self.called, table, y)
         scores = _asked(self.called, self.function, table, y)
         ends = self.intervals(table, scores)
         reach = 1e-9 * np.maximum(np.abs(y), np.where(np.isfinite(ends), np.abs(ends), 0.0).max(axis=1, initial=0.0))
@@ -149,8 +154,8 @@ class IntervalFunctionScore(RegressionScore):
 
     def intervals(self, outputs: ArrayLike, threshold: ArrayLike) -> Floats:
         """Return what the function's inverse says, its ends moved outwards by a few roundings."""
-        table = numeric(self.called, "outputs", outputs)
-        thresholds = per_row(self.called, "threshold", threshold, len(table))
+        table = as_real_array(self.called, "outputs", outputs)
+        thresholds = as_row_values(self.called, "threshold", threshold, len(table))
         if self.inverse is None:
             raise ValueError(_given_again(self.called))
         if not len(table):

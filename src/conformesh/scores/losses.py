@@ -1,8 +1,8 @@
 r"""Losses for risk control: how bad a set is for an example, as a step function of the threshold lambda.
 
 As lambda grows sets grow, and a loss that can be controlled never rises: it starts at some value, falls at breakpoints,
-and ends at 0 where the set holds everything. `Steps` are such functions, one per example; a `Loss` makes them from a
-model's outputs and the truth, and turns the lambda that the devices agree on back into sets.
+and ends at 0 where the set holds everything. `StepLosses` are such functions, one per example; a `Loss` makes them from
+a model's outputs and the truth, and turns the lambda that the devices agree on back into sets.
 
 Two wishes do not fit, because they rise somewhere as sets grow: miscoverage plus a price for the size of a set, and the
 error rate *among answered* examples (`WrongAndAnswered` is the one that fits).
@@ -21,9 +21,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformesh.common.array_types import Bools, Floats, Ints
 from conformesh.common.arrays import as_array
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 from conformesh.scores import LAC, as_score, get_score
-from conformesh.scores.base import ClassificationScore, Task, checked_table, labels_of, numeric, per_row
+from conformesh.scores.base import (
+    ClassificationScore,
+    Task,
+    as_label_indices,
+    as_real_array,
+    as_row_values,
+    check_output_table,
+)
 
 _NOISE = 1e-12  # of the bound: a rise, or a step out of range, that is only round-off
 _NOT_MONOTONE = (
@@ -33,7 +40,7 @@ _NOT_MONOTONE = (
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class StepLosses:
     """Losses of some examples (items), each a step function of lambda that never rises.
 
     Attributes
@@ -60,12 +67,12 @@ class Steps:
     names: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, items: Iterable[tuple[ArrayLike, ArrayLike]], bound: float = 1.0) -> Steps:
+    def of(cls, items: Iterable[tuple[ArrayLike, ArrayLike]], bound: float = 1.0) -> StepLosses:
         """Build from (breakpoints, values) of each item: the loss from each breakpoint on, until the next.
 
         Below its first breakpoint an item's loss is taken as `bound`, unless that breakpoint is -inf.
 
-        >>> Steps.of([([0.2, 0.7], [0.5, 0.0]), ([-np.inf, 0.4], [0.3, 0.0])]).at(0.3).tolist()
+        >>> StepLosses.of([([0.2, 0.7], [0.5, 0.0]), ([-np.inf, 0.4], [0.3, 0.0])]).at(0.3).tolist()
         [0.5, 0.3]
         """
         pairs = [(_flat(points, "breakpoints"), _flat(values, "values")) for points, values in items]
@@ -77,10 +84,10 @@ class Steps:
         return cls(points, values, offsets, np.full(len(pairs), np.inf), bound)
 
     @classmethod
-    def on_grid(cls, lambdas: ArrayLike, table: ArrayLike, bound: float = 1.0) -> Steps:
+    def on_grid(cls, lambdas: ArrayLike, table: ArrayLike, bound: float = 1.0) -> StepLosses:
         """Build from the losses of every item at the same lambdas, ascending: `table` (items, lambdas).
 
-        >>> Steps.on_grid([0.0, 0.5, 1.0], [[1.0, 0.5, 0.0]]).at(0.7).tolist()
+        >>> StepLosses.on_grid([0.0, 0.5, 1.0], [[1.0, 0.5, 0.0]]).at(0.7).tolist()
         [0.5]
         """
         grid, values = _flat(lambdas, "lambdas"), np.asarray(as_array(table, "losses"), dtype=np.float64)
@@ -90,7 +97,7 @@ class Steps:
         return cls(np.tile(grid, len(values)), values.ravel(), offsets, np.full(len(values), np.inf), bound)
 
     @classmethod
-    def of_table(cls, items: ArrayLike, lambdas: ArrayLike, losses: ArrayLike, bound: float = 1.0) -> Steps:
+    def of_table(cls, items: ArrayLike, lambdas: ArrayLike, losses: ArrayLike, bound: float = 1.0) -> StepLosses:
         """Build from a long table, one row for each item and lambda, in any order."""
         owners = as_array(items, "items")
         points, values = _flat(lambdas, "lambda"), _flat(losses, "loss")
@@ -113,7 +120,7 @@ class Steps:
         return cls(points, values, offsets, np.full(len(names), np.inf), bound, tuple(names.tolist()))
 
     @classmethod
-    def none(cls, bound: float = 1.0) -> Steps:
+    def none(cls, bound: float = 1.0) -> StepLosses:
         """Return the losses of a device without items."""
         return cls(np.empty(0), np.empty(0), np.zeros(1, np.int64), np.empty(0), bound)
 
@@ -126,20 +133,20 @@ class Steps:
 
     def at(self, lam: ArrayLike) -> Floats:
         """Return the loss of each item at a lambda, one for all or one each."""
-        threshold = per_row("loss", "lambda", lam, len(self))
+        threshold = as_row_values("loss", "lambda", lam, len(self))
         owner = self._owner
         passed = np.bincount(owner, self.lambdas <= threshold[owner], len(self)).astype(np.int64)
         last = self.offsets[:-1] + passed - 1
         first = np.where(np.isposinf(self.starts), self.bound, self.starts)
         return np.where(passed > 0, self.values[np.maximum(last, 0)] if len(self.values) else 0.0, first)
 
-    def taken(self, items: Ints) -> Steps:
+    def taken(self, items: Ints) -> StepLosses:
         """Return the losses of these items, in this order."""
         sizes = np.diff(self.offsets)[items]
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         points = np.repeat(self.offsets[:-1][items] - offsets[:-1], sizes) + np.arange(int(offsets[-1]))
         names = None if self.names is None else tuple(self.names[item] for item in items.tolist())
-        return Steps(self.lambdas[points], self.values[points], offsets, self.starts[items], self.bound, names)
+        return StepLosses(self.lambdas[points], self.values[points], offsets, self.starts[items], self.bound, names)
 
     def rows(self) -> Iterator[tuple[str, float, float]]:
         """Yield item, lambda and loss of every step: the rows of a table, which `of_table` reads back.
@@ -153,7 +160,7 @@ class Steps:
             for point, value in zip(self.lambdas[own].tolist(), self.values[own].tolist(), strict=True):
                 yield self.name(item), point, value
 
-    def checked(self, who: str) -> Steps:
+    def checked(self, who: str) -> StepLosses:
         """Return the same losses, in range and never rising, or say which item of `who` is not so.
 
         What leaves the range or rises by round-off alone is put right, a rise to the larger side.
@@ -269,7 +276,7 @@ class Loss(ABC):
         return "logits"
 
     @abstractmethod
-    def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Steps:
+    def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> StepLosses:
         """Return the losses of all rows as functions of lambda: what a device hands to `control`."""
 
     @abstractmethod
@@ -302,7 +309,7 @@ class _OfScore(Loss):
     def sets(self, outputs: ArrayLike, lam: ArrayLike) -> Bools:
         """Return which labels score at most lambda."""
         table = self._table(outputs)
-        return np.asarray(table <= per_row(self.name, "lambda", lam, len(table))[:, None])
+        return np.asarray(table <= as_row_values(self.name, "lambda", lam, len(table))[:, None])
 
     def options(self) -> dict[str, Any]:
         """Return the options, the score as its name and its own options."""
@@ -335,9 +342,9 @@ class FalseNegativeRate(_OfScore):
     name: ClassVar[str] = "false-negative-rate"
     summary: ClassVar[str] = "part of the true labels, or pixels, that the set misses"
 
-    def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Steps:
+    def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> StepLosses:
         """Return for each row the part of its true labels that score above lambda."""
-        given, truth = numeric(self.name, "outputs", outputs), numeric(self.name, "labels", labels)
+        given, truth = as_real_array(self.name, "outputs", outputs), as_real_array(self.name, "labels", labels)
         if truth.shape != given.shape or not np.isin(truth, (0, 1)).all():
             raise ValueError(
                 f"loss {self.name!r} needs labels of true and false, one for each output, shape {given.shape}, got "
@@ -349,14 +356,14 @@ class FalseNegativeRate(_OfScore):
         many = true.sum(axis=1)
         offsets = np.concatenate([[0], np.cumsum(many)])
         missed = np.repeat(offsets[1:], many) - np.arange(1, len(points) + 1)
-        return Steps(points, missed / np.repeat(many, many), offsets, (many > 0).astype(np.float64))
+        return StepLosses(points, missed / np.repeat(many, many), offsets, (many > 0).astype(np.float64))
 
     def sets(self, outputs: ArrayLike, lam: ArrayLike) -> Bools:
         """Return which labels, or pixels, score at most lambda."""
         return super().sets(outputs, lam).reshape(np.shape(outputs))
 
     def _table(self, outputs: ArrayLike) -> Floats:
-        given = numeric(self.name, "outputs", outputs)
+        given = as_real_array(self.name, "outputs", outputs)
         return super()._table(given.reshape(len(given), -1) if given.ndim > 2 else given)
 
 
@@ -368,17 +375,17 @@ class _Distance(_OfScore):
     def _between(self, classes: int) -> Floats:
         """Return the distance of every label (row) to every other."""
 
-    def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Steps:
+    def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> StepLosses:
         """Return for each row the distance of its label to the nearest label that scores at most lambda."""
         table = self._table(outputs)
         rows, classes = table.shape
-        distances, truth = self._between(classes), labels_of(self.name, table, labels)
+        distances, truth = self._between(classes), as_label_indices(self.name, table, labels)
         order = np.argsort(table, axis=1, kind="stable")
         points = np.take_along_axis(table, order, axis=1)
         near = np.minimum.accumulate(distances[truth[:, None], order], axis=1)
         bound = float(distances.max(initial=0.0)) or 1.0
         offsets = np.arange(rows + 1) * classes
-        return Steps(points.ravel(), near.ravel(), offsets, np.full(rows, bound), bound)
+        return StepLosses(points.ravel(), near.ravel(), offsets, np.full(rows, bound), bound)
 
 
 @dataclass(frozen=True)
@@ -428,7 +435,7 @@ class GraphDistance(_Distance):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        table = numeric(self.name, "distances", self.distances).astype(np.float64)
+        table = as_real_array(self.name, "distances", self.distances).astype(np.float64)
         if table.ndim != 2 or table.shape[0] != table.shape[1] or not len(table):
             raise ValueError(
                 f"loss {self.name!r} needs distances with a row and a column for each label, got shape {table.shape}; "
@@ -484,19 +491,19 @@ class ClassCost(_OfScore):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        costs = numeric(self.name, "costs", self.costs).astype(np.float64)
+        costs = as_real_array(self.name, "costs", self.costs).astype(np.float64)
         if costs.ndim != 1 or not (np.isfinite(costs).all() and (costs >= 0).all() and (costs.any() or not len(costs))):
             raise ValueError(f"loss {self.name!r} needs a cost of at least 0 for each label, got {self.costs!r:.60}")
         object.__setattr__(self, "costs", tuple(costs.tolist()))
 
-    def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Steps:
+    def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> StepLosses:
         """Return for each row the cost of its label, until lambda reaches its score."""
         points = self.score(outputs, labels)
         truth = np.asarray(as_array(labels, "labels"), dtype=np.int64)
         costs = np.ones(int(truth.max(initial=0)) + 1) if not self.costs else np.array(self.costs)
         if len(truth) and int(truth.max()) >= len(costs):
             raise ValueError(f"loss {self.name!r} has {len(costs)} costs, got label {int(truth.max())}; give one more")
-        return Steps(points, np.zeros(len(points)), np.arange(len(points) + 1), costs[truth], float(costs.max()))
+        return StepLosses(points, np.zeros(len(points)), np.arange(len(points) + 1), costs[truth], float(costs.max()))
 
 
 @dataclass(frozen=True)
@@ -520,20 +527,20 @@ class WrongAndAnswered(Loss):
     name: ClassVar[str] = "wrong-and-answered"
     summary: ClassVar[str] = "a wrong answer, where the model is sure enough to give one"
 
-    def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Steps:
+    def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> StepLosses:
         """Return for each row 1 if its answer is wrong, until lambda reaches the largest output."""
         table = self._table(outputs)
-        wrong = table.argmax(axis=1) != labels_of(self.name, table, labels)
-        return Steps(table.max(axis=1), np.zeros(len(table)), np.arange(len(table) + 1), wrong.astype(np.float64))
+        wrong = table.argmax(axis=1) != as_label_indices(self.name, table, labels)
+        return StepLosses(table.max(axis=1), np.zeros(len(table)), np.arange(len(table) + 1), wrong.astype(np.float64))
 
     def sets(self, outputs: ArrayLike, lam: ArrayLike) -> Bools:
         """Return the answer where the largest output is above lambda, else every label."""
         table = self._table(outputs)
-        silent = table.max(axis=1) <= per_row(self.name, "lambda", lam, len(table))
+        silent = table.max(axis=1) <= as_row_values(self.name, "lambda", lam, len(table))
         return np.asarray(silent[:, None] | (np.arange(table.shape[1]) == table.argmax(axis=1)[:, None]))
 
     def _table(self, outputs: ArrayLike) -> Floats:
-        return checked_table(self.name, outputs, -np.inf, np.inf)
+        return check_output_table(self.name, outputs, -np.inf, np.inf)
 
 
 LOSSES: dict[str, type[Loss]] = {
@@ -548,11 +555,11 @@ def get_loss(name: str, **options: Any) -> Loss:
     ClassCost(score=LAC(), costs=(1.0, 5.0))
     """
     if name not in LOSSES:
-        raise ValueError(unknown("loss", name, LOSSES))
+        raise ValueError(unknown_name("loss", name, LOSSES))
     known = [option.name for option in fields(LOSSES[name])]
     for option in options:
         if option not in known:
-            raise TypeError(unknown(f"option of loss '{name}'", option, known))
+            raise TypeError(unknown_name(f"option of loss '{name}'", option, known))
     return LOSSES[name](**options)
 
 

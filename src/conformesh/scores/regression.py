@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike
 
 from conformesh.common.array_types import Array, Floats
 from conformesh.common.arrays import check_index, note_large_integers
-from conformesh.common.notes import note
-from conformesh.scores.base import RegressionScore, numeric, per_row, same_length
+from conformesh.common.notes import emit_note
+from conformesh.scores.base import RegressionScore, as_real_array, as_row_values, check_label_count
 
 
 class _Band(RegressionScore):
@@ -42,7 +42,7 @@ class _Band(RegressionScore):
     def side_intervals(self, outputs: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> Floats:
         """Return the band, lower by one threshold and higher by the other."""
         low, high, unit = self._band(outputs)
-        below, above = (per_row(self.name, "threshold", t, len(low)) for t in (lower, upper))
+        below, above = (as_row_values(self.name, "threshold", t, len(low)) for t in (lower, upper))
         empty = np.isneginf(below) | np.isneginf(above)
         if unit is not None:
             below, above = _scaled(below, unit), _scaled(above, unit)
@@ -86,7 +86,7 @@ class AbsoluteResidual(_Band):
     def intervals(self, outputs: ArrayLike, threshold: ArrayLike) -> Floats:
         """Return prediction -/+ threshold."""
         prediction = _predictions_of(self.name, outputs)
-        t = per_row(self.name, "threshold", threshold, len(prediction))
+        t = as_row_values(self.name, "threshold", threshold, len(prediction))
         return _around(prediction, prediction, t, t, empty=t < 0.0)
 
     def _band(self, outputs: ArrayLike) -> tuple[Floats, Floats, None]:
@@ -136,7 +136,7 @@ class NormalisedResidual(_Band):
     def intervals(self, outputs: ArrayLike, threshold: ArrayLike) -> Floats:
         """Return prediction -/+ threshold times scale."""
         prediction, scale = self._columns(outputs)
-        t = per_row(self.name, "threshold", threshold, len(prediction))
+        t = as_row_values(self.name, "threshold", threshold, len(prediction))
         distance = _scaled(t, scale)
         return _around(prediction, prediction, distance, distance, empty=t < 0.0)
 
@@ -193,14 +193,14 @@ class CQR(_Band):
     def intervals(self, outputs: ArrayLike, threshold: ArrayLike) -> Floats:
         """Return lower quantile - threshold, upper quantile + threshold."""
         lower, upper, _ = self._band(outputs)
-        t = per_row(self.name, "threshold", threshold, len(lower))
+        t = as_row_values(self.name, "threshold", threshold, len(lower))
         return _around(lower, upper, t, t, empty=np.isneginf(t))
 
     def _band(self, outputs: ArrayLike) -> tuple[Floats, Floats, None]:
         lower, upper = _pairs_of(self.name, outputs, "lower and upper quantile")
         crossed = int((lower > upper).sum())
         if crossed > max(1, len(lower) // 2):  # a single row may cross, but not most of them
-            note(
+            emit_note(
                 f"score 'cqr': the lower quantile is above the upper one in {crossed} of {len(lower)} rows; are the "
                 "columns, or the two models, swapped? outputs are lower and upper quantile, in this order"
             )
@@ -226,7 +226,7 @@ def _scaled(threshold: Floats, scale: Floats) -> Floats:
         return np.nextafter(threshold, np.inf) * scale
 
 
-def finite(who: str, what: str, array: Array) -> Floats:
+def as_finite_array(who: str, what: str, array: Array) -> Floats:
     """Return the array as float64 if every number in it is finite."""
     note_large_integers(array, f"score '{who}', {what}")
     values = np.asarray(array, np.float64)
@@ -241,29 +241,29 @@ def finite(who: str, what: str, array: Array) -> Floats:
 
 def _predictions_of(who: str, outputs: ArrayLike) -> Floats:
     """Return outputs as one prediction per row."""
-    array = numeric(who, "outputs", outputs)
+    array = as_real_array(who, "outputs", outputs)
     if array.ndim != 1:
         advice = "; pass outputs[:, 0]" if array.ndim == 2 and array.shape[1] == 1 else ""
         raise ValueError(
             f"score '{who}' needs outputs of shape (rows,), one prediction each, got shape {array.shape}{advice}"
         )
-    return finite(who, "outputs", array)
+    return as_finite_array(who, "outputs", array)
 
 
 def _pairs_of(who: str, outputs: ArrayLike, what: str) -> tuple[Floats, Floats]:
     """Return the two columns of outputs; an empty list has no rows."""
-    array = numeric(who, "outputs", outputs)
+    array = as_real_array(who, "outputs", outputs)
     if array.shape == (0,):
         array = array.reshape(0, 2)
     if array.ndim != 2 or array.shape[1] != 2:
         raise ValueError(f"score '{who}' needs outputs of shape (rows, 2), {what}, got shape {array.shape}")
-    pairs = finite(who, "outputs", array)
+    pairs = as_finite_array(who, "outputs", array)
     return pairs[:, 0], pairs[:, 1]
 
 
 def _values_of(who: str, predictions: Floats, labels: ArrayLike, outputs: ArrayLike) -> Floats:
     """Return labels as one finite float64 per row."""
     check_index(outputs, labels, "labels", "outputs")
-    array = numeric(who, "labels", labels)
-    same_length(who, predictions, array)
-    return finite(who, "labels", array)
+    array = as_real_array(who, "labels", labels)
+    check_label_count(who, predictions, array)
+    return as_finite_array(who, "labels", array)

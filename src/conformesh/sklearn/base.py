@@ -20,8 +20,8 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 from sklearn.utils.validation import check_is_fitted
 
 from conformesh.common.array_types import Floats
-from conformesh.common.names import unknown
-from conformesh.common.notes import note
+from conformesh.common.names import unknown_name
+from conformesh.common.notes import emit_note
 from conformesh.files.memberships import Memberships
 from conformesh.kernels.ranks import Alpha, exact_alpha, explain_confidence
 from conformesh.pipeline.networks import as_network
@@ -187,7 +187,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         rows = self._rows(who, X, y, **columns, needs_inputs=is_near)
         digest = getattr(self, "_training_digest", None)  # only where something was trained here
         if digest is not None and len(rows.tables) == 1 and _digest(rows.tables[0]) == digest:
-            note(
+            emit_note(
                 f"{who}: the model was trained with these very rows; their scores are too small, and sets will cover "
                 "less than 1 - alpha: calibrate with rows that it has not seen, or set calibration_size=0.25 and fit"
             )
@@ -349,7 +349,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
             return np.asarray(p_values(table, self.network_, scores, labels="labels", classes=names, **given).values)
         names_of_rows = _group_names(groups)
         if strange := next((name for name in names_of_rows.tolist() if name not in guarantee.groups.names), None):
-            raise ValueError(f"{who}: {unknown('group', strange, guarantee.groups.names)}")
+            raise ValueError(f"{who}: {unknown_name('group', strange, guarantee.groups.names)}")
         each = np.repeat(names_of_rows, scores.size // max(len(scores), 1))
         found = p_values(table, self.network_, scores.ravel(), labels="labels", test_labels=each, **given)
         return np.asarray(found.values).reshape(scores.shape)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from sklearn.utils import _safe_indexing, column_or_1d, indexable
 
 from conformesh.common.array_types import Floats
-from conformesh.common.arrays import as_array, as_rows, check_index, columns_of
-from conformesh.common.names import device_name, natural_order, unknown
+from conformesh.common.arrays import as_array, as_input_rows, check_index, frame_columns
+from conformesh.common.names import device_name, natural_order, unknown_name
 from conformesh.files.memberships import Memberships
 from conformesh.table import Table
 
@@ -95,7 +95,7 @@ class EstimatorRows:
                 check_index(table, truth, "y", "X")
                 read[-1]["y"] = row_labels(of, truth, sizes[-1], is_multilabel)
             if needs_inputs and inputs is None:
-                read[-1]["inputs"] = as_rows(read[-1]["X"], f"{of}: inputs")
+                read[-1]["inputs"] = as_input_rows(read[-1]["X"], f"{of}: inputs")
         if not read:
             raise ValueError(f"{who} needs rows of at least one device, got {len(names)} devices without any")
         owners = read[0]["devices"] if pieces is None else np.repeat([*names], sizes)
@@ -154,7 +154,7 @@ def _read(who: str, X: Any, given: Mapping[str, Any], features: Iterable[str] | 
 
 def _column_names(who: str, X: Any, given: Any, what: str) -> list[str]:
     """Return the columns of the frame X that an argument names; none where it has a value for each row."""
-    columns = columns_of(X)
+    columns = frame_columns(X)
     if isinstance(given, str):
         if columns is None:
             raise TypeError(
@@ -162,7 +162,7 @@ def _column_names(who: str, X: Any, given: Any, what: str) -> list[str]:
                 "one value for each row instead"
             )
         if given not in columns:
-            raise ValueError(f"{who}: {what}: {unknown('column', given, columns)}")
+            raise ValueError(f"{who}: {what}: {unknown_name('column', given, columns)}")
         return [given]
     several = isinstance(given, list | tuple) and len(given) > 0 and all(isinstance(name, str) for name in given)
     if several and what in ("groups", "inputs") and columns is not None and {*given} <= {*columns}:
@@ -205,7 +205,7 @@ def _read_weight(who: str, X: Any, given: Any, count: int) -> Floats | None:
 
 def _read_inputs(who: str, X: Any, given: Any, count: int) -> Floats:
     check_index(X, given, "inputs", "X")
-    inputs = as_rows(given, f"{who}: inputs")
+    inputs = as_input_rows(given, f"{who}: inputs")
     if len(inputs) != count:
         raise ValueError(f"{who} needs the inputs of each of {count} rows, got {len(inputs)}")
     return inputs

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from conformesh.common.quantities import pluralize
 from conformesh.engines.faulty import MessageLoss
 from conformesh.engines.observers import RunObserver
-from conformesh.files.json_numbers import in_json
+from conformesh.files.json_numbers import as_json_value
 from conformesh.methods import get_method, make_options
 from conformesh.protocols.block import Block
 from conformesh.protocols.faults import Faults
@@ -297,7 +297,7 @@ class Recorder(RunObserver):
         recording, many = self.recordings[-1], len(thresholds)
         fields = {
             "phase": ["certified" if kind in _CERTIFIED_KINDS else "not certified"] * many,
-            "threshold": in_json(thresholds.tolist()),
+            "threshold": as_json_value(thresholds.tolist()),
             "kind": [kind] * many,
             "about": [about or None] * many,
         }
@@ -429,4 +429,4 @@ def _bracket_field(bracket: tuple[Any, ...] | None) -> Any:
 
 def _plain(values: NDArray[np.float64]) -> list[FieldValue]:
     """Return numbers as JSON can hold them; NaN becomes None."""
-    return [None if math.isnan(value) else in_json(value) for value in values.tolist()]
+    return [None if math.isnan(value) else as_json_value(value) for value in values.tolist()]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from conformesh.common.names import listed
-from conformesh.common.quantities import in_bytes, in_time, pluralize
-from conformesh.files.json_numbers import in_json
+from conformesh.common.names import list_names
+from conformesh.common.quantities import format_bytes, format_time, pluralize
+from conformesh.files.json_numbers import as_json_value
 from conformesh.mesh.node.health import judge_health
 from conformesh.mesh.node.status import CertifiedStatus, DeviceStatus, NodeStatus, Phase
 from conformesh.results.result import Result
@@ -58,7 +58,7 @@ def result_fields(result: Result, survivors: Sequence[str], lost: Sequence[str])
         "health": "healthy",
         "phase": Phase.CERTIFIED.value,
         "problem": None,
-        "threshold": in_json(first.threshold),
+        "threshold": as_json_value(first.threshold),
         "kind": first.certificate.kind,
         "about": f"{len(reported)} heard" if reported else _describe_survivors(survivors, lost),
         "round": result.cost.rounds,
@@ -89,7 +89,7 @@ def _describe_scope(status: NodeStatus, certified: CertifiedStatus) -> str:
     if certified.about == "reported":
         reported = certified.reported or []
         of = "" if status.gathering is None else f" of {status.gathering.devices}"
-        words = f"{len(reported)}{of} heard: {listed(reported)}"
+        words = f"{len(reported)}{of} heard: {list_names(reported)}"
     if certified.restored:
         words += f", from before the last start (run {certified.run})"
     if certified.roster_number != status.roster.number:
@@ -98,7 +98,7 @@ def _describe_scope(status: NodeStatus, certified: CertifiedStatus) -> str:
 
 
 def _describe_survivors(survivors: Sequence[str], lost: Sequence[str]) -> str:
-    return f"{len(survivors)} of {len(survivors) + len(lost)}, without {listed(lost)}" if lost else "everybody"
+    return f"{len(survivors)} of {len(survivors) + len(lost)}, without {list_names(lost)}" if lost else "everybody"
 
 
 def _describe_threshold(certified: CertifiedStatus) -> str:
@@ -115,7 +115,7 @@ def byzantine_reasons(statuses: Mapping[str, NodeStatus]) -> dict[str, str]:
     for name, status in statuses.items():
         for byzantine in [] if status.gathering is None else status.gathering.byzantine:
             callers.setdefault(byzantine, []).append(name)
-    return {byzantine: f"has contradicted itself, say {listed(names)}" for byzantine, names in callers.items()}
+    return {byzantine: f"has contradicted itself, say {list_names(names)}" for byzantine, names in callers.items()}
 
 
 def bytes_received(status: NodeStatus) -> dict[str, int]:
@@ -150,10 +150,10 @@ def device_details(status: NodeStatus, rows: Mapping[str, int]) -> dict[str, Any
     """Return what the page of a device shows besides recorded fields; `rows` are those of the devices, by name."""
     sent, certified = status.sent, status.certified
     facts = [
-        ("state", f"{status.phase.value} for {in_time(status.seconds_in_phase)}"),
+        ("state", f"{status.phase.value} for {format_time(status.seconds_in_phase)}"),
         ("run, round", f"{status.run}, {status.round}"),
         ("roster", str(status.roster.number)),
-        ("sent", f"{in_bytes(sent.bytes)} in {pluralize(sent.frames, 'frame')}"),
+        ("sent", f"{format_bytes(sent.bytes)} in {pluralize(sent.frames, 'frame')}"),
         ("sent again", pluralize(sent.resent_frames, "frame")),
     ]
     if status.refused:

@@ -24,9 +24,9 @@ from msgspec import Struct
 
 from conformesh import __version__
 from conformesh.files.files import write_file
-from conformesh.files.json_numbers import from_json
-from conformesh.files.schemas import checked
-from conformesh.graph.layout import drawn_places
+from conformesh.files.json_numbers import parse_json
+from conformesh.files.schemas import validate
+from conformesh.graph.layout import device_positions
 from conformesh.graph.network import Network
 
 TRACE_FORMAT = "conformesh-trace/1"
@@ -181,7 +181,7 @@ class TraceHeading(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_on
         require_drawable(network)
         pairs = np.column_stack([network.receivers, network.indices])
         pairs = pairs[pairs[:, 0] < pairs[:, 1]]
-        where = drawn_places(network, quick=True)
+        where = device_positions(network, quick=True)
         around = network.name.startswith("torus") and np.abs(where[pairs[:, 0]] - where[pairs[:, 1]]).max(axis=1) > 1.5
         return cls(
             name=name,
@@ -242,13 +242,13 @@ class Trace(Struct, forbid_unknown_fields=True):
     def load(cls, path: str | os.PathLike[str]) -> Trace:
         """Read a document, and check that it makes sense."""
         where = os.fspath(path)
-        raw = from_json(_unpacked(Path(path).read_bytes(), where), where)
+        raw = parse_json(_unpacked(Path(path).read_bytes(), where), where)
         got = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
         if got != TRACE_FORMAT:
             raise ValueError(
                 f"{where}: needed a trace of the format {TRACE_FORMAT}, got {got!r}; write one with --trace"
             )
-        found = checked(raw, cls, where)
+        found = validate(raw, cls, where)
         for run in found.runs:
             _check_run(run, where)
         return found

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from conformesh import METHODS, TOPOLOGIES
-from conformesh.kernels.ranks import requirement_in
+from conformesh.kernels.ranks import split_requirement
 from conformesh.lab.reproduction import experiments
 from conformesh.lab.reproduction.cases import LEVELS, SCORE_KINDS, Case, paper_method
 from conformesh.lab.reproduction.curves import VARIANTS, published_points
@@ -118,7 +118,7 @@ def test_every_method_takes_its_options(experiment, variant, scores):
     for point in experiment.grid(case_of(experiment, variant, scores)):
         method, options = point.cell.method.name, dict(point.cell.method.options)
         if method in METHODS:
-            requirement, options = requirement_in(options)
+            requirement, options = split_requirement(options)
             requirement_of(method, requirement)
             make_options(method, options)
             continue

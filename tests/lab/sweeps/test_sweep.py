@@ -16,7 +16,7 @@ from polars.testing import assert_frame_equal
 
 import conformesh
 from conformesh import METHODS, Network, calibrate, scores, sweep
-from conformesh.common.random_streams import stream
+from conformesh.common.random_streams import random_stream
 from conformesh.graph.weights import constant_weights
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.datasets.partition import partition, split_calibration_rows
@@ -59,8 +59,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::conformesh.CalibrationNote", "i
 
 def by_hand(devices, seed, draw):
     """Scores of a draw: normal, around means that belong to the devices."""
-    means = 0.3 * stream(seed, "sweep devices").standard_normal(devices)
-    drawn = stream(seed + draw, "sweep scores").standard_normal((devices, 15 + 7)) + means[:, None]
+    means = 0.3 * random_stream(seed, "sweep devices").standard_normal(devices)
+    drawn = random_stream(seed + draw, "sweep scores").standard_normal((devices, 15 + 7)) + means[:, None]
     return drawn[:, :15], drawn[:, 15:]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 from conformesh.graph.network import Network
 
 _Owners = NDArray[np.int64]
@@ -28,7 +28,7 @@ def partition(network: Network, ranks: int, by: str = "auto") -> _Owners:
             f"each needs at least one; start at most {network.devices}"
         )
     if by not in ("auto", *PARTITIONS):
-        raise ValueError(unknown("partition", by, ("auto", *PARTITIONS)))
+        raise ValueError(unknown_name("partition", by, ("auto", *PARTITIONS)))
     if ranks == 1:
         return np.zeros(network.devices, dtype=np.int64)
     if by == "auto":

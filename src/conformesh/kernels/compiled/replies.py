@@ -19,23 +19,58 @@ from conformesh.kernels.compiled import loop
 FEW_SOURCES = 6  # sources: sorting the knots of more is quicker than merging them, a choice that changes no bit
 
 _SHARED = (  # every function of `kernels.replies` that an entry point calls, directly or not
-    *(written.bits_in, written.put, written.get, written.put_gamma, written.get_gamma, written.put_rice),
-    *(written.get_rice, written.put_count, written.get_count, written.put_raw, written.get_raw, written.put_keys),
-    *(written.get_keys, written.put_times, written.get_times, written.room_for_keys, written.value_of),
-    *(written.put_points, written.get_points, written.scaled, written.unit_of, written.step_of, written.best_step),
-    *(written.round_to, written.points_of, written.fineness, written.fill_levels, written.add_exact),
-    *(written.add_sketch, written.fill_slopes, written.mixed, written.between, written.value_at, written.place_of),
-    *(written.own_runs, written.merged, written.one_side, written.fine_of, written.read_replies, written.heard),
-    *(written.curve, written.sketch_of, written.with_room),
+    written.bits_in,
+    written.put_bits,
+    written.get_bits,
+    written.put_gamma,
+    written.get_gamma,
+    written.put_rice,
+    written.get_rice,
+    written.put_count,
+    written.get_count,
+    written.put_raw,
+    written.get_raw,
+    written.put_keys,
+    written.get_keys,
+    written.put_times,
+    written.get_times,
+    written.room_for_keys,
+    written.float_of_key,
+    written.put_points,
+    written.get_points,
+    written.scale_units,
+    written.unit_of,
+    written.usual_low_bits,
+    written.best_low_bits,
+    written.round_to,
+    written.point_count,
+    written.fineness,
+    written.fill_levels,
+    written.add_exact,
+    written.add_sketch,
+    written.fill_slopes,
+    written.add_distributions,
+    written.interpolate,
+    written.quantile_at,
+    written.first_above,
+    written.append_local_runs,
+    written.merge_runs,
+    written.runs_of_one_side,
+    written.sketch_fineness,
+    written.read_replies,
+    written.combine_reports,
+    written.distribution_function,
+    written.sketch_points,
+    written.grow_buffer,
 )
 for _function in _SHARED:
     register_jitable(_function)
 
 # The entry points: what protocols call.
-replies = loop(written.replies)
-heard = loop(written.heard)
-curve = loop(written.curve)
-get_items = loop(written.get_items)
+encode_replies = loop(written.encode_replies)
+combine_reports = loop(written.combine_reports)
+distribution_function = loop(written.distribution_function)
+get_entries = loop(written.get_entries)
 
 
 @overload(written.add_sources)
@@ -61,7 +96,7 @@ def _add_sources(
                 if upto == b:
                     right[i] += masses[s]
                 elif upto > a:
-                    at = written.between(x, c, slopes, upto, v)
+                    at = written.interpolate(x, c, slopes, upto, v)
                     right[i] += at
                     if below == upto:  # this source has no knot here: the same value on both sides
                         left[i] += at
@@ -69,12 +104,12 @@ def _add_sources(
                 if below == b:
                     left[i] += masses[s]
                 elif below > a:
-                    left[i] += written.between(x, c, slopes, below, v)
+                    left[i] += written.interpolate(x, c, slopes, below, v)
 
     return walk
 
 
-@overload(written.ascending)
+@overload(written.sort_knots)
 def _ascending(x: Any, ends: Any, sources: Any, knots: Any) -> Callable[..., None]:
     """Merge the knots of all sources, each of which ascend already: of few, by looking at the next one of each."""
 

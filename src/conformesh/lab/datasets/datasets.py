@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 from conformesh.lab.datasets.cifar import read_cifar
 from conformesh.lab.datasets.downloads import DownloadObserver, PublishedFile, download_file, download_folder
 from conformesh.lab.datasets.images import ImageData
@@ -105,7 +105,7 @@ def load_images(
             raise ValueError(f"{dataset} is a file already, so no other place for the data can be given, got {data}")
         return read_medmnist(Path(dataset), held)
     if dataset not in DATASETS:
-        raise ValueError(unknown("data set", dataset, DATASETS) + ", or the path of a MedMNIST .npz file")
+        raise ValueError(unknown_name("data set", dataset, DATASETS) + ", or the path of a MedMNIST .npz file")
     entry, where = DATASETS[dataset], download_folder() if data is None else data.expanduser()
     found = entry.find(where)
     if found is None:

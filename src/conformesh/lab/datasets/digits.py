@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Ints
-from conformesh.common.random_streams import Rng, seed_of, stream
+from conformesh.common.random_streams import Rng, random_stream, resolve_seed
 
 TRAINING_IMAGES = 80  # eight of each digit: few enough that the classifier errs and sets have more than one label
 LEAST_IMAGES = 3  # images that every device has: one to calibrate with, two to test on
@@ -61,12 +61,12 @@ def load_digits_on_devices(devices: int, seed: int = 0, *, rng: Rng | None = Non
     from sklearn.datasets import load_digits
     from sklearn.linear_model import LogisticRegression
 
-    seed = seed_of(rng, seed)
+    seed = resolve_seed(rng, seed)
     images, labels = load_digits(return_X_y=True)
     most = (len(images) - TRAINING_IMAGES) // LEAST_IMAGES
     if not 1 <= devices <= most:
         raise ValueError(f"the demo needs 1 to {most} devices, so that each has {LEAST_IMAGES} images, got {devices}")
-    order = stream(seed, "training").permutation(len(images))
+    order = random_stream(seed, "training").permutation(len(images))
     order = order[np.argsort(_turn(labels[order]), kind="stable")]  # the first of each digit, then the second of each
     train, rest = order[:TRAINING_IMAGES], order[TRAINING_IMAGES:]
     model = LogisticRegression(max_iter=1000).fit(images[train] / 16, labels[train])
@@ -87,7 +87,7 @@ def _turn(labels: Ints) -> Ints:
 
 def _spread(labels: Ints, devices: int, seed: int) -> tuple[Ints, ...]:
     """Deal out every class by its own Dirichlet draw, then let the largest devices give to those with too few."""
-    rng = stream(seed, "devices")
+    rng = random_stream(seed, "devices")
     home = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
         of_label = np.flatnonzero(labels == label)
@@ -103,7 +103,7 @@ def _spread(labels: Ints, devices: int, seed: int) -> tuple[Ints, ...]:
 
 def split_digits(digits: Digits, seed: int = 0, number: int = 0, *, rng: Rng | None = None) -> DigitsSplit:
     """Draw the split of that number: of 2 m or 2 m - 1 images a device calibrates with m - 1 and is tested on m."""
-    drawing = stream(seed_of(rng, seed), "split", number)
+    drawing = random_stream(resolve_seed(rng, seed), "split", number)
     calibration, test = [], []
     for rows in digits.rows:
         half = (len(rows) + 1) // 2

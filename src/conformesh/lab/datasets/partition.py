@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from conformesh.common.array_types import Ints
-from conformesh.common.names import unknown
-from conformesh.common.random_streams import Rng, seed_of, stream
+from conformesh.common.names import unknown_name
+from conformesh.common.random_streams import Rng, random_stream, resolve_seed
 
 
 class _Spread(NamedTuple):
@@ -67,7 +67,7 @@ def partition(
     array([0, 0, 1, 1, 1])
     """
     if kind not in PARTITIONS:
-        raise ValueError(unknown("partition", kind, PARTITIONS))
+        raise ValueError(unknown_name("partition", kind, PARTITIONS))
     checked = _labels(labels)
     number = _at_least("devices", devices, 1)
     found = int(checked.max()) + 1
@@ -76,7 +76,7 @@ def partition(
         raise ValueError(f"partition needs labels between 0 and {known - 1} for {known} classes, got {found - 1}")
     if not 0.0 < concentration < np.inf:
         raise ValueError(f"concentration must be a positive finite number, got {concentration}")
-    drawing = stream(seed_of(rng, seed), f"partition {kind}")
+    drawing = random_stream(resolve_seed(rng, seed), f"partition {kind}")
     return PARTITIONS[kind].spread(_Spread(checked, number, known, concentration, drawing))
 
 
@@ -94,7 +94,7 @@ def split_calibration_rows(home: Ints, rows: int, *, seed: int = 0, rng: Rng | N
     """
     if not 1 <= rows <= len(home):
         raise ValueError(f"calibration needs 1 to {len(home)} rows, got {rows}")
-    drawn = stream(seed_of(rng, seed), "calibration rows").permutation(len(home))
+    drawn = random_stream(resolve_seed(rng, seed), "calibration rows").permutation(len(home))
     drawn = drawn[np.argsort(home[drawn], kind="stable")]  # device by device, each in random order
     sizes = np.bincount(home)
     place = np.arange(len(home)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

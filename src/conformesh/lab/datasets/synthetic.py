@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from conformesh.common.array_types import Floats
-from conformesh.common.random_streams import Rng, seed_of, stream
+from conformesh.common.random_streams import Rng, random_stream, resolve_seed
 from conformesh.files.model_outputs import ModelOutputs
 
 _MODEL = 7  # seed of the classes, arbitrary: every seed of examples uses the same model
@@ -61,7 +61,7 @@ def synthetic_outputs(rows: int = 10_000, classes: int = 100, seed: int = 0, *, 
     for what, number, least in (("rows", rows, 1), ("classes", classes, 2)):
         if operator.index(number) < least:
             raise ValueError(f"synthetic outputs need at least {least} {what}, got {number}")
-    return _drawn(rows, classes, seed_of(rng, seed), interpolate_difficulty(classes))
+    return _drawn(rows, classes, resolve_seed(rng, seed), interpolate_difficulty(classes))
 
 
 def interpolate_difficulty(classes: int) -> _Difficulty:
@@ -71,11 +71,11 @@ def interpolate_difficulty(classes: int) -> _Difficulty:
 
 
 def _drawn(rows: int, classes: int, seed: int, hard: _Difficulty) -> ModelOutputs:
-    model = stream(_MODEL, "synthetic model", classes)
+    model = random_stream(_MODEL, "synthetic model", classes)
     vectors = _class_vectors(model, classes, hard.similarity)
     pull = 1.0 + hard.class_spread * model.standard_normal(classes)
     bias = hard.bias_spread * model.standard_normal(classes)
-    draw = stream(seed, "synthetic examples", classes)
+    draw = random_stream(seed, "synthetic examples", classes)
     labels = draw.permutation(np.arange(rows) % classes)
     closeness = np.maximum(0.0, pull[labels] + hard.example_spread * draw.standard_normal(rows))
     certainty = np.exp(hard.certainty_spread * draw.uniform(-1.0, 1.0, rows))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 from conformesh.engines.observers import RunObserver
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import Alpha, Requirement
@@ -56,7 +56,7 @@ SCORE_SHAPES: dict[str, Callable[[Floats], Floats]] = {  # quantile functions: f
 def draw_scores(sizes: NDArray[np.int64], shape: str = ANY_SHAPE, seed: int = 0) -> list[WeightedScores]:
     """Draw scores of that shape for devices that hold so many, several times; always the same for the same seed."""
     if shape != ANY_SHAPE and shape not in SCORE_SHAPES:
-        raise ValueError(unknown("shape", shape, (ANY_SHAPE, *SCORE_SHAPES)))
+        raise ValueError(unknown_name("shape", shape, (ANY_SHAPE, *SCORE_SHAPES)))
     many = int(sizes.sum())
     if many > _MOST_SCORES:
         raise ValueError(

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from conformesh.common.array_types import Ints
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 from conformesh.graph.network import Network
-from conformesh.graph.topologies import TOPOLOGIES, build
+from conformesh.graph.topologies import TOPOLOGIES, build_topology
 
 # Devices. Measured on 2 cores with 50 scores on each device of a torus: on 1,000 devices all ways but one end within
 # the time limit of a run, and the whole table takes about 15 seconds; on 4,000 devices four of them are stopped.
@@ -72,10 +72,10 @@ def simulated_topology(
 ) -> SimulatedNetwork:
     """Build the topology with so many devices, or with fewer than `most` where there are more."""
     if topology not in TOPOLOGIES:
-        raise ValueError(unknown("topology", topology, TOPOLOGIES))
+        raise ValueError(unknown_name("topology", topology, TOPOLOGIES))
     given = dict(options or {})
     if devices <= most:
-        network = build(topology, devices, seed=seed, **given)
+        network = build_topology(topology, devices, seed=seed, **given)
         return SimulatedNetwork(network.name, devices, network, np.arange(devices))
     network = _smaller(topology, devices, most, seed, given)
     rows = np.linspace(0, devices - 1, network.devices).astype(np.int64)
@@ -90,7 +90,7 @@ def _smaller(topology: str, devices: int, most: int, seed: int, options: dict[st
     # Some sizes do not work, such as a prime number of devices for a torus. Take the largest that does.
     for fewer in range(most, most // 2, -1):
         try:
-            return build(topology, fewer, seed=seed, **_scaled(options, devices, fewer))
+            return build_topology(topology, fewer, seed=seed, **_scaled(options, devices, fewer))
         except ValueError as error:
             reason = error
     raise reason

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Ints
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 from conformesh.common.progress import Progress
-from conformesh.common.quantities import in_bytes, in_count, in_time
+from conformesh.common.quantities import format_bytes, format_count, format_time
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import AUTO, Alpha, check_alpha, check_shares, explain_confidence, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -96,11 +96,11 @@ class PlanRow:
             str(self.way) + (f" ({self.facts['schedule']})" if self.way.variant == AUTO else ""),
             self.guarantee + "*" * bool(self.assumption),
             "yes" if self.needs == "server" else "no",
-            in_count(self.cost.rounds),
-            in_count(self.cost.numbers),
-            in_bytes(self.cost.bits / 8),
-            in_bytes(self.cost.largest_bits / 8),
-            in_time(self.seconds),
+            format_count(self.cost.rounds),
+            format_count(self.cost.numbers),
+            format_bytes(self.cost.bits / 8),
+            format_bytes(self.cost.largest_bits / 8),
+            format_time(self.seconds),
         ]
 
     def price(self, sort: _Sort) -> float:
@@ -345,7 +345,7 @@ def plan(
     if sort not in SORT_KEYS:
         raise ValueError(f"sort must be one of {', '.join(SORT_KEYS)}, got {sort!r}")
     if guarantee not in GUARANTEE_ORDER:
-        raise ValueError(unknown("guarantee", guarantee, GUARANTEE_ORDER))
+        raise ValueError(unknown_name("guarantee", guarantee, GUARANTEE_ORDER))
     if not time_limit > 0:
         raise ValueError(f"time_limit must be more than 0 seconds, got {time_limit}")
     _check_plan(where, link, methods, options)
@@ -488,7 +488,8 @@ def _quality(block: Block, drawn: WeightedScores, thresholds: NDArray[np.float64
 
 
 def _cost_text(row: PlanRow) -> str:
-    return f"{in_count(row.cost.rounds)} rounds, {in_bytes(row.cost.bits / 8)} a device, {in_time(row.seconds)}"
+    rounds, size = format_count(row.cost.rounds), format_bytes(row.cost.bits / 8)
+    return f"{rounds} rounds, {size} a device, {format_time(row.seconds)}"
 
 
 def _whole_or_float(number: float) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 from conformesh.lab.reproduction.cases import (
     Case,
     ExperimentRun,
@@ -493,5 +493,5 @@ def get_experiment(name: str) -> Experiment:
         return EXPERIMENTS[word]
     items = {entry.item.lower().replace(" ", "-"): entry for entry in EXPERIMENTS.values()}
     if word not in items:
-        raise ValueError(unknown("experiment", name, [*EXPERIMENTS, *items]))
+        raise ValueError(unknown_name("experiment", name, [*EXPERIMENTS, *items]))
     return items[word]

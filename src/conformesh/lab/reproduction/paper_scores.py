@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats, Ints
-from conformesh.common.random_streams import stream
+from conformesh.common.random_streams import random_stream
 from conformesh.files.model_outputs import ModelOutputs, read_model_outputs
 from conformesh.lab.datasets.partition import partition
 from conformesh.lab.datasets.synthetic import synthetic_outputs
@@ -198,7 +198,7 @@ class _PartitionedOutputs:
 
     def _choose(self, seed: int, number: int) -> Ints:
         """Return the rows that calibrate."""
-        order = stream(seed, "calibration rows", number).permutation(self.rows)
+        order = random_stream(seed, "calibration rows", number).permutation(self.rows)
         n = round(_CALIBRATION * self.rows)
         if self.shares == "random":
             return order[:n]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from conformesh import __version__
 from conformesh.graph.network import Network
 from conformesh.graph.weights import constant_weights
-from conformesh.kernels.ranks import requirement_in
+from conformesh.kernels.ranks import split_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.sweeps.parallel import run_in_parallel
 from conformesh.lab.sweeps.provenance import CALIBRATION_SOURCES, describe_machine, digest_package_files
@@ -79,7 +79,7 @@ class MethodSpec:
         seed: int,
     ) -> tuple[Answers, Cost]:
         """Calibrate every draw at every alpha; the seed goes to methods that draw random numbers."""
-        requirement, options = requirement_in(dict(self.options))
+        requirement, options = split_requirement(dict(self.options))
         if "seed" in get_method(self.name).option_names():
             options["seed"] = seed
         batch = solve_draws(samples, network, alphas, self.name, requirement=requirement, **options)
@@ -88,7 +88,7 @@ class MethodSpec:
     def can_share_run(self, record: tuple[str, ...]) -> bool:
         """Whether draws and alphas may share a run without changing any recorded value."""
         entry = get_method(self.name)
-        if entry.execution.has_independent_draws(make_options(self.name, requirement_in(dict(self.options))[1])):
+        if entry.execution.has_independent_draws(make_options(self.name, split_requirement(dict(self.options))[1])):
             return True
         takes_seed = "seed" in entry.option_names()  # a run has one seed, but every draw needs its own
         return not takes_seed and not _SHARED_RUN_VALUES & {*record}

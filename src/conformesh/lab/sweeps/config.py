@@ -12,10 +12,10 @@ from typing import Any
 
 from msgspec import structs
 
-from conformesh.common.names import unknown
-from conformesh.files.schemas import checked
+from conformesh.common.names import unknown_name
+from conformesh.files.schemas import validate
 from conformesh.graph.topologies import TOPOLOGIES
-from conformesh.kernels.ranks import check_alpha, requirement_in
+from conformesh.kernels.ranks import check_alpha, split_requirement
 from conformesh.lab.datasets.partition import PARTITIONS
 from conformesh.lab.sweeps.cells import MethodSpec
 from conformesh.lab.sweeps.schema import FileScores, MethodTable, NetworkTable, OutputScores, SweepFile, SyntheticScores
@@ -73,7 +73,7 @@ def read_sweep_config(config: str | os.PathLike[str] | Mapping[str, Any]) -> Swe
 
 
 def _checked(raw: Mapping[str, Any], where: str, folder: Path) -> SweepConfig:
-    file = checked({**raw}, SweepFile, where)
+    file = validate({**raw}, SweepFile, where)
     scores = _scores(file.scores, f"{where}: scores", folder)
     networks = [
         spec
@@ -115,7 +115,7 @@ def _records(given: Sequence[str] | None, where: str) -> tuple[str, ...]:
         raise ValueError(f"{where}: record must name some of {', '.join(RECORDABLE)}, got []")
     for word in given:
         if word not in RECORDABLE:
-            raise ValueError(f"{where}: record: {unknown('word', word, RECORDABLE)}")
+            raise ValueError(f"{where}: record: {unknown_name('word', word, RECORDABLE)}")
     return tuple(word for word in RECORDABLE if word in given)
 
 
@@ -139,7 +139,7 @@ def _check_outputs(entry: OutputScores, where: str) -> None:
     if not isinstance(score, ClassificationScore):
         raise ValueError(f"{where}: score '{entry.score}' is for regression, model outputs here have labels")
     if entry.partition not in (*PARTITIONS, "device"):
-        raise ValueError(f"{where}: {unknown('partition', entry.partition, (*PARTITIONS, 'device'))}")
+        raise ValueError(f"{where}: {unknown_name('partition', entry.partition, (*PARTITIONS, 'device'))}")
     synthetic = [name for name in ("rows", "classes") if getattr(entry, name) is not None]
     if entry.file is not None and synthetic:
         raise ValueError(f"{where}: {synthetic[0]} belongs to the synthetic model, but a file was given; leave one out")
@@ -163,7 +163,7 @@ def _networks(entry: NetworkTable, where: str, folder: Path, scores: ScoreSpec, 
     if entry.redraw and entry.seeds is not None:
         raise ValueError(f"{where}: give seeds, or redraw = true for a new graph in every draw, not both")
     if entry.topology not in TOPOLOGIES:
-        raise ValueError(f"{where}: {unknown('topology', entry.topology, TOPOLOGIES)}")
+        raise ValueError(f"{where}: {unknown_name('topology', entry.topology, TOPOLOGIES)}")
     random = TOPOLOGIES[entry.topology].random
     if not random and (entry.seeds is not None or entry.redraw):
         raise ValueError(f"{where}: topology '{entry.topology}' is not random; leave seeds and redraw out")
@@ -192,7 +192,7 @@ def _methods(entry: MethodTable, where: str) -> list[MethodSpec]:
             get_method(entry.name)
             if "seed" in dict(options):
                 raise ValueError("the seed of a method follows the draw; set the sweep's seed instead")
-            requirement, own = requirement_in(dict(options))
+            requirement, own = split_requirement(dict(options))
             requirement_of(entry.name, requirement)
             make_options(entry.name, own)
         except (ValueError, TypeError) as problem:

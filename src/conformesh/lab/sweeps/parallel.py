@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 
 T = TypeVar("T")
 BACKENDS = ("loky", "dask", "ray")  # the first is the default
@@ -34,7 +34,7 @@ def joblib_backend(name: str = "loky", workers: int = 2, address: str | None = N
         Of a dask scheduler or ray cluster that runs already; its workers must find files under the same paths.
     """
     if name not in BACKENDS:
-        raise ValueError(unknown("backend", name, BACKENDS))
+        raise ValueError(unknown_name("backend", name, BACKENDS))
     if name == "loky" and address is not None:
         raise ValueError(f"backend 'loky' runs on this machine and has no address, got {address!r}; use dask or ray")
     from joblib import parallel_config

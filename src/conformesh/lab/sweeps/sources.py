@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats, Ints
 from conformesh.common.names import natural_order
-from conformesh.common.random_streams import stream
+from conformesh.common.random_streams import random_stream
 from conformesh.files.model_outputs import ModelOutputs, read_model_outputs
 from conformesh.files.score_files import read_scores
 from conformesh.graph.network import Network
@@ -211,9 +211,9 @@ def _draw_of(scores: ScoreSpec, spec: NetworkSpec, devices: int, seed: int, draw
 
 
 def _synthetic(scores: ScoreSpec, devices: int, seed: int, number: int) -> _SplitDraw:
-    means = scores["spread"] * stream(seed, "sweep devices").standard_normal(devices)
+    means = scores["spread"] * random_stream(seed, "sweep devices").standard_normal(devices)
     n, tests = scores["per_device"], scores["test_per_device"]
-    drawn = stream(number, "sweep scores").standard_normal((devices, n + tests)) + means[:, None]
+    drawn = random_stream(number, "sweep scores").standard_normal((devices, n + tests)) + means[:, None]
     home = np.repeat(np.arange(devices), tests)
     return _SplitDraw(drawn[:, :n].ravel(), np.full(devices, n), home, drawn[:, n:].ravel())
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conformesh.common.array_types import Ints
-from conformesh.common.random_streams import stream
+from conformesh.common.random_streams import random_stream
 from conformesh.lab.datasets.images import Pixels
 from conformesh.lab.training.recipe import Recipe
 from conformesh.lab.training.torch_extra import import_torch
@@ -43,7 +43,7 @@ class TrainingBatches:
 
     def epoch(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield images, as values 0 to 255 of shape (batch, height, width, channels), and their labels."""
-        rng, many = stream(self.recipe.seed, "batches", number), len(self.labels)
+        rng, many = random_stream(self.recipe.seed, "batches", number), len(self.labels)
         order = self._on_device(rng.permutation(many))
         up, left = self._on_device(rng.integers(0, 2 * self.recipe.crop + 1, size=(2, many)))
         mirror = self._on_device(rng.random(many) < (0.5 if self.recipe.flip else 0.0))

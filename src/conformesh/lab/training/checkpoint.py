@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conformesh.files.checkpoints import require_same, unreadable
+from conformesh.files.checkpoints import require_same_run, unreadable_checkpoint
 from conformesh.files.files import write_file
 from conformesh.lab.training.torch_extra import import_torch
 
@@ -52,6 +52,6 @@ class TrainingCheckpoint:
                 raise ValueError("it is not one of conformesh")
             checkpoint = cls(**found)
         except Exception as problem:  # a damaged file can fail in any way
-            raise unreadable(path, problem) from None
-        require_same(path, checkpoint.settings, settings)
+            raise unreadable_checkpoint(path, problem) from None
+        require_same_run(path, checkpoint.settings, settings)
         return checkpoint

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from conformesh.common.random_streams import stream
+from conformesh.common.random_streams import random_stream
 from conformesh.lab.training.torch_extra import import_torch
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class ResNet14:
         nn = torch.nn
         widths = [max(1, round(width * channels)) for channels in _WIDTHS]
         with torch.random.fork_rng(devices=[]):  # leaves the caller's random numbers alone
-            torch.default_generator.manual_seed(int(stream(seed, "weights").integers(2**63)))
+            torch.default_generator.manual_seed(int(random_stream(seed, "weights").integers(2**63)))
             blocks, last = [], widths[0]
             for stage, many in enumerate(widths):
                 for block in range(_BLOCKS):

@@ -24,8 +24,8 @@ from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
 from conformesh.files.files import PRIVATE, PUBLIC, make_folder, move_path, remove_drafts, write_file
-from conformesh.files.json_numbers import from_json, to_json
-from conformesh.files.schemas import checked
+from conformesh.files.json_numbers import dump_json, parse_json
+from conformesh.files.schemas import validate
 from conformesh.mesh.config.certificates import KEY
 from conformesh.mesh.config.device_toml import DEVICE_FILE, read_device, write_device
 from conformesh.mesh.config.local_scores import EMPTY_SCORE_FILE
@@ -93,7 +93,7 @@ def read_authority_record(root: Path) -> AuthorityRecord | None:
         return None
     except OSError as problem:
         raise ValueError(f"{path}: cannot read the record of the authority: {problem.strerror}") from problem
-    return checked(from_json(content, str(path)), AuthorityRecord, str(path))
+    return validate(parse_json(content, str(path)), AuthorityRecord, str(path))
 
 
 def describe_interruption(root: Path) -> str:
@@ -183,7 +183,7 @@ class Authority:
         write_file(self.root / "README.md", mesh_readme(read_device(self.root / roster.devices[0])))
 
     def _write(self, record: AuthorityRecord) -> None:
-        write_file(self.root / AUTHORITY_FILE, to_json(to_builtins(record), indent=1), PRIVATE)
+        write_file(self.root / AUTHORITY_FILE, dump_json(to_builtins(record), indent=1), PRIVATE)
         self._record = record
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from conformesh.common.names import device_names, listed, natural_order
+from conformesh.common.names import device_names, list_names, natural_order
 from conformesh.graph.network import Network
 from conformesh.guarantee import Groups, Guarantee, Mixture, Sides, Weighting
 from conformesh.kernels.ranks import GIVEN, Requirement, check_shares, exact_alpha, make_requirement
@@ -255,7 +255,7 @@ class DeviceConfig:
         if roster.mesh != self.mesh:
             raise ValueError(f"roster {roster.number} is of mesh {roster.mesh}, and this device is of {self.mesh}")
         if self.name not in roster.devices:
-            raise ValueError(f"{self.name} was removed: roster {roster.number} has {listed(roster.devices)}")
+            raise ValueError(f"{self.name} was removed: roster {roster.number} has {list_names(roster.devices)}")
         return replace(self, map=MeshMap.of_roster(roster, self.endpoint_overrides()), roster=roster)
 
     def endpoint_overrides(self) -> dict[str, str]:
@@ -304,19 +304,19 @@ def _check_map(name: str, map: MeshMap) -> None:
             f"devices {alike[0]!r} and {by_folder[alike[0].lower()]!r} differ only in upper and lower case"
         )
     if name not in map.devices:
-        raise ValueError(f"name {name!r} is none of the devices {listed(map.devices)}")
+        raise ValueError(f"name {name!r} is none of the devices {list_names(map.devices)}")
     known = {*map.devices}
     for edge in map.edges:
         for end in edge:
             if end not in known:
-                raise ValueError(f"an edge names {end!r}, which is none of the devices {listed(map.devices)}")
+                raise ValueError(f"an edge names {end!r}, which is none of the devices {list_names(map.devices)}")
     for device, endpoint in map.endpoints.items():
         if device not in known:
-            raise ValueError(f"endpoints names {device!r}, which is none of the devices {listed(map.devices)}")
+            raise ValueError(f"endpoints names {device!r}, which is none of the devices {list_names(map.devices)}")
         parse_endpoint(endpoint, f"endpoint of {device}")
     missing = [one for one in map.devices if one not in map.endpoints]
     if missing:
-        raise ValueError(f"endpoints lacks {listed(missing)}; every device needs its host:port")
+        raise ValueError(f"endpoints lacks {list_names(missing)}; every device needs its host:port")
     gone = [one for one in map.revoked if one in known]
     if gone:
         raise ValueError(f"device {gone[0]!r} is revoked and still one of the devices; take it out of one of the two")

@@ -13,9 +13,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 from conformesh.files.files import write_file
-from conformesh.files.schemas import checked
+from conformesh.files.schemas import validate
 from conformesh.mesh.config.device_config import DeviceConfig, MeshMap, Neighbour
 from conformesh.mesh.config.roster import ROSTER_FILE, Roster, read_roster_file
 from conformesh.mesh.config.settings import SECTIONS, SETTINGS
@@ -49,7 +49,7 @@ def read_device(folder: str | Path) -> DeviceConfig:
     document = read_roster_file(folder)
     if document is not None:
         raw["map"] = _map_of_roster(document.roster, raw, folder)
-    found = checked(raw, DeviceConfig, str(path))
+    found = validate(raw, DeviceConfig, str(path))
     return replace(found, folder=folder, roster=None if document is None else document.roster)
 
 
@@ -58,14 +58,14 @@ def _check_keys(raw: dict[str, Any], path: Path) -> None:
     known = [one.name for one in fields(DeviceConfig) if one.name not in ("folder", "roster")]
     for key, value in raw.items():
         if key not in known:
-            raise ValueError(f"{path}: {unknown('key', key, known)}")
+            raise ValueError(f"{path}: {unknown_name('key', key, known)}")
         kind = MeshMap if key == "map" else SECTIONS.get(key)
         if kind is None or not isinstance(value, dict):
             continue
         inside = [one.name for one in fields(kind)]
         for one in value:
             if one not in inside:
-                raise ValueError(f"{path}: {unknown(f'key in [{key}]', one, inside)}")
+                raise ValueError(f"{path}: {unknown_name(f'key in [{key}]', one, inside)}")
 
 
 def _map_of_roster(roster: Roster, raw: dict[str, Any], folder: Path) -> dict[str, Any]:

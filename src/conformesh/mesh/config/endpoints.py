@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from conformesh.common.names import listed, unknown
+from conformesh.common.names import list_names, unknown_name
 
 LOCALHOST = "127.0.0.1"
 BASE_PORT = 7600  # the first port of a mesh; any that is free would do
@@ -108,7 +108,7 @@ def read_hosts(path: Path, devices: Sequence[str], base_port: int = BASE_PORT) -
             raise ValueError(f"{where}: needed a device and its host[:port], got {line.strip()!r}")
         name = find_device_name(fields[0], devices)
         if name is None:
-            raise ValueError(f"{where}: {unknown('device', fields[0], devices)}")
+            raise ValueError(f"{where}: {unknown_name('device', fields[0], devices)}")
         if name in found:
             raise ValueError(f"{where}: device {name!r} already has {found[name]}; name every device once")
         bare = parse_endpoint(fields[1], f"{where}: host", port=1)
@@ -119,7 +119,9 @@ def read_hosts(path: Path, devices: Sequence[str], base_port: int = BASE_PORT) -
         found[name] = endpoint
     missing = [name for name in devices if name not in found]
     if missing:
-        raise ValueError(f"{path}: no host for {listed(missing)}; every device needs a line: {missing[0]} HOST:PORT")
+        raise ValueError(
+            f"{path}: no host for {list_names(missing)}; every device needs a line: {missing[0]} HOST:PORT"
+        )
     return {name: found[name] for name in devices}
 
 

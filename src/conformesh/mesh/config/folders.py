@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 from conformesh.files.files import make_folder
 from conformesh.graph.network import DisconnectedError, Network
 from conformesh.kernels.ranks import check_alpha
@@ -203,7 +203,7 @@ def add_device(
             raise ValueError(f"device {name!r} needs at least one neighbour among the devices of the mesh, got none")
         for other in neighbours:
             if other not in known.devices:
-                raise ValueError(unknown("neighbour", other, known.devices))
+                raise ValueError(unknown_name("neighbour", other, known.devices))
         taken = [parse_endpoint(endpoint) for endpoint in known.endpoints.values()]
         bare = parse_endpoint(host, "host", port=1)
         endpoint: Endpoint = parse_endpoint(host, "host", port=next_port(taken, bare.host))
@@ -250,7 +250,7 @@ def revoke_device(root: Path, name: str, *, settled: int | None = None, forget: 
         configs = _read_mesh(root)
         known = configs[0]
         if name not in known.devices:
-            raise ValueError(unknown("device", name, known.devices))
+            raise ValueError(unknown_name("device", name, known.devices))
         if len(known.devices) == 1:
             raise ValueError(f"device {name!r} is the only one of its mesh; delete the folder {root} instead")
         _check_can_move(root, name)
@@ -437,7 +437,7 @@ def _without(name: str, table: dict[str, Any]) -> dict[str, Any]:
 def _config_with_certificate(root: Path, configs: Sequence[DeviceConfig], name: str) -> DeviceConfig:
     config = next((one for one in configs if one.name == name), None)
     if config is None:
-        raise ValueError(unknown("device", name, [one.name for one in configs]))
+        raise ValueError(unknown_name("device", name, [one.name for one in configs]))
     if config.security.insecure:
         raise ValueError(f"{root}: this mesh is insecure, its devices have no certificates to renew")
     return config

@@ -21,28 +21,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.common.names import listed, unknown
+from conformesh.common.names import list_names, unknown_name
 from conformesh.files.files import PRIVATE, write_file
-from conformesh.files.memberships import Memberships, name_of
+from conformesh.files.memberships import Memberships, atom_name
 from conformesh.files.score_files import (
-    ALSO_CALLED,
-    EPOCH,
-    NEEDED,
-    SIDES,
+    COLUMN_SYNONYMS,
+    EPOCH_COLUMN,
+    SCORE_FILE,
+    SIDE_COLUMNS,
     ScoreFile,
-    column_named,
-    epochs_in,
+    extract_scores,
+    find_column,
+    parse_recorded_score,
     read_scores,
-    recorded_score,
-    scores_in,
+    row_epochs,
 )
-from conformesh.files.tables import GZIP, SCORE_FUNCTION, ColumnNames, FileColumns, bytes_of, read_table
+from conformesh.files.tables import GZIP, SCORE_FUNCTION, FileColumns, FileLayout, read_bytes, read_table
 from conformesh.files.text import SNIFFED
 from conformesh.mesh.config.device_toml import DEVICE_FILE, DeviceConfig, read_device
 from conformesh.mesh.config.endpoints import find_device_name
 from conformesh.mesh.config.epochs import FIRST_EPOCH
 from conformesh.pipeline.shift import refuse_weights_above_bound
-from conformesh.scores import Score, settle_score
+from conformesh.scores import Score, reconcile_score
 
 EMPTY_SCORE_FILE = "device,score\n"  # the heading alone: no scores
 
@@ -82,7 +82,7 @@ class LocalScores:
         numbers = np.column_stack([self.values, weights]).astype(np.float64)
         names = [""] * len(self)
         if self.groups is not None:
-            names = [name_of(self.groups.atoms[code]) for code in self.groups.codes.tolist()]
+            names = [atom_name(self.groups.atoms[code]) for code in self.groups.codes.tolist()]
         rows = (repr((name, row.tobytes())) for name, row in zip(names, numbers, strict=True))
         return "\n".join(sorted(rows)).encode()
 
@@ -113,16 +113,16 @@ def read_local_scores(config: DeviceConfig) -> LocalScores:
         raise ValueError(f"{path}: device {config.name!r} needs a file with its scores; a heading alone means none")
     if config.has_epsilon:
         return _read_row_by_row(config)
-    return _local_scores_in(read_table(str(path), NEEDED, layout=_layout(config), may_be_empty=True), config)
+    return _local_scores_in(read_table(str(path), SCORE_FILE, layout=_layout(config), may_be_empty=True), config)
 
 
-def _layout(config: DeviceConfig) -> ColumnNames:
+def _layout(config: DeviceConfig) -> FileLayout:
     """Return which columns of a score file are read."""
     groups, sides = (
         (config.scores.group_column,) if config.guarantee.groups else (),
         config.chosen_guarantee.sides is not None,
     )
-    return ColumnNames(groups=groups, weight=config.scores.weight_column, sides=sides)
+    return FileLayout(groups=groups, weight=config.scores.weight_column, sides=sides)
 
 
 def _read_row_by_row(config: DeviceConfig) -> LocalScores:
@@ -133,13 +133,13 @@ def _read_row_by_row(config: DeviceConfig) -> LocalScores:
     ValueError is about the file as a whole: it cannot be read, or lacks the column of scores.
     """
     path = str(config.path("scores"))
-    return _read_rows(config, path, bytes_of(path))
+    return _read_rows(config, path, read_bytes(path))
 
 
 def _read_rows(config: DeviceConfig, name: str, data: bytes) -> LocalScores:
     table, broken = _table_of_rows(name, data)
-    values = np.array([_number(cell) for cell in table.columns[column_named(table, "score")]], dtype=np.float64)
-    own, of_rows = _local_rows(table, len(values), config), epochs_in(table)
+    values = np.array([_number(cell) for cell in table.columns[find_column(table, "score")]], dtype=np.float64)
+    own, of_rows = _local_rows(table, len(values), config), row_epochs(table)
     epochs = np.full(len(values), FIRST_EPOCH) if of_rows is None else of_rows
     if not len(values) == len(own) == len(epochs):  # which only NPZ can have
         raise ValueError(f"{table.name}: arrays must have one entry per row each")
@@ -166,7 +166,7 @@ def _read_rows(config: DeviceConfig, name: str, data: bytes) -> LocalScores:
 def _table_of_rows(path: str, data: bytes) -> tuple[FileColumns, int]:
     """Return a table whose cells are still to be read, and how many rows of a text file have too many or few cells."""
     if _ending(path) != ".csv":
-        return read_table(path, NEEDED, may_be_empty=True, data=data), 0
+        return read_table(path, SCORE_FILE, may_be_empty=True, data=data), 0
     try:
         data = gzip.decompress(data) if data.startswith(GZIP) else data
     except (OSError, EOFError, zlib.error) as problem:
@@ -174,7 +174,7 @@ def _table_of_rows(path: str, data: bytes) -> tuple[FileColumns, int]:
     text = data.decode("utf-8-sig", errors="replace")  # a byte that is no UTF-8 spoils its own row
     lines = [line for line in re.split(r"\r\n|\r|\n", text) if line.strip()]
     if not lines:
-        raise ValueError(f"{path} is empty; needed {NEEDED}")
+        raise ValueError(f"{path} is empty; needed {SCORE_FILE}")
     mark = max(SNIFFED, key=lines[0].count)  # the heading alone decides, and no row
     heading, *rows = [[cell.strip().strip('"') for cell in line.split(mark)] for line in lines]
     whole = [row for row in rows if len(row) == len(heading)]
@@ -184,7 +184,7 @@ def _table_of_rows(path: str, data: bytes) -> tuple[FileColumns, int]:
 
 def _local_rows(table: FileColumns, rows: int, config: DeviceConfig) -> NDArray[np.bool_]:
     """Return which rows belong to this device: all, where no column names devices."""
-    device = next((name for name in table.columns if name.lower() in ("device", *ALSO_CALLED["device"])), None)
+    device = next((name for name in table.columns if name.lower() in ("device", *COLUMN_SYNONYMS["device"])), None)
     if device is None:
         return np.ones(rows, dtype=np.bool_)
     names = [str(cell).strip() for cell in table.columns[device]]
@@ -205,7 +205,7 @@ def _differing_scores(cells: list[Any], score: Score) -> NDArray[np.bool_]:
     differ = {}
     for text in {*map(str, cells)} - {"", "None"}:
         try:
-            settle_score(*recorded_score(text, ""), score, "", exact=True)
+            reconcile_score(*parse_recorded_score(text, ""), score, "", exact=True)
         except ValueError:
             differ[text] = True
     return np.array([differ.get(str(cell), False) for cell in cells], dtype=np.bool_)
@@ -224,11 +224,11 @@ def replace_scores(config: DeviceConfig, source: str) -> LocalScores:
             f"{source}: a file that ends in {_ending(source)} cannot take the place of {target}; convert it, or name "
             f"another file in {config.folder / DEVICE_FILE}, as `scores`"
         )
-    data = bytes_of(source)
+    data = read_bytes(source)
     if config.has_epsilon:
         scores = _read_rows(config, source, data)
     else:
-        table = read_table(source, NEEDED, layout=_layout(config), may_be_empty=True, data=data)
+        table = read_table(source, SCORE_FILE, layout=_layout(config), may_be_empty=True, data=data)
         scores = _local_scores_in(table, config)
     owner, mode = _owner_and_mode(target)
     write_file(target, data, mode, owner)
@@ -260,28 +260,30 @@ def _ending(source: str) -> str:
 
 def _local_scores_in(table: FileColumns, config: DeviceConfig) -> LocalScores:
     layout = _layout(config)
-    rows = len(table.column(SIDES[0] if layout.sides else column_named(table, "score")))
+    rows = len(table.column(SIDE_COLUMNS[0] if layout.sides else find_column(table, "score")))
     if not rows:
         nobody = Memberships((), np.zeros(0, dtype=np.int64), overlapping=False) if config.guarantee.groups else None
         weights = None if config.scores.weight_column is None else np.empty(0)
         return LocalScores(np.empty((0, 2) if layout.sides else 0), groups=nobody, weights=weights)
-    if not any(name.lower() in ("device", *ALSO_CALLED["device"]) for name in table.columns):
+    if not any(name.lower() in ("device", *COLUMN_SYNONYMS["device"]) for name in table.columns):
         table = replace(table, columns={**table.columns, "device": np.full(rows, config.name)})
-    held = scores_in(table, layout)
+    held = extract_scores(table, layout)
     strange = [name for name in held.devices if find_device_name(name, config.devices) != config.name]
     if strange:
         raise ValueError(
-            f"{table.name}: holds scores of {listed(strange)} and belongs to {config.name!r}; a device keeps only its "
-            "own"
+            f"{table.name}: holds scores of {list_names(strange)} and belongs to {config.name!r}; a device keeps only "
+            "its own"
         )
     _check_score_function(held, config)
     epochs, values = held.epoch if config.is_private else None, held.rows.score
     if epochs is not None and (epochs < 1).any():
-        raise ValueError(f"{table.name}: the column {EPOCH!r} must hold whole numbers, at least 1; repair or drop it")
+        raise ValueError(
+            f"{table.name}: the column {EPOCH_COLUMN!r} must hold whole numbers, at least 1; repair or drop it"
+        )
     if not config.has_parts:
         return LocalScores(values, epochs)
     if len(held.devices) > 1:
-        raise ValueError(f"{table.name}: rows must name their device in one way, got {listed(held.devices)}")
+        raise ValueError(f"{table.name}: rows must name their device in one way, got {list_names(held.devices)}")
     groups, weights = held.rows.groups, held.rows.weight
     _check_group_names(table.name, groups, config)
     if weights is not None and config.guarantee.weight_bound is not None:
@@ -297,9 +299,8 @@ def _check_group_names(name: str, groups: Memberships | None, config: DeviceConf
         raise ValueError(f"{name}: column {config.scores.group_column!r} must name one group in each row")
     for (group,) in groups.atoms:
         if group not in config.guarantee.groups:
-            raise ValueError(
-                f"{name}: column {config.scores.group_column!r}: {unknown('group', group, config.guarantee.groups)}"
-            )
+            problem = unknown_name("group", group, config.guarantee.groups)
+            raise ValueError(f"{name}: column {config.scores.group_column!r}: {problem}")
 
 
 def _check_score_function(held: ScoreFile, config: DeviceConfig) -> None:
@@ -307,7 +308,7 @@ def _check_score_function(held: ScoreFile, config: DeviceConfig) -> None:
     if (score := config.chosen_score) is None:
         return
     if held.made_by is not None:
-        settle_score(*held.made_by, score, held.name, exact=True)
+        reconcile_score(*held.made_by, score, held.name, exact=True)
     for name, own in zip(held.devices, held.scores, strict=True):
         if own.ndim == 2:  # distances to the two ends of an interval have no range of their own
             continue
@@ -336,7 +337,9 @@ def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
     owner = {name: find_device_name(name, roster) for name in held.devices}
     strange = [name for name, found in owner.items() if found is None]
     if strange:
-        raise ValueError(f"{held.name}: {listed(strange)} have scores and are none of the devices {listed(roster)}")
+        raise ValueError(
+            f"{held.name}: {list_names(strange)} have scores and are none of the devices {list_names(roster)}"
+        )
     if len({*owner.values()}) < len(owner):
         raise ValueError(f"{held.name}: one device has scores under two names; write its name in one way")
     own = {str(owner[name]): scores for name, scores in zip(held.devices, held.scores, strict=True)}
@@ -344,13 +347,15 @@ def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
     _check_score_function(held, configs[0])
     epochs = {} if held.epochs is None else {str(owner[n]): e for n, e in zip(held.devices, held.epochs, strict=True)}
     if configs[0].is_private and any((of_rows < 1).any() for of_rows in epochs.values()):
-        raise ValueError(f"{held.name}: the column {EPOCH!r} must hold whole numbers, at least 1; repair or drop it")
+        raise ValueError(
+            f"{held.name}: the column {EPOCH_COLUMN!r} must hold whole numbers, at least 1; repair or drop it"
+        )
     beside = {str(owner[name]): _extra_columns(held, k, any_device) for k, name in enumerate(held.devices)}
     for config in configs:
         scores = own.get(config.name, np.empty(0))
         kept: dict[str, Any] = {}
         if config.is_private and config.name in epochs:
-            kept[EPOCH] = epochs[config.name].tolist()
+            kept[EPOCH_COLUMN] = epochs[config.name].tolist()
         if config.name in beside:
             kept |= beside[config.name]
         names = [config.name] * len(scores)

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from conformesh.common.names import listed
-from conformesh.files.schemas import checked
+from conformesh.common.names import list_names
+from conformesh.files.schemas import validate
 from conformesh.peer.rosters import MOST_ROSTERS, Rosters
 
 ROSTER_FILE = "roster.json"
@@ -92,7 +92,7 @@ class Roster:
             strange = [name for name in table if name not in self.devices]
             low = [name for name, number in table.items() if number < least]
             if strange or low:
-                raise ValueError(f"roster {self.number}: {what} of {listed([*strange, *low])} cannot be")
+                raise ValueError(f"roster {self.number}: {what} of {list_names([*strange, *low])} cannot be")
         bad = [one.name for one in self.revoked if one.fingerprint and not _DIGEST.fullmatch(one.fingerprint)]
         if bad:
             raise ValueError(f"roster {self.number}: the fingerprint of a certificate of {bad[0]} is none")
@@ -148,7 +148,7 @@ def read_document(data: bytes, where: str = "the roster") -> RosterDocument:
     signature = raw.get("signature")
     if not isinstance(signature, str) or (signature and not _SIGNATURE.fullmatch(signature)):
         raise ValueError(f"{where}: the signature of a roster is 128 hexadecimal digits, or empty")
-    found = RosterDocument(checked(facts, Roster, where), signature)
+    found = RosterDocument(validate(facts, Roster, where), signature)
     if found.bytes() != data:
         raise ValueError(f"{where}: a roster has one form, byte by byte, and this is another; copy the file as it is")
     return found

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
-from conformesh.common.names import unknown
+from conformesh.common.names import unknown_name
 from conformesh.kernels.ranks import AUTO
 from conformesh.mesh.config import MODES, ON_LOST
 from conformesh.protocols.options import convert_option
@@ -208,7 +208,7 @@ def find_setting(path: str) -> Setting:
     section, _, name = path.partition(".")
     found = SETTINGS.get(name)
     if found is None or found.section != section:
-        raise ValueError(unknown("setting", path, [one.path for one in SETTINGS.values()]))
+        raise ValueError(unknown_name("setting", path, [one.path for one in SETTINGS.values()]))
     return found
 
 
@@ -223,7 +223,7 @@ def change_sections(given: Mapping[str, Any], sections: Mapping[str, Any]) -> di
     by_section: dict[str, dict[str, Any]] = {}
     for name, value in given.items():
         if name not in SETTINGS:
-            raise ValueError(unknown("setting", name, SETTINGS))
+            raise ValueError(unknown_name("setting", name, SETTINGS))
         by_section.setdefault(SETTINGS[name].section, {})[name] = value
     return {name: _change(name, sections.get(name), values) for name, values in by_section.items()}
 

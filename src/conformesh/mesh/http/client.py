@@ -116,7 +116,7 @@ class Client:
         """
         import numpy as np
 
-        from conformesh.files.json_numbers import in_json
+        from conformesh.files.json_numbers import as_json_value
 
         try:
             table = np.asarray(outputs)
@@ -127,7 +127,7 @@ class Client:
         table = table.astype(np.float64)
         if np.isnan(table).any():
             raise ValueError("predict cannot use NaN; drop these rows or repair the model")
-        request: dict[str, Any] = {"outputs": in_json(table.tolist())}
+        request: dict[str, Any] = {"outputs": as_json_value(table.tolist())}
         if score is not None:
             request["score"] = score if isinstance(score, str) else dict(score)
         given = {"alpha": alpha, "groups": groups, "weight": weight}
@@ -246,9 +246,9 @@ def _next(outputs: ArrayLike | None) -> dict[str, Any]:
         return {}
     import numpy as np
 
-    from conformesh.files.json_numbers import in_json
+    from conformesh.files.json_numbers import as_json_value
 
-    return {"outputs": in_json(np.asarray(outputs, dtype=np.float64).tolist())}
+    return {"outputs": as_json_value(np.asarray(outputs, dtype=np.float64).tolist())}
 
 
 def _connection(address: Address, timeout: float) -> HTTPConnection:

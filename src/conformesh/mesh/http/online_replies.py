@@ -13,8 +13,8 @@ import numpy as np
 from msgspec import UNSET, Struct
 from numpy.typing import NDArray
 
-from conformesh.common.names import unknown
-from conformesh.files.json_numbers import in_json, number
+from conformesh.common.names import unknown_name
+from conformesh.files.json_numbers import as_json_value, as_number
 from conformesh.mesh.http.messages import ObserveReply, ObserveRequest, PredictNextReply, PredictNextRequest
 from conformesh.mesh.http.request_bodies import parse_object, parse_table
 from conformesh.scores import Score
@@ -37,7 +37,7 @@ def observe(online: OnlineLearning, body: bytes) -> ObserveReply:
     return ObserveReply(
         example=judged.id,
         score=judged.score,
-        threshold=in_json(judged.threshold),
+        threshold=as_json_value(judged.threshold),
         missed=judged.missed,
         repeated=judged.repeated,
         device=now.device,
@@ -54,7 +54,7 @@ def predict_next(online: OnlineLearning, body: bytes) -> PredictNextReply:
 
 def _predict_next(online: OnlineLearning, table: NDArray[Any] | None) -> PredictNextReply:
     example = online.predict()
-    reply = PredictNextReply(example.id, in_json(example.threshold))
+    reply = PredictNextReply(example.id, as_json_value(example.threshold))
     if table is not None:
         _add_region(reply, _score_of(online), table, example.threshold)
     return reply
@@ -62,7 +62,7 @@ def _predict_next(online: OnlineLearning, table: NDArray[Any] | None) -> Predict
 
 def _add_region(reply: PredictNextReply, score: Score, table: NDArray[Any], threshold: float) -> None:
     if score.task == "regression":
-        reply.interval = in_json(score.intervals(table, threshold)[0].tolist())
+        reply.interval = as_json_value(score.intervals(table, threshold)[0].tolist())
     else:
         members = np.flatnonzero(score.sets(table, threshold)[0]).tolist()
         reply.set, reply.size = members, len(members)
@@ -88,9 +88,9 @@ def _score_in(online: OnlineLearning, request: dict[str, Any]) -> float:
         got = ", ".join(name for name in ("score", "outputs", "label") if name in request) or "none"
         raise ValueError(f"needed 'score', or 'outputs' with their 'label', got {got}")
     if not labelled:
-        return number(request["score"], "'score'")
+        return as_number(request["score"], "'score'")
     score = _score_of(online)
-    label = number(request["label"], "'label'")
+    label = as_number(request["label"], "'label'")
     if score.task == "classification":
         if not label.is_integer():
             raise ValueError(f"'label' must be the number of a class, got {request['label']!r}")
@@ -118,4 +118,4 @@ def _score_of(online: OnlineLearning) -> Score:
 def _refuse_unknown(request: dict[str, Any], kind: type[Struct]) -> None:
     for name in request:
         if name not in kind.__struct_fields__:
-            raise ValueError(unknown("field", name, kind.__struct_fields__))
+            raise ValueError(unknown_name("field", name, kind.__struct_fields__))

@@ -1,4 +1,4 @@
-"""What a node's local service and its client both know: the routes, the form of a body and its largest size.
+"""What the local service of a node and its client both know: the paths, the content type and the largest body.
 
 Light on purpose: the client imports it too.
 """
@@ -26,5 +26,5 @@ VERBS = {
     PREDICT_NEXT: "POST",
 }
 JSON = "application/json"
-LARGEST_BODY = 16 * 2**20  # bytes
-MONITORING = (HEALTH, STATUS, METRICS, MESH)  # what is answered also when all places for connections are taken
+LARGEST_BODY = 16 * 2**20  # bytes: a table of 10,000 rows with 100 probabilities as text, about
+MONITORING = (HEALTH, STATUS, METRICS, MESH)  # answered also when all places for connections are taken

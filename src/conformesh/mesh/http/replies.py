@@ -1,4 +1,4 @@
-"""What a node answers local programs: from its state to JSON, without any network.
+"""The replies of a node to local programs: from its state to JSON, without any network.
 
 Infinity in JSON is the string "inf" or "-inf", in answers and in requests, as in every file the library writes;
 Python's float() undoes it. Every refusal is {"error": "one line of words"}.
@@ -18,8 +18,8 @@ import numpy as np
 from msgspec import UNSET, Struct, to_builtins
 from msgspec.structs import asdict
 
-from conformesh.common.names import unknown
-from conformesh.files.json_numbers import in_json
+from conformesh.common.names import unknown_name
+from conformesh.files.json_numbers import as_json_value
 from conformesh.mesh.http.messages import (
     AcceptedReply,
     Answer,
@@ -291,7 +291,7 @@ def _answers(found: CertifiedResult) -> list[Answer]:
         Answer(
             part=list(answer.part),
             alpha=float(answer.alpha),
-            threshold=in_json(answer.threshold),
+            threshold=as_json_value(answer.threshold),
             certificate=certificate_fields(answer.certificate),
         )
         for answer in found.calibration.answers
@@ -314,7 +314,7 @@ def _predict(found: CertifiedResult, body: bytes) -> SetsReply | IntervalsReply:
         raise ValueError(f"needed one of 'probabilities' and 'outputs', got {', '.join(names) or 'neither'}")
     for name in request:
         if name not in PredictRequest.__struct_fields__:
-            raise ValueError(unknown("field", name, PredictRequest.__struct_fields__))
+            raise ValueError(unknown_name("field", name, PredictRequest.__struct_fields__))
     score = _score(found.calibration.score, request.get("score"))
     table = parse_table(names[0], request[names[0]])
     if score.task == "regression" and table.ndim == 2 and table.shape[1] == 1:
@@ -322,9 +322,9 @@ def _predict(found: CertifiedResult, body: bytes) -> SetsReply | IntervalsReply:
     rows = _of_rows(request)
     result = found.calibration.at(rows.pop("alpha", None))
     predicted = result.predict(table, score=score, **rows)
-    threshold = in_json(result.threshold) if len(result) == 1 else UNSET
+    threshold = as_json_value(result.threshold) if len(result) == 1 else UNSET
     if score.task == "regression":
-        return IntervalsReply(found.run, in_json(predicted.tolist()), threshold)
+        return IntervalsReply(found.run, as_json_value(predicted.tolist()), threshold)
     sets = [np.flatnonzero(row).tolist() for row in predicted]
     return SetsReply(found.run, sets, [len(members) for members in sets], threshold)
 

@@ -14,10 +14,10 @@ from conformesh.mesh.http.address import is_loopback
 from conformesh.mesh.http.paths import JSON, LARGEST_BODY
 from conformesh.mesh.http.replies import HttpReplies, HttpReply, Refused, Reply
 
-LARGEST_HEAD = 2**16  # bytes; no honest program comes near
-MOST_HEADERS = 100
-ENDS = (b"\r\n\r\n", b"\n\n")
-# verbs that get 405 where another is due, and not 501
+LARGEST_HEAD = 2**16  # bytes; requests of local programs have some hundred
+MOST_HEADERS = 100  # as many as the HTTP library of Python takes
+_HEAD_ENDS = (b"\r\n\r\n", b"\n\n")  # RFC 9112, 2.2: a recipient may take a single LF as a line end
+# Verbs that exist: a wrong one gets 405 (not for this path) and not 501 (not implemented).
 KNOWN = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "QUERY")
 CONTINUE_REPLY = b"HTTP/1.1 100 Continue\r\n\r\n"
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -80,7 +80,7 @@ class Request:
         self._data = bytearray()
 
     def _look_for_head(self, start: int) -> None:
-        ends = [(at, len(end)) for end in ENDS if (at := self._data.find(end, start)) >= 0]
+        ends = [(at, len(end)) for end in _HEAD_ENDS if (at := self._data.find(end, start)) >= 0]
         if not ends:
             if len(self._data) > LARGEST_HEAD:
                 raise Refused(

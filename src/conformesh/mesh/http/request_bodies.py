@@ -1,4 +1,4 @@
-"""From the body of a request to what it says: an object, and tables of numbers in it."""
+"""Parses the body of a request: an object, and tables of numbers in it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.files.json_numbers import with_infinities
+from conformesh.files.json_numbers import restore_infinities
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """Return the object that a body is; a ValueError in words where it is none."""
+    """Return the object in a body; a ValueError says what is wrong with it."""
 
     def refuse(word: str) -> NoReturn:
         raise ValueError(f"JSON has no {word}; write infinity as the string 'inf', and drop rows with NaN")
@@ -29,13 +29,13 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 
 def parse_table(name: str, rows: Any) -> NDArray[Any]:
-    """Return a list of rows as numbers, with infinities where their words stand."""
+    """Return a list of rows as an array of numbers; "inf" and "-inf" become infinities."""
     if not isinstance(rows, list):
         raise ValueError(f"{name!r} must be a list with a row for each example, got {type(rows).__name__}")
     try:
         table = np.asarray(rows)
         if table.dtype.kind == "U":
-            table = np.asarray(with_infinities(rows))
+            table = np.asarray(restore_infinities(rows))
     except ValueError:
         raise ValueError(f"{name!r} must have rows of equal length, each a list of numbers") from None
     # NumPy takes true among numbers for 1

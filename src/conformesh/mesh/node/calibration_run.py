@@ -55,34 +55,52 @@ class PrivatePart:
     idle: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class RunOptions:
+    """What a node gives its device besides configuration, scores and journal.
+
+    Attributes
+    ----------
+    log
+        Takes lines for the log of the node.
+    rosters
+        The rosters of the node; None without any.
+    search
+        Where the protocol reports how far its search is.
+    stored_run
+        The run whose result is on the disk and is reported if it was not yet; 0 asks for a new run.
+    """
+
+    log: Callable[[str], None] = lambda words: None
+    rosters: Rosters | None = None
+    search: SearchProgress | None = None
+    stored_run: int = 0
+
+
 def make_device(
     config: DeviceConfig,
     scores: LocalScores,
     journal: Journal,
-    log: Callable[[str], None] = lambda words: None,
-    rosters: Rosters | None = None,
-    shown: SearchProgress | None = None,
-    stored_run: int = 0,
+    options: RunOptions | None = None,
     private: PrivatePart | None = None,
 ) -> Device | AsyncDevice:
-    """Return the device of a folder, which holds these scores; `shown` is where it may be seen how far it is.
-
-    `stored_run` is the run whose result is on disk and is to be reported if it was not yet; 0 asks for a new run.
-    A private device takes its scores from `private`, if that is given.
-    """
+    """Return the device of a folder with these scores; a private device takes them from `private`, if it is given."""
+    options = options or RunOptions()
     part = private or PrivatePart(lambda: scores, EpochClock(config))
     setup = PeerSetup(
         config.row,
         config.network,
         config.agreement(),
-        private_protocol(config, part, log) if config.is_private else local_protocol(config, scores, shown),
+        private_protocol(config, part, options.log)
+        if config.is_private
+        else local_protocol(config, scores, options.search),
         journal,
         config.peer_settings,
         scores="" if config.is_private else scores.digest,  # a change of private scores starts no run
-        log=log,
-        rosters=rosters,
+        log=options.log,
+        rosters=options.rosters,
         private=config.is_private,
-        stored_run=stored_run,
+        stored_run=options.stored_run,
         idle=config.is_private and part.idle,
     )
     if config.run.mode == "anytime" and not config.is_private:
@@ -161,7 +179,7 @@ def attempt_secrets(
     return Secrets((token_bytes(KEY_BYTES),), context, seal.sign, genuine, account, scores_of)
 
 
-def local_protocol(config: DeviceConfig, scores: LocalScores, shown: SearchProgress | None = None) -> Make:
+def local_protocol(config: DeviceConfig, scores: LocalScores, search: SearchProgress | None = None) -> Make:
     """Return what makes this device's part of a run, for a network and a row in it."""
     _ = get_method(config.run.method).protocol  # loaded now, and not in a run
     guarantee, score = config.chosen_guarantee, config.chosen_score
@@ -171,17 +189,17 @@ def local_protocol(config: DeviceConfig, scores: LocalScores, shown: SearchProgr
         alphas, requirement = guarantee.alphas, config.requirement
 
         def gathering(network: Network, row: int) -> Generator[Any, Any, Any]:
-            if shown is not None:
-                shown.clear()
+            if search is not None:
+                search.clear()
             return async_protocol(config.run.method, network, row, samples, alphas, chosen, requirement, caps)
 
         return gathering
     run, table = MethodRun(config.run.method, config.run.options, score), local_table(config, scores)
 
     def make(network: Network, row: int) -> Generator[Any, Any, Any]:
-        if shown is not None:
-            shown.clear()
-        return solve_on_device(network, row, table, guarantee, run, progress=shown)
+        if search is not None:
+            search.clear()
+        return solve_on_device(network, row, table, guarantee, run, progress=search)
 
     return make
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from conformesh.files.json_numbers import in_json
+from conformesh.files.json_numbers import as_json_value
 from conformesh.mesh.node.status import CertifiedFacts, ThresholdForAll
 from conformesh.results.certificate import Certificate
 from conformesh.results.result import Result
@@ -86,12 +86,12 @@ class CertifiedResult:
         if self.about_all is None:
             return ThresholdForAll("inf", None)
         answer = self.about_all.answer
-        return ThresholdForAll(in_json(answer.threshold), certificate_fields(answer.certificate))
+        return ThresholdForAll(as_json_value(answer.threshold), certificate_fields(answer.certificate))
 
 
 def certificate_fields(certificate: Certificate) -> dict[str, Any]:
     """Return a certificate as JSON has it."""
-    fields: dict[str, Any] = in_json(to_builtins(certificate))
+    fields: dict[str, Any] = as_json_value(to_builtins(certificate))
     return fields
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from conformesh.files.files import PRIVATE
 
 PROBE_FILE = ".disk-probe.tmp"
-PROBE_INTERVAL = 3.0  # seconds between two probes
+PROBE_INTERVAL = 3.0  # seconds between two probes, within which a full disk is noticed
 PROBE_SIZE = 4096  # bytes: one block, and a page where the disk is memory
 
 

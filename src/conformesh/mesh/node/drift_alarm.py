@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from conformesh.common.random_streams import stream
+from conformesh.common.random_streams import random_stream
 from conformesh.online.alarm import Alarm, AlarmState, fleet_evidence
 from conformesh.online.counters import CountingLearner, CoverageCounts, Life
 
@@ -86,7 +86,7 @@ class DriftAlarm:
 
 def alarm_draw(seed: int, step: int) -> float:
     """Return the uniform number of a step."""
-    return float(stream(seed, "drift alarm", step).random())
+    return float(random_stream(seed, "drift alarm", step).random())
 
 
 def fleet_alarm(tallies: Mapping[Life, CoverageCounts], devices: Iterable[str]) -> tuple[float, int]:

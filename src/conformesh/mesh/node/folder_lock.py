@@ -1,4 +1,4 @@
-"""One process for each device's folder: two would write one journal, and speak under one name.
+"""A lock that lets one process use a folder: two would write one journal, and send under one name.
 
 On a full or read-only disk a node must still be able to start and serve its last threshold: the lock itself needs no
 space, only a file that is there.
@@ -19,10 +19,10 @@ RUNS_ALREADY = "runs this device already; stop it first, or give this one anothe
 
 @contextmanager
 def hold_folder(folder: Path, file: str = LOCK_FILE, busy: str = RUNS_ALREADY, needed: bool = False) -> Iterator[None]:
-    """Have a folder to oneself; refuse in words where another process has it: what that is `busy` with.
+    """Hold the lock of a folder inside the context; a ValueError says which process has it and what it is `busy` with.
 
-    The system ends the lock with its process, so that a crash leaves a file and no lock. Where there are no such locks
-    (outside POSIX) nobody is refused. On a disk that is full or read-only and has no lock file a process goes on
+    The system ends the lock with its process, so a crash leaves a file and no lock. On systems without such locks
+    (outside POSIX) nobody is refused. On a disk that is full or read-only and has no lock file, a process continues
     without a lock, unless it is `needed`.
     """
     try:

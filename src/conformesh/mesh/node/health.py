@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from conformesh.common.names import listed
+from conformesh.common.names import list_names
 from conformesh.mesh.node.status import CertifiedStatus, NodeStatus
 from conformesh.peer.settings import FAILURES
 
@@ -47,7 +47,7 @@ def judge_health(status: NodeStatus) -> Health:
         words.append(f"the threshold is of roster {at}, and roster {under} is in force")
     words += _describe_request(status)
     if links_down:
-        words.append(f"no message from {listed(links_down)}: the device or the link to it is down")
+        words.append(f"no message from {list_names(links_down)}: the device or the link to it is down")
     codes = _list_codes(status)
     return Health(not codes, [*filter(None, words)], codes, links_down)
 
@@ -60,7 +60,7 @@ def _describe_threshold(certified: CertifiedStatus) -> str:
         return f"the threshold is about the {certified.devices} devices that have reported so far"
     if certified.lost:
         devices = certified.devices + len(certified.lost)
-        return f"the threshold is about {certified.devices} of {devices} devices, without {listed(certified.lost)}"
+        return f"the threshold is about {certified.devices} of {devices} devices, without {list_names(certified.lost)}"
     return ""
 
 
@@ -85,7 +85,7 @@ def _describe_request(status: NodeStatus) -> list[str]:
         words.append(f"the last calibration failed: {failed or 'no reason was given'}")
     elif failed is None and request is not None and request.overdue:
         missing = [] if status.gathering is None else status.gathering.missing
-        waits = f"; no report in this run from {listed(missing)}" if missing else ""
+        waits = f"; no report in this run from {list_names(missing)}" if missing else ""
         ago, patience = request.seconds_ago, request.patience
         words.append(f"a run was requested {ago:.0f} s ago and has not advanced for {patience:g} s{waits}")
     if error and error != failed:

@@ -21,7 +21,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from conformesh.files.json_numbers import in_json
+from conformesh.files.json_numbers import as_json_value
 from conformesh.mesh.node.health import CODES
 from conformesh.mesh.node.status import AlarmScope, DeviceStatus, Phase, Source
 
@@ -325,7 +325,7 @@ class StatusTable:
             round=status.round,
             roster=status.roster,
             certified_run=status.certified,
-            threshold=in_json(status.threshold),
+            threshold=as_json_value(status.threshold),
             common=status.common,
             about=None if status.certified is None else status.about,
             devices=len(self.devices),

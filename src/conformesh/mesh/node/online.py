@@ -25,7 +25,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from conformesh.files.files import move_path
-from conformesh.files.json_numbers import in_json
+from conformesh.files.json_numbers import as_json_value
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.local_scores import read_local_scores
 from conformesh.mesh.link import COUNTERS, Transport, background_thread
@@ -169,7 +169,7 @@ class OnlineLearning:
             bound=rule.bound,
             scale=ScaleStatus(rule.scale, known.scale, known.taken) if rule.scale else None,
             origin=known.counters.origin,
-            threshold=in_json(known.threshold),
+            threshold=as_json_value(known.threshold),
             device=_account_status(device),
             everybody=_account_status(everybody),
             late=known.own.late,
@@ -186,9 +186,9 @@ class OnlineLearning:
         fleet, counted = fleet_alarm(known.tallies, self._names)
         return AlarmStatus(
             level=self.rule.alarm,
-            evidence=AlarmEvidence(in_json(_exp(drift.largest)), in_json(_exp(fleet))),
+            evidence=AlarmEvidence(as_json_value(_exp(drift.largest)), as_json_value(_exp(fleet))),
             raised=AlarmFlags(drift.raised_at > 0, fleet >= -math.log(self.rule.alarm)),
-            now=in_json(_exp(drift.now)),
+            now=as_json_value(_exp(drift.now)),
             steps=drift.steps,
             raised_at=drift.raised_at or None,
             raised_time=None if known.raised is None else utc_text(known.raised),

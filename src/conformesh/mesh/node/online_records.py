@@ -24,7 +24,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from conformesh.common.random_streams import stream
+from conformesh.common.random_streams import random_stream
 from conformesh.mesh.node.drift_alarm import DriftAlarm
 from conformesh.online.bounds import MissAccount
 from conformesh.online.counters import Counters, CountingLearner, CoverageCounts, Life
@@ -294,7 +294,7 @@ class Observations:
 
     def _begin(self, life: int, tally: CoverageCounts) -> None:
         self._life, self.own, self._loaded = Life(self.name, life), tally, CoverageCounts()
-        self._seed = int(stream(self._seed, "life", life).integers(2**62))  # nothing is drawn twice
+        self._seed = int(random_stream(self._seed, "life", life).integers(2**62))  # nothing is drawn twice
         self._alarmed(None)
         for table in (self.pending, self.labelled, self._without):
             table.clear()  # their numbers may have been given twice

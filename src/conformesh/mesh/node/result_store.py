@@ -17,8 +17,8 @@ from typing import Any
 from msgspec import Struct
 
 from conformesh.files.files import PRIVATE, write_file
-from conformesh.files.json_numbers import from_json, to_json
-from conformesh.files.schemas import checked
+from conformesh.files.json_numbers import dump_json, parse_json
+from conformesh.files.schemas import validate
 from conformesh.mesh.config.device_config import DeviceConfig, score_in_words
 from conformesh.mesh.node.certified_result import CertifiedResult, require_numbers
 from conformesh.peer.rosters import FIELD
@@ -79,7 +79,7 @@ class ResultStore:
             "made": certified.made,
             "calibration": certified.calibration.to_dict(),
         }
-        write_file(self.path, to_json({**body, "sha256": _digest(body)}, indent=2), PRIVATE)
+        write_file(self.path, dump_json({**body, "sha256": _digest(body)}, indent=2), PRIVATE)
 
     def load(self) -> CertifiedResult | None:
         """Return the result on disk; None where there is none, or none that can be trusted, which is logged."""
@@ -97,11 +97,11 @@ class ResultStore:
 
     def _read(self) -> CertifiedResult:
         where = str(self.path)
-        raw = from_json(self.path.read_bytes(), where)
+        raw = parse_json(self.path.read_bytes(), where)
         if not isinstance(raw, dict) or raw.get("format") != RESULT_FORMAT:
             got = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
             raise ValueError(f"needed format {RESULT_FORMAT}, got {got!r}")
-        file = checked(raw, _ResultFields, where)
+        file = validate(raw, _ResultFields, where)
         del raw["sha256"]
         if file.sha256 != _digest(raw):
             raise ValueError("its checksum does not match what it says")

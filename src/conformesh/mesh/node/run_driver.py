@@ -15,7 +15,14 @@ import threading
 import time
 
 from conformesh.mesh.link import Transport, drive_device
-from conformesh.mesh.node.calibration_run import JOURNAL, PrivatePart, device_result, local_protocol, make_device
+from conformesh.mesh.node.calibration_run import (
+    JOURNAL,
+    PrivatePart,
+    RunOptions,
+    device_result,
+    local_protocol,
+    make_device,
+)
 from conformesh.mesh.node.node_files import LOOK, NodeFiles
 from conformesh.mesh.node.run_request import RunRequests
 from conformesh.mesh.node.state import NodeState
@@ -133,16 +140,8 @@ class RunDriver:
         old = self.state.certified
         # With `once`, the result of a run that is already on the disk is reported instead of asking for another run.
         stored = old.run if once and old is not None and old.restored else 0
-        self.device = make_device(
-            files.config,
-            files.scores.known,
-            journal,
-            self._log,
-            files.members.rosters,
-            self.search_progress,
-            stored,
-            self._private_part(once),
-        )
+        options = RunOptions(self._log, files.members.rosters, self.search_progress, stored)
+        self.device = make_device(files.config, files.scores.known, journal, options, self._private_part(once))
         return self.device
 
     def _private_part(self, once: bool) -> PrivatePart | None:

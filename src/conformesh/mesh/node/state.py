@@ -1,7 +1,8 @@
 """The state of a node: phase, run, neighbours, last certified threshold.
 
-The engine's thread updates it, the service's threads read it; every method takes one short lock and none waits for
-anything else. Both clocks are arguments, so that a test moves time by hand.
+The thread that runs devices updates it, the threads of service and heartbeat read it. Every method takes one short lock
+and waits for nothing else, so it may be called while another lock is held. Both clocks are arguments, so that a test
+moves time by hand.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from conformesh.files.json_numbers import in_json
+from conformesh.files.json_numbers import as_json_value
 from conformesh.mesh.node.certified_result import CertifiedResult, require_numbers, utc_text
 from conformesh.mesh.node.status import (
     OTHER,
@@ -37,7 +38,7 @@ from conformesh.peer.settings import Failure
 from conformesh.results.result import Result
 
 LOG = logging.getLogger("conformesh.node")
-MOST_REASONS = 32  # reasons counted separately; later ones count as OTHER, because strangers could fill the memory
+MOST_REASONS = 32  # reasons counted separately; later ones count as OTHER, or strangers could fill the memory
 
 
 @dataclass
@@ -131,7 +132,7 @@ class NodeState:
         # When the certificate ends; how often the scores were refused; why they are not read yet.
         self._files: tuple[float | None, int, str] = (None, 0, "")
 
-    # --- what the engine says -----------------------------------------------------------------------------------------
+    # --- updates ------------------------------------------------------------------------------------------------------
 
     def enter_phase(self, phase: Phase) -> None:
         """Go to another phase; staying in one keeps its start."""
@@ -249,9 +250,9 @@ class NodeState:
         final: bool = True,
         lost: Iterable[str] = (),
     ) -> CertifiedResult:
-        """Hold a new certified calibration, forget the last error, and return what `ResultStore.save` keeps.
+        """Take over a new result, forget the last error, and return what `ResultStore.save` stores.
 
-        One that is not final leaves the phase as it is: more may be heard.
+        A result that is not final leaves the phase as it is: more reports may arrive.
         """
         require_numbers(calibration)
         names = calibration.device_ids if roster is None else tuple(roster)
@@ -275,7 +276,7 @@ class NodeState:
             return self._certified
 
     def restore(self, certified: CertifiedResult) -> None:
-        """Hold what `ResultStore.load` found until a run makes a new one; the phase stays."""
+        """Take over what `ResultStore.load` has read, until a run makes a new result; the phase stays."""
         require_numbers(certified.calibration)
         with self._lock:
             self._certified = certified
@@ -323,7 +324,7 @@ class NodeState:
             self._request, self._error = None, " ".join(words.split()) or self._error
             self._enter(Phase.FAILED if self._certified is None else Phase.CERTIFIED)
 
-    # --- what the service shows ---------------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------------------------
 
     @property
     def phase(self) -> Phase:
@@ -423,7 +424,7 @@ def _summarise(certified: CertifiedResult) -> CertifiedStatus:
     """Return the certified result as a status contains it: its first answer, and how many there are."""
     first = certified.calibration.answers[0]
     return CertifiedStatus(
-        threshold=in_json(first.threshold),
+        threshold=as_json_value(first.threshold),
         alpha=float(first.alpha),
         part=list(first.part),
         answers=len(certified.calibration.answers),

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from conformesh.files.json_numbers import in_json
+from conformesh.files.json_numbers import as_json_value
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import Gathering, Phase, SearchStatus
 from conformesh.peer.async_device import AsyncDevice
@@ -126,11 +126,11 @@ def _search_status(search: SearchProgress, message: Message | None) -> SearchSta
     """Return the bracket that holds the threshold, or this device's estimate; None if there is neither."""
     if search.bracket is not None:
         low, high, below, upto = search.bracket
-        return SearchStatus(low=in_json(low), high=in_json(high), below=below, upto=upto)
+        return SearchStatus(low=as_json_value(low), high=as_json_value(high), below=below, upto=upto)
     if search.estimates is None or not isinstance(message, Sum):
         return None
     estimate = float(search.estimates(message.values)[0])
-    return None if math.isnan(estimate) else SearchStatus(estimate=in_json(estimate))
+    return None if math.isnan(estimate) else SearchStatus(estimate=as_json_value(estimate))
 
 
 def _gathering_status(device: AsyncDevice) -> Gathering:
