@@ -46,7 +46,7 @@ KEY_START = re.compile(r"[A-Za-z0-9+/=]{1,63}\Z")  # may be the beginning of a l
 def redact_keys(text: str) -> str:
     """Return the text without anything that looks like a PEM private key.
 
-    >>> redacted("read -----BEGIN PRIVATE KEY-----")
+    >>> redact_keys("read -----BEGIN PRIVATE KEY-----")
     'read [private key removed]'
     """
     return BASE64_LINE.sub(REMOVED, PRIVATE_KEY.sub(REMOVED, text))
