@@ -35,7 +35,7 @@ from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
 from conformesh.peer.interface import Peer, PeerSetup
 from conformesh.peer.journal import Journal
-from conformesh.peer.loopback import Changing, Delay, LinkFaults, Start, play
+from conformesh.peer.loopback import ChangingLinks, Delay, LinkFaults, Start, play
 from conformesh.peer.settings import Settings
 from conformesh.protocols.messages import GatheredStrings, Packets
 
@@ -276,7 +276,7 @@ def changing(draws: Sequence[int]) -> Row:
     """Return the row of a torus whose links come and go."""
 
     def faults(draw: int) -> LinkFaults:
-        return LinkFaults(loss=LOSS, delay=exponential, links=Changing(SHARE, MEAN, draw))
+        return LinkFaults(loss=LOSS, delay=exponential, links=ChangingLinks(SHARE, MEAN, draw))
 
     found = of_draws("torus", faults, draws)
     return Row(

@@ -23,7 +23,7 @@ import numpy as np
 from harness import Row, Series, in_own_process, peak_gigabytes, times_of
 from networks import SHUFFLED, network_of
 
-from conformesh.engines.ordering import near_order
+from conformesh.engines.ordering import breadth_first_order
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
 
@@ -70,7 +70,7 @@ def calibration(method: str, topology: str, devices: int, scores: int, options: 
     """Calibrate once in this process, and return what it took."""
     rng = np.random.default_rng(0)
     small = network_of(topology, min(devices, WARM))  # compile, or load what was compiled
-    near_order(small)  # only large networks ask for it
+    breadth_first_order(small)  # only large networks ask for it
     samples = WeightedScores.from_flat(rng.normal(size=10 * small.devices), np.full(small.devices, 10))
     solve_draws(samples, small, [0.1], method, **options)
     start = time.perf_counter()

@@ -9,7 +9,7 @@ import pytest
 
 from conformesh import METHODS, Network, calibrate
 from conformesh.engines import ordering, simulator
-from conformesh.engines.ordering import memory_order, near_order
+from conformesh.engines.ordering import breadth_first_order, memory_order
 from conformesh.kernels import threads
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.pipeline.solver import solve_draws
@@ -60,8 +60,8 @@ def test_memory_order_changes_no_bit(method, large, monkeypatch):
     """Devices hosted in another order: every method ends with the same thresholds, certificates and bill, by row."""
     network, samples = shuffled(Network.geometric(60, seed=2)), ragged(60)
     plain = solve_draws(samples, network, [0.3, 0.5], method, **OPTIONS.get(method, {}))
-    monkeypatch.setattr(simulator, "memory_order", near_order)
-    assert (near_order(network) != np.arange(60)).any()
+    monkeypatch.setattr(simulator, "memory_order", breadth_first_order)
+    assert (breadth_first_order(network) != np.arange(60)).any()
     assert_same_batch(solve_draws(samples, network, [0.3, 0.5], method, **OPTIONS.get(method, {})), plain)
 
 
@@ -81,7 +81,7 @@ def test_memory_order_changes_no_bit(method, large, monkeypatch):
 def test_memory_order_changes_no_bit_in_other_settings(method, options, large, monkeypatch):
     network, samples = shuffled(Network.torus(6, 5)), ragged(30)
     plain = solve_draws(samples, network, [0.4], method, **options)
-    monkeypatch.setattr(simulator, "memory_order", near_order)
+    monkeypatch.setattr(simulator, "memory_order", breadth_first_order)
     assert_same_batch(solve_draws(samples, network, [0.4], method, **options), plain)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.engines import Driver
-from conformesh.engines.base import drive, refuse_losses
+from conformesh.engines.base import drive_protocol, refuse_losses
 from conformesh.engines.observers import Observer
 from conformesh.graph.network import Network
 from conformesh.protocols.faults import Faults
@@ -52,7 +52,9 @@ class Loops:
             Tell: self._tell,
             Pool: self._pool,
         }
-        return drive(protocol, MessageChecks(self.network, self.rows), ledger, answers, self.observer), ledger.cost()
+        return drive_protocol(
+            protocol, MessageChecks(self.network, self.rows), ledger, answers, self.observer
+        ), ledger.cost()
 
     def share(self, mine: T) -> list[T]:
         """Return what every block has: there is one."""

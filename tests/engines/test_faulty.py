@@ -5,8 +5,8 @@ import pytest
 
 from conformesh import Faults, Network
 from conformesh.engines import Simulator
-from conformesh.engines.faulty import Weather
-from conformesh.engines.ordering import near_order
+from conformesh.engines.faulty import MessageLoss
+from conformesh.engines.ordering import breadth_first_order
 from conformesh.protocols.messages import Each, Max, Min, Packets, Pool, Sum, Tell
 
 NETWORK = Network.torus(5, 4)
@@ -32,7 +32,7 @@ def heard_by(network, faults, rounds=1, order=None, observer=None, speakers=None
 
 def test_a_fault_is_as_frequent_as_it_says():
     """2000 rounds of 80 messages: binomial, false alarm 1e-6 at five deviations; power .99 against 1.5 points off."""
-    weather = Weather(NETWORK, Faults(loss=0.3, activation=0.4, links=0.8, seed=3))
+    weather = MessageLoss(NETWORK, Faults(loss=0.3, activation=0.4, links=0.8, seed=3))
     rounds = range(1, 2001)
     arrived = np.mean([weather.arriving(t) for t in rounds])
     active = np.mean([weather.active(t) for t in rounds])
@@ -43,7 +43,7 @@ def test_a_fault_is_as_frequent_as_it_says():
 
 def test_a_link_is_down_both_ways_and_a_loss_goes_one_way():
     def asymmetric(faults):
-        weather, counts = Weather(NETWORK, faults), 0
+        weather, counts = MessageLoss(NETWORK, faults), 0
         for t in range(1, 51):
             up = np.zeros((20, 20), dtype=bool)
             up[weather.receiver, weather.sender] = weather.arriving(t)
@@ -72,7 +72,7 @@ def test_draws_depend_on_seed_and_round_and_on_nothing_else():
 def test_the_order_in_memory_and_an_observer_change_nothing():
     faults, seen = Faults(loss=0.4, activation=0.7, seed=5), []
     plain, cost = heard_by(NETWORK, faults, 3)
-    turned, same = heard_by(NETWORK, faults, 3, order=near_order(NETWORK))
+    turned, same = heard_by(NETWORK, faults, 3, order=breadth_first_order(NETWORK))
     watched, _ = heard_by(NETWORK, faults, 3, observer=lambda *event: seen.append(event))
     assert plain == turned == watched
     assert len(seen) == 3
@@ -82,7 +82,7 @@ def test_the_order_in_memory_and_an_observer_change_nothing():
 def test_who_is_inactive_pays_nothing_and_who_speaks_pays_though_it_is_lost():
     faults = Faults(loss=0.9, activation=0.5, seed=1)
     _, cost = heard_by(NETWORK, faults, 30)
-    weather = Weather(NETWORK, faults)
+    weather = MessageLoss(NETWORK, faults)
     assert cost.numbers.tolist() == sum(weather.active(t).astype(int) for t in range(1, 31)).tolist()
     assert cost.rounds == 30
 
@@ -102,7 +102,7 @@ def test_bytes_are_lost_like_numbers():
 
     found, cost = Simulator(NETWORK).run(protocol(), 1, faults)
     assert [found] == heard_by(NETWORK, faults)[0]
-    assert cost.numbers.sum() == Weather(NETWORK, faults).active(1).sum()
+    assert cost.numbers.sum() == MessageLoss(NETWORK, faults).active(1).sum()
 
 
 def test_what_was_lost_cannot_be_asked_for():

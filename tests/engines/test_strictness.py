@@ -7,7 +7,7 @@ import pytest
 
 from conformesh import Network, calibrate
 from conformesh.engines import Simulator, simulator
-from conformesh.engines.ordering import near_order
+from conformesh.engines.ordering import breadth_first_order
 from conformesh.peer import combine, frames
 from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
@@ -59,7 +59,9 @@ def make(request, monkeypatch):
     """Make a simulator: one that remembers, one that does not, and one that hosts devices in another order."""
     if request.param == "large":
         monkeypatch.setattr(simulator, "MOST_REMEMBERED_DEVICES", 0)
-    return lambda network: Simulator(network, order=near_order(network) if request.param == "reordered" else None)
+    return lambda network: Simulator(
+        network, order=breadth_first_order(network) if request.param == "reordered" else None
+    )
 
 
 @pytest.mark.parametrize("name", [*BAD, *MORE, *POOLS])
@@ -133,7 +135,7 @@ def test_nor_on_a_mesh(question, name):
     row = int(words.split()[1])
     said = {j: str(j).encode() if question == "tell" else np.float64(j) for j in speakers}
     heard = {j: said.get(j) for j in NETWORK.neighbours(row).tolist()}
-    answer = combine.answer(saying(question, np.array([row]), []), row, heard, 1)
+    answer = combine.combine_messages(saying(question, np.array([row]), []), row, heard, 1)
     mine = [at for at, receiver in enumerate(receivers) if receiver == row]
     with pytest.raises(ValueError, match=f"round 1: {words}"):
         answer.said_by(np.array(receivers)[mine], np.array(senders)[mine])
@@ -256,7 +258,7 @@ def unknown_to():
     neighbours = {kind for kind, entry in MESSAGE_KINDS.items() if entry.code is not None}
     parts = {
         "simulator": {*MESSAGE_KINDS} - {*Simulator(NETWORK)._answers},
-        "peers": neighbours - {*combine.ANSWERS},
+        "peers": neighbours - {*combine.COMBINERS},
         "frames": {
             kind for kind in neighbours if frames.QUESTIONS.get(MESSAGE_KINDS[kind].name) != MESSAGE_KINDS[kind].code
         },
@@ -296,6 +298,6 @@ def test_a_kind_that_somebody_does_not_know_is_found(monkeypatch):
     with pytest.raises(TypeError, match="this engine has no answer to 'median'"):
         Simulator(NETWORK).run(once(Median(np.ones(6))))
     with pytest.raises(TypeError, match="a device has no answer to 'median'"):
-        combine.question_of(Median(np.ones(1)))
+        combine.question_name(Median(np.ones(1)))
     with pytest.raises(TypeError, match="the ledger cannot charge 'voters' for 'median'"):
         Ledger(6).enter(Median(np.ones(6)))

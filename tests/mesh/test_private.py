@@ -31,7 +31,7 @@ from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import Trouble
 from conformesh.mesh.node.status_updates import StatusFeed
 from conformesh.peer.json_bodies import Hello
-from conformesh.peer.loopback import LinkFaults, Pause, drawn_faults
+from conformesh.peer.loopback import LinkFaults, Pause, draw_link_faults
 from conformesh.privacy.account import ACCOUNT_FILE, Account, read_account
 from conformesh.privacy.histogram import Release
 from conformesh.protocols import p_dcp
@@ -376,7 +376,7 @@ def test_random_schedules_give_the_right_totals_or_none(tmp_path, monkeypatch, o
     finished = 0
     for seed in range(seeds):
         rng = np.random.default_rng([31, seed])
-        faults = drawn_faults(NETWORK, rng)
+        faults = draw_link_faults(NETWORK, rng)
         if rng.random() < 0.4:
             gone = Pause(int(rng.integers(5)), float(rng.uniform(0, 0.3)), np.inf, crash=True)
             faults = replace(faults, pauses=(*faults.pauses, gone))
@@ -509,12 +509,12 @@ def shown(mesh, devices, k, where):
     )  # as serving.Node makes it
     node.begin_run(1)
     feed = StatusFeed(node, devices[k])
-    feed.update(devices[k].now)
+    feed.update(devices[k].clock.now)
     result = calibration_run.device_result(mesh.configs[k], devices[k], 1.0)
     node.certify(result, roster=mesh.configs[k].devices, run=devices[k].number, roster_number=1)
     node.set_trouble(Trouble.SCORES, mesh.scores[k].problem)
     node.set_file_status(None, len(mesh.scores[k]), f"{len(mesh.scores[k])} scores")
-    feed.update(devices[k].now + 1)
+    feed.update(devices[k].clock.now + 1)
     with serving(node, where) as service:
         said = {path: ask(service, "GET", path)[2] for path in SERVED}
 

@@ -7,7 +7,7 @@ import pytest
 
 from conformesh import Network
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.peer.journal import packed, whole_records
+from conformesh.peer.journal import pack_record, whole_records
 from conformesh.peer.memory import REPORTED
 from conformesh.pipeline.solver import solve_draws
 from tests.mesh.nodes import threshold_in
@@ -67,7 +67,7 @@ def forget_report(folder):
     path = folder / "journal.bin"
     *records, last = whole_records(path.read_bytes())
     assert last == REPORTED
-    path.write_bytes(b"".join(map(packed, records)))
+    path.write_bytes(b"".join(map(pack_record, records)))
 
 
 def test_a_device_that_starts_after_the_others_have_finished(mesh):

@@ -21,7 +21,7 @@ from conformesh.mesh.config.seal import CertificateSeal
 from conformesh.mesh.config.signing import CURVE_ORDER
 from conformesh.mesh.node.calibration_run import make_device
 from conformesh.peer import frames
-from conformesh.peer.entries import PROOF, key_of, pack_shelf, sealed, unsealed
+from conformesh.peer.entries import PROOF, attach_signature, entry_key, pack_entries, split_signature
 from conformesh.peer.frames import ENTRIES, Frame
 from conformesh.peer.journal import MemoryJournal
 from conformesh.protocols.histogram_reports import Report, encode_reports
@@ -50,7 +50,7 @@ def test_what_a_device_signs_counts_as_its_own_everywhere_and_as_nobody_elses(ro
 def test_bytes_that_were_changed_prove_nothing(root):
     seal = seal_of(root, "device-00")
     proof = seal_of(root, "device-01").sign(TEXT)
-    certificate, signature = unsealed(proof)
+    certificate, signature = split_signature(proof)
     step = max(len(proof) // 60, 1)
     for at in range(0, len(proof), step):
         changed = proof[:at] + bytes([proof[at] ^ 1]) + proof[at + 1 :]
@@ -58,9 +58,9 @@ def test_bytes_that_were_changed_prove_nothing(root):
     for nothing in (
         b"",
         certificate,
-        sealed(b"", signature),
-        sealed(certificate, b""),
-        sealed(certificate[:-1], signature),
+        attach_signature(b"", signature),
+        attach_signature(certificate, b""),
+        attach_signature(certificate[:-1], signature),
     ):
         assert not seal.genuine(1, TEXT, nothing)
 
@@ -111,7 +111,7 @@ def device_of(root, name="device-00"):
 
 
 def hear(device, sender, keys, entries):
-    body = pack_shelf(device.network.devices, keys, 0, entries)
+    body = pack_entries(device.network.devices, keys, 0, entries)
     device.receive(frames.encode(Frame(ENTRIES, device.run, sender, 0, 0, body)), sender, 1.0)
 
 
@@ -120,15 +120,15 @@ def signed_at_random(device, root, name, key, text):
     folder = read_device(root / name)
     certificate = load_certificate(folder.path("cert")).public_bytes(Encoding.DER)
     signature = load_key(folder.path("key")).sign(device.store.signed_text(key, text), ec.ECDSA(SHA256()))
-    return sealed(sealed(certificate, signature), text)
+    return attach_signature(attach_signature(certificate, signature), text)
 
 
 def mirrored(entry):
     """Return the entry with the other signature that the curve allows, which anybody can make without the key."""
-    proof, text = unsealed(entry)
-    certificate, signature = unsealed(proof)
+    proof, text = split_signature(entry)
+    certificate, signature = split_signature(proof)
     r, s = decode_dss_signature(signature)
-    return sealed(sealed(certificate, encode_dss_signature(r, CURVE_ORDER - s)), text)
+    return attach_signature(attach_signature(certificate, encode_dss_signature(r, CURVE_ORDER - s)), text)
 
 
 def report():
@@ -136,7 +136,7 @@ def report():
 
 
 def same_text_twice(device, root, how):
-    key = key_of(1, 0)
+    key = entry_key(1, 0)
     first = signed_at_random(device, root, "device-01", key, report())
     second = mirrored(first) if how == "mirrored" else signed_at_random(device, root, "device-01", key, report())
     assert first != second
@@ -148,7 +148,7 @@ def test_two_signatures_of_one_text_prove_nothing(root, how):
     """Neither when both are heard, nor as a proof that somebody hands over."""
     device = device_of(root)
     key, first, second = same_text_twice(device, root, how)
-    hear(device, 1, 0, [(key_of(1, PROOF), b"\0" + sealed(*sorted((first, second))))])
+    hear(device, 1, 0, [(entry_key(1, PROOF), b"\0" + attach_signature(*sorted((first, second))))])
     assert device.counts.refused == {"a proof of two entries that are the same": 1}
     hear(device, 1, 0, [(key, first)])
     hear(device, 1, 0, [(key, second)])
@@ -158,28 +158,28 @@ def test_two_signatures_of_one_text_prove_nothing(root, how):
 
 def test_two_texts_with_real_signatures_are_a_proof_that_others_accept(root):
     device, other = device_of(root), device_of(root, "device-02")
-    key = key_of(1, 0)
+    key = entry_key(1, 0)
     other_report = encode_reports([Report.of(np.zeros(20), 0.0, 1.0, 16)])
     for text in (report(), other_report):
         hear(device, 1, 0, [(key, signed_at_random(device, root, "device-01", key, text))])
     assert device.byzantine == (1,)
-    hear(other, 1, 0, [(key_of(1, PROOF), device.store.entries[key_of(1, PROOF)])])
+    hear(other, 1, 0, [(entry_key(1, PROOF), device.store.entries[entry_key(1, PROOF)])])
     assert other.byzantine == (1,)
 
 
 def test_signed_nonsense_counts_among_the_byzantine_devices(root):
     """What nobody could say, with a good signature, is a proof: it is spent from f, and left out of the threshold."""
     device = device_of(root)
-    key = key_of(1, 0)
+    key = entry_key(1, 0)
     hear(device, 1, 0, [(key, signed_at_random(device, root, "device-01", key, b"nonsense"))])
-    hear(device, 1, 0, [(key_of(2, 0), signed_at_random(device, root, "device-02", key_of(2, 0), report()))])
+    hear(device, 1, 0, [(entry_key(2, 0), signed_at_random(device, root, "device-02", entry_key(2, 0), report()))])
     assert device.survivors == (0, 1, 2)  # before anybody has looked into it
     notes = device.result.notes
     assert any("devices {device-01} are proven to lie" in note for note in notes), notes
     assert device.survivors == (0, 2)
     late = device_of(root)  # two such devices are more than f = 1: nothing holds any more, and the device says so
     for row in (1, 2):
-        entry = signed_at_random(late, root, f"device-0{row}", key_of(row, 0), b"nonsense")
-        hear(late, 1, 0, [(key_of(row, 0), entry)])
+        entry = signed_at_random(late, root, f"device-0{row}", entry_key(row, 0), b"nonsense")
+        hear(late, 1, 0, [(entry_key(row, 0), entry)])
     assert late.result is None
     assert "devices {device-01, device-02} are proven to lie and byzantine=1" in str(late.error)

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from conformesh import Network
-from conformesh.engines.faulty import Weather
+from conformesh.engines.faulty import MessageLoss
 from conformesh.graph.weights import metropolis
 from conformesh.online import ACI, LEARNERS, Decaying, QuantileTracker, Rule, online, recommended_rule
 from conformesh.online.arrivals import Arrivals
@@ -33,7 +33,7 @@ def test_mixing_equals_the_slow_version():
 def test_lost_messages_mix_over_links_that_worked_both_ways():
     """Weights of every step are doubly stochastic, and zero where one of the two directions was lost."""
     faults = Faults(loss=0.4, activation=0.8, links=0.9, seed=3)
-    weather, links = Weather(TORUS, faults), NetworkLinks(TORUS)
+    weather, links = MessageLoss(TORUS, faults), NetworkLinks(TORUS)
     matrices = []
     for t in range(300):
         arrives = weather.arriving(t) & weather.active(t)[links.sender]

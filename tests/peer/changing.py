@@ -12,7 +12,7 @@ from conformesh import Network
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
-from conformesh.peer.loopback import LinkFaults, Played, _World
+from conformesh.peer.loopback import LinkFaults, _World
 from conformesh.peer.rosters import Rosters, roster_words
 from conformesh.peer.settings import Settings
 from conformesh.protocols.messages import Gather, Max, Packets
@@ -251,4 +251,4 @@ def settings(**changes):
     return Settings(**({"retry": 0.1, "patience": 1.0, "linger": 0.4, "on_lost": "continue"} | changes))
 
 
-__all__ = ["Changing", "LinkFaults", "List", "Member", "OneResult", "Played", "TwoResultsError", "drawn_rosters"]
+__all__ = ["Changing", "LinkFaults", "List", "Member", "OneResult", "TwoResultsError", "drawn_rosters"]

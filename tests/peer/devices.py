@@ -11,7 +11,7 @@ from conformesh.methods import device_protocol, make_options
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
-from conformesh.peer.loopback import drawn_faults, play
+from conformesh.peer.loopback import draw_link_faults, play
 from conformesh.peer.settings import Settings
 from conformesh.pipeline.solver import solve_draws
 
@@ -53,7 +53,7 @@ def thresholds(devices):
 def schedule(network, start, seed, key=7, limit=LIMIT):
     """Play the schedule of a seed."""
     rng = np.random.default_rng([key, seed])
-    faults = drawn_faults(network, rng)
+    faults = draw_link_faults(network, rng)
     return play(network, start, faults, rng, limit=limit)
 
 

@@ -6,13 +6,13 @@ import pytest
 from conformesh import Network
 from conformesh.peer import frames
 from conformesh.peer.async_device import AsyncDevice
-from conformesh.peer.entries import REASON, key_of, pack_shelf
+from conformesh.peer.entries import REASON, entry_key, pack_entries
 from conformesh.peer.entry_exchange import AT_ONCE, EntryExchange
 from conformesh.peer.frames import ENTRIES, HELLO, Frame
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.json_bodies import Hello
-from conformesh.peer.loopback import Changing, Cut, LinkFaults, Pause, play
+from conformesh.peer.loopback import ChangingLinks, Cut, LinkFaults, Pause, play
 from conformesh.peer.settings import Settings
 from conformesh.protocols.messages import Gather, Packets
 from tests.campaigns import campaign_seeds
@@ -113,7 +113,7 @@ def test_links_of_which_a_fifth_is_up_are_enough():
     network = Network.torus(3, 3)
     scores = drawn(network, 7, low=5)
     judge = Judge(network, scores)
-    faults = LinkFaults(loss=0.3, links=Changing(0.2, 0.1))
+    faults = LinkFaults(loss=0.3, links=ChangingLinks(0.2, 0.1))
     played = play(network, starter(network, scores), faults, np.random.default_rng(1), check=judge)
     assert all(device.final for device in played.devices)
 
@@ -268,7 +268,7 @@ def test_a_full_disk_is_told_to_the_others_who_go_on():
     assert "journal.bin" in str(played.devices[1].error)
     for device in (one for one in played.devices if one.row != 1):
         assert device.phase != "failed"
-        told = device.store.text(key_of(1, REASON))
+        told = device.store.text(entry_key(1, REASON))
         assert told.startswith("1 could not go on: OSError")
         assert "No space left" in told
         assert "journal.bin" not in told
@@ -323,9 +323,9 @@ def test_one_that_babbles_is_left_out_by_all_and_costs_no_run():
 
 
 def frames_body(device, other, entry):
-    from conformesh.peer.entries import key_of, pack_shelf
+    from conformesh.peer.entries import entry_key, pack_entries
 
-    return pack_shelf(2, 1 << key_of(1, 0), 0, [(key_of(1, 0), entry)])
+    return pack_entries(2, 1 << entry_key(1, 0), 0, [(entry_key(1, 0), entry)])
 
 
 def test_one_seed_gives_one_trace():
@@ -347,12 +347,12 @@ def test_a_large_entry_travels_in_a_frame_of_its_own():
     device.start(0.0)
     device.outbox()
     for k, size in ((1, 150_000), (2, 2**24)):
-        body = pack_shelf(4, 0, 0, [(key_of(k, 0), b"x" * size)])
+        body = pack_entries(4, 0, 0, [(entry_key(k, 0), b"x" * size)])
         device.receive(frames.encode(Frame(ENTRIES, device.run, k, 0, 0, body)), k, 0.01)
     device.tick(0.5)
     lengths = [len(data) for _, data in device.outbox()]
-    known = 1 << key_of(0, 0) | 1 << key_of(1, 0)  # what neighbour 3 has then
-    device.receive(frames.encode(Frame(ENTRIES, device.run, 3, 0, 0, pack_shelf(4, known, 0, []))), 3, 0.6)
+    known = 1 << entry_key(0, 0) | 1 << entry_key(1, 0)  # what neighbour 3 has then
+    device.receive(frames.encode(Frame(ENTRIES, device.run, 3, 0, 0, pack_entries(4, known, 0, []))), 3, 0.6)
     device.tick(3.0)
     lengths += [len(data) for _, data in device.outbox()]
     assert device.error is None

@@ -8,11 +8,11 @@ import pytest
 
 from conformesh import Network
 from conformesh.peer.async_device import AsyncDevice
-from conformesh.peer.entries import SLOTS, key_of
+from conformesh.peer.entries import SLOTS, entry_key
 from conformesh.peer.entry_exchange import EntryExchange
 from conformesh.peer.json_bodies import Hello
-from conformesh.peer.loopback import Changing, LinkFaults, Pause, play
-from conformesh.peer.timers import Waiting
+from conformesh.peer.loopback import ChangingLinks, LinkFaults, Pause, play
+from conformesh.peer.timers import NeighbourTimer
 from conformesh.protocols import e_dcp_entries
 from tests.peer.devices import in_device
 from tests.peer.heard import Judge, drawn, starter, storm
@@ -24,7 +24,7 @@ SEEDS = range(6)
 class _Waits(AsyncDevice):
     """A device with another idea of when to say something again."""
 
-    waiting = Waiting
+    waiting = NeighbourTimer
 
     def __init__(self, *args, **how):
         super().__init__(*args, **how)
@@ -35,7 +35,7 @@ class _Waits(AsyncDevice):
 class TakesSentForKnown(_Waits):
     """What was sent counts as known there: a lost frame is never repeated."""
 
-    class waiting(Waiting):  # noqa: N801 - a part
+    class waiting(NeighbourTimer):  # noqa: N801 - a part
         def sent(self, keys, now):
             super().sent(keys, now)
             self.has |= sum(1 << key for key in keys)
@@ -48,13 +48,13 @@ class TakesSentForKnown(_Waits):
 class NeverForgetsWhatOthersHad(_Waits):
     """What a neighbour once had counts as known there for ever, also after it has lost a part of its journal."""
 
-    class waiting(Waiting):  # noqa: N801
+    class waiting(NeighbourTimer):  # noqa: N801
         def heard(self, keys, now):
             super().heard(keys | self.has, now)
 
 
 class NeverRepeats(_Waits):
-    class waiting(Waiting):  # noqa: N801
+    class waiting(NeighbourTimer):  # noqa: N801
         def _again(self, when):
             return math.inf
 
@@ -105,7 +105,7 @@ class ClaimsWhatItLacks(AsyncDevice):
 
     def _recall(self):
         super()._recall()
-        self.store.unusable |= 1 << key_of(0, 0) if self.row else 0
+        self.store.unusable |= 1 << entry_key(0, 0) if self.row else 0
 
 
 def false_or_hung(device, **how):
@@ -255,6 +255,6 @@ def test_links_that_are_never_up_leave_everybody_with_a_true_certificate_about_i
     network = Network.cycle(4)
     scores = drawn(network, 8, low=12)
     judge = Judge(network, scores)
-    faults = LinkFaults(links=Changing(1e-12, 1.0))
+    faults = LinkFaults(links=ChangingLinks(1e-12, 1.0))
     played = play(network, starter(network, scores), faults, np.random.default_rng(0), limit=20.0, check=judge)
     assert [device.survivors for device in played.devices] == [(0,), (1,), (2,), (3,)]

@@ -9,7 +9,15 @@ import pytest
 from conformesh import Network
 from conformesh.peer import entry_store, frames
 from conformesh.peer.async_device import AsyncDevice
-from conformesh.peer.entries import PROOF, SLOTS, key_of, keys_of, pack_shelf, sealed, unsealed
+from conformesh.peer.entries import (
+    PROOF,
+    SLOTS,
+    attach_signature,
+    entry_key,
+    entry_key_set,
+    pack_entries,
+    split_signature,
+)
 from conformesh.peer.entry_exchange import MOST_CLASHES, EntryExchange
 from conformesh.peer.entry_store import LONGEST_SIGNED
 from conformesh.peer.frames import ENTRIES, HELLO, Frame
@@ -48,11 +56,11 @@ class TwoFaced(EntryExchange):
         j = next(row for row, one in self.waits.items() if one is wait)
         if j % 2 == 0:
             return entries
-        own = key_of(self._links.row, 0)
+        own = entry_key(self._links.row, 0)
         return [(key, self._other(key) if key == own else data) for key, data in entries]
 
     def _other(self, key):
-        text = unsealed(self.store.entries[key])[1]
+        text = split_signature(self.store.entries[key])[1]
         low = text[:-8] + np.float64(-9.0).tobytes() if len(text) > 8 else text + b"\0"
         return self.store.make_entry(key, low)
 
@@ -116,14 +124,14 @@ def one(row=0, method="r-dcp", **options):
 
 
 def said(device, key, entry):
-    body = pack_shelf(3, 1 << key, 0, [(key, entry)])
+    body = pack_entries(3, 1 << key, 0, [(key, entry)])
     device.receive(frames.encode(Frame(ENTRIES, device.run, 1, 0, 0, body)), 1, 1.0)
 
 
 def test_an_entry_in_anothers_name_is_refused():
-    device, key = one(), key_of(2, 0)
+    device, key = one(), entry_key(2, 0)
     text = b"words"
-    said(device, key, sealed(Secret(1).sign(device.store.signed_text(key, text)), text))
+    said(device, key, attach_signature(Secret(1).sign(device.store.signed_text(key, text)), text))
     assert device.counts.refused == {"an entry that its owner has not signed": 1}
     assert key not in device.store.entries
 
@@ -131,38 +139,38 @@ def test_an_entry_in_anothers_name_is_refused():
 def test_an_entry_of_another_run_or_place_is_refused():
     """A signature is of one run and one slot: what was said elsewhere cannot be said again here."""
     device = one()
-    text, key, other = b"words", key_of(1, 0), key_of(1, 1)
-    said(device, other, sealed(Secret(1).sign(device.store.signed_text(key, text)), text))
+    text, key, other = b"words", entry_key(1, 0), entry_key(1, 1)
+    said(device, other, attach_signature(Secret(1).sign(device.store.signed_text(key, text)), text))
     context = device.store.context
     device.store.context = device.greeting._replace(run=device.number + 1).context()
     old = device.store.signed_text(key, text)
     device.store.context = context
-    said(device, key, sealed(Secret(1).sign(old), text))
+    said(device, key, attach_signature(Secret(1).sign(old), text))
     assert device.counts.refused == {"an entry that its owner has not signed": 2}
 
 
 @pytest.mark.parametrize("proof", [b"", b"\7", b"\0", b"\0\3abc"])
 def test_a_proof_that_proves_nothing_is_refused(proof):
     device = one()
-    said(device, key_of(2, PROOF), proof)
+    said(device, entry_key(2, PROOF), proof)
     assert device.byzantine == ()
     assert sum(device.counts.refused.values()) == 1
 
 
 def test_two_times_the_same_words_prove_nothing_whatever_their_signatures():
     device = one()
-    key, text = key_of(2, 0), b"words"
-    entry = sealed(Secret(2).sign(device.store.signed_text(key, text)), text)
-    said(device, key_of(2, PROOF), b"\0" + sealed(entry, entry))
+    key, text = entry_key(2, 0), b"words"
+    entry = attach_signature(Secret(2).sign(device.store.signed_text(key, text)), text)
+    said(device, entry_key(2, PROOF), b"\0" + attach_signature(entry, entry))
     assert device.byzantine == ()
     assert device.counts.refused == {"a proof of two entries that are the same": 1}
 
 
 def test_nobody_can_accuse_a_device_of_what_it_did_not_sign():
     device = one()
-    key = key_of(2, 0)
-    pair = [sealed(Secret(1).sign(device.store.signed_text(key, text)), text) for text in (b"a", b"b")]
-    said(device, key_of(2, PROOF), b"\0" + sealed(*pair))
+    key = entry_key(2, 0)
+    pair = [attach_signature(Secret(1).sign(device.store.signed_text(key, text)), text) for text in (b"a", b"b")]
+    said(device, entry_key(2, PROOF), b"\0" + attach_signature(*pair))
     assert device.byzantine == ()
 
 
@@ -175,22 +183,22 @@ def test_without_a_seal_a_method_that_needs_signatures_says_so():
 
 
 def test_keys_of_all_slots():
-    assert keys_of(3, [0, PROOF]) == sum(1 << key_of(k, slot) for k in range(3) for slot in (0, PROOF))
+    assert entry_key_set(3, [0, PROOF]) == sum(1 << entry_key(k, slot) for k in range(3) for slot in (0, PROOF))
 
 
 def signed_by(device, key, text):
-    return sealed(Secret(key // SLOTS).sign(device.store.signed_text(key, text)), text)
+    return attach_signature(Secret(key // SLOTS).sign(device.store.signed_text(key, text)), text)
 
 
 def test_the_largest_proof_fits_a_frame_and_larger_entries_are_refused():
     """A device that kept a proof of two entries of 9 MiB could not send it, and failed for the whole run."""
-    network, key = Network.complete(4), key_of(2, 1)
+    network, key = Network.complete(4), entry_key(2, 1)
     device = robust(network, drawn(network, 5, low=20, high=30))(0, MemoryJournal())
     device.start(0.0)
 
     def sign(text):
         entry = signed_by(device, key, text)
-        frame = Frame(ENTRIES, device.run, 1, 0, 0, pack_shelf(4, 1 << key, 0, [(key, entry)]))
+        frame = Frame(ENTRIES, device.run, 1, 0, 0, pack_entries(4, 1 << key, 0, [(key, entry)]))
         device.receive(frames.encode(frame), 1, 1.0)
 
     for letter in (b"a", b"b"):
@@ -202,15 +210,15 @@ def test_the_largest_proof_fits_a_frame_and_larger_entries_are_refused():
     assert device.byzantine == (2,)
     device.tick(5.0)
     device.outbox()
-    known = device.store.keys & ~(1 << key_of(2, PROOF))  # what neighbour 1 has then
-    device.receive(frames.encode(Frame(ENTRIES, device.run, 1, 0, 0, pack_shelf(4, known, 0, []))), 1, 6.0)
+    known = device.store.keys & ~(1 << entry_key(2, PROOF))  # what neighbour 1 has then
+    device.receive(frames.encode(Frame(ENTRIES, device.run, 1, 0, 0, pack_entries(4, known, 0, []))), 1, 6.0)
     device.tick(9.0)
     assert any(len(data) > 2 * room for _, data in device.outbox())
     assert device.error is None
 
 
 def test_a_proof_for_which_there_is_no_room_is_not_kept(monkeypatch):
-    device, key = one(), key_of(2, 1)
+    device, key = one(), entry_key(2, 1)
     said(device, key, signed_by(device, key, b"a" * 100))
     monkeypatch.setattr(entry_store, "MOST_KEPT", device.store.size + 200)
     said(device, key, signed_by(device, key, b"b" * 100))
@@ -238,12 +246,12 @@ def greeted(device, sender, run, now):
 
 
 def claimed(device, sender, keys, now):
-    device.receive(frames.encode(Frame(ENTRIES, device.run, sender, 0, 0, pack_shelf(3, keys, 0, []))), sender, now)
+    device.receive(frames.encode(Frame(ENTRIES, device.run, sender, 0, 0, pack_entries(3, keys, 0, []))), sender, now)
 
 
 def test_a_device_that_forgot_one_run_doubts_the_next_one_too():
     """Neighbours may be one run apart, and it may have signed other scores in both runs."""
-    device, own = one(), key_of(0, 0)
+    device, own = one(), entry_key(0, 0)
     greeted(device, 1, 7, 0.1)
     claimed(device, 1, 1 << own, 0.2)
     assert (device.number, own in device.store.entries) == (8, False)
@@ -257,15 +265,15 @@ def test_a_request_for_a_run_does_not_end_the_doubt():
     linger = device.setup.settings.linger
     device.recalibrate(0.9 * linger)
     device.tick(linger)
-    assert (device.number, key_of(0, 0) in device.store.entries) == (2, False)
+    assert (device.number, entry_key(0, 0) in device.store.entries) == (2, False)
     device.tick(2 * linger)
-    assert key_of(0, 0) in device.store.entries
+    assert entry_key(0, 0) in device.store.entries
 
 
 def test_a_neighbour_that_always_claims_to_know_more_is_not_believed_for_ever():
     device = one()
     for step in range(3 * MOST_CLASHES):
-        claimed(device, 1, 1 << key_of(0, 0), 0.1 + 0.01 * step)
+        claimed(device, 1, 1 << entry_key(0, 0), 0.1 + 0.01 * step)
     assert device.number == 1 + MOST_CLASHES
     claimed(device, 2, 0, 0.9)
-    assert key_of(0, 0) in device.store.entries
+    assert entry_key(0, 0) in device.store.entries

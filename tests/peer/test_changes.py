@@ -9,7 +9,7 @@ import pytest
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
 from conformesh.peer.frames import FrameError
-from conformesh.peer.loopback import Cut, LinkFaults, Pause, drawn_partitions
+from conformesh.peer.loopback import Cut, LinkFaults, Pause, draw_partitions
 from conformesh.peer.rosters import Rosters
 from tests.campaigns import campaign_seeds
 from tests.peer.changing import Changing, List, OneResult, TwoResultsError, drawn_edges, drawn_rosters, settings
@@ -38,7 +38,7 @@ def drawn(seed, *, heal=False, kind=Device):
     if heal and rosters:
         hand += [(9 * PATIENCE, name, rosters[-1]) for name in NAMES]  # by hand, also to who was cut off when removed
     world = Changing(NAMES, first, hand, LinkFaults(), rng, settings(), kind)
-    world.faults = drawn_partitions(world.network, rng, PATIENCE, heal=heal)
+    world.faults = draw_partitions(world.network, rng, PATIENCE, heal=heal)
     for k, name in enumerate(NAMES):
         if name in first.devices:
             world.alive_from[k] = world.faults.late.get(k, 0.0)

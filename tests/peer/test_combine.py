@@ -3,7 +3,7 @@ import pytest
 
 from conformesh import Network
 from conformesh.engines import Simulator
-from conformesh.peer.combine import answer, question_of
+from conformesh.peer.combine import combine_messages, question_name
 from conformesh.protocols.messages import WIRE_TYPES, Each, Max, Min, Packets, Pool, Sum, Tell
 
 NETWORKS = [Network.torus(4, 3), Network.star(6), Network.chain(5), Network.complete(5)]
@@ -30,7 +30,7 @@ def per_device(network, messages):
         near = network.neighbours(k).tolist()
         heard = {j: messages[j].values[0] for j in reversed(near)}
         silent = [j for j in near if isinstance(messages[j], Each) and not messages[j].mask[0]]
-        yield answer(messages[k], k, {**heard, **dict.fromkeys(silent)})
+        yield combine_messages(messages[k], k, {**heard, **dict.fromkeys(silent)})
 
 
 def same(found, right):
@@ -96,7 +96,7 @@ def test_what_each_tells_is_the_same(network, longest, share):
     silent = Tell(Packets.of([]), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
     for k in range(network.devices):
         mine = np.flatnonzero(right.receiver == k)
-        found = answer(silent, k, {j: said.get(j) for j in reversed(network.neighbours(k).tolist())})
+        found = combine_messages(silent, k, {j: said.get(j) for j in reversed(network.neighbours(k).tolist())})
         assert found.receiver.tolist() == right.receiver[mine].tolist()
         assert found.sender.tolist() == right.sender[mine].tolist()
         expected = right.packets.taken(mine)
@@ -105,6 +105,6 @@ def test_what_each_tells_is_the_same(network, longest, share):
 
 
 def test_nobody_answers_what_only_a_server_can():
-    assert [question_of(kind(np.ones(1))) for kind in (Sum, Max, Min)] == ["sum", "max", "min"]
+    assert [question_name(kind(np.ones(1))) for kind in (Sum, Max, Min)] == ["sum", "max", "min"]
     with pytest.raises(TypeError, match="server"):
-        question_of(Pool(np.ones(1), np.array([0, 1])))
+        question_name(Pool(np.ones(1), np.array([0, 1])))

@@ -9,7 +9,7 @@ from conformesh.peer.device import Device
 from conformesh.peer.frames import FINISHED, HELLO, READY, WANT, Frame
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.json_bodies import LONGEST, Hello, News, pack_rows, unpack_rows, words_of
+from conformesh.peer.json_bodies import LONGEST, Hello, News, error_text, pack_rows, unpack_rows
 from conformesh.peer.loopback import LinkFaults, Pause, play
 from conformesh.peer.memory import ENDED
 from conformesh.peer.settings import PeerError, Settings
@@ -148,7 +148,7 @@ def test_a_reason_that_travels_names_no_file(error, told):
     """The device itself says all of it."""
     for device in ends(CHAIN, starter(CHAIN, "round 3", error)).devices:
         if device.row == ODD:
-            assert words_of(error) in str(device.error)
+            assert error_text(error) in str(device.error)
         else:
             assert str(device.error).startswith(f"2 could not go on: {told} (2 says so")
 

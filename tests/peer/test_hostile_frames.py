@@ -177,9 +177,9 @@ def shapes(values):
 
 
 def question(world):
-    from conformesh.peer.combine import question_of
+    from conformesh.peer.combine import question_name
 
-    return question_of(world.target.message)
+    return question_name(world.target.message)
 
 
 def test_wrong_arrays_are_refused(adding_up):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conformesh.peer.journal import RECORD, FileJournal, MemoryJournal, packed, whole_records
+from conformesh.peer.journal import RECORD, FileJournal, MemoryJournal, pack_record, whole_records
 
 RECORDS = [b"one", b"", b"three" * 40, bytes(range(256))]
 
@@ -63,11 +63,11 @@ def test_what_must_survive_a_power_cut_is_flushed(tmp_path, monkeypatch):
     journal, flushed = FileJournal(tmp_path / "journal"), []
     monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_size))
     journal.begin(b"heading")
-    assert len(packed(b"heading")) in flushed
+    assert len(pack_record(b"heading")) in flushed
     journal.append(b"one")
     flushed.clear()
     journal.sync()
-    assert flushed == [len(packed(b"heading") + packed(b"one"))]
+    assert flushed == [len(pack_record(b"heading") + pack_record(b"one"))]
     journal.close()
 
 
@@ -80,7 +80,7 @@ def whole_before(cut):
     return sum(e <= cut for e in ends)
 
 
-DATA = b"".join(map(packed, RECORDS))
+DATA = b"".join(map(pack_record, RECORDS))
 
 
 def test_a_tail_torn_anywhere_loses_only_that_record():
@@ -117,11 +117,11 @@ def test_every_flipped_byte_ends_the_reading_there():
 def test_a_corrupted_middle_is_cut_off_in_the_file_too(tmp_path):
     path = tmp_path / "journal"
     data = bytearray(DATA)
-    data[len(packed(RECORDS[0])) + len(packed(RECORDS[1])) + RECORD.size] ^= 1
+    data[len(pack_record(RECORDS[0])) + len(pack_record(RECORDS[1])) + RECORD.size] ^= 1
     path.write_bytes(data)
     journal = FileJournal(path)
     assert journal.records() == RECORDS[:2]
-    assert path.read_bytes() == b"".join(map(packed, RECORDS[:2]))
+    assert path.read_bytes() == b"".join(map(pack_record, RECORDS[:2]))
     journal.close()
 
 

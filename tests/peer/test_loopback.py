@@ -13,7 +13,7 @@ from conformesh.peer.frames import DATA
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import LinkFaults, Pause, play
-from conformesh.peer.run_membership import part_of
+from conformesh.peer.run_membership import reachable_rows
 from conformesh.peer.settings import Settings
 from conformesh.protocols.messages import MESSAGE_KINDS, Each, Max, Min, Packets, Sum, Tell
 from tests.campaigns import campaign_seeds
@@ -302,7 +302,7 @@ def test_the_news_of_a_loss_survives_lost_frames(seed):
 )
 def test_survivors_go_on_with_the_threshold_of_the_smaller_network(network, rows, at):
     played, scores = killed(network, rows, Settings(patience=3.0, on_lost="continue"), at=at)
-    kept = sorted(part_of(network, network.devices - 1 - (network.devices - 1 in rows), frozenset(rows)))
+    kept = sorted(reachable_rows(network, network.devices - 1 - (network.devices - 1 in rows), frozenset(rows)))
     left = [played.devices[k] for k in kept]
     outside = [k for k in range(network.devices) if k not in kept]
     assert thresholds(left) == expected(without(network, outside), [scores[k] for k in kept])

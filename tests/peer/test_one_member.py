@@ -10,7 +10,7 @@ from conformesh import Network
 from conformesh.peer import entry_store, frames
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
-from conformesh.peer.entries import REASON, key_of, pack_shelf, sealed
+from conformesh.peer.entries import REASON, attach_signature, entry_key, pack_entries
 from conformesh.peer.frames import DATA, ENTRIES, FAILED, HELLO, Frame
 from conformesh.peer.interface import EVERYBODY, PeerSetup
 from conformesh.peer.journal import MemoryJournal
@@ -305,9 +305,9 @@ def test_an_entry_signed_in_another_context_does_not_count_though_its_run_digest
     """8 bytes name a run in frames. Whoever finds another context with the same ones must gain nothing."""
     device, elsewhere = signing_device(), signing_device(2, **other)
     elsewhere.run = device.run  # as if the digests had collided
-    key = key_of(2, 0)
+    key = entry_key(2, 0)
     text = b"words"
-    said(device, key, sealed(Secret(2).sign(elsewhere.store.signed_text(key, text)), text))
+    said(device, key, attach_signature(Secret(2).sign(elsewhere.store.signed_text(key, text)), text))
     assert device.counts.refused == {"an entry that its owner has not signed": 1}
     assert key not in device.store.entries
 
@@ -385,7 +385,7 @@ def test_entries_are_kept_up_to_a_size(monkeypatch):
     device = one(AsyncDevice)
     monkeypatch.setattr(entry_store, "MOST_KEPT", 100)
     for k in (1, 2, 3):
-        body = pack_shelf(4, 0, 0, [(key_of(k, 1), b"x" * 45)])
+        body = pack_entries(4, 0, 0, [(entry_key(k, 1), b"x" * 45)])
         device.receive(frames.encode(Frame(ENTRIES, device.run, MALLORY, 0, 0, body)), MALLORY, 1.0)
     assert sum(map(len, device.store.entries.values())) == device.store.size <= 100
     assert device.counts.refused == {"an entry for which there is no room: all together may have 100 bytes": 1}
@@ -393,7 +393,7 @@ def test_entries_are_kept_up_to_a_size(monkeypatch):
 
 def test_a_reason_has_a_bounded_length():
     device = one(AsyncDevice)
-    body = pack_shelf(4, 0, 0, [(key_of(2, REASON), b"x" * 10_000)])
+    body = pack_entries(4, 0, 0, [(entry_key(2, REASON), b"x" * 10_000)])
     device.receive(frames.encode(Frame(ENTRIES, device.run, MALLORY, 0, 0, body)), MALLORY, 1.0)
     assert device.reasons == {}
     assert device.counts.refused == {"a reason of 10000 bytes, where 8192 are the most": 1}

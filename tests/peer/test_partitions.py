@@ -8,7 +8,7 @@ import pytest
 from conformesh import Network
 from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
-from conformesh.peer.loopback import Cut, LinkFaults, drawn_partitions, play
+from conformesh.peer.loopback import Cut, LinkFaults, draw_partitions, play
 from conformesh.peer.membership import Membership
 from conformesh.peer.settings import Settings
 from conformesh.protocols.messages import Max
@@ -76,7 +76,7 @@ def one_schedule(network, seed, kind=Device, heal=False, limit=10 * PATIENCE):
     least = network.devices // 2 + 1
     quorum = None if rng.random() < 0.5 else int(rng.integers(least, network.devices + 1))
     check = OneResult()
-    faults = drawn_partitions(network, rng, PATIENCE, heal=heal)
+    faults = draw_partitions(network, rng, PATIENCE, heal=heal)
     played = play(network, starter(network, kind, quorum=quorum), faults, rng, limit, stay=True, check=check)
     return played, check
 

@@ -8,13 +8,13 @@ import pytest
 from conformesh import Network
 from conformesh.engines import Simulator
 from conformesh.peer import frames
-from conformesh.peer.combine import answer
+from conformesh.peer.combine import combine_messages
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, HELLO, READY, WANT, Frame
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.json_bodies import Hello, pack_rows
-from conformesh.peer.loopback import LinkFaults, Pause, drawn_faults, play
+from conformesh.peer.loopback import LinkFaults, Pause, draw_link_faults, play
 from conformesh.peer.membership import Membership
 from conformesh.peer.memory import ENDED, RunJournal, SentMessages
 from conformesh.peer.round_exchange import RoundExchange
@@ -71,7 +71,7 @@ class AddsInOrderOfArrival(RoundExchange):
         if weights is not None:
             weights = weights[[self._links.neighbours.index(j) for j in order]]
         received = dict(enumerate(self.received.values()))
-        self._advance(answer(replace(self.message, weights=weights), self._links.row, received))
+        self._advance(combine_messages(replace(self.message, weights=weights), self._links.row, received))
 
 
 @in_device("rounds")
@@ -239,7 +239,7 @@ def test_schedules_notice_sums_in_order_of_arrival():
 
     def ends(kind, seed):
         rng = np.random.default_rng([13, seed])
-        faults = drawn_faults(network, rng, crashes=False)
+        faults = draw_link_faults(network, rng, crashes=False)
         devices = play(network, lambda k, j: kind(PeerSetup(k, network, {}, make, j)), faults, rng, limit=60).devices
         return [device.result.tobytes() for device in devices]
 

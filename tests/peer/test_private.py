@@ -20,7 +20,7 @@ from conformesh.peer.frames import DATA, FAILED, READY, WANT, Frame
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.json_bodies import pack_rows
-from conformesh.peer.loopback import Cut, LinkFaults, Pause, _World, drawn_faults
+from conformesh.peer.loopback import Cut, LinkFaults, Pause, _World, draw_link_faults
 from conformesh.peer.membership import Membership
 from conformesh.peer.memory import RunJournal
 from conformesh.peer.settings import OwnError, Settings
@@ -224,7 +224,7 @@ def test_random_schedules_end_with_the_right_threshold_or_none(variant, network,
     """Loss, duplication, cuts, freezes, crashes with torn journals: nobody speaks twice in one attempt."""
     finished = 0
     for seed in range(seeds):
-        faults = drawn_faults(network, np.random.default_rng([17, seed]))
+        faults = draw_link_faults(network, np.random.default_rng([17, seed]))
         mesh = Mesh(VARIANTS[variant], network, faults=faults, seed=seed)
         devices = mesh.play()
         assert mesh.takes_part_once()

@@ -4,7 +4,7 @@ import pytest
 
 from conformesh.peer.frames import DATA, HELLO, ROSTER, WANT, Frame, FrameError, pack_words, unpack_words
 from conformesh.peer.json_bodies import Hello
-from conformesh.peer.rosters import MOST, Rosters, number_in, roster_words
+from conformesh.peer.rosters import MOST_ROSTERS, Rosters, roster_number_in, roster_words
 
 MINE = Frame(HELLO, 0, 3, 0, 0, b"{}")
 
@@ -101,9 +101,11 @@ def test_a_floor_in_a_greeting_is_not_believed():
     assert (mine.floor, mine.lacks("a") != "") == (0, True)
 
 
-@pytest.mark.parametrize("words", [None, 3, "", "3", "3, xyz", "-1, ab", f"{MOST}, ab", "3, " + "a" * 17, "03, ab\n"])
+@pytest.mark.parametrize(
+    "words", [None, 3, "", "3", "3, xyz", "-1, ab", f"{MOST_ROSTERS}, ab", "3, " + "a" * 17, "03, ab\n"]
+)
 def test_what_is_no_roster_has_no_number(words):
-    assert number_in(words) is None
+    assert roster_number_in(words) is None
 
 
 def test_enough_of_every_earlier_roster_is_half_of_it():

@@ -9,7 +9,7 @@ from conformesh.common.random_streams import random_stream
 from conformesh.kernels.ranks import DEFAULT_REQUIREMENT, exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import device_protocol, make_options
-from conformesh.peer.combine import answer, question_of
+from conformesh.peer.combine import combine_messages, question_name
 from conformesh.protocols.masks import KEY_BYTES, Secrets
 from conformesh.protocols.messages import Tell
 
@@ -118,7 +118,7 @@ def together(network, protocols, change=None, said=None, until=None):
                 value = message.packets[0] if isinstance(message, Tell) else message.values[0].copy()
                 kind = "bytes" if isinstance(message, Tell) else value.dtype.name
                 raw = value if isinstance(message, Tell) else value.tobytes()
-                said.append((round_, row, question_of(message), kind, raw))
+                said.append((round_, row, question_name(message), kind, raw))
             words.append(value)
         answers = []
         for row, message in enumerate(messages):
@@ -128,7 +128,7 @@ def together(network, protocols, change=None, said=None, until=None):
                 if change is not None and value is not None:
                     value = change(round_, j, row, value if isinstance(value, bytes) else value.copy())
                 heard[j] = value
-            answers.append(answer(message, row, heard, round_))
+            answers.append(combine_messages(message, row, heard, round_))
 
 
 def thresholds(outcomes):

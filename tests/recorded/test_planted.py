@@ -16,7 +16,7 @@ import pytest
 from msgspec import structs
 
 from conformesh import api, methods
-from conformesh.engines.faulty import Weather
+from conformesh.engines.faulty import MessageLoss
 from conformesh.engines.simulator import Simulator
 from conformesh.guarantee import LOWER, UPPER
 from conformesh.kernels import ranks, weighted_scores
@@ -326,9 +326,11 @@ def one_byzantine_device_less(patch):
 
 @bug("q-dcp-09", "h-dcp-10")
 def faults_follow_another_seed(patch):
-    right = Weather.__init__
+    right = MessageLoss.__init__
     patch.setattr(
-        Weather, "__init__", lambda self, network, faults: right(self, network, replace(faults, seed=faults.seed + 1))
+        MessageLoss,
+        "__init__",
+        lambda self, network, faults: right(self, network, replace(faults, seed=faults.seed + 1)),
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformesh import METHODS, Network, calibrate
-from conformesh.engines.faulty import Weather
+from conformesh.engines.faulty import MessageLoss
 from conformesh.engines.observers import ObserverGroup, RunObserver
 from conformesh.engines.simulator import Simulator
 from conformesh.methods import Method
@@ -233,7 +233,7 @@ def test_what_was_lost_is_what_the_run_lost():
         assert arrived[int(step.at)] == {(s, r) for s, r in all_said if s in speakers} - gone
         lost += len(gone)
     assert lost
-    assert Weather(network, faults).arriving(1).size == 12
+    assert MessageLoss(network, faults).arriving(1).size == 12
 
 
 def test_byzantine_devices_are_marked():

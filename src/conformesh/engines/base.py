@@ -61,7 +61,7 @@ class Engine(Protocol):
         """Give back what the engine holds."""
 
 
-def drive(
+def drive_protocol(
     protocol: Messages[T],
     rules: MessageChecks,
     ledger: Ledger,

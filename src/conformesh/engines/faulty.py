@@ -36,7 +36,7 @@ from conformesh.protocols.messages import (
 )
 
 
-class Weather:
+class MessageLoss:
     """What arrives in each round: of whom, and along which edges.
 
     Parameters
@@ -82,7 +82,7 @@ class Lossy:
     Parameters
     ----------
     network, faults
-        See `Weather`.
+        See `MessageLoss`.
     order
         All rows in the order in which the protocol hosts them.
     plain
@@ -90,7 +90,7 @@ class Lossy:
     """
 
     def __init__(self, network: Network, faults: Faults, order: Ints | None, plain: bool) -> None:
-        self.weather, self.plain = Weather(network, faults), plain
+        self.weather, self.plain = MessageLoss(network, faults), plain
         self.rows = np.arange(network.devices) if order is None else order
         self.answers: dict[type, Callable[[Any, int], Any]] = {Each: self._each, Tell: self._tell}
         self.answers |= dict.fromkeys((Sum, Max, Min, Pool), _refuse)

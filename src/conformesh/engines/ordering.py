@@ -34,11 +34,13 @@ def memory_order(network: Network) -> NDArray[np.int64] | None:
     span = mean_memory_distance(network.indptr, network.indices, np.arange(K))
     if span <= _NEAR * K:
         return None
-    order = near_order(network)
-    return order if _GAIN * mean_memory_distance(network.indptr, network.indices, inverse(order)) <= span else None
+    order = breadth_first_order(network)
+    return (
+        order if _GAIN * mean_memory_distance(network.indptr, network.indices, inverse_order(order)) <= span else None
+    )
 
 
-def near_order(network: Network) -> NDArray[np.int64]:
+def breadth_first_order(network: Network) -> NDArray[np.int64]:
     """Return the rows by distance from a far end."""
     levels, order = np.empty(network.devices, np.int64), np.empty(network.devices, np.int64)
     breadth_first(network.indptr, network.indices, 0, levels, order)
@@ -46,18 +48,18 @@ def near_order(network: Network) -> NDArray[np.int64]:
     return order
 
 
-def inverse(order: NDArray[np.int64]) -> NDArray[np.int64]:
+def inverse_order(order: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the place of every row in an order of all rows."""
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     return place
 
 
-def compressed_in(
+def reorder_graph(
     network: Network, order: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
     """Return the graph over places in `order`, each one's neighbours still by ascending row, and every row's place."""
-    place = inverse(order)
+    place = inverse_order(order)
     indptr = np.zeros(network.devices + 1, dtype=np.int64)
     np.cumsum(network.degree[order], out=indptr[1:])
     return indptr, reorder_neighbours(network.indptr, network.indices, order, place, indptr), place

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Ints
-from conformesh.engines.base import drive
+from conformesh.engines.base import drive_protocol
 from conformesh.engines.faulty import Lossy
 from conformesh.engines.observers import Observer, keeps_messages
-from conformesh.engines.ordering import compressed_in, memory_order
+from conformesh.engines.ordering import memory_order, reorder_graph
 from conformesh.graph.network import Network
 from conformesh.kernels.graph import match_senders, message_pairs
 from conformesh.kernels.neighbours import (
@@ -74,7 +74,7 @@ class Simulator:
         self._indices: Any = network.indices
         self.place: Ints | None = None  # where each row lies in memory, if not in its own place
         if order is not None:
-            self._indptr, self._indices, self.place = compressed_in(network, order)
+            self._indptr, self._indices, self.place = reorder_graph(network, order)
         self._numbers = np.zeros(network.devices, dtype=np.int64)  # scratch, which takes no memory before it is used
         self._scratch = np.zeros((2, network.devices), dtype=bool)
         self._routes: dict[bytes, tuple[Ints, Ints]] = {}
@@ -121,10 +121,10 @@ class Simulator:
         """Return what the protocol returns, and what one of its `runs` cost; with `faults` messages get lost."""
         ledger = Ledger(self.network.devices, runs)
         if faults is None or not faults.loses:
-            result = drive(protocol, self._rules, ledger, self._answers, self.observer)
+            result = drive_protocol(protocol, self._rules, ledger, self._answers, self.observer)
         else:
             lossy = Lossy(self.network, faults, self.order, plain=keeps_messages(self.observer))
-            result = drive(protocol, self._rules, ledger, lossy.answers, self.observer, lossy.said)
+            result = drive_protocol(protocol, self._rules, ledger, lossy.answers, self.observer, lossy.said)
         self._sums = self._spreading = None
         return result, ledger.cost(self.order)
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh import __version__
 from conformesh.common.array_types import Bools, Floats
 from conformesh.common.names import unknown_name
-from conformesh.engines.faulty import Weather
+from conformesh.engines.faulty import MessageLoss
 from conformesh.files.input_forms import as_devices, order_by_id
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import check_alpha, explain_confidence
@@ -148,7 +148,7 @@ class _Run:
                 "online supports loss, activation and changing links, but no Byzantine devices; leave them out"
             )
         self.rule, self.links, self.largest = rule, NetworkLinks(network), largest
-        self.weather = Weather(network, faults) if faults is not None else None
+        self.weather = MessageLoss(network, faults) if faults is not None else None
         self.scores, self.arrivals, self.present = scores, arrivals, present
         self.everybody = np.ones(network.devices, dtype=np.bool_)
         self.trail = BoundTrail(scores.shape[1])

@@ -36,12 +36,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
-from conformesh.peer.entries import REASON, SLOTS, STAGES, Seal, key_of, keys_of, unpack_shelf
+from conformesh.peer.entries import REASON, SLOTS, STAGES, Seal, entry_key, entry_key_set, unpack_entries
 from conformesh.peer.entry_exchange import MOST_CLASHES, EntryExchange
 from conformesh.peer.entry_store import EntryStore
 from conformesh.peer.frames import ENTRIES, HELLO, WANT, Frame, FrameError, unpack_number
 from conformesh.peer.interface import Make, PeerSetup, Phase
-from conformesh.peer.json_bodies import Hello, differences, in_a_line
+from conformesh.peer.json_bodies import Hello, differences, one_line_text
 from conformesh.peer.links import Clock, Links
 from conformesh.peer.memory import Heading
 from conformesh.peer.roster_exchange import RosterExchange
@@ -124,8 +124,8 @@ class AsyncDevice:
         self._limit = RunLimit(len(self.links.neighbours), setup.settings.retry)
         self._make, self._scores = setup.make, setup.scores
         self._next_protocol: tuple[Make, str] | None = None  # what the next run is made of, if of other scores
-        self._of_slot = keys_of(setup.network.devices, [0])  # of the first; of others it is moved by as many bits
-        own = [key_of(setup.row, stage) for stage in range(STAGES)]
+        self._of_slot = entry_key_set(setup.network.devices, [0])  # of the first; of others it is moved by as many bits
+        own = [entry_key(setup.row, stage) for stage in range(STAGES)]
         self._doubt = SigningDoubt(sum(1 << key for key in own))
         self._has_joined = False  # a run of its neighbours since it started
         self._run_requested = False
@@ -177,7 +177,7 @@ class AsyncDevice:
     @property
     def survivors(self) -> tuple[int, ...]:
         """Rows of the devices that have reported."""
-        return tuple(k for k in range(self.network.devices) if self.store.is_usable(key_of(k, 0)))
+        return tuple(k for k in range(self.network.devices) if self.store.is_usable(entry_key(k, 0)))
 
     @property
     def neighbours(self) -> tuple[int, ...]:
@@ -187,8 +187,10 @@ class AsyncDevice:
     @property
     def reasons(self) -> dict[int, str]:
         """Why devices that have not reported cannot take part, by row, as far as they have said so."""
-        keys = {k: key_of(k, REASON) for k in range(self.network.devices) if not self.store.is_usable(key_of(k, 0))}
-        return {k: in_a_line(self.store.text(key)) for k, key in keys.items() if key in self.store.entries}
+        keys = {
+            k: entry_key(k, REASON) for k in range(self.network.devices) if not self.store.is_usable(entry_key(k, 0))
+        }
+        return {k: one_line_text(self.store.text(key)) for k, key in keys.items() if key in self.store.entries}
 
     @property
     def byzantine(self) -> tuple[int, ...]:
@@ -312,7 +314,7 @@ class AsyncDevice:
     def refuse(self, reason: str, now: float) -> None:
         """Take no part for a local reason, tell it to everybody, and pass on what the others say."""
         self.clock.advance(now)
-        self._reason = in_a_line(f"{self.links.name(self.row)} cannot take part: {reason}")
+        self._reason = one_line_text(f"{self.links.name(self.row)} cannot take part: {reason}")
         self.error = PeerError(self._reason)
         self.links.log(self._reason)
         if self.store.entries:  # it has begun
@@ -367,7 +369,7 @@ class AsyncDevice:
             if wait.may_greet(self.clock.now):
                 self.links.send(frame.sender, self.hello(WANT))
             raise FrameError("a frame of another run")
-        keys, digest, entries = unpack_shelf(frame.body, self.network.devices)
+        keys, digest, entries = unpack_entries(frame.body, self.network.devices)
         wait.heard(keys, self.clock.now)
         self._settle_doubt(frame.sender, keys)
         if frame.run == self.run:
@@ -397,7 +399,7 @@ class AsyncDevice:
                 raise TypeError(f"a device without rounds asks up to {STAGES} questions of everybody and nothing else")
             if self.store.seal is None and message.sealed:
                 raise ValueError("the method needs entries that are signed, and this device has no key to sign with")
-            self.exchange.add_own(key_of(self.row, stage), message.packets[0])
+            self.exchange.add_own(entry_key(self.row, stage), message.packets[0])
             answer = self._gathered(stage, message)
             complete, stage = complete and answer.complete, stage + 1
         self._stages, self._final = stage, complete
@@ -415,7 +417,7 @@ class AsyncDevice:
         disputed: NDArray[np.bool_] = np.zeros(devices, dtype=np.bool_)
         disputed[list(self.byzantine)] = True
         for k in range(devices):
-            key = key_of(k, stage)
+            key = entry_key(k, stage)
             heard[k] = self.store.is_usable(key) and self._passes(key, message)
             disputed[k] |= message.sealed and bool(self.store.unusable >> key & 1)  # signed nonsense is proof enough
             strings.append(self.store.text(key) if heard[k] else b"")
@@ -504,7 +506,7 @@ class AsyncDevice:
             self._evaluate()
             return
         self.phase, self._result, self._final = "failed", None, False
-        self.exchange.add_own(key_of(self.row, REASON), self._reason.encode())
+        self.exchange.add_own(entry_key(self.row, REASON), self._reason.encode())
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
@@ -542,7 +544,7 @@ class AsyncDevice:
         self.error.__cause__ = error
         self.phase, self._result, self._final = "failed", None, False
         self.links.log(words)
-        key = key_of(self.row, REASON)
+        key = entry_key(self.row, REASON)
         with suppress(Exception):  # it is told as far as it can be, though it may not be remembered
             if key not in self.store.entries:
                 self.store.put(key, self.store.make_entry(key, self._reason.encode()))

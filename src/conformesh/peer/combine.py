@@ -30,20 +30,20 @@ Value = Array | bytes  # what one neighbour said: a row of numbers, or what it t
 Said = list[tuple[int, Any]]  # by ascending row: who spoke, and what
 
 
-def question_of(message: Message) -> str:
+def question_name(message: Message) -> str:
     """Return the name of a question that neighbours can answer."""
     kind = kind_of(message)
     if kind.code is None:
         raise TypeError(f"a mesh has no server to answer {kind.name!r}")
-    if type(message) not in ANSWERS:
+    if type(message) not in COMBINERS:
         raise TypeError(f"a device has no answer to {kind.name!r}; add it to the table of answers in peer/combine.py")
     return kind.name
 
 
-def answer(message: Message, row: int, heard: Mapping[int, Value | None], round_: int = 0) -> Any:
+def combine_messages(message: Message, row: int, heard: Mapping[int, Value | None], round_: int = 0) -> Any:
     """Combine what the neighbours said, by row of the neighbour; None where it was silent."""
     spoken = [(j, x) for j in sorted(heard) if (x := heard[j]) is not None]
-    return ANSWERS[type(message)](message, spoken, row, round_)
+    return COMBINERS[type(message)](message, spoken, row, round_)
 
 
 def _sum(message: Sum, spoken: Said, row: int, round_: int) -> Array:
@@ -82,7 +82,7 @@ def _senders(spoken: Said) -> NDArray[np.int64]:
     return np.array([j for j, _ in spoken], dtype=np.int64)
 
 
-ANSWERS: dict[type, Callable[[Any, Said, int, int], Any]] = {
+COMBINERS: dict[type, Callable[[Any, Said, int, int], Any]] = {
     Sum: _sum,
     Max: _extreme,
     Min: _extreme,

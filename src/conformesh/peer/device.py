@@ -26,7 +26,7 @@ from conformesh.graph.network import Network
 from conformesh.peer import frames
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, Frame, FrameError
 from conformesh.peer.interface import Make, PeerSetup, Phase
-from conformesh.peer.json_bodies import Hello, News, in_a_line
+from conformesh.peer.json_bodies import Hello, News, one_line_text
 from conformesh.peer.links import Clock, Links
 from conformesh.peer.membership import Membership
 from conformesh.peer.memory import REPORTED, RunJournal
@@ -253,7 +253,7 @@ class Device:
         self.clock.advance(now)
         if self.phase == "failed":
             return
-        words = in_a_line(f"{self.links.name(self.row)} cannot take part: {reason}")
+        words = one_line_text(f"{self.links.name(self.row)} cannot take part: {reason}")
         self._own_fault = True
         self._stop(PeerError(words), News(self.row, self._private_reason if self.setup.private else words))
 

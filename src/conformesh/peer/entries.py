@@ -25,22 +25,22 @@ LONGEST = 1 << 24  # bytes of an entry
 Entries = list[tuple[int, bytes]]
 
 
-def key_of(owner: int, slot: int) -> int:
+def entry_key(owner: int, slot: int) -> int:
     """Return the key of a slot."""
     return owner * SLOTS + slot
 
 
-def keys_of(devices: int, slots: Iterable[int]) -> int:
+def entry_key_set(devices: int, slots: Iterable[int]) -> int:
     """Return the keys of these slots of all devices, as a set.
 
-    >>> keys_of(2, [0]) == 1 | 1 << SLOTS
+    >>> entry_key_set(2, [0]) == 1 | 1 << SLOTS
     True
     """
     one = sum(1 << slot for slot in slots)
     return sum(one << owner * SLOTS for owner in range(devices))
 
 
-def in_order(keys: int) -> Iterator[int]:
+def ascending_keys(keys: int) -> Iterator[int]:
     """Yield the keys of a set, ascending."""
     while keys:
         low = keys & -keys
@@ -53,7 +53,7 @@ def text_digest(key: int, text: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(pack_number(key) + text, digest_size=RUN.size).digest(), "little")
 
 
-def pack_shelf(devices: int, keys: int, digest: int, entries: Entries) -> bytes:
+def pack_entries(devices: int, keys: int, digest: int, entries: Entries) -> bytes:
     """Return the body of a frame."""
     parts = [keys.to_bytes((SLOTS * devices + 7) // 8, "little"), RUN.pack(digest)]
     for key, data in entries:
@@ -61,7 +61,7 @@ def pack_shelf(devices: int, keys: int, digest: int, entries: Entries) -> bytes:
     return b"".join(parts)
 
 
-def unpack_shelf(body: bytes, devices: int) -> tuple[int, int, Entries]:
+def unpack_entries(body: bytes, devices: int) -> tuple[int, int, Entries]:
     """Return which keys the sender of a body has, the digest of its strings, and the entries; it may be anything."""
     size, end = (SLOTS * devices + 7) // 8, len(body)
     at = size + RUN.size
@@ -94,12 +94,12 @@ class Seal(Protocol):
         """Return whether the device of a row says so."""
 
 
-def sealed(proof: bytes, text: bytes) -> bytes:
+def attach_signature(proof: bytes, text: bytes) -> bytes:
     """Return an entry with its signature in front."""
     return pack_number(len(proof)) + proof + text
 
 
-def unsealed(entry: bytes) -> tuple[bytes, bytes]:
+def split_signature(entry: bytes) -> tuple[bytes, bytes]:
     """Return the signature and the text of an entry."""
     if not entry:
         raise FrameError("an entry without a signature")

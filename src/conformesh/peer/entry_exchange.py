@@ -16,16 +16,16 @@ from conformesh.peer.entries import (
     STAGES,
     Entries,
     Seal,
-    in_order,
-    key_of,
-    keys_of,
-    pack_shelf,
+    ascending_keys,
+    entry_key,
+    entry_key_set,
+    pack_entries,
 )
 from conformesh.peer.entry_store import EntryStore
 from conformesh.peer.frames import ENTRIES, WANT, Frame, FrameError, pack_number
 from conformesh.peer.journal import Journal
 from conformesh.peer.links import Links
-from conformesh.peer.timers import Waiting
+from conformesh.peer.timers import NeighbourTimer
 from conformesh.results.certificate import Cost
 
 MOST_CLASHES = 8  # runs that a device asks for because neighbours have other texts in the same entries
@@ -59,10 +59,10 @@ class EntryExchange:
         self._links, self._clock, self._journal, self._request_run = links, links.clock, journal, request_run
         self._devices = links.network.devices
         self.store = EntryStore(self._devices, seal)
-        self.waits = {j: Waiting(links.settings.retry, links.settings.linger) for j in links.neighbours}
+        self.waits = {j: NeighbourTimer(links.settings.retry, links.settings.linger) for j in links.neighbours}
         self._clashes = 0
         self._numbers = self._bits = 0  # sent in entries, once for all neighbours as everywhere
-        self._compared = keys_of(self._devices, [*range(STAGES), PROOF])
+        self._compared = entry_key_set(self._devices, [*range(STAGES), PROOF])
         self.begin(0, b"")
 
     def begin(self, run: int, context: bytes) -> None:
@@ -91,20 +91,20 @@ class EntryExchange:
             if entries or wait.answer or wait.pokes(self._clock.now, complete):
                 self._send(j, wait, entries)
 
-    def _due(self, wait: Waiting) -> Entries:
+    def _due(self, wait: NeighbourTimer) -> Entries:
         """Return what a neighbour lacks and was not sent lately: up to `AT_ONCE` bytes, or one larger entry."""
         entries: Entries = []
         size = 0
-        for key in in_order(self.store.keys & ~wait.has):
+        for key in ascending_keys(self.store.keys & ~wait.has):
             length = len(self.store.entries[key])
             if wait.is_due(key, self._clock.now) and (not entries or size + length <= AT_ONCE):
                 entries.append((key, self.store.entries[key]))
                 size += length
         return entries
 
-    def _send(self, j: int, wait: Waiting, entries: Entries) -> None:
+    def _send(self, j: int, wait: NeighbourTimer, entries: Entries) -> None:
         wants = 0 if entries or wait.answer else WANT  # entries are answered anyway, and an answer never is
-        body = pack_shelf(self._devices, self.store.keys | self.store.unusable, self.store.digest, entries)
+        body = pack_entries(self._devices, self.store.keys | self.store.unusable, self.store.digest, entries)
         for key, data in entries:
             if not self._sent >> key & 1:
                 self._sent |= 1 << key
@@ -180,8 +180,8 @@ class EntryExchange:
         owner = key // SLOTS
         if self.store.seal is None or owner == self._links.row:
             self._clash(sender)
-        elif key_of(owner, PROOF) not in self.store.entries:
-            self._keep(key_of(owner, PROOF), self.store.make_proof(key, data))
+        elif entry_key(owner, PROOF) not in self.store.entries:
+            self._keep(entry_key(owner, PROOF), self.store.make_proof(key, data))
             self._links.log(f"{self._links.name(owner)} has signed two different entries: it is proven to lie")
 
     def _clash(self, sender: int) -> None:

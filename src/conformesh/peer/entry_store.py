@@ -15,10 +15,10 @@ from conformesh.peer.entries import (
     SLOTS,
     STAGES,
     Seal,
-    key_of,
-    sealed,
+    attach_signature,
+    entry_key,
+    split_signature,
     text_digest,
-    unsealed,
 )
 from conformesh.peer.frames import FrameError, pack_number
 
@@ -61,17 +61,17 @@ class EntryStore:
 
     def is_usable(self, key: int) -> bool:
         """Return whether an entry is there and its owner is not proven to be Byzantine."""
-        return key in self.entries and key_of(key // SLOTS, PROOF) not in self.entries
+        return key in self.entries and entry_key(key // SLOTS, PROOF) not in self.entries
 
     @property
     def byzantine(self) -> tuple[int, ...]:
         """Rows of devices that are proven to have signed two different strings."""
-        return tuple(k for k in range(self._devices) if key_of(k, PROOF) in self.entries)
+        return tuple(k for k in range(self._devices) if entry_key(k, PROOF) in self.entries)
 
     def text(self, key: int) -> Any:
         """Return an entry without its signature: bytes, or the words of a reason."""
         data = self.entries[key]
-        text = data if self.seal is None else unsealed(data)[1]
+        text = data if self.seal is None else split_signature(data)[1]
         return text.decode("utf-8", "replace") if key % SLOTS == REASON else text
 
     # --- adding -------------------------------------------------------------------------------------------------------
@@ -84,8 +84,8 @@ class EntryStore:
         owner, slot = divmod(key, SLOTS)
         if slot == PROOF:  # its strings are not compared any more
             for stage in range(STAGES):
-                self.digest ^= self._digests.pop(key_of(owner, stage), 0)
-        elif slot < STAGES and key_of(owner, PROOF) not in self.entries:
+                self.digest ^= self._digests.pop(entry_key(owner, stage), 0)
+        elif slot < STAGES and entry_key(owner, PROOF) not in self.entries:
             self._digests[key] = text_digest(key, self.text(key))
             self.digest ^= self._digests[key]
 
@@ -96,7 +96,7 @@ class EntryStore:
 
     def make_entry(self, key: int, text: bytes) -> bytes:
         """Return a text of this device as an entry, signed where entries are."""
-        return text if self.seal is None else sealed(self.seal.sign(self.signed_text(key, text)), text)
+        return text if self.seal is None else attach_signature(self.seal.sign(self.signed_text(key, text)), text)
 
     def signed_text(self, key: int, text: bytes) -> bytes:
         """Return what is signed: the entry, its owner and slot, and the whole context of the run.
@@ -132,7 +132,7 @@ class EntryStore:
 
     def _check_signature(self, key: int, data: bytes) -> None:
         assert self.seal is not None
-        proof, text = unsealed(data)
+        proof, text = split_signature(data)
         if not self.seal.genuine(key // SLOTS, self.signed_text(key, text), proof):
             raise FrameError("an entry that its owner has not signed")
 
@@ -140,18 +140,18 @@ class EntryStore:
         """Refuse what does not prove that a device has signed two different strings."""
         if self.seal is None or not data or data[0] >= STAGES:
             raise FrameError("a proof that proves nothing")
-        first, second = unsealed(data[1:])
-        key = key_of(owner, data[0])
+        first, second = split_signature(data[1:])
+        key = entry_key(owner, data[0])
         for entry in (first, second):
             self._check_signature(key, entry)
-        if unsealed(first)[1] == unsealed(second)[1]:
+        if split_signature(first)[1] == split_signature(second)[1]:
             raise FrameError("a proof of two entries that are the same")
 
     def differs(self, key: int, data: bytes) -> bool:
         """Return whether an entry has another text than the one that is there. A signed one must be genuine."""
         if self.seal is None:
             return self.entries[key] != data
-        if unsealed(data)[1] == self.text(key):  # the same text, signed twice
+        if split_signature(data)[1] == self.text(key):  # the same text, signed twice
             return False
         self._check_size(key % SLOTS, data)
         self._check_signature(key, data)
@@ -159,6 +159,6 @@ class EntryStore:
 
     def make_proof(self, key: int, data: bytes) -> bytes:
         """Return the proof that the owner has signed this entry and the one that is there."""
-        proof = bytes([key % SLOTS]) + sealed(*sorted((self.entries[key], data)))
+        proof = bytes([key % SLOTS]) + attach_signature(*sorted((self.entries[key], data)))
         self._check_size(PROOF, proof)
         return proof

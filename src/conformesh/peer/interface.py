@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from conformesh.graph.network import Network
 from conformesh.peer.journal import Journal
-from conformesh.peer.rosters import FIELD, Rosters, number_in
+from conformesh.peer.rosters import FIELD, Rosters, roster_number_in
 from conformesh.peer.settings import Counts, PeerError, Settings
 from conformesh.results.certificate import Cost
 
@@ -75,7 +75,7 @@ class PeerSetup:
 
     def rosters_in_use(self) -> Rosters:
         """Return `rosters`; without them, the roster that the agreement names, which no other one replaces."""
-        return self.rosters or Rosters(number_in(self.agreement.get(FIELD)) or 0)
+        return self.rosters or Rosters(roster_number_in(self.agreement.get(FIELD)) or 0)
 
 
 class Peer(Protocol):

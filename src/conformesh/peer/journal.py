@@ -55,11 +55,11 @@ class MemoryJournal:
 
     def append(self, record: bytes) -> None:
         """Add a record, behind what is whole."""
-        self.data += packed(record)
+        self.data += pack_record(record)
 
     def begin(self, record: bytes) -> None:
         """Forget everything but this record."""
-        self.data[:] = packed(record)
+        self.data[:] = pack_record(record)
         self.sync()
 
     def sync(self) -> None:
@@ -89,11 +89,11 @@ class FileJournal:
 
     def append(self, record: bytes) -> None:
         """Add a record."""
-        append_bytes(self._file, self.path.name, packed(record), self.durable)
+        append_bytes(self._file, self.path.name, pack_record(record), self.durable)
 
     def begin(self, record: bytes) -> None:
         """Replace the file by one with this record alone."""
-        write_file(self.path, packed(record), PRIVATE)
+        write_file(self.path, pack_record(record), PRIVATE)
         self.close()
         self._file = self._opened()
 
@@ -106,7 +106,7 @@ class FileJournal:
         os.close(self._file)
 
 
-def packed(record: bytes) -> bytes:
+def pack_record(record: bytes) -> bytes:
     """Return a record as it stands in a journal."""
     return RECORD.pack(len(record), zlib.crc32(record)) + record
 

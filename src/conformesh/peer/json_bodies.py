@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from conformesh.peer.frames import FrameError, pack_words, unpack_words
-from conformesh.peer.rosters import FIELD, number_in
+from conformesh.peer.rosters import FIELD, roster_number_in
 
 # Run numbers never fall, so one that is near the end would end all later runs. A device follows a neighbour by at most
 # MOST_AHEAD numbers at a time, and not more often than once in `Settings.retry` seconds (0.2): one member needs about
@@ -61,7 +61,7 @@ class Hello(NamedTuple):
             raise FrameError("a hello without an agreement of texts")
         if type(run) is not int or not 0 < run < MOST_RUNS:
             raise FrameError("a hello with an impossible run")
-        return cls(agreement, run, rows_in(words.get("lost"), devices))
+        return cls(agreement, run, parse_rows(words.get("lost"), devices))
 
 
 class News(NamedTuple):
@@ -73,7 +73,7 @@ class News(NamedTuple):
 
     def pack(self) -> bytes:
         """Return the body of a frame."""
-        return pack_words({"from": self.origin, "why": in_a_line(self.why), "ends": self.ends})
+        return pack_words({"from": self.origin, "why": one_line_text(self.why), "ends": self.ends})
 
     @classmethod
     def of(cls, body: bytes, devices: int) -> News:
@@ -96,22 +96,22 @@ def differences(mine: Mapping[str, str], theirs: Mapping[str, str], me: str, oth
         f"{_shown(name)}: {mine.get(name, 'nothing')!r} at {me}, {_shown(theirs.get(name, 'nothing'))!r} at {other}"
         for name in differing
     ]
-    number = number_in(mine.get(FIELD))
-    if FIELD in differing and number is not None and number == number_in(theirs.get(FIELD)):
+    number = roster_number_in(mine.get(FIELD))
+    if FIELD in differing and number is not None and number == roster_number_in(theirs.get(FIELD)):
         found.insert(  # in front: the rest may be cut
             0, f"there are two rosters with number {number}; have the authority sign a newer one, and hand it out"
         )
-    return in_a_line("; ".join(found))
+    return one_line_text("; ".join(found))
 
 
 def _shown(text: str) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}... ({len(text)} characters)"
 
 
-def in_a_line(text: str) -> str:
+def one_line_text(text: str) -> str:
     r"""Return a reason as one printable line that is not too long.
 
-    >>> in_a_line("no\tsuch\nfile")
+    >>> one_line_text("no\tsuch\nfile")
     'no such file'
     """
     text = text[: 10 * LONGEST]  # the rest cannot be seen anyway, and may be long
@@ -119,7 +119,7 @@ def in_a_line(text: str) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
 
 
-def words_of(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return the message of an error, or nothing if it has none that can be read."""
     try:
         return str(error)
@@ -127,20 +127,20 @@ def words_of(error: Exception) -> str:
         return ""
 
 
-def words_for_neighbours(error: Exception) -> str:
+def error_text_for_neighbours(error: Exception) -> str:
     """Return the message of an error without names of files, which are nobody else's business.
 
     An error of the system is told by its number, since its text may quote any path, also a relative one. In other
     texts absolute paths are replaced.
 
-    >>> words_for_neighbours(OSError(28, "No space left on device", "device-07/journal.bin"))
+    >>> error_text_for_neighbours(OSError(28, "No space left on device", "device-07/journal.bin"))
     '[Errno 28] No space left on device'
-    >>> words_for_neighbours(ImportError("cannot import x (/usr/lib/x.py)"))
+    >>> error_text_for_neighbours(ImportError("cannot import x (/usr/lib/x.py)"))
     'cannot import x [path]'
     """
     if isinstance(error, OSError):
         return "" if error.errno is None else f"[Errno {error.errno}] {os.strerror(error.errno)}"
-    return _PATH.sub("[path]", words_of(error))
+    return _PATH.sub("[path]", error_text(error))
 
 
 def pack_rows(rows: Iterable[int]) -> bytes:
@@ -150,7 +150,7 @@ def pack_rows(rows: Iterable[int]) -> bytes:
 
 def unpack_rows(body: bytes, devices: int) -> frozenset[int]:
     """Return the rows in the body of a ready or finished frame."""
-    return rows_in(unpack_words(body).get("rows"), devices)
+    return parse_rows(unpack_words(body).get("rows"), devices)
 
 
 def _in_hex(rows: Iterable[int]) -> str:
@@ -162,10 +162,10 @@ def _in_hex(rows: Iterable[int]) -> str:
     return f"{sum(1 << k for k in rows):x}"
 
 
-def rows_in(text: Any, devices: int) -> frozenset[int]:
+def parse_rows(text: Any, devices: int) -> frozenset[int]:
     """Return the rows in a text that may be anything.
 
-    >>> sorted(rows_in("13", 5))
+    >>> sorted(parse_rows("13", 5))
     [0, 1, 4]
     """
     if not isinstance(text, str) or len(text) > devices // 4 + 1 or not re.fullmatch("[0-9a-f]+", text):

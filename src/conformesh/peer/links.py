@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from conformesh.peer import frames
 from conformesh.peer.frames import Frame, FrameError
 from conformesh.peer.interface import EVERYBODY, PeerSetup
-from conformesh.peer.json_bodies import in_a_line, words_for_neighbours, words_of
+from conformesh.peer.json_bodies import error_text, error_text_for_neighbours, one_line_text
 from conformesh.peer.settings import Counts
 
 
@@ -82,7 +82,7 @@ class Links:
             take(frame, sender)
         except FrameError as problem:
             if frame is None and sender in self._neighbour_set:  # as of another version: not to be blamed on silence
-                self.unreadable[sender] = in_a_line(str(problem))
+                self.unreadable[sender] = one_line_text(str(problem))
             self.refuse(sender, problem)
             return
         except Exception as error:
@@ -92,7 +92,7 @@ class Links:
 
     def refuse(self, sender: int, problem: FrameError) -> None:
         """Count and log a frame that is refused."""
-        words = in_a_line(str(problem))  # which may quote what the neighbour has sent
+        words = one_line_text(str(problem))  # which may quote what the neighbour has sent
         self.counts.refuse(words)
         self.log(f"refused from row {sender}: {words}")
 
@@ -101,5 +101,5 @@ class Links:
 
         A text for neighbours names no file of this device; the local log and status do.
         """
-        text = words_for_neighbours(error) if for_neighbours else words_of(error)
-        return in_a_line(f"{self.name(self.row)} could not go on: {type(error).__name__}: {text}".rstrip(": "))
+        text = error_text_for_neighbours(error) if for_neighbours else error_text(error)
+        return one_line_text(f"{self.name(self.row)} could not go on: {type(error).__name__}: {text}".rstrip(": "))

@@ -47,7 +47,7 @@ class Pause:
 
 
 @dataclass(frozen=True)
-class Changing:
+class ChangingLinks:
     """Links that come and go: each is up with this probability, drawn anew every `period` seconds."""
 
     share: float
@@ -70,7 +70,7 @@ class LinkFaults:
     loss: float = 0.0
     duplication: float = 0.0
     delay: tuple[float, float] | Delay = (0.001, 0.01)
-    links: Changing | None = None
+    links: ChangingLinks | None = None
     cuts: tuple[Cut, ...] = ()
     pauses: tuple[Pause, ...] = ()
     late: dict[int, float] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class LinkFaults:
 
 
 @dataclass(frozen=True, eq=False)
-class Played:
+class LoopbackRun:
     """How a schedule ended: every device as it was left, the virtual time, and a digest of all that was delivered."""
 
     devices: list[Peer]
@@ -96,7 +96,7 @@ def play(
     *,
     stay: bool = False,
     check: Callable[[list[Peer]], None] = lambda devices: None,
-) -> Played:
+) -> LoopbackRun:
     """Run devices until all are over, or until virtual time is up, which is for the caller to judge.
 
     With `stay` devices that are done stay up until then, and those that failed start again, as in a node that serves.
@@ -124,7 +124,7 @@ class _World:
         self.last: list[Peer | None] = [None] * network.devices
         self.ticking = [0] * network.devices
 
-    def run(self, limit: float, check: Callable[[list[Peer]], None]) -> Played:
+    def run(self, limit: float, check: Callable[[list[Peer]], None]) -> LoopbackRun:
         for k in range(self.network.devices):
             self._at(self.alive_from[k], lambda now, k=k: self._boot(k, now))  # type: ignore[misc]
         for pause in self.faults.pauses:
@@ -142,7 +142,9 @@ class _World:
             if not self.stay and all(device is not None and device.over for device in self.devices):
                 break
         found = [device or last for device, last in zip(self.devices, self.last, strict=True)]
-        return Played([device for device in found if device is not None], now, self.trace.hexdigest(), self.delivered)
+        return LoopbackRun(
+            [device for device in found if device is not None], now, self.trace.hexdigest(), self.delivered
+        )
 
     def _at(self, when: float, happen: Callable[[float], None]) -> None:
         heapq.heappush(self.queue, (when, next(self.order), happen))
@@ -227,7 +229,7 @@ class _World:
         return low + (high - low) * float(self.rng.random()) ** 3
 
 
-def drawn_faults(
+def draw_link_faults(
     network: Network, rng: np.random.Generator, *, crashes: bool = True, loss: float = 0.3, changing: bool = False
 ) -> LinkFaults:
     """Draw a schedule: loss, duplication to 50 %, delays, cuts that heal, freezes, crashes, late starts.
@@ -257,13 +259,13 @@ def drawn_faults(
     )
 
 
-def _drawn_links(rng: np.random.Generator) -> Changing | None:
+def _drawn_links(rng: np.random.Generator) -> ChangingLinks | None:
     if rng.random() < 0.5:
         return None
-    return Changing(float(rng.uniform(0.2, 0.9)), float(rng.uniform(0.05, 1.0)), int(rng.integers(2**31)))
+    return ChangingLinks(float(rng.uniform(0.2, 0.9)), float(rng.uniform(0.05, 1.0)), int(rng.integers(2**31)))
 
 
-def drawn_partitions(network: Network, rng: np.random.Generator, patience: float, *, heal: bool = False) -> LinkFaults:
+def draw_partitions(network: Network, rng: np.random.Generator, patience: float, *, heal: bool = False) -> LinkFaults:
     """Draw a schedule in which the network falls into parts, some for longer than anybody's patience or for ever.
 
     Half of the cuts come so early that they meet the first run, some of them in its last rounds. With `heal` all is

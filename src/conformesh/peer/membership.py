@@ -23,7 +23,7 @@ from conformesh.peer.links import Links
 from conformesh.peer.memory import ENDED, REPORTED, Heading, RunJournal
 from conformesh.peer.rosters import Rosters
 from conformesh.peer.round_exchange import RoundExchange
-from conformesh.peer.run_membership import RunLimit, RunMembership, part_of
+from conformesh.peer.run_membership import RunLimit, RunMembership, reachable_rows
 from conformesh.peer.settings import Failure
 
 # Journals in a row that may be lost before a device stops asking for new runs: more often than that a neighbour that is
@@ -248,7 +248,7 @@ class Membership:
         """Leave the run as it is for a later one, or for one with fewer devices, unless too few are left for it."""
         if self.phase == "failed" or view == (self.number, self.lost):
             return
-        part = part_of(self.network, self.row, view.lost)
+        part = reachable_rows(self.network, self.row, view.lost)
         if len(part) < self.needed:
             self._fail(why if news else self._too_few(part, why), news, code="refused" if news else "lost")
             return

@@ -26,7 +26,7 @@ from conformesh.common.names import list_names
 from conformesh.peer.frames import HELLO, ROSTER, Frame, FrameError, unpack_words
 
 FIELD = "roster"  # of the agreement
-MOST = 2**31  # no roster has a higher number: it must fit into the round of a frame
+MOST_ROSTERS = 2**31  # no roster has a higher number: it must fit into the round of a frame
 Earlier = Sequence[tuple[int, Collection[str]]]
 
 
@@ -39,13 +39,13 @@ def roster_words(number: int, digest: str) -> str:
     return f"{number}, {digest[:16]}"
 
 
-def number_in(words: Any) -> int | None:
+def roster_number_in(words: Any) -> int | None:
     """Return the number in what an agreement says about a roster; None if there is none."""
     found = re.fullmatch(r"([0-9]{1,10}), [0-9a-f]{0,16}", words) if isinstance(words, str) else None
-    return int(found[1]) if found and int(found[1]) < MOST else None
+    return int(found[1]) if found and int(found[1]) < MOST_ROSTERS else None
 
 
-def refuse_all(body: bytes) -> int:
+def refuse_every_roster(body: bytes) -> int:
     """Accept no roster, as a device that was given none."""
     raise ValueError("this device was started without rosters")
 
@@ -70,7 +70,7 @@ class Rosters:
         self,
         number: int = 0,
         body: bytes = b"",
-        accept: Callable[[bytes], int] = refuse_all,
+        accept: Callable[[bytes], int] = refuse_every_roster,
         earlier: Earlier = (),
         floor: int = 0,
         keep_floor: Callable[[int], None] = lambda floor: None,
@@ -162,4 +162,4 @@ class Rosters:
 def _number_of(hello: Frame) -> int | None:
     """Return the number of a hello's roster; None if it names none."""
     agreement = unpack_words(hello.body).get("agreement")
-    return number_in(agreement.get(FIELD)) if isinstance(agreement, dict) else None
+    return roster_number_in(agreement.get(FIELD)) if isinstance(agreement, dict) else None

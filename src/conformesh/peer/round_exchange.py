@@ -22,7 +22,7 @@ import numpy as np
 
 from conformesh.graph.network import Network
 from conformesh.peer import frames
-from conformesh.peer.combine import Value, answer, question_of
+from conformesh.peer.combine import Value, combine_messages, question_name
 from conformesh.peer.frames import DATA, MOST_QUIET, SILENT, Frame, FrameError
 from conformesh.peer.links import Links
 from conformesh.peer.memory import RunJournal, SentMessages, unpack_round
@@ -127,7 +127,7 @@ class RoundExchange:
 
     def _encode(self, message: Message) -> tuple[int, bytes]:
         """Return flags and body of this device's frame, and note how the arrays of the neighbours will look."""
-        name = question_of(message)
+        name = question_name(message)
         question, self._length = bytes([frames.QUESTIONS[name]]), -1  # no array is that long
         silent = isinstance(message, Each | Max | Min | Tell) and not len(message.places)
         if isinstance(message, Tell):
@@ -168,7 +168,7 @@ class RoundExchange:
     def _answer(self) -> None:
         assert self.message is not None
         received = {self._place[j]: values for j, values in self.received.items()}
-        self._advance(answer(self.message, self._place[self._links.row], received, self.round))
+        self._advance(combine_messages(self.message, self._place[self._links.row], received, self.round))
 
     def keep_early(self, frame: Frame) -> None:
         """Keep a frame of a later round; of one neighbour no more bytes than the largest frame has."""
@@ -226,7 +226,10 @@ class RoundExchange:
         own, body = self.message.values, frame.body
         if len(body) == self._length and body.startswith(self._head) and not frame.flags & SILENT:
             return np.frombuffer(body, self._wire, offset=len(self._head)).reshape(own.shape[1:])
-        question, expected = frames.unpack_question(body), question_of(self.message)  # slower, and knows what is wrong
+        question, expected = (
+            frames.unpack_question(body),
+            question_name(self.message),
+        )  # slower, and knows what is wrong
         if question != expected:
             raise FrameError(f"a frame asks for the {question} where this device asks for the {expected}")
         if frame.silent:

@@ -95,10 +95,10 @@ class RunLimit:
         return min(run, most)
 
 
-def part_of(network: Network, row: int, lost: frozenset[int]) -> frozenset[int]:
+def reachable_rows(network: Network, row: int, lost: frozenset[int]) -> frozenset[int]:
     """Return the rows that a device reaches without those that were lost, itself among them.
 
-    >>> sorted(part_of(Network.chain(5), 0, frozenset({3})))
+    >>> sorted(reachable_rows(Network.chain(5), 0, frozenset({3})))
     [0, 1, 2]
     """
     reached, edge = {row}, [row]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from conformesh.peer.entries import in_order
+from conformesh.peer.entries import ascending_keys
 
 STEP = 0.25  # of a new measurement in the mean
 SHORTEST = 0.02  # seconds between two attempts
@@ -18,7 +18,7 @@ SELDOM = 1.5  # of the pause between two questions for what this device lacks, w
 TOGETHER = 0.25  # of the time that an answer takes: what is to be said within it goes in one frame
 
 
-class Waiting:
+class NeighbourTimer:
     """What one neighbour has, what it was sent and when, and whether it waits for an answer.
 
     Attributes
@@ -126,7 +126,7 @@ class Waiting:
     def next(self, lacks: int, complete: bool) -> float:
         """Return when there is something to do about this neighbour; `lacks` are the keys it is not known to have."""
         soon = self._next_frame
-        if self.answer or (lacks and any(key not in self._sent for key in in_order(lacks))):
+        if self.answer or (lacks and any(key not in self._sent for key in ascending_keys(lacks))):
             return soon
         times = [self._again(when) for key, (when, _) in self._sent.items() if lacks >> key & 1]
         if not complete:

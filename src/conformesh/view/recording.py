@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.quantities import pluralize
-from conformesh.engines.faulty import Weather
+from conformesh.engines.faulty import MessageLoss
 from conformesh.engines.observers import RunObserver
 from conformesh.files.json_numbers import as_json_value
 from conformesh.methods import get_method, make_options
@@ -331,7 +331,7 @@ class _StepMaker:
         self, block: Block, method: str, label: str, faults: Faults | None, noted: deque[_RoundRecord]
     ) -> None:
         self.block, self.method, self.label, self.faults, self.noted = block, method, label, faults, noted
-        self._weather = Weather(block.network, faults) if faults is not None and faults.loses else None
+        self._weather = MessageLoss(block.network, faults) if faults is not None and faults.loses else None
         self._begun = False
         self._last: tuple[Any, ...] | None = None
         self._known = RecordedState(block.devices)

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from conformesh.common.array_types import Array, Ints
-from conformesh.engines.base import drive, refuse_losses
+from conformesh.engines.base import drive_protocol, refuse_losses
 from conformesh.engines.mpi.exchange import Exchange, stamp_of
 from conformesh.engines.mpi.halo import Halo
 from conformesh.engines.mpi.job import needs_mpi, own_channels, stops_the_job
@@ -118,7 +118,7 @@ class Mpi:
         refuse_losses("mpi", faults)
         with self.together():
             ledger = Ledger(len(self.rows), runs)
-            result = drive(protocol, self._rules, ledger, self._answers, self.observer)
+            result = drive_protocol(protocol, self._rules, ledger, self._answers, self.observer)
             self._spreading = None
             self.exchange.agree(self._stamp("the end"))
             mine = ledger.cost()

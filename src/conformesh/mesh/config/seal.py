@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from conformesh.mesh.config.certificate_names import why_not_accepted
 from conformesh.mesh.config.certificates import Identity, identity_of, load_certificate, load_key, require_x509
 from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.peer.entries import sealed, unsealed
+from conformesh.peer.entries import attach_signature, split_signature
 from conformesh.peer.frames import FrameError
 
 # Certificates that are remembered, since reading one costs a signature check. At this number all are forgotten, so that
@@ -55,14 +55,14 @@ class CertificateSeal:
 
     def sign(self, data: bytes) -> bytes:
         """Return this device's certificate and its signature."""
-        return sealed(self._certificate, bytes(self._key.sign(data, _signing())))
+        return attach_signature(self._certificate, bytes(self._key.sign(data, _signing())))
 
     def genuine(self, owner: int, data: bytes, proof: bytes) -> bool:
         """Return whether the device of this row has signed these bytes."""
         from cryptography.exceptions import InvalidSignature
 
         try:
-            certificate, signature = unsealed(proof)
+            certificate, signature = split_signature(proof)
         except FrameError:
             return False
         holder = self._known_holder(certificate)
