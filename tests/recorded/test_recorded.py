@@ -77,6 +77,14 @@ def test_comparison_notices_the_last_bit_and_the_last_number():
     assert differences(answer, answer) == []
 
 
+def test_comparison_allows_round_off_in_chances_of_detect_only():
+    answer = {"chance": "0x1.0p-1", "threshold": "0x1.0p0"}
+    near = {"chance": "0x1.0000000000001p-1", "threshold": "0x1.0p0"}
+    assert compared(answer, near, {"kind": "detect"}) == []
+    assert len(compared(answer, near, {})) == 1
+    assert len(compared(answer, {**near, "threshold": "0x1.0000000000001p0"}, {"kind": "detect"})) == 1
+
+
 def test_comparison_allows_unequal_sides_a_lower_cost_only():
     call, answer = (
         {"unequal_sides": True},
