@@ -11,9 +11,9 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import add_device, init_mesh, revoke_device
 from conformesh.mesh.config.local_scores import LocalScores
 from conformesh.mesh.config.roster import read_document
-from conformesh.mesh.node.calibration_run import JOURNAL, RunOptions, device_result, make_device
+from conformesh.mesh.node.calibration_run import JOURNAL, RunContext, device_result, make_device
 from conformesh.mesh.node.certified_result import CertifiedResult
-from conformesh.mesh.node.membership import Membership, put_roster_into_folder
+from conformesh.mesh.node.membership import NodeRoster, put_roster_into_folder
 from conformesh.mesh.node.result_store import ResultStore
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.journal import FileJournal
@@ -63,7 +63,7 @@ class Process:
     def __init__(self, folder):
         self.folder = folder
         self.journal = None
-        self.members = Membership(read_device(folder))
+        self.members = NodeRoster(read_device(folder))
         self.members.verify()
         self.use()
         self.restored = self.store.load()
@@ -261,7 +261,7 @@ def scores_of(k, version):
 
 def make(config, scores, journal, rosters, kind=None):
     """Return the device of a folder, or one of another kind in its place."""
-    device = make_device(config, scores, journal, RunOptions(rosters=rosters))
+    device = make_device(config, scores, journal, RunContext(rosters=rosters))
     if kind is not None and not isinstance(device, AsyncDevice):
         return kind(device.setup)
     return device

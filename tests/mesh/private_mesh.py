@@ -63,7 +63,7 @@ class Mesh(_World):
         config = self.configs[k]
         wall = lambda: self.start_at + self.now + self.clocks[k]  # noqa: E731
         part = calibration_run.PrivatePart(lambda: self.scores[k], EpochClock(config, wall))
-        options = calibration_run.RunOptions(log=self.log[config.name].append)
+        options = calibration_run.RunContext(log=self.log[config.name].append)
         return calibration_run.make_device(config, self.scores[k], journal, options, part)
 
     def _deliver(self, sender, to, data, now):

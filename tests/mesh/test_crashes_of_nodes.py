@@ -26,7 +26,7 @@ from conformesh.mesh.config.folders import init_mesh, revoke_device
 from conformesh.mesh.config.roster import read_roster_file
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node import membership, result_store
-from conformesh.mesh.node.membership import Membership
+from conformesh.mesh.node.membership import NodeRoster
 from conformesh.mesh.node.online import OnlineLearning
 from conformesh.mesh.node.run_request import RunRequests
 from conformesh.peer.device import Device
@@ -203,7 +203,7 @@ def test_a_refused_roster_is_put_aside_whenever_a_node_is_killed(tmp_path):
     good = (folder / "roster.json").read_bytes()
 
     def look():
-        members = Membership(read_device(folder))
+        members = NodeRoster(read_device(folder))
         (folder / "roster.json").write_text("half of a ros")
         members.look(1.0)
         members.look(2.0)

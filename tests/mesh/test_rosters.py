@@ -36,7 +36,7 @@ from conformesh.mesh.config.key_pair import check_pair
 from conformesh.mesh.config.signing import CURVE_ORDER, sign_text, signed_document, verify_document
 from conformesh.mesh.node import membership
 from conformesh.mesh.node.file_watch import CertificateWatch
-from conformesh.mesh.node.membership import Membership, put_roster_into_folder
+from conformesh.mesh.node.membership import NodeRoster, put_roster_into_folder
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +243,7 @@ def test_who_is_let_in():
 
 @pytest.fixture
 def members(root):
-    return Membership(read_device(root / "device-00"))
+    return NodeRoster(read_device(root / "device-00"))
 
 
 def later(root, **changes):
@@ -263,15 +263,15 @@ def test_a_newer_roster_is_in_force_for_ever(root, members):
     assert members.accept(body) == 2
     members.move()
     assert (members.config.roster_number, members.rosters.number, members.moving) == (2, 2, False)
-    again = Membership(read_device(folder))
+    again = NodeRoster(read_device(folder))
     again.rosters.raise_floor(2)
-    assert Membership(read_device(folder)).rosters.floor == 2
+    assert NodeRoster(read_device(folder)).rosters.floor == 2
     shutil.copy(root / "roster.json", folder)
     with pytest.raises(ValueError, match=r"was under roster 2 .* before and cannot go back to 1"):
-        Membership(read_device(folder))
+        NodeRoster(read_device(folder))
     (folder / "roster.json").write_bytes(later(root, lowest={"device-01": 2}))
     with pytest.raises(ValueError, match=r"was under roster 2 .* before and cannot go back to 2"):
-        Membership(read_device(folder))
+        NodeRoster(read_device(folder))
 
 
 def test_a_node_checks_certificates_and_rosters_without_starting_a_process(root, members, monkeypatch):
@@ -388,7 +388,7 @@ def test_a_roster_whose_state_cannot_be_written_is_in_force_and_the_state_is_wri
 def test_a_device_that_is_removed_knows_it(root):
     folder = root.parent / "device-00"
     shutil.copytree(root / "device-00", folder)
-    members = Membership(read_device(folder))
+    members = NodeRoster(read_device(folder))
     revoke_device(root, "device-00")
     members.accept((root / "roster.json").read_bytes())
     members.move()
@@ -408,7 +408,7 @@ def test_a_roster_is_handed_to_a_folder_at_rest(root):
 def test_a_mesh_without_certificates_has_rosters_without_a_signature(tmp_path):
     root = tmp_path / "m"
     init_mesh(root, Network.chain(2), insecure=True)
-    members = Membership(read_device(root / "device-00"))
+    members = NodeRoster(read_device(root / "device-00"))
     add_device(root, "third", ["device-01"])
     assert document(root).signature == ""
     assert members.accept((root / "roster.json").read_bytes()) == 2

@@ -22,7 +22,7 @@ from conformesh.files.output_files import (
     DEVICE_COLUMN,
     SUM_SLACK,
     class_array,
-    class_columns,
+    read_class_columns,
     column_cells,
     holds_arrays,
     kept_columns,
@@ -160,7 +160,7 @@ def read_model_outputs(
         array, values, classes = class_array(table, _arrays(table, kind))
         kind = next((known for known in _KINDS if known == array), kind)
     else:
-        values, classes = class_columns(table, (device, label, *kept))
+        values, classes = read_class_columns(table, (device, label, *kept))
     if len(own) != len(values):
         raise ValueError(
             f"{own.place}: needs a label for each of the {len(values)} rows of outputs in {table.name}, got {len(own)}"

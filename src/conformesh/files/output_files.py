@@ -114,7 +114,7 @@ def extract_outputs(
     elif holds_arrays(table):
         _, values, names = class_array(table, ("logits", *_ARRAYS) if logits else _ARRAYS)
     else:
-        values, names = class_columns(table, beside, classes)
+        values, names = read_class_columns(table, beside, classes)
     if not len(values):
         raise ValueError(f"{table.name} has no rows; needed {OUTPUT_FILE if columns is None else quote_names(columns)}")
     if classes is not None:
@@ -147,7 +147,7 @@ def kept_columns(table: FileColumns, layout: FileLayout, classes: Sequence[str] 
     return tuple(dict.fromkeys([*usual, *asked]))
 
 
-def class_columns(
+def read_class_columns(
     table: FileColumns, besides: Iterable[str], classes: Sequence[str] | None = None
 ) -> tuple[Floats, tuple[str, ...]]:
     """Return every column but those as values, with their names."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from conformesh.common.arrays import LARGEST_EXACT, note_duplicates, note_large_integers
 from conformesh.common.names import closest_name
 from conformesh.files.memberships import Memberships
-from conformesh.files.text import SNIFFED, CellError, check_finite, numbers_in, read_columns
+from conformesh.files.text import SNIFFED, CellError, check_finite, parse_numbers, read_columns
 
 STDIN = "-"
 _DEVICES = ("device", "devices")  # what the column of devices is called
@@ -154,7 +154,7 @@ class FileColumns:
             if isinstance(columns[0], list):
                 cells = [cell for column in columns for cell in column]
                 self._note_large(cells, names)
-                return numbers_in(cells, self.decimal, self.separator).reshape(len(columns), -1).T
+                return parse_numbers(cells, self.decimal, self.separator).reshape(len(columns), -1).T
             return self._parsed(names, columns)
         except CellError as problem:
             at, row = divmod(problem.cell, len(self))
@@ -179,7 +179,7 @@ class FileColumns:
         if odd or self.decimal == "," or self.separator == ";":  # seldom: for the reader that looks at every cell
             if all(column.dtype == pl.String for column in columns):
                 cells = [cell or "" for column in texts for cell in column.to_list()]
-                return numbers_in(cells, self.decimal, self.separator).reshape(len(columns), -1).T
+                return parse_numbers(cells, self.decimal, self.separator).reshape(len(columns), -1).T
             for at, (text, value) in enumerate(zip(texts, values, strict=True)):
                 self._refuse_gaps(at, text, value)
         return np.column_stack([value.to_numpy() for value in values])

@@ -208,7 +208,7 @@ def _any_cell(column: Any) -> bool:
 # --- from text to numbers ---------------------------------------------------------------------------------------------
 
 
-def numbers_in(cells: Sequence[str], decimal: str | None = None, separator: str | None = None) -> Floats:
+def parse_numbers(cells: Sequence[str], decimal: str | None = None, separator: str | None = None) -> Floats:
     """Return cells as float64; NaN stays NaN. Cells of one table have one decimal sign, a point or a comma.
 
     A comma is taken for a decimal sign only where nothing else can be meant: ``1,234`` alone may be a thousand and
@@ -226,7 +226,7 @@ def numbers_in(cells: Sequence[str], decimal: str | None = None, separator: str 
     except ValueError:
         problem = next(_unreadable(cells))
         if decimal is None and "," in cells[problem.cell]:
-            return numbers_in(_unambiguous(cells), ",")
+            return parse_numbers(_unambiguous(cells), ",")
         raise problem from None
     if np.isinf(values).any():
         check_finite(values, cells)

@@ -109,7 +109,7 @@ def find_roots_from(
         roots[p] = find_root(values, start, stop, own, roots[p], (centres[p], coefficients[p]))
 
 
-def numbers_in(array: Any) -> Any:
+def loop_values(array: Any) -> Any:
     """Return numbers in the form that is quickest to read one by one: a list; compiled code reads arrays."""
     return array.tolist()
 
@@ -117,7 +117,7 @@ def numbers_in(array: Any) -> Any:
 def sum_window(values: Any, first: int, last: int, s: float, kappa: float) -> tuple[float, float]:
     """Sum sigma and its derivative in s over the window: the slope of the smoothed loss ([Wen2025] Eq. (8))."""
     total = slope = 0.0
-    for value in numbers_in(values[first:last]):
+    for value in loop_values(values[first:last]):
         x = kappa * (s - value)
         e = math.exp(-abs(x))
         p = 1.0 / (1.0 + e)
@@ -126,7 +126,7 @@ def sum_window(values: Any, first: int, last: int, s: float, kappa: float) -> tu
     return total, kappa * slope
 
 
-def interpolate(values: Any, first: int, last: int, centre: float, kappa: float, coefficients: Any) -> None:
+def fit_chebyshev(values: Any, first: int, last: int, centre: float, kappa: float, coefficients: Any) -> None:
     """Fill the Chebyshev coefficients of F on [centre - 1/kappa, centre + 1/kappa], window sum only.
 
     In NumPy, which is quicker here than Python; the compiled twin has the same bits.
@@ -162,7 +162,7 @@ def find_root(values: Any, start: int, stop: int, terms: Any, x: float, interpol
     x = max(x, low)
     x = min(x, high)
     before = math.inf
-    middle, shape = float(centre[0]), numbers_in(coefficients)
+    middle, shape = float(centre[0]), loop_values(coefficients)
     for _ in range(NEWTON_STEPS):
         t = kappa * (x - middle)
         if abs(t) <= 1.0:  # False when there is no interpolant: the centre is nan
@@ -179,10 +179,10 @@ def find_root(values: Any, start: int, stop: int, terms: Any, x: float, interpol
                 # its window.
                 first = bisect_right(values, x - (REACH + 1.0) / kappa, start, stop)
                 last = bisect_right(values, x + (REACH + 1.0) / kappa, first, stop)
-                interpolate(values, first, last, x, kappa, coefficients)
+                fit_chebyshev(values, first, last, x, kappa, coefficients)
                 coefficients[DEGREE + 1] = first - start
                 centre[0] = middle = x
-                shape = numbers_in(coefficients)
+                shape = loop_values(coefficients)
         g = f + slope * x - rhs
         if g > 0:
             high = min(high, x)

@@ -649,7 +649,7 @@ class Result(
     def columns_of(self, labels: NDArray[Any], outputs: Any = None) -> NDArray[Any]:
         """Return labels as column numbers, where they are classes or names of the columns of outputs."""
         if self.classes is not None and not isinstance(self.classes[0], str):
-            return class_columns(self.classes, labels)
+            return class_indices(self.classes, labels)
         columns = frame_columns(outputs)
         names = self.classes if self.classes is not None else columns
         if names is None or (columns is None and labels.dtype.kind not in "OUST"):
@@ -731,10 +731,10 @@ class Result(
         return summaries.result_summary(self)
 
 
-def class_columns(classes: Sequence[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
+def class_indices(classes: Sequence[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
     """Return the place of every label among the classes: by value, or else as written.
 
-    >>> class_columns((3, 5, 7), np.array([7, 3])), class_columns(("a", "b"), np.array(["b"]))
+    >>> class_indices((3, 5, 7), np.array([7, 3])), class_indices(("a", "b"), np.array(["b"]))
     (array([2, 0]), array([1]))
     """
     column: dict[Any, int] = {str(name): i for i, name in enumerate(classes)}

@@ -16,7 +16,7 @@ from conformesh.common.array_types import Floats
 from conformesh.files.memberships import Memberships
 from conformesh.kernels.ranks import Alpha, explain_confidence
 from conformesh.results.evaluation import Evaluation, RiskEvaluation
-from conformesh.results.result import Result, class_columns
+from conformesh.results.result import Result, class_indices
 from conformesh.scores import Score
 from conformesh.scores.base import Task
 from conformesh.scores.losses import Loss, as_loss
@@ -237,7 +237,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         if y is None:
             return table
         labels = row_labels(who, y, len(table))
-        return np.asarray(table[np.arange(len(table)), class_columns(self.classes_.tolist(), labels)])
+        return np.asarray(table[np.arange(len(table)), class_indices(self.classes_.tolist(), labels)])
 
     def evaluate(self, X: Any, y: Any = None, **options: Any) -> Evaluation | RiskEvaluation:
         """Measure coverage and size of sets on labelled rows: overall, by class, and by device and group where given.
@@ -280,7 +280,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         if labels.ndim > 1:  # several may be true
             return labels
         try:
-            return class_columns(self.classes_.tolist(), labels)
+            return class_indices(self.classes_.tolist(), labels)
         except ValueError as error:
             raise ValueError(
                 f"{who}: {error}; the model was not trained with it, so that no set can hold it: train with all classes"

@@ -23,7 +23,7 @@ from conformesh.view.trace import Fact, TraceHeading
 
 
 @dataclass(frozen=True)
-class MeshMap:
+class WatchedMesh:
     """The devices of a mesh, under one roster.
 
     Attributes
@@ -59,12 +59,12 @@ class MeshMap:
         """Return a stamp that changes with the map."""
         return None if self.source is None else file_stamp(self.source)
 
-    def is_same_as(self, other: MeshMap) -> bool:
+    def is_same_as(self, other: WatchedMesh) -> bool:
         """Whether both have the same roster, addresses and devices."""
         return (self.roster, self.addresses, self.network.ids) == (other.roster, other.addresses, other.network.ids)
 
 
-def read_map(where: str | os.PathLike[str], http: str | None = None) -> MeshMap:
+def read_map(where: str | os.PathLike[str], http: str | None = None) -> WatchedMesh:
     """Return the map from the folder of a mesh or of a device, or from the node at an address.
 
     With `http` the device of that folder is asked there instead of at its socket.
@@ -86,13 +86,13 @@ def read_map(where: str | os.PathLike[str], http: str | None = None) -> MeshMap:
     return _of_node(os.fspath(where))
 
 
-def _of_config(config: DeviceConfig, places: Mapping[str, str | Path], roster: Path) -> MeshMap:
+def _of_config(config: DeviceConfig, places: Mapping[str, str | Path], roster: Path) -> WatchedMesh:
     facts = (
         ("mesh", config.mesh),
         ("method", config.run.method),
         ("alpha", config.guarantee.alpha),
     )
-    return MeshMap(
+    return WatchedMesh(
         f"{config.run.method} on a mesh of {len(config.devices)}",
         config.network,
         {name: str(find_address(place)) for name, place in places.items()},
@@ -103,7 +103,7 @@ def _of_config(config: DeviceConfig, places: Mapping[str, str | Path], roster: P
     )
 
 
-def _of_node(address: str) -> MeshMap:
+def _of_node(address: str) -> WatchedMesh:
     """Return the map as a node knows it: all devices, or, if it cannot tell, itself and its neighbours."""
     client = Client(address, timeout=5.0)
     try:
@@ -123,7 +123,7 @@ def _of_node(address: str) -> MeshMap:
         edges = [(first, second) for first, second in mesh.edges]
     network = Network.from_pairs(names, edges, name=f"mesh of {status.device}")
     places = {status.device: str(find_address(address))}
-    return MeshMap(f"the mesh of {status.device}", network, places, status.roster.number)
+    return WatchedMesh(f"the mesh of {status.device}", network, places, status.roster.number)
 
 
 def ask_mesh_status(client: Client) -> MeshStatus | None:

@@ -22,7 +22,7 @@ from conformesh.mesh.node.status import MeshStatus, NodeStatus, Phase
 from conformesh.mesh.processes import DeviceProcess as Launched
 from conformesh.view.events import PRIVATE_FIELDS
 from conformesh.view.learning import LearningHistory, learning_details, reported_counts
-from conformesh.view.maps import MeshMap, ask_mesh_status, read_map
+from conformesh.view.maps import WatchedMesh, ask_mesh_status, read_map
 from conformesh.view.recording import Recording
 from conformesh.view.statuses import LogLine, bytes_received, byzantine_reasons, device_details, search_bracket
 from conformesh.view.trace import FIELDS, CoverageOfAll, Fact, FieldValue, Flow, Step, TracedRun
@@ -64,7 +64,7 @@ class MeshWatch:
         self._due = self._map_due = 0.0
         self._use_map(read_map(where, http))
 
-    def _use_map(self, found: MeshMap) -> None:
+    def _use_map(self, found: WatchedMesh) -> None:
         """Start another run in the view, with another map."""
         before, self._map, self._stamp = self._devices, found, found.stamp()
         self._devices = {}

@@ -26,7 +26,7 @@ from conformesh.engines.base import drive_protocol, refuse_losses
 from conformesh.engines.mpi.exchange import Exchange, stamp_of
 from conformesh.engines.mpi.halo import Halo
 from conformesh.engines.mpi.job import needs_mpi, own_channels, stops_the_job
-from conformesh.engines.mpi.partition import partition
+from conformesh.engines.mpi.partition import assign_ranks
 from conformesh.engines.observers import Observer, keeps_messages
 from conformesh.graph.network import Network
 from conformesh.kernels.neighbours import neighbour_extreme, neighbour_sum
@@ -68,7 +68,7 @@ class Mpi:
     comm
         An mpi4py communicator; by default all ranks of the job.
     owners
-        The rank of every device, (devices,); by default chosen by `partition`, see `PARTITIONS`.
+        The rank of every device, (devices,); by default chosen by `assign_ranks`, see `RANK_ASSIGNMENTS`.
     observer
         Called after every round with (round, message, answer) of this rank's block.
     """
@@ -284,7 +284,7 @@ class Mpi:
         chosen: Ints | Exception | None = None
         if self.rank == 0:
             try:
-                chosen = partition(self.network, self.ranks, by) if owners is None else np.asarray(owners)
+                chosen = assign_ranks(self.network, self.ranks, by) if owners is None else np.asarray(owners)
             except Exception as error:  # everybody must hear of it
                 chosen = error
         chosen = self.comm.bcast(chosen)

@@ -1,4 +1,4 @@
-"""PARTITIONS: which rank hosts which device, so that few edges cross and every rank has about as much to do.
+"""RANK_ASSIGNMENTS: which rank hosts which device, so that few edges cross and every rank has about as much to do.
 
 The answer decides only how fast a round is, never its bits.
 """
@@ -17,23 +17,23 @@ from conformesh.graph.network import Network
 _Owners = NDArray[np.int64]
 
 
-def partition(network: Network, ranks: int, by: str = "auto") -> _Owners:
+def assign_ranks(network: Network, ranks: int, by: str = "auto") -> _Owners:
     """Return the rank of every device, (devices,); every rank has at least one.
 
-    `by` is a name of `PARTITIONS`, or "auto": METIS where it is installed, else RCM.
+    `by` is a name of `RANK_ASSIGNMENTS`, or "auto": METIS where it is installed, else RCM.
     """
     if ranks > network.devices:
         raise ValueError(
             f"{ranks} ranks are too many for the {network.devices} devices of {network.name}: "
             f"each needs at least one; start at most {network.devices}"
         )
-    if by not in ("auto", *PARTITIONS):
-        raise ValueError(unknown_name("partition", by, ("auto", *PARTITIONS)))
+    if by not in ("auto", *RANK_ASSIGNMENTS):
+        raise ValueError(unknown_name("partition", by, ("auto", *RANK_ASSIGNMENTS)))
     if ranks == 1:
         return np.zeros(network.devices, dtype=np.int64)
     if by == "auto":
         by = "rcm" if _pymetis() is None else "metis"
-    owners = PARTITIONS[by](network, ranks)
+    owners = RANK_ASSIGNMENTS[by](network, ranks)
     if len(np.unique(owners)) < ranks:  # METIS may leave a part empty where there are few devices
         owners = _by_rcm(network, ranks)
     return owners
@@ -65,7 +65,7 @@ def _by_rcm(network: Network, ranks: int) -> _Owners:
     return owners
 
 
-PARTITIONS: dict[str, Callable[[Network, int], _Owners]] = {"metis": _by_metis, "rcm": _by_rcm}
+RANK_ASSIGNMENTS: dict[str, Callable[[Network, int], _Owners]] = {"metis": _by_metis, "rcm": _by_rcm}
 
 
 def completed(owners: _Owners, network: Network) -> _Owners:

@@ -38,8 +38,8 @@ def find_roots_compiled(
     run_in_blocks(block, len(roots), work)
 
 
-@overload(source.numbers_in)
-def _numbers_in(array: Any) -> Callable[..., Any]:
+@overload(source.loop_values)
+def _loop_values(array: Any) -> Callable[..., Any]:
     # Numba compares the signature of what is returned with this one, annotations included.
     def as_it_is(array: Any) -> Any:
         return array
@@ -55,7 +55,7 @@ def _bisect_right(values: Any, x: float, lo: int, hi: int) -> Callable[..., int]
     return search
 
 
-@overload(source.interpolate)
+@overload(source.fit_chebyshev)
 def _interpolate(
     values: Any,
     first: int,

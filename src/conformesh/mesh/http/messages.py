@@ -36,7 +36,7 @@ class ErrorReply(Struct):
     error: str
 
 
-class Answer(Struct, kw_only=True):
+class PartThreshold(Struct, kw_only=True):
     """The threshold of one part (a group, a side) at one level."""
 
     part: list[str]
@@ -50,7 +50,7 @@ class ThresholdReply(CertifiedFacts, kw_only=True, omit_defaults=True):
     """If there is only one answer, its threshold, alpha and certificate are here too."""
 
     method: str
-    answers: list[Answer]
+    answers: list[PartThreshold]
     threshold: JsonNumber | UnsetType = UNSET
     alpha: float | UnsetType = UNSET
     certificate: CertificateFields | UnsetType = UNSET
@@ -59,7 +59,7 @@ class ThresholdReply(CertifiedFacts, kw_only=True, omit_defaults=True):
 class CertificateReply(CertifiedFacts, kw_only=True, omit_defaults=True):
     """If there is only one answer, its certificate is here too."""
 
-    answers: list[Answer]
+    answers: list[PartThreshold]
     certificate: CertificateFields | UnsetType = UNSET
     words: str | UnsetType = UNSET
 

@@ -22,7 +22,7 @@ from conformesh.common.names import unknown_name
 from conformesh.files.json_numbers import as_json_value
 from conformesh.mesh.http.messages import (
     AcceptedReply,
-    Answer,
+    PartThreshold,
     CalibrationReply,
     CertificateReply,
     HealthReply,
@@ -285,10 +285,10 @@ class HttpReplies:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
 
 
-def _answers(found: CertifiedResult) -> list[Answer]:
+def _answers(found: CertifiedResult) -> list[PartThreshold]:
     """Return the threshold of every part and level with its certificate."""
     return [
-        Answer(
+        PartThreshold(
             part=list(answer.part),
             alpha=float(answer.alpha),
             threshold=as_json_value(answer.threshold),

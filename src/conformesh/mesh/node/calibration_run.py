@@ -56,7 +56,7 @@ class PrivatePart:
 
 
 @dataclass(frozen=True, eq=False)
-class RunOptions:
+class RunContext:
     """What a node gives its device besides configuration, scores and journal.
 
     Attributes
@@ -81,11 +81,11 @@ def make_device(
     config: DeviceConfig,
     scores: LocalScores,
     journal: Journal,
-    options: RunOptions | None = None,
+    options: RunContext | None = None,
     private: PrivatePart | None = None,
 ) -> Device | AsyncDevice:
     """Return the device of a folder with these scores; a private device takes them from `private`, if it is given."""
-    options = options or RunOptions()
+    options = options or RunContext()
     part = private or PrivatePart(lambda: scores, EpochClock(config))
     setup = PeerSetup(
         config.row,

@@ -99,7 +99,7 @@ def _about(config: DeviceConfig, certified: CertifiedResult) -> tuple[Any, ...]:
     return config.name, certified.run, certified.roster, certified.roster_number, certified.lost
 
 
-def main(start: Start) -> int:
+def node_main(start: Start) -> int:
     """Run a device and print its result as JSON if it calibrates once; return the code, as the command line does."""
     from conformesh.peer.settings import PeerError
 
@@ -120,4 +120,4 @@ def main(start: Start) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Start(**json.loads(sys.argv[1]))))
+    sys.exit(node_main(Start(**json.loads(sys.argv[1]))))

@@ -28,7 +28,7 @@ STATE_FILE = "roster.state"
 REFUSED_FILE = "roster.refused.json"
 
 
-class Membership:
+class NodeRoster:
     """The roster of one node.
 
     Attributes
@@ -262,7 +262,7 @@ class Membership:
 
 def put_roster_into_folder(body: bytes, folder: Path, config: DeviceConfig) -> str:
     """Put a roster into the folder of a device that does not run; say what became of it."""
-    members = Membership(config)
+    members = NodeRoster(config)
     before = config.roster_number
     number = members.accept(body)
     return f"roster {number} is in force there already" if number == before else f"roster {number} is in {folder} now"

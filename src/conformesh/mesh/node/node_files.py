@@ -18,7 +18,7 @@ from conformesh.mesh.config.device_toml import reload_config
 from conformesh.mesh.node.certified_result import CertifiedResult
 from conformesh.mesh.node.disk_watch import DiskWatch
 from conformesh.mesh.node.file_watch import CertificateWatch, ScoreWatch
-from conformesh.mesh.node.membership import Membership
+from conformesh.mesh.node.membership import NodeRoster
 from conformesh.mesh.node.privacy_watch import PrivacyWatch
 from conformesh.mesh.node.result_store import ResultStore
 from conformesh.mesh.node.state import NodeState
@@ -50,7 +50,7 @@ class NodeFiles:
 
     def __init__(self, config: DeviceConfig, state: NodeState, read_config: Callable[[], DeviceConfig]) -> None:
         self.config, self._state, self._read_config = config, state, read_config
-        self.members = Membership(config)
+        self.members = NodeRoster(config)
         self.store = ResultStore(config)
         # With epsilon neighbours may not learn how many scores there are: reading them must delay no answer.
         self.scores = ScoreWatch(config, in_background=config.has_epsilon)

@@ -18,7 +18,7 @@ from conformesh.mesh.link import Transport, drive_device
 from conformesh.mesh.node.calibration_run import (
     JOURNAL,
     PrivatePart,
-    RunOptions,
+    RunContext,
     device_result,
     local_protocol,
     make_device,
@@ -140,7 +140,7 @@ class RunDriver:
         old = self.state.certified
         # With `once`, the result of a run that is already on the disk is reported instead of asking for another run.
         stored = old.run if once and old is not None and old.restored else 0
-        options = RunOptions(self._log, files.members.rosters, self.search_progress, stored)
+        options = RunContext(self._log, files.members.rosters, self.search_progress, stored)
         self.device = make_device(files.config, files.scores.known, journal, options, self._private_part(once))
         return self.device
 
