@@ -96,7 +96,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(run, stream, monkeypatch)
     """Interrupted in the network's run, then in that of the first lone learner; the third time goes to the end."""
     words = (*WORDS, "--no-picture", "--json", "--checkpoint", "kept/c.npz")
     straight = run("online", stream, *WORDS, "--no-picture", "--json")
-    monkeypatch.setattr(simulating, "_BLOCK", 16)
+    monkeypatch.setattr(simulating, "_BLOCK_STEPS", 16)
     share = simulating.Rule.share
     for steps, note in (
         (50, "note: following streams: step 48 of 120 is saved in kept/c.npz; the same command goes on there"),

@@ -7,7 +7,7 @@ import pytest
 
 from conformesh import Network
 from conformesh.engines.mpi.halo import Halo
-from conformesh.engines.mpi.partition import RANK_ASSIGNMENTS, completed, assign_ranks
+from conformesh.engines.mpi.partition import RANK_ASSIGNMENTS, assign_ranks, completed
 from conformesh.kernels.neighbours import max_over_neighbours, sum_over_neighbours
 
 NETWORKS = [Network.of(name, 30, seed=2) for name in ("chain", "star", "torus", "complete", "geometric", "tree")]

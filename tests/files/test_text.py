@@ -25,7 +25,7 @@ PLAIN = "device,score\na,0.5\nb,1.25\n"
 @pytest.fixture(params=["small", "large"])
 def both(request, monkeypatch):
     """Read with the standard library, or with Polars as if the file were large."""
-    monkeypatch.setattr(text, "SMALL", 0 if request.param == "large" else text.SMALL)
+    monkeypatch.setattr(text, "SMALL_FILE", 0 if request.param == "large" else text.SMALL_FILE)
 
 
 def held(data: bytes | str, **layout) -> dict[str, list[float]]:
@@ -149,7 +149,7 @@ def test_both_readers_say_the_same_of_any_cell(cells, separator):
     answers = []
     for small in (0, sys.maxsize):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(text, "SMALL", small)
+            patch.setattr(text, "SMALL_FILE", small)
             try:
                 answers.append(np.array(held(data)["a"]).tobytes())
             except (ValueError, CalibrationNote) as problem:

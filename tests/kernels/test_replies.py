@@ -21,7 +21,7 @@ from conformesh.kernels.replies import (
     HIGH,
     HIGHEST,
     LEVEL,
-    LEVELS,
+    LEVEL_UNITS,
     LIMIT,
     LOW,
     LOWEST,
@@ -53,7 +53,7 @@ def buffer(count=40):
     return np.zeros(replies.room_for_keys(count) + 64, np.uint8)
 
 
-def ask(low=LOWEST, high=HIGHEST, side=BOTH, limit=0, counted=0, level=LEVELS // 2, points=7, even=False):
+def ask(low=LOWEST, high=HIGHEST, side=BOTH, limit=0, counted=0, level=LEVEL_UNITS // 2, points=7, even=False):
     row = np.zeros(EACH + 1, np.int64)
     row[[BEGIN, END, SIDE, LIMIT, COUNTED, LEVEL]] = low, high, side, limit, counted, level
     row[POINTS], row[USUAL], row[EACH], row[EVEN] = points, 50, 1, even
@@ -233,7 +233,7 @@ def test_a_sketch_weighs_what_it_stands_for_and_its_points_are_quantiles(shape, 
             "huge": (rng.random(n) * 2 - 1) * 1.7976931348623157e308,
             "tiny": rng.integers(-99, 99, n) * 5e-324,
         }[shape]
-        one = ask(level=int(0.9 * LEVELS), even=even)
+        one = ask(level=int(0.9 * LEVEL_UNITS), even=even)
         (string,), (numbers,), _ = replied([one], [x])
         listed, at = replies.get_bits(np.frombuffer(string, np.uint8), 0, 1)
         mass, at = replies.get_gamma(np.frombuffer(string, np.uint8), at)
@@ -242,7 +242,7 @@ def test_a_sketch_weighs_what_it_stands_for_and_its_points_are_quantiles(shape, 
         fine = replies.fineness(n, int(one[LEVEL]), even, 7)
         end = replies.get_points(np.frombuffer(string, np.uint8), at, 7, fine, points)
         assert (end + 7) >> 3 == len(string)
-        replies.fill_levels(float(n), 1.0, one[LEVEL] / LEVELS, even, 7, levels)
+        replies.fill_levels(float(n), 1.0, one[LEVEL] / LEVEL_UNITS, even, 7, levels)
         exact = np.sort(x)[np.clip(levels.astype(int), 0, n - 1)]
         finite = np.isfinite(exact)
         assert (points[~finite] == exact[~finite]).all()
@@ -416,7 +416,7 @@ def curves(rng):
     n = int(rng.integers(2, 9))
     x = np.sort(rng.choice([rng.normal(size=n), rng.integers(0, 3, n) * 1.0, rng.uniform(-1, 1, n) * 1.7e308]))
     c = np.cumsum(rng.integers(0, 3, n) * 0.5)
-    slopes = np.full(n, replies.STEP) if rng.random() < 0.2 else rng.choice([0.0, 0.3, 1.0, 50.0], n)
+    slopes = np.full(n, replies.JUMP) if rng.random() < 0.2 else rng.choice([0.0, 0.3, 1.0, 50.0], n)
     if rng.random() < 0.5:
         replies.fill_slopes(x, c, 0, n, slopes)
     return x, c, slopes
@@ -511,7 +511,7 @@ def test_many_sources_are_put_together_in_groups(sources):
     rng = np.random.default_rng(14)
     children = [np.sort(rng.normal(size=9)) for _ in range(sources)]
     x, ends = np.concatenate(children), 9 * np.arange(sources + 1)
-    c, slopes = np.tile(np.arange(1.0, 10.0), sources), np.full(9 * sources, replies.STEP)
+    c, slopes = np.tile(np.arange(1.0, 10.0), sources), np.full(9 * sources, replies.JUMP)
     knots, left, right = replies.distribution_function(x, c, slopes, ends, np.full(sources, 9.0))
     ranks = np.arange(1, 9 * sources, max(sources // 2, 1))
     found = [replies.quantile_at(rank - 0.5, knots, left, right, len(knots)) for rank in ranks.tolist()]
@@ -561,13 +561,13 @@ def test_exact_scores_are_steps():
     found = replies.add_exact(x, c, slopes, 1, keys, times, 4, (both_ints, both_ints.view(np.float64)))
     assert found == (3, 6.0, 3.0)
     assert (x.tolist(), c.tolist()) == ([0.0, -1.0, 2.5, 0.0, 0.0], [0.0, 2.0, 3.0, 0.0, 0.0])
-    assert slopes.tolist() == [0.0, replies.STEP, replies.STEP, 0.0, 0.0]
+    assert slopes.tolist() == [0.0, replies.JUMP, replies.JUMP, 0.0, 0.0]
 
 
-@given(st.integers(1, 4000), st.integers(1, LEVELS - 1), st.integers(1, 40), st.booleans())
+@given(st.integers(1, 4000), st.integers(1, LEVEL_UNITS - 1), st.integers(1, 40), st.booleans())
 def test_levels_of_a_sketch_ascend_and_lie_half_a_score_beyond_whole_numbers(mass, level, count, even):
     levels = np.full(count + 1, -1.0)
-    replies.fill_levels(float(mass), 1.0, level / LEVELS, int(even), count, levels)
+    replies.fill_levels(float(mass), 1.0, level / LEVEL_UNITS, int(even), count, levels)
     assert levels[count] == -1.0
     inside = levels[:count]
     assert (inside % 1 == 0.5).all()
@@ -577,7 +577,7 @@ def test_levels_of_a_sketch_ascend_and_lie_half_a_score_beyond_whole_numbers(mas
     if even or count < 3:
         assert inside.tolist() == [mass * (2 * i + 1) // (2 * count) + 0.5 for i in range(count)]
         return
-    share, down = level / LEVELS, (count - 1) // 2
+    share, down = level / LEVEL_UNITS, (count - 1) // 2
     assert inside[down] == math.floor(mass * share) + 0.5
     reach = replies.WIDEST * share
     assert inside[0] == math.floor(mass * (share - reach)) + 0.5
@@ -598,7 +598,7 @@ def test_large_subtrees_have_more_points(mass, points, growth, usual, many):
 def test_points_are_as_fine_as_the_innermost_are_apart():
     """Even ones by how many there are; others by the standard deviation of a rank, at most in 30 bits."""
     assert [replies.fineness(9, 1, 1, count) - replies.FINER for count in (1, 7, 8)] == [1, 3, 4]
-    half = LEVELS // 2  # half of the mass: half a square root of it, in steps from end to end
+    half = LEVEL_UNITS // 2  # half of the mass: half a square root of it, in steps from end to end
     assert [replies.fineness(mass, half, 0, 7) - replies.FINER for mass in (1, 100, 10_000)] == [1, 4, 7]
     assert replies.fineness(1, 1, 0, 7) - replies.FINER == 8  # far out they are closer
     assert replies.fineness(2**61, 1, 0, 7) == 30

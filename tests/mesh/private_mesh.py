@@ -70,7 +70,7 @@ class Mesh(_World):
         self.now = now
         frame = frames.decode(data)
         if self.devices[to] is not None:
-            self.trace_of_frames.append((round(now, 9), sender, to, frames.KINDS[frame.kind], len(data)))
+            self.trace_of_frames.append((round(now, 9), sender, to, frames.FRAME_KINDS[frame.kind], len(data)))
         self._living(to, now, lambda: super(Mesh, self)._deliver(sender, to, data, now))
 
     def _tick(self, k, ticket, now):

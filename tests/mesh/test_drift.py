@@ -90,7 +90,7 @@ def test_the_alarm_of_a_device_is_the_alarm_in_the_order_of_labels():
 
 @pytest.mark.usefixtures("unflushed")
 def test_a_device_that_is_killed_after_every_label_has_the_same_evidence(folder, monkeypatch):
-    monkeypatch.setattr(online, "MOST_RECORDS", 7)
+    monkeypatch.setattr(online, "MOST_JOURNAL_RECORDS", 7)
     scores, seeds = shifted(), set()
     for score in scores:
         node = opened(folder, online=LEARNING | {"alarm": 0.05})
@@ -134,7 +134,7 @@ def test_that_it_was_raised_is_kept_where_the_moment_could_not_be_written(folder
 @pytest.mark.usefixtures("unflushed")
 def test_a_journal_that_cannot_be_made_shorter_now_and_then_loses_nothing(folder, monkeypatch):
     """Also where one request writes several records: what scale and level begin with, and when it was raised."""
-    monkeypatch.setattr(online, "MOST_RECORDS", 1)
+    monkeypatch.setattr(online, "MOST_JOURNAL_RECORDS", 1)
     real, calls, scores = FileJournal.begin, [], shifted()
 
     def broken(journal, record):

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformesh import Network
-from conformesh.mesh.node.health import CODES
+from conformesh.mesh.node.health import HEALTH_CODES
 from conformesh.mesh.node.heartbeat import share_status
 from conformesh.mesh.node.heartbeat_table import (
-    LARGEST_MESSAGE,
-    MOST_RECORDS,
+    LARGEST_HEARTBEAT,
+    MOST_RELAYED_RECORDS,
     PHASES,
     HeartbeatMessage,
     HeartbeatRecord,
@@ -97,7 +97,7 @@ def test_trouble_travels_at_once_and_not_with_the_next_beat():
     world.vitals["4"] = SICK
     world.pass_by(world.window * 6)
     shown = world.shown("0")["4"]
-    assert (shown["health"], shown["via"], shown["reasons"]) == ("unhealthy", "hearsay", [CODES[0]])
+    assert (shown["health"], shown["via"], shown["reasons"]) == ("unhealthy", "hearsay", [HEALTH_CODES[0]])
 
 
 def test_a_device_that_starts_again_counts_at_once_and_hears_what_others_know():
@@ -243,7 +243,7 @@ def good():
         (packed(record("b", age=-5)), "malformed"),
         (packed(HeartbeatRecord(9, 1, 1, 0, CALM)), "the name of another device"),
         (packed(record("b"), HeartbeatRecord(4, 1, 1, 0, CALM)), "a row that is not in the roster"),
-        (b"\x00" * (LARGEST_MESSAGE + 1), "too large"),
+        (b"\x00" * (LARGEST_HEARTBEAT + 1), "too large"),
     ],
 )
 def test_what_is_no_heartbeat_is_refused_and_changes_nothing(data, reason):
@@ -301,9 +301,9 @@ def test_a_thousand_devices_fit_and_wait_for_their_turn():
         data = one.encode_if_due(CALM, 100.0 + step / 4)
         sizes.append(len(data or b""))
         told |= {other.row for other in msgspec.msgpack.decode(data, type=HeartbeatMessage).others} if data else set()
-    assert max(sizes) < LARGEST_MESSAGE
+    assert max(sizes) < LARGEST_HEARTBEAT
     assert told == set(range(1, 1000))
-    assert MOST_RECORDS < 1000
+    assert MOST_RELAYED_RECORDS < 1000
 
 
 def test_a_neighbour_that_seems_to_start_again_and_again_gets_no_more_than_its_share():
@@ -339,10 +339,10 @@ def test_what_is_wrong_travels_as_codes_and_never_as_words():
 
 def test_a_failure_and_a_missing_threshold_have_codes():
     node = state(certified=False)
-    assert share_status(node.status(), 1.0).codes == 1 << CODES.index("uncertified")
+    assert share_status(node.status(), 1.0).codes == 1 << HEALTH_CODES.index("uncertified")
     node.fail("b is gone", "lost")
     vitals = share_status(node.status(), 1.0)
-    assert [code for bit, code in enumerate(CODES) if vitals.codes >> bit & 1] == ["lost", "uncertified"]
+    assert [code for bit, code in enumerate(HEALTH_CODES) if vitals.codes >> bit & 1] == ["lost", "uncertified"]
     assert (vitals.certified, vitals.threshold, vitals.common) == (None, None, False)
 
 
@@ -370,12 +370,12 @@ def test_every_field_of_vitals_has_its_place():
         *("phase", "healthy", "codes", "run", "round", "roster", "interval"),
         *("certified", "threshold", "about", "common", "alarms"),
     )
-    assert CODES[:3] == ("lost", "disagreement", "refused")
+    assert HEALTH_CODES[:3] == ("lost", "disagreement", "refused")
     assert [phase.name for phase in PHASES] == ["STARTING", "WAITING", "CALIBRATING", "CERTIFIED", "FAILED"]
 
 
 def test_codes_keep_their_bits_whatever_failures_there_are_later():
     """Nodes of two versions hear each other: a code has the bit that it had when it was new."""
     first = "lost disagreement refused scores certificate roster journal links protocol other uncertified privacy"
-    assert CODES[:14] == (*first.split(), "disk", "overdue")
-    assert {*CODES} == {*FAILURES, "uncertified", "disk", "overdue"}
+    assert HEALTH_CODES[:14] == (*first.split(), "disk", "overdue")
+    assert {*HEALTH_CODES} == {*FAILURES, "uncertified", "disk", "overdue"}

@@ -11,7 +11,7 @@ from conformesh import Network
 from conformesh.mesh import link
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.peer import frames
-from conformesh.peer.frames import HELLO, LARGEST, LARGEST_WORDS, Frame, FrameError
+from conformesh.peer.frames import HELLO, LARGEST_FRAME_BODY, LARGEST_WORDS, Frame, FrameError
 from conformesh.peer.json_bodies import Hello
 from tests.mesh.real import make_mesh, wait_for
 
@@ -93,7 +93,7 @@ def test_large_messages_cost_little_memory_and_no_long_lines(tmp_path, size):
     with attacked(tmp_path) as (node, session, key):
         before = memory(node.pid, "VmHWM")
         flood(session, key, b"x" * size)
-        flood(session, key, b"x" * LARGEST)
+        flood(session, key, b"x" * LARGEST_FRAME_BODY)
         body = Hello({"mesh": "m" * (30 * MB)}, 1, frozenset()).pack()
         head = frames.encode(Frame(HELLO, 0, 1, 0))
         flood(session, key, head[: -frames.CHECK.size] + body + b"0000")

@@ -147,7 +147,7 @@ def test_a_lie_about_a_device_changes_nothing_that_it_says_of_itself(folder):
 
 
 def test_the_journal_stays_short(folder, monkeypatch):
-    monkeypatch.setattr(online, "MOST_RECORDS", 10)
+    monkeypatch.setattr(online, "MOST_JOURNAL_RECORDS", 10)
     node = opened(folder)
     sizes = []
     for _ in range(95):
@@ -207,7 +207,7 @@ def test_a_kill_while_the_journal_is_made_shorter_loses_nothing(folder, monkeypa
             os.replace(draft, target)
         raise Killed
 
-    monkeypatch.setattr(online, "MOST_RECORDS", 10)
+    monkeypatch.setattr(online, "MOST_JOURNAL_RECORDS", 10)
     node = opened(folder)
     examples = [node.predict() for _ in range(9)]
     with monkeypatch.context() as broken:

@@ -24,7 +24,7 @@ from conformesh.mesh.node.file_watch import CertificateWatch, ScoreWatch
 from conformesh.mesh.node.node import Node
 from conformesh.mesh.node.result_store import ResultStore
 from conformesh.mesh.node.status import Phase
-from conformesh.peer.frames import SIZE
+from conformesh.peer.frames import EMPTY_FRAME_SIZE
 from conformesh.peer.settings import PeerError
 from tests.mesh.nodes import numbers, short_folder, threshold_in
 from tests.mesh.real import drawn_scores, finish, long_ago, make_mesh, simulated, start, wait_for, write_scores
@@ -105,7 +105,7 @@ def test_devices_that_stay_up_calibrate_again():
             for own, other, name in zip(shown, reversed(shown), ("device-01", "device-00"), strict=True):
                 heard = own["neighbours"][name]
                 assert own["round"] == heard["round"] > 0
-                assert SIZE * heard["frames_received"] <= heard["bytes_received"] <= other["sent"]["bytes"]
+                assert EMPTY_FRAME_SIZE * heard["frames_received"] <= heard["bytes_received"] <= other["sent"]["bytes"]
                 assert 0 <= heard["last_heard_seconds_ago"] < 30
                 assert own["sent"]["frames"] > own["round"]
             received = 'conformesh_frames_received_total{neighbour="device-01"}'

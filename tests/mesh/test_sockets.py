@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from conformesh.mesh import sockets
-from conformesh.mesh.sockets import LONGEST_RESEND, LOOK_INTERVAL, TCP_RTO_MAX_MS, LinkSockets
+from conformesh.mesh.sockets import LONGEST_RESEND, SOCKET_LOOK_INTERVAL, TCP_RTO_MAX_MS, LinkSockets
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="where a process finds its sockets is Linux's")
 
@@ -56,7 +56,7 @@ def test_a_socket_is_told_once_it_is_connected(link):
         found.look(0.0)
         assert lingers(one)
         one.connect(("127.0.0.1", port))
-        found.look(LOOK_INTERVAL)
+        found.look(SOCKET_LOOK_INTERVAL)
         assert not lingers(one)
 
 
@@ -68,7 +68,7 @@ def test_a_new_link_under_an_old_handle_is_told(link):
         make_linger(second)
         os.dup2(second.fileno(), first.fileno())
         assert lingers(first)
-        found.look(LOOK_INTERVAL)
+        found.look(SOCKET_LOOK_INTERVAL)
         assert not lingers(first)
 
 
@@ -78,12 +78,12 @@ def test_a_link_is_told_once_and_not_sooner_than_it_is_time(link, monkeypatch):
     near, _, port = link()
     found = LinkSockets(1, [port])
     found.look(0.0)
-    found.look(LOOK_INTERVAL)
+    found.look(SOCKET_LOOK_INTERVAL)
     assert told == [near.getsockname()]
     with socket.create_connection(("127.0.0.1", port)) as late:
-        found.look(1.9 * LOOK_INTERVAL)
+        found.look(1.9 * SOCKET_LOOK_INTERVAL)
         assert late.getsockname() not in told
-        found.look(2.0 * LOOK_INTERVAL)
+        found.look(2.0 * SOCKET_LOOK_INTERVAL)
         assert late.getsockname() in told
 
 

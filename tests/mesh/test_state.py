@@ -8,7 +8,7 @@ import pytest
 from msgspec import to_builtins
 
 from conformesh.mesh.node.certified_result import CertifiedResult
-from conformesh.mesh.node.state import MOST_REASONS, NodeState
+from conformesh.mesh.node.state import MOST_COUNTED_REASONS, NodeState
 from conformesh.mesh.node.status import OTHER, Phase
 
 from .nodes import Clock, calibration, state
@@ -73,11 +73,11 @@ def test_traffic_is_counted_per_neighbour():
 
 def test_reasons_stay_few_whatever_strangers_send():
     node = state(certified=False)
-    for i in range(10 * MOST_REASONS):
+    for i in range(10 * MOST_COUNTED_REASONS):
         node.count_refused(None, f"reason {i}")
     reasons = to_builtins(node.status())["refused"]
-    assert len(reasons) == MOST_REASONS + 1
-    assert reasons[OTHER] == 9 * MOST_REASONS
+    assert len(reasons) == MOST_COUNTED_REASONS + 1
+    assert reasons[OTHER] == 9 * MOST_COUNTED_REASONS
 
 
 def test_certifying_forgets_the_error_and_failing_keeps_the_threshold():

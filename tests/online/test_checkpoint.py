@@ -13,7 +13,7 @@ RING = Network.cycle(DEVICES)
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(simulating, "_BLOCK", BLOCK)
+    monkeypatch.setattr(simulating, "_BLOCK_STEPS", BLOCK)
 
 
 @pytest.fixture

@@ -220,7 +220,7 @@ def test_the_largest_proof_fits_a_frame_and_larger_entries_are_refused():
 def test_a_proof_for_which_there_is_no_room_is_not_kept(monkeypatch):
     device, key = one(), entry_key(2, 1)
     said(device, key, signed_by(device, key, b"a" * 100))
-    monkeypatch.setattr(entry_store, "MOST_KEPT", device.store.size + 200)
+    monkeypatch.setattr(entry_store, "MOST_ENTRY_BYTES", device.store.size + 200)
     said(device, key, signed_by(device, key, b"b" * 100))
     assert device.byzantine == ()
     assert "no room" in next(iter(device.counts.refused))

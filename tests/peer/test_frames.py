@@ -11,14 +11,14 @@ from hypothesis.extra import numpy as hnp
 from conformesh.peer import frames
 from conformesh.peer.frames import (
     CHECK,
-    KINDS,
-    MARK,
+    EMPTY_FRAME_SIZE,
+    FRAME_KINDS,
+    FRAME_MARK,
     OPENING,
     QUESTIONS,
     RUN,
-    SIZE,
-    VERSION,
     WIRE_TYPES,
+    WIRE_VERSION,
     Frame,
     FrameError,
     decode,
@@ -34,7 +34,7 @@ MANY = settings(max_examples=max(500, settings.default.max_examples))  # 2000 by
 FIELDS = ("kind", "run", "sender", "round", "flags", "body", "quiet")
 some_frames = st.builds(
     Frame,
-    kind=st.sampled_from(list(KINDS)),
+    kind=st.sampled_from(list(FRAME_KINDS)),
     run=st.integers(0, 2**64 - 1),
     sender=st.integers(0, 2**32 - 1),
     round=st.integers(0, 2**32 - 1),
@@ -51,7 +51,7 @@ def fields(frame):
     return tuple(getattr(frame, name) for name in FIELDS)
 
 
-def made(first=MARK, what=2, numbers=b"\2\3", body=b"", tail=b""):
+def made(first=FRAME_MARK, what=2, numbers=b"\2\3", body=b"", tail=b""):
     """Bytes with a right checksum, whatever else is wrong."""
     said = first + bytes([what]) + RUN.pack(1) + numbers + body
     return said + CHECK.pack(zlib.crc32(said)) + tail
@@ -121,7 +121,7 @@ def test_the_layout_is_as_written():
     assert struct.unpack("<I", data[-4:]) == (zlib.crc32(data[:-4]),)
     assert encode(Frame(2, 0, 0, 0, 2))[:2] == bytes([0xC5, 2 + 16])
     assert encode(Frame(2, 0, 3, 7, 2, b"", 300))[1:-4] == bytes([2 + 16 + 32, *[0] * 8, 3, 7, 0xAC, 2])
-    assert len(encode(Frame(2, 2**64 - 1, 127, 127))) == SIZE == 16
+    assert len(encode(Frame(2, 2**64 - 1, 127, 127))) == EMPTY_FRAME_SIZE == 16
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_hello_begins_as_it_always_has():
     """Devices of versions 1 and 2 read magic, version and 32 bytes at least before they refuse it by its version."""
     hello = encode(Frame(frames.HELLO, 7, 1, 0, 1, pack_words({"agreement": {}, "run": 1, "lost": "0"})))
     magic, version = struct.unpack_from("<4sB", hello)
-    assert (magic, version) == (b"cfmh", VERSION)
+    assert (magic, version) == (b"cfmh", WIRE_VERSION)
     assert len(hello) >= 32
     assert decode(hello).kind == frames.HELLO
 
@@ -176,13 +176,13 @@ def test_bytes_behind_a_frame_are_refused(frame, tail):
 )
 def test_plain_data_can_wait(frame):
     assert frames.can_wait(encode(frame))
-    assert frames.can_wait(encode(frame)[: SIZE + 1])
+    assert frames.can_wait(encode(frame)[: EMPTY_FRAME_SIZE + 1])
 
 
 @pytest.mark.parametrize(
     "changes",
     [{"flags": frames.WANT}, {"flags": frames.WANT | frames.SILENT}, {"body": b""}]
-    + [{"kind": kind} for kind in KINDS if kind != frames.DATA],
+    + [{"kind": kind} for kind in FRAME_KINDS if kind != frames.DATA],
 )
 def test_what_asks_for_something_or_ends_something_cannot_wait(changes):
     """A device must be woken for it at once, though it may wait for the other neighbours' data."""
@@ -191,16 +191,16 @@ def test_what_asks_for_something_or_ends_something_cannot_wait(changes):
 
 def test_bytes_that_are_no_whole_frame_of_this_version_cannot_wait():
     data = encode(EXAMPLE._replace(flags=0))
-    assert not [cut for cut in range(SIZE + 1) if frames.can_wait(data[:cut])]
+    assert not [cut for cut in range(EMPTY_FRAME_SIZE + 1) if frames.can_wait(data[:cut])]
     assert not frames.can_wait(bytes([data[0] + 1]) + data[1:])
     assert not frames.can_wait(OPENING + data[1:])
 
 
 def test_too_much_is_refused_on_both_sides(monkeypatch):
     data = encode(EXAMPLE)
-    monkeypatch.setattr(frames, "LARGEST", len(EXAMPLE.body))
+    monkeypatch.setattr(frames, "LARGEST_FRAME_BODY", len(EXAMPLE.body))
     assert decode(encode(EXAMPLE)) == EXAMPLE
-    monkeypatch.setattr(frames, "LARGEST", len(EXAMPLE.body) - 1)
+    monkeypatch.setattr(frames, "LARGEST_FRAME_BODY", len(EXAMPLE.body) - 1)
     with pytest.raises(FrameError, match="fewer"):
         encode(EXAMPLE)
     with pytest.raises(FrameError, match=f"may have {len(EXAMPLE.body) - 1} bytes, got {len(EXAMPLE.body)}"):
@@ -246,7 +246,7 @@ def test_what_is_wrong_with_a_header_is_said(wrong, words):
 
 
 @pytest.mark.parametrize("what", range(256))
-@pytest.mark.parametrize("first", [MARK, OPENING])
+@pytest.mark.parametrize("first", [FRAME_MARK, OPENING])
 def test_only_known_kinds_and_flags_are_read(first, what):
     """Both beginnings with every second byte: what is read says the same when it is written again."""
     data = made(first=first, what=what, numbers=b"\2\x83\1\5", body=b"{}")
@@ -260,7 +260,7 @@ def test_only_known_kinds_and_flags_are_read(first, what):
 
 
 @MANY
-@given(st.sampled_from([MARK, OPENING]), st.integers(0, 31), st.binary(max_size=24))
+@given(st.sampled_from([FRAME_MARK, OPENING]), st.integers(0, 31), st.binary(max_size=24))
 def test_there_is_one_way_to_write_a_frame(first, what, rest):
     data = made(first=first, what=what, numbers=rest)
     try:

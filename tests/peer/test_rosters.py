@@ -4,7 +4,7 @@ import pytest
 
 from conformesh.peer.frames import DATA, HELLO, ROSTER, WANT, Frame, FrameError, pack_words, unpack_words
 from conformesh.peer.json_bodies import Hello
-from conformesh.peer.rosters import MOST_ROSTERS, Rosters, roster_number_in, roster_words
+from conformesh.peer.rosters import LARGEST_ROSTER_NUMBER, Rosters, roster_number_in, roster_words
 
 MINE = Frame(HELLO, 0, 3, 0, 0, b"{}")
 
@@ -102,7 +102,7 @@ def test_a_floor_in_a_greeting_is_not_believed():
 
 
 @pytest.mark.parametrize(
-    "words", [None, 3, "", "3", "3, xyz", "-1, ab", f"{MOST_ROSTERS}, ab", "3, " + "a" * 17, "03, ab\n"]
+    "words", [None, 3, "", "3", "3, xyz", "-1, ab", f"{LARGEST_ROSTER_NUMBER}, ab", "3, " + "a" * 17, "03, ab\n"]
 )
 def test_what_is_no_roster_has_no_number(words):
     assert roster_number_in(words) is None

@@ -41,7 +41,7 @@ from conformesh.mesh.node.node import Node
 from conformesh.mesh.node.privacy_watch import PrivacyWatch
 from conformesh.mesh.node.state import NodeState
 from conformesh.peer import frames
-from conformesh.peer.frames import WORDS
+from conformesh.peer.frames import WORD_KINDS
 from conformesh.peer.interface import EVERYBODY
 from conformesh.peer.loopback import LinkFaults, _World
 from conformesh.protocols import p_dcp
@@ -236,8 +236,8 @@ class Hall(_World):
     def _wire(self, sender, to, data, now):
         frame = frames.decode(data)
         at = round(now, 9)
-        self.seen.frames.append((at, sender, to, frames.KINDS[frame.kind], len(data)))
-        if frame.kind in WORDS:
+        self.seen.frames.append((at, sender, to, frames.FRAME_KINDS[frame.kind], len(data)))
+        if frame.kind in WORD_KINDS:
             self.seen.words.append((at, sender, to, frame.body))
         super()._wire(sender, to, data, now)
 

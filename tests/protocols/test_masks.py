@@ -651,7 +651,7 @@ def test_a_million_devices_are_refused_at_once_with_the_reason(options):
         Network.chain(devices),
         WeightedScores.from_flat(np.zeros(devices), np.ones(devices, dtype=np.int64)),
     )
-    words = rf"up to {masks.MOST_DEVICES:,} devices, got 1,000,000: every device must share a secret with every other"
+    words = rf"up to {masks.MOST_MASKED_DEVICES:,} devices, got 1,000,000: every device must share a secret with every"
     started = time.perf_counter()
     with pytest.raises(ValueError, match=words):
         solve_draws(samples, network, [0.1], "p-dcp", **options)

@@ -13,8 +13,8 @@ from conformesh.protocols.aggregate import AGGREGATORS, PREFERENCES, CannotAggre
 from conformesh.protocols.block import Block
 from conformesh.protocols.e_dcp import (
     EDCP,
+    STAGE_WIDTHS,
     STAGES_BY_VALUE,
-    WIDTHS,
     Brackets,
     _warm_thresholds,
     best_stage_width,
@@ -133,7 +133,7 @@ def test_the_width_is_the_best_for_what_is_preferred(name, devices, balanced):
     ]
     tree = AGGREGATORS["tree"].price(block)
     for prefer in PREFERENCES:
-        costs = {width: predicted(block, [tree], prefer, width) for width in WIDTHS}
+        costs = {width: predicted(block, [tree], prefer, width) for width in STAGE_WIDTHS}
         assert costs[best_stage_width(block, "tree", prefer)] == pytest.approx(min(costs.values()), rel=1e-12)
 
 
@@ -145,7 +145,7 @@ def test_the_width_is_the_best_at_any_price(monkeypatch):
         monkeypatch.setitem(AGGREGATORS, "given", SimpleNamespace(price=lambda block, price=price: price))
         block = SimpleNamespace(network=SimpleNamespace(diameter=diameter))
         for prefer in PREFERENCES:
-            costs = {width: predicted(block, [price], prefer, width) for width in WIDTHS}
+            costs = {width: predicted(block, [price], prefer, width) for width in STAGE_WIDTHS}
             assert costs[best_stage_width(block, "given", prefer)] <= min(costs.values()) * (1 + 1e-12)
 
 

@@ -178,7 +178,7 @@ def test_a_first_question_from_an_old_bracket(known):
     assert row[replies.SIDE] == BOTH
     assert row[replies.LIMIT] == 9 * waves.MOST_LISTED
     assert (row[replies.USUAL], row[replies.EACH]) == ((50, 2) if known else (100, 4))
-    assert row[replies.LEVEL] == 3 * replies.LEVELS // 4
+    assert row[replies.LEVEL] == 3 * replies.LEVEL_UNITS // 4
     cold = waves._first_question(block, waves.Pace(7, 0, 12.0), 9, n, ranks, False, (-math.inf, 3.0)).asks[0]
     assert (cold[BEGIN], cold[END], cold[COUNTED], cold[replies.LIMIT]) == (LOWEST, HIGHEST, 0, 0)
 

@@ -127,7 +127,7 @@ def test_points_fit_the_window_where_they_can(steps, window, expected):
 
 def test_curves_have_few_points_and_devices_fewer(monkeypatch):
     monkeypatch.setattr(recording, "MAX_POINTS", 100)
-    monkeypatch.setattr(recording, "MAX_NUMBERS", 5 * DEVICES * 20)
+    monkeypatch.setattr(recording, "MAX_DEVICE_NUMBERS", 5 * DEVICES * 20)
     found, run = recorded(streams())
     told = [step for step in run.steps if step.everybody]
     own = [step for step in told if "lately" in step.devices]

@@ -24,7 +24,7 @@ from conformesh.lab.comparison import Comparison, ComparisonRow, build_networks,
 from conformesh.lab.comparison import compare as measure
 from conformesh.lab.comparison_plots import MOST_PANELS, draw_comparison, draw_cost_fronts
 from conformesh.lab.comparison_table import (
-    RIGHT_ALIGNED,
+    COMPARISON_NUMBER_COLUMNS,
     SIZE_COLUMN,
     recommendation,
     rests_on_assumption,
@@ -151,7 +151,7 @@ def _report(found: Comparison, picture_path: Path | None, front_path: Path | Non
         "count their rank, assume nothing and need no server."
     )
     rows = [[table_row(run, entry) for run in entry.runs] for entry in found.networks]
-    columns, right = table_columns(found), RIGHT_ALIGNED
+    columns, right = table_columns(found), COMPARISON_NUMBER_COLUMNS
     widths = [max(map(len, column)) for column in zip(columns, *(row for entry in rows for row in entry), strict=True)]
     padded = [name.rjust(w) if name in right else name.ljust(w) for name, w in zip(columns, widths, strict=True)]
     for entry, cells in zip(found.networks, rows, strict=True):

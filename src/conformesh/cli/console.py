@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # What the library raises for a mistake of its caller: exit code 2. Anything else is an internal error, code 1.
 _BAD_INPUT = (ValueError, TypeError, OverflowError, OSError, MemoryError)
-_LONGEST = 800  # characters of an error: a line that fills the screen hides what it says
+_LONGEST_ERROR = 800  # characters of an error: a line that fills the screen hides what it says
 
 
 @contextmanager
@@ -113,8 +113,8 @@ def _print_lines(*lines: str) -> None:
 def _one_line(text: str) -> str:
     """Return a text on one line that a terminal can show, without its middle where it is very long."""
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
-    half = _LONGEST // 2 - 3
-    return line if len(line) <= _LONGEST else f"{line[:half]} ... {line[-half:]}"
+    half = _LONGEST_ERROR // 2 - 3
+    return line if len(line) <= _LONGEST_ERROR else f"{line[:half]} ... {line[-half:]}"
 
 
 # --- results ----------------------------------------------------------------------------------------------------------

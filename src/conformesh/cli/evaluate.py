@@ -24,7 +24,7 @@ from conformesh.files.tables import FileLayout
 from conformesh.results.evaluation import Coverage, Evaluation
 from conformesh.scores import Score
 
-_SHOWN = 20  # devices, groups or classes on the screen: those that are covered least; --json has all
+_MOST_PRINTED = 20  # devices, groups or classes on the screen: those that are covered least; --json has all
 _LABELS = Option("--labels FILE", "True labels in a file of their own.", type=SOURCE)
 
 
@@ -99,12 +99,12 @@ def _report(found: Evaluation, picture: Path | None) -> None:
     console.print_facts("conformesh evaluate", lines)
     for what, parts in found.parts.items():
         print()
-        least = sorted(parts, key=lambda name: parts[name].rate)[:_SHOWN]
+        least = sorted(parts, key=lambda name: parts[name].rate)[:_MOST_PRINTED]
         rows = [(name, f"{parts[name].rows:,}", *_cells(parts[name], found.nominal)) for name in least]
         columns = (what, "rows", "coverage", "95 % interval", "")
         console.print_table(columns, rows, right=columns[1:4])
-        if len(parts) > _SHOWN:
-            print(f"and {len(parts) - _SHOWN:,} more that are covered as much or more: --json has all")
+        if len(parts) > _MOST_PRINTED:
+            print(f"and {len(parts) - _MOST_PRINTED:,} more that are covered as much or more: --json has all")
 
 
 def _cells(part: Coverage, nominal: float | None) -> tuple[str, str, str]:

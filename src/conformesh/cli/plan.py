@@ -22,7 +22,7 @@ from conformesh.lab.planning.networks import (
     simulated_network,
     simulated_topology,
 )
-from conformesh.lab.planning.planner import GUARANTEE_ORDER, PLAN_COLUMNS, RIGHT_ALIGNED, SORT_KEYS, Plan
+from conformesh.lab.planning.planner import GUARANTEE_ORDER, PLAN_COLUMNS, PLAN_NUMBER_COLUMNS, SORT_KEYS, Plan
 from conformesh.lab.planning.planner import plan as simulate
 from conformesh.methods import METHODS, get_method, make_options, method_variants
 from conformesh.plots.pictures import picture_file
@@ -203,7 +203,7 @@ def _report(found: Plan, picture: Path | None) -> None:
         "numbers, bytes, largest: what a device sends, mean and most; a message to all neighbours counts once.\n"
         "time: of all rounds, each latency + bits x degree / bandwidth of the slowest device.\n"
     )
-    console.print_table(PLAN_COLUMNS, [row.cells() for row in found.rows], right=RIGHT_ALIGNED)
+    console.print_table(PLAN_COLUMNS, [row.cells() for row in found.rows], right=PLAN_NUMBER_COLUMNS)
     print()
     for row in found.rows:
         low, high = row.rounds_between

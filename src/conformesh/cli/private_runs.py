@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from conformesh.mesh.config.device_config import DeviceConfig
 
 _USUAL = (Fraction(1, 20), Fraction(1, 10), Fraction(1, 5))  # levels that are shown where none is asked for
-_MOST_EPOCHS = 20  # of an account that are listed, the latest ones
+_MOST_EPOCHS_PRINTED = 20  # of an account that are listed, the latest ones
 
 
 @dataclass(frozen=True)
@@ -419,7 +419,7 @@ def _next(fields: AccountFields, rules: _Rules) -> str:
 
 def _epochs_to_show(fields: AccountFields, last: int) -> list[int]:
     """Return the epochs to list: those with an entry, and the last closed one."""
-    return sorted({*(one.epoch for one in fields.epochs), *([last] if last > 0 else [])})[-_MOST_EPOCHS:]
+    return sorted({*(one.epoch for one in fields.epochs), *([last] if last > 0 else [])})[-_MOST_EPOCHS_PRINTED:]
 
 
 def _epoch_line(fields: AccountFields, epoch: int, allowed: int) -> tuple[int, int, int, int]:

@@ -14,7 +14,7 @@ from conformesh.lab.sweeps.parallel import BACKENDS
 from conformesh.lab.sweeps.sweep import check_and_lay_out, lay_out_cells, summarise_rows
 from conformesh.lab.sweeps.sweep import sweep as run_all
 
-_SHOWN = 40  # lines of a summary on the screen; the file has all
+_MOST_PRINTED = 40  # lines of a summary on the screen; the file has all
 
 
 @command(
@@ -90,12 +90,12 @@ def _show(lines: list[dict[str, Any]]) -> None:
         "rounds",
         "bits",
     )
-    cells = {name: [_cell(name, line[name]) for line in lines[:_SHOWN]] for name in wanted}
+    cells = {name: [_cell(name, line[name]) for line in lines[:_MOST_PRINTED]] for name in wanted}
     columns = [name for name, column in cells.items() if any(column)]
     shown = [*zip(*(cells[name] for name in columns), strict=True)]
     console.print_table(columns, shown, right=[c for c in columns if c not in ("network", "method", "options")])
-    if len(lines) > _SHOWN:
-        print(f"and {len(lines) - _SHOWN} more lines in summary.csv")
+    if len(lines) > _MOST_PRINTED:
+        print(f"and {len(lines) - _MOST_PRINTED} more lines in summary.csv")
 
 
 def _cell(name: str, value: Any) -> str:

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from conformesh.common.names import similar_names
 from conformesh.common.notes import emit_note
 
-LARGEST_EXACT = 2**53  # up to here every integer is a float64
+LARGEST_EXACT = 2**53  # up to here every integer is a float64, and a JSON number that every reader keeps
+LARGEST_PROBABILITY = 1.0 + 1e-6  # a softmax in float32 may end a few roundings above one
+SUM_SLACK = 1e-3  # how far a row of probabilities may sum from one; their scores exceed their bounds by as much
 
 
 def as_array(values: Any, what: str) -> NDArray[Any]:

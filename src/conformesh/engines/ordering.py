@@ -6,11 +6,11 @@ bits with and without.
 
 Where it pays: a round over a million devices with shuffled names is several times slower than over the same devices in
 order, and as slow as a random graph, which no order helps. So the mean distance |i - j| over the edges decides. Up to
-`SMALL` devices everything fits into the cache. Below 1/32 of the devices (a torus or a grid by rows, a geometric graph
-by strips, a chain: all that this library builds in space) memory is walked in order already. Otherwise a breadth-first
-walk from a far end numbers the devices, as Cuthill and McKee do ([CuthillMcKee1969]) but for their sorting by degree,
-which costs more than it gains here. The new order is taken if it brings the mean distance to a quarter; on a random
-graph it does not.
+`SMALL_NETWORK` devices everything fits into the cache. Below 1/32 of the devices (a torus or a grid by rows, a
+geometric graph by strips, a chain: all that this library builds in space) memory is walked in order already. Otherwise
+a breadth-first walk from a far end numbers the devices, as Cuthill and McKee do ([CuthillMcKee1969]) but for their
+sorting by degree, which costs more than it gains here. The new order is taken if it brings the mean distance to a
+quarter; on a random graph it does not.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from numpy.typing import NDArray
 from conformesh.graph.network import Network
 from conformesh.kernels.graph import breadth_first, mean_memory_distance, reorder_neighbours
 
-SMALL = 65_536  # devices; so many numbers fit into a core's cache
-_NEAR = 1 / 32  # of the devices: neighbours this near are near enough
+SMALL_NETWORK = 65_536  # devices; so many numbers fit into a core's cache
+_NEAR_SHARE = 1 / 32  # of the devices: neighbours this near are near enough
 _GAIN = 4  # by which an order must shorten the mean distance to be worth its copy of everything
 
 
 def memory_order(network: Network) -> NDArray[np.int64] | None:
     """Return the rows in the order in which they should lie in memory, or None to leave them as they are."""
     K = network.devices
-    if K <= SMALL:
+    if K <= SMALL_NETWORK:
         return None
     span = mean_memory_distance(network.indptr, network.indices, np.arange(K))
-    if span <= _NEAR * K:
+    if span <= _NEAR_SHARE * K:
         return None
     order = breadth_first_order(network)
     return (

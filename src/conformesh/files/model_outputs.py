@@ -17,22 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Floats, Ints
+from conformesh.common.arrays import LARGEST_PROBABILITY, SUM_SLACK
 from conformesh.files.labels import LABEL_COLUMNS, column_labels, file_labels, label_indices
 from conformesh.files.output_files import (
     DEVICE_COLUMN,
-    SUM_SLACK,
     class_array,
-    read_class_columns,
     column_cells,
     holds_arrays,
     kept_columns,
+    read_class_columns,
     row_devices,
 )
 from conformesh.files.tables import STDIN, FileColumns, FileLayout, note_ids, read_table
 
 _NEEDED = "a row of model outputs and a label for every example"
 SYNTHETIC = "synthetic"  # an array of an NPZ that says: no real model was here
-LARGEST = 1.0 + 1e-6  # a softmax in float32 may end a few roundings above one
 
 OutputKind = Literal["logits", "probabilities"]
 _Where = Callable[[int], str]
@@ -196,7 +195,7 @@ def _kind_of(values: Floats) -> OutputKind:
 
 def _probable(values: Floats) -> NDArray[np.bool_]:
     """Say which rows are probabilities; NaN is not."""
-    inside = ((values >= 0.0) & (values <= LARGEST)).all(axis=1)
+    inside = ((values >= 0.0) & (values <= LARGEST_PROBABILITY)).all(axis=1)
     probable: NDArray[np.bool_] = inside & (np.abs(values.sum(axis=1) - 1.0) <= SUM_SLACK)
     return probable
 

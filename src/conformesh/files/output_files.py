@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from conformesh.common.array_types import Floats
+from conformesh.common.arrays import SUM_SLACK
 from conformesh.files.memberships import Memberships
 from conformesh.files.tables import (
     CLASSES,
@@ -32,7 +33,6 @@ DEVICE_COLUMN = "device"
 _ARRAYS = ("probabilities", "logits", "outputs")  # what an NPZ may call them, best first
 _PREDICTED = ("predictions", "outputs", "prediction")  # and predictions of numbers
 _ROLES = ("id", "label")  # columns beside the classes that need not be named
-SUM_SLACK = 1e-3  # how far a row of probabilities may sum from one
 
 
 @dataclass(frozen=True, eq=False)

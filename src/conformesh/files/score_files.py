@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.common.arrays import note_similar_names
+from conformesh.common.arrays import LARGEST_EXACT, note_similar_names
 from conformesh.common.names import natural_order
 from conformesh.files.memberships import Memberships
 from conformesh.files.tables import (
@@ -44,7 +44,6 @@ COLUMN_SYNONYMS = {  # what these columns are called elsewhere, in small letters
 
 SIDE_COLUMNS = ("lower", "upper")  # the columns of scores with two sides, as a frame has them
 EPOCH_COLUMN = "epoch"
-_MOST_EPOCHS = 2**53  # no epoch has a higher number: floats and JSON hold it exactly
 
 
 class RecordedScore(NamedTuple):
@@ -207,7 +206,7 @@ def _epoch(cell: Any) -> int:
         number = float(cell)
     except (TypeError, ValueError):
         return 0
-    return int(number) if 1 <= number < _MOST_EPOCHS and number.is_integer() else 0
+    return int(number) if 1 <= number < LARGEST_EXACT and number.is_integer() else 0
 
 
 def find_column(table: FileColumns, word: str, given: str | None = None) -> str:

@@ -20,8 +20,8 @@ import numpy as np
 
 from conformesh.common.array_types import Floats
 
-SMALL = 2_000_000  # bytes: up to here loading Polars takes longer than it saves
-_WIDE = 50_000  # columns: beyond, Polars takes minutes
+SMALL_FILE = 2_000_000  # bytes: up to here loading Polars takes longer than it saves
+_WIDE_TABLE = 50_000  # columns: beyond, Polars takes minutes
 
 _SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|", "space": " "}
 SNIFFED = ",;\t|"
@@ -65,7 +65,7 @@ def read_columns(
         data, first = data[declared.end() :], 2
         separator = declared.group(1).decode() if separator is None else separator
     separator = _sniffed(data, name) if separator is None else _as_separator(separator)
-    large = len(data) > SMALL and data.count(separator.encode(), 0, data.find(b"\n")) < _WIDE
+    large = len(data) > SMALL_FILE and data.count(separator.encode(), 0, data.find(b"\n")) < _WIDE_TABLE
     read = _by_polars if large else _by_csv
     header, columns, lines = read(data, name, separator, first)
     header = [title.strip() for title in header]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from conformesh.graph.spectrum import Spectrum
 
 EXACT_DIAMETER_UP_TO = 3000  # devices; one walk from each of them takes a fraction of a second
-_DRAWN = 1000  # devices that a notebook shows
+_MOST_DRAWN = 1000  # devices that a notebook shows
 SWEEPS = 4  # of larger networks, each a walk from a likely centre and one from the device farthest from it
 
 
@@ -144,7 +144,7 @@ class Network(metaclass=_ByTopology):
             ("degree", f"{low:,}" if low == high else f"{low:,} to {high:,}"),
             ("diameter", f"{exact}{self.diameter:,}"),
         ]
-        if self.devices > _DRAWN or self.edges > 3 * _DRAWN:
+        if self.devices > _MOST_DRAWN or self.edges > 3 * _MOST_DRAWN:
             return cards.html_card(
                 f"Network {self.name}", rows=[*facts, ("picture", "too many devices or edges to draw")]
             )

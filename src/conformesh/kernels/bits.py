@@ -9,7 +9,7 @@ from conformesh.common.array_types import Ints
 
 Bits = NDArray[np.uint64]
 CHUNK_WORDS = 2**22  # words that are combined at a time: 32 MB of temporaries
-_FEW = 32  # rows up to which unions are formed step by step for all at once
+_FEW_ROWS = 32  # rows up to which unions are formed step by step for all at once
 _SPARSE = 4  # marks to a word, of those that have any, up to which they are found one by one
 
 
@@ -55,7 +55,7 @@ def row_unions(table: Bits, rows: Ints, starts: Ints) -> Bits:
     ends = np.append(starts[1:], len(rows))
     counts = ends - starts
     out = table[rows[starts]]
-    few = np.flatnonzero(counts <= _FEW)
+    few = np.flatnonzero(counts <= _FEW_ROWS)
     for j in range(1, int(counts[few].max(initial=0))):  # the second row of each, then the third: whole tables at once
         some = few[counts[few] > j]
         if len(some) == len(out):
@@ -63,7 +63,7 @@ def row_unions(table: Bits, rows: Ints, starts: Ints) -> Bits:
         else:
             out[some] |= table[rows[starts[some] + j]]
     most = max(CHUNK_WORDS // max(table.shape[1], 1), 1)  # rows
-    for i in np.flatnonzero(counts > _FEW).tolist():
+    for i in np.flatnonzero(counts > _FEW_ROWS).tolist():
         for a in range(int(starts[i]), int(ends[i]), most):
             out[i] |= np.bitwise_or.reduce(table[rows[a : min(a + most, int(ends[i]))]], axis=0)
     return out

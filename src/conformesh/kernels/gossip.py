@@ -11,7 +11,7 @@ from conformesh.common.array_types import Floats
 from conformesh.kernels.compilation import has_compiled_twin
 from conformesh.kernels.threads import run_in_blocks
 
-_BLOCK = 8192  # float64 numbers: 64 KB of temporaries stay in a core's own cache and need no new memory pages
+_BLOCK_NUMBERS = 8192  # float64 numbers: 64 KB of temporaries stay in a core's own cache and need no new memory pages
 
 
 def gossip_step(x: Floats, neighbours: NDArray[Any], sent: NDArray[Any], strength: Floats, step: float) -> None:
@@ -41,7 +41,7 @@ def move_rows(x: Floats, neighbours: Floats, sent: Floats, strength: Floats, ste
     """Take a gossip step with tables (devices, numbers); `sent` may be `x` itself."""
 
     def block(first: int, last: int) -> None:
-        many = max(1, _BLOCK // max(x.shape[1], 1))  # rows
+        many = max(1, _BLOCK_NUMBERS // max(x.shape[1], 1))  # rows
         for a in range(first, last, many):
             b = min(a + many, last)
             move = strength[a:b, None] * sent[a:b]

@@ -17,7 +17,7 @@ from conformesh.kernels.compilation import has_compiled_twin
 
 _Offsets = NDArray[np.int64]
 _Rows = NDArray[np.int32]
-_FEW = 4  # senders that are looked up one by one
+_FEW_SENDERS = 4  # senders that are looked up one by one
 _VISITS = 10  # edges that a walk looks at for each row, about: the work of a walk is counted in these
 
 
@@ -205,7 +205,7 @@ def match_senders(
     for. `numbers` (rows,) is zero before and after; a row's neighbours are ascending.
     """
     K = indptr.size - 1
-    if senders.size <= _FEW:  # a chain has one a round: a handful of calls, not twenty
+    if senders.size <= _FEW_SENDERS:  # a chain has one a round: a handful of calls, not twenty
         which = np.zeros(senders.size, np.int64)
         for i, (j, k) in enumerate(zip(senders.tolist(), receivers.tolist(), strict=True)):
             at = np.flatnonzero(speakers == j)

@@ -22,9 +22,9 @@ import numpy as np
 
 from conformesh.common.array_types import Bools, Floats, Ints
 
-_TINY = 1e-9  # entries of a tableau are ratios of small determinants, or nothing
-_SLACK = 0.01  # slopes are whole numbers over such determinants: less is rounding
-_STEPS = 100_000  # of one batch of problems; far more than any needs
+_SMALLEST_ENTRY = 1e-9  # entries of a tableau are ratios of small determinants, or nothing
+_SLOPE_SLACK = 0.01  # slopes are whole numbers over such determinants: less is rounding
+_MOST_PIVOTS = 100_000  # of one batch of problems; far more than any needs
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,12 +83,12 @@ def improved(bends: Bends, start: Vertices, pulls: Floats) -> Vertices:
     """Return an optimal vertex for every row of `pulls` (problems, atoms), from vertices to start at, one for each."""
     found = replace(start, bounded=np.ones(len(pulls), dtype=bool))
     rows = np.arange(len(pulls))
-    for _ in range(_STEPS):
+    for _ in range(_MOST_PIVOTS):
         up, down = _violations(bends, found, pulls, rows)
         column = np.maximum(up, down).argmax(axis=1)
         each = np.arange(len(rows))
         rises, fall = up[each, column] >= down[each, column], np.maximum(up, down)[each, column]
-        left = (fall > _SLACK) & found.bounded[rows]
+        left = (fall > _SLOPE_SLACK) & found.bounded[rows]
         rows = rows[left]
         if not len(rows):
             return found
@@ -114,7 +114,7 @@ def _step(bends: Bends, at: Vertices, rows: Ints, column: Ints, sign: Floats, fa
     many, every = np.arange(len(rows)), np.arange(at.place.shape[1])
     leaving = at.basis[rows, column]
     move = sign[:, None] * at.tableau[rows, :, column]
-    move[np.abs(move) < _TINY] = 0.0
+    move[np.abs(move) < _SMALLEST_ENTRY] = 0.0
     upward = move > 0
     place, values = at.place[rows], at.values[rows]
     place[many, leaving] = at.bend[rows, column] - (sign < 0)
@@ -132,7 +132,7 @@ def _step(bends: Bends, at: Vertices, rows: Ints, column: Ints, sign: Floats, fa
         k = ahead[p, c]
         slope[p] += np.where(endless, np.inf, np.abs(move[p, c]) * (bends.slopes[c, k] - bends.slopes[c, k - 1]))
         stop[p], when[p] = c, reached
-        open_[p] = slope[p] < -_SLACK
+        open_[p] = slope[p] < -_SLOPE_SLACK
         p, c = p[open_[p]], c[open_[p]]
         way = np.where(upward[p, c], 1, -1)
         place[p, c] += way
@@ -161,7 +161,7 @@ def _exchange(at: Vertices, rows: Ints, column: Ints, entering: Ints) -> None:
     own[many, :, column] = lead
     own[many, entering] = 0.0
     own[many, entering, column] = 1.0
-    own[np.abs(own) < _TINY] = 0.0
+    own[np.abs(own) < _SMALLEST_ENTRY] = 0.0
     at.tableau[rows] = own
     at.basis[rows, column] = entering
 
@@ -175,7 +175,7 @@ def _reduced(table: Floats) -> tuple[Floats, Ints]:
         if row == len(table):
             break
         best = row + int(np.abs(table[row:, column]).argmax())
-        if abs(table[best, column]) < _TINY:
+        if abs(table[best, column]) < _SMALLEST_ENTRY:
             continue
         table[[row, best]] = table[[best, row]]
         table[row] /= table[row, column]

@@ -3,9 +3,9 @@
 Every kernel validates while it reads: it returns the first row it cannot accept, or -1, and the caller finds the words.
 Tables are C-ordered float32 or float64; each entry becomes a float64 before anything is computed with it.
 
-The adaptive kernels add probabilities in fixed point, as whole numbers of `UNIT` = 2**-50. Integer sums do not depend
-on their order, so a calibration that never sorts and a prediction that does agree to the last bit; below 2**53 units
-(probability 8) the sum is also a float64 without rounding.
+The adaptive kernels add probabilities in fixed point, as whole numbers of `PROBABILITY_UNIT` = 2**-50. Integer sums do
+not depend on their order, so a calibration that never sorts and a prediction that does agree to the last bit; below
+2**53 units (probability 8) the sum is also a float64 without rounding.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from conformesh.common.array_types import Array, Bools, Floats, Ints
+from conformesh.common.arrays import LARGEST_PROBABILITY
 from conformesh.kernels.compilation import has_compiled_twin
 
-ONE = 2**50  # probability 1 in units: sums of a row stay below 2^53, where float64 holds every integer
-UNIT = 2.0**-50
-LARGEST = 1.0 + 1e-6  # a softmax in float32 may end a few roundings above one
-SLACK = ONE // 1000  # how far a row of probabilities may sum from one
+ONE_IN_UNITS = 2**50  # probability 1 in units: sums of a row stay below 2^53, where float64 holds every integer
+PROBABILITY_UNIT = 2.0**-50  # the unit as a probability: 1 / ONE_IN_UNITS, a power of two, so scaling is exact
+SLACK_IN_UNITS = ONE_IN_UNITS // 1000  # `common.arrays.SUM_SLACK` in units
 
 
 @has_compiled_twin("label_scores", work=lambda outputs, labels, *_: labels.size)
@@ -171,21 +171,21 @@ def _tops(p: Floats, by_rank: bool) -> Floats:
 
 def _adaptive(above: Any, own: Any, ahead: Any, u: Any, penalty: tuple[float, int]) -> Any:
     """The one formula behind calibration and sets: `ahead` labels of mass `above` come before one of mass `own`."""
-    return above * UNIT + u * (own * UNIT) + penalty[0] * np.maximum(0, ahead + 1 - penalty[1])
+    return above * PROBABILITY_UNIT + u * (own * PROBABILITY_UNIT) + penalty[0] * np.maximum(0, ahead + 1 - penalty[1])
 
 
 def _units(outputs: Array) -> tuple[Floats, Ints, int]:
-    """Return the probabilities, the same as whole numbers of `UNIT`, and the first row that does not sum to one."""
+    """Return the probabilities, the same in whole units, and the first row that does not sum to one."""
     p = outputs.astype(np.float64)
     inside = _probable(p)
     with np.errstate(invalid="ignore"):
-        units = np.rint(np.where(inside[:, None], p, 0.0) * ONE).astype(np.int64)
-    return p, units, _first(inside & (np.abs(units.sum(axis=1) - ONE) <= SLACK))
+        units = np.rint(np.where(inside[:, None], p, 0.0) * ONE_IN_UNITS).astype(np.int64)
+    return p, units, _first(inside & (np.abs(units.sum(axis=1) - ONE_IN_UNITS) <= SLACK_IN_UNITS))
 
 
 def _probable(p: Floats) -> Bools:
     """Mark the rows that hold probabilities; NaN is none."""
-    return np.asarray(((p >= 0.0) & (p <= LARGEST)).all(axis=1))
+    return np.asarray(((p >= 0.0) & (p <= LARGEST_PROBABILITY)).all(axis=1))
 
 
 def _first(good: Any) -> int:

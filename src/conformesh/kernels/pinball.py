@@ -13,7 +13,7 @@ round as one with fifty.
 
 The steps are written once and problem by problem: Python runs this source as it is, Numba compiles it
 (`kernels.compiled.pinball`), and both have the same bits because every exponential is the C library's, which NumPy's
-own need not equal. Only `_interpolate`, where NumPy is quicker than Python, has a compiled twin of its own.
+own need not equal. Only `fit_chebyshev`, where NumPy is quicker than Python, has a compiled twin of its own.
 """
 
 from __future__ import annotations
@@ -31,12 +31,16 @@ REACH = 37.0  # sigma(-37) = 8.5e-17: below half an ulp of the 1 it is compared 
 DEGREE = 16  # Bernstein ellipse of rho = pi + sqrt(pi^2 + 1) = 6.4: 6.4^-16 = 1e-13
 CROWDED = 24  # scores in the window from which building an interpolant pays
 NEWTON_STEPS = 200  # three halvings for each of the 64 bits of a float64 at the very most, in practice 3 to 6 steps
-_PRECISION = 4e-16  # of x: below two units in its last place nothing moves any more
+_ROOT_PRECISION = 4e-16  # of x: below two units in its last place nothing moves any more
 
-_N = DEGREE + 1
-_NODES = np.cos(np.pi * (np.arange(_N) + 0.5) / _N)
-GROWTH = np.array([math.exp(-node) for node in _NODES])
-COSINES = np.array([[math.cos(math.pi * k * (j + 0.5) / _N) for j in range(_N)] for k in range(_N)])
+_NODE_COUNT = DEGREE + 1  # values that determine a polynomial of this degree
+_CHEBYSHEV_NODES = np.cos(
+    np.pi * (np.arange(_NODE_COUNT) + 0.5) / _NODE_COUNT
+)  # in [-1, 1], the window in units of 1/kappa
+GROWTH = np.array([math.exp(-node) for node in _CHEBYSHEV_NODES])
+COSINES = np.array(
+    [[math.cos(math.pi * k * (j + 0.5) / _NODE_COUNT) for j in range(_NODE_COUNT)] for k in range(_NODE_COUNT)]
+)
 
 
 class RootFinder:
@@ -137,7 +141,7 @@ def fit_chebyshev(values: Any, first: int, last: int, centre: float, kappa: floa
         c = 0.0
         for value, cosine in zip(at_nodes, row, strict=True):
             c += value * cosine
-        coefficients[k] = c * (1.0 if k == 0 else 2.0) / _N
+        coefficients[k] = c * (1.0 if k == 0 else 2.0) / _NODE_COUNT
 
 
 def evaluate_chebyshev(coefficients: Any, t: float) -> tuple[float, float]:
@@ -194,6 +198,6 @@ def find_root(values: Any, start: int, stop: int, terms: Any, x: float, interpol
         moved = abs(new - x)
         before = moved
         x = new
-        if moved <= _PRECISION * abs(x) or g == 0.0:
+        if moved <= _ROOT_PRECISION * abs(x) or g == 0.0:
             break
     return x

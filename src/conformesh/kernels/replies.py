@@ -35,14 +35,14 @@ LOWEST = -0x7FF0000000000001  # one below the key of -inf: nothing lies at or be
 HIGHEST = 0x7FF0000000000000  # the key of +inf
 HALF = 1 << 61  # half the range in which differences of keys are computed: more of them would overflow an int64
 LARGEST_FLOAT = 1.7976931348623157e308  # what a point becomes that rounding moved beyond all floats
-LEVELS = 65536  # a level is a whole number of parts of 1 / LEVELS
+LEVEL_UNITS = 65536  # a level is a whole number of parts of 1 / LEVEL_UNITS
 BOTH, LOW, HIGH = 0, 1, 2  # what is asked for: everything, or one side of the bracket
 BELOW, OUTSIDE = 1, 2  # what of the scores outside of it is counted, if anything: those below it, or also those above
 WIDEST = 0.8  # of the mass on either side of the level asked for: as far as the points of a sketch reach
 FINER = 3  # bits by which a sketch's unit is finer than the distance of its innermost points
 _FINEST = 8  # bits by which it may be finer than for scores that are spread evenly
 _TIED = 4  # scores to a run, at least: then as many runs as a sketch has points are listed instead
-STEP = -1.0  # in place of the slope at a knot where a distribution function jumps
+JUMP = -1.0  # in place of the slope at a knot where a distribution function jumps
 NOWHERE = 1 << 60  # a place beyond the end of every string of bits
 MERGED_AT_ONCE = 64  # sources that are mixed at once: more are mixed in groups first
 
@@ -416,7 +416,7 @@ def fineness(mass: int, level: int, even: int, count: int) -> int:
     """Return in how many steps, a power of two, a sketch of `mass` scores is rounded; whole, as its reader asks too."""
     if even:
         return bits_in(count) + FINER
-    spread = level * (LEVELS - level)
+    spread = level * (LEVEL_UNITS - level)
     return min((bits_in(mass) + 32 - bits_in(spread)) // 2 + FINER, 30)
 
 
@@ -462,7 +462,7 @@ def add_exact(
         if value == -math.inf:
             bottom += weight
         elif value < math.inf:
-            x[at], c[at], slopes[at] = value, mass - bottom, STEP
+            x[at], c[at], slopes[at] = value, mass - bottom, JUMP
             at += 1
     return at, mass, bottom
 
@@ -565,12 +565,12 @@ def interpolate_all(x: Any, c: Any, slopes: Any, after: Any, v: Any) -> Any:
         curved = c0 + rise * t * t * (3 - 2 * t) + inner
         straight = (slopes[after - 1] == 0.0) | (slopes[after] == 0.0) | (rise <= 0)
         found = np.where(straight, c0 + rise * t, curved)
-    return np.where(slopes[after] == STEP, c0, np.where(span <= 0, c1, found))
+    return np.where(slopes[after] == JUMP, c0, np.where(span <= 0, c1, found))
 
 
 def interpolate(x: Any, c: Any, slopes: Any, after: int, v: float) -> float:
     """Return the value at v, between the knot `after` and the one before it: on a cubic where they have slopes."""
-    if slopes[after] == STEP:
+    if slopes[after] == JUMP:
         return float(c[after - 1])
     span = x[after] / 2 - x[after - 1] / 2
     if span <= 0:
@@ -762,7 +762,7 @@ def combine_reports(
         at = knot_ends[s]
         if s > 0 and sketched[s - 1] > 0:
             many, mass = int(sketched[s - 1]), float(mass_of[s - 1])
-            fill_levels(mass, float(ask[EACH]), ask[LEVEL] / LEVELS, int(ask[EVEN]), many, levels)
+            fill_levels(mass, float(ask[EACH]), ask[LEVEL] / LEVEL_UNITS, int(ask[EVEN]), many, levels)
             at, mass, lost = add_sketch(x, c, at, points[used:], levels, many, mass)
             fill_slopes(x, c, knot_ends[s], at, slopes)
             used += many
@@ -810,7 +810,7 @@ def sketch_points(ask: Any, found: Any, many: int) -> Any:
     """Return so many points of the distribution function of what a device has heard, see `combine_reports`."""
     count, keys, times = found[2], found[3], found[4]
     points = np.empty(many, np.float64)
-    fill_levels(float(found[1]), float(ask[EACH]), ask[LEVEL] / LEVELS, int(ask[EVEN]), many, points)
+    fill_levels(float(found[1]), float(ask[EACH]), ask[LEVEL] / LEVEL_UNITS, int(ask[EVEN]), many, points)
     if count >= 0:  # more runs than may be listed: the points are some of them
         both_ints = np.empty(1, np.int64)
         both = (both_ints, both_ints.view(np.float64))

@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-_GIVEN = os.environ.get("NUMBA_NUM_THREADS", "")
+_GIVEN_THREADS = os.environ.get("NUMBA_NUM_THREADS", "")
+# Cores that this process may use: in a container or a batch job fewer than the machine has.
 _USABLE = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-THREADS = int(_GIVEN) if _GIVEN.isdigit() and int(_GIVEN) else _USABLE  # that a large exchange may use
-PARALLEL_ABOVE = 400_000  # additions; handing work to a thread costs about 0.1 ms, and so do so many additions
+# Threads that a large exchange may use: as many as Numba's variable says, else one for each core.
+THREADS = int(_GIVEN_THREADS) if _GIVEN_THREADS.isdigit() and int(_GIVEN_THREADS) else _USABLE
+PARALLEL_ABOVE = 400_000  # additions; they take about 0.1 ms, as long as handing work to a thread
 
 
 def limit_threads(most: int) -> None:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from conformesh.common.array_types import Ints
 
 _Bytes = NDArray[np.uint8]
-_LONGEST = 9  # bytes of an int64 that is not negative
-_LIMITS = 2 ** (7 * np.arange(1, _LONGEST, dtype=np.int64))
+_LONGEST_VARINT = 9  # bytes of an int64 that is not negative: 63 bits, seven in each byte
+_LIMITS = 2 ** (7 * np.arange(1, _LONGEST_VARINT, dtype=np.int64))
 
 
 def varint_lengths(numbers: Ints) -> Ints:
@@ -42,8 +42,10 @@ def decode_varints(data: _Bytes) -> Ints:
         return np.empty(0, dtype=np.int64)
     starts = np.concatenate([[0], last + 1])
     sizes = np.diff(starts)
-    if starts[-1] != len(data) or sizes.max(initial=0) > _LONGEST:
-        raise ValueError(f"{len(data)} bytes do not hold whole numbers: one is cut off or longer than {_LONGEST} bytes")
+    if starts[-1] != len(data) or sizes.max(initial=0) > _LONGEST_VARINT:
+        raise ValueError(
+            f"{len(data)} bytes do not hold whole numbers: one is cut off or longer than {_LONGEST_VARINT} bytes"
+        )
     place = np.arange(len(data)) - np.repeat(starts[:-1], sizes)
     parts = (data & 127).astype(np.int64) << 7 * place
     return np.asarray(np.add.reduceat(parts, starts[:-1]))
@@ -53,7 +55,7 @@ def decode_varints_at(data: _Bytes, at: Ints, ends: Ints) -> tuple[Ints, Ints]:
     """Return the numbers that begin at these places and the places behind them; each must end before `ends`."""
     numbers, at = np.zeros(len(at), dtype=np.int64), at.copy()
     going = np.arange(len(at))
-    for shift in range(0, 7 * _LONGEST, 7):
+    for shift in range(0, 7 * _LONGEST_VARINT, 7):
         if (at[going] >= ends[going]).any():
             break
         byte = data[at[going]]
@@ -63,5 +65,5 @@ def decode_varints_at(data: _Bytes, at: Ints, ends: Ints) -> tuple[Ints, Ints]:
         if not len(going):
             return numbers, at
     if len(going):
-        raise ValueError(f"a whole number is cut off or longer than {_LONGEST} bytes")
+        raise ValueError(f"a whole number is cut off or longer than {_LONGEST_VARINT} bytes")
     return numbers, at

@@ -144,14 +144,14 @@ class Comparison:
     skipped: dict[str, str] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
-        from conformesh.lab.comparison_table import RIGHT_ALIGNED, recommendation, table_columns, table_row
+        from conformesh.lab.comparison_table import COMPARISON_NUMBER_COLUMNS, recommendation, table_columns, table_row
         from conformesh.plots import html as cards
 
         columns, parts = table_columns(self), []
         for entry in self.networks:
             floor = f"{entry.diameter:,}" if entry.diameter_is_exact else f"at most {entry.diameter:,}"
             body = cards.html_table(
-                columns, [table_row(run, entry) for run in entry.runs], right=RIGHT_ALIGNED, most=None
+                columns, [table_row(run, entry) for run in entry.runs], right=COMPARISON_NUMBER_COLUMNS, most=None
             )
             refused = [(str(way), reason) for way, reason in entry.refused.items()]
             body += cards.html_table(("not here", "because"), refused) if refused else ""

@@ -30,9 +30,9 @@ _FLOOR = (
     "when and how long a device speaks says nothing: log2(m + 1) bits by a device of whose scores any number up to m "
     "may lie below the answer."
 )
-_SIZE = 7.5  # font size of names, in points
+_FONT_SIZE = 7.5  # font size of names, in points
 # Width of a letter and height of a line, in points: proportions of the default font, a little generous.
-_ROOM = 0.62 * _SIZE, 1.25 * _SIZE
+_ROOM = 0.62 * _FONT_SIZE, 1.25 * _FONT_SIZE
 _Box = tuple[float, float, float, float]  # left, bottom, right, top, in points
 MOST_PANELS = 6  # networks that are drawn, so that panels stay legible; the table lists all
 # More ways than shapes reuse a shape in another colour.
@@ -148,7 +148,7 @@ def _write_names(axes: Any, front: CostFront) -> None:
             at,
             where,
             textcoords="offset points",
-            fontsize=_SIZE,
+            fontsize=_FONT_SIZE,
             va="center",
             ha="left",
             linespacing=1.05,

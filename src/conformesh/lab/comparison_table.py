@@ -22,7 +22,7 @@ _COMPARISON_COLUMNS = (
     "bits",
     "fewest",
 )
-RIGHT_ALIGNED = ("slack", "threshold", "mean size", "rounds", "numbers", "bits")  # columns of numbers
+COMPARISON_NUMBER_COLUMNS = ("slack", "threshold", "mean size", "rounds", "numbers", "bits")  # columns of numbers
 SIZE_COLUMN = "mean size"
 
 

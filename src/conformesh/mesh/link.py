@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from conformesh.mesh.config.certificate_names import accepted_names
 from conformesh.mesh.config.endpoints import parse_endpoint
 from conformesh.mesh.sockets import LinkSockets
-from conformesh.peer.frames import LARGEST, MOST_AROUND, can_wait
+from conformesh.peer.frames import LARGEST_FRAME_BODY, MOST_AROUND, can_wait
 from conformesh.peer.interface import EVERYBODY, Peer
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ ROOT = "conformesh"
 HEARTBEAT, COUNTERS = "~pulse", "~counters"
 # Bytes of one neighbour's messages that wait to be read; more is dropped, as the network may do. A frame of the largest
 # size fits, and some small ones: a neighbour that sends faster than this device reads must not fill its memory.
-MOST_FRAMES = LARGEST + MOST_AROUND + 2**20
+MOST_FRAMES = LARGEST_FRAME_BODY + MOST_AROUND + 2**20
 MOST_SIDE_MESSAGES = 2**20  # bytes; eight heartbeats of the largest size
 MESSAGE_OVERHEAD = 256  # bytes of memory that a message takes besides its own: empty messages must not be free
 # Bytes of a message as Zenoh sees it, with its key. Zenoh joins fragments up to this size and no further.
-LARGEST_MESSAGE = LARGEST + MOST_AROUND + 2**12
+LARGEST_ZENOH_MESSAGE = LARGEST_FRAME_BODY + MOST_AROUND + 2**12
 LONGEST_WAIT = 0.5  # seconds that a device waits for frames before its node looks at files and requests again
 # One thread of Zenoh's per device is plenty, and saves a machine with many devices half of its thread switches.
 _ZENOH_ROLES = ("acc", "tx", "net", "rx")
@@ -265,7 +265,7 @@ def _zenoh_config(zenoh: Any, config: DeviceConfig) -> Any:
         "scouting/gossip/enabled": False,  # with gossip every device would link to every other
         "transport/shared_memory/enabled": False,
         "transport/link/protocols": [kind],
-        "transport/link/rx/max_message_size": LARGEST_MESSAGE,
+        "transport/link/rx/max_message_size": LARGEST_ZENOH_MESSAGE,
     }
     if not config.security.insecure:
         settings["transport/link/tls"] = {

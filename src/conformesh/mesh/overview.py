@@ -23,7 +23,7 @@ from conformesh.mesh.node.status import DeviceStatus, MeshStatus
 
 # Exit codes for scripts: everything is well; something is not; no node could be asked.
 FINE, WRONG, NOBODY = 0, 1, 3
-_ANSWER_TIMEOUT = 5.0  # seconds; a process that is stopped (SIGSTOP) accepts a connection and never answers
+_OVERVIEW_TIMEOUT = 5.0  # seconds; a process that is stopped (SIGSTOP) accepts a connection and never answers
 _ASK_AT_ONCE = 16  # threads; they only wait, so the number bounds open files rather than work
 _MOST_NAMED = 5  # devices or links that the sentence names; `--json` has all
 
@@ -98,7 +98,7 @@ def _read_config(folder: Path) -> DeviceConfig | None:
 def _ask(addresses: Sequence[str | os.PathLike[str]]) -> list[MeshStatus]:
     def ask(address: str | os.PathLike[str]) -> MeshStatus | None:
         try:
-            return convert(Client(address, timeout=_ANSWER_TIMEOUT).mesh(), MeshStatus)
+            return convert(Client(address, timeout=_OVERVIEW_TIMEOUT).mesh(), MeshStatus)
         except (NodeError, ValidationError):  # not running, or of another version
             return None
 

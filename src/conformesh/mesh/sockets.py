@@ -20,10 +20,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 HANDLES_FOLDER = Path("/proc/self/fd")
-LOOK_INTERVAL = 0.25  # seconds between two looks for new sockets: less than a new link needs before it carries a frame
-NO_LINGER = struct.pack("ii", 0, 0)
-LONGEST_RESEND = 1000  # milliseconds between two sendings of a lost packet; the least that Linux takes
+# Seconds between two looks for new sockets: less than a new link needs before it carries a frame.
+SOCKET_LOOK_INTERVAL = 0.25
+NO_LINGER = struct.pack(
+    "ii", 0, 0
+)  # `struct linger` with both fields 0: `close` returns at once and data is still sent
+LONGEST_RESEND = 1000  # milliseconds between two sendings of a lost packet; the lowest limit that Linux accepts
 TCP_THIN_LINEAR_TIMEOUTS, TCP_RTO_MAX_MS = 16, 44  # of <linux/tcp.h>, which Python does not name
+# Level, option and value: no waiting in `close`, equal waits for senders that say little, and a limit on waits.
 SOCKET_OPTIONS: tuple[tuple[int, int, bytes | int], ...] = (
     (socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER),
     (socket.IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, 1),
@@ -51,7 +55,7 @@ class LinkSockets:
         """Tell the links that are new, if it is time to look for them."""
         if now < self._due:
             return
-        self._due = now + LOOK_INTERVAL
+        self._due = now + SOCKET_LOOK_INTERVAL
         here = {*_sockets()}
         self._known &= here
         self._known |= {one for one in here - self._known if self._meet(one[0])}

@@ -35,7 +35,7 @@ from conformesh.table import Table
 
 # Steps between two reports to the observer, and chances to save. Scores of a block are copied step by step into
 # contiguous memory.
-_BLOCK = 1024
+_BLOCK_STEPS = 1024
 
 
 def recommended_rule(alpha: float = 0.1) -> Rule:
@@ -189,8 +189,8 @@ class _Run:
             observer(at[0])
         try:
             with np.errstate(invalid="ignore"):  # comparisons with what is not a number
-                for a in range(at[0], steps, _BLOCK):
-                    b = min(a + _BLOCK, steps)
+                for a in range(at[0], steps, _BLOCK_STEPS):
+                    b = min(a + _BLOCK_STEPS, steps)
                     at = b, self._block(at[1], a, b)
                     if saved is not None and (saved.due or b == steps):
                         saved.save(self._kept(*at))

@@ -286,7 +286,7 @@ class Device:
         elif frame.kind == FAILED:
             self._take_failed(frame)
         else:
-            raise FrameError(f"a frame of {frames.KINDS[frame.kind]}, of which a device in rounds knows nothing")
+            raise FrameError(f"a frame of {frames.FRAME_KINDS[frame.kind]}, of which a device in rounds knows nothing")
 
     def _repeat(self) -> None:
         """Send again what a neighbour may have missed."""

@@ -21,7 +21,7 @@ from conformesh.peer.frames import RUN, FrameError, pack_number, unpack_number
 STAGES = 2  # questions that a protocol may ask of everybody
 REASON, PROOF = STAGES, STAGES + 1
 SLOTS = STAGES + 2
-LONGEST = 1 << 24  # bytes of an entry
+LONGEST_ENTRY = 1 << 24  # bytes of an entry
 Entries = list[tuple[int, bytes]]
 
 
@@ -77,7 +77,7 @@ def unpack_entries(body: bytes, devices: int) -> tuple[int, int, Entries]:
         if key >= SLOTS * devices or at >= end:
             raise FrameError("an entry of a device outside the roster, or without a length")
         size, at = unpack_number(body, at, end)
-        if size > min(LONGEST, end - at):
+        if size > min(LONGEST_ENTRY, end - at):
             raise FrameError(f"an entry of {size} bytes, of which {end - at} are there")
         entries.append((key, body[at : at + size]))
         at += size

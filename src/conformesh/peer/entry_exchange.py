@@ -29,7 +29,7 @@ from conformesh.peer.timers import NeighbourTimer
 from conformesh.results.certificate import Cost
 
 MOST_CLASHES = 8  # runs that a device asks for because neighbours have other texts in the same entries
-AT_ONCE = 1 << 18  # bytes of entries in one frame: a slow link is not filled with what may be known by then
+FRAME_ENTRY_BYTES = 1 << 18  # bytes of entries in one frame: a slow link is not filled with what may be known by then
 
 
 class EntryExchange:
@@ -92,12 +92,12 @@ class EntryExchange:
                 self._send(j, wait, entries)
 
     def _due(self, wait: NeighbourTimer) -> Entries:
-        """Return what a neighbour lacks and was not sent lately: up to `AT_ONCE` bytes, or one larger entry."""
+        """Return what a neighbour lacks and was not sent lately: up to `FRAME_ENTRY_BYTES`, or one larger entry."""
         entries: Entries = []
         size = 0
         for key in ascending_keys(self.store.keys & ~wait.has):
             length = len(self.store.entries[key])
-            if wait.is_due(key, self._clock.now) and (not entries or size + length <= AT_ONCE):
+            if wait.is_due(key, self._clock.now) and (not entries or size + length <= FRAME_ENTRY_BYTES):
                 entries.append((key, self.store.entries[key]))
                 size += length
         return entries

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from conformesh.peer.entries import (
-    LONGEST,
+    LONGEST_ENTRY,
     PROOF,
     REASON,
     SLOTS,
@@ -23,7 +23,7 @@ from conformesh.peer.entries import (
 from conformesh.peer.frames import FrameError, pack_number
 
 # Bytes of all entries that a device keeps: 8 million scores. Where entries are not signed a neighbour may make them up.
-MOST_KEPT = 1 << 26
+MOST_ENTRY_BYTES = 1 << 26
 LONGEST_REASON = 1 << 13  # bytes of a reason with its signature
 # Bytes of a string with its signature: a report of r-dcp with the most bins has less than a quarter of that. Two of
 # them are a proof, which must fit into a frame.
@@ -121,13 +121,13 @@ class EntryStore:
         if len(data) > (most := self.longest(slot)):
             what = {REASON: "a reason", PROOF: "a proof"}.get(slot, "an entry")
             raise FrameError(f"{what} of {len(data)} bytes, where {most} are the most")
-        if len(data) + self.size > MOST_KEPT:
-            raise FrameError(f"an entry for which there is no room: all together may have {MOST_KEPT} bytes")
+        if len(data) + self.size > MOST_ENTRY_BYTES:
+            raise FrameError(f"an entry for which there is no room: all together may have {MOST_ENTRY_BYTES} bytes")
 
     def longest(self, slot: int) -> int:
         """Return how many bytes an entry of a slot may have."""
         if slot < STAGES:
-            return LONGEST if self.seal is None else LONGEST_SIGNED
+            return LONGEST_ENTRY if self.seal is None else LONGEST_SIGNED
         return LONGEST_REASON if slot == REASON else LONGEST_PROOF
 
     def _check_signature(self, key: int, data: bytes) -> None:

@@ -37,33 +37,36 @@ from conformesh.protocols.messages import MESSAGE_KINDS as KINDS_OF_MESSAGES
 from conformesh.protocols.messages import WIRE_TYPES
 
 MAGIC = b"cfmh"
-VERSION = 5  # of all that devices say to each other: raised when old and new ones could misunderstand each other
+WIRE_VERSION = 5  # of all frames between devices: raised when old and new devices could misunderstand each other
 FAMILY = 0xC0  # the upper half of the first byte; the lower half is the version
-MARK = bytes([FAMILY + VERSION])
-OPENING = MAGIC + bytes([VERSION])
+FRAME_MARK = bytes([FAMILY + WIRE_VERSION])
+OPENING = MAGIC + bytes([WIRE_VERSION])
 RUN = struct.Struct("<Q")
 CHECK = struct.Struct("<I")
-MOST, LONGEST = 2**32 - 1, 5  # the highest row and round, and how many bytes they take
-MOST_QUIET = 2**16 - 1  # rounds for which one frame may stand: a device keeps its own of as many
-SIZE = len(MARK) + 1 + RUN.size + 1 + 1 + CHECK.size  # of a frame without a body, up to row and round 127
-MOST_AROUND = len(OPENING) + 1 + RUN.size + 3 * LONGEST + CHECK.size  # bytes of a frame that are not its body
+LARGEST_NUMBER, LONGEST_NUMBER = 2**32 - 1, 5  # the highest row and round, and how many bytes they take
+MOST_QUIET = 2**16 - 1  # rounds that one frame may report as silent: a device keeps its own messages of as many
+# Bytes of a frame without a body whose row and round are below 128, so that each takes one byte; and one for the kind.
+EMPTY_FRAME_SIZE = len(FRAME_MARK) + 1 + RUN.size + 1 + 1 + CHECK.size
+MOST_AROUND = len(OPENING) + 1 + RUN.size + 3 * LONGEST_NUMBER + CHECK.size  # bytes of a frame that are not its body
 ARRAY = struct.Struct("<BBH")  # before the numbers of an array: question, type, check of the shape
 # Bytes of a body: 16 MiB, which is the largest entry (2 million scores) or a histogram of 2 million bins; and 64 KiB
 # for what goes with an entry. A receiver needs a few times as much memory, so it is no larger.
-LARGEST = 2**24 + 2**16
+LARGEST_FRAME_BODY = 2**24 + 2**16
 # Bytes of a body of words: more than the rows of 400,000 devices. Parsing JSON can take 20 times as much memory.
 LARGEST_WORDS = 2**17
 
 HELLO, DATA, READY, FINISHED, FAILED, ENTRIES, ROSTER = range(1, 8)
-WORDS = frozenset({HELLO, READY, FINISHED, FAILED})  # the kinds whose bodies are JSON
-KINDS = dict(zip(range(1, 8), ("hello", "data", "ready", "finished", "failed", "entries", "roster"), strict=True))
+WORD_KINDS = frozenset({HELLO, READY, FINISHED, FAILED})  # the kinds whose bodies are JSON
+# Names of the kinds by their code on the wire, for errors and logs.
+FRAME_KINDS = dict(zip(range(1, 8), ("hello", "data", "ready", "finished", "failed", "entries", "roster"), strict=True))
 WANT, SILENT, QUIET = 1, 2, 4
 KIND_BITS = 3  # the flags are in the bits above these
 FLAGS = WANT | SILENT | QUIET
 _URGENT = (WANT + 1 << KIND_BITS) - 1  # the bits that tell what a device must be woken for
 QUESTIONS = {kind.name: kind.code for kind in KINDS_OF_MESSAGES.values() if kind.code is not None}
-_NAMES = {code: name for name, code in QUESTIONS.items()}
-CODES = {np.dtype(name): code for code, name in enumerate(WIRE_TYPES, start=1)}
+_QUESTION_NAMES = {code: name for name, code in QUESTIONS.items()}
+# Codes on the wire by NumPy type, from 1 in the order of `WIRE_TYPES`.
+WIRE_TYPE_CODES = {np.dtype(name): code for code, name in enumerate(WIRE_TYPES, start=1)}
 
 
 class FrameError(ValueError):
@@ -92,16 +95,15 @@ class Frame(NamedTuple):
         return bool(self.flags & SILENT)
 
     def __str__(self) -> str:
-        return f"{KINDS.get(self.kind, self.kind)} of row {self.sender}, run {self.run:016x}, round {self.round}"
+        return f"{FRAME_KINDS.get(self.kind, self.kind)} of row {self.sender}, run {self.run:016x}, round {self.round}"
 
 
 def encode(frame: Frame) -> bytes:
     """Return a frame as bytes."""
     if len(frame.body) > (most := _largest(frame.kind)):
-        raise FrameError(
-            f"the body of a {KINDS[frame.kind]} frame may have {most} bytes, got {len(frame.body)}; use fewer bins"
-        )
-    first = OPENING if frame.kind == HELLO else MARK
+        kind = FRAME_KINDS[frame.kind]
+        raise FrameError(f"the body of a {kind} frame may have {most} bytes, got {len(frame.body)}; use fewer bins")
+    first = OPENING if frame.kind == HELLO else FRAME_MARK
     numbers, flags = pack_number(frame.sender) + pack_number(frame.round), frame.flags
     if frame.quiet:
         numbers, flags = numbers + pack_number(frame.quiet), flags | QUIET
@@ -112,13 +114,13 @@ def encode(frame: Frame) -> bytes:
 def decode(data: bytes) -> Frame:
     """Return the frame in some bytes, which must hold exactly one."""
     at, end = _after_version(data), len(data) - CHECK.size
-    if len(data) < SIZE:
-        raise FrameError(f"a frame has at least {SIZE} bytes, got {len(data)}")
+    if len(data) < EMPTY_FRAME_SIZE:
+        raise FrameError(f"a frame has at least {EMPTY_FRAME_SIZE} bytes, got {len(data)}")
     kind, flags = data[at] & (1 << KIND_BITS) - 1, data[at] >> KIND_BITS
-    if kind not in KINDS:
+    if kind not in FRAME_KINDS:
         raise FrameError(f"unknown kind of frame {kind}")
     if (kind == HELLO) != (at == len(OPENING)):
-        raise FrameError(f"a {KINDS[kind]} frame that begins like {'another' if kind == HELLO else 'a hello'}")
+        raise FrameError(f"a {FRAME_KINDS[kind]} frame that begins like {'another' if kind == HELLO else 'a hello'}")
     if flags & ~FLAGS:
         raise FrameError(f"unknown flags {flags & ~FLAGS} of a frame")
     if CHECK.unpack_from(data, end)[0] != zlib.crc32(memoryview(data)[:end]):
@@ -130,15 +132,15 @@ def decode(data: bytes) -> Frame:
     if flags & QUIET:
         quiet, at = unpack_number(data, at, end)
         if kind != DATA or not 0 < quiet <= MOST_QUIET:
-            raise FrameError(f"a {KINDS[kind]} frame that announces {quiet} quiet rounds")
+            raise FrameError(f"a {FRAME_KINDS[kind]} frame that announces {quiet} quiet rounds")
     if end - at > (most := _largest(kind)):  # before it is copied or parsed
-        raise FrameError(f"the body of a {KINDS[kind]} frame may have {most} bytes, got {end - at}")
+        raise FrameError(f"the body of a {FRAME_KINDS[kind]} frame may have {most} bytes, got {end - at}")
     return Frame(kind, run, sender, round_, flags & ~QUIET, bytes(data[at:end]), quiet)
 
 
 def _largest(kind: int) -> int:
     """Return how many bytes the body of a frame of this kind may have."""
-    return LARGEST_WORDS if kind in WORDS else LARGEST
+    return LARGEST_WORDS if kind in WORD_KINDS else LARGEST_FRAME_BODY
 
 
 def _after_version(data: bytes) -> int:
@@ -146,11 +148,11 @@ def _after_version(data: bytes) -> int:
     if data[: len(MAGIC)] == MAGIC and len(data) > len(MAGIC):
         version, at = data[len(MAGIC)], len(OPENING)
     elif data and data[0] & 0xF0 == FAMILY:
-        version, at = data[0] & 0x0F, len(MARK)
+        version, at = data[0] & 0x0F, len(FRAME_MARK)
     else:
         raise FrameError(f"these bytes are no frame: they begin with {data[:4].hex() or 'nothing'}")
-    if version != VERSION:
-        raise FrameError(f"frame of version {version}, this device speaks {VERSION}; update the older one")
+    if version != WIRE_VERSION:
+        raise FrameError(f"frame of version {version}, this device speaks {WIRE_VERSION}; update the older one")
     return at
 
 
@@ -160,8 +162,8 @@ def pack_number(value: int) -> bytes:
     >>> pack_number(5).hex(), pack_number(300).hex()
     ('05', 'ac02')
     """
-    if not 0 <= value <= MOST:
-        raise FrameError(f"rows and rounds of frames go from 0 to {MOST}, got {value}")
+    if not 0 <= value <= LARGEST_NUMBER:
+        raise FrameError(f"rows and rounds of frames go from 0 to {LARGEST_NUMBER}, got {value}")
     low = bytearray()
     while value > 0x7F:
         low.append(value & 0x7F | 0x80)
@@ -174,25 +176,25 @@ def unpack_number(data: bytes, at: int, end: int) -> tuple[int, int]:
     value = data[at]
     if value < 0x80 and at < end:  # nearly always
         return value, at + 1
-    value, longest = 0, at + LONGEST
+    value, longest = 0, at + LONGEST_NUMBER
     for i in range(at, min(longest, end)):
         value |= (data[i] & 0x7F) << 7 * (i - at)
         if data[i] >= 0x80:
             continue
-        if not data[i] or value > MOST:
-            raise FrameError(f"a number in a frame takes more bytes than it needs, or is beyond {MOST}")
+        if not data[i] or value > LARGEST_NUMBER:
+            raise FrameError(f"a number in a frame takes more bytes than it needs, or is beyond {LARGEST_NUMBER}")
         return value, i + 1
-    raise FrameError(f"a frame ends inside a number, or one takes more than {LONGEST} bytes")
+    raise FrameError(f"a frame ends inside a number, or one takes more than {LONGEST_NUMBER} bytes")
 
 
 def can_wait(data: bytes) -> bool:
     """Whether bytes look like data that asks for nothing: a device that waits for more of them need not wake up."""
-    return len(data) > SIZE and data[0] == MARK[0] and data[1] & _URGENT == DATA
+    return len(data) > EMPTY_FRAME_SIZE and data[0] == FRAME_MARK[0] and data[1] & _URGENT == DATA
 
 
 def is_roster(data: bytes) -> bool:
     """Whether bytes look like a frame about rosters."""
-    return len(data) > SIZE and data[0] == MARK[0] and data[1] & (1 << KIND_BITS) - 1 == ROSTER
+    return len(data) > EMPTY_FRAME_SIZE and data[0] == FRAME_MARK[0] and data[1] & (1 << KIND_BITS) - 1 == ROSTER
 
 
 def pack_array(question: str, values: NDArray[Any]) -> bytes:
@@ -204,7 +206,7 @@ def pack_array(question: str, values: NDArray[Any]) -> bytes:
 
 def array_head(question: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     """Return how the body of every array of this kind begins."""
-    code = CODES.get(dtype.newbyteorder("<"))
+    code = WIRE_TYPE_CODES.get(dtype.newbyteorder("<"))
     if code is None:
         raise TypeError(f"messages hold numbers of 8 to 64 bits, got {dtype}")
     return ARRAY.pack(QUESTIONS[question], code, zlib.crc32(struct.pack(f"<{len(shape)}I", *shape)) & 0xFFFF)
@@ -212,9 +214,9 @@ def array_head(question: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> b
 
 def unpack_question(body: bytes) -> str:
     """Return the question with which the body of a data frame begins."""
-    if not body or body[0] not in _NAMES:
+    if not body or body[0] not in _QUESTION_NAMES:
         raise FrameError(f"a data body begins with {body[:1].hex() or 'nothing'}, which is no question")
-    return _NAMES[body[0]]
+    return _QUESTION_NAMES[body[0]]
 
 
 def unpack_array(body: bytes) -> NDArray[Any]:

@@ -20,11 +20,12 @@ from conformesh.peer.frames import FrameError, pack_words, unpack_words
 from conformesh.peer.rosters import FIELD, roster_number_in
 
 # Run numbers never fall, so one that is near the end would end all later runs. A device follows a neighbour by at most
-# MOST_AHEAD numbers at a time, and not more often than once in `Settings.retry` seconds (0.2): one member needs about
-# 2**43 steps, 50,000 years, to use them up. A device with two or more neighbours goes at once to where all of them are.
-MOST_RUNS = 2**63
-MOST_AHEAD = 2**20
-LONGEST = 1000  # characters of a reason
+# MOST_RUNS_AHEAD numbers at a time, and not more often than once in `Settings.retry` seconds (0.2): one member needs
+# about 2**43 steps, 50,000 years, to use them up. A device with two or more neighbours goes at once to where all of
+# them are.
+LARGEST_RUN_NUMBER = 2**63
+MOST_RUNS_AHEAD = 2**20  # run numbers by which one neighbour can move a device at a time, see above
+LONGEST_REASON_TEXT = 1000  # characters of a reason that another device has sent; a longer one is cut or rejected
 # An absolute path of POSIX or Windows: up to the closing quote or bracket, so that it may have spaces, else one word.
 _START = r"(?:~?/|[A-Za-z]:[\\/]|\\\\)"
 _PATH = re.compile(
@@ -59,7 +60,7 @@ class Hello(NamedTuple):
         agreement, run = words.get("agreement"), words.get("run")
         if not isinstance(agreement, dict) or not all(isinstance(text, str) for text in agreement.values()):
             raise FrameError("a hello without an agreement of texts")
-        if type(run) is not int or not 0 < run < MOST_RUNS:
+        if type(run) is not int or not 0 < run < LARGEST_RUN_NUMBER:
             raise FrameError("a hello with an impossible run")
         return cls(agreement, run, parse_rows(words.get("lost"), devices))
 
@@ -82,7 +83,7 @@ class News(NamedTuple):
         origin, why, ends = words.get("from"), words.get("why"), words.get("ends")
         if type(origin) is not int or not 0 <= origin < devices:
             raise FrameError("a failure of a device outside the roster")
-        if not isinstance(why, str) or not 0 < len(why) <= LONGEST or not why.isprintable():
+        if not isinstance(why, str) or not 0 < len(why) <= LONGEST_REASON_TEXT or not why.isprintable():
             raise FrameError("a failure without a reason in words")
         if not isinstance(ends, bool):
             raise FrameError("a failure that does not say for whom")
@@ -114,9 +115,9 @@ def one_line_text(text: str) -> str:
     >>> one_line_text("no\tsuch\nfile")
     'no such file'
     """
-    text = text[: 10 * LONGEST]  # the rest cannot be seen anyway, and may be long
+    text = text[: 10 * LONGEST_REASON_TEXT]  # the rest cannot be seen anyway, and may be long
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split()) or "no reason was given"
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
+    return line if len(line) <= LONGEST_REASON_TEXT else f"{line[: LONGEST_REASON_TEXT - 3]}..."
 
 
 def error_text(error: Exception) -> str:

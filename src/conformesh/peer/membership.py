@@ -28,8 +28,8 @@ from conformesh.peer.settings import Failure
 
 # Journals in a row that may be lost before a device stops asking for new runs: more often than that a neighbour that is
 # ahead has no such excuse.
-MOST_LOST = 3
-MOST_WAITS = 10  # a device that is lost again and again waits at most 2 to the power of this times as long
+_MOST_LOST_JOURNALS = 3
+_MOST_WAIT_DOUBLINGS = 10  # a device that is lost again and again waits at most 2 to the power of this times as long
 
 
 class Fail(Protocol):
@@ -200,7 +200,7 @@ class Membership:
             self._back_since[sender] = now
             self._links.log(f"{self._links.name(sender)} is back: it takes part in the next run")
         self._highest_run = max(self._highest_run, view.number)
-        wait = self.settings.linger * 2 ** min(max(self._losses[sender] - 1, 0), MOST_WAITS)
+        wait = self.settings.linger * 2 ** min(max(self._losses[sender] - 1, 0), _MOST_WAIT_DOUBLINGS)
         # A private run may cost epsilon, so that only operators and clocks ask for one.
         if self.phase == "finished" and now >= self._back_since[sender] + wait and not self._private:
             self.run_requested = True
@@ -272,7 +272,7 @@ class Membership:
     def start_over(self, frame: Frame) -> None:
         """Ask for a new run: a neighbour so far ahead has received from this device what it no longer knows."""
         self._started_over += 1
-        if self._started_over > MOST_LOST:
+        if self._started_over > _MOST_LOST_JOURNALS:
             other, own = self._links.name(frame.sender), self._links.name(self.row)
             self._fail(
                 f"{other} is in round {frame.round} of run {self.number}, and {own} is in round {self._rounds.round}, "

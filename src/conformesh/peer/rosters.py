@@ -26,7 +26,7 @@ from conformesh.common.names import list_names
 from conformesh.peer.frames import HELLO, ROSTER, Frame, FrameError, unpack_words
 
 FIELD = "roster"  # of the agreement
-MOST_ROSTERS = 2**31  # no roster has a higher number: it must fit into the round of a frame
+LARGEST_ROSTER_NUMBER = 2**31  # no roster has a higher number: it must fit into the round of a frame
 Earlier = Sequence[tuple[int, Collection[str]]]
 
 
@@ -42,7 +42,7 @@ def roster_words(number: int, digest: str) -> str:
 def roster_number_in(words: Any) -> int | None:
     """Return the number in what an agreement says about a roster; None if there is none."""
     found = re.fullmatch(r"([0-9]{1,10}), [0-9a-f]{0,16}", words) if isinstance(words, str) else None
-    return int(found[1]) if found and int(found[1]) < MOST_ROSTERS else None
+    return int(found[1]) if found and int(found[1]) < LARGEST_ROSTER_NUMBER else None
 
 
 def refuse_every_roster(body: bytes) -> int:

@@ -173,7 +173,7 @@ class RoundExchange:
     def keep_early(self, frame: Frame) -> None:
         """Keep a frame of a later round; of one neighbour no more bytes than the largest frame has."""
         waiting = sum(len(one.body) for (j, at), one in self.early.items() if j == frame.sender and at != frame.round)
-        if waiting + len(frame.body) > frames.LARGEST:
+        if waiting + len(frame.body) > frames.LARGEST_FRAME_BODY:
             raise FrameError("a frame of a later round, of which more wait already than fit")
         self.early[frame.sender, frame.round] = frame
 

@@ -40,7 +40,7 @@ import math
 from typing import NamedTuple
 
 from conformesh.graph.network import Network
-from conformesh.peer.json_bodies import MOST_AHEAD
+from conformesh.peer.json_bodies import MOST_RUNS_AHEAD
 
 
 class RunMembership(NamedTuple):
@@ -63,7 +63,7 @@ class RunMembership(NamedTuple):
 
 
 class RunLimit:
-    """How far and how often greetings of neighbours may move a device to later runs: see `json_bodies.MOST_AHEAD`.
+    """How far and how often greetings of neighbours may move a device to later runs: see `json_bodies.MOST_RUNS_AHEAD`.
 
     Each move costs frames, log lines and, in asynchronous mode, a new journal; a Byzantine neighbour could ask for
     thousands. `pause` is the time between two moves, in seconds.
@@ -85,11 +85,11 @@ class RunLimit:
     def bound(self, sender: int, run: int, number: int) -> int:
         """Return up to which run a neighbour's greeting with run `run` may move a device that is in run `number`.
 
-        One neighbour alone moves it by `MOST_AHEAD`. If there are two or more it may go at once to where all of them
-        are: a device that was away while the others moved far ahead would hold them up otherwise.
+        One neighbour alone moves it by `MOST_RUNS_AHEAD`. If there are two or more it may go at once to where all of
+        them are: a device that was away while the others moved far ahead would hold them up otherwise.
         """
         self._runs[sender] = run
-        most = number + MOST_AHEAD
+        most = number + MOST_RUNS_AHEAD
         if 1 < self._neighbours == len(self._runs):
             most = max(most, min(self._runs.values()))
         return min(run, most)

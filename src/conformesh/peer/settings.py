@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
-from conformesh.peer.frames import VERSION
+from conformesh.peer.frames import WIRE_VERSION
 
-MOST_REASONS = 64  # a stranger must not fill the memory with reasons to refuse it
+MOST_REFUSAL_REASONS = 64  # a stranger must not fill the memory with reasons to refuse it
 
 
 FAILURES = {  # why a run ends without a threshold: one word for whoever counts, and what it stands for
@@ -116,7 +116,7 @@ class Settings:
     def agreement(self, devices: int) -> dict[str, str]:
         """Return what of this must be the same on every device, as short texts."""
         needed = f" with {self.needed(devices)} of {devices} devices" if self.on_lost == "continue" else ""
-        return {"protocol": str(VERSION), "on_lost": self.on_lost + needed}
+        return {"protocol": str(WIRE_VERSION), "on_lost": self.on_lost + needed}
 
 
 @dataclass
@@ -132,4 +132,4 @@ class Counts:
 
     def refuse(self, words: str) -> None:
         """Count a refused frame by its reason, of which not too many are kept apart."""
-        self.refused[words if words in self.refused or len(self.refused) < MOST_REASONS else "other"] += 1
+        self.refused[words if words in self.refused or len(self.refused) < MOST_REFUSAL_REASONS else "other"] += 1

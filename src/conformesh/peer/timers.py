@@ -11,11 +11,11 @@ import math
 
 from conformesh.peer.entries import ascending_keys
 
-STEP = 0.25  # of a new measurement in the mean
-SHORTEST = 0.02  # seconds between two attempts
-ATTEMPTS, GROWTH = 20, 1.1  # after so many for which nothing came back, the pause grows with every further one
-SELDOM = 1.5  # of the pause between two questions for what this device lacks, while nothing new comes
-TOGETHER = 0.25  # of the time that an answer takes: what is to be said within it goes in one frame
+_NEW_SHARE = 0.25  # of a new measurement in the mean
+_SHORTEST_PAUSE = 0.02  # seconds between two attempts
+_ATTEMPTS, _PAUSE_GROWTH = 20, 1.1  # after so many for which nothing came back, the pause grows with every further one
+_QUESTION_PAUSE = 1.5  # of the pause between two questions for what this device lacks, while nothing new comes
+_COLLECTING_SHARE = 0.25  # of the time that an answer takes: what is to be said within it goes in one frame
 
 
 class NeighbourTimer:
@@ -51,7 +51,7 @@ class NeighbourTimer:
     def pause(self) -> float:
         """How long an answer may take before it counts as late."""
         usual = self.first if self.mean is None else self.mean
-        grown = max(usual, SHORTEST) * GROWTH ** max(self._tries - ATTEMPTS, 0)
+        grown = max(usual, _SHORTEST_PAUSE) * _PAUSE_GROWTH ** max(self._tries - _ATTEMPTS, 0)
         return min(grown, max(self.longest, usual))
 
     @property
@@ -73,12 +73,12 @@ class NeighbourTimer:
             self.has, self._forgotten = 0, now
 
     def _measure(self, took: float) -> None:
-        self.mean = took if self.mean is None else self.mean + STEP * (took - self.mean)
+        self.mean = took if self.mean is None else self.mean + _NEW_SHARE * (took - self.mean)
 
     @property
     def _next_frame(self) -> float:
         """When the next frame may go: a little after the last, so that what comes in between goes together."""
-        return self._spoke + TOGETHER * (self.first / 2 if self.mean is None else self.mean)
+        return self._spoke + _COLLECTING_SHARE * (self.first / 2 if self.mean is None else self.mean)
 
     def may_speak(self, now: float) -> bool:
         """Return whether a frame may go now."""
@@ -104,7 +104,7 @@ class NeighbourTimer:
     @property
     def _next_poke(self) -> float:
         """When to ask: there may be nothing to hear for days, so more and more seldom, until there is something new."""
-        pause = max(self.first, self.pause) * SELDOM ** min(self._pokes, 30)
+        pause = max(self.first, self.pause) * _QUESTION_PAUSE ** min(self._pokes, 30)
         return max(self._spoke, self._heard) + min(pause, max(self.longest, self.pause))
 
     def news(self) -> None:

@@ -58,7 +58,7 @@ FDR_RULES = {
 # Multiplications and additions up to which the chance of no redrawing is computed exactly; above, it is bounded.
 _EXACT = 5 * 10**7
 # Safety margin: the chance is made smaller by this factor, far more than float64 arithmetic on positive terms can err.
-_SAFE = 1 - 1e-6
+_CHANCE_FACTOR = 1 - 1e-6
 _RARE = 1e-3  # the least chance that is accepted: with a smaller one drawing takes thousands of attempts
 
 
@@ -270,8 +270,8 @@ def no_redraw_chance(sizes: Ints, shares: Sequence[Fraction], draws: int, exact:
 
     Independent Poisson numbers with means :math:`n' \pi_k`, given that they add up to n', are multinomial: the chance
     is the coefficient of :math:`x^{n'}` in the product of the devices' truncated series over that of a Poisson number
-    with mean n'. All terms are positive, so that arithmetic errs by less than `_SAFE` allows. Where that product is too
-    long, one minus the sum of the devices' chances to be asked for too much.
+    with mean n'. All terms are positive, so that arithmetic errs by less than `_CHANCE_FACTOR` allows. Where that
+    product is too long, one minus the sum of the devices' chances to be asked for too much.
     """
     from scipy.special import bdtrc, gammaln
 
@@ -284,7 +284,7 @@ def no_redraw_chance(sizes: Ints, shares: Sequence[Fraction], draws: int, exact:
         return 0.0
     if not exact or held * draws > _EXACT:
         tails = sum(count * float(bdtrc(n, draws, float(share))) for (n, share), count in kinds.items() if n < draws)
-        return max(0.0, (1.0 - tails * (1 + 1e-6)) * _SAFE)
+        return max(0.0, (1.0 - tails * (1 + 1e-6)) * _CHANCE_FACTOR)
     series = np.ones(1)
     for (n, share), count in kinds.items():
         mean, j = draws * float(share), np.arange(min(n, draws) + 1)
@@ -292,7 +292,7 @@ def no_redraw_chance(sizes: Ints, shares: Sequence[Fraction], draws: int, exact:
         for _ in range(count):
             series = np.convolve(series, terms)[: draws + 1]
     whole = math.exp(draws * math.log(draws) - draws - float(gammaln(draws + 1))) if draws else 1.0
-    return min(1.0, float(series[draws]) / whole) * _SAFE if len(series) > draws else 0.0
+    return min(1.0, float(series[draws]) / whole) * _CHANCE_FACTOR if len(series) > draws else 0.0
 
 
 def _checked_sample_size(sample_size: int | None, sizes: Ints, shares: Sequence[Fraction]) -> int:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 _EACH = 200  # marks that are drawn one by one; of more a band is drawn, which stays small in a notebook
 _IN_ORDER = 40  # up to so many marks their names can be read and give the order; more stand in ascending order
-_MOST = 20  # rows of a table that are shown
+_MOST_PRINTED = 20  # rows of a table that are shown
 _WIDE, _HIGH, _LETTER = 440, 130, 6.3  # pixels: of a chart, and the mean width of a letter of 11 pixels in it
 _STYLE = (
     ".cfm{font:13px/1.5 system-ui,sans-serif;color:inherit;border:1px solid rgba(128,128,128,.5);border-radius:6px;"
@@ -66,7 +66,7 @@ def html_table(
     rows: Sequence[Sequence[str]],
     *,
     right: Iterable[str] = (),
-    most: int | None = _MOST,
+    most: int | None = _MOST_PRINTED,
     more: int = 0,
 ) -> str:
     """Return a table; of many rows the first are shown, and how many more there are, `more` not counted in rows."""

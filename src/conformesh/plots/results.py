@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from conformesh.results.result import Result
 
 _NAMED = 30  # up to so many devices, groups or classes each has its name at the axis; more would overlap
-_SIZES = 25  # up to so many set sizes each has a bar of its own
+_MOST_SIZE_BARS = 25  # up to so many set sizes each has a bar of its own
 _BLUE, _ORANGE = MARKER_STYLES[0][0], MARKER_STYLES[1][0]
 
 
@@ -116,12 +116,12 @@ def _draw_coverages(axes: Any, parts: Mapping[str, Coverage], nominal: float | N
 
 def _draw_sizes(axes: Any, sizes: Mapping[int, int]) -> None:
     most = max(sizes)
-    if most <= _SIZES:
+    if most <= _MOST_SIZE_BARS:
         places = [*range(most + 1)]
         axes.bar(places, [sizes.get(size, 0) for size in places], color=_BLUE, width=0.7)
         axes.set_xticks([place for place in places if most <= 12 or place % 5 == 0])
     else:
-        ends = np.linspace(0, most + 1, _SIZES + 1)
+        ends = np.linspace(0, most + 1, _MOST_SIZE_BARS + 1)
         counts, _ = np.histogram([*sizes], bins=ends, weights=[*sizes.values()])
         axes.bar(ends[:-1], counts, width=np.diff(ends) * 0.9, align="edge", color=_BLUE)
     axes.set_xlabel("labels in a set")

@@ -45,6 +45,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct, to_builtins
 
+from conformesh.common.arrays import LARGEST_EXACT
 from conformesh.common.names import list_names
 from conformesh.common.quantities import pluralize
 from conformesh.files.files import PRIVATE, write_file
@@ -67,10 +68,9 @@ _DIGEST_BYTES = 16  # of SHA-256: no two releases with the same name, nor one wi
 _HEAD, _ENTRY = struct.Struct("<Q"), struct.Struct(f"<H{_DIGEST_BYTES}s")
 _NO_RELEASE = bytes(_DIGEST_BYTES)  # the name of no release
 
-_MOST_EPOCHS = 2**53  # no epoch has a higher number: JSON numbers are exact up to here
 
 _Count = Annotated[int, Meta(ge=0, le=EXACT_RUN)]
-_Number = Annotated[int, Meta(ge=1, lt=_MOST_EPOCHS)]
+_Number = Annotated[int, Meta(ge=1, lt=LARGEST_EXACT)]
 
 
 class PrivacyRefused(ValueError):  # noqa: N818 - reads as a sentence where it is raised
@@ -160,7 +160,7 @@ class _Claim(NamedTuple):
         if len(data) != claim_size(window):
             return cls(0, {})
         (epoch,) = _HEAD.unpack_from(data)
-        if epoch >= _MOST_EPOCHS:
+        if epoch >= LARGEST_EXACT:
             return cls(0, {})
         found = [*_ENTRY.iter_unpack(data[_HEAD.size :])]
         return cls(epoch, {epoch - back: entry for back, entry in enumerate(found)})

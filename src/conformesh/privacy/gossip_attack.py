@@ -25,7 +25,7 @@ from conformesh.common.array_types import Floats, Ints
 from conformesh.graph.network import Network
 from conformesh.graph.weights import Weights
 
-_UNIT = 2.0**-53  # relative error of a number on a wire of 64 bits
+_UNIT_ROUNDOFF = 2.0**-53  # relative error of a number on a wire of 64 bits
 _PRIME = 2**31 - 1  # products of two remainders fit into 63 bits
 # Relative cuts of singular values that are tried. A small cut keeps more equations and amplifies noise more; for each
 # device the cut with the smallest error bound counts.
@@ -125,7 +125,8 @@ def recover_counts(coefficients: Floats, values: Floats, noise: ArrayLike, sizes
         do not, the equations are not what was said: nothing is certain then.
     """
     u, s, vt = np.linalg.svd(coefficients, full_matrices=False)
-    own = 8 * _UNIT * s[0] * float(np.linalg.norm(sizes))  # of the decomposition: as if coefficients were that far off
+    # Error of the decomposition itself: as if coefficients were that far off.
+    own = 8 * _UNIT_ROUNDOFF * s[0] * float(np.linalg.norm(sizes))
     noises = np.broadcast_to(np.asarray(noise, dtype=np.float64), len(coefficients)) + own
     devices = coefficients.shape[1]
     counts, errors = np.zeros((devices, values.shape[1])), np.full(devices, np.inf)
@@ -150,7 +151,7 @@ def recover_histograms(
     *,
     eta: float = 1.0,
     rounds: int | None = None,
-    unit: float = _UNIT,
+    unit: float = _UNIT_ROUNDOFF,
 ) -> _Recovered:
     """Recover everybody's cumulative histogram from what a listener heard of H-DCP by plain gossip.
 

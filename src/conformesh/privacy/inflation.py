@@ -63,15 +63,13 @@ from typing import NamedTuple
 import numpy as np
 
 from conformesh.common.array_types import Floats
-from conformesh.privacy.noise import negative_binomial, noise_law, rounded_exp
+from conformesh.privacy.noise import FOURIER_ERROR, ROUNDOFF_FACTOR, negative_binomial, noise_law, rounded_exp
 
 # I is rounded up to a multiple of 1/1000 score: too little to matter, and the same number on all machines.
 _INFLATION_STEPS = 1000
 # The bound over [1, R] exceeds the largest omega at the ends of its pieces by at most this factor: less than 1 % of I.
 SHARPNESS = 1.005
-_SMALLEST_ALPHA = 1e-9  # tails of the noise are known to within _FOURIER
-_FOURIER = 1e-11  # absolute error of a tail of a law formed by the Fourier transform: 10^5 numbers, each below 1e-16
-_SAFE = 1 + 1e-9  # above the relative round-off of sums of 10^6 positive numbers (10^6 * 2^-53 = 1.1e-10)
+_SMALLEST_ALPHA = 1e-9  # tails of the noise are known to within FOURIER_ERROR
 
 
 class Inflation(NamedTuple):
@@ -125,11 +123,11 @@ def _number_needed(alpha: Fraction, value: Fraction, epsilon: Fraction, shape: F
     The conditions only get easier as alpha grows (x stops earlier), so n_0 falls with alpha.
     """
     noise = noise_law(epsilon, shape)
-    # what lies beyond the table, and round-off of the Fourier transform, is added to every tail
-    tails = np.cumsum(noise.chances[::-1])[::-1][noise.reach :] * _SAFE + noise.cut + _FOURIER  # P(X' >= x), x >= 0
+    # P(X' >= x) for x >= 0; what lies beyond the table, and round-off of the Fourier transform, is added to every tail
+    tails = np.cumsum(noise.chances[::-1])[::-1][noise.reach :] * ROUNDOFF_FACTOR + noise.cut + FOURIER_ERROR
     excess = _sums_beyond(tails)  # E(X' - x)^+ = sum of P(X' >= y) over y > x
     x = np.arange(1, int(np.argmax(tails <= float(alpha))) or 1)  # 0: alpha is above 1/2, and no x is left
-    needed = np.ceil((x + excess[x] * _SAFE) / (1 - tails[x]))  # n_0 must reach it where n_0 > x
+    needed = np.ceil((x + excess[x] * ROUNDOFF_FACTOR) / (1 - tails[x]))  # n_0 must reach it where n_0 > x
     number = max(math.ceil(value / alpha), math.ceil(omega(epsilon, shape)), 1)
     # a larger n_0 has more x to satisfy, so everything below the worst of today's x fails
     while len(now := needed[: number - 1]) and now.max() > number:
@@ -154,7 +152,7 @@ def omega(epsilon: Fraction, shape: Fraction) -> Fraction:
     bound = 1 / (1 - rounded_exp(epsilon))
     if shape > 1:
         bound = max(bound, _largest_mean_excess(epsilon, Fraction(1), shape))
-    return Fraction(math.ceil(Fraction(bound * _SAFE) * _INFLATION_STEPS), _INFLATION_STEPS)
+    return Fraction(math.ceil(Fraction(bound * ROUNDOFF_FACTOR) * _INFLATION_STEPS), _INFLATION_STEPS)
 
 
 def _largest_mean_excess(epsilon: Fraction, low: Fraction, high: Fraction) -> float:
@@ -188,5 +186,5 @@ def _positive_moments(epsilon: Fraction, shape: Fraction) -> tuple[float, float]
     known = negative_binomial(epsilon, shape)
     f = known.chances
     below, above = np.cumsum(f), _sums_beyond(f)
-    mean = float(np.cumsum(below * (above + known.cut))[-1]) * _SAFE + known.spill
-    return mean, float(np.cumsum(f * above)[-1]) / _SAFE
+    mean = float(np.cumsum(below * (above + known.cut))[-1]) * ROUNDOFF_FACTOR + known.spill
+    return mean, float(np.cumsum(f * above)[-1]) / ROUNDOFF_FACTOR

@@ -26,13 +26,16 @@ from conformesh.kernels.ranks import exact_number
 
 ByteStream = Callable[[int], bytes]
 
-_SMALLEST, LARGEST = Fraction(1, 1000), Fraction(50)  # epsilon of one count: tables of 70,000 numbers, and of two
-_BITS = 128  # of uniform randomness for one negative binomial number
-SAMPLING_DISTANCE = 2.0**-90  # in total variation, of what is drawn from the law; proven and tested
+# Limits of epsilon for one count: the table of its law has 70,000 numbers at the lower one and two at the upper one.
+_SMALLEST_COUNT_EPSILON, LARGEST_COUNT_EPSILON = Fraction(1, 1000), Fraction(50)
+_RANDOM_BITS = 128  # bits of uniform randomness for one negative binomial number
+SAMPLING_DISTANCE = 2.0**-90  # total variation distance between the drawn numbers and the law; proven and tested
 _TABLE_END = Decimal(2) ** -100  # a table ends where less than this is left
 _DECIMAL_DIGITS = 80
 _LAW_TAIL = 50.0  # tables of laws end where about exp(-50) is left
-_FFT_LENGTH = 8192  # numbers, from which products are formed by the fast Fourier transform
+_FFT_LENGTH = 8192  # numbers; longer products are formed by the fast Fourier transform
+FOURIER_ERROR = 1e-11  # absolute error of a tail of a law formed by that transform: 10^5 numbers, each below 1e-16
+ROUNDOFF_FACTOR = 1 + 1e-9  # exceeds the relative round-off of sums of 10^6 positive numbers (10^6 * 2^-53 = 1.1e-10)
 
 
 class NoiseShares:
@@ -63,7 +66,7 @@ class NoiseShares:
 
     def draw(self, stream: ByteStream, count: int) -> NDArray[np.int64]:
         """Return `count` shares, from 32 bytes of `stream` each; within 2^-90 of the law, in total variation."""
-        words = np.frombuffer(stream(2 * count * _BITS // 8), dtype=">u8").reshape(2 * count, 2)
+        words = np.frombuffer(stream(2 * count * _RANDOM_BITS // 8), dtype=">u8").reshape(2 * count, 2)
         first = words[:, 0].astype(np.uint64)
         numbers = np.searchsorted(self._leading, first, side="right")
         for i in np.flatnonzero(numbers != np.searchsorted(self._leading, first)):  # the first 64 bits do not decide
@@ -74,9 +77,10 @@ class NoiseShares:
 
 def exact_epsilon(epsilon: Any) -> Fraction:
     """Return the epsilon of one count as the decimal the user wrote, or raise an error that says what is allowed."""
-    needed = f"epsilon of one count must be a number between {float(_SMALLEST)} and {LARGEST}"
+    limits = f"{float(_SMALLEST_COUNT_EPSILON)} and {LARGEST_COUNT_EPSILON}"
+    needed = f"epsilon of one count must be a number between {limits}"
     value = exact_number(epsilon, f"{needed}, got {epsilon!r}")
-    if not _SMALLEST <= value <= LARGEST:
+    if not _SMALLEST_COUNT_EPSILON <= value <= LARGEST_COUNT_EPSILON:
         raise ValueError(
             f"{needed}, got {float(value):g}; change epsilon, or what one unit may change: cap, fill, copies"
         )
@@ -98,7 +102,7 @@ def _table_ends(epsilon: Fraction, honest: int) -> list[int]:
         below, k, ends = chance, 0, []
         # the ratio of one chance to the last is p (k + shape)/(k + 1) <= p: what is left is less than chance p/(1 - p)
         while chance * p > _TABLE_END * (1 - p):
-            ends.append(int(below * 2**_BITS))
+            ends.append(int(below * 2**_RANDOM_BITS))
             chance = chance * p * (k + shape) / (k + 1)
             below, k = below + chance, k + 1
         return ends

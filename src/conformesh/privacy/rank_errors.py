@@ -15,14 +15,10 @@ from fractions import Fraction
 import numpy as np
 
 from conformesh.privacy.histogram import Release
-from conformesh.privacy.noise import noise_law, noise_variance
+from conformesh.privacy.noise import FOURIER_ERROR, ROUNDOFF_FACTOR, noise_law, noise_variance
 
-# Factor above the relative round-off of sums of 10^6 positive numbers (10^6 times 1e-16).
-_SAFE = 1 + 1e-9
-# Absolute error of a tail of a law formed by the Fourier transform: 10^5 numbers, each below 1e-16.
-_FOURIER = 1e-11
 # Relative precision of a rank error. A choice: smaller costs more steps and changes no reader's mind.
-_PRECISION = 1e-3
+_RANK_PRECISION = 1e-3
 
 
 def read_quantile(release: Release, part: Fraction, risk: float) -> tuple[float, float, float]:
@@ -64,19 +60,19 @@ def walk_bound(release: Release, factor: Fraction, cells: int, risk: float) -> f
     walk = noise_law(Fraction(release.cell_epsilon), shape * cells)
     number = noise_law(Fraction(release.number_epsilon or 1), shape)
     beyond = np.cumsum(walk.chances[::-1])[::-1][walk.reach + 1 :]  # P(S > k), k = 0, 1, ..
-    beyond = np.append(beyond, 0.0) * _SAFE + walk.cut + _FOURIER
+    beyond = np.append(beyond, 0.0) * ROUNDOFF_FACTOR + walk.cut + FOURIER_ERROR
     whole = np.arange(1.0, len(beyond) + 1)
     x = float(factor) * np.abs(np.arange(-number.reach, number.reach + 1))
 
     def chance(e: float) -> float:
         both = np.interp(e - x, whole, beyond) + np.interp(e + x, whole, beyond)
         given = np.where(x > e - 1, 1.0, np.minimum(both, 1.0))
-        return 2 * (float(number.chances @ given) + number.cut) * _SAFE
+        return 2 * (float(number.chances @ given) + number.cut) * ROUNDOFF_FACTOR
 
     low, high = 0.0, 1.0
     while chance(high) > risk:
         low, high = high, 2 * high
-    while high - low > _PRECISION * high:
+    while high - low > _RANK_PRECISION * high:
         middle = (low + high) / 2
         low, high = (middle, high) if chance(middle) > risk else (low, middle)
     return high

@@ -69,7 +69,7 @@ from conformesh.results.certificate import Certificate, too_few_certificate
 
 # Thresholds per stage among which the default is chosen. Each is about a third more than the one before: between them
 # the cost of a search changes little.
-WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+STAGE_WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 # Log of a number of scores, for the prediction of stages. Devices may not know n, but all must choose the same width;
 # the choice depends on it only weakly.
 _LOG_TYPICAL_SIZE = math.log(1000)
@@ -254,7 +254,7 @@ def best_stage_width(block: Block, aggregate: str, prefer: str) -> int:
         numbers = price.per_number * (1 + stages * width) + 3 * block.network.diameter
         return float((rounds + 1) ** rounds_count * (numbers + 1) ** numbers_count)
 
-    return min(WIDTHS, key=predicted)
+    return min(STAGE_WIDTHS, key=predicted)
 
 
 def choose_aggregator(block: Block, aggregate: str, prefer: str, width: int) -> str:

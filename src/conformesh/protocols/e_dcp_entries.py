@@ -40,6 +40,7 @@ from conformesh.kernels.varints import decode_varints_at, encode_varints
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Answers, Block, with_guarantee
 from conformesh.protocols.messages import Gather, GatheredStrings, GatheringProtocol, Packets
+from conformesh.protocols.size_agreement import MOST_CLAIMED_SCORES
 from conformesh.results.certificate import Certificate, too_few_certificate
 
 ENTRY_POINTS = 8  # order statistics of a device, for each level
@@ -48,7 +49,6 @@ ENTRY_POINTS = 8  # order statistics of a device, for each level
 _NEAR_DEVIATIONS = 1.8
 # One order statistic lies this many times as far from the end as the level: devices need not be alike.
 _FAR_FACTOR = 4.0
-_MOST_SCORES = 2**40  # scores of one device; sums over a million devices stay far below 2^63
 _FLOAT = struct.Struct("<d")
 ENTRIES_REMEMBERED = 4096  # decoded entries: in asynchronous mode a device reads the same ones again and again
 _BELOW_ALL_KEYS = -(2**63)  # below the key of every float
@@ -150,7 +150,7 @@ def _device_sketch(values: NDArray[np.float64], ranks: Ints, size: int) -> _Devi
 
 def _read_number(data: NDArray[np.uint8], at: int) -> tuple[int, int]:
     numbers, behind = decode_varints_at(data, np.array([at]), np.array([len(data)]))
-    if numbers[0] > _MOST_SCORES:
+    if numbers[0] > MOST_CLAIMED_SCORES:
         raise ValueError(f"{numbers[0]:,} scores, which nobody holds")
     return int(numbers[0]), int(behind[0])
 

@@ -43,7 +43,7 @@ from conformesh.results.certificate import Certificate
 # Atoms above which only one drawn score per device is hidden: hiding every score in turn takes two fits per pair of
 # atoms.
 MOST_ATOMS_HIDDEN = 50
-_FEW_SCORES = 3  # up to so many scores of a cell are named, which takes no more numbers than counting them
+_FEW_NAMED_SCORES = 3  # up to so many scores of a cell are named, which takes no more numbers than counting them
 _MOST_SPLITS = 8  # splits by value after which ends are named, so that skewed scores and ties end
 _POINTS_PER_CELL = 4  # values that stand for the scores of a cell in a fit; cells that decide are split until exact
 ENTRIES_AT_ONCE = 2_000_000  # entries of all tableaus at once: 16 MB
@@ -69,13 +69,13 @@ class ScoreInterval:
     @property
     def wants_names(self) -> bool:
         """Whether its smallest and largest score should be named rather than its scores be counted."""
-        return not self.tight and (self.scores <= _FEW_SCORES or self.splits > _MOST_SPLITS)
+        return not self.tight and (self.scores <= _FEW_NAMED_SCORES or self.splits > _MOST_SPLITS)
 
     def cuts(self) -> list[float]:
         """Return thresholds inside the cell, ascending, none of them its upper end: counts there split it."""
         inner = [self.low + (self.high - self.low) * part for part in (0.25, 0.5, 0.75)]
         if self.tight and (
-            self.scores <= 2 * _FEW_SCORES or self.splits > _MOST_SPLITS
+            self.scores <= 2 * _FEW_NAMED_SCORES or self.splits > _MOST_SPLITS
         ):  # the ends are scores, and leave
             inner = [self.low, inner[1], float(np.nextafter(self.high, -np.inf))]
         return sorted({min(max(cut, self.low), float(np.nextafter(self.high, -np.inf))) for cut in inner})

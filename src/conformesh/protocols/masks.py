@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 
 _Words = NDArray[np.uint32]
 _LABEL = b"conformesh masks 2"  # separates these keys and signatures from all others made with the same certificates
-_BITS = 32  # of a masked number
+_MASKED_BITS = 32  # of a masked number
 LARGEST_MASKED_SUM = 2**31 - 1  # largest sum: beyond it positive and negative numbers cannot be told apart
 KEY_BYTES = 32  # bytes of a public key, of a secret, and of a seed
 # Devices. Each exchanges a secret with each: at 2,000 a device computes 2,000 X25519 exchanges (25 us each, measured)
 # and relays 1.2 MB of keys, certificates and signatures over every link. Sparse mask graphs are unsafe, see above.
-MOST_DEVICES = 2000
+MOST_MASKED_DEVICES = 2000
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +117,7 @@ class Keystream:
 
     def words(self, count: int) -> _Words:
         """Return the next bytes as numbers of 32 bits."""
-        return np.frombuffer(self(count * _BITS // 8), dtype="<u4")
+        return np.frombuffer(self(count * _MASKED_BITS // 8), dtype="<u4")
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,11 +237,11 @@ def _local_secret(seeds: tuple[bytes, ...], context: bytes) -> bytes | None:
 
 def refuse_too_many_devices(devices: int) -> None:
     """Refuse more devices than can all share a secret with each other."""
-    if devices > MOST_DEVICES:
+    if devices > MOST_MASKED_DEVICES:
         raise ValueError(
-            f"masks are for up to {MOST_DEVICES:,} devices, got {devices:,}: every device must share a secret with "
-            "every other, since with fewer secrets a device is not hidden from those that it shares them with; use "
-            "e-dcp, or fewer devices"
+            f"masks are for up to {MOST_MASKED_DEVICES:,} devices, got {devices:,}: every device must share a secret "
+            "with every other, since with fewer secrets a device is not hidden from those that it shares them with; "
+            "use e-dcp, or fewer devices"
         )
 
 
@@ -329,8 +329,9 @@ class MaskedSums:
         Parameters
         ----------
         counts, noise
-            What each local device counted, and its share of the noise. Counts saturate at `LARGEST` // 2K: large data
-            must not cause an error that others can observe. Saturation does not increase the effect of one score.
+            What each local device counted, and its share of the noise. Counts saturate at `LARGEST_MASKED_SUM` // 2K:
+            large data must not cause an error that others can observe. Saturation does not increase the effect of one
+            score.
         charge
             Called exactly once, after the masked sum and before the first message of the reveal.
         """

@@ -31,7 +31,7 @@ from conformesh.protocols.messages import (
 
 _TYPES = frozenset(map(np.dtype, WIRE_TYPES))
 _WIDE = frozenset(map(np.dtype, ("<i8", "<u8")))  # types whose sums could overflow int64; sums of narrower ones cannot
-_MOST = int(np.iinfo(np.int64).max)
+_LARGEST_INT64 = int(np.iinfo(np.int64).max)
 
 
 class MessageChecks:
@@ -174,7 +174,7 @@ class MessageChecks:
 
 def _check_size(values: Array, addends: int) -> None:
     """Refuse integers so large that `addends` of them could leave int64, in which all engines work."""
-    most = _MOST // addends
+    most = _LARGEST_INT64 // addends
     low, high = int(values.min(initial=0)), int(values.max(initial=0))
     if low < -most or high > most:
         raise ValueError(

@@ -28,9 +28,9 @@ from conformesh.protocols.gather import answer_locally
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Packets, Pool, Protocol
 
-# Most scores or examples that a device may claim: sums over a million devices stay far below 2^63, the limit of int64.
-# A larger claim is an error or a lie.
-_MOST_EXAMPLES = 2**40
+# Maximum number of scores or examples per device: sums over a million devices stay far below 2^63, the limit of int64.
+# Larger claims are rejected as errors or as Byzantine.
+MOST_CLAIMED_SCORES = 2**40
 MethodProtocol = Callable[[Block, WeightedScores], Protocol[Answers]]
 
 
@@ -61,7 +61,7 @@ def run_with_shared_sizes(
 def exchange_counts(block: Block, mine: NDArray[np.int64]) -> Protocol[NDArray[np.int64]]:
     """Return the number of scores or examples of every device, by row; raise `ValueError` for an impossible one."""
     table = yield from flood_numbers(block, mine)
-    if table.max(initial=0) > _MOST_EXAMPLES:
+    if table.max(initial=0) > MOST_CLAIMED_SCORES:
         raise ValueError(
             f"device {block.network.ids[int(np.argmax(table.reshape(len(table), -1).max(axis=1)))]} says that it holds "
             f"{table.max():,} scores, which nobody does; look whether it can be trusted"

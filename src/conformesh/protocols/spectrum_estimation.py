@@ -35,7 +35,7 @@ _FIRST_PHASE = 8  # rounds; phases double, so the start matters little
 # A phase that shrinks v by more than this is long enough: v holds the constant part too, and the rest would sink into
 # its round-off.
 _LOST_DIGITS = 1e-5
-_TINY = 1e-300  # avoids a division by zero where a vector has died out
+_DIVISION_GUARD = 1e-300  # avoids a division by zero where a vector has died out
 
 
 def agree_on_weights(block: Block, name: str | Weights | Floats, source: str) -> Protocol[Weights]:
@@ -94,7 +94,7 @@ def estimate_spectrum(block: Block, tolerance: float = 1e-3, seed: int = 0) -> P
             return Spectrum(largest=max(low, high), smallest=low, signless=float(signless), source="estimated")
         previous = estimates
         scale[1:] = estimates[1:]
-        x[:, 0] = (x[:, 0] - (v_top - minus_v_bottom) / 2) / max((v_top + minus_v_bottom) / 2, _TINY)
+        x[:, 0] = (x[:, 0] - (v_top - minus_v_bottom) / 2) / max((v_top + minus_v_bottom) / 2, _DIVISION_GUARD)
         x[:, 1:] /= np.array([u_top, q_top])
         if shrink**phase > _LOST_DIGITS:
             phase *= 2

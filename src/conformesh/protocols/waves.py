@@ -51,7 +51,7 @@ from conformesh.kernels.replies import (
     HIGH,
     HIGHEST,
     LEVEL,
-    LEVELS,
+    LEVEL_UNITS,
     LIMIT,
     LOW,
     LOWEST,
@@ -422,7 +422,7 @@ class TreeRoot:
             low, high = self._adjacent_window(problem, near)
             side, listed = BOTH, True
         elif side == BOTH:
-            level = min(max((problem.rank - problem.below) * LEVELS // held, 1), LEVELS - 1)
+            level = min(max((problem.rank - problem.below) * LEVEL_UNITS // held, 1), LEVEL_UNITS - 1)
         low, high = _clip_window((low, high), ask, problem)
         nothing_new = reply is not None and not listed and self._is_asked_bracket(ask, low, high)
         if held > few and side == BOTH and (late or nothing_new):
@@ -841,17 +841,17 @@ def _first_question(
     asks[:, BEGIN], asks[:, END], asks[:, SIDE] = LOWEST, HIGHEST, BOTH
     asks[:, POINTS], asks[:, GROWTH] = pace.points, pace.growth
     if n is None or ranks is None:
-        parts = [int((1 - alpha) * LEVELS) for alpha in block.alphas] * trials
+        parts = [int((1 - alpha) * LEVEL_UNITS) for alpha in block.alphas] * trials
         weigh = np.full(trials, block.most)
     else:
         weigh = n
-        parts = [int(r) * LEVELS // max(int(total), 1) for row, total in zip(ranks, n, strict=True) for r in row]
+        parts = [int(r) * LEVEL_UNITS // max(int(total), 1) for row, total in zip(ranks, n, strict=True) for r in row]
         if one_side and warm is None:
             few = np.repeat(n, levels) - ranks.ravel() + 1
             asks[:, SIDE] = np.where(ranks.ravel() <= few, LOW, HIGH)
             asks[:, LIMIT] = np.minimum(ranks.ravel(), few)
     asks[:, USUAL], asks[:, EACH] = _usual_weights(block, weigh, asks[:, TRIAL])
-    asks[:, LEVEL] = np.clip(parts, 1, LEVELS - 1)
+    asks[:, LEVEL] = np.clip(parts, 1, LEVEL_UNITS - 1)
     if warm is not None:
         low, high = (int(key) for key in to_keys(_warm_bracket(*warm)))
         asks[:, BEGIN], asks[:, END] = (LOWEST if low <= LOWEST + 1 else low), high

@@ -19,7 +19,7 @@ from conformesh.kernels.ranks import MIXTURES
 from conformesh.results.certificate import Amount, Count
 from conformesh.results.encoding import ArrayResult, SavedCost, align_columns
 
-_SHOWN = 10  # devices that are printed
+_MOST_PRINTED = 10  # devices that are printed
 
 
 class Detection(ArrayResult, frozen=True, eq=False, tag_field="format", tag="conformesh-detection/1"):
@@ -168,7 +168,9 @@ class Detection(ArrayResult, frozen=True, eq=False, tag_field="format", tag="con
             rows=[fact for fact in facts if fact[1]],
             parts=[
                 html.collapsible(
-                    f"by device ({len(rows):,})", html.html_table(head, rows, right=head[1:]), len(rows) <= _SHOWN
+                    f"by device ({len(rows):,})",
+                    html.html_table(head, rows, right=head[1:]),
+                    len(rows) <= _MOST_PRINTED,
                 )
             ],
         )
@@ -176,5 +178,6 @@ class Detection(ArrayResult, frozen=True, eq=False, tag_field="format", tag="con
     def __repr__(self) -> str:
         """Return how many are flagged on each device."""
         head = f"Detection({self.flags:,} of {pluralize(self.tests, 'test point')} flagged, {self.kind}; {self.cost})"
-        more = [f"... and {len(self.scores) - _SHOWN:,} more devices"] if len(self.scores) > _SHOWN else []
-        return "\n".join([head, *align_columns(self._lines(_SHOWN), left=1), *more])
+        left = len(self.scores) - _MOST_PRINTED
+        more = [f"... and {left:,} more devices"] if left > 0 else []
+        return "\n".join([head, *align_columns(self._lines(_MOST_PRINTED), left=1), *more])

@@ -31,7 +31,7 @@ from conformesh.scores.losses import Loss, get_loss
 
 # Digits of a numerator or a denominator in a file. No level has more: a float64 as a decimal has at most about 330. A
 # hostile file with millions of them would take long to read.
-_DIGITS = 400
+_MOST_DIGITS = 400
 
 
 class _CostFields(Struct, frozen=True, forbid_unknown_fields=True):
@@ -219,7 +219,7 @@ def _decode(kind: Any, value: Any) -> Any:
 
 def _fraction(value: Any) -> Fraction:
     words = f"must be a number or a fraction such as '1/3', got {value!r:.60}"
-    if isinstance(value, str) and re.fullmatch(rf"[0-9]{{1,{_DIGITS}}}(/[0-9]{{1,{_DIGITS}}})?", value):
+    if isinstance(value, str) and re.fullmatch(rf"[0-9]{{1,{_MOST_DIGITS}}}(/[0-9]{{1,{_MOST_DIGITS}}})?", value):
         top, _, bottom = value.partition("/")
         if int(bottom or 1):
             return Fraction(int(top), int(bottom or 1))

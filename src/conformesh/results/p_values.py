@@ -17,7 +17,7 @@ from conformesh.kernels.ranks import AUTO, MIXTURES, RANK_RULES, Alpha, check_al
 from conformesh.results.certificate import Amount, Count, Devices
 from conformesh.results.encoding import ArrayResult, SavedCost, align_columns
 
-_SHOWN = 10  # rows that are printed
+_MOST_PRINTED = 10  # rows that are printed
 
 
 class PValues(ArrayResult, frozen=True, eq=False, tag_field="format", tag="conformesh-p-values/1"):
@@ -119,7 +119,7 @@ class PValues(ArrayResult, frozen=True, eq=False, tag_field="format", tag="confo
         columns = {name: cells for name, cells in self.columns().items() if not name.startswith("p_")}
         return [[*columns]] + [
             [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row]
-            for row in zip(*(cells[:_SHOWN].tolist() for cells in columns.values()), strict=True)
+            for row in zip(*(cells[:_MOST_PRINTED].tolist() for cells in columns.values()), strict=True)
         ]
 
     @property
@@ -140,7 +140,7 @@ class PValues(ArrayResult, frozen=True, eq=False, tag_field="format", tag="confo
     def __repr__(self) -> str:
         """Return a table of the first rows."""
         head = f"PValues({self._what}; {self.cost})"
-        more = [f"... and {len(self.values) - _SHOWN:,} more"] if len(self.values) > _SHOWN else []
+        more = [f"... and {len(self.values) - _MOST_PRINTED:,} more"] if len(self.values) > _MOST_PRINTED else []
         return "\n".join([head, *align_columns(self._lines()), *more])
 
     def _table(self) -> NDArray[np.float64]:

@@ -16,9 +16,9 @@ from conformesh.scores.draws import Rng, as_generator
 
 SIZE_LIMITS = (1, 3, 10, 100, 1000)  # of label sets, the largest of each stratum: those of [Angelopoulos2021]
 _STRATA = 5  # strata of a numerical feature by default, with about equally many rows each
-_SHOWN = 6  # components of a direction that are printed
-_FEW = 20  # up to so many different numbers each is a stratum of its own, as a year or a grade is
-_CHUNK = 2**21  # numbers in memory at a time: 16 MB of float64
+_MOST_PRINTED = 6  # components of a direction that are printed
+_FEW_VALUES = 20  # up to so many different numbers each is a stratum of its own, as a year or a grade is
+_NUMBERS_AT_ONCE = 2**21  # numbers in memory at a time: 16 MB of float64
 
 
 def coverage_by_stratum(
@@ -36,7 +36,7 @@ def coverage_by_stratum(
     array = as_array(values, what)
     if array.shape != hits.shape:
         raise ValueError(f"{what} must be one for each of {len(hits)} rows, got shape {array.shape}")
-    if bins is None and (array.dtype.kind not in "fiu" or len(np.unique(array)) <= _FEW):
+    if bins is None and (array.dtype.kind not in "fiu" or len(np.unique(array)) <= _FEW_VALUES):
         named = array.tolist()
         if gaps := [i for i, value in enumerate(named) if value is None or value != value]:  # noqa: PLR0124 - NaN
             raise ValueError(f"{what}: row {gaps[0]} has no value; leave these rows out or name them")
@@ -103,8 +103,8 @@ class Slab:
 
     def facts(self) -> list[tuple[str, str]]:
         """Return names and words of what a person wants to know first."""
-        more = f", ... ({len(self.direction):,} features)" if len(self.direction) > _SHOWN else ""
-        v = ", ".join(f"{part:.3g}" for part in self.direction[:_SHOWN])
+        more = f", ... ({len(self.direction):,} features)" if len(self.direction) > _MOST_PRINTED else ""
+        v = ", ".join(f"{part:.3g}" for part in self.direction[:_MOST_PRINTED])
         return [
             ("coverage", f"{self.coverage}, which had no part in finding it"),
             ("mass", f"{self.mass:.1%} of these rows"),
@@ -208,8 +208,8 @@ def _lowest(hits: Bools, table: Floats, vectors: Floats, least: int) -> tuple[Fl
     """
     n, best = len(hits), (int(hits.sum()), len(hits))
     answer = vectors[0], -np.inf, np.inf
-    for start in range(0, len(vectors), max(1, _CHUNK // n)):
-        part = vectors[start : start + max(1, _CHUNK // n)]
+    for start in range(0, len(vectors), max(1, _NUMBERS_AT_ONCE // n)):
+        part = vectors[start : start + max(1, _NUMBERS_AT_ONCE // n)]
         along = np.stack([table @ v for v in part])  # one product each, as the caller forms it: the same bits
         order = np.argsort(along, axis=1, kind="stable")
         z = np.take_along_axis(along, order, axis=1)

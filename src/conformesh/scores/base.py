@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh.common.array_types import Array, Bools, Floats
-from conformesh.common.arrays import as_array, check_index, frame_columns, objects_as_numbers
+from conformesh.common.arrays import (
+    LARGEST_PROBABILITY,
+    SUM_SLACK,
+    as_array,
+    check_index,
+    frame_columns,
+    objects_as_numbers,
+)
 from conformesh.common.names import unknown_name
 from conformesh.common.notes import emit_note
 from conformesh.scores.draws import PREDICTION, Rng
@@ -23,8 +30,6 @@ from conformesh.scores.draws import PREDICTION, Rng
 Task = Literal["classification", "regression"]
 Reads = Literal["probabilities", "logits"]
 
-LARGEST = 1.0 + 1e-6  # what counts as a probability: a softmax in float32 may end a few roundings above one
-_SLACK = 1e-3  # how far probabilities may sum from one, and so their scores may exceed their bounds
 _HINT = "use score 'logit' or apply softmax"
 
 
@@ -86,7 +91,7 @@ class Score(ABC):
         """Mark the numbers that this score cannot give."""
         low, high = self.bounds
         # Only probabilities may be off by a rounding; a residual below 0 is a signed one, however small.
-        slack = _SLACK if self.task == "classification" else 0.0
+        slack = SUM_SLACK if self.task == "classification" else 0.0
         return (scores < low - slack) | (scores > high + slack)
 
     def check_range(self, scores: Floats, who: str) -> None:
@@ -260,7 +265,7 @@ def as_true_labels(who: str, table: Array, labels: ArrayLike, outputs: Any) -> N
     chance, hits = 1 / classes, int((rows.argmax(axis=1) == truth).sum())
     rate = hits / n
     below = rate < chance and n * _divergence(rate, chance) > np.log(1e6)
-    claimed = float(rows.max(axis=1).mean()) if rows.min() >= 0 and rows.max() <= LARGEST else 0.0
+    claimed = float(rows.max(axis=1).mean()) if rows.min() >= 0 and rows.max() <= LARGEST_PROBABILITY else 0.0
     at_chance = n >= 50 and hits <= n * chance + 2 * np.sqrt(n * chance) and claimed >= 0.5 + 0.6 / classes
     if below or (at_chance and hits < n * claimed / 2):
         claim = f", though the probabilities claim {claimed:.0%}" if at_chance else ""
@@ -300,7 +305,7 @@ def raise_bad_row(who: str, table: Array, i: int) -> NoReturn:
     row = table[i].astype(np.float64)
     if np.isnan(row).any():
         raise ValueError(f"score '{who}' cannot use NaN, found in row {i} of outputs; drop the row or repair the model")
-    outside = row[(row < 0.0) | (row > LARGEST)]
+    outside = row[(row < 0.0) | (row > LARGEST_PROBABILITY)]
     if outside.size and row.min() >= 0 and abs(row.sum() - 100) <= 1:  # percentages may be rounded
         raise ValueError(
             f"score '{who}' needs probabilities between 0 and 1, got {outside[0]:.6g} in row {i} of outputs, which "

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from conformesh.common.array_types import Array, Bools, Floats, Ints
+from conformesh.common.arrays import LARGEST_PROBABILITY
 from conformesh.scores.base import (
-    LARGEST,
     ClassificationScore,
     Reads,
     as_output_table,
@@ -86,7 +86,7 @@ class LAC(_OneMinus):
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
     summary: ClassVar[str] = "one minus the label's probability"
     low: ClassVar[float] = 0.0
-    high: ClassVar[float] = LARGEST
+    high: ClassVar[float] = LARGEST_PROBABILITY
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Margin(ClassificationScore):
 
     def of_all_labels(self, outputs: ArrayLike) -> Floats:
         """Return the margin of every label."""
-        p = check_output_table(self.name, self._table(outputs), 0.0, LARGEST)
+        p = check_output_table(self.name, self._table(outputs), 0.0, LARGEST_PROBABILITY)
         if p.size == 0:
             return p
         second, top = np.partition(p, -2, axis=1)[:, -2:].T[:, :, None]
@@ -222,7 +222,7 @@ class _Drawn(ClassificationScore):
 
     def of_all_labels(self, outputs: ArrayLike, u: ArrayLike | None = None, **draw: Any) -> Floats:
         """Return the score of every label, with uniforms as in `sets`."""
-        p = check_output_table(self.name, outputs, 0.0, LARGEST)
+        p = check_output_table(self.name, outputs, 0.0, LARGEST_PROBABILITY)
         order, in_order = self._all(p, self._uniforms(p, u, draw)[:, None])
         scores = np.empty_like(p)
         np.put_along_axis(scores, order, np.broadcast_to(in_order, p.shape), axis=1)
@@ -273,10 +273,10 @@ class _Drawn(ClassificationScore):
 
     def _units(self, p: Floats) -> Ints:
         """Return probabilities as whole numbers, refusing a row that does not sum to one."""
-        from conformesh.kernels.label_scores import ONE, SLACK
+        from conformesh.kernels.label_scores import ONE_IN_UNITS, SLACK_IN_UNITS
 
-        units = np.rint(p * ONE).astype(np.int64)
-        unsummed = np.abs(units.sum(axis=1) - ONE) > SLACK
+        units = np.rint(p * ONE_IN_UNITS).astype(np.int64)
+        unsummed = np.abs(units.sum(axis=1) - ONE_IN_UNITS) > SLACK_IN_UNITS
         if unsummed.any():
             raise_bad_row(self.name, p, int(unsummed.argmax()))
         return units
@@ -300,14 +300,14 @@ class _Adaptive(_Drawn):
         return label_scores.adaptive_sets(table, thresholds, u, self._penalty(), sets)
 
     def _all(self, p: Floats, u: Floats) -> tuple[Ints, Floats]:
-        from conformesh.kernels.label_scores import UNIT
+        from conformesh.kernels.label_scores import PROBABILITY_UNIT
 
         order = np.argsort(-p, axis=1, kind="stable")
         own = np.take_along_axis(self._units(p), order, axis=1)
         above = np.cumsum(own, axis=1) - own
         penalty, k_reg = self._penalty()
         excess = np.maximum(0, np.arange(1, p.shape[1] + 1) - k_reg)
-        return order, above * UNIT + u * (own * UNIT) + penalty * excess
+        return order, above * PROBABILITY_UNIT + u * (own * PROBABILITY_UNIT) + penalty * excess
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -575,12 +575,12 @@ class OrdinalAPS(_Drawn):
         return label_scores.ordinal_sets(table, thresholds, u, sets)
 
     def _all(self, p: Floats, u: Floats) -> tuple[Ints, Floats]:
-        from conformesh.kernels.label_scores import UNIT, growth_order
+        from conformesh.kernels.label_scores import PROBABILITY_UNIT, growth_order
 
         order = growth_order(p)
         own = np.take_along_axis(self._units(p), order, axis=1)
         above = np.cumsum(own, axis=1) - own
-        return order, np.asarray(above * UNIT + u * (own * UNIT), np.float64)
+        return order, np.asarray(above * PROBABILITY_UNIT + u * (own * PROBABILITY_UNIT), np.float64)
 
 
 def _finite_penalty(who: str, penalty: float) -> float:

@@ -29,7 +29,7 @@ from conformesh.scores.base import (
 
 Function = Callable[[Any, Any], Any]
 _CHECKED = 3  # rows of a call that are asked about again, alone
-_ENDS = 4  # roundings by which ends of intervals move outwards
+_END_ROUNDINGS = 4  # roundings by which ends of intervals move outwards
 
 
 def score_from_function(function: Function, *, intervals: Function | None = None, name: str | None = None) -> Score:
@@ -170,7 +170,7 @@ class IntervalFunctionScore(RegressionScore):
             )
         room = np.zeros(len(ends))
         known = np.isfinite(ends).all(axis=1)
-        room[known] = _ENDS * np.spacing(np.abs(ends[known]).max(axis=1))
+        room[known] = _END_ROUNDINGS * np.spacing(np.abs(ends[known]).max(axis=1))
         return ends + np.stack([-room, room], axis=1)
 
     def options(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ _BANDED = ("cqr",)  # scores of a lower and an upper quantile
 _FOLDS = 5
 # The least scale that a model trained here may predict, as a part of the mean residual. Residuals are divided by it: a
 # scale near 0 would make single scores huge.
-_FLOOR = 0.01
+_SMALLEST_SCALE = 0.01
 
 
 class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scikit-learn has no types
@@ -203,7 +203,7 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
             expected = cross_val_predict(clone(self.estimator), X, y, cv=folds, params=dict(fit_params))
             distances = np.abs(row_labels("MeshRegressor.fit", y, count_rows(X)) - expected)
             self.scale_estimator_ = clone(self.scale_estimator).fit(X, distances)
-            self.scale_floor_ = max(_FLOOR * float(distances.mean()), float(np.finfo(np.float64).tiny))
+            self.scale_floor_ = max(_SMALLEST_SCALE * float(distances.mean()), float(np.finfo(np.float64).tiny))
         self.estimator_ = fitted if len(fitted) > 1 else fitted[0]
 
     def _quantiles(self) -> tuple[float, float]:

@@ -23,7 +23,7 @@ from conformesh.view.recording import Recording
 from conformesh.view.trace import Step, TracedRun, TraceHeading
 
 LOG = logging.getLogger("conformesh.view")
-_LOOK_INTERVAL = 0.02  # seconds between two checks of the recordings, at least
+_CHECK_INTERVAL = 0.02  # seconds between two checks of the recordings, at least
 _EVENT_INTERVAL = 0.1  # seconds between events on average: a faster page looks the same
 # An event may come this much before its turn, in seconds: a source of the same rate must not miss every other one.
 _EARLY_SECONDS = 0.06
@@ -230,7 +230,7 @@ class EventFeed:
                 self._news = asyncio.Event()
                 turn = max(turn, clock()) + _EVENT_INTERVAL
             await asyncio.sleep(
-                max(turn - _EARLY_SECONDS - clock(), _LOOK_INTERVAL, min(PAUSE_FACTOR * took, MAX_PAUSE))
+                max(turn - _EARLY_SECONDS - clock(), _CHECK_INTERVAL, min(PAUSE_FACTOR * took, MAX_PAUSE))
             )
         self._looking = None
 

@@ -33,7 +33,7 @@ _ASK_INTERVAL = 0.25  # seconds between two questions to a node
 ANSWER_TIMEOUT = 1.0  # seconds; a local node answers in milliseconds
 _STEP_WAIT = 0.15  # seconds that a step waits for answers, less than the interval; later answers go to the next step
 _SLOW_INTERVAL = 1.0  # seconds between two questions about devices on other machines, and two looks at the map
-THREADS = 16  # at most; half of them may wait for nodes that have been slow, so that the others stay current
+ASKING_THREADS = 16  # at most; half of them may wait for nodes that have been slow, so that the others stay current
 _EARLIER_RUNS = 8  # runs under earlier rosters that are kept, which bounds memory
 
 
@@ -94,7 +94,7 @@ class MeshWatch:
 
     def start(self) -> MeshWatch:
         """Start to watch, in background threads."""
-        self._threads = ThreadPoolExecutor(min(THREADS, 2 + len(self._devices)), thread_name_prefix="view-watch")
+        self._threads = ThreadPoolExecutor(min(ASKING_THREADS, 2 + len(self._devices)), thread_name_prefix="view-watch")
         self._thread = threading.Thread(target=self._watch, name="view-watch", daemon=True)
         self._thread.start()
         return self
@@ -166,7 +166,7 @@ class MeshWatch:
         """Ask all devices that are not being asked, and take the answers that arrive in time."""
         assert self._threads is not None
         until = time.monotonic() + _STEP_WAIT
-        room = THREADS // 2 - sum(device.pending is not None for device in self._devices.values())
+        room = ASKING_THREADS // 2 - sum(device.pending is not None for device in self._devices.values())
         for device in self._devices.values():
             if device.client is None or device.over or device.pending is not None or (device.slow and room <= 0):
                 continue

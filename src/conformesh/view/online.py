@@ -37,7 +37,7 @@ from conformesh.view.trace import (
 )
 
 MAX_POINTS = 1200  # of a curve: as many as the page draws
-MAX_NUMBERS = 2**19  # recorded of single devices in a run, approximately: 4 MB
+MAX_DEVICE_NUMBERS = 2**19  # recorded of single devices in a run, approximately: 4 MB
 _NUMBERS_PER_POINT = 5  # of a device: labels, misses, recent coverage, threshold, bound
 Floats = NDArray[np.float64]
 
@@ -99,7 +99,7 @@ class OnlineRecorder(OnlineObserver):
         """Start to record. The result fills up while the run continues."""
         self._counts = RunningCounts(found)
         self._stride, self._window = _strides(found.steps, self.window)
-        at_most = max(MAX_NUMBERS // (_NUMBERS_PER_POINT * len(found.ids)), 4)
+        at_most = max(MAX_DEVICE_NUMBERS // (_NUMBERS_PER_POINT * len(found.ids)), 4)
         self._own = self._stride * math.ceil(found.steps / self._stride / at_most)
         self._lately = _WindowSums(self._window // self._stride)
         self._owns = _WindowSums(math.ceil(self.window / self._own))

@@ -46,7 +46,7 @@ from conformesh.view.trace import (
 # Rounds that are all recorded. From there every second one is, from twice as many on every fourth, and so on: a run of
 # any length has some hundreds of steps.
 DENSE_ROUNDS = 128
-MAX_NUMBERS = 2**21  # recorded of a run before rounds are left out: 16 MB
+MAX_RECORDED_NUMBERS = 2**21  # recorded of a run before rounds are left out: 16 MB
 LIVE_SHARE = 0.01  # of the time of a run that recording may take while a page follows it
 MAX_STEPS = 50_000  # of a recording, a bound on memory: beyond it the oldest steps become one
 _CERTIFIED_KINDS = ("counted", "bounded")  # certificates without an unchecked assumption
@@ -242,7 +242,7 @@ class Recorder(RunObserver):
         self._shown, self._noted = block.progress, deque()
         self._private = get_method(method).private
         self._spent, self._begun = 0.0, self.clock()
-        self._due, self._stride, self._sparser = 0, 1, max(min(DENSE_ROUNDS, MAX_NUMBERS // block.devices), 4)
+        self._due, self._stride, self._sparser = 0, 1, max(min(DENSE_ROUNDS, MAX_RECORDED_NUMBERS // block.devices), 4)
         maker = _StepMaker(block, method, self.label or method, faults, self._noted)
         self.recordings.append(Recording(maker.heading, maker.steps))
 

@@ -27,7 +27,7 @@ from conformesh.view.statuses import (
 from conformesh.view.trace import FieldValue
 
 _RETRY_LEARNING = 10.0  # seconds after which a node that does not learn is asked again: it may have been restarted
-_NOT_LEARNING = (404, 501)  # HTTP status of a node that does not learn, or whose version cannot
+_NOT_LEARNING_STATUS = (404, 501)  # HTTP status of a node that does not learn, or whose version cannot
 _LOG_LINES = 200  # that are kept: as many as the page of a device shows
 # Errors of a connection that show that no process listens: the node is certainly not running.
 _NOT_RUNNING = tuple(map(os.strerror, (errno.ECONNREFUSED, errno.ENOENT)))
@@ -89,7 +89,7 @@ class WatchedDevice:
         try:
             return convert(self.client.online(), OnlineStatus)
         except NodeError as problem:
-            if problem.status not in _NOT_LEARNING:  # busy: its previous answer is about right
+            if problem.status not in _NOT_LEARNING_STATUS:  # busy: its previous answer is about right
                 return self.learnt
             self._refused = now
             return None

@@ -10,7 +10,7 @@ import pytest
 from conformesh import METHODS, Network, calibrate
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.planning.link import Link
-from conformesh.lab.planning.measurement import FEW_SCORES, PLAN_DRAWS, draw_scores
+from conformesh.lab.planning.measurement import FEW_DRAWN_SCORES, PLAN_DRAWS, draw_scores
 from conformesh.lab.planning.networks import simulated_network, simulated_topology
 from conformesh.lab.planning.planner import plan
 from conformesh.methods import MethodVariant
@@ -305,7 +305,7 @@ def test_drawn_scores_are_the_same_for_every_plan_and_of_every_shape():
     one, again = (draw_scores(np.full(4, 100)) for _ in range(2))
     assert [a.values.tolist() for a in one] == [b.values.tolist() for b in again]
     assert len({a.values.tobytes() for a in one}) == PLAN_DRAWS
-    assert len(draw_scores(np.full(2, FEW_SCORES))) == 1
+    assert len(draw_scores(np.full(2, FEW_DRAWN_SCORES))) == 1
     normal = draw_scores(np.full(4, 1000), "normal")
     assert [float(drawn.values.std()) for drawn in normal] == pytest.approx([1.0] * PLAN_DRAWS, rel=0.1)
     with pytest.raises(ValueError, match="at most 5,000,000 scores, got 6,000,000 on 2 devices"):

@@ -10,7 +10,7 @@ import pytest
 from conformesh import METHODS, TOPOLOGIES
 from conformesh.kernels.ranks import split_requirement
 from conformesh.lab.reproduction import experiments
-from conformesh.lab.reproduction.cases import LEVELS, SCORE_KINDS, Case, paper_method
+from conformesh.lab.reproduction.cases import COVERAGE_LEVELS, SCORE_KINDS, Case, paper_method
 from conformesh.lab.reproduction.curves import VARIANTS, published_points
 from conformesh.lab.reproduction.experiments import EXPERIMENTS, get_experiment
 from conformesh.lab.reproduction.paper_methods import PAPER_METHODS
@@ -177,12 +177,12 @@ def test_what_an_experiment_says_goes_before_the_convention():
 
 def test_quick_looks_keep_the_ends():
     case = Case("x", "as-written", "logits", OutputSource("cifar100"), quick=True)
-    assert case.thinned(LEVELS) == (0.1, 0.5, 0.9)
+    assert case.thinned(COVERAGE_LEVELS) == (0.1, 0.5, 0.9)
     assert case.thinned((1, 2), keep=3) == (1, 2)
     assert case.thinned(range(10), keep=4) == (0, 3, 6, 9)
     assert (case.rounds(3000), case.rounds(8000), case.rounds(1500)) == (300, 800, 1500)
     full = Case("x", "as-written", "logits", OutputSource("cifar100"))
-    assert full.thinned(LEVELS) == LEVELS
+    assert full.thinned(COVERAGE_LEVELS) == COVERAGE_LEVELS
     assert full.rounds(3000) == 3000
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from conformesh.lab.reproduction.curves import TOPOLOGIES, published_points, select_curves, summarise_draws
+from conformesh.lab.reproduction.curves import CURVE_TOPOLOGIES, published_points, select_curves, summarise_draws
 from conformesh.lab.reproduction.experiments import get_experiment
 from conformesh.lab.reproduction.paper_scores import sources_from
 from conformesh.lab.reproduction.reproduction import COMPARED_DRAWS, ReproductionRequest
@@ -36,14 +36,14 @@ def test_two_figures_and_a_table_are_known():
 def test_figures_have_nine_levels_of_six_lines(name):
     points = published_points(name)
     assert [(point.line, point.x) for point in points] == [
-        (line, level / 10) for line in (*TOPOLOGIES, "CP") for level in range(1, 10)
+        (line, level / 10) for line in (*CURVE_TOPOLOGIES, "CP") for level in range(1, 10)
     ]
     for point in points:
         assert 0 <= point.coverage <= 1
         assert 0 <= point.size <= 1
         assert 0 <= point.coverage_std < 0.05
         assert 0 <= point.size_std < 0.02
-    for line in TOPOLOGIES:  # a higher level asks for no less
+    for line in CURVE_TOPOLOGIES:  # a higher level asks for no less
         coverage = [point.coverage for point in points if point.line == line]
         assert coverage == sorted(coverage)
 
@@ -197,7 +197,7 @@ def test_the_text_gives_other_sizes_than_the_figure(ran, line, size):
     The spread is estimated from our own ten, so that chance exceeds it for 1.5 % of the seeds (t with 9 degrees of
     freedom). The published 98.1 and 18.1 labels of chain and cycle are 500 and 30 standard errors away.
     """
-    rows = ran("q-dcp-alpha", "as-written", lines=TOPOLOGIES)[line, 0.9]
+    rows = ran("q-dcp-alpha", "as-written", lines=CURVE_TOPOLOGIES)[line, 0.9]
     tolerance = 3 * math.sqrt(2) * error(rows, "size")
     assert tolerance < 1.5
     assert abs(mean(rows, "size") - size) <= tolerance
@@ -266,8 +266,8 @@ def test_q_dcp_misses_on_pathmnist_where_e_dcp_covers(ran):
 @pytest.mark.shared_data
 def test_with_confidences_q_dcp_by_the_letter_gives_full_sets(ran):
     """At level 0.9 s0 is near 1, and epsilon0 = 0.1 on top is more than any score: every label, in every draw."""
-    found = ran("q-dcp-alpha", "as-written", "confidences", lines=(*TOPOLOGIES, "E-DCP"))
-    for line in TOPOLOGIES:
+    found = ran("q-dcp-alpha", "as-written", "confidences", lines=(*CURVE_TOPOLOGIES, "E-DCP"))
+    for line in CURVE_TOPOLOGIES:
         for row in found[line, 0.9]:
             assert row["threshold"] > 1
             assert row["size"] == pytest.approx(100)

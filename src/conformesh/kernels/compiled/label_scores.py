@@ -8,9 +8,9 @@ import numpy as np
 
 from conformesh.common.array_types import Array, Bools, Floats, Ints
 from conformesh.kernels.compiled import loop
-from conformesh.kernels.label_scores import LARGEST, ONE, SLACK, UNIT
+from conformesh.kernels.label_scores import LARGEST_PROBABILITY, ONE_IN_UNITS, PROBABILITY_UNIT, SLACK_IN_UNITS
 
-FEW = 8  # so many labels are sorted rather than halved once more; 4 to 16 measured alike
+_FEW_LABELS = 8  # so many labels are sorted rather than halved once more; 4 to 16 measured alike
 
 
 class _Terms(NamedTuple):
@@ -70,7 +70,7 @@ def margin_scores_compiled(outputs: Array, labels: Ints, scores: Floats) -> int:
         rival = -1.0
         for j in range(classes):
             p = np.float64(outputs[i, j])
-            inside &= _within(p, 0.0, LARGEST)
+            inside &= _within(p, 0.0, LARGEST_PROBABILITY)
             rival = max(rival, -1.0 if j == labels[i] else p)
         if not inside:
             return i
@@ -88,7 +88,7 @@ def margin_sets_compiled(outputs: Array, thresholds: Floats, sets: Bools) -> int
         second = -1.0
         for j in range(classes):
             p = np.float64(outputs[i, j])
-            inside &= _within(p, 0.0, LARGEST)
+            inside &= _within(p, 0.0, LARGEST_PROBABILITY)
             second = max(second, min(top, p))
             top = max(top, p)
         if not inside:
@@ -102,14 +102,16 @@ def margin_sets_compiled(outputs: Array, thresholds: Floats, sets: Bools) -> int
 
 @loop
 def _units(p: float) -> int:
-    """The probability as a whole number of `UNIT`; scaling by a power of two is exact, so only `rint` rounds."""
-    return np.int64(np.rint(p * ONE))  # type: ignore[return-value]
+    """Return a probability in whole units; scaling by a power of two is exact, so only `rint` rounds."""
+    return np.int64(np.rint(p * ONE_IN_UNITS))  # type: ignore[return-value]
 
 
 @loop
 def _adaptive_score(above: int, own: int, ahead: int, terms: _Terms) -> float:
     """The one formula behind calibration and sets: `ahead` labels of mass `above` come before one of mass `own`."""
-    return above * UNIT + terms.u * (own * UNIT) + terms.penalty * max(0, ahead + 1 - terms.k_reg)
+    return (
+        above * PROBABILITY_UNIT + terms.u * (own * PROBABILITY_UNIT) + terms.penalty * max(0, ahead + 1 - terms.k_reg)
+    )
 
 
 @loop
@@ -128,19 +130,19 @@ def adaptive_scores_compiled(
         own = np.float64(outputs[i, label])
         for j in range(label):
             p = np.float64(outputs[i, j])
-            inside &= _within(p, 0.0, LARGEST)
+            inside &= _within(p, 0.0, LARGEST_PROBABILITY)
             total += _units(p)
             if p >= own:
                 above += _units(p)
                 ahead += 1
         for j in range(label, classes):
             p = np.float64(outputs[i, j])
-            inside &= _within(p, 0.0, LARGEST)
+            inside &= _within(p, 0.0, LARGEST_PROBABILITY)
             total += _units(p)
             if p > own:
                 above += _units(p)
                 ahead += 1
-        if not inside or abs(total - ONE) > SLACK:
+        if not inside or abs(total - ONE_IN_UNITS) > SLACK_IN_UNITS:
             return i
         scores[i] = _adaptive_score(above, _units(own), ahead, _Terms(u[i], penalty[0], penalty[1]))
     return -1
@@ -153,8 +155,9 @@ def adaptive_sets_compiled(
     """Fill ``sets`` with the labels whose adaptive score is at most their row's threshold.
 
     Scores never fall along the order of decreasing probability (u <= 1, penalty >= 0, and rounding is monotone), so a
-    set is a prefix of that order and one cut has to be found. The labels in doubt are halved by value until `FEW` are
-    left: linear in the classes, at most 62 halvings whatever the row, and no sort of labels that are clearly in or out.
+    set is a prefix of that order and one cut has to be found. The labels in doubt are halved by value until
+    `_FEW_LABELS` are left: linear in the classes, at most 62 halvings whatever the row, and no sort of labels that are
+    clearly in or out.
     """
     rows, classes = outputs.shape
     names = np.empty(classes, np.int64)
@@ -164,10 +167,10 @@ def adaptive_sets_compiled(
         total = 0
         for j in range(classes):
             p = np.float64(outputs[i, j])
-            inside &= _within(p, 0.0, LARGEST)
+            inside &= _within(p, 0.0, LARGEST_PROBABILITY)
             total += _units(p)
             sets[i, j] = False
-        if not inside or abs(total - ONE) > SLACK:
+        if not inside or abs(total - ONE_IN_UNITS) > SLACK_IN_UNITS:
             return i
         terms = _Terms(u[i], penalty[0], penalty[1])
         if thresholds[i] >= _adaptive_score(total, 0, classes - 1, terms):  # no label can score more
@@ -186,9 +189,9 @@ def _in_doubt(row: Array, total: int, threshold: float, names: Ints, values: Flo
     what comes before the label already exceeds the threshold, so it is out.
     """
     floor = -1.0
-    if threshold * ONE < total:
+    if threshold * ONE_IN_UNITS < total:
         # one unit lower than the argument needs, because p itself is compared and not its rounded q
-        floor = ((total - np.int64(np.floor(threshold * ONE))) // len(row) - 1) * UNIT
+        floor = ((total - np.int64(np.floor(threshold * ONE_IN_UNITS))) // len(row) - 1) * PROBABILITY_UNIT
     size = 0
     for j in range(len(row)):
         p = np.float64(row[j])
@@ -210,7 +213,7 @@ def _cut(names: Ints, values: Floats, threshold: float, terms: _Terms, chosen: B
     size = len(names)
     above = ahead = 0
     low, high = bits[:size].min(), bits[:size].max()
-    while size > FEW and low < high:
+    while size > _FEW_LABELS and low < high:
         middle = low + (high - low + 1) // 2
         mass = many = kept = 0
         least, most = high, low  # the smallest value of the upper half, the largest of the lower
@@ -249,7 +252,7 @@ def _cut(names: Ints, values: Floats, threshold: float, terms: _Terms, chosen: B
 
 @loop
 def _sort_descending(names: Ints, values: Floats, size: int) -> None:
-    """Stable insertion sort: for `FEW` labels, or for any number of equal ones, which it leaves alone in one pass."""
+    """Stable insertion sort: for `_FEW_LABELS`, or for any number of equal ones, which it leaves alone in one pass."""
     for s in range(1, size):
         name, value = names[s], values[s]
         t = s
@@ -264,7 +267,7 @@ def ordinal_scores_compiled(outputs: Array, labels: Ints, u: Floats, scores: Flo
     """Fill ``scores[i]`` with what a run of neighbouring labels weighs once it has grown to the label."""
     for i in range(len(labels)):
         first, total = _start(outputs[i])
-        if first < 0 or abs(total - ONE) > SLACK:
+        if first < 0 or abs(total - ONE_IN_UNITS) > SLACK_IN_UNITS:
             return i
         above = 0
         label, left, right = first, first - 1, first + 1
@@ -282,7 +285,7 @@ def ordinal_sets_compiled(outputs: Array, thresholds: Floats, u: Floats, sets: B
     rows, classes = outputs.shape
     for i in range(rows):
         first, total = _start(outputs[i])
-        if first < 0 or abs(total - ONE) > SLACK:
+        if first < 0 or abs(total - ONE_IN_UNITS) > SLACK_IN_UNITS:
             return i
         sets[i] = False
         above = 0
@@ -305,7 +308,7 @@ def _start(row: Array) -> tuple[int, int]:
     first = total = 0
     for j in range(len(row)):
         p = np.float64(row[j])
-        inside &= _within(p, 0.0, LARGEST)
+        inside &= _within(p, 0.0, LARGEST_PROBABILITY)
         total += _units(p) if inside else 0
         if p > np.float64(row[first]):
             first = j
@@ -338,7 +341,7 @@ def ranked_scores_compiled(
         own = np.float64(outputs[i, labels[i]])
         for j in range(classes):
             p = np.float64(outputs[i, j])
-            inside &= _within(p, 0.0, LARGEST)
+            inside &= _within(p, 0.0, LARGEST_PROBABILITY)
             top = max(top, p)
             ahead += (p > own) | ((p == own) & (j < labels[i]))
         if not inside:
@@ -363,7 +366,7 @@ def ranked_sets_compiled(
         top = 0.0
         for j in range(classes):
             p = np.float64(outputs[i, j])
-            inside &= _within(p, 0.0, LARGEST)
+            inside &= _within(p, 0.0, LARGEST_PROBABILITY)
             top = max(top, p)
             values[j] = -p
         if not inside:

@@ -56,7 +56,7 @@ def _bisect_right(values: Any, x: float, lo: int, hi: int) -> Callable[..., int]
 
 
 @overload(source.fit_chebyshev)
-def _interpolate(
+def _fit_chebyshev(
     values: Any,
     first: int,
     last: int,

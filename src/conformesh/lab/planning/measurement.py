@@ -35,8 +35,8 @@ ANY_SHAPE = "any"  # the shape of the scores is unknown, so each draw has anothe
 RUN_TIME_LIMIT = 5.0
 PLAN_DRAWS = 4  # runs of a way, one for each of `SCORE_SHAPES`; a plan reports their mean
 # Up to this many scores there are `PLAN_DRAWS` runs. With more, runs differ by a few percent only, and one is made.
-FEW_SCORES = 20_000
-_MOST_SCORES = 5_000_000  # scores that a plan draws: 40 MB, sorted in about half a second
+FEW_DRAWN_SCORES = 20_000
+_MOST_DRAWN_SCORES = 5_000_000  # scores that a plan draws: 40 MB, sorted in about half a second
 
 
 def _normal(u: Floats) -> Floats:
@@ -58,15 +58,15 @@ def draw_scores(sizes: NDArray[np.int64], shape: str = ANY_SHAPE, seed: int = 0)
     if shape != ANY_SHAPE and shape not in SCORE_SHAPES:
         raise ValueError(unknown_name("shape", shape, (ANY_SHAPE, *SCORE_SHAPES)))
     many = int(sizes.sum())
-    if many > _MOST_SCORES:
+    if many > _MOST_DRAWN_SCORES:
         raise ValueError(
-            f"a plan draws at most {_MOST_SCORES:,} scores, got {many:,} on {len(sizes):,} devices; give fewer scores "
-            "per device, or simulate fewer devices"
+            f"a plan draws at most {_MOST_DRAWN_SCORES:,} scores, got {many:,} on {len(sizes):,} devices; give fewer "
+            "scores per device, or simulate fewer devices"
         )
     rng, names = np.random.default_rng(seed), [*SCORE_SHAPES] if shape == ANY_SHAPE else [shape]
     return [
         WeightedScores.from_flat(SCORE_SHAPES[names[draw % len(names)]](rng.random(many)), sizes, copy=False)
-        for draw in range(PLAN_DRAWS if many <= FEW_SCORES else 1)
+        for draw in range(PLAN_DRAWS if many <= FEW_DRAWN_SCORES else 1)
     ]
 
 

@@ -36,7 +36,7 @@ SORT_KEYS: tuple[_Sort, ...] = ("time", "bytes", "rounds")
 GUARANTEE_ORDER: tuple[CertificateKind, ...] = ("counted", "counted with noise", "bounded", "assumed", "none")
 
 PLAN_COLUMNS = ("method", "guarantee", "server", "rounds", "numbers", "bytes", "largest", "time")
-RIGHT_ALIGNED = PLAN_COLUMNS[3:]  # columns of numbers
+PLAN_NUMBER_COLUMNS = PLAN_COLUMNS[3:]  # columns of numbers
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,9 @@ class Plan:
         ]
         assumed = [(f"* {row.way}", row.assumption) for row in self.rows if row.assumption]
         refused = [(f"not here: {way}", reason) for way, reason in self.refused.items()]
-        parts = [cards.html_table(PLAN_COLUMNS, [row.cells() for row in self.rows], right=RIGHT_ALIGNED, most=None)]
+        parts = [
+            cards.html_table(PLAN_COLUMNS, [row.cells() for row in self.rows], right=PLAN_NUMBER_COLUMNS, most=None)
+        ]
         parts += [
             cards.collapsible("assumptions, and what cannot run here", cards.html_table(("", ""), [*assumed, *refused]))
         ]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from conformesh.lab.reproduction.curves import TOPOLOGIES, Variant
+from conformesh.lab.reproduction.curves import CURVE_TOPOLOGIES, Variant
 from conformesh.lab.reproduction.paper_methods import PAPER_METHODS, PaperMethodSpec
 from conformesh.lab.reproduction.paper_scores import OutputSource, PaperScores, ScoreKind
 from conformesh.lab.sweeps.cells import CellMethod, MethodSpec, SweepCell
@@ -147,7 +147,7 @@ def _sorted(options: Mapping[str, Any]) -> Options:
 # --- grids that experiments share -----------------------------------------------------------------------
 
 Grid = Callable[[Case], list[FigurePoint]]
-LEVELS = (  # coverage 1 - alpha, as on the axis of the figures
+COVERAGE_LEVELS = (  # coverage 1 - alpha, as on the axis of the figures
     0.1,
     0.2,
     0.3,
@@ -158,12 +158,12 @@ LEVELS = (  # coverage 1 - alpha, as on the axis of the figures
     0.8,
     0.9,
 )
-_SIZES = (20, 30, 40, 50, 60, 70, 80)  # devices of the random graphs
+_GRAPH_SIZES = (20, 30, 40, 50, 60, 70, 80)  # devices of the random graphs
 
 
 def alphas_of(case: Case) -> tuple[float, ...]:
     """Return the alphas of the coverage levels."""
-    return tuple(round(1 - level, 2) for level in case.thinned(LEVELS))
+    return tuple(round(1 - level, 2) for level in case.thinned(COVERAGE_LEVELS))
 
 
 def over_levels(devices: int, method: str, options: Mapping[str, Any]) -> Grid:
@@ -172,7 +172,8 @@ def over_levels(devices: int, method: str, options: Mapping[str, Any]) -> Grid:
     def grid(case: Case) -> list[FigurePoint]:
         shortened, alphas = _shortened(case, options), alphas_of(case)
         lines = [
-            case.point(topology, ExperimentRun(method, shortened, devices, topology, alphas)) for topology in TOPOLOGIES
+            case.point(topology, ExperimentRun(method, shortened, devices, topology, alphas))
+            for topology in CURVE_TOPOLOGIES
         ]
         return lines + case.references(devices, alphas)
 
@@ -184,7 +185,7 @@ def over_values(
     options: Mapping[str, Any],
     knob: str,
     values: Sequence[float],
-    topologies: Sequence[str] = TOPOLOGIES,
+    topologies: Sequence[str] = CURVE_TOPOLOGIES,
     devices: int = 20,
 ) -> Grid:
     """Lay out a run per topology and value of one option at alpha = 0.1, and the reference lines."""
@@ -208,7 +209,7 @@ def over_random_graphs(options: Mapping[str, Any]) -> Grid:
 
     def grid(case: Case) -> list[FigurePoint]:
         shortened, points = _shortened(case, options), []
-        for devices in case.thinned(_SIZES):
+        for devices in case.thinned(_GRAPH_SIZES):
             for draw in range(case.draws):
                 run = ExperimentRun("q-dcp", shortened, devices, "erdos-renyi", draw=draw)
                 points.append(case.point("Q-DCP", run, devices))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Variant = Literal["as-written", "as-released"]
 VARIANTS: tuple[Variant, ...] = ("as-written", "as-released")
-TOPOLOGIES = ("chain", "cycle", "star", "torus", "complete")  # graphs of the figures, the densest last
+CURVE_TOPOLOGIES = ("chain", "cycle", "star", "torus", "complete")  # graphs of the figures, the densest last
 REFERENCES = ("CP", "FCP", "E-DCP")  # lines that every figure has, besides those of the paper
 BAND = 1.96  # the published bands are mean +- 1.96 std / sqrt(draws)
 

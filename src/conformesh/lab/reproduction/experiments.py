@@ -25,7 +25,7 @@ from conformesh.lab.reproduction.cases import (
     over_random_graphs,
     over_values,
 )
-from conformesh.lab.reproduction.curves import TOPOLOGIES
+from conformesh.lab.reproduction.curves import CURVE_TOPOLOGIES
 from conformesh.lab.reproduction.findings import (
     Finding,
     covers,
@@ -85,7 +85,7 @@ class Experiment:
     data: str = "cifar100"
 
 
-_STEPS = tuple(float(step * decade) for decade in (10, 100, 1000, 10_000) for step in (1, 2, 5))  # of kappa and mu
+_KAPPAS = tuple(float(step * decade) for decade in (10, 100, 1000, 10_000) for step in (1, 2, 5))  # of kappa and mu
 _BINS = (  # M of H-DCP, on the axis of Figure 15
     10,
     20,
@@ -133,7 +133,7 @@ def _far_from_s0(case: Case) -> list[FigurePoint]:
     """Lay out a run per topology and level: each level has its own s0, a logit, with confidences (1 - alpha) / 2."""
     alphas = alphas_of(case)
     points = []
-    for topology in TOPOLOGIES:
+    for topology in CURVE_TOPOLOGIES:
         for alpha in alphas:
             s0 = -8 - 20 * alpha if case.scores == "logits" else (1 - alpha) / 2
             options = {"rounds": 1500, "epsilon0": 1e-4, "s0": s0}
@@ -142,7 +142,7 @@ def _far_from_s0(case: Case) -> list[FigurePoint]:
 
 
 _LOADS = tuple(4_000 * 2**i for i in range(12))  # bits: 4 kbit ... 8.2 Mbit
-_WIDTHS = (16, 32, 64)  # bits of a number on the wire
+_WIRE_WIDTHS = (16, 32, 64)  # bits of a number on the wire
 _LEVELS_OF_LOADS = 1000  # M of H-DCP
 _MOST_ROUNDS = 32_000  # long after Q-DCP has converged
 
@@ -157,7 +157,7 @@ def _over_loads(case: Case) -> list[FigurePoint]:
     }
     points = []
     for name, (method, options, numbers) in ways.items():
-        for width in case.thinned(_WIDTHS):
+        for width in case.thinned(_WIRE_WIDTHS):
             for load in case.thinned(_LOADS, keep=6):
                 rounds = load // (numbers * width)
                 if 1 <= rounds <= (_MOST_ROUNDS // 10 if case.quick else _MOST_ROUNDS):
@@ -399,7 +399,7 @@ _ENTRIES = (
         item="Figure 12",
         title="Q-DCP against its smoothness κ",
         about="Torus, α = 0.1, T = 1000, μ = 2000, ε₀ = 0.1, s₀ the average of the local quantiles.",
-        grid=over_values("q-dcp", {"rounds": 1000, "epsilon0": 0.1}, "kappa", (1.0, 2.0, 5.0, *_STEPS), ("torus",)),
+        grid=over_values("q-dcp", {"rounds": 1000, "epsilon0": 0.1}, "kappa", (1.0, 2.0, 5.0, *_KAPPAS), ("torus",)),
         axis=Axis("smoothness κ", log=True),
         findings=(Finding("Small κ and large κ both lead to inefficient sets.", is_u_shaped("torus")),),
         remarks={"as-written": _WRITTEN_Q, **_for_confidences(_FULL_SETS)},
@@ -410,7 +410,7 @@ _ENTRIES = (
         item="Figure 13",
         title="Q-DCP against its regulariser μ",
         about="Torus, α = 0.1, T = 1000, κ = 2000, ε₀ = 0.1, s₀ the average of the local quantiles.",
-        grid=over_values("q-dcp", {"rounds": 1000, "epsilon0": 0.1}, "mu", _STEPS, ("torus",)),
+        grid=over_values("q-dcp", {"rounds": 1000, "epsilon0": 0.1}, "mu", _KAPPAS, ("torus",)),
         axis=Axis("regulariser μ", log=True),
         findings=(Finding("A small μ converges slowly, which makes the sets conservative.", size_falls("torus")),),
         remarks={"as-written": _WRITTEN_Q, **_for_confidences(_FULL_SETS)},
@@ -422,7 +422,7 @@ _ENTRIES = (
         item="Figure 14",
         title="Q-DCP against its regulariser μ, poor s₀ and ε₀",
         about="Torus, α = 0.1, T = 1000, κ = 2000, ε₀ = 0.0001, s₀ the least of the local quantiles.",
-        grid=over_values("q-dcp", {"rounds": 1000, "epsilon0": 1e-4, "s0": "min"}, "mu", _STEPS, ("torus",)),
+        grid=over_values("q-dcp", {"rounds": 1000, "epsilon0": 1e-4, "s0": "min"}, "mu", _KAPPAS, ("torus",)),
         axis=Axis("regulariser μ", log=True),
         findings=(
             Finding("Small μ covers, large μ keeps the solution at s₀ and does not.", covers_at_first_only("torus")),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _SCORES_IN_WORDS = {"logits": "scores 1 - logit", "confidences": "scores 1 - softmax confidence"}
 _TITLES = {"coverage": "coverage", "excess": "coverage minus level", "size": "set size"}
-_NEAR = 0.1  # how much of the coverage above and below its level the close-up shows
+_CLOSE_UP = 0.1  # how much of the coverage above and below its level the close-up shows
 _CLOSE_TO_ZERO = 0.1  # labels: below this the size axis is linear, so that empty sets have a place
 
 
@@ -51,7 +51,7 @@ LINE_LOOKS: dict[str, _Look] = {  # from dark to light along the connectivity, s
     "swap rank": _Look("#111111", "P", "none"),  # E-DCP for the same promise, without imagined scores
 }
 _FAMILIES = {"Q-DCP 1": "#1b8a8f", "Q-DCP 2": "#b5402f", "H-DCP": "#3b0f70"}
-_WIDTHS = {  # bits of a number -> marker and dash
+_WIDTH_LOOKS = {  # bits of a number -> marker and dash
     16: ("v", (0, (1, 1))),
     32: ("o", (0, (5, 1.5))),
     64: ("s", "-"),
@@ -64,7 +64,7 @@ def look_of(line: str) -> _Look:
         return LINE_LOOKS[line]
     family, _, width = line.partition(", f = ")
     if family in _FAMILIES and width:
-        marker, dash = _WIDTHS[int(width)]
+        marker, dash = _WIDTH_LOOKS[int(width)]
         return _Look(_FAMILIES[family], marker, dash)
     return _Look("#333333", "o")
 
@@ -187,7 +187,7 @@ def _scales(axis: Axes, experiment: Experiment, curves: Curves, measure: str) ->
         axis.set_ylabel("coverage - (1 - α)")
         axis.axhline(0, color=FAINT, linewidth=1, zorder=1)
         axis.set_xlim(0.05, 0.95)
-        axis.set_ylim(-_NEAR, _NEAR)
+        axis.set_ylim(-_CLOSE_UP, _CLOSE_UP)
         return
     if measure == "coverage":
         axis.set_ylabel("coverage on test rows")

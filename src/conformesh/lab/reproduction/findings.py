@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from conformesh.lab.reproduction.curves import TOPOLOGIES, Curves, DrawMeans
+from conformesh.lab.reproduction.curves import CURVE_TOPOLOGIES, Curves, DrawMeans
 
 Check = Callable[[Curves], tuple[bool, str] | None]
 
@@ -216,7 +216,7 @@ def _shortest(curves: Curves, lines: Iterable[str]) -> tuple[float, str, float]:
 
 
 def _present(curves: Curves, lines: Iterable[str]) -> list[str]:
-    wanted = [*lines] or [*TOPOLOGIES]
+    wanted = [*lines] or [*CURVE_TOPOLOGIES]
     return [line for line in wanted if line in curves.lines()]
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 JOINT_ERROR = 0.01  # how often chance alone may call any of all comparisons a difference
 COVERAGE_TOLERANCE, SIZE_TOLERANCE = 0.015, 0.12  # a point is called met within these, too; that decides nothing
-_SLACK = 1e-9  # round-off when two equal numbers are compared
+_ROUNDOFF = 1e-9  # round-off when two equal numbers are compared
 _COVERAGE_GRAIN, _SIZE_GRAIN = 5e-6, 5e-5  # half the last digit of what was read off the figures
 _ROUNDED = 0.1 / math.sqrt(12)  # labels: the spread of rounding to a tenth, below which a spread of sizes says nothing
 _MANY = 99.0  # standard errors; larger gaps are written as "over 99"
@@ -191,11 +191,11 @@ def _matches(curves: Curves, points: list[PublishedPoint], comparisons: int) -> 
 def _match(theirs: PublishedPoint, ours: DrawMeans, classes: int, comparisons: int) -> PointComparison:
     size, size_half, size_std = (value / classes for value in (ours.size, ours.size_half, ours.size_std))
     coverage_gap, size_gap = abs(ours.coverage - theirs.coverage), abs(size - theirs.size)
-    inside = coverage_gap <= max(ours.coverage_half, theirs.coverage_half) + _SLACK and (
-        size_gap <= max(size_half, theirs.size_half) + _SLACK
+    inside = coverage_gap <= max(ours.coverage_half, theirs.coverage_half) + _ROUNDOFF and (
+        size_gap <= max(size_half, theirs.size_half) + _ROUNDOFF
     )
     near = coverage_gap <= COVERAGE_TOLERANCE and (
-        size_gap <= max(SIZE_TOLERANCE * theirs.size, theirs.size_half) + _SLACK
+        size_gap <= max(SIZE_TOLERANCE * theirs.size, theirs.size_half) + _ROUNDOFF
     )
     draws = (ours.draws, theirs.draws)
     errors = max(

@@ -15,7 +15,7 @@ from conformesh.lab.training.torch_extra import import_torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-_WIDTHS = (16, 32, 64)  # channels of the stages
+_CHANNELS = (16, 32, 64)  # channels of the stages
 _BLOCKS = 2  # in each stage
 
 
@@ -41,7 +41,7 @@ class ResNet14:
     def __init__(self, classes: int, channels: int = 3, width: float = 1.0, seed: int = 0) -> None:
         torch = import_torch()
         nn = torch.nn
-        widths = [max(1, round(width * channels)) for channels in _WIDTHS]
+        widths = [max(1, round(width * channels)) for channels in _CHANNELS]
         with torch.random.fork_rng(devices=[]):  # leaves the caller's random numbers alone
             torch.default_generator.manual_seed(int(random_stream(seed, "weights").integers(2**63)))
             blocks, last = [], widths[0]

@@ -19,7 +19,7 @@ from typing import Any
 
 from conformesh.common.names import list_names
 from conformesh.files.schemas import validate
-from conformesh.peer.rosters import MOST_ROSTERS, Rosters
+from conformesh.peer.rosters import LARGEST_ROSTER_NUMBER, Rosters
 
 ROSTER_FILE = "roster.json"
 # Bytes of a document: about 10,000 devices, fewer if it lists earlier rosters. It is parsed before its signature is
@@ -80,8 +80,10 @@ class Roster:
     earlier: tuple[EarlierRoster, ...] = ()
 
     def __post_init__(self) -> None:
-        if not 0 <= self.number < MOST_ROSTERS:
-            raise ValueError(f"the number of a roster lies between 0 and {MOST_ROSTERS - 1}, got {self.number}")
+        if not 0 <= self.number < LARGEST_ROSTER_NUMBER:
+            raise ValueError(
+                f"the number of a roster lies between 0 and {LARGEST_ROSTER_NUMBER - 1}, got {self.number}"
+            )
         numbers = [one.number for one in self.earlier]
         if not 0 <= self.settled <= self.number or numbers != [*range(self.settled, self.number)]:
             raise ValueError(

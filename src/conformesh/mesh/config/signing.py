@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from conformesh.mesh.config.roster import Roster, RosterDocument
 
 CURVE_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of the curve P-256 (FIPS 186)
-_DIGITS = 64  # hexadecimal, of each of the two numbers
+_NUMBER_DIGITS = 64  # hexadecimal, of each of the two numbers
 WRONG_SIGNATURE = "its signature is not that of this mesh's authority"
 NO_SIGNATURE = "it has no signature, and this mesh has an authority"
 
@@ -27,7 +27,7 @@ def sign_text(text: bytes, authority: Path) -> str:
     from conformesh.mesh.config.certificates import CA_KEY, load_key
 
     r, s = decode_dss_signature(load_key(authority / CA_KEY).sign(text, ec.ECDSA(_sha256())))
-    return f"{r:0{_DIGITS}x}{min(s, CURVE_ORDER - s):0{_DIGITS}x}"
+    return f"{r:0{_NUMBER_DIGITS}x}{min(s, CURVE_ORDER - s):0{_NUMBER_DIGITS}x}"
 
 
 def is_signed(text: bytes, signature: str, ca: Path) -> bool:
@@ -38,7 +38,7 @@ def is_signed(text: bytes, signature: str, ca: Path) -> bool:
 
     from conformesh.mesh.config.certificates import load_certificate
 
-    r, s = int(signature[:_DIGITS], 16), int(signature[_DIGITS:], 16)
+    r, s = int(signature[:_NUMBER_DIGITS], 16), int(signature[_NUMBER_DIGITS:], 16)
     # The curve accepts n - s as well as s. Only the smaller counts, or one roster would have two documents.
     if s > CURVE_ORDER // 2:
         return False

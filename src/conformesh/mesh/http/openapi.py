@@ -59,7 +59,7 @@ class Operation(NamedTuple):
 
 
 _NOTHING_YET = {503: ("No threshold is certified yet; the words say how far it is.", "ErrorReply")}
-_FULL = {503: ("The node is at work for many programs already, or nothing is certified yet.", "ErrorReply")}
+_BUSY = {503: ("The node is at work for many programs already, or nothing is certified yet.", "ErrorReply")}
 _NOT_LEARNING = {501: ("This node does not learn online.", "ErrorReply")}
 _UNWRITTEN = {503: ("The node is at work for many programs already, or its journal cannot be written.", "ErrorReply")}
 _COMMON = {  # what any request may hear
@@ -105,7 +105,7 @@ OPERATIONS: dict[str, Operation] = {
     OPENAPI: Operation("This description", {200: ("An OpenAPI document.", "")}),
     PREDICT: Operation(
         "Prediction sets or intervals for outputs of the model",
-        {200: ("A set or an interval for each example.", "PredictReply"), **_FULL},
+        {200: ("A set or an interval for each example.", "PredictReply"), **_BUSY},
         "PredictRequest",
     ),
     RECALIBRATE: Operation(
@@ -126,7 +126,7 @@ OPERATIONS: dict[str, Operation] = {
             202: ("It is in force, or was already.", "AcceptedReply"),
             409: ("It is refused, and why.", "ErrorReply"),
             501: ("This node was started without a way to take rosters.", "ErrorReply"),
-            **_FULL,
+            **_BUSY,
         },
         "Roster",
     ),

@@ -22,11 +22,11 @@ from conformesh.common.names import unknown_name
 from conformesh.files.json_numbers import as_json_value
 from conformesh.mesh.http.messages import (
     AcceptedReply,
-    PartThreshold,
     CalibrationReply,
     CertificateReply,
     HealthReply,
     IntervalsReply,
+    PartThreshold,
     PredictRequest,
     SetsReply,
     ThresholdReply,

@@ -18,7 +18,7 @@ LARGEST_HEAD = 2**16  # bytes; requests of local programs have some hundred
 MOST_HEADERS = 100  # as many as the HTTP library of Python takes
 _HEAD_ENDS = (b"\r\n\r\n", b"\n\n")  # RFC 9112, 2.2: a recipient may take a single LF as a line end
 # Verbs that exist: a wrong one gets 405 (not for this path) and not 501 (not implemented).
-KNOWN = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "QUERY")
+KNOWN_METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "QUERY")
 CONTINUE_REPLY = b"HTTP/1.1 100 Continue\r\n\r\n"
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -106,7 +106,7 @@ class Request:
         self.verb, path, version = words
         if not version.startswith("HTTP/1."):
             raise Refused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, f"this service speaks HTTP/1.1, got {version}")
-        if self.verb not in KNOWN:
+        if self.verb not in KNOWN_METHODS:
             raise Refused(HTTPStatus.NOT_IMPLEMENTED, f"unknown method {self.verb[:20]}")
         return path.partition("?")[0]
 

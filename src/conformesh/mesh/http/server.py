@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 LOG = logging.getLogger("conformesh.node")
-WORKERS = 4  # tasks at a time: a burst of large tables must not starve the runs of memory and time
+_MOST_TASKS = 4  # tasks at a time: a burst of large tables must not starve the runs of memory and time
 MONITORING_RESERVE = 32  # connections kept for programs that monitor the node; others there are told to come back
 MOST_CLOSING = 128  # connections that were refused and have not closed yet; the oldest is dropped for a new one
 GIVES_WAY = 1.0  # seconds of silence after which a connection makes room for another when all places are taken
 SMALL_BODY = 2**16  # bytes of a body that needs no reserved memory: 256 connections with it take 16 MiB
 MOST_BODY_BYTES = 2 * LARGEST_BODY  # bytes of larger bodies and of replies, over all connections: two of the largest
-CHUNK = 2**16  # bytes read at a time
+_READ_BYTES = 2**16  # bytes read at a time
 TraceReply = Callable[[str, str, int, int, int], None]
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
@@ -255,7 +255,7 @@ class Service:
             self._drop(client)
 
     def _read(self, client: _Client) -> None:
-        data = client.link.recv(CHUNK)
+        data = client.link.recv(_READ_BYTES)
         if not data:  # left in the middle of its request
             self._drop(client)
             return
@@ -303,7 +303,7 @@ class Service:
         if self._tasks is None:
             from concurrent.futures import ThreadPoolExecutor
 
-            self._tasks = ThreadPoolExecutor(WORKERS, thread_name_prefix="service-task")
+            self._tasks = ThreadPoolExecutor(_MOST_TASKS, thread_name_prefix="service-task")
         self._tasks.submit(self._task, client, request.reply, request.take_body())
 
     def _task(self, client: _Client, reply: Reply, body: bytes) -> None:
@@ -316,7 +316,7 @@ class Service:
 
     def _deliver(self) -> None:
         with contextlib.suppress(OSError):
-            self._wakened.recv(CHUNK)
+            self._wakened.recv(_READ_BYTES)
         while not self._done.empty():
             client, answer = self._done.get()
             client.at_work = False
@@ -352,7 +352,7 @@ class Service:
             self._ready.modify(client.link, READ, client)
 
     def _throw_away(self, client: _Client) -> None:
-        data = client.link.recv(CHUNK)
+        data = client.link.recv(_READ_BYTES)
         client.spare -= len(data)
         client.heard = time.monotonic()
         if not data or client.spare < 0:

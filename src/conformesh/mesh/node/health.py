@@ -24,7 +24,8 @@ _UNCERTIFIED, _OVERDUE = "uncertified", "overdue"
 # Why a device is not healthy, as others are told. Texts may quote files, and stay on the device. The order is that of
 # bits in a heartbeat: a new code goes to the end, otherwise nodes of two versions would misread each other.
 _LATER = ("privacy",)
-CODES: tuple[str, ...] = (*(code for code in FAILURES if code not in _LATER), _UNCERTIFIED, *_LATER, "disk", _OVERDUE)
+_EARLIER = (code for code in FAILURES if code not in _LATER)
+HEALTH_CODES: tuple[str, ...] = (*_EARLIER, _UNCERTIFIED, *_LATER, "disk", _OVERDUE)
 
 
 class Health(NamedTuple):

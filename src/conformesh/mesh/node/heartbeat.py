@@ -16,7 +16,7 @@ import msgspec
 
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.link import HEARTBEAT, Transport, background_thread
-from conformesh.mesh.node.health import CODES, judge_health
+from conformesh.mesh.node.health import HEALTH_CODES, judge_health
 from conformesh.mesh.node.heartbeat_table import ALARM_SCOPES, PHASES, HeartbeatCounts, SharedStatus, StatusTable
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import MeshStatus, NodeStatus
@@ -101,7 +101,7 @@ def share_status(status: NodeStatus, interval: float) -> SharedStatus:
     shared = SharedStatus(
         phase=PHASES.index(status.phase),
         healthy=health.healthy,
-        codes=sum(1 << CODES.index(code) for code in health.codes),
+        codes=sum(1 << HEALTH_CODES.index(code) for code in health.codes),
         run=status.run,
         round=status.round,
         roster=status.roster.number,

@@ -22,12 +22,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from conformesh.files.json_numbers import as_json_value
-from conformesh.mesh.node.health import CODES
+from conformesh.mesh.node.health import HEALTH_CODES
 from conformesh.mesh.node.status import AlarmScope, DeviceStatus, Phase, Source
 
-VERSION: Final = 1
-LARGEST_MESSAGE = 2**17  # bytes; more than 1,000 devices need (tested), and little enough to decode at every arrival
-MOST_RECORDS = 400  # records relayed in one message; the others follow with the next
+HEARTBEAT_VERSION: Final = 1
+LARGEST_HEARTBEAT = 2**17  # bytes; more than 1,000 devices need (tested), and little enough to decode at every arrival
+MOST_RELAYED_RECORDS = 400  # records relayed in one message; the others follow with the next
 # Bytes per second of relayed records to each neighbour, about. A choice: negligible on any link, and a change is
 # relayed at once anyway; in a large mesh only the repetitions "still as before" wait for their turn.
 _RELAY_BUDGET = 4000.0
@@ -47,7 +47,7 @@ class SharedStatus(Struct, array_like=True, frozen=True):
     Attributes
     ----------
     phase, codes
-        A position in `PHASES`; bits of `CODES`, which say why it is not healthy.
+        A position in `PHASES`; bits of `HEALTH_CODES`, which say why it is not healthy.
     interval
         Tenths of a second between two of its heartbeats.
     certified
@@ -199,7 +199,7 @@ class StatusTable:
     def _decode(self, sender: str, payload: bytes) -> HeartbeatMessage:
         if sender not in self.neighbours:
             raise _RefusedError("a stranger")
-        if len(payload) > LARGEST_MESSAGE:
+        if len(payload) > LARGEST_HEARTBEAT:
             raise _RefusedError("too large")
         try:
             message = _DECODER.decode(payload)
@@ -262,13 +262,13 @@ class StatusTable:
             self._beat, self._beat_at, self._status = self._beat + 1, now, status
         elif not self._due:
             return None
-        names = [*self._due][:MOST_RECORDS]
+        names = [*self._due][:MOST_RELAYED_RECORDS]
         for name in names:
             del self._due[name]
         others = [self._record(name, now) for name in names]
         age = _milliseconds(now - self._beat_at)
         own = HeartbeatRecord(self._row[self.name], self.started, self._beat, age, self._status)
-        payload = _ENCODER.encode(HeartbeatMessage(VERSION, self.roster, own, others))
+        payload = _ENCODER.encode(HeartbeatMessage(HEARTBEAT_VERSION, self.roster, own, others))
         self.counts.sent += 1
         self.counts.sent_bytes += len(payload)
         return payload
@@ -320,7 +320,7 @@ class StatusTable:
             via=entry.via,
             heard_seconds_ago=round(now - entry.sent_at, 3),
             phase=PHASES[status.phase],
-            reasons=[code for bit, code in enumerate(CODES) if status.codes >> bit & 1],
+            reasons=[code for bit, code in enumerate(HEALTH_CODES) if status.codes >> bit & 1],
             run=status.run,
             round=status.round,
             roster=status.roster,

@@ -28,7 +28,7 @@ from conformesh.mesh.http.server import Service
 from conformesh.mesh.link import Transport, open_links
 from conformesh.mesh.node.folder_lock import hold_folder
 from conformesh.mesh.node.heartbeat import Heartbeat
-from conformesh.mesh.node.node_files import LOOK, NodeFiles, total_patience
+from conformesh.mesh.node.node_files import FILE_LOOK_INTERVAL, NodeFiles, total_patience
 from conformesh.mesh.node.online import OnlineLearning
 from conformesh.mesh.node.run_driver import LONGEST_PAUSE, SHORTEST_PAUSE, RunDriver
 from conformesh.mesh.node.run_request import RunRequests
@@ -149,7 +149,7 @@ class Node:
             if hopeless:
                 if once:
                     raise ValueError(hopeless)
-                self.stopping.wait(LOOK)
+                self.stopping.wait(FILE_LOOK_INTERVAL)
                 continue
             certificate.use()
             self.files.is_reloaded = False

@@ -25,7 +25,8 @@ from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import Trouble
 
 log = logging.getLogger("conformesh.node")
-LOOK = 1.0  # seconds between two looks: docs/operations.md promises that a change is noticed within three seconds
+# Seconds between two looks at the files of a node: docs/operations.md says that a change is noticed within three seconds.
+FILE_LOOK_INTERVAL = 1.0
 # Seconds after which a draft of scores or of a roster counts as left by a crash: programs that do not hold the lock of
 # the folder write these files too, and take far less.
 _DRAFT_AGE = 60.0
@@ -88,7 +89,7 @@ class NodeFiles:
         now = time.monotonic()
         if now < self._due and not at_once:
             return
-        self._due = now + LOOK
+        self._due = now + FILE_LOOK_INTERVAL
         if self._reload_requested.is_set():
             self._reload()
         was_waiting = self.scores.waiting

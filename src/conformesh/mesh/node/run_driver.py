@@ -23,7 +23,7 @@ from conformesh.mesh.node.calibration_run import (
     local_protocol,
     make_device,
 )
-from conformesh.mesh.node.node_files import LOOK, NodeFiles
+from conformesh.mesh.node.node_files import FILE_LOOK_INTERVAL, NodeFiles
 from conformesh.mesh.node.run_request import RunRequests
 from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import Phase, public_code
@@ -44,7 +44,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 PROGRESS_INTERVAL = 0.5  # seconds between two log records of progress, which `mesh up` reads for its display
 # All that neighbours are told: the content of a file, and its path, stay here.
 UNREADABLE = "its file of scores cannot be read"
-FULL = "its journal cannot be written"
+_UNWRITABLE_JOURNAL = "its journal cannot be written"
 
 
 class RunDriver:
@@ -115,7 +115,7 @@ class RunDriver:
             excluded = self._reason_to_stay_out(full)
             if excluded is not None:
                 # Nothing is waited for where the journal cannot be written: the next attempt opens it again.
-                return self._stay_out(device, feed, transport, once or excluded[1] == FULL, excluded)
+                return self._stay_out(device, feed, transport, once or excluded[1] == _UNWRITABLE_JOURNAL, excluded)
             drive_device(
                 device, transport, lambda: self._is_done(device, once), lambda: self._attend(device, feed, once)
             )
@@ -167,7 +167,7 @@ class RunDriver:
             return OwnError(files.scores.problem, "scores"), UNREADABLE
         if full is None and files.disk.problem:
             full = OSError(files.disk.problem)
-        return None if full is None else (full, FULL)
+        return None if full is None else (full, _UNWRITABLE_JOURNAL)
 
     def _stay_out(
         self,
@@ -201,7 +201,7 @@ class RunDriver:
         """Wait before the next attempt, with an eye on the files; less long if there is a reason to try at once."""
         end, device, was_full = time.monotonic() + seconds, self.device, bool(self.files.disk.problem)
         while (left := end - time.monotonic()) > 0 and not self.stopping.is_set():
-            for sender, data in transport.receive(min(left, LOOK)):
+            for sender, data in transport.receive(min(left, FILE_LOOK_INTERVAL)):
                 self.state.note_alive(self.files.config.devices[sender])
                 if device is not None and is_roster(data):  # all else is repeated in time
                     device.receive(data, sender, time.monotonic())

@@ -38,7 +38,7 @@ from conformesh.peer.settings import Failure
 from conformesh.results.result import Result
 
 LOG = logging.getLogger("conformesh.node")
-MOST_REASONS = 32  # reasons counted separately; later ones count as OTHER, or strangers could fill the memory
+MOST_COUNTED_REASONS = 32  # reasons counted separately; later ones count as OTHER, or strangers could fill the memory
 
 
 @dataclass
@@ -211,7 +211,7 @@ class NodeState:
         with self._lock:
             found = None if neighbour is None else self._neighbours.get(neighbour)
             reasons = self._refused if found is None else found.refused
-            reasons[reason if reason in reasons or len(reasons) < MOST_REASONS else OTHER] += frames
+            reasons[reason if reason in reasons or len(reasons) < MOST_COUNTED_REASONS else OTHER] += frames
 
     def count_sent(self, *, size: int, frames: int = 1, again: int = 0) -> None:
         """Count what this node sent: `size` bytes in so many frames, `again` of which repeat earlier ones."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from conformesh.kernels.compilation import expect_work
 from conformesh.kernels.poisson_binomial import poisson_binomial_cdf
 
-_NODES = 96  # Gauss-Legendre nodes on the stretch where the integrand moves
+_QUADRATURE_NODES = 96  # Gauss-Legendre nodes on the stretch where the integrand moves
 _MAX_LEVELS = 512  # local levels tried, those nearest to the target; all of them where there are no more
 _WORK = 4e9  # multiplications spent on the choice: with many devices fewer levels are tried, and fewer are needed
 
@@ -28,7 +28,7 @@ _WORK = 4e9  # multiplications spent on the choice: with many devices fewer leve
 @cache
 def _nodes() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return Gauss-Legendre nodes and weights; when first needed, since they take a library to find."""
-    return np.polynomial.legendre.leggauss(_NODES)
+    return np.polynomial.legendre.leggauss(_QUADRATURE_NODES)
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ def best_ranks(sizes: NDArray[np.int64], coverage: float) -> _Ranks | None:
     if not len(sizes):
         return None
     levels = np.unique(np.concatenate([np.arange(1, n + 1) / (n + 1) for n in np.unique(sizes)]))
-    most = min(_MAX_LEVELS, max(4, int(_WORK / (_NODES * len(sizes) ** 2))))
+    most = min(_MAX_LEVELS, max(4, int(_WORK / (_QUADRATURE_NODES * len(sizes) ** 2))))
     levels = np.sort(levels[np.argsort(np.abs(levels - coverage), kind="stable")[:most]])
-    expect_work("poisson_binomial", float(len(levels)) * _NODES * len(sizes) ** 2)
+    expect_work("poisson_binomial", float(len(levels)) * _QUADRATURE_NODES * len(sizes) ** 2)
     best: _Ranks | None = None
     for level in levels:
         local = np.clip(np.ceil(np.round(level * (sizes + 1), 9)).astype(np.int64), 1, sizes)

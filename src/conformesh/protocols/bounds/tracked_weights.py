@@ -26,12 +26,12 @@ from conformesh.common.array_types import Floats, Ints
 from conformesh.protocols.bounds.histogram import UNIT_ROUNDOFF
 
 _Pair = tuple[Floats, Floats]
-_SLACK = 1 + 1e-6  # more than float64 loses in sums of up to 1e8 terms of one sign
-_TINY = 1e-250  # more than products lose below the smallest normal number
+_ROUNDOFF_FACTOR = 1 + 1e-6  # more than float64 loses in sums of up to 1e8 terms of one sign
+_UNDERFLOW = 1e-250  # more than products lose below the smallest normal number
 _ROWS = 24  # that are combined at a time, at most
 _SCALES = 64  # values of lambda that are tried; any of them gives a bound
 _STEEPEST = 1e9  # the largest of them
-_FAR = 2.0**60  # beyond any count, and still an int64
+_BEYOND_COUNTS = 2.0**60  # beyond any count, and still an int64
 
 
 class CountInterval(NamedTuple):
@@ -57,7 +57,7 @@ def combined_noise(coefficients: Floats, masses: Floats, noises: Floats) -> Floa
     """
     size = np.abs(coefficients)
     unit = 4 * _ROWS * (_ROWS + 3) * UNIT_ROUNDOFF**2
-    return np.asarray(_SLACK * (size * (noises + unit * (2 * masses + noises))).sum(axis=-1) + _TINY)
+    return np.asarray(_ROUNDOFF_FACTOR * (size * (noises + unit * (2 * masses + noises))).sum(axis=-1) + _UNDERFLOW)
 
 
 def combine_rows(coefficients: Floats, high: Floats, low: Floats) -> _Pair:
@@ -102,13 +102,13 @@ def _halves(a: Floats) -> _Pair:
 def one_sided_sums(deviations: Floats, sizes: Floats) -> _Pair:
     """Return sum [d_j]_+ n_j and sum [-d_j]_+ n_j over the last axis, rounded up, of deviations d_j = a_j - 1."""
     over, under = ((np.maximum(side, 0) * sizes).sum(axis=-1) for side in (deviations, -deviations))
-    return _SLACK * over, _SLACK * under
+    return _ROUNDOFF_FACTOR * over, _ROUNDOFF_FACTOR * under
 
 
 def tracked_epsilon(high: Floats, low: Floats, noises: Floats, sizes: Floats) -> Floats:
     """Return the largest error of x / n on either side, with what round-off adds, of rows of weights."""
     worst = np.maximum(*one_sided_sums((high - 1) + low, sizes))
-    return np.asarray(_SLACK * (worst + noises) / sizes.sum(axis=-1))
+    return np.asarray(_ROUNDOFF_FACTOR * (worst + noises) / sizes.sum(axis=-1))
 
 
 def count_bounds(x: _Pair, weights: _Pair, noise: float, sizes: Floats) -> _Pair:
@@ -124,7 +124,7 @@ def count_bounds(x: _Pair, weights: _Pair, noise: float, sizes: Floats) -> _Pair
     scales = np.append(scales, [[1.0]], axis=0)
     over, under = np.append(over, near[0])[:, None], np.append(under, near[1])[:, None]
     middle = scales * x[0] + scales * x[1]
-    rest = _SLACK * scales * noise + 8 * UNIT_ROUNDOFF * (scales * np.abs(x[0]) + over + under)
+    rest = _ROUNDOFF_FACTOR * scales * noise + 8 * UNIT_ROUNDOFF * (scales * np.abs(x[0]) + over + under)
     low, high = (middle - over - rest).max(axis=0), (middle + under + rest).min(axis=0)
     return np.maximum.accumulate(low), np.minimum.accumulate(high[::-1])[::-1]
 
@@ -146,7 +146,7 @@ def whole_counts(x: _Pair, weights: _Pair, noises: Floats, sizes: Floats) -> Cou
     total = int(sizes.sum())
     for k in range(len(noises)):
         below, above = count_bounds((x[0][k], x[1][k]), (weights[0][k], weights[1][k]), float(noises[k]), sizes)
-        low[k] = np.ceil(np.clip(below, 0, _FAR))
+        low[k] = np.ceil(np.clip(below, 0, _BEYOND_COUNTS))
         high[k] = np.floor(np.clip(above, -1, total))
     if (low > high).any():
         k, m = (int(at) for at in np.argwhere(low > high)[0])
