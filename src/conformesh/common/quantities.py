@@ -44,8 +44,8 @@ def format_bytes(size: float) -> str:
 def format_time(seconds: float) -> str:
     """Return a time for people.
 
-    >>> format_time(0), format_time(0.0123), format_time(8.25), format_time(300), format_time(9000), format_time(4e5), format_time(1e9)
-    ('0', '12.3 ms', '8.25 s', '5 min', '2.5 h', '4.63 days', '31.7 years')
+    >>> [format_time(seconds) for seconds in (0, 0.0123, 8.25, 300, 9000, 4e5, 1e9)]
+    ['0', '12.3 ms', '8.25 s', '5 min', '2.5 h', '4.63 days', '31.7 years']
     """
     if seconds == 0:
         return "0"

@@ -36,8 +36,10 @@ def random_stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
 def resolve_seed(rng: Rng | None, seed: int = 0) -> int:
     """Return the seed that was meant: `rng` itself, one drawn from it if it is a generator, or `seed` without it.
 
-    >>> resolve_seed(3), resolve_seed(None, 4), resolve_seed(np.random.default_rng(0)) == resolve_seed(np.random.default_rng(0))
-    (3, 4, True)
+    >>> resolve_seed(3), resolve_seed(None, 4)
+    (3, 4)
+    >>> resolve_seed(np.random.default_rng(0)) == resolve_seed(np.random.default_rng(0))
+    True
     """
     if rng is None:
         return seed
