@@ -97,7 +97,7 @@ def test_a_greeting_moves_a_device_by_a_bounded_step(kind, run):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_greetings_move_a_device_once_in_a_while_however_many_there_are(kind):
-    """With this bound a member needs LARGEST_RUN_NUMBER / MOST_RUNS_AHEAD steps of 0.2 s, about 50,000 years, to use up all runs."""
+    """A member needs LARGEST_RUN_NUMBER / MOST_RUNS_AHEAD steps of 0.2 s, about 50,000 years, to use up all runs."""
     log = []
     journal = CountingJournal()
     device = one(kind, log.append, journal)

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from conformesh.common.array_types import Array, Bools, Floats, Ints
+from conformesh.common.arrays import LARGEST_PROBABILITY
 from conformesh.kernels.compiled import loop
-from conformesh.kernels.label_scores import LARGEST_PROBABILITY, ONE_IN_UNITS, PROBABILITY_UNIT, SLACK_IN_UNITS
+from conformesh.kernels.label_scores import ONE_IN_UNITS, PROBABILITY_UNIT, SLACK_IN_UNITS
 
 _FEW_LABELS = 8  # so many labels are sorted rather than halved once more; 4 to 16 measured alike
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 LOG = logging.getLogger("conformesh.node")
-_MOST_TASKS = 4  # tasks at a time: a burst of large tables must not starve the runs of memory and time
+MOST_TASKS = 4  # tasks at a time: a burst of large tables must not starve the runs of memory and time
 MONITORING_RESERVE = 32  # connections kept for programs that monitor the node; others there are told to come back
 MOST_CLOSING = 128  # connections that were refused and have not closed yet; the oldest is dropped for a new one
 GIVES_WAY = 1.0  # seconds of silence after which a connection makes room for another when all places are taken
@@ -303,7 +303,7 @@ class Service:
         if self._tasks is None:
             from concurrent.futures import ThreadPoolExecutor
 
-            self._tasks = ThreadPoolExecutor(_MOST_TASKS, thread_name_prefix="service-task")
+            self._tasks = ThreadPoolExecutor(MOST_TASKS, thread_name_prefix="service-task")
         self._tasks.submit(self._task, client, request.reply, request.take_body())
 
     def _task(self, client: _Client, reply: Reply, body: bytes) -> None:

@@ -25,7 +25,7 @@ from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import Trouble
 
 log = logging.getLogger("conformesh.node")
-# Seconds between two looks at the files of a node: docs/operations.md says that a change is noticed within three seconds.
+# Seconds between two looks at a node's files: docs/operations.md says that a change is noticed within three seconds.
 FILE_LOOK_INTERVAL = 1.0
 # Seconds after which a draft of scores or of a roster counts as left by a crash: programs that do not hold the lock of
 # the folder write these files too, and take far less.
