@@ -29,7 +29,7 @@ from conformesh.mesh.config.folders import init_mesh
 from conformesh.mesh.processes import DeviceProcess
 
 _METHOD = "e-dcp"
-_LOWEST_PORT = 20000
+_LOWEST_PORT = 20000  # first port that is tried; the last one is `HIGHEST_PORT`
 
 
 def require_mesh_extra() -> None:

@@ -54,7 +54,9 @@ from conformesh.scores import Score
 
 _ROOT = Argument("root", "ROOT", "The folder of the mesh.", type=PATH)
 _DEVICE = Argument("device", "DEVICE", "The device's name.", type=str)
+# The default in days: a certificate must be renewed once a year.
 _DAYS = Option("--days <int>", "How long a certificate is valid.", type=WholeNumber(1), default=365, panel=MESH)
+# A roster number, which counts from 1.
 _SETTLED = Option(
     "--settled NUMBER",
     "A roster with a certified result: those before it are out of use.",

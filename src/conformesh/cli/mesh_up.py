@@ -24,7 +24,7 @@ from conformesh.results.result import Result
 if TYPE_CHECKING:
     from conformesh.view.mesh_watch import MeshWatch
 
-_AROUND = 6  # lines of a live table that are no devices: its head, its foot and the prompt's
+_AROUND = 6  # lines of the live table besides those of devices: header, footer and prompt
 _COLUMNS = ("device", "round", "neighbours", "sent", "received", "state")
 _RIGHT = ("round", "rounds", "neighbours", "payload", "sent", "received")
 

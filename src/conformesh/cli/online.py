@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _PICTURE = Path("conformesh-online.png")
 _COLUMNS = ("rule", "coverage", "worst device", "best device", "mean threshold", "guarantee")
-_RIGHT = _COLUMNS[1:5]
+_RIGHT = _COLUMNS[1:5]  # columns of numbers, which are aligned to the right
 
 
 @command(

@@ -26,7 +26,7 @@ from conformesh.scores import ClassificationScore, RegressionScore, Score
 
 _BY_FILE = "device"  # the partition that the file itself names
 _KINDS = (*PARTITIONS, _BY_FILE)
-_DEVICES = 20
+_DEVICES = 20  # devices that share the rows by default, the size of the demo's and the paper's networks
 
 
 @command(

@@ -6,7 +6,7 @@ import sys
 import warnings
 from pathlib import Path
 
-_PACKAGE = str(Path(__file__).parents[1])  # of conformesh: every frame below it is skipped
+_PACKAGE = str(Path(__file__).parents[1])  # folder of conformesh, one level up: stack frames inside it are skipped
 
 
 class CalibrationNote(UserWarning):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+# SI prefixes and their factors, largest first, up to the integers that fit into 64 bits.
 _PREFIXES = (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Rng: TypeAlias = "np.random.Generator | int"  # in quotes: random numbers load when they are first drawn
-SEED_RANGE = 2**32  # what every library takes as a seed is below
-_FRESH_BITS = 53  # of a fresh seed: the most that a JSON number keeps exactly in every language
+SEED_RANGE = 2**32  # seeds lie below this: 32 bits, which every library accepts
+_FRESH_BITS = 53  # bits of a fresh seed: the most that a JSON number keeps exactly in every language
 
 
 def random_stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:

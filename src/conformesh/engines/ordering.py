@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from conformesh.graph.network import Network
 from conformesh.kernels.graph import breadth_first, mean_memory_distance, reorder_neighbours
 
-SMALL_NETWORK = 65_536  # devices; so many numbers fit into a core's cache
-_NEAR_SHARE = 1 / 32  # of the devices: neighbours this near are near enough
-_GAIN = 4  # by which an order must shorten the mean distance to be worth its copy of everything
+SMALL_NETWORK = 65_536  # devices; one float64 for each (512 KB) fits into the cache of a core
+_NEAR_SHARE = 1 / 32  # share of the devices; nearer neighbours on average need no reordering
+_GAIN = 4  # factor by which an order must shorten the mean distance to be worth copying all data
 
 
 def memory_order(network: Network) -> NDArray[np.int64] | None:

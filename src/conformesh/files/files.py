@@ -18,7 +18,7 @@ from typing import NoReturn
 PRIVATE, PUBLIC = 0o600, 0o644
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # errors of a disk that is full or read-only
 FAILPOINT = "CONFORMESH_FAILPOINT"  # "FILE/STEP:COUNT" ends the process there; see `failpoint`
-KILLED = 137  # the exit code of a process that was killed, as a shell reports it
+KILLED = 137  # exit code of a process that was killed, as a shell reports it: 128 + SIGKILL
 
 
 def kill_at(text: str) -> Callable[[str], None]:

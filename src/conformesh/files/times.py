@@ -23,7 +23,7 @@ _MONTH_DAY = re.compile(r"([A-Za-z]{3,9})\.? (\d{1,2}),? (\d{4})")
 _CLOCK = re.compile(
     r"(?:[Tt]|,? +)(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)? ?([AaPp][Mm])? ?(Z|z|UTC|[+-]\d{2}(?::?\d{2})?)?"
 )
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # the Unix epoch, from which all times are counted
 
 
 class TimeError(ValueError):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 EXACT_DIAMETER_UP_TO = 3000  # devices; one walk from each of them takes a fraction of a second
 _MOST_DRAWN = 1000  # devices that a notebook shows
-SWEEPS = 4  # of larger networks, each a walk from a likely centre and one from the device farthest from it
+SWEEPS = 4  # sweeps over larger networks, each one walk from a likely centre and one from the device farthest from it
 
 
 class DisconnectedError(ValueError):

@@ -9,8 +9,8 @@ from conformesh.common.array_types import Ints
 
 Bits = NDArray[np.uint64]
 CHUNK_WORDS = 2**22  # words that are combined at a time: 32 MB of temporaries
-_FEW_ROWS = 32  # rows up to which unions are formed step by step for all at once
-_SPARSE = 4  # marks to a word, of those that have any, up to which they are found one by one
+_FEW_ROWS = 32  # rows; unions of up to this many are formed for all places at once, one row after the other
+_SPARSE = 4  # set bits per non-empty word on average; up to this they are found one by one
 
 
 def words_for(columns: int) -> int:

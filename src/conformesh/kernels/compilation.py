@@ -26,9 +26,9 @@ from importlib import import_module
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 LOADING = 1.0  # seconds to import Numba and load the first loops from its cache on disk
-_LOADING_MORE = 0.1  # part of `LOADING` that the loops of another kernel take once Numba is imported
+_LOADING_MORE = 0.1  # share of `LOADING` that the loops of another kernel take once Numba is imported
 CALL = 1e-5  # seconds that NumPy loses by a call, however small: several NumPy calls in place of one loop
-LOSS = {  # seconds that it loses besides for each unit of work, by kernel, as measured on two busy cores
+LOSS = {  # seconds that NumPy loses besides per unit of work, by kernel, as measured on two busy cores
     "gossip": 1.5e-9,  # a number moved
     "graph": 5e-8,  # an edge looked at
     "label_scores": 1e-8,  # an entry of the table

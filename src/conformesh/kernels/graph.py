@@ -17,8 +17,8 @@ from conformesh.kernels.compilation import has_compiled_twin
 
 _Offsets = NDArray[np.int64]
 _Rows = NDArray[np.int32]
-_FEW_SENDERS = 4  # senders that are looked up one by one
-_VISITS = 10  # edges that a walk looks at for each row, about: the work of a walk is counted in these
+_FEW_SENDERS = 4  # senders; up to this many are looked up one by one, which takes fewer NumPy calls
+_VISITS = 10  # edges that a walk visits for each row, about: the unit of its work is one edge
 
 
 def _walk_work(indptr: _Offsets, *_: Any) -> int:

@@ -22,9 +22,9 @@ import numpy as np
 
 from conformesh.common.array_types import Bools, Floats, Ints
 
-_SMALLEST_ENTRY = 1e-9  # entries of a tableau are ratios of small determinants, or nothing
-_SLOPE_SLACK = 0.01  # slopes are whole numbers over such determinants: less is rounding
-_MOST_PIVOTS = 100_000  # of one batch of problems; far more than any needs
+_SMALLEST_ENTRY = 1e-9  # smaller entries of a tableau are round-off: the others are ratios of small determinants
+_SLOPE_SLACK = 0.01  # smaller slopes are round-off: the others are whole numbers over such determinants
+_MOST_PIVOTS = 100_000  # pivots of one batch of problems, far more than any needs: ends the loop in any case
 
 
 @dataclass(frozen=True, eq=False)

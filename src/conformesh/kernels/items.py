@@ -25,8 +25,8 @@ from conformesh.common.array_types import Ints
 from conformesh.kernels.replies import HALF, LOWEST
 
 _Words = NDArray[np.uint64]
-_RAW = 63  # in place of the low bits of differences: keys are written as they are
-_ONE = np.uint64(1)
+_RAW = 63  # stands for the number of low bits of differences where keys are written whole
+_ONE = np.uint64(1)  # in the type of the words, so that shifts of it stay 64 bits without a sign
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ _Offsets = NDArray[np.int64]
 _Rows = NDArray[np.int32]
 
 _Loop = Callable[..., None]
-_LONG = 128  # numbers a message: from there on adding a row takes longer than calling NumPy for it
+_LONG = 128  # numbers per message; from there on adding a row takes longer than calling NumPy for it
 _CACHED = 65_536  # float64 numbers of a table (512 KB) that stays in a core's cache
 
 

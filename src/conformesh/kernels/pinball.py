@@ -29,15 +29,16 @@ from conformesh.kernels.compilation import has_compiled_twin
 
 REACH = 37.0  # sigma(-37) = 8.5e-17: below half an ulp of the 1 it is compared with
 DEGREE = 16  # Bernstein ellipse of rho = pi + sqrt(pi^2 + 1) = 6.4: 6.4^-16 = 1e-13
-CROWDED = 24  # scores in the window from which building an interpolant pays
-NEWTON_STEPS = 200  # three halvings for each of the 64 bits of a float64 at the very most, in practice 3 to 6 steps
-_ROOT_PRECISION = 4e-16  # of x: below two units in its last place nothing moves any more
+CROWDED = 24  # scores in the window; from this many on building an interpolant saves time
+NEWTON_STEPS = 200  # at most three halvings for each of the 64 bits of a float64; in practice 3 to 6 steps
+_ROOT_PRECISION = 4e-16  # relative to x: below two units in the last place nothing changes any more
 
 _NODE_COUNT = DEGREE + 1  # values that determine a polynomial of this degree
 _CHEBYSHEV_NODES = np.cos(
     np.pi * (np.arange(_NODE_COUNT) + 0.5) / _NODE_COUNT
 )  # in [-1, 1], the window in units of 1/kappa
 GROWTH = np.array([math.exp(-node) for node in _CHEBYSHEV_NODES])
+# T_k at node j: values at the nodes times row k, summed, give the coefficient of T_k (a discrete cosine transform).
 COSINES = np.array(
     [[math.cos(math.pi * k * (j + 0.5) / _NODE_COUNT) for j in range(_NODE_COUNT)] for k in range(_NODE_COUNT)]
 )

@@ -565,6 +565,7 @@ class _Smaller(Demand):
         return self.other.rule if self.other.fraction(alpha) < self.fraction(alpha) else self.rule
 
 
+# By mixture: a device's share of new examples, up to a common factor, from its number n of scores.
 SHARE_BY_SIZE: dict[str, Callable[[int], int]] = {"sizes": lambda n: n, "paper": lambda n: n + 1, "equal": lambda n: 1}
 _Kind = tuple[int, Fraction]  # how many scores a device holds, and its share of new examples
 

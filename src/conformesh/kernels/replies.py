@@ -34,17 +34,17 @@ import numpy as np
 LOWEST = -0x7FF0000000000001  # one below the key of -inf: nothing lies at or below it
 HIGHEST = 0x7FF0000000000000  # the key of +inf
 HALF = 1 << 61  # half the range in which differences of keys are computed: more of them would overflow an int64
-LARGEST_FLOAT = 1.7976931348623157e308  # what a point becomes that rounding moved beyond all floats
-LEVEL_UNITS = 65536  # a level is a whole number of parts of 1 / LEVEL_UNITS
+LARGEST_FLOAT = 1.7976931348623157e308  # the largest finite float64, for points that rounding moved beyond it
+LEVEL_UNITS = 65536  # levels are sent as whole numbers of units of 1 / LEVEL_UNITS
 BOTH, LOW, HIGH = 0, 1, 2  # what is asked for: everything, or one side of the bracket
 BELOW, OUTSIDE = 1, 2  # what of the scores outside of it is counted, if anything: those below it, or also those above
-WIDEST = 0.8  # of the mass on either side of the level asked for: as far as the points of a sketch reach
+WIDEST = 0.8  # share of the mass on either side of the level asked for: how far the points of a sketch reach
 FINER = 3  # bits by which a sketch's unit is finer than the distance of its innermost points
-_FINEST = 8  # bits by which it may be finer than for scores that are spread evenly
-_TIED = 4  # scores to a run, at least: then as many runs as a sketch has points are listed instead
-JUMP = -1.0  # in place of the slope at a knot where a distribution function jumps
-NOWHERE = 1 << 60  # a place beyond the end of every string of bits
-MERGED_AT_ONCE = 64  # sources that are mixed at once: more are mixed in groups first
+_FINEST = 8  # bits by which the unit may be finer than for scores that are spread evenly
+_TIED = 4  # scores per run of equal ones; from this mean on, runs are listed in place of the points of a sketch
+JUMP = -1.0  # marks a knot where a distribution function jumps; true slopes are never negative
+NOWHERE = 1 << 60  # a bit position beyond the end of every string: reading failed
+MERGED_AT_ONCE = 64  # sources that are mixed at once; more are mixed in groups of this size first
 
 
 # --- bits -------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from conformesh.common.array_types import Floats, Ints
 from conformesh.kernels.compilation import has_compiled_twin
 from conformesh.kernels.threads import run_in_blocks
 
-FEW_SEGMENTS = 32  # segments that are searched one by one
+FEW_SEGMENTS = 32  # segments; up to this many are searched with one NumPy call each
 
 
 def sort_segments(values: Floats, offsets: Ints) -> None:

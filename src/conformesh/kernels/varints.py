@@ -13,6 +13,7 @@ from conformesh.common.array_types import Ints
 
 _Bytes = NDArray[np.uint8]
 _LONGEST_VARINT = 9  # bytes of an int64 that is not negative: 63 bits, seven in each byte
+# The least numbers that take 2, 3, .. bytes: each byte holds seven bits.
 _LIMITS = 2 ** (7 * np.arange(1, _LONGEST_VARINT, dtype=np.int64))
 
 

@@ -14,7 +14,7 @@ from conformesh.mesh.node.logs import PROGRESS_FIELDS
 from conformesh.mesh.node.main import RESULT_CONTEXT
 from conformesh.results.result import Result
 
-MOST_LOG_LINES = 200  # of a log that are kept for whoever takes them
+MOST_LOG_LINES = 200  # lines of a log that are kept until a caller takes them
 
 
 @dataclass

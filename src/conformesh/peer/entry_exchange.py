@@ -28,8 +28,8 @@ from conformesh.peer.links import Links
 from conformesh.peer.timers import NeighbourTimer
 from conformesh.results.certificate import Cost
 
-MOST_CLASHES = 8  # runs that a device asks for because neighbours have other texts in the same entries
-FRAME_ENTRY_BYTES = 1 << 18  # bytes of entries in one frame: a slow link is not filled with what may be known by then
+MOST_CLASHES = 8  # runs that a device asks for because neighbours have different texts of the same entries
+FRAME_ENTRY_BYTES = 1 << 18  # bytes of entries in a frame: a slow link must not carry what the neighbour may know by then
 
 
 class EntryExchange:

@@ -26,10 +26,10 @@ from conformesh.peer.round_exchange import RoundExchange
 from conformesh.peer.run_membership import RunLimit, RunMembership, reachable_rows
 from conformesh.peer.settings import Failure
 
-# Journals in a row that may be lost before a device stops asking for new runs: more often than that a neighbour that is
-# ahead has no such excuse.
+# New runs in a row that a device asks for because journals were lost. A neighbour that is ahead more often than that is
+# not explained by lost journals.
 _MOST_LOST_JOURNALS = 3
-_MOST_WAIT_DOUBLINGS = 10  # a device that is lost again and again waits at most 2 to the power of this times as long
+_MOST_WAIT_DOUBLINGS = 10  # doublings of the wait of a device that is lost again and again: at most 2^10 times as long
 
 
 class Fail(Protocol):

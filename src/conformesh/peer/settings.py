@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 from conformesh.peer.frames import WIRE_VERSION
 
-MOST_REFUSAL_REASONS = 64  # a stranger must not fill the memory with reasons to refuse it
+MOST_REFUSAL_REASONS = 64  # reasons for refused greetings that are kept: a stranger must not fill the memory
 
 
 FAILURES = {  # why a run ends without a threshold: one word for whoever counts, and what it stands for

@@ -11,11 +11,11 @@ import math
 
 from conformesh.peer.entries import ascending_keys
 
-_NEW_SHARE = 0.25  # of a new measurement in the mean
-_SHORTEST_PAUSE = 0.02  # seconds between two attempts
-_ATTEMPTS, _PAUSE_GROWTH = 20, 1.1  # after so many for which nothing came back, the pause grows with every further one
-_QUESTION_PAUSE = 1.5  # of the pause between two questions for what this device lacks, while nothing new comes
-_COLLECTING_SHARE = 0.25  # of the time that an answer takes: what is to be said within it goes in one frame
+_NEW_SHARE = 0.25  # weight of a new measurement in the running mean; a choice (TCP takes 1/8)
+_SHORTEST_PAUSE = 0.02  # seconds between two attempts at least, on links that answer faster too
+_ATTEMPTS, _PAUSE_GROWTH = 20, 1.1  # attempts without answer; each further one makes the pause longer by this factor
+_QUESTION_PAUSE = 1.5  # growth factor of the pause between two requests for missing entries, while nothing new arrives
+_COLLECTING_SHARE = 0.25  # share of the time that an answer takes; entries that arrive within it are sent in one frame
 
 
 class NeighbourTimer:

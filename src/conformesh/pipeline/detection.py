@@ -59,7 +59,7 @@ FDR_RULES = {
 _EXACT = 5 * 10**7
 # Safety margin: the chance is made smaller by this factor, far more than float64 arithmetic on positive terms can err.
 _CHANCE_FACTOR = 1 - 1e-6
-_RARE = 1e-3  # the least chance that is accepted: with a smaller one drawing takes thousands of attempts
+_RARE = 1e-3  # least chance that is accepted: with a smaller one drawing takes thousands of attempts
 
 
 @fail_together

@@ -36,8 +36,8 @@ from conformesh.pipeline.solver import solve_draws
 from conformesh.results.quantiles import Quantiles, exact_parts, parse_release, quantiles_from_release, refuse_extremes
 from conformesh.table import Table
 
-QUARTILES = (0.25, 0.5, 0.75)
-_LARGE = 0.1  # of n: a median with a larger rank error may be the .4 or the .6 quantile, which deserves a note
+QUARTILES = (0.25, 0.5, 0.75)  # the levels by default: lower quartile, median, upper quartile
+_LARGE = 0.1  # share of n: a median with a larger rank error may be the .4 or the .6 quantile, which deserves a note
 
 
 @fail_together

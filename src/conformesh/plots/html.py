@@ -13,8 +13,8 @@ from html import escape
 from itertools import pairwise
 from typing import NamedTuple
 
-_EACH = 200  # marks that are drawn one by one; of more a band is drawn, which stays small in a notebook
-_IN_ORDER = 40  # up to so many marks their names can be read and give the order; more stand in ascending order
+_EACH = 200  # marks; up to this many are drawn one by one, more as a band, which stays small in a notebook
+_IN_ORDER = 40  # marks; up to this many keep the order of their names, which can be read; more are sorted by value
 _MOST_PRINTED = 20  # rows of a table that are shown
 _WIDE, _HIGH, _LETTER = 440, 130, 6.3  # pixels: of a chart, and the mean width of a letter of 11 pixels in it
 _STYLE = (

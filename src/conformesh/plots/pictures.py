@@ -23,7 +23,7 @@ FilePath = str | os.PathLike[str] | None  # where a picture is written; None: no
 _PICTURES = (".png", ".pdf", ".svg")
 GROUND, MUTED = "#f3f1ec", "#8c8c8c"  # of what needs a server: behind its rows, and its marks
 _HUES = ("#d9822b", "#4b8b3b", "#8b5fa8", "#a33b3b")  # of methods, after the first colour of MARKER_STYLES
-_NUMBERED = 40  # up to so many devices a number fits into each disc
+_NUMBERED = 40  # devices; up to this many a number fits into each disc
 INK, FAINT = "#222222", "#b8b8b8"
 MARKER_STYLES = (  # colour, marker and filling of the first, second, ... network
     ("#1f4e79", "o", True),

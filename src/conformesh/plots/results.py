@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from conformesh.results.quantiles import Quantiles
     from conformesh.results.result import Result
 
-_NAMED = 30  # up to so many devices, groups or classes each has its name at the axis; more would overlap
-_MOST_SIZE_BARS = 25  # up to so many set sizes each has a bar of its own
+_NAMED = 30  # devices, groups or classes; up to this many have their names at the axis, more would overlap
+_MOST_SIZE_BARS = 25  # set sizes; up to this many have a bar each
 _BLUE, _ORANGE = MARKER_STYLES[0][0], MARKER_STYLES[1][0]
 
 

@@ -57,7 +57,7 @@ ACCOUNT_FILE = "privacy.json"
 _FORMAT: Final = "conformesh-privacy/2"
 # Number of releases that stands for an exact run: larger than any budget, and the largest that fits into a claim.
 EXACT_RUN = 2**16 - 1
-_MOST_RELEASES = EXACT_RUN - 1  # of one epoch
+_MOST_RELEASES = EXACT_RUN - 1  # releases of one epoch that fit into a claim
 # Epochs of which counts are kept: 20 years of weeks, or 40 days of hours; 200 kB of JSON at most. Older ones count as
 # used up, so forgetting them is safe.
 EPOCHS_KEPT = 1000

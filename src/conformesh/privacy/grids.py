@@ -19,9 +19,9 @@ import numpy as np
 from conformesh.common.array_types import Floats
 
 GridName = Literal["auto", "linear", "powers", "logit"]
-_OCTAVES = 16  # of a grid without a range: from 2 to the power of -16 up to 2 to the power of 16
-LOGIT_TOP = 1 + 2.0**-16  # of a logit grid: sums of probabilities, rounded, are sometimes a little above 1
-_ODDS = 17  # of a logit grid: the smallest odds are 2 to the power of -17, the largest 2 to that of 17
+_OCTAVES = 16  # octaves on either side of 1 in a grid without a range: it goes from 2^-16 to 2^16
+LOGIT_TOP = 1 + 2.0**-16  # end of a logit grid: sums of probabilities, rounded, are sometimes a little above 1
+_ODDS = 17  # exponent of the odds of a logit grid, which go from 2^-17 to 2^17
 
 
 def grid_points(name: GridName, count: int, ends: tuple[float, float] | None = None) -> Floats:

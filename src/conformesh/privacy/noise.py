@@ -30,9 +30,9 @@ ByteStream = Callable[[int], bytes]
 _SMALLEST_COUNT_EPSILON, LARGEST_COUNT_EPSILON = Fraction(1, 1000), Fraction(50)
 _RANDOM_BITS = 128  # bits of uniform randomness for one negative binomial number
 SAMPLING_DISTANCE = 2.0**-90  # total variation distance between the drawn numbers and the law; proven and tested
-_TABLE_END = Decimal(2) ** -100  # a table ends where less than this is left
-_DECIMAL_DIGITS = 80
-_LAW_TAIL = 50.0  # tables of laws end where about exp(-50) is left
+_TABLE_END = Decimal(2) ** -100  # chance that is left beyond the end of a table, at most
+_DECIMAL_DIGITS = 80  # of intermediate results: 128 bits are 39 digits, the rest is margin for round-off
+_LAW_TAIL = 50.0  # tables of laws end where a chance of about exp(-50) is left
 _FFT_LENGTH = 8192  # numbers; longer products are formed by the fast Fourier transform
 FOURIER_ERROR = 1e-11  # absolute error of a tail of a law formed by that transform: 10^5 numbers, each below 1e-16
 ROUNDOFF_FACTOR = 1 + 1e-9  # exceeds the relative round-off of sums of 10^6 positive numbers (10^6 * 2^-53 = 1.1e-10)

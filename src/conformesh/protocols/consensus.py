@@ -28,7 +28,7 @@ from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Extreme, Max, Min, Protocol, Sum
 from conformesh.protocols.wire_format import WireFormat
 
-FULL_PRECISION = WireFormat(64)
+FULL_PRECISION = WireFormat(64)  # bits of a number: float64, as devices compute, so nothing is rounded
 
 
 def gossip(

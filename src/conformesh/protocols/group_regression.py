@@ -43,7 +43,7 @@ from conformesh.results.certificate import Certificate
 # Atoms above which only one drawn score per device is hidden: hiding every score in turn takes two fits per pair of
 # atoms.
 MOST_ATOMS_HIDDEN = 50
-_FEW_NAMED_SCORES = 3  # up to so many scores of a cell are named, which takes no more numbers than counting them
+_FEW_NAMED_SCORES = 3  # scores; up to this many of a cell are named, which takes no more numbers than counting them
 _MOST_SPLITS = 8  # splits by value after which ends are named, so that skewed scores and ties end
 _POINTS_PER_CELL = 4  # values that stand for the scores of a cell in a fit; cells that decide are split until exact
 ENTRIES_AT_ONCE = 2_000_000  # entries of all tableaus at once: 16 MB

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _Words = NDArray[np.uint32]
 _LABEL = b"conformesh masks 2"  # separates these keys and signatures from all others made with the same certificates
-_MASKED_BITS = 32  # of a masked number
+_MASKED_BITS = 32  # bits of a masked number: sums are taken modulo 2^32
 LARGEST_MASKED_SUM = 2**31 - 1  # largest sum: beyond it positive and negative numbers cannot be told apart
 KEY_BYTES = 32  # bytes of a public key, of a secret, and of a seed
 # Devices. Each exchanges a secret with each: at 2,000 a device computes 2,000 X25519 exchanges (25 us each, measured)

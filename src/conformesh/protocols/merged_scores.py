@@ -20,7 +20,7 @@ from conformesh.kernels.bits import Bits, bits_of, marked_columns, move_columns,
 from conformesh.kernels.items import Lists
 from conformesh.kernels.replies import LOWEST
 
-WEIGHTS_AT_ONCE = 2**22  # scores whose weights are added up at a time
+WEIGHTS_AT_ONCE = 2**22  # weights that are added up at a time: int64 temporaries of 32 MB
 
 
 class ScoreRuns(NamedTuple):

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 # Types of values that may be sent. The position is the code of the type in frames, so the order must not change.
 WIRE_TYPES: tuple[str, ...] = ("<f2", "<f4", "<f8", "<i1", "<i2", "<i4", "<i8", "<u1", "<u2", "<u4", "<u8", "|b1")
-MOST_DIMENSIONS = 8  # of a device's row: the header of a frame has room for so many lengths
+MOST_DIMENSIONS = 8  # dimensions of a device's row: the header of a frame has room for this many lengths
 
 
 def narrowest_integer(largest: int | None) -> np.dtype[Any]:

@@ -91,7 +91,7 @@ _ALWAYS_LISTED = 4.0  # scores; a sketch of so few would be longer than the list
 # a bad guess cannot make one device send a large part of all scores.
 MOST_LISTED = 8
 _REPLY_TO_QUESTION = "reply to what was asked"
-NO_PACKETS = Packets(np.empty(0, np.uint8), np.zeros(1, np.int64))
+NO_PACKETS = Packets(np.empty(0, np.uint8), np.zeros(1, np.int64))  # no byte, and the offset 0 that begins every list
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from conformesh.scores.draws import Rng, as_generator
 SIZE_LIMITS = (1, 3, 10, 100, 1000)  # of label sets, the largest of each stratum: those of [Angelopoulos2021]
 _STRATA = 5  # strata of a numerical feature by default, with about equally many rows each
 _MOST_PRINTED = 6  # components of a direction that are printed
-_FEW_VALUES = 20  # up to so many different numbers each is a stratum of its own, as a year or a grade is
+_FEW_VALUES = 20  # different numbers; up to this many are strata of their own, such as years or grades
 _NUMBERS_AT_ONCE = 2**21  # numbers in memory at a time: 16 MB of float64
 
 

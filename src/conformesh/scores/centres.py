@@ -26,7 +26,7 @@ from conformesh.common.random_streams import resolve_seed
 from conformesh.scores.draws import Rng, draw_uniforms, uniforms_by_key
 
 WEIGHT_UNITS = 2**16  # sum of the weights of an input at all centres: 16 bits leave 36 of the 52 exact ones for scores
-_LARGEST_DISTANCE = 1e150  # bandwidths; larger distances are cut here so that their squares stay finite
+_LARGEST_DISTANCE = 1e150  # in bandwidths; larger distances are cut here so that their squares stay finite
 CHUNK_ROWS = 1 << 14  # rows whose weights are computed together: bounds memory, any value gives the same weights
 _CENTRE = "centre"  # prefix of the part names, and the purpose of the draws of centres
 

@@ -28,7 +28,7 @@ from conformesh.scores.base import (
 )
 
 Function = Callable[[Any, Any], Any]
-_CHECKED = 3  # rows of a call that are asked about again, alone
+_CHECKED = 3  # rows of a call that are computed again alone, to check that rows do not influence each other
 _END_ROUNDINGS = 4  # roundings by which ends of intervals move outwards
 
 

@@ -32,7 +32,7 @@ from conformesh.scores.base import (
     check_output_table,
 )
 
-_NOISE = 1e-12  # of the bound: a rise, or a step out of range, that is only round-off
+_NOISE = 1e-12  # share of the loss bound: a rise, or a step out of range, that is only round-off
 _NOT_MONOTONE = (
     "risk control needs losses that never rise as lambda grows. A price for the size of the set, and an error rate "
     "among answered examples only, do rise: control the loss without the price, or 'wrong and answered' instead"

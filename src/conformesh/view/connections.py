@@ -26,7 +26,7 @@ from conformesh.view.server import ServerLimits
 _CLIENT_LOG = logging.getLogger("conformesh.view.strangers")
 _CLIENT_LOG.setLevel(logging.CRITICAL)
 _EVENTS_PATH = "/events"  # the only response that does not end
-MAX_REQUEST_BYTES = 2**14  # of a request with its headers; the page itself needs less than a tenth
+MAX_REQUEST_BYTES = 2**14  # bytes of a request with its headers; the page itself needs less than a tenth
 
 
 class Connection(H11Protocol):

@@ -33,12 +33,12 @@ _EARLY_SECONDS = 0.06
 PAUSE_FACTOR, START_DELAY = 25, 0.1
 LOOK_BUDGET, MAX_PAUSE = 0.002, 0.25  # seconds of processor time for one check, and of a pause at most
 _MAX_SHARED_STEPS = 1000  # new steps that are encoded for all; more than that are encoded per client, on demand
-EVENT_BYTES = 2**17  # of an event; a larger step is an event of its own
-_KEPT_EVENTS = 32  # of a run that are kept for all clients; earlier ones are encoded again when needed
+EVENT_BYTES = 2**17  # bytes of an event; a larger step is an event of its own
+_KEPT_EVENTS = 32  # events of a run that are kept for all clients; earlier ones are encoded again when needed
 # A client that is this many steps and seconds behind skips what it has missed.
 SKIP_STEPS, SKIP_SECONDS = 256, 5.0
-RETRY_SECONDS = 1.0  # after a check that has failed
-_KEEP_ALIVE_SECONDS = 10.0  # of silence, after which a comment is sent so that connections do not time out
+RETRY_SECONDS = 1.0  # seconds until the next check after one that has failed
+_KEEP_ALIVE_SECONDS = 10.0  # seconds of silence after which a comment is sent so that connections do not time out
 # Fields of single devices that a private run never shows, whatever a recording has.
 PRIVATE_FIELDS = frozenset(
     {"threshold", "certified", "labels", "misses", "lately", "within", "alarm", "kind", "about", "heard", "known"}

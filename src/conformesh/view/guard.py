@@ -34,7 +34,7 @@ SECURITY_HEADERS = {
     "Connection": "close",  # one request each, so that idle connections can be dropped
 }
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-_DEFAULT_PORTS = {"http": 80, "https": 443}  # which a browser leaves out of the host header
+_DEFAULT_PORTS = {"http": 80, "https": 443}  # ports that a browser leaves out of the Host header
 # Values of Sec-Fetch-Site for our own page, and for an address that was typed.
 _OWN_FETCH_SITES = ("same-origin", "none")
 _HOST_HEADER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]@/\s]+)(?::([0-9]{1,5}))?")

@@ -14,7 +14,7 @@ from conformesh.mesh.node.status import AlarmStatus, DeviceCounts, OnlineAccount
 from conformesh.view.trace import SPREAD_SHARES, CoverageOfAll, FieldValue, round_bound_up
 
 _RECENT_LABELS = 200  # labels of a device over which recent coverage is averaged: a standard error of 2 % at 90 %
-_MOST_REPORTS = 4096  # of a window that are kept, about 17 minutes of four a second; with more the window is shorter
+_MOST_REPORTS = 4096  # reports of a window that are kept, 17 minutes at four a second; with more the window is shorter
 
 
 class RecentCoverage:

@@ -33,7 +33,7 @@ _ASK_INTERVAL = 0.25  # seconds between two questions to a node
 ANSWER_TIMEOUT = 1.0  # seconds; a local node answers in milliseconds
 _STEP_WAIT = 0.15  # seconds that a step waits for answers, less than the interval; later answers go to the next step
 _SLOW_INTERVAL = 1.0  # seconds between two questions about devices on other machines, and two looks at the map
-ASKING_THREADS = 16  # at most; half of them may wait for nodes that have been slow, so that the others stay current
+ASKING_THREADS = 16  # threads; half of them may wait for nodes that have been slow, so that the others stay current
 _EARLIER_RUNS = 8  # runs under earlier rosters that are kept, which bounds memory
 
 

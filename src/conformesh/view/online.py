@@ -36,9 +36,9 @@ from conformesh.view.trace import (
     round_bound_up,
 )
 
-MAX_POINTS = 1200  # of a curve: as many as the page draws
-MAX_DEVICE_NUMBERS = 2**19  # recorded of single devices in a run, approximately: 4 MB
-_NUMBERS_PER_POINT = 5  # of a device: labels, misses, recent coverage, threshold, bound
+MAX_POINTS = 1200  # points of a curve: as many as the page draws
+MAX_DEVICE_NUMBERS = 2**19  # numbers recorded of single devices in a run, approximately: 4 MB
+_NUMBERS_PER_POINT = 5  # numbers of a device: labels, misses, recent coverage, threshold, bound
 Floats = NDArray[np.float64]
 
 

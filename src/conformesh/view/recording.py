@@ -46,9 +46,9 @@ from conformesh.view.trace import (
 # Rounds that are all recorded. From there every second one is, from twice as many on every fourth, and so on: a run of
 # any length has some hundreds of steps.
 DENSE_ROUNDS = 128
-MAX_RECORDED_NUMBERS = 2**21  # recorded of a run before rounds are left out: 16 MB
-LIVE_SHARE = 0.01  # of the time of a run that recording may take while a page follows it
-MAX_STEPS = 50_000  # of a recording, a bound on memory: beyond it the oldest steps become one
+MAX_RECORDED_NUMBERS = 2**21  # numbers recorded of a run before rounds are left out: 16 MB
+LIVE_SHARE = 0.01  # share of the time of a run that recording may take while a page follows it
+MAX_STEPS = 50_000  # steps of a recording, which bounds memory: beyond it the oldest ones are merged
 _CERTIFIED_KINDS = ("counted", "bounded")  # certificates without an unchecked assumption
 Ints = NDArray[np.int64]
 

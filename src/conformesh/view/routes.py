@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 AskDetails = Callable[[int, int], dict[str, Any] | None]  # from the number of a run and the row of a device
 
 _MAX_STREAMS = 32  # clients that follow events: more than people who watch, few enough for one event loop
-_MAX_DOWNLOADS = 2  # at a time: each is in memory until it is sent
+_MAX_DOWNLOADS = 2  # downloads at a time: each is in memory until it is sent
 MAX_QUESTIONS = 16  # questions to devices under way, and answers that are kept
-_FRESH_SECONDS = 0.5  # for which an answer of a device is used again: several pages ask once a second
-_CHUNK_BYTES = 2**16  # sent at a time
+_FRESH_SECONDS = 0.5  # seconds for which an answer of a device is used again: several pages ask once a second
+_CHUNK_BYTES = 2**16  # bytes that are sent at a time
 _CONTENT_TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",

@@ -30,9 +30,9 @@ from conformesh.graph.layout import device_positions
 from conformesh.graph.network import Network
 
 TRACE_FORMAT = "conformesh-trace/1"
-_MAX_DEVICES = 20_000  # that a page can draw
-SPREAD_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the devices, in `CoverageOfAll.spread`
-MAX_TRACE_BYTES = 2**29  # of a file, decompressed: a small file must not fill the memory
+_MAX_DEVICES = 20_000  # devices that a page can draw
+SPREAD_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # quantile levels over the devices, in `CoverageOfAll.spread`
+MAX_TRACE_BYTES = 2**29  # bytes of a decompressed file: a small file must not fill the memory
 
 FieldValue = float | int | str | None
 Fact = tuple[str, str]

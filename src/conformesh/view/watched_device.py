@@ -28,7 +28,7 @@ from conformesh.view.trace import FieldValue
 
 _RETRY_LEARNING = 10.0  # seconds after which a node that does not learn is asked again: it may have been restarted
 _NOT_LEARNING_STATUS = (404, 501)  # HTTP status of a node that does not learn, or whose version cannot
-_LOG_LINES = 200  # that are kept: as many as the page of a device shows
+_LOG_LINES = 200  # lines of a log that are kept: as many as the page of a device shows
 # Errors of a connection that show that no process listens: the node is certainly not running.
 _NOT_RUNNING = tuple(map(os.strerror, (errno.ECONNREFUSED, errno.ENOENT)))
 _STARTING_FIELDS: dict[str, FieldValue] = {"health": "unknown", "phase": "starting"}

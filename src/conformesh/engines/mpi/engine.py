@@ -55,7 +55,7 @@ from conformesh.protocols.messages import (
 from conformesh.results.certificate import Cost
 
 T = TypeVar("T")
-_FORGOTTEN = 64  # shapes whose tables are kept
+_MOST_KEPT_SHAPES = 64  # shapes of messages whose tables are kept; at this number all are forgotten
 
 
 class Mpi:
@@ -251,7 +251,7 @@ class Mpi:
         """Return the table of what the border hears, and one for what it answers; the same for every round."""
         key = (kind.str, columns)
         if key not in self._tables:
-            if len(self._tables) >= _FORGOTTEN:
+            if len(self._tables) >= _MOST_KEPT_SHAPES:
                 self._tables.pop(next(iter(self._tables)))
             near = np.empty((len(self.halo.near) + len(self.halo.ghosts), columns), dtype=kind)
             self._tables[key] = (near, np.empty((len(self.halo.border), columns), dtype=kind))

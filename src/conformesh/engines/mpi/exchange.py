@@ -18,7 +18,7 @@ from conformesh.engines.mpi.halo import Halo
 from conformesh.protocols.messages import Packets
 
 _STAMP = 8  # bytes; a segment is a multiple of that, so every number is aligned
-_KEPT = 16  # shapes whose buffers are kept
+_MOST_KEPT_SHAPES = 16  # shapes of messages whose buffers are kept
 
 
 class DifferentQuestions(RuntimeError):  # noqa: N818 - reads as a sentence where it is raised
@@ -132,7 +132,7 @@ class Exchange:
         """Return the buffers for rows of this shape; they are made once and used again."""
         key = (dtype.str, columns)
         if key not in self._buffers:
-            if len(self._buffers) >= _KEPT:
+            if len(self._buffers) >= _MOST_KEPT_SHAPES:
                 self._buffers.pop(next(iter(self._buffers)))
             self._buffers[key] = self._both(dtype, columns, self._sent, self._heard)
         return self._buffers[key]

@@ -11,7 +11,7 @@ from conformesh.common.arrays import LARGEST_PROBABILITY
 from conformesh.kernels.compiled import loop
 from conformesh.kernels.label_scores import ONE_IN_UNITS, PROBABILITY_UNIT, SLACK_IN_UNITS
 
-_FEW_LABELS = 8  # so many labels are sorted rather than halved once more; 4 to 16 measured alike
+_FEW_LABELS = 8  # labels; up to this many are sorted rather than halved once more. 4 to 16 measured alike
 
 
 class _Terms(NamedTuple):

@@ -28,7 +28,9 @@ _Lines = dict[MethodVariant, list[_Vertex]]
 _LATENCIES = np.geomspace(1e-5, 10, 241)  # seconds, 40 a decade
 _SIDES = (4, 6, 10, 16, 24)  # networks of side^2 devices are simulated besides that of the plan: squares fit a torus
 _POINT_LIMIT = 2.0  # seconds that one run for a point of a line may take, so that a picture takes less than a minute
+# Line styles as Matplotlib has them: an offset, then lengths of dashes and gaps in widths of the line.
 _DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 3)))
+# By axis: places (seconds, or devices) and labels of its ticks, round numbers of a unit that people use.
 _TICKS: dict[str, tuple[list[float], list[str]]] = {
     "latency of a link": ([1e-5, 1e-3, 1e-1, 10], ["10 us", "1 ms", "100 ms", "10 s"]),
     "devices": ([10, 30, 100, 300, 1000], ["10", "30", "100", "300", "1,000"]),

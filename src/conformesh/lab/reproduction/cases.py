@@ -20,7 +20,7 @@ from conformesh.methods import PAPER_REQUIREMENT, get_method
 
 SCORE_KINDS: tuple[ScoreKind, ...] = ("logits", "confidences")  # what the released code uses, what the text says
 ALPHA = 0.1  # the level of every item that is not a curve over levels
-QUICK_DRAWS = 2  # the fewest with a standard deviation
+QUICK_DRAWS = 2  # draws of a quick reproduction: the fewest that have a standard deviation
 # What the rows of a figure need; see `sweeps.config.RECORDABLE`.
 RECORDED = ("threshold", "count", "certificate", "covered", "size", "rounds", "bits", "epsilon", "gap")
 

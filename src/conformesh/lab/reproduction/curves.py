@@ -120,7 +120,7 @@ def select_curves(summary: pl.DataFrame, experiment: str, variant: str, scores: 
     )
 
 
-_DRAWS = 10  # behind every published point
+_DRAWS = 10  # draws behind every published point, as in the paper
 
 
 @dataclass(frozen=True, kw_only=True)

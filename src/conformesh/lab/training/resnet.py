@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _CHANNELS = (16, 32, 64)  # channels of the stages
-_BLOCKS = 2  # in each stage
+_BLOCKS = 2  # residual blocks in each stage
 
 
 class ResNet14:

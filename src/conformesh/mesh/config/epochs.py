@@ -20,11 +20,11 @@ from conformesh.methods import make_options
 EPOCH_FILE = "epoch"
 FIRST_EPOCH = 1  # the epoch of scores that name none, and the last closed one where nobody has declared any
 MOST_EPOCHS_AHEAD = 100  # epochs that one declaration closes: a typing error must not use up years of epochs
-MOST_DIGITS = 15  # of an epoch's number: below 2^53, which JSON readers hold exactly
+MOST_DIGITS = 15  # decimal digits of an epoch's number: it stays below 2^53, which JSON readers hold exactly
 # Seconds that a device waits before it asks for a run of an epoch that has just closed. Clocks that are set over a
-# network differ by less, and a score file that was replaced just before is read by then (`watching.QUIET`, and a look a
-# second): an epoch that is released without its last scores is not released again. Of epochs by the clock at most a
-# tenth. The same for all scores.
+# network differ by less, and a score file that was replaced just before is read by then (`file_watch.QUIET_SECONDS`,
+# and a look a second): an epoch that is released without its last scores is not released again. For epochs by the clock
+# at most a tenth of an epoch.
 SETTLING_SECONDS = 5.0
 
 

@@ -103,7 +103,7 @@ class LocalScores:
         return len(self.values)
 
 
-NO_SCORES = LocalScores(np.empty(0))
+NO_SCORES = LocalScores(np.empty(0))  # no score: where there is no file of scores, or none may be used
 
 
 def read_local_scores(config: DeviceConfig) -> LocalScores:

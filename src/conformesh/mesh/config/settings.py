@@ -30,7 +30,9 @@ def _declare(default: Any, text: str, check: _Range | None = None) -> Any:
     return field(default_factory=dict, metadata=about) if default == {} else field(default=default, metadata=about)
 
 
+# Values that settings may have, each in words and as a test.
 _POSITIVE_SECONDS: _Range = ("a positive number of seconds", lambda value: value > 0 and math.isfinite(value))
+# Seconds.
 _HEARTBEAT: _Range = (
     f"0 for none, or from {SHORTEST_HEARTBEAT:g} to {LONGEST_HEARTBEAT:g} seconds",
     lambda value: value == 0 or SHORTEST_HEARTBEAT <= value <= LONGEST_HEARTBEAT,
@@ -43,6 +45,7 @@ _DIGEST: _Range = (
 )
 # `type(...) is int`: a bool is an int to Python, and 2.0 is no number of devices.
 _COUNT: _Range = ("a whole number of devices", lambda value: value is None or type(value) is int)
+# A weight, without unit.
 _BOUND: _Range = ("a number above 0", lambda value: value is None or 0 < value < math.inf)
 _NAMES: _Range = (
     "different names",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from conformesh.mesh.config.roster import Roster, RosterDocument
 
 CURVE_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of the curve P-256 (FIPS 186)
-_NUMBER_DIGITS = 64  # hexadecimal, of each of the two numbers
+_NUMBER_DIGITS = 64  # hexadecimal digits of each of the two numbers of a signature: 256 bits
 WRONG_SIGNATURE = "its signature is not that of this mesh's authority"
 NO_SIGNATURE = "it has no signature, and this mesh has an authority"
 

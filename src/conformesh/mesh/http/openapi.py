@@ -58,11 +58,12 @@ class Operation(NamedTuple):
     body: str = ""
 
 
+# Replies besides 200, as HTTP status -> (when, schema).
 _NOTHING_YET = {503: ("No threshold is certified yet; the words say how far it is.", "ErrorReply")}
 _BUSY = {503: ("The node is at work for many programs already, or nothing is certified yet.", "ErrorReply")}
 _NOT_LEARNING = {501: ("This node does not learn online.", "ErrorReply")}
 _UNWRITTEN = {503: ("The node is at work for many programs already, or its journal cannot be written.", "ErrorReply")}
-_COMMON = {  # what any request may hear
+_COMMON = {  # replies that any request may get
     400: ("The request is malformed.", "ErrorReply"),
     403: ("On a port: web pages are kept out, by their Origin or Host.", "ErrorReply"),
     408: ("The head or the body did not arrive in time.", "ErrorReply"),

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 LOG = logging.getLogger("conformesh.node")
-MOST_TASKS = 4  # tasks at a time: a burst of large tables must not starve the runs of memory and time
-MONITORING_RESERVE = 32  # connections kept for programs that monitor the node; others there are told to come back
+MOST_TASKS = 4  # threads for tasks: a burst of large tables must not take memory and time from calibration runs
+MONITORING_RESERVE = 32  # connections kept for programs that monitor the node; others get 503 on them
 MOST_CLOSING = 128  # connections that were refused and have not closed yet; the oldest is dropped for a new one
 GIVES_WAY = 1.0  # seconds of silence after which a connection makes room for another when all places are taken
 SMALL_BODY = 2**16  # bytes of a body that needs no reserved memory: 256 connections with it take 16 MiB
 MOST_BODY_BYTES = 2 * LARGEST_BODY  # bytes of larger bodies and of replies, over all connections: two of the largest
-_READ_BYTES = 2**16  # bytes read at a time
+_READ_BYTES = 2**16  # bytes per call of `recv`; a larger body takes several calls
 TraceReply = Callable[[str, str, int, int, int], None]
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 

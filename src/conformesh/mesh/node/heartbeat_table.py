@@ -25,7 +25,7 @@ from conformesh.files.json_numbers import as_json_value
 from conformesh.mesh.node.health import HEALTH_CODES
 from conformesh.mesh.node.status import AlarmScope, DeviceStatus, Phase, Source
 
-HEARTBEAT_VERSION: Final = 1
+HEARTBEAT_VERSION: Final = 1  # of the message; raised when nodes of two versions could misunderstand each other
 LARGEST_HEARTBEAT = 2**17  # bytes; more than 1,000 devices need (tested), and little enough to decode at every arrival
 MOST_RELAYED_RECORDS = 400  # records relayed in one message; the others follow with the next
 # Bytes per second of relayed records to each neighbour, about. A choice: negligible on any link, and a change is

@@ -35,11 +35,11 @@ PROGRESS_FIELDS = (
     "received",
 )  # neighbours heard of those expected; bytes
 EXTRA_FIELDS = ("run", "round", "neighbour", "repeated", *PROGRESS_FIELDS)  # what a log call may name as extra
-REPEAT_INTERVAL = 10.0  # seconds in which the same line of a run is written once
-MOST_LINES = 256  # different lines that are remembered: a stranger must not fill the memory
+REPEAT_INTERVAL = 10.0  # seconds in which the same line of a run is written only once
+MOST_LINES = 256  # different lines that are remembered to find repetitions: a stranger must not fill the memory
 REMOVED = "[private key removed]"
 LONGEST_MESSAGE = 4000  # characters of a message: a neighbour, or a local program, must not fill the disk by one line
-LONGEST_TRACEBACK = 20_000
+LONGEST_TRACEBACK = 20_000  # characters of a traceback, for the same reason
 KEY_START = re.compile(r"[A-Za-z0-9+/=]{1,63}\Z")  # may be the beginning of a line of a key
 
 

@@ -59,7 +59,7 @@ from conformesh.peer.journal import FileJournal
 LOG = logging.getLogger("conformesh.node")
 JOURNAL_FILE, EARLIER_JOURNAL_FILE = "online.bin", "online-before.bin"
 MOST_JOURNAL_RECORDS = 4096  # in the journal before it begins anew; bounds the disk space, and the time of a start
-SHARE_WINDOW = 0.1  # seconds between two looks at messages that have arrived, and at least between two sent
+SHARE_WINDOW = 0.1  # seconds between two looks at messages that have arrived, and the least time between two sent ones
 RESEND_INTERVAL = 1.0  # seconds after which all is sent again without news: messages may get lost
 # Bytes per second to each neighbour, about: after a long message the next one waits, also with news.
 SHARE_BUDGET = 50_000.0

@@ -28,9 +28,9 @@ from conformesh.protocols.bounds.histogram import UNIT_ROUNDOFF
 _Pair = tuple[Floats, Floats]
 _ROUNDOFF_FACTOR = 1 + 1e-6  # more than float64 loses in sums of up to 1e8 terms of one sign
 _UNDERFLOW = 1e-250  # more than products lose below the smallest normal number
-_ROWS = 24  # that are combined at a time, at most
+_ROWS = 24  # rows that are combined at a time, at most; projection gossip stays below
 _SCALES = 64  # values of lambda that are tried; any of them gives a bound
-_STEEPEST = 1e9  # the largest of them
+_STEEPEST = 1e9  # largest value of lambda that is tried
 _BEYOND_COUNTS = 2.0**60  # beyond any count, and still an int64
 
 
