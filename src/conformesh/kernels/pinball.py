@@ -34,9 +34,8 @@ NEWTON_STEPS = 200  # at most three halvings for each of the 64 bits of a float6
 _ROOT_PRECISION = 4e-16  # relative to x: below two units in the last place nothing changes any more
 
 _NODE_COUNT = DEGREE + 1  # values that determine a polynomial of this degree
-_CHEBYSHEV_NODES = np.cos(
-    np.pi * (np.arange(_NODE_COUNT) + 0.5) / _NODE_COUNT
-)  # in [-1, 1], the window in units of 1/kappa
+# In [-1, 1]: positions around the centre of the window in units of 1 / kappa.
+_CHEBYSHEV_NODES = np.cos(np.pi * (np.arange(_NODE_COUNT) + 0.5) / _NODE_COUNT)
 GROWTH = np.array([math.exp(-node) for node in _CHEBYSHEV_NODES])
 # T_k at node j: values at the nodes times row k, summed, give the coefficient of T_k (a discrete cosine transform).
 COSINES = np.array(

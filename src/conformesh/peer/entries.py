@@ -20,7 +20,7 @@ from conformesh.peer.frames import RUN, FrameError, pack_number, unpack_number
 
 STAGES = 2  # times that a protocol may ask all devices for an entry in asynchronous mode
 REASON, PROOF = STAGES, STAGES + 1
-SLOTS = STAGES + 2  # entries of one device in a run: its answers, a reason to stay out, a proof against another
+SLOTS = STAGES + 2  # entries of one device in a run: its answers, one reason and one proof
 LONGEST_ENTRY = 1 << 24  # bytes of an entry, 2 million scores; `frames.LARGEST_FRAME_BODY` leaves room for it
 Entries = list[tuple[int, bytes]]
 

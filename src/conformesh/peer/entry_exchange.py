@@ -29,7 +29,7 @@ from conformesh.peer.timers import NeighbourTimer
 from conformesh.results.certificate import Cost
 
 MOST_CLASHES = 8  # runs that a device asks for because neighbours have different texts of the same entries
-FRAME_ENTRY_BYTES = 1 << 18  # bytes of entries in a frame: a slow link must not carry what the neighbour may know by then
+FRAME_ENTRY_BYTES = 1 << 18  # bytes of entries per frame: a slow link should not carry what is known by then
 
 
 class EntryExchange:

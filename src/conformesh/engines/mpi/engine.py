@@ -55,7 +55,7 @@ from conformesh.protocols.messages import (
 from conformesh.results.certificate import Cost
 
 T = TypeVar("T")
-_MOST_KEPT_SHAPES = 64  # shapes of messages whose tables are kept; at this number all are forgotten
+_MOST_KEPT_SHAPES = 64  # shapes of messages whose tables are kept; then the oldest is dropped
 
 
 class Mpi:

@@ -18,7 +18,7 @@ from conformesh.engines.mpi.halo import Halo
 from conformesh.protocols.messages import Packets
 
 _STAMP = 8  # bytes; a segment is a multiple of that, so every number is aligned
-_MOST_KEPT_SHAPES = 16  # shapes of messages whose buffers are kept
+_MOST_KEPT_SHAPES = 16  # shapes of messages whose buffers are kept; then the oldest are dropped
 
 
 class DifferentQuestions(RuntimeError):  # noqa: N818 - reads as a sentence where it is raised
