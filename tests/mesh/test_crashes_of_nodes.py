@@ -357,8 +357,8 @@ def test_thirty_kills_of_a_real_node():
 WRITES = {"write_text", "write_bytes", "rename", "truncate", "ftruncate"}
 ALLOWED = {
     ("mesh/node/disk_watch.py", "os.write"),  # whether there is space: deleted at once
-    ("mesh/node/folder_lock.py", "os.ftruncate"),  # the number of a process, for an error message
-    ("mesh/node/folder_lock.py", "os.write"),
+    ("mesh/folder_lock.py", "os.ftruncate"),  # the number of a process, for an error message
+    ("mesh/folder_lock.py", "os.write"),
     ("mesh/node/online.py", "os.truncate"),  # after a write that failed, which a crash would leave as it is
 }
 

@@ -26,7 +26,7 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.replies import NodeInterface
 from conformesh.mesh.http.server import Service
 from conformesh.mesh.link import Transport, open_links
-from conformesh.mesh.node.folder_lock import hold_folder
+from conformesh.mesh.folder_lock import hold_folder
 from conformesh.mesh.node.heartbeat import Heartbeat
 from conformesh.mesh.node.node_files import LOOK, NodeFiles, total_patience
 from conformesh.mesh.node.online import OnlineLearning
