@@ -41,7 +41,7 @@ def test_what_does_not_fit_is_dropped_before_it_is_copied_and_others_are_not_aff
     assert (inbox.put(1, large), large.copies) == (b"", 0)
     assert [bool(inbox.put(1, small)) for _ in range(4)] == [True, True, False, False]
     assert inbox.put(2, small) == small.data
-    assert [(sender, data) for sender, data, _ in inbox.take()] == [(1, small.data)] * 2 + [(2, small.data)]
+    assert [(sender, data) for sender, data, _ in inbox.pop_all()] == [(1, small.data)] * 2 + [(2, small.data)]
     assert inbox.put(1, small) == small.data
 
 

@@ -20,7 +20,7 @@ RUNS_ALREADY = "runs this device already; stop it first, or give this one anothe
 
 @contextmanager
 def hold_folder(folder: Path, file: str = LOCK_FILE, busy: str = RUNS_ALREADY, needed: bool = False) -> Iterator[None]:
-    """Hold the lock of a folder inside the context; a ValueError names the process that holds it and says why it is `busy`.
+    """Hold the lock of a folder inside the context; a ValueError says which process holds it and is `busy` with what.
 
     The operating system releases the lock when the process ends, so a crash leaves a file but no lock. Outside POSIX
     there are no such locks, and every process may enter. On a disk that is full or read-only and has no lock file, a

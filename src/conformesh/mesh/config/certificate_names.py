@@ -20,7 +20,7 @@ RESERVED_NAMES = ("ca", "revoked")  # folders of a mesh beside those of the devi
 
 
 def check_device_name(name: str) -> None:
-    """Raise unless a name can be the name of a folder, of every certificate of the device, and part of a key on the wire."""
+    """Raise unless a name suits a folder, every certificate of the device, and a part of a key on the wire."""
     if len(name) > LONGEST_NAME:
         raise ValueError(
             f"device name {name!r} has {len(name)} characters; at most {LONGEST_NAME} are allowed, so that its renewed "
