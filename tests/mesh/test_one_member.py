@@ -66,7 +66,7 @@ def attacked(root):
     config = read_device(folders[1])
     with (root / "log").open("wb") as log:
         node = subprocess.Popen([sys.executable, "-m", "conformesh", "node", str(folders[0])], stderr=log)
-        session = zenoh.open(link._settings(zenoh, config))
+        session = zenoh.open(link._zenoh_config(zenoh, config))
         try:
             transport = link.Transport(session, config)
             wait_for(lambda: [*transport.receive(0.1)])  # it greets: the link is up

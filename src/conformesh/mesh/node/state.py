@@ -10,20 +10,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
 from conformesh.files.json_numbers import as_json_value
 from conformesh.mesh.node.certified_result import CertifiedResult, require_numbers, utc_text
+from conformesh.mesh.node.neighbour_table import NeighbourTable
 from conformesh.mesh.node.status import (
-    OTHER,
     AlarmStatus,
     CertifiedStatus,
     Gathering,
-    NeighbourStatus,
     NodeStatus,
     Phase,
     RequestStatus,
@@ -38,21 +37,6 @@ from conformesh.peer.settings import Failure
 from conformesh.results.result import Result
 
 LOG = logging.getLogger("conformesh.node")
-MOST_REASONS = 32  # reasons counted separately; further ones count as OTHER, so that senders cannot fill the memory
-
-
-@dataclass
-class _Neighbour:
-    """What arrived from one neighbour."""
-
-    last_heard: float | None = None  # a frame, on the monotonic clock
-    alive: float | None = None  # a frame or a heartbeat
-    last_heartbeat: float = 0.0
-    interval: float | None = None  # seconds between two heartbeats, as the neighbour reports; None while it sends none
-    round: int | None = None
-    frames: int = 0
-    bytes: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
@@ -74,6 +58,14 @@ class _Request:
     reached: int
     advanced: float
     failed: bool = False
+
+
+class _FileState(NamedTuple):
+    """State of the node's files, see `NodeState.set_file_status`."""
+
+    expires: float | None = None
+    unreadable: int = 0
+    waiting: str = ""
 
 
 class NodeState:
@@ -109,14 +101,12 @@ class NodeState:
     ) -> None:
         self.device, self.private = device, private
         self._clock, self._wall = clock, wall
-        self._patience, self._heartbeat = patience, heartbeat
+        self._patience = patience
         self._request: _Request | None = None
-        self._expected = clock()  # since when neighbours are expected to send
         self._lock = threading.Lock()
         self._phase, self._since, self._since_wall = Phase.STARTING, clock(), wall()
         self._run, self._round = 0, 0
-        self._neighbours = {name: _Neighbour() for name in neighbours}
-        self._refused: Counter[str] = Counter()
+        self._neighbours = NeighbourTable(neighbours, heartbeat, clock())
         self._sent = SentStatus()
         self._certified: CertifiedResult | None = None
         self._error = ""
@@ -128,8 +118,7 @@ class NodeState:
         self._search: SearchStatus | None = None
         self._alarm: AlarmStatus | None = None
         self._runs = RunCounts()
-        # When the certificate ends; how often the scores were refused; why they are not read yet.
-        self._files: tuple[float | None, int, str] = (None, 0, "")
+        self._files = _FileState()
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
@@ -144,8 +133,7 @@ class NodeState:
             self._enter(Phase.CALIBRATING)
             self._requested()
             self._run, self._round = run, 0
-            for neighbour in self._neighbours.values():
-                neighbour.round = None
+            self._neighbours.forget_rounds()
 
     def request_run(self) -> None:
         """Note that a run is requested, unless an earlier request is still open."""
@@ -161,16 +149,12 @@ class NodeState:
     def note_heartbeat(self, neighbour: str, interval: float | None) -> None:
         """Note that a neighbour's heartbeat has arrived, and the seconds between two of them, if that is known."""
         with self._lock:
-            sender = self._neighbours.get(neighbour)
-            if sender is not None:
-                sender.alive = sender.last_heartbeat = self._clock()
-                sender.interval = interval
+            self._neighbours.note_heartbeat(neighbour, interval, self._clock())
 
     def note_alive(self, neighbour: str) -> None:
         """Note that a neighbour has sent something that this node does not read, and so does not count."""
         with self._lock:
-            if neighbour in self._neighbours:
-                self._neighbours[neighbour].alive = self._clock()
+            self._neighbours.note_alive(neighbour, self._clock())
 
     def set_patience(self, seconds: float) -> None:
         """Set the patience by which silence and overdue runs are judged."""
@@ -185,8 +169,7 @@ class NodeState:
     def set_neighbours(self, neighbours: Iterable[str]) -> None:
         """Replace the neighbours; those that stay keep their counts."""
         with self._lock:
-            self._neighbours = {name: self._neighbours.get(name, _Neighbour()) for name in neighbours}
-            self._expected = self._clock()
+            self._neighbours.set_names(neighbours, self._clock())
 
     def set_round(self, number: int) -> None:
         """Set the number of the open round."""
@@ -196,21 +179,12 @@ class NodeState:
     def count_received(self, neighbour: str, *, size: int, round: int | None = None, frames: int = 1) -> None:
         """Count `size` bytes that arrived from a neighbour in so many frames, the last of them of this round."""
         with self._lock:
-            sender = self._neighbours.setdefault(neighbour, _Neighbour())
-            sender.last_heard = sender.alive = now = self._clock()
-            if sender.interval is not None and now - sender.last_heartbeat > self._longest_silence(sender.interval):
-                sender.interval = None  # it is up but its heartbeats have stopped: it was restarted without them
-            sender.frames += frames
-            sender.bytes += size
-            if round is not None:
-                sender.round = round
+            self._neighbours.count_received(neighbour, size, frames, round, self._clock(), self._patience)
 
     def count_refused(self, neighbour: str | None, reason: str, frames: int = 1) -> None:
         """Count refused frames, by neighbour; those without a sender or of an unknown one are counted together."""
         with self._lock:
-            sender = None if neighbour is None else self._neighbours.get(neighbour)
-            reasons = self._refused if sender is None else sender.refused
-            reasons[reason if reason in reasons or len(reasons) < MOST_REASONS else OTHER] += frames
+            self._neighbours.count_refused(neighbour, reason, frames)
 
     def count_sent(self, *, size: int, frames: int = 1, again: int = 0) -> None:
         """Count what this node sent: `size` bytes in so many frames, `again` of which repeat earlier ones."""
@@ -311,7 +285,7 @@ class NodeState:
             Why a changed file of scores is not read yet, which is not a trouble.
         """
         with self._lock:
-            self._files = expires, unreadable, waiting
+            self._files = _FileState(expires, unreadable, waiting)
 
     def fail(self, words: str, code: Failure | None = None) -> None:
         """End this run with an error; with a `code` it counts as failed. The last threshold stays valid."""
@@ -346,7 +320,8 @@ class NodeState:
     def status(self) -> NodeStatus:
         """Return everything that the node reports about itself, all from one moment."""
         with self._lock:
-            now = self._clock()
+            now, request = self._clock(), self._request
+            requested_at = None if request is None else request.since
             return NodeStatus(
                 device=self.device,
                 phase=self._phase,
@@ -356,17 +331,17 @@ class NodeState:
                 round=self._round,
                 roster=RosterStatus(*self._roster),
                 request=self._request_status(now),
-                neighbours={name: self._neighbour_status(one, now) for name, one in self._neighbours.items()},
-                refused=dict(self._refused),
+                neighbours=self._neighbours.status(now, self._patience, requested_at),
+                refused=dict(self._neighbours.refused),
                 sent=msgspec.structs.replace(self._sent),
                 certified=None if self._certified is None else _summarise(self._certified),
                 troubles=dict(self._troubles),
                 last_error=self._error or None,
-                failure=self._code if self._request is not None and self._request.failed else None,
+                failure=self._code if request is not None and request.failed else None,
                 runs=self._runs.copy(),
-                certificate_expires=self._files[0],
-                scores_read_failures=self._files[1],
-                scores_waiting=self._files[2] or None,
+                certificate_expires=self._files.expires,
+                scores_read_failures=self._files.unreadable,
+                scores_waiting=self._files.waiting or None,
                 gathering=self._gathering,
                 search=self._search,
                 alarm=self._alarm,
@@ -393,32 +368,6 @@ class NodeState:
             overdue=now - request.advanced > self._patience,
             patience=self._patience,
         )
-
-    def _neighbour_status(self, neighbour: _Neighbour, now: float) -> NeighbourStatus:
-        return NeighbourStatus(
-            last_heard_seconds_ago=None if neighbour.last_heard is None else now - neighbour.last_heard,
-            round=neighbour.round,
-            frames_received=neighbour.frames,
-            bytes_received=neighbour.bytes,
-            refused=dict(neighbour.refused),
-            up=self._is_up(neighbour, now),
-        )
-
-    def _is_up(self, neighbour: _Neighbour, now: float) -> bool:
-        """Return whether the link to a neighbour is up, judged by how long the neighbour was silent."""
-        since = max(self._expected, neighbour.alive or 0.0)
-        if neighbour.interval is not None:
-            return now - since <= self._longest_silence(neighbour.interval)
-        if neighbour.alive is not None or not self._heartbeat:
-            # Without heartbeats a neighbour sends nothing while no run is requested.
-            if self._request is None:
-                return True
-            return now - max(since, self._request.since) <= self._patience
-        return now - since <= self._longest_silence(self._heartbeat)
-
-    def _longest_silence(self, interval: float) -> float:
-        """Return the seconds that a neighbour with heartbeats may be silent: one may be late, or two may be lost."""
-        return max(self._patience, 3 * interval)
 
     def _enter(self, phase: Phase) -> None:
         if phase is not self._phase:
