@@ -21,4 +21,4 @@ Here: how these are made, read, changed and checked. Not here: anything that run
 
 # In this light module, so that the command line can list the choices without loading the settings.
 ON_LOST = ("fail", "continue")
-MODES = ("rounds", "anytime")
+MODES = ("rounds", "asynchronous")
