@@ -142,7 +142,7 @@ class Memberships:
 def atom_name(atom: Atom) -> str:
     """Return what an atom is called.
 
-    >>> name_of(("night", "north")), name_of(())
+    >>> atom_name(("night", "north")), atom_name(())
     ('night & north', 'only everyone')
     """
     return " & ".join(atom) or f"only {EVERYONE}"
