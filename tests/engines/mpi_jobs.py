@@ -16,7 +16,7 @@ from conformesh import Network, TooFewScores, calibrate, control, detect, p_valu
 from conformesh.cli.hosts import _Ranks, table_of_devices
 from conformesh.engines import Mpi, Simulator
 from conformesh.engines.mpi.exchange import DifferentQuestions
-from conformesh.engines.mpi.partition import RANK_ASSIGNMENTS
+from conformesh.engines.mpi.partition import PARTITIONS
 from conformesh.files.tables import FileLayout
 from conformesh.kernels.ranks import GROUP_RULES
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -87,7 +87,7 @@ def equal_messages():
     asked = [*messages(network, np.random.default_rng(0))]
     answers = [Simulator(network).run(once(message)) for _, message in asked]
     bad = []
-    for by in RANK_ASSIGNMENTS:
+    for by in PARTITIONS:
         engine = Mpi(network, partition=by)
         for (name, message), (right, paid) in zip(asked, answers, strict=True):
             ours, cost = engine.run(once(block_of(message, engine)))

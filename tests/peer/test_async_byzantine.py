@@ -51,9 +51,9 @@ class Secret:
 class TwoFaced(EntryExchange):
     """Says other scores to neighbours with an odd row, signed as well."""
 
-    def _due(self, wait):
-        entries = super()._due(wait)
-        j = next(row for row, one in self.waits.items() if one is wait)
+    def _due(self, timer):
+        entries = super()._due(timer)
+        j = next(row for row, one in self.timers.items() if one is timer)
         if j % 2 == 0:
             return entries
         own = entry_key(self._links.row, 0)
@@ -220,7 +220,7 @@ def test_the_largest_proof_fits_a_frame_and_larger_entries_are_refused():
 def test_a_proof_for_which_there_is_no_room_is_not_kept(monkeypatch):
     device, key = one(), entry_key(2, 1)
     said(device, key, signed_by(device, key, b"a" * 100))
-    monkeypatch.setattr(entry_store, "MOST_ENTRY_BYTES", device.store.size + 200)
+    monkeypatch.setattr(entry_store, "MOST_KEPT", device.store.size + 200)
     said(device, key, signed_by(device, key, b"b" * 100))
     assert device.byzantine == ()
     assert "no room" in next(iter(device.counts.refused))

@@ -7,7 +7,7 @@ from conformesh import Network
 from conformesh.peer import frames
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.entries import REASON, entry_key, pack_entries
-from conformesh.peer.entry_exchange import FRAME_ENTRY_BYTES, EntryExchange
+from conformesh.peer.entry_exchange import AT_ONCE, EntryExchange
 from conformesh.peer.frames import ENTRIES, HELLO, Frame
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import MemoryJournal
@@ -357,4 +357,4 @@ def test_a_large_entry_travels_in_a_frame_of_its_own():
     lengths += [len(data) for _, data in device.outbox()]
     assert device.error is None
     assert any(length > 2**24 for length in lengths)
-    assert all(length < FRAME_ENTRY_BYTES or 2**24 < length < 2**24 + 1000 for length in lengths)
+    assert all(length < AT_ONCE or 2**24 < length < 2**24 + 1000 for length in lengths)

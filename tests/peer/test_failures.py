@@ -9,7 +9,7 @@ from conformesh.peer.device import Device
 from conformesh.peer.frames import FINISHED, HELLO, READY, WANT, Frame
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.json_bodies import LONGEST_REASON_TEXT, Hello, News, error_text, pack_rows, unpack_rows
+from conformesh.peer.json_bodies import LONGEST, Hello, News, error_text, pack_rows, unpack_rows
 from conformesh.peer.loopback import LinkFaults, Pause, play
 from conformesh.peer.memory import ENDED
 from conformesh.peer.settings import PeerError, Settings
@@ -88,7 +88,7 @@ def test_reasons_are_one_printable_line_of_bounded_length(error, words):
     for device in ends(CHAIN, starter(CHAIN, "round 3", error)).devices:
         assert str(device.error).startswith(words)
         assert str(device.error).isprintable()
-        assert len(str(device.error)) < LONGEST_REASON_TEXT + 100
+        assert len(str(device.error)) < LONGEST + 100
 
 
 def test_others_that_may_go_on_do_so_at_once():

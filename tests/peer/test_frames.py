@@ -13,7 +13,7 @@ from conformesh.peer.frames import (
     CHECK,
     EMPTY_FRAME_SIZE,
     FRAME_KINDS,
-    FRAME_MARK,
+    MARK,
     OPENING,
     QUESTIONS,
     RUN,
@@ -51,7 +51,7 @@ def fields(frame):
     return tuple(getattr(frame, name) for name in FIELDS)
 
 
-def made(first=FRAME_MARK, what=2, numbers=b"\2\3", body=b"", tail=b""):
+def made(first=MARK, what=2, numbers=b"\2\3", body=b"", tail=b""):
     """Bytes with a right checksum, whatever else is wrong."""
     said = first + bytes([what]) + RUN.pack(1) + numbers + body
     return said + CHECK.pack(zlib.crc32(said)) + tail
@@ -246,7 +246,7 @@ def test_what_is_wrong_with_a_header_is_said(wrong, words):
 
 
 @pytest.mark.parametrize("what", range(256))
-@pytest.mark.parametrize("first", [FRAME_MARK, OPENING])
+@pytest.mark.parametrize("first", [MARK, OPENING])
 def test_only_known_kinds_and_flags_are_read(first, what):
     """Both beginnings with every second byte: what is read says the same when it is written again."""
     data = made(first=first, what=what, numbers=b"\2\x83\1\5", body=b"{}")
@@ -260,7 +260,7 @@ def test_only_known_kinds_and_flags_are_read(first, what):
 
 
 @MANY
-@given(st.sampled_from([FRAME_MARK, OPENING]), st.integers(0, 31), st.binary(max_size=24))
+@given(st.sampled_from([MARK, OPENING]), st.integers(0, 31), st.binary(max_size=24))
 def test_there_is_one_way_to_write_a_frame(first, what, rest):
     data = made(first=first, what=what, numbers=rest)
     try:

@@ -10,7 +10,7 @@ from conformesh.peer import frames
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, SILENT, WANT, Frame, FrameError
 from conformesh.peer.interface import EVERYBODY
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.json_bodies import LARGEST_RUN_NUMBER, News, pack_rows
+from conformesh.peer.json_bodies import MOST_RUNS, News, pack_rows
 from conformesh.protocols.messages import Tell, kind_of, may_be_silent
 from tests.peer.devices import drawn_scores, expected, starter, thresholds
 
@@ -139,7 +139,7 @@ def test_bytes_that_are_no_frame_are_refused(world):
 def test_rows_and_rounds_that_are_badly_written_are_refused(world, numbers):
     """With a right checksum, before the round and instead of it."""
     target, sender = world.target, missing(world)
-    head = frames.FRAME_MARK + bytes([DATA]) + frames.RUN.pack(target.run)
+    head = frames.MARK + bytes([DATA]) + frames.RUN.pack(target.run)
     for said in (head + bytes.fromhex(numbers), head + bytes([sender]) + bytes.fromhex(numbers)):
         harmless(world, said + frames.CHECK.pack(frames.zlib.crc32(said)), sender)
     world.ends_well()
@@ -212,7 +212,7 @@ def test_repeated_frames_are_ignored(world):
 def hellos(agreement):
     """Hellos with a field that no device says."""
     good = {"agreement": agreement, "run": 1, "lost": "0"}
-    runs = [0, -1, LARGEST_RUN_NUMBER, 2**64, 10**4000, 1.0, 1.5, True, None, "1", [1], {}, float("nan"), float("inf")]
+    runs = [0, -1, MOST_RUNS, 2**64, 10**4000, 1.0, 1.5, True, None, "1", [1], {}, float("nan"), float("inf")]
     losts = [
         None,
         1,
@@ -357,7 +357,7 @@ SMALL = np.array([0, 1, 2, 3, 4, 255, 2**16 - 1, 2**31, 2**32 - 1])
 def sealed(head, body):
     """A frame with these words in its header and a checksum that is right."""
     kind, flags, run, sender, round_ = (int(x) for x in head)
-    first = frames.OPENING if kind == HELLO else frames.FRAME_MARK
+    first = frames.OPENING if kind == HELLO else frames.MARK
     numbers = frames.pack_number(sender % 2**32) + frames.pack_number(round_ % 2**32)
     said = first + bytes([(kind & 7) | (flags & 31) << 3]) + frames.RUN.pack(run) + numbers + body
     return said + frames.CHECK.pack(frames.zlib.crc32(said))

@@ -14,7 +14,7 @@ from conformesh.peer.entries import REASON, attach_signature, entry_key, pack_en
 from conformesh.peer.frames import DATA, ENTRIES, FAILED, HELLO, Frame
 from conformesh.peer.interface import EVERYBODY, PeerSetup
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.json_bodies import LARGEST_RUN_NUMBER, MOST_RUNS_AHEAD, Hello, News
+from conformesh.peer.json_bodies import MOST_AHEAD, MOST_RUNS, Hello, News
 from conformesh.peer.loopback import Cut, LinkFaults, Pause, play
 from conformesh.peer.membership import Membership
 from conformesh.peer.memory import ENDED, Heading
@@ -87,17 +87,17 @@ def ends(start, faults=None, limit=60.0, **how):
 # --- run numbers ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("run", [OLD_END, LARGEST_RUN_NUMBER - 1])
+@pytest.mark.parametrize("run", [OLD_END, MOST_RUNS - 1])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_greeting_moves_a_device_by_a_bounded_step(kind, run):
     device = one(kind)
     greet(device, 1.0, run)
-    assert device.number == 1 + MOST_RUNS_AHEAD
+    assert device.number == 1 + MOST_AHEAD
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_greetings_move_a_device_once_in_a_while_however_many_there_are(kind):
-    """A member needs LARGEST_RUN_NUMBER / MOST_RUNS_AHEAD steps of 0.2 s, about 50,000 years, to use up all runs."""
+    """With this bound a member needs MOST_RUNS / MOST_AHEAD steps of 0.2 s, about 50,000 years, to use up all runs."""
     log = []
     journal = CountingJournal()
     device = one(kind, log.append, journal)
@@ -108,9 +108,9 @@ def test_greetings_move_a_device_once_in_a_while_however_many_there_are(kind):
     assert len(log) - before[0] <= 2 * moves
     assert journal.rewrites - before[1] <= moves
     for i in range(1000):
-        greet(device, 2.0 + i / 100, LARGEST_RUN_NUMBER - 1)
-    assert device.number < 600 + MOST_RUNS_AHEAD * (10 / device.setup.settings.retry + 2)
-    assert LARGEST_RUN_NUMBER / MOST_RUNS_AHEAD * device.setup.settings.retry / (365.25 * 86400) > 50_000  # years
+        greet(device, 2.0 + i / 100, MOST_RUNS - 1)
+    assert device.number < 600 + MOST_AHEAD * (10 / device.setup.settings.retry + 2)
+    assert MOST_RUNS / MOST_AHEAD * device.setup.settings.retry / (365.25 * 86400) > 50_000  # years
 
 
 def planter(kind, greetings=30):
@@ -138,7 +138,7 @@ def test_planted_greetings_do_not_end_later_runs_also_after_restarts(kind):
     assert {device.phase for device in devices} == {"finished"}
     assert {device.result for device in devices} == {4}
     (number,) = {device.number for device in devices}
-    assert 1 + MOST_RUNS_AHEAD < number < OLD_END
+    assert 1 + MOST_AHEAD < number < OLD_END
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -162,7 +162,7 @@ def test_journals_that_hold_a_number_at_the_old_end_go_on_with_the_next(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_device_that_was_away_for_very_long_catches_up_in_steps(kind):
-    ahead = 5 * MOST_RUNS_AHEAD
+    ahead = 5 * MOST_AHEAD
 
     def start(k, journal):
         if k and not journal.data:
@@ -176,7 +176,7 @@ def test_a_device_that_was_away_for_very_long_catches_up_in_steps(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_device_far_behind_goes_at_once_to_where_all_its_neighbours_are(kind):
     """Step by step it would hold up the others for longer than their patience, again and again."""
-    ahead = 600 * MOST_RUNS_AHEAD
+    ahead = 600 * MOST_AHEAD
 
     def start(k, journal):
         if k and not journal.data:
@@ -190,10 +190,10 @@ def test_a_device_far_behind_goes_at_once_to_where_all_its_neighbours_are(kind):
 def test_the_lowest_number_of_all_neighbours_bounds_a_step():
     limit, number = RunLimit(neighbours=3, pause=0.2), 1
     for sender in (0, 1):
-        limit.bound(sender, LARGEST_RUN_NUMBER - 1, number)
-    assert limit.bound(0, LARGEST_RUN_NUMBER - 1, number) == number + MOST_RUNS_AHEAD
-    limit.bound(2, 7 * MOST_RUNS_AHEAD, number)
-    assert limit.bound(0, LARGEST_RUN_NUMBER - 1, number) == 7 * MOST_RUNS_AHEAD
+        limit.bound(sender, MOST_RUNS - 1, number)
+    assert limit.bound(0, MOST_RUNS - 1, number) == number + MOST_AHEAD
+    limit.bound(2, 7 * MOST_AHEAD, number)
+    assert limit.bound(0, MOST_RUNS - 1, number) == 7 * MOST_AHEAD
 
 
 # --- who counts -------------------------------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ def test_frames_of_later_rounds_are_kept_up_to_the_size_of_the_largest_frame(mon
 def test_entries_are_kept_up_to_a_size(monkeypatch):
     """Where entries are not signed a neighbour may make up those of all devices."""
     device = one(AsyncDevice)
-    monkeypatch.setattr(entry_store, "MOST_ENTRY_BYTES", 100)
+    monkeypatch.setattr(entry_store, "MOST_KEPT", 100)
     for k in (1, 2, 3):
         body = pack_entries(4, 0, 0, [(entry_key(k, 1), b"x" * 45)])
         device.receive(frames.encode(Frame(ENTRIES, device.run, MALLORY, 0, 0, body)), MALLORY, 1.0)

@@ -21,7 +21,7 @@ from conformesh.graph.network import Network
 from conformesh.peer.interface import EVERYBODY, Peer
 from conformesh.peer.journal import MemoryJournal
 
-RESTART_PAUSE = 0.5  # seconds between the end of a device that failed and its next start
+AGAIN = 0.5  # seconds between the end of a device that failed and its next start
 Start = Callable[[int, MemoryJournal], Peer]
 Delay = Callable[[np.random.Generator, int, int], float]  # how long a frame takes from one row to another
 
@@ -207,7 +207,7 @@ class _World:
             for j in self.network.neighbours(k).tolist() if to == EVERYBODY else (to,):
                 self._wire(k, j, data, now)
         if self.stay and device.phase == "failed" and device.over:
-            self._at(now + RESTART_PAUSE, lambda then: self._try_again(k, device, then))
+            self._at(now + AGAIN, lambda then: self._try_again(k, device, then))
         elif self.stay or not device.over:
             self.ticking[k] += 1
             ticket = self.ticking[k]

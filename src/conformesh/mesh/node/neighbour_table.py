@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 
 from conformesh.mesh.node.status import OTHER, NeighbourStatus
 
-MOST_COUNTED_REASONS = (
-    32  # reasons counted separately; further ones count as OTHER, so that senders cannot fill the memory
-)
+MOST_COUNTED_REASONS = 32  # reasons counted separately; later ones count as OTHER: senders must not fill the memory
 
 
 @dataclass
