@@ -103,7 +103,7 @@ class Lossy:
         if isinstance(message, Each):
             return replace(message, speakers=message.mask & active)
         kept = np.flatnonzero(active[message.speakers])
-        packets, numbers = message.packets.taken(kept), message.numbers[kept]
+        packets, numbers = message.packets.take(kept), message.numbers[kept]
         return replace(message, packets=packets, speakers=message.speakers[kept], numbers=numbers)
 
     def _each(self, message: Each, round_: int) -> Any:
@@ -150,7 +150,7 @@ class _ArrivedBytes(_Arrived):
     @property
     def packets(self) -> Packets:
         """What each message says."""
-        taken: Packets = self._said.taken(self._which)
+        taken: Packets = self._said.take(self._which)
         return taken
 
     def floats(self, places: Ints) -> NDArray[np.float64]:
@@ -160,7 +160,7 @@ class _ArrivedBytes(_Arrived):
 
     def said_by(self, receivers: Ints, senders: Ints) -> Any:
         """Return what each of these senders said to the receiver beside it, as in `PacketDeliveries`."""
-        return self._said.taken(self._asked(receivers, senders))
+        return self._said.take(self._asked(receivers, senders))
 
 
 def _refuse(message: Message, round_: int) -> Any:

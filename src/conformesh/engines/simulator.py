@@ -244,10 +244,10 @@ class _BroadcastBytes(_Broadcast):
 
     @property
     def packets(self) -> Packets:
-        return self._said.taken(self._which)  # type: ignore[no-any-return]
+        return self._said.take(self._which)  # type: ignore[no-any-return]
 
     def floats(self, places: Ints) -> NDArray[np.float64]:
         return self._said.floats(self._which, places)  # type: ignore[no-any-return]
 
     def said_by(self, receivers: Ints, senders: Ints) -> Any:
-        return self._said.taken(self._simulator.spoken(self._places, receivers, senders, self._round))
+        return self._said.take(self._simulator.spoken(self._places, receivers, senders, self._round))

@@ -18,7 +18,7 @@ INFINITIES = {"inf": math.inf, "-inf": -math.inf}
 def as_json_value(value: Any) -> Any:
     """Return a value, however nested, as JSON can hold it; tuples become lists.
 
-    >>> in_json({"threshold": math.inf, "pair": (0.5, -math.inf)})
+    >>> as_json_value({"threshold": math.inf, "pair": (0.5, -math.inf)})
     {'threshold': 'inf', 'pair': [0.5, '-inf']}
     """
     if isinstance(value, dict):
@@ -41,7 +41,7 @@ def dump_json(value: Any, indent: int | None = None) -> str:
 def parse_json(text: str | bytes, where: str) -> Any:
     """Return what a JSON text says, infinities still as words; `where` names the source in an error.
 
-    >>> from_json('{"alpha": 0.1', "result.json")
+    >>> parse_json('{"alpha": 0.1', "result.json")
     Traceback (most recent call last):
     ValueError: result.json: needed JSON, but it ends too early
     """
@@ -60,7 +60,7 @@ def parse_json(text: str | bytes, where: str) -> Any:
 def as_number(value: Any, what: str = "a value") -> float:
     """Return a number of JSON, which may be one of the two words.
 
-    >>> number(0.5), number("-inf")
+    >>> as_number(0.5), as_number("-inf")
     (0.5, -inf)
     """
     if isinstance(value, str) and value in INFINITIES:

@@ -35,7 +35,7 @@ def validate(raw: Any, kind: type[T], where: str) -> T:
 
     >>> class Point(msgspec.Struct):
     ...     x: float
-    >>> checked({"x": "left"}, Point, "points.toml")
+    >>> validate({"x": "left"}, Point, "points.toml")
     Traceback (most recent call last):
     ValueError: points.toml: x must be a number, got 'left'
     """

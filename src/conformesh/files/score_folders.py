@@ -86,7 +86,7 @@ class ScoreFolder:
     def read(self, devices: Collection[str] | None = None, layout: FileLayout | None = None) -> ScoreFile:
         """Read the scores of some devices, by default of all."""
         if self.per_rank:
-            return joined([self.read_file(at, layout) for at in range(len(self.files))], str(self.path))
+            return concatenate_files([self.read_file(at, layout) for at in range(len(self.files))], str(self.path))
         return self.read_for(self.roster(layout), devices, layout)
 
     def read_for(
@@ -159,7 +159,7 @@ class _Roster:
     raw: tuple[Any, list[str]] | None
 
 
-def joined(parts: Sequence[ScoreFile], name: str) -> ScoreFile:
+def concatenate_files(parts: Sequence[ScoreFile], name: str) -> ScoreFile:
     """Return several files as one; a device in two of them is an error."""
     seen: dict[str, str] = {}
     for part in parts:
@@ -179,7 +179,7 @@ def joined(parts: Sequence[ScoreFile], name: str) -> ScoreFile:
         values = [getattr(rows, which) for rows in every]
         if values[0] is None:
             return None
-        return Memberships.joined(values).taken(order) if which == "groups" else np.concatenate(values)[order]
+        return Memberships.concatenate(values).take(order) if which == "groups" else np.concatenate(values)[order]
 
     columns = {which: column(which) for which in ("score", "groups", "weight", "inputs", "labels")}
     whole = ScoreRows(devices, offsets, group_column=every[0].group_column, **columns)

@@ -37,7 +37,7 @@ class TimeError(ValueError):
 def parse_times(texts: Sequence[str]) -> list[int]:
     """Return each time in nanoseconds since 1970, of UTC where zones are given; all or none of them must have one.
 
-    >>> nanoseconds(["31.01.2024", "01.02.2024 00:00:01"])
+    >>> parse_times(["31.01.2024", "01.02.2024 00:00:01"])
     [1706659200000000000, 1706745601000000000]
     """
     parsed = [_split(place, text.strip()) for place, text in enumerate(texts)]

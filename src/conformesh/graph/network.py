@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh.common.names import device_name, device_names, list_names, natural_order
 from conformesh.common.notes import emit_note
 from conformesh.common.random_streams import Rng, resolve_seed
-from conformesh.files.files import write_file
+from conformesh.files.atomic_writes import write_file
 from conformesh.graph.edge_files import read_edges
 
 if TYPE_CHECKING:

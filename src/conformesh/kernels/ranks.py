@@ -375,8 +375,10 @@ class Requirement:
             if swap.weights is None:  # both count scores: the smaller rank, level by level
                 return ghost if ghost.devices == 1 else _Smaller(**vars(swap), other=ghost)
             whole = not self.loss_unit
-            smaller = all(ghost.fraction(alpha, whole) <= swap.fraction(alpha, whole) for alpha in alphas)
-            if smaller if alphas else ghost.least <= swap.least:  # of p-values: the one that can be smaller
+            smaller = all(ghost.required_share(alpha, whole) <= swap.required_share(alpha, whole) for alpha in alphas)
+            if (
+                smaller if alphas else ghost.smallest_p_value <= swap.smallest_p_value
+            ):  # of p-values: the one that can be smaller
                 return ghost
         return swap
 
@@ -515,7 +517,7 @@ class Demand:
         return [min(one, (top - rank) / base) for rank in below] if base else [one] * len(below)
 
     @property
-    def least(self) -> Fraction:
+    def smallest_p_value(self) -> Fraction:
         """The smallest p-value that a new score can have."""
         return self.p_values(DEFAULT_REQUIREMENT, 0, [self.total], self.total, 0)[0]
 
@@ -525,7 +527,7 @@ class Demand:
             return 1
         return int(min(self.weights[self.weights > 0], default=1))
 
-    def fraction(self, alpha: Fraction, whole: bool = False) -> Fraction:
+    def required_share(self, alpha: Fraction, whole: bool = False) -> Fraction:
         """Return which part of all scores must lie at or below the threshold; in `whole` scores, as they are counted.
 
         Of losses it is one minus the part of the largest possible loss that may be left.
@@ -533,7 +535,7 @@ class Demand:
         needed = (1 - alpha) * self.base + self.largest
         return Fraction(math.ceil(needed) if whole else needed) / max(self.total, 1)
 
-    def name(self, alpha: Fraction) -> str:
+    def rule_at(self, alpha: Fraction) -> str:
         """Return which rule is used at this level."""
         return self.rule
 
@@ -560,9 +562,9 @@ class _Smaller(Demand):
         ours = super().p_values(requirement, column, below, total, lost)
         return [*map(min, ours, self.other.p_values(requirement, column, below, total, lost))]
 
-    def name(self, alpha: Fraction) -> str:
+    def rule_at(self, alpha: Fraction) -> str:
         """Return which rule asks for less."""
-        return self.other.rule if self.other.fraction(alpha) < self.fraction(alpha) else self.rule
+        return self.other.rule if self.other.required_share(alpha) < self.required_share(alpha) else self.rule
 
 
 SHARE_BY_SIZE: dict[str, Callable[[int], int]] = {"sizes": lambda n: n, "paper": lambda n: n + 1, "equal": lambda n: 1}

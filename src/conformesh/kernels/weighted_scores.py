@@ -40,7 +40,7 @@ class WeightedScores:
         How many independent draws ride along.
     weights
         How much each score counts, whole and positive, in the order of `values`; None: 1, everywhere, at no cost.
-    spares
+    rounding_loss
         By how much the weights of each segment may have been rounded down, in all; None: not at all.
     example_mass
         What the examples of each segment weigh, where scores are drops of their losses; None: what the scores weigh.
@@ -50,7 +50,7 @@ class WeightedScores:
     offsets: Ints
     trials: int = 1
     weights: Ints | None = None
-    spares: Ints | None = None
+    rounding_loss: Ints | None = None
     example_mass: Ints | None = None
 
     def __repr__(self) -> str:
@@ -91,12 +91,12 @@ class WeightedScores:
         trials: Iterable[Iterable[Any]],
         weights: Iterable[Iterable[Any]],
         names: Sequence[str] | None = None,
-        spares: Ints | None = None,
+        rounding_loss: Ints | None = None,
         example_mass: Ints | None = None,
     ) -> WeightedScores:
         """Build from trials as `of_trials` does, with an array of whole weights beside every array of scores.
 
-        `spares` (devices, trials) says by how much these were rounded down, `example_mass` (devices, trials) what the
+        `rounding_loss` (devices, trials) says by how much these were rounded down, `example_mass` (devices, trials) what the
         examples weigh where the scores are drops of losses.
         """
         plain = [[np.asarray(own, dtype=np.float64) for own in trial] for trial in trials]
@@ -108,7 +108,9 @@ class WeightedScores:
             for trial in range(samples.trials)
         ]
         mass = None if example_mass is None else example_mass.ravel()
-        return samples.weighing(np.concatenate(pieces), None if spares is None else spares.ravel(), mass)
+        return samples.with_weights(
+            np.concatenate(pieces), None if rounding_loss is None else rounding_loss.ravel(), mass
+        )
 
     @classmethod
     def from_flat(
@@ -166,31 +168,35 @@ class WeightedScores:
         np.cumsum(np.ones(len(self.values), np.int64) if self.weights is None else self.weights, out=prefix[1:])
         return prefix
 
-    def weighing(self, weights: Ints, spares: Ints | None = None, example_mass: Ints | None = None) -> WeightedScores:
+    def with_weights(
+        self, weights: Ints, rounding_loss: Ints | None = None, example_mass: Ints | None = None
+    ) -> WeightedScores:
         """Return the same scores with these weights, flat and in the order of `values`; who weighs nothing is left out.
 
-        >>> WeightedScores.of([[3.0, 1.0], [2.0]]).weighing(np.array([5, 0, 2])).masses.ravel().tolist()
+        >>> WeightedScores.of([[3.0, 1.0], [2.0]]).with_weights(np.array([5, 0, 2])).masses.ravel().tolist()
         [5, 2]
         """
         each = np.asarray(weights, dtype=np.int64)
         if each.shape != self.values.shape or (each < 0).any():
             raise ValueError(f"weights must be {len(self.values)} whole numbers, none negative, got shape {each.shape}")
         if (each == 1).all():
-            return replace(self, weights=None, spares=spares, example_mass=example_mass)
+            return replace(self, weights=None, rounding_loss=rounding_loss, example_mass=example_mass)
         kept = each > 0
         if kept.all():
-            return replace(self, weights=each, spares=spares, example_mass=example_mass)
+            return replace(self, weights=each, rounding_loss=rounding_loss, example_mass=example_mass)
         owner = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))[kept]
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(self.offsets) - 1))])
-        return WeightedScores(self.values[kept], offsets, self.trials, each[kept], spares, example_mass)
+        return WeightedScores(self.values[kept], offsets, self.trials, each[kept], rounding_loss, example_mass)
 
-    def taken(self, devices: Ints) -> WeightedScores:
+    def take(self, devices: Ints) -> WeightedScores:
         """Return the samples of these devices, in this order."""
         values, offsets = take_segments(self.values, self.offsets, devices, self.trials)
         weights = None if self.weights is None else take_segments(self.weights, self.offsets, devices, self.trials)[0]
-        spares = None if self.spares is None else self.spares.reshape(-1, self.trials)[devices].ravel()
+        rounding_loss = (
+            None if self.rounding_loss is None else self.rounding_loss.reshape(-1, self.trials)[devices].ravel()
+        )
         mass = None if self.example_mass is None else self.example_mass.reshape(-1, self.trials)[devices].ravel()
-        return WeightedScores(values, offsets, self.trials, weights, spares, mass)
+        return WeightedScores(values, offsets, self.trials, weights, rounding_loss, mass)
 
     def segment(self, device: int, trial: int = 0) -> Floats:
         """Return the sorted scores of one device in one trial."""

@@ -207,7 +207,7 @@ class Mpi:
         receiver, sender, which = self._route(np.concatenate([speakers, ghosts]))
         offsets = np.concatenate([mine.offsets, mine.offsets[-1] + theirs.offsets[1:]])
         packets = Packets(np.concatenate([mine.values, theirs.values]), offsets)
-        return PacketDeliveries(receiver, sender, packets.taken(which), round_)
+        return PacketDeliveries(receiver, sender, packets.take(which), round_)
 
     def _route(self, speakers: Ints) -> tuple[Ints, Ints, Ints]:
         """Return receivers and senders of all that these columns say, as rows, and which of the speakers said it."""

@@ -104,7 +104,7 @@ class Exchange:
         First they `speak` the lengths of their strings: then everybody knows how many bytes come from whom.
         """
         ghosts, lengths = self.speak(stamp, speakers, np.diff(packets.offsets)[:, None])
-        out = [packets.taken(which).values for _, which in self._chosen(speakers)]
+        out = [packets.take(which).values for _, which in self._chosen(speakers)]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         ends = offsets[np.searchsorted(ghosts, len(self.halo.rows) + self.halo.cuts)]  # ghosts stand by peer
         return ghosts, Packets(self._brought(out, np.diff(ends).tolist()), offsets)
