@@ -22,7 +22,7 @@ TITLES = {
     "limits": "Limits",
     "byzantine": "Byzantine devices: coverage of the honest, and labels in a set",
     "lossy": "Networks that lose messages",
-    "anytime": "Networks that wait, lose and change: without rounds and in rounds",
+    "asynchronous": "Networks that wait, lose and change: without rounds and in rounds",
     "view": "The view in a browser",
     "risk": "Risk control: what new examples lose, and how large sets are",
 }

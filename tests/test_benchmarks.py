@@ -10,7 +10,7 @@ from conformesh.engines import Simulator
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 # The others start commands of their own: tried as slow tests.
 IN_PROCESS = ("peers", "growth", "bandwidth", "ranks", "detection", "lossy")
-OTHERS = ("small", "exactness", "schedules", "methods", "limits", "byzantine", "risk", "anytime", "view")
+OTHERS = ("small", "exactness", "schedules", "methods", "limits", "byzantine", "risk", "asynchronous", "view")
 
 
 def check(found):

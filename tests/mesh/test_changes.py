@@ -102,7 +102,7 @@ def change(mode, changes, seed):
 
 @pytest.mark.slow
 @pytest.mark.meshes
-@pytest.mark.parametrize("mode", ["rounds", "anytime"])
+@pytest.mark.parametrize("mode", ["rounds", "asynchronous"])
 def test_many_changes_while_eight_devices_serve(mode):
     """Twenty, or a hundred with CONFORMESH_LONG=5."""
     change(mode, 20 * LONG, seed=100)

@@ -46,7 +46,7 @@ from tests.peer.devices import in_device
 MODES = {
     "rounds, continue": {"on_lost": "continue"},
     "rounds, fail": {"on_lost": "fail"},
-    "asynchronous": {"mode": "anytime"},
+    "asynchronous": {"mode": "asynchronous"},
 }
 WHOLE_FILES = ("journal.bin", "result.json", "roster.json", "roster.state")
 POINTS = {f"{file}/{step}" for file in WHOLE_FILES for step in WRITE}

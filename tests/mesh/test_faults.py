@@ -75,7 +75,7 @@ def kill(process):
 def test_a_request_that_was_acknowledged_in_asynchronous_mode_survives_a_kill():
     """The run begins when the last result has stood for 2 s; the node is killed before that."""
     with short_folder() as root, ExitStack() as stack:
-        folders, expected = make_mesh(root / "m", Network.chain(2), insecure=True, mode="anytime")
+        folders, expected = make_mesh(root / "m", Network.chain(2), insecure=True, mode="asynchronous")
         clients = [Client(folder) for folder in folders]
         nodes = [serve(stack, folder) for folder in folders]
         run, _ = after(clients, 0)
@@ -328,7 +328,7 @@ def test_nothing_wrong_is_said_when_all_is_well(fleet):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "code"),
-    [({"on_lost": "fail"}, "lost"), ({"on_lost": "continue"}, None), ({"mode": "anytime"}, "overdue")],
+    [({"on_lost": "fail"}, "lost"), ({"on_lost": "continue"}, None), ({"mode": "asynchronous"}, "overdue")],
     ids=["fail", "continue", "asynchronous"],
 )
 def test_a_dead_neighbour_in_every_mode(more, code):

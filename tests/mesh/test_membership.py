@@ -28,7 +28,7 @@ def changed(mesh, names, k):
     return names
 
 
-@pytest.mark.parametrize("mode", ["rounds", "anytime"])
+@pytest.mark.parametrize("mode", ["rounds", "asynchronous"])
 def test_devices_come_and_go_while_others_serve(mode):
     """No process is started again; a device that was taken out says so and keeps its last threshold."""
     with machines(Network.complete(4), mode=mode) as (mesh, first):

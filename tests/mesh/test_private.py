@@ -144,7 +144,7 @@ def test_a_key_that_is_not_signed_for_this_attempt_ends_it_before_any_number(tmp
             {"online": {"learning": 0.05, "local": 0.05, "bound": 1.0}},
             r"\[online\] tells everybody how many labels.*raises drift alarms that others hear",
         ),
-        ({"mode": "anytime"}, "method 'p-dcp' needs rounds; use mode rounds"),
+        ({"mode": "asynchronous"}, "method 'p-dcp' needs rounds; use mode rounds"),
     ],
 )
 def test_what_would_tell_of_single_devices_is_refused_beside_a_private_method(changes, words):

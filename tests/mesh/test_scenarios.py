@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.meshes]
 BAD = {"delay": 0.05, "loss": 0.3}
 TEN = {"cycle": Network.cycle(10), "torus": Network.torus(5, 2), "complete": Network.complete(10)}
 # Seconds from the start of ten nodes to the last threshold on a bad network; in rounds there is no promise, only an end
-WITHIN = {"rounds": 240.0, "anytime": 20.0}
+WITHIN = {"rounds": 240.0, "asynchronous": 20.0}
 HEALED = 10.0  # seconds from the end of a partition to a threshold of all
 PATIENCE = 6.0
 TALKER = Path(__file__).with_name("talker.py")

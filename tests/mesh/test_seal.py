@@ -31,7 +31,7 @@ TEXT = b"what a device says"
 
 @pytest.fixture
 def root(tmp_path):
-    init_mesh(tmp_path / "mesh", Network.chain(3), mode="anytime", method="r-dcp")
+    init_mesh(tmp_path / "mesh", Network.chain(3), mode="asynchronous", method="r-dcp")
     return tmp_path / "mesh"
 
 
@@ -66,7 +66,7 @@ def test_bytes_that_were_changed_prove_nothing(root):
 
 
 def test_a_certificate_of_another_mesh_proves_nothing(root, tmp_path):
-    init_mesh(tmp_path / "other", Network.chain(3), mode="anytime", method="r-dcp")
+    init_mesh(tmp_path / "other", Network.chain(3), mode="asynchronous", method="r-dcp")
     proof = seal_of(tmp_path / "other", "device-01").sign(TEXT)
     assert not seal_of(root, "device-00").genuine(1, TEXT, proof)
 
@@ -93,7 +93,7 @@ def test_a_renewed_certificate_counts_beside_the_old_one_until_that_is_revoked_b
 
 def test_an_insecure_mesh_has_nothing_to_sign_with(tmp_path):
     with pytest.raises(ValueError, match="signs what devices say"):
-        init_mesh(tmp_path / "mesh", Network.chain(3), mode="anytime", method="r-dcp", insecure=True)
+        init_mesh(tmp_path / "mesh", Network.chain(3), mode="asynchronous", method="r-dcp", insecure=True)
 
 
 # --- devices with real keys: ECDSA signatures of one text differ from each other --------------------------------------

@@ -18,7 +18,7 @@ class Pair:
 
     def __init__(self, root):
         folders, (self.expected, _) = make_mesh(
-            root / "m", Network.chain(2), scores=drawn_scores(2, low=20), insecure=True, mode="anytime"
+            root / "m", Network.chain(2), scores=drawn_scores(2, low=20), insecure=True, mode="asynchronous"
         )
         configs = [read_device(folder) for folder in folders]
         self.devices = [make_device(config, read_local_scores(config), MemoryJournal()) for config in configs]

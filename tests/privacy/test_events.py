@@ -264,7 +264,7 @@ def test_journal_size_times_of_files_and_account(twins):
 
 
 def test_drift_alarm_online_and_automatic_recalibration_are_off(twins):
-    for changes in ({"online": {"learning": 0.05, "local": 0.02, "bound": 1.0}}, {"mode": "anytime"}):
+    for changes in ({"online": {"learning": 0.05, "local": 0.02, "bound": 1.0}}, {"mode": "asynchronous"}):
         with pytest.raises(ValueError, match="p-dcp"):
             config(method="p-dcp", options={"epsilon": 1.0}, **changes)
     _, good, _ = twins[0]

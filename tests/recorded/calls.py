@@ -600,7 +600,7 @@ def engines(book):
     """Devices one by one over frames that get lost, in rounds and without; and two processes over MPI."""
     lossy = {"name": "loopback", "seed": 1, "loss": 0.15, "duplication": 0.2}
     quiet = {"name": "loopback", "seed": 2}
-    anytime = {"name": "loopback", "seed": 3, "loss": 0.1, "mode": "asynchronous"}
+    asynchronous = {"name": "loopback", "seed": 3, "loss": 0.1, "mode": "asynchronous"}
     few = {"form": "list", "values": "spread", "sizes": {"from": 5, "to": 25}}
     book.each(
         "loopback",
@@ -621,8 +621,8 @@ def engines(book):
             {"engine": quiet, "method": "wfcp", "options": {"bins": 30}},
             {"engine": quiet, "method": "average"},
             {"engine": quiet, "method": "local"},
-            {"engine": anytime},
-            {"engine": anytime, "mixture": "equal"},
+            {"engine": asynchronous},
+            {"engine": asynchronous, "mixture": "equal"},
         ],
         alpha=0.2,
         data=few,

@@ -543,7 +543,7 @@ def overrides(*, heartbeat: bool = False) -> OptionGroup:
         ),
         Option(
             f"--mode {'|'.join(MODES)}",
-            "Talk in rounds, or at any time without waiting for anybody, this time, on all devices.",
+            "Run in rounds, or in asynchronous mode without waiting; this start only, and the same on all devices.",
         ),
     ]
     if heartbeat:

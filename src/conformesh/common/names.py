@@ -46,7 +46,7 @@ def device_names(devices: Iterable[Hashable]) -> tuple[str, ...]:
 def similar_names(names: Iterable[str]) -> tuple[str, str] | None:
     """Return two names that differ only in white space, case or leading zeros, None where there are no such names.
 
-    >>> alike(["Lyon", "Paris", "Lyon "]), alike(["site-01", "site-1"]), alike(["a1", "a10"])
+    >>> similar_names(["Lyon", "Paris", "Lyon "]), similar_names(["site-01", "site-1"]), similar_names(["a1", "a10"])
     (('Lyon', 'Lyon '), ('site-01', 'site-1'), None)
     """
     seen: dict[str, str] = {}
@@ -68,7 +68,7 @@ def list_names(names: Sequence[str], most: int = 6) -> str:
 def unknown_name(what: str, word: object, known: Iterable[str]) -> str:
     """Return the words for a name that a table does not have, with the nearest it has.
 
-    >>> unknown("topology", "torsu", ["chain", "torus"])
+    >>> unknown_name("topology", "torsu", ["chain", "torus"])
     "unknown topology 'torsu', did you mean 'torus'? known: chain, torus"
     """
     table = [*known]
@@ -80,7 +80,7 @@ def unknown_name(what: str, word: object, known: Iterable[str]) -> str:
 def closest_name(word: str, known: Sequence[str]) -> str | None:
     """Return the name that is nearly the word, if there is one.
 
-    >>> closest("torsu", ["chain", "torus"])
+    >>> closest_name("torsu", ["chain", "torus"])
     'torus'
     """
     from difflib import get_close_matches  # what runs well never asks

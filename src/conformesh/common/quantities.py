@@ -17,7 +17,7 @@ def pluralize(number: int, what: str) -> str:
 def format_count(mean: float) -> str:
     """Return a mean of counts: three digits, or all of a whole number.
 
-    >>> in_count(24.333333), in_count(24), in_count(4096.4), in_count(999.7)
+    >>> format_count(24.333333), format_count(24), format_count(4096.4), format_count(999.7)
     ('24.3', '24', '4,096', '1,000')
     """
     return f"{mean:.3g}" if abs(mean) < 99.95 else f"{mean:,.0f}"
@@ -26,7 +26,7 @@ def format_count(mean: float) -> str:
 def format_bits(bits: float) -> str:
     """Return an amount of data in bits.
 
-    >>> in_bits(64), in_bits(9_600_000), in_bits(0)
+    >>> format_bits(64), format_bits(9_600_000), format_bits(0)
     ('64 bit', '9.6 Mbit', '0')
     """
     return _scaled(bits, "bit")
@@ -35,7 +35,7 @@ def format_bits(bits: float) -> str:
 def format_bytes(size: float) -> str:
     """Return an amount of data in bytes.
 
-    >>> in_bytes(0), in_bytes(62.5), in_bytes(64_064), in_bytes(3.2e9)
+    >>> format_bytes(0), format_bytes(62.5), format_bytes(64_064), format_bytes(3.2e9)
     ('0', '62.5 B', '64.1 kB', '3.2 GB')
     """
     return _scaled(size, "B")
@@ -44,8 +44,8 @@ def format_bytes(size: float) -> str:
 def format_time(seconds: float) -> str:
     """Return a time for people.
 
-    >>> in_time(0), in_time(0.0123), in_time(8.25), in_time(300), in_time(9000), in_time(4e5), in_time(1e9)
-    ('0', '12.3 ms', '8.25 s', '5 min', '2.5 h', '4.63 days', '31.7 years')
+    >>> [format_time(seconds) for seconds in (0, 0.0123, 8.25, 300, 9000, 4e5, 1e9)]
+    ['0', '12.3 ms', '8.25 s', '5 min', '2.5 h', '4.63 days', '31.7 years']
     """
     if seconds == 0:
         return "0"

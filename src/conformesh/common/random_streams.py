@@ -27,7 +27,7 @@ _FRESH_BITS = 53  # of a fresh seed: the most that a JSON number keeps exactly i
 def random_stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
     """Return the generator of one purpose (and device, trial, ...).
 
-    >>> bool(stream(0, "noise", 3).random() == stream(0, "noise", 3).random())
+    >>> bool(random_stream(0, "noise", 3).random() == random_stream(0, "noise", 3).random())
     True
     """
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), *keys])
@@ -36,8 +36,10 @@ def random_stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
 def resolve_seed(rng: Rng | None, seed: int = 0) -> int:
     """Return the seed that was meant: `rng` itself, one drawn from it if it is a generator, or `seed` without it.
 
-    >>> seed_of(3), seed_of(None, 4), seed_of(np.random.default_rng(0)) == seed_of(np.random.default_rng(0))
-    (3, 4, True)
+    >>> resolve_seed(3), resolve_seed(None, 4)
+    (3, 4)
+    >>> resolve_seed(np.random.default_rng(0)) == resolve_seed(np.random.default_rng(0))
+    True
     """
     if rng is None:
         return seed

@@ -115,7 +115,7 @@ class AsyncDevice:
 
     def __init__(self, setup: PeerSetup, seal: Seal | None = None) -> None:
         self.setup = setup
-        self.agreement = setup.full_agreement() | {"mode": "anytime"}  # never together with devices in rounds
+        self.agreement = setup.full_agreement() | {"mode": "asynchronous"}  # never together with devices in rounds
         self.clock = Clock()
         self.links = Links(setup, self.clock)
         self.rosters = setup.rosters_in_use()

@@ -21,4 +21,4 @@ of `mesh.node` the lock of a folder alone.
 
 # In this light module, so that the command line can list the choices without loading the settings.
 ON_LOST = ("fail", "continue")
-MODES = ("rounds", "anytime")
+MODES = ("rounds", "asynchronous")

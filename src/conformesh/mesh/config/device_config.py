@@ -111,7 +111,7 @@ class DeviceConfig:
         # In the types of the method: 10 and 10.0 are the same option, here and in the agreement.
         options = {name: getattr(chosen, name) for name in self.run.options}
         object.__setattr__(self, "run", replace(self.run, options=options))
-        if self.run.mode == "anytime":
+        if self.run.mode == "asynchronous":
             async_options(self.run.method, chosen)
             if self.security.insecure and get_method(self.run.method).signs_entries:
                 raise ValueError(
@@ -367,7 +367,7 @@ def _check_parts(config: DeviceConfig) -> None:
         raise ValueError("weight_column and weight_bound go together: the largest weight must be known to all devices")
     if not config.has_parts:
         return
-    if config.run.mode == "anytime":
+    if config.run.mode == "asynchronous":
         raise ValueError(
             "several levels, groups, sides and weights need mode 'rounds': without rounds the thresholds of every "
             "report would have to add up over whichever devices have reported, which is proven for one threshold only"

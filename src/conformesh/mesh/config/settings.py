@@ -54,8 +54,8 @@ _NAMES: _Range = (
 class RunSettings:
     """What the devices run together: the same on every device."""
 
-    mode: Literal["rounds", "anytime"] = _declare(
-        MODES[0], "Run in rounds, each device waiting for its neighbours, or asynchronously (anytime), none waiting."
+    mode: Literal["rounds", "asynchronous"] = _declare(
+        MODES[0], "Run in rounds, each device waiting for its neighbours, or in asynchronous mode, none waiting."
     )
     method: str = _declare("e-dcp", "The method.")
     options: dict[str, Any] = _declare({}, "Options of the method that differ from their defaults.")  # noqa: RUF009

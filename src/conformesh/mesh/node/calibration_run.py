@@ -103,7 +103,7 @@ def make_device(
         stored_run=options.stored_run,
         idle=config.is_private and part.idle,
     )
-    if config.run.mode == "anytime" and not config.is_private:
+    if config.run.mode == "asynchronous" and not config.is_private:
         return AsyncDevice(setup, entry_seal(config))
     return Device(setup)
 
@@ -183,7 +183,7 @@ def local_protocol(config: DeviceConfig, scores: LocalScores, search: SearchProg
     """Return what makes this device's part of a run, for a network and a row in it."""
     _ = get_method(config.run.method).protocol  # loaded now, and not in a run
     guarantee, score = config.chosen_guarantee, config.chosen_score
-    if config.run.mode == "anytime":
+    if config.run.mode == "asynchronous":
         chosen = make_options(config.run.method, config.run.options, score)
         samples, caps = WeightedScores.of([scores.values], (config.name,)), _caps(config)
         alphas, requirement = guarantee.alphas, config.requirement

@@ -5,8 +5,8 @@ depends on the machine. Time is counted in mean link delays, from the first fram
 to the moment at which the last device holds the final threshold. Every draw has scores, sizes and delays of its own,
 the same for all that are compared; every threshold is compared with the pooled sort. All settings are the defaults.
 
-python benchmarks/anytime.py [FIRST]    everything, of draws from the number FIRST on: constants are tuned on others
-                                        than those that are kept
+python benchmarks/asynchronous.py [FIRST]    everything, of draws from the number FIRST on: constants are tuned
+                                             on others than those that are kept
 run.py takes the folder of CIFAR-100 logits from CONFORMESH_DATA, for the sizes of sets while some were not heard.
 """
 

@@ -16,7 +16,7 @@ from conformesh.peer.timers import NeighbourTimer
 from conformesh.protocols import e_dcp_entries
 from tests.peer.devices import in_device
 from tests.peer.heard import Judge, drawn, starter, storm
-from tests.peer.test_anytime import GRAPHS, with_other_scores
+from tests.peer.test_asynchronous import GRAPHS, with_other_scores
 
 SEEDS = range(6)
 

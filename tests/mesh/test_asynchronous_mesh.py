@@ -24,7 +24,7 @@ pytest.importorskip("cryptography", reason="a mesh needs certificates: pip insta
 )
 def test_every_device_ends_with_the_simulators_threshold(tmp_path, method, options):
     """Those of r-dcp are signed with the keys of the certificates."""
-    folders, expected = make_mesh(tmp_path / "mesh", Network.cycle(5), method, mode="anytime", options=options)
+    folders, expected = make_mesh(tmp_path / "mesh", Network.cycle(5), method, mode="asynchronous", options=options)
     found = [finish(process) for process in [start(folder) for folder in folders]]
     assert [code for code, _, _ in found] == [0] * 5, found
     assert [threshold_in(result) for _, result, _ in found] == expected
@@ -34,7 +34,7 @@ def test_every_device_ends_with_the_simulators_threshold(tmp_path, method, optio
 
 def test_who_never_comes_is_left_out_by_name(tmp_path):
     """After as long as the patience without anything new, a device that calibrates once says what is certain."""
-    folders, _ = make_mesh(tmp_path / "mesh", Network.complete(3), mode="anytime", patience=6.0)
+    folders, _ = make_mesh(tmp_path / "mesh", Network.complete(3), mode="asynchronous", patience=6.0)
     found = [finish(process) for process in [start(folder) for folder in folders[:2]]]
     assert [code for code, _, _ in found] == [0, 0], found
     assert {tuple(result["answers"][0]["certificate"]["heard"]) for _, result, _ in found} == {
@@ -61,7 +61,7 @@ def asked(folder, path):
 
 def test_a_serving_node_says_about_whom_and_goes_on_when_the_others_come(tmp_path):
     """First alone, about itself; then with everybody, about everybody; also after it was killed."""
-    folders, expected = make_mesh(tmp_path / "mesh", Network.complete(3), mode="anytime")
+    folders, expected = make_mesh(tmp_path / "mesh", Network.complete(3), mode="asynchronous")
     processes = [serve(folders[0])]
     try:
         wait_for(lambda: asked(folders[0], "/threshold").get("about") == "reported")
