@@ -1,7 +1,8 @@
-"""Files that are whole or not there, that outlast a power cut, and private ones that nobody else could ever read.
+"""Atomic, durable writes: after a crash or a power cut a file has its old content or its new one, never a part.
 
-Everything that a node or an authority must find again after a crash is written by a function of this module. Each step
-of each of them is a failpoint: a place where a test ends the process, to see that the next one recovers.
+Everything that a node or an authority must find again after a crash is written by a function of this module. Private
+files are created with their final permissions, so they are never readable by other users. Each step is a failpoint: a
+place where a test kills the process, to show that the next process recovers.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from glob import escape
 from pathlib import Path
 from typing import NoReturn
 
-PRIVATE, PUBLIC = 0o600, 0o644
+PRIVATE, PUBLIC = 0o600, 0o644  # permissions: the owner alone, or everybody to read
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # errors of a disk that is full or read-only
 FAILPOINT = "CONFORMESH_FAILPOINT"  # "FILE/STEP:COUNT" ends the process there; see `failpoint`
-KILLED = 137  # the exit code of a process that was killed, as a shell reports it
+KILLED = 137  # exit code at a failpoint: 128 + 9, as a shell reports a process killed by SIGKILL
 
 
 def kill_at(text: str) -> Callable[[str], None]:
-    """Return what ends this process at a failpoint: ``journal.bin/torn:3`` at the third time that it is passed."""
+    """Return a function for `on_failpoint` that ends this process, for ``journal.bin/torn:3`` at the third visit."""
     wanted, _, count = text.rpartition(":")
     if not wanted or not count.isdecimal() or not int(count):
         raise ValueError(f"{FAILPOINT} must be FILE/STEP:COUNT, for example journal.bin/torn:3, got {text!r}")
@@ -77,22 +78,23 @@ def write_file(
         if owner is None and target.exists() and not target.is_file() and not target.is_dir():
             target.write_bytes(data)  # a pipe or a device: a new file in its place would be one no longer
             return
+        # O_EXCL and O_NOFOLLOW: nobody can have put a link or a file of theirs in the draft's place.
         draft.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
         failpoint(f"{target.name}/begin")
-        handle = os.open(draft, flags, mode if owner is None else PRIVATE)
+        handle = os.open(draft, flags, mode if owner is None else PRIVATE)  # private until it has its owner
         try:
             if owner is not None:
                 _set_owner(handle, owner, mode)
             _write_all(handle, data, f"{target.name}/torn")
             failpoint(f"{target.name}/written")
-            os.fsync(handle)
+            os.fsync(handle)  # before the rename, or a power cut may leave the new name without content
         finally:
             os.close(handle)
         failpoint(f"{target.name}/synced")
         draft.replace(target)
         failpoint(f"{target.name}/renamed")
-        _flush_folder(target.parent)
+        _flush_folder(target.parent)  # a name is part of its folder, which is flushed on its own
         failpoint(f"{target.name}/done")
     except OSError as problem:
         with suppress(OSError):
@@ -110,7 +112,7 @@ def _set_owner(handle: int, owner: tuple[int, int], mode: int) -> None:
     try:
         os.fchown(handle, *owner)
     except PermissionError:
-        if os.geteuid() == 0:
+        if os.geteuid() == 0:  # root may give files away, so something else is wrong
             raise
         try:
             os.fchown(handle, -1, owner[1])
@@ -150,10 +152,10 @@ def move_path(source: Path, target: Path) -> None:
 
 
 def remove_drafts(target: Path, min_age: float = 0.0) -> None:
-    """Delete what crashes have left of `write_file` for a file that nobody else writes now.
+    """Delete drafts that crashes of `write_file` have left.
 
-    Nobody would ever read these drafts, but they may hold keys and secrets that are meant to be gone. A file that
-    another process may be writing needs a `min_age` in seconds: younger drafts stay.
+    Drafts are never read, but they may hold keys and secrets that should be gone. If another process may be writing the
+    file, give a `min_age` in seconds: younger drafts stay.
     """
     for draft in target.parent.glob(f".{escape(target.name)}.*.tmp"):
         with suppress(OSError):
@@ -163,17 +165,17 @@ def remove_drafts(target: Path, min_age: float = 0.0) -> None:
 
 def _write_all(handle: int, data: bytes | memoryview, torn: str) -> None:
     rest = memoryview(data).cast("B")
-    if on_failpoint is not None:  # one write where nobody looks, two halves where a test may stop between them
+    if on_failpoint is not None:  # in tests two halves, with a failpoint between them
         half = os.write(handle, rest[: len(rest) // 2])
         failpoint(torn)
         rest = rest[half:]
-    while rest:
+    while rest:  # the system may write less than it is given
         rest = rest[os.write(handle, rest) :]
 
 
 def _flush_folder(folder: Path) -> None:
     """Make a new name survive a power cut, where folders can be flushed."""
-    if os.name != "posix":
+    if os.name != "posix":  # Windows cannot open a folder
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -191,5 +193,5 @@ def make_folder(path: Path, mode: int = 0o755) -> None:
 
 
 def readable_by_others(path: Path) -> bool:
-    """Whether somebody else than the owner may read or write the file; unknown, so False, where there are no modes."""
+    """Whether other users may read or write the file; False on systems without POSIX permissions."""
     return os.name == "posix" and bool(path.stat().st_mode & 0o077)

@@ -130,7 +130,7 @@ class Memberships:
         return cls((*place,), np.concatenate(codes), any(part.overlapping for part in parts))
 
     def take(self, rows: Any) -> Memberships:
-        """Return those of some rows."""
+        """Return the memberships of some rows."""
         return Memberships(self.atoms, self.codes[rows], self.overlapping)
 
     def is_in(self, group: str) -> NDArray[np.bool_]:

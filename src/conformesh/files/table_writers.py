@@ -1,4 +1,4 @@
-"""Scores and model outputs to files, which are whole or not there."""
+"""Writers of scores and model outputs, as CSV, Parquet or NPZ by the ending of the name; writes are atomic."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def write_columns(path: Path, columns: Mapping[str, NDArray[Any]], mode: int = P
     buffer = io.BytesIO()
     suffix = path.suffix.lower()
     if suffix == ".npz":
-        np.savez(buffer, allow_pickle=False, **columns)
+        np.savez(buffer, allow_pickle=False, **columns)  # no pickles: loading one runs code
     else:
         import polars as pl
 
@@ -81,6 +81,6 @@ def write_columns(path: Path, columns: Mapping[str, NDArray[Any]], mode: int = P
 
 
 def check_ending(path: Path, endings: Sequence[str] = TABLE_ENDINGS) -> None:
-    """Refuse a name whose ending says nothing about the format."""
+    """Raise if the ending of a name is not one of these formats."""
     if path.suffix.lower() not in endings:
         raise ValueError(f"{path}: the name must end in {' or '.join(endings)}")

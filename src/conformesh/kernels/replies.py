@@ -117,7 +117,7 @@ def bits_in(value: int) -> int:
 
 
 def put_bits(out: Any, at: int, value: int, bits: int) -> int:
-    """Write a number >= 0 in so many bits, at most 62; return where the next one goes."""
+    """Write a number >= 0 in `bits` bits, at most 62; return the place after it."""
     while bits > 0:
         free = 8 - (at & 7)
         take = min(free, bits)
@@ -129,7 +129,7 @@ def put_bits(out: Any, at: int, value: int, bits: int) -> int:
 
 
 def get_bits(data: Any, at: int, bits: int) -> tuple[int, int]:
-    """Read a number of so many bits; return it, and where the next one is."""
+    """Read a number of `bits` bits; return it, and the place after it."""
     value = 0
     while bits > 0:
         left = 8 - (at & 7)
@@ -161,7 +161,7 @@ def get_gamma(data: Any, at: int) -> tuple[int, int]:
 
 
 def put_rice(out: Any, at: int, value: int, low: int) -> int:
-    """Write a number >= 0: so many low bits as they are, the rest in ones and a zero."""
+    """Write a number >= 0 as Rice code: the rest above the `low` lowest bits in ones and a zero, then these bits."""
     rest = value >> low
     while rest > 0:
         ones = min(rest, 32)  # `put_bits` writes at most 62 bits at once
@@ -184,7 +184,7 @@ def get_rice(data: Any, at: int, low: int) -> tuple[int, int]:
 
 
 def put_count(out: Any, at: int, value: int, bits: int) -> int:
-    """Write a number >= 0 that fits into so many bits; 0 where no bound is known."""
+    """Write a number >= 0 that fits into `bits` bits; 0 where no bound is known."""
     return put_bits(out, at, value, bits) if bits else put_gamma(out, at, value)
 
 
@@ -211,7 +211,7 @@ def get_raw(data: Any, at: int) -> tuple[int, int]:
 
 
 def put_keys(out: Any, at: int, keys: Any, count: int, low: int, high: int, apart: int) -> int:
-    """Write so many ascending keys, `apart` at least, of the bracket (low, high] that the reader knows too."""
+    """Write `count` ascending keys, at least `apart` from each other, of the bracket (low, high]."""
     at = put_gamma(out, at, count)
     if count == 0:
         return at
@@ -286,7 +286,7 @@ def get_keys(data: Any, at: int, low: int, high: int, keys: Any, apart: int) -> 
 
 
 def put_times(out: Any, at: int, times: Any, count: int) -> int:
-    """Write how often each of so many keys is there; a single bit where all are there once."""
+    """Write how often each of `count` keys occurs; a single bit where all occur once."""
     once = True
     for i in range(count):
         once = once and times[i] == 1
@@ -325,7 +325,7 @@ def get_entries(data: Any, at: int, keys: Any, owners: Any, times: Any, owner_bi
 
 
 def room_for_keys(count: int) -> int:
-    """Return how many bytes so many keys with their numbers take at most."""
+    """Return the largest number of bytes that `count` keys with their numbers take."""
     return 64 + 32 * count
 
 
@@ -347,7 +347,7 @@ def key_of_float(value: float, both: Any) -> int:
 
 
 def put_points(out: Any, at: int, x: Any, count: int, fine: int) -> int:
-    """Write so many ascending numbers, rounded to a common power of two: about 2**fine of them from end to end.
+    """Write `count` ascending numbers, rounded to a common power of two: about 2**fine units from end to end.
 
     The unit is finer where the innermost numbers lie closer together than others: near the end of confidences all that
     matters happens within a hundredth of their span. The number of low bits is the one with the shortest code, and is
@@ -369,7 +369,7 @@ def put_points(out: Any, at: int, x: Any, count: int, fine: int) -> int:
         inner, finest = x[middle + 1] / 2 - x[middle - 1] / 2, unit_of(first, last, fine + _FINEST)
         while unit > finest and 0 < math.ldexp(inner, -unit) < 1 << (FINER - 1):  # skewed for sure
             unit -= 1
-    # Signed numbers are interleaved for the gamma code (0, -1, 1, -2, ...), which is short for small ones of either sign.
+    # Signed numbers are interleaved (0, -1, 1, -2, ...): the gamma code is then short for small ones of either sign.
     at = put_gamma(out, at, 2 * unit if unit >= 0 else -2 * unit - 1)
     before = int(round_to(first, unit))
     gaps, last_one = np.empty(finite, np.int64), before
@@ -423,7 +423,7 @@ def get_points(data: Any, at: int, count: int, fine: int, x: Any) -> int:
 
 
 def scale_units(size: int, unit: int) -> float:
-    """Return so many units of 2**unit, or the float next to it where rounding went beyond all of them."""
+    """Return ``size * 2**unit``, or the largest float of its sign where rounding went beyond all floats."""
     bits = bits_in(size if size >= 0 else -size)
     if bits > 60 or bits + unit > 1024:
         return LARGEST_FLOAT if size > 0 else -LARGEST_FLOAT
@@ -875,7 +875,7 @@ def distribution_function(x: Any, c: Any, slopes: Any, ends: Any, masses: Any) -
 
 
 def sketch_points(ask: Any, reply: MergedReply, many: int) -> Any:
-    """Return so many points of the distribution function of a `MergedReply`."""
+    """Return `many` points of the distribution function of a `MergedReply`."""
     count, keys, times = reply.count, reply.keys, reply.times
     points = np.empty(many, np.float64)
     fill_levels(float(reply.inside), float(ask[EACH]), ask[LEVEL] / LEVELS, int(ask[EVEN]), many, points)
@@ -898,7 +898,7 @@ def sketch_points(ask: Any, reply: MergedReply, many: int) -> Any:
 
 
 def grow_buffer(out: Any, at: int, more: int) -> Any:
-    """Return a buffer of zeros from bit `at` on that has so many more bytes: this one, or a longer copy."""
+    """Return a buffer with `more` bytes of zeros from bit `at` on: this one, or a longer copy."""
     needed = (at >> 3) + 1 + more  # 1: the byte that bit `at` is in may be begun
     if needed <= len(out):
         return out

@@ -204,14 +204,13 @@ class Block:
     ) -> NDArray[np.int64]:
         """Return the required rank of every (column, level); one that is not asked for gets an unreachable rank.
 
-        `totals` has the total weight of each column where it does not follow from the sizes, `rounding_loss` the weight lost
-        to rounding, and `masses` the weight of the examples where scores are drops of losses.
+        `totals` has the total weight of each column where it does not follow from the sizes, `rounding_loss` the weight
+        lost to rounding, and `masses` the weight of the examples where scores are drops of losses.
         """
         if totals is None:
             totals = self.masses.sum(axis=0)
-            rounding_loss = self.totals * [
-                demand.rounded for demand in self.demands
-            ]  # each score loses less than one unit
+            # Each score loses less than one unit.
+            rounding_loss = self.totals * [demand.rounded for demand in self.demands]
         weigh = totals.tolist()
         more = [0] * len(weigh) if rounding_loss is None else rounding_loss.tolist()
         mass = [0] * len(weigh) if masses is None else masses.tolist()
