@@ -567,7 +567,7 @@ def _weighted_method(name: str, block: Block, samples: WeightedScores, options: 
     )
 
 
-def async_options(name: str, options: Any) -> Any:
+def method_options_for_async_mode(name: str, options: Any) -> Any:
     """Return the options with which a method sends only `Gather`; raise `ValueError` for a method that needs rounds."""
     mode = get_method(name).async_mode
     if mode is None:
@@ -590,7 +590,7 @@ def async_protocol(
 
     `caps` has the maximum number of scores of every device, where the roster states it.
     """
-    chosen = async_options(name, options)
+    chosen = method_options_for_async_mode(name, options)
     nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
     block = Block(network, np.array([row]), nobody, requirement_of(name, requirement), None, alphas, caps)
     return _weighted_method(name, block, samples, chosen)

@@ -20,8 +20,8 @@ from conformesh.online import online
 from conformesh.online.result import RunningCounts
 from conformesh.view import online as recording
 from conformesh.view.events import visible_step
-from conformesh.view.learning import LearningHistory, RecentCoverage, learning_details, reported_counts
-from conformesh.view.online import OnlineRecorder, coverage_bounds
+from conformesh.view.learning import LearningHistory, RecentCoverage, online_learning_details, reported_online_counts
+from conformesh.view.online import OnlineRecorder, online_coverage_bounds
 from conformesh.view.recording import RecordedState
 from conformesh.view.trace import CoverageOfAll, Step, Trace, TraceHeading
 
@@ -66,7 +66,7 @@ def test_a_step_says_what_the_library_says(rule, missing):
     for step in run.steps[1::23]:
         at, everybody, account = int(step.at), step.everybody, found.account(after=int(step.at))
         assert (everybody.labels, everybody.misses) == (account.labels, account.misses)
-        assert everybody.within == coverage_bounds(account)
+        assert everybody.within == online_coverage_bounds(account)
         assert everybody.lately == pytest.approx(rolling[at - 1], abs=5e-5)
         lately = step.devices["lately"].values
         covered = [None if np.isnan(each[at - 1]) else each[at - 1] for each in own]  # None before the first label
@@ -261,14 +261,14 @@ def test_history_of_a_mesh():
 
 def test_of_who_does_not_answer_the_most_that_was_heard_counts():
     heard = [answer(0, 0, 0.9, reported={"c": DeviceCounts(many, 1, 1)}) for many in (5, 9, 7)]
-    assert reported_counts("c", heard) == DeviceCounts(9, 1, 1)
-    assert reported_counts("d", heard) is None
+    assert reported_online_counts("c", heard) == DeviceCounts(9, 1, 1)
+    assert reported_online_counts("d", heard) is None
 
 
 def test_an_alarm_is_shown_only_where_it_is_raised():
     """Both flags are always there: that there are flags says nothing."""
     quiet, raised = answer(50, 0, 0.9, alarm=alarm(False, False)), answer(50, 0, 0.9, alarm=alarm(False, True))
     assert LearningHistory().fields("a", quiet)["alarm"] is None
-    assert dict(learning_details(quiet))["drift alarm"].startswith("not raised, evidence 30.0 of the device")
+    assert dict(online_learning_details(quiet))["drift alarm"].startswith("not raised, evidence 30.0 of the device")
     assert LearningHistory().fields("a", raised)["alarm"] == "raised"
-    assert dict(learning_details(raised))["drift alarm"].startswith("raised for the fleet, ")
+    assert dict(online_learning_details(raised))["drift alarm"].startswith("raised for the fleet, ")

@@ -12,7 +12,7 @@ from conformesh.cli import console, options
 from conformesh.cli.command import RUNNING, SOURCE, Argument, Option, WholeNumber, command
 from conformesh.common.progress import Progress
 from conformesh.lab.reproduction.experiments import EXPERIMENTS, Experiment, get_experiment
-from conformesh.lab.reproduction.paper_scores import sources_from
+from conformesh.lab.reproduction.paper_scores import paper_score_sources
 from conformesh.lab.reproduction.reproduction import (
     COMPARED_DRAWS,
     DEFAULT_SEED,
@@ -75,7 +75,7 @@ def reproduce(
     if not names:
         raise ValueError(f"reproduce needs a name, or all; known: {', '.join(EXPERIMENTS)}")
     experiments = _chosen([*names])
-    sources = sources_from([*data])
+    sources = paper_score_sources([*data])
     invented = sorted({e.data for e in experiments if sources[e.data].path is None})
     if invented:
         console.print_note(

@@ -281,7 +281,7 @@ class Network(metaclass=_ByTopology):
     def positions(self, seed: int = 0, springs: int = 1000, *, rng: Rng | None = None) -> NDArray[np.float64]:
         """Return where to draw the devices, shape (devices, 2); without stored coordinates, a spring layout.
 
-        For large networks springs are slow; two slowly mixing directions of the random walk replace them.
+        Above `springs` devices springs are slow; two slowly mixing directions of the random walk replace them.
         """
         if self.coordinates is not None:
             return self.coordinates

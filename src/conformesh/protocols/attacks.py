@@ -73,7 +73,7 @@ def _two_faced(mine: Report, scene: AttackerView) -> Report:
     return mine
 
 
-def mimicry(mine: Report, scene: AttackerView) -> Report:
+def mimicry_attack(mine: Report, scene: AttackerView) -> Report:
     """As low as honest devices go: at every threshold the share of the one that has most of its scores there."""
     edges, shares = grid_edges(mine.low, mine.high, mine.bins), np.zeros(mine.bins)
     for one in scene.honest:
@@ -94,14 +94,14 @@ def _size_high(mine: Report, scene: AttackerView) -> Report:
     return _all_high(replace(mine, size=_SIZE_FACTOR * mine.size), scene)
 
 
-def noise(mine: Report, scene: AttackerView) -> Report:
+def noise_attack(mine: Report, scene: AttackerView) -> Report:
     """Scores with Gaussian noise, half as wide as the grid."""
     scores = scores_from_report(mine)
     shifted = scores + scene.chance.normal(scale=_NOISE_WIDTH * (mine.high - mine.low), size=len(scores))
     return Report.of(np.sort(shifted), mine.low, mine.high, mine.bins)
 
 
-def copy(mine: Report, scene: AttackerView) -> Report:
+def copy_attack(mine: Report, scene: AttackerView) -> Report:
     """What an honest device says, again."""
     return scene.honest[int(scene.chance.integers(len(scene.honest)))] if scene.honest else mine
 
@@ -110,11 +110,11 @@ ATTACKS: dict[str, _AttackFunction] = {
     "all-low": _all_low,
     "all-high": _all_high,
     "two-faced": _two_faced,
-    "mimicry": mimicry,
+    "mimicry": mimicry_attack,
     "size-lie": _size_lie,
     "size-high": _size_high,
-    "noise": noise,
-    "copy": copy,
+    "noise": noise_attack,
+    "copy": copy_attack,
 }
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from conformesh.results.result import Answer, Result
 
 
-def contradictions(result: Result) -> Iterator[str]:
+def result_contradictions(result: Result) -> Iterator[str]:
     """Yield what in a result cannot be so."""
     if twice := [name for name, count in Counter(result.device_ids).items() if count > 1]:
         yield f"device_ids must differ, {twice[0]!r} is there more than once"

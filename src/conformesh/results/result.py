@@ -684,7 +684,7 @@ class Result(
 
     def contradictions(self) -> Iterator[str]:
         """Yield what in this result cannot be so; a file is refused by the first of these."""
-        return consistency.contradictions(self)
+        return consistency.result_contradictions(self)
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return a table with a row for each answer and device; ranks are left out where no answer has one."""

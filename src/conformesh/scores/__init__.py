@@ -1,7 +1,10 @@
-"""Nonconformity scores and the sets they induce: arrays in, arrays out.
+"""Nonconformity scores and the sets they induce, losses, and centres: arrays in, arrays out.
 
 A score turns a model's outputs and the true labels into one number each, large where the model was wrong; the devices
-agree on a threshold for these numbers, and the score turns that threshold back into label sets or intervals.
+agree on a threshold for these numbers, and the score turns that threshold back into label sets or intervals. The table
+of names is `SCORES`; `losses` has `LOSSES`, `draws` the random numbers of randomised scores, `functions` scores from
+functions of the user, `base` the checks of outputs and labels. The numerical loops over outputs are in
+`kernels.label_scores`. Imports `common` and `kernels`.
 """
 
 from __future__ import annotations

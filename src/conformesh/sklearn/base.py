@@ -31,7 +31,13 @@ from conformesh.results.result import Result
 from conformesh.scores import SCORES, Score, as_score
 from conformesh.scores.base import Task
 from conformesh.scores.losses import Loss
-from conformesh.sklearn.rows import ONLY_DEVICE, EstimatorRows, rows_by_device, split_training_rows, take_rows
+from conformesh.sklearn.rows import (
+    ONLY_DEVICE,
+    EstimatorRows,
+    estimator_rows_by_device,
+    split_training_rows,
+    take_estimator_rows,
+)
 from conformesh.table import Table
 
 AUTO = "auto"
@@ -100,7 +106,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         self._forget(*_TRAINED, *_AGREED)  # a threshold of the old model says nothing about the new one
         if self._keeps_model():
             return self.calibrate(X, y, devices=devices, groups=groups)
-        if rows_by_device(who, X, y, self.loss is not None) is not None:
+        if estimator_rows_by_device(who, X, y, self.loss is not None) is not None:
             raise ValueError(
                 f"{who} trains one model on rows in one place, got rows by device; train the model elsewhere, and give "
                 "it and these rows to calibrate"
@@ -123,7 +129,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
                 f"{len(kept)} to calibrate with calibration_size={self.calibration_size}; give more rows"
             )
         part = rows.take(train)
-        params = {name: take_rows(value, train, len(rows)) for name, value in fit_params.items()}
+        params = {name: take_estimator_rows(value, train, len(rows)) for name, value in fit_params.items()}
         self._train(part.tables[0], part.labels, params)
         self._trained = True
         self._calibrate(who, rows.take(kept), self.network, self._asked({}))

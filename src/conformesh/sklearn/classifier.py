@@ -21,7 +21,7 @@ from conformesh.scores import Score
 from conformesh.scores.base import Task
 from conformesh.scores.losses import Loss, as_loss
 from conformesh.sklearn.base import AUTO, MeshEstimator, _as_list
-from conformesh.sklearn.rows import row_labels
+from conformesh.sklearn.rows import estimator_row_labels
 
 
 def _model_has(method: str) -> Callable[[Any], bool]:
@@ -236,7 +236,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         table = self._p_values(who, of_all_labels(outputs, **draws), rows.groups)
         if y is None:
             return table
-        labels = row_labels(who, y, len(table))
+        labels = estimator_row_labels(who, y, len(table))
         return np.asarray(table[np.arange(len(table)), class_columns(self.classes_.tolist(), labels)])
 
     def evaluate(self, X: Any, y: Any = None, **options: Any) -> Evaluation | RiskEvaluation:

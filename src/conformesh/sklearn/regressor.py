@@ -21,7 +21,7 @@ from conformesh.results.result import Result
 from conformesh.scores import two_sided
 from conformesh.scores.base import Task
 from conformesh.sklearn.base import AUTO, MeshEstimator, is_fitted
-from conformesh.sklearn.rows import count_rows, row_labels
+from conformesh.sklearn.rows import count_estimator_rows, estimator_row_labels
 
 _SCALED = "normalised-residual"
 _BANDED = ("cqr",)  # scores of a lower and an upper quantile
@@ -174,7 +174,7 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         self._check_groups(who, groups)
         rows = self._rows(who, X, groups=groups, is_labelled=False)
         outputs = self._outputs(rows, self.score_, "predict_p")
-        labels = self._columns(row_labels(who, y, len(rows)), outputs, who)
+        labels = self._columns(estimator_row_labels(who, y, len(rows)), outputs, who)
         if sides is None:
             return self._p_values(who, self.score_(outputs, labels), rows.groups)
         scores = two_sided(self.score_).sides(outputs, labels)
@@ -199,9 +199,9 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
             models = _at_quantiles(self.estimator, self._quantiles())
         fitted = tuple(clone(model).fit(X, y, **fit_params) for model in models)
         if score.name == _SCALED and self.scale_estimator is not None:
-            folds = max(2, min(_FOLDS, count_rows(X)))
+            folds = max(2, min(_FOLDS, count_estimator_rows(X)))
             expected = cross_val_predict(clone(self.estimator), X, y, cv=folds, params=dict(fit_params))
-            distances = np.abs(row_labels("MeshRegressor.fit", y, count_rows(X)) - expected)
+            distances = np.abs(estimator_row_labels("MeshRegressor.fit", y, count_estimator_rows(X)) - expected)
             self.scale_estimator_ = clone(self.scale_estimator).fit(X, distances)
             self.scale_floor_ = max(_FLOOR * float(distances.mean()), float(np.finfo(np.float64).tiny))
         self.estimator_ = fitted if len(fitted) > 1 else fitted[0]

@@ -76,7 +76,7 @@ class EstimatorRows:
         With `features` None all columns but that of the devices stay. Rows by device have their groups, weights and
         inputs by device, too. With `needs_inputs` the features are the inputs where none were given.
         """
-        pieces = rows_by_device(who, X, y, is_multilabel) if is_labelled else None
+        pieces = estimator_rows_by_device(who, X, y, is_multilabel) if is_labelled else None
         if pieces is not None and devices is not None:
             raise ValueError(f"{who}: rows came by device already, so devices= must be left out")
         names = (ONLY_DEVICE,) if pieces is None else tuple(pieces)
@@ -85,7 +85,7 @@ class EstimatorRows:
         sizes = []
         for k, name in enumerate(names):
             table, truth = (X, y) if pieces is None else pieces[name]
-            sizes.append(count_rows(table))
+            sizes.append(count_estimator_rows(table))
             if pieces is not None and not sizes[-1]:  # models refuse tables without rows
                 continue
             of = who if pieces is None else f"{who}: device {name}"
@@ -93,7 +93,7 @@ class EstimatorRows:
             read.append(_read(of, table, columns, features))
             if is_labelled:
                 check_index(table, truth, "y", "X")
-                read[-1]["y"] = row_labels(of, truth, sizes[-1], is_multilabel)
+                read[-1]["y"] = estimator_row_labels(of, truth, sizes[-1], is_multilabel)
             if needs_inputs and inputs is None:
                 read[-1]["inputs"] = as_input_rows(read[-1]["X"], f"{of}: inputs")
         if not read:
@@ -111,7 +111,7 @@ class EstimatorRows:
         )
 
     def __len__(self) -> int:
-        return sum(map(count_rows, self.tables))
+        return sum(map(count_estimator_rows, self.tables))
 
     def take(self, rows: NDArray[np.intp]) -> EstimatorRows:
         """Return some rows of a single table."""
@@ -119,7 +119,7 @@ class EstimatorRows:
         columns = (self.owners, self.labels)
         owners, labels = (None if column is None else column[rows] for column in columns)
         groups = None if self.groups is None else self.groups.take(rows)
-        tables = [take_rows(table, rows, count) for table in self.tables]
+        tables = [take_estimator_rows(table, rows, count) for table in self.tables]
         return EstimatorRows(tables, owners, self.names, labels, groups, self.group_column)
 
     def table(self, names: Sequence[str], **columns: Any) -> Table:
@@ -139,7 +139,7 @@ class EstimatorRows:
 
 def _read(who: str, X: Any, given: Mapping[str, Any], features: Iterable[str] | None) -> dict[str, Any]:
     """Return what is known of the rows of one table, and the table without the columns that are no features."""
-    count, read, named = count_rows(X), dict[str, Any](), set[str]()
+    count, read, named = count_estimator_rows(X), dict[str, Any](), set[str]()
     for what, value in given.items():
         values = value
         if names := _column_names(who, X, value, what):
@@ -233,7 +233,7 @@ def _of_device(given: Any, what: str, names: Sequence[str], k: int) -> Any:
     )
 
 
-def row_labels(who: str, y: Any, rows: int | None = None, is_multilabel: bool = False) -> NDArray[Any]:
+def estimator_row_labels(who: str, y: Any, rows: int | None = None, is_multilabel: bool = False) -> NDArray[Any]:
     """Return the labels of rows: one each or, where several may be true, a row of booleans each."""
     if y is None:
         raise ValueError(f"{who} requires y to be passed, but the target y is None")
@@ -245,7 +245,7 @@ def row_labels(who: str, y: Any, rows: int | None = None, is_multilabel: bool = 
     return labels
 
 
-def count_rows(X: Any) -> int:
+def count_estimator_rows(X: Any) -> int:
     """Return how many rows a table has: an array, a sparse matrix, a frame or a list."""
     if isinstance(X, Sequence):
         return len(X)
@@ -276,14 +276,16 @@ def split_training_rows(
     return np.flatnonzero(~kept), np.flatnonzero(kept)
 
 
-def take_rows(values: Any, rows: NDArray[np.intp], of: int) -> Any:
+def take_estimator_rows(values: Any, rows: NDArray[np.intp], of: int) -> Any:
     """Return these rows of an array, a frame or a list with one entry for each of so many rows; else what it is."""
-    if values is None or np.isscalar(values) or count_rows(values) != of:
+    if values is None or np.isscalar(values) or count_estimator_rows(values) != of:
         return values
     return _safe_indexing(indexable(values)[0], rows)
 
 
-def rows_by_device(who: str, X: Any, y: Any, is_multilabel: bool = False) -> dict[str, tuple[Any, Any]] | None:
+def estimator_rows_by_device(
+    who: str, X: Any, y: Any, is_multilabel: bool = False
+) -> dict[str, tuple[Any, Any]] | None:
     """Return (X, y) by device name where they were given by device, else None."""
     if isinstance(X, Mapping) and not hasattr(X, "shape"):  # a sparse matrix of keys is a dict
         if y is not None and (not isinstance(y, Mapping) or {*X} != {*y}):

@@ -11,7 +11,7 @@ from typing import Any
 
 from conformesh.common.quantities import pluralize
 from conformesh.mesh.node.status import AlarmStatus, DeviceCounts, OnlineAccount, OnlineStatus
-from conformesh.view.trace import SPREAD_SHARES, CoverageOfAll, FieldValue, round_up
+from conformesh.view.trace import SPREAD_SHARES, CoverageOfAll, FieldValue, round_bound_up
 
 _RECENT_LABELS = 200  # labels of a device over which recent coverage is averaged: a standard error of 2 % at 90 %
 _MOST_REPORTS = 4096  # of a window that are kept, about 17 minutes of four a second; with more the window is shorter
@@ -68,12 +68,12 @@ class LearningHistory:
         fields: dict[str, FieldValue] = {"labels": counts.steps, "misses": counts.misses, "lately": recent}
         if status is None:
             return fields
-        within = round_up(status.device.within) if _is_informative(status.device) else None
+        within = round_bound_up(status.device.within) if _is_informative(status.device) else None
         return {
             **fields,
             "threshold": status.threshold,
             "within": within,
-            "alarm": "raised" if is_raised(status.alarm) else None,
+            "alarm": "raised" if is_alarm_raised(status.alarm) else None,
         }
 
     def of_all(self, statuses: Iterable[OnlineStatus], shares: Iterable[FieldValue]) -> CoverageOfAll | None:
@@ -101,23 +101,23 @@ def _is_informative(account: OnlineAccount) -> bool:
     return account.steps > 0 and account.within < max(account.alpha, 1 - account.alpha)
 
 
-def is_raised(alarm: AlarmStatus | None) -> bool:
+def is_alarm_raised(alarm: AlarmStatus | None) -> bool:
     """Whether the drift alarm of the device or of the fleet is raised."""
     return alarm is not None and bool(alarm.raised.raised())
 
 
-def reported_counts(name: str, statuses: Iterable[OnlineStatus]) -> DeviceCounts | None:
+def reported_online_counts(name: str, statuses: Iterable[OnlineStatus]) -> DeviceCounts | None:
     """Return the counts of a device that does not answer here, from the node that knows most of them."""
     reports = [status.reported[name] for status in statuses if name in status.reported]
     return max(reports, key=lambda counts: counts.steps, default=None)
 
 
-def learning_details(status: OnlineStatus) -> list[tuple[str, str]]:
+def online_learning_details(status: OnlineStatus) -> list[tuple[str, str]]:
     """Return what the page of a device shows of its learning, besides recorded fields."""
     facts = [("misses", status.device.words), ("of everybody", status.everybody.words)]
     facts.append(("awaited", pluralize(status.pending, "label")))
     if alarm := status.alarm:
-        state = f"raised for the {' and the '.join(alarm.raised.raised())}" if is_raised(alarm) else "not raised"
+        state = f"raised for the {' and the '.join(alarm.raised.raised())}" if is_alarm_raised(alarm) else "not raised"
         evidence = f"evidence {alarm.evidence.device} of the device and {alarm.evidence.fleet} of the fleet"
         facts.append(("drift alarm", f"{state}, {evidence}, chance of a false one {alarm.level}"))
     return facts

@@ -21,12 +21,12 @@ from conformesh.mesh.http.client import NodeError
 from conformesh.mesh.node.status import MeshStatus, NodeStatus, Phase
 from conformesh.mesh.processes import DeviceProcess as Launched
 from conformesh.view.events import PRIVATE_FIELDS
-from conformesh.view.learning import LearningHistory, learning_details, reported_counts
+from conformesh.view.learning import LearningHistory, online_learning_details, reported_online_counts
 from conformesh.view.maps import MeshMap, ask_mesh_status, read_map
 from conformesh.view.recording import Recording
 from conformesh.view.statuses import LogLine, bytes_received, byzantine_reasons, device_details, search_bracket
 from conformesh.view.trace import FIELDS, CoverageOfAll, Fact, FieldValue, Flow, Step, TracedRun
-from conformesh.view.watched_device import Answer, WatchedDevice, details_of_problem
+from conformesh.view.watched_device import Answer, WatchedDevice, problem_details
 
 LOG = logging.getLogger("conformesh.view")
 _ASK_INTERVAL = 0.25  # seconds between two questions to a node
@@ -139,12 +139,12 @@ class MeshWatch:
             status = convert(device.client.status(), NodeStatus)
             certificate = None if status.certified is None else str(device.client.certificate())
         except NodeError:
-            return details_of_problem("it does not answer", log)
+            return problem_details("it does not answer", log)
         except ValidationError:
-            return details_of_problem("its answer is not understood", log)
+            return problem_details("its answer is not understood", log)
         details = {**device_details(status, self._rows), "log": log, "certificate": certificate}
         if device.learnt is not None:
-            details["facts"] += learning_details(device.learnt)
+            details["facts"] += online_learning_details(device.learnt)
         return details
 
     # --- the loop -----------------------------------------------------------------------------------------------------
@@ -267,7 +267,9 @@ class MeshWatch:
             return None
         for device, fields in zip(self._devices.values(), table, strict=True):
             certified = fields.get("threshold")
-            fields.update(self._learning.fields(device.name, device.learnt, reported_counts(device.name, answers)))
+            fields.update(
+                self._learning.fields(device.name, device.learnt, reported_online_counts(device.name, answers))
+            )
             if device.learnt is not None:
                 fields["certified"] = certified
         return self._learning.of_all(answers, [fields.get("lately") for fields in table])

@@ -32,8 +32,8 @@ from conformesh.view.trace import (
     Step,
     Trace,
     TraceHeading,
-    require_drawable,
-    round_up,
+    require_drawable_network,
+    round_bound_up,
 )
 
 MAX_POINTS = 1200  # of a curve: as many as the page draws
@@ -88,7 +88,7 @@ class OnlineRecorder(OnlineObserver):
     """
 
     def __init__(self, network: Network, name: str = "online", window: int = 200) -> None:
-        require_drawable(network)
+        require_drawable_network(network)
         self.network, self.name, self.window = network, name, window
         self.recordings: list[Recording] = []
         self._noted: deque[_PointRecord] = deque()
@@ -137,7 +137,7 @@ class OnlineRecorder(OnlineObserver):
                 window=self._window,
                 own=self._owns.many * self._own,
                 lately=_rounded(lately[place]),
-                within=coverage_bounds(account),
+                within=online_coverage_bounds(account),
                 spread=spread[place],
             )
 
@@ -172,7 +172,7 @@ def _strides(steps: int, window: int) -> tuple[int, int]:
     return (fitting[0], window) if fitting else (least, least)
 
 
-def coverage_bounds(account: MissAccount) -> tuple[float, float] | None:
+def online_coverage_bounds(account: MissAccount) -> tuple[float, float] | None:
     """Return bounds on the coverage so far, whatever the scores; None if nothing is guaranteed."""
     known = account.gap is not None and account.labels > 0 and (account.lowest > 0 or account.highest < 1)
     return (1 - account.highest, 1 - account.lowest) if known else None
@@ -287,7 +287,7 @@ class _StepMaker:
         for row, key in enumerate(keys):
             if key not in known:  # bounds depend on nothing else of a device
                 bound = MissAccount(alpha, int(labels[row]), int(misses[row]), rule.device_gap(past, row)).bound
-                known[key] = round_up(bound) if bound < most else None
+                known[key] = round_bound_up(bound) if bound < most else None
             found.append(known[key])
         return found
 

@@ -40,7 +40,7 @@ from conformesh.view.trace import (
     Trace,
     TracedRun,
     TraceHeading,
-    require_drawable,
+    require_drawable_network,
 )
 
 # Rounds that are all recorded. From there every second one is, from twice as many on every fourth, and so on: a run of
@@ -238,7 +238,7 @@ class Recorder(RunObserver):
                 "a view shows runs that one process hosts, and here several share the devices; use the engine "
                 "'simulator', or look at the result alone"
             )
-        require_drawable(block.network)
+        require_drawable_network(block.network)
         self._shown, self._noted = block.progress, deque()
         self._private = get_method(method).private
         self._spent, self._begun = 0.0, self.clock()

@@ -178,7 +178,7 @@ class TraceHeading(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_on
     @classmethod
     def of(cls, name: str, network: Network, **more: Any) -> TraceHeading:
         """Return the heading of a run on a network."""
-        require_drawable(network)
+        require_drawable_network(network)
         pairs = np.column_stack([network.receivers, network.indices])
         pairs = pairs[pairs[:, 0] < pairs[:, 1]]
         where = device_positions(network, quick=True)
@@ -193,12 +193,12 @@ class TraceHeading(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_on
         )
 
 
-def round_up(bound: float) -> float:
+def round_bound_up(bound: float) -> float:
     """Return a bound rounded up to four decimals: rounding down would claim too much."""
     return math.ceil(1e4 * bound - 1e-9) / 1e4
 
 
-def require_drawable(network: Network) -> None:
+def require_drawable_network(network: Network) -> None:
     """Raise an error for a network that is too large to draw."""
     if network.devices > _MAX_DEVICES:
         raise ValueError(

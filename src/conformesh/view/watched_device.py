@@ -147,6 +147,6 @@ class WatchedDevice:
         return [*lines, ("info", "certified; its process has ended")]
 
 
-def details_of_problem(problem: str, log: list[tuple[float, str, str]]) -> dict[str, Any]:
+def problem_details(problem: str, log: list[tuple[float, str, str]]) -> dict[str, Any]:
     """Return what the page of a device shows if the device gives no details."""
     return {"facts": [("problem", problem)], "neighbours": [], "log": log, "certificate": None}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from conformesh.lab.datasets.synthetic import synthetic_outputs
-from conformesh.lab.reproduction.paper_scores import sources_from
+from conformesh.lab.reproduction.paper_scores import paper_score_sources
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +22,7 @@ def small_files(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def small_sources(small_files):
-    return sources_from([str(small_files)])
+    return paper_score_sources([str(small_files)])
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from conformesh.lab.reproduction.cases import LEVELS, SCORE_KINDS, Case, paper_m
 from conformesh.lab.reproduction.curves import VARIANTS, published_points
 from conformesh.lab.reproduction.experiments import EXPERIMENTS, get_experiment
 from conformesh.lab.reproduction.paper_methods import PAPER_METHODS
-from conformesh.lab.reproduction.paper_scores import PAPER_DATA, OutputSource, PaperScores, sources_from
+from conformesh.lab.reproduction.paper_scores import PAPER_DATA, OutputSource, PaperScores, paper_score_sources
 from conformesh.lab.reproduction.reproduction import ReproductionRequest
 from conformesh.lab.sweeps.sources import build_cell_network
 from conformesh.methods import make_options, requirement_of
@@ -214,5 +214,5 @@ def test_unknown_names_suggest_the_nearest(name, nearest):
 
 
 def test_requests_have_the_cases_tried_here():
-    cases = ReproductionRequest().cases(get_experiment("star-table"), sources_from([]))
+    cases = ReproductionRequest().cases(get_experiment("star-table"), paper_score_sources([]))
     assert {(case.variant, case.scores) for case in cases} == {*CASES}

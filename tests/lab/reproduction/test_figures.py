@@ -19,9 +19,9 @@ from conformesh.lab.datasets.synthetic import synthetic_outputs
 from conformesh.lab.reproduction.cases import SCORE_KINDS, Case
 from conformesh.lab.reproduction.curves import VARIANTS
 from conformesh.lab.reproduction.experiments import EXPERIMENTS, Axis, get_experiment
-from conformesh.lab.reproduction.figures import LINE_LOOKS, draw_experiment, look_of
+from conformesh.lab.reproduction.figures import LINE_LOOKS, curve_style, draw_experiment
 from conformesh.lab.reproduction.findings import Finding
-from conformesh.lab.reproduction.paper_scores import OutputSource, sources_from
+from conformesh.lab.reproduction.paper_scores import OutputSource, paper_score_sources
 from conformesh.lab.reproduction.report import ReportFacts, ReportSection, write_reproduction_report
 from conformesh.lab.reproduction.reproduction import ReproductionRequest, _draws_in_words, reproduce_experiments
 from conformesh.lab.reproduction.verdicts import JudgedFinding, PointComparison, Verdict
@@ -64,7 +64,7 @@ def invented(drawn, tmp_path_factory):
     """One of them on outputs that say so."""
     folder, outputs = tmp_path_factory.mktemp("x"), synthetic_outputs(2000, 100)
     np.savez(folder / "made-up.npz", logits=outputs.values, labels=outputs.labels, synthetic=True)
-    sources = sources_from([str(folder / "made-up.npz")])
+    sources = paper_score_sources([str(folder / "made-up.npz")])
     return reproduce_experiments(list(map(get_experiment, STAMPED)), sources, folder / "invented", REQUEST, jobs=1)
 
 
@@ -249,10 +249,10 @@ def test_every_line_of_every_experiment_has_a_look():
         experiment = get_experiment(name)
         if experiment.axis is None:
             continue
-        looks = [look_of(line) for line in experiment_lines(experiment)]
+        looks = [curve_style(line) for line in experiment_lines(experiment)]
         assert max(Counter(map(str, looks)).values()) == 1, name
-    assert all(look_of(line) is look for line, look in LINE_LOOKS.items())
-    assert look_of("H-DCP, f = 16") != look_of("H-DCP, f = 64") != look_of("Q-DCP 1, f = 64")
+    assert all(curve_style(line) is look for line, look in LINE_LOOKS.items())
+    assert curve_style("H-DCP, f = 16") != curve_style("H-DCP, f = 64") != curve_style("Q-DCP 1, f = 64")
 
 
 # --- what is written --------------------------------------------------------------------------------------------------

@@ -8,19 +8,19 @@ from conformesh.lab.reproduction import findings
 from conformesh.lab.reproduction.findings import (
     ERRORS,
     GRAIN,
-    covers,
-    covers_at_first_only,
+    curve_covers,
+    curve_covers_at_first_only,
+    curve_is_close_to,
+    curve_is_smaller,
+    curve_is_u_shaped,
+    curve_undercovers,
     denser_graphs_are_smaller,
     denser_graphs_converge_sooner,
-    is_close_to,
-    is_smaller,
-    is_u_shaped,
     more_bins_help_where_connected,
-    ranks_fall_short,
-    ranks_suffice,
-    size_falls,
+    paper_ranks_fall_short,
+    paper_ranks_suffice,
+    set_size_falls,
     spectral_gap_rises,
-    undercovers,
 )
 from tests.lab.reproduction.handmade import curves, sizes, value
 
@@ -41,26 +41,26 @@ GOOD, LOW, LOW_EARLY = (0.52, 0.71, 0.905), (0.52, 0.71, 0.88), (0.45, 0.71, 0.9
 LINES = {"chain": 50.0, "cycle": 20.0, "star": 12.0, "torus": 11.0, "complete": 11.0}
 
 CASES = {  # check, curves on which it holds, curves on which it fails
-    "covers": (covers(), coverages(chain=GOOD, star=GOOD, CP=LOW), coverages(chain=GOOD, star=LOW_EARLY)),
-    "covers, named lines": (covers("CP"), coverages(chain=LOW, CP=GOOD), coverages(chain=GOOD, CP=LOW)),
+    "covers": (curve_covers(), coverages(chain=GOOD, star=GOOD, CP=LOW), coverages(chain=GOOD, star=LOW_EARLY)),
+    "covers, named lines": (curve_covers("CP"), coverages(chain=LOW, CP=GOOD), coverages(chain=GOOD, CP=LOW)),
     "undercovers": (
-        undercovers("star", "torus"),
+        curve_undercovers("star", "torus"),
         coverages(star=LOW, torus=LOW_EARLY),
         coverages(star=LOW, torus=GOOD),
     ),
     "covers at first only": (
-        covers_at_first_only("torus"),
+        curve_covers_at_first_only("torus"),
         coverages(torus=LOW),
         coverages(torus=LOW_EARLY),
     ),
-    "covers at first and last": (covers_at_first_only("torus"), coverages(torus=LOW), coverages(torus=GOOD)),
+    "covers at first and last": (curve_covers_at_first_only("torus"), coverages(torus=LOW), coverages(torus=GOOD)),
     "ranks suffice": (
-        ranks_suffice(),
+        paper_ranks_suffice(),
         curves({"chain": {1: value()}, "CP": {1: value(rank_short=1.0)}}),
         curves({"chain": {1: value(), 2: value(rank_short=0.1)}}),
     ),
     "ranks fall short": (
-        ranks_fall_short("Q-DCP"),
+        paper_ranks_fall_short("Q-DCP"),
         curves({"Q-DCP": {1: value(), 2: value(rank_short=0.1)}}),
         curves({"Q-DCP": {1: value()}, "chain": {1: value(rank_short=0.5)}}),
     ),
@@ -95,14 +95,14 @@ CASES = {  # check, curves on which it holds, curves on which it fails
         sizes(chain=(10, 10, 10), complete=(10, 100, 10)),
     ),
     "is close to": (
-        is_close_to("torus", "CP", 0.1),
+        curve_is_close_to("torus", "CP", 0.1),
         sizes(torus=(99, 10.9), CP=(1, 10)),
         sizes(torus=(8.9,), CP=(10,)),
     ),
-    "is smaller": (is_smaller("torus", "CP"), sizes(torus=(99, 9), CP=(1, 10)), sizes(torus=(10,), CP=(10,))),
-    "is u-shaped": (is_u_shaped("torus"), sizes(torus=(12, 10, 11)), sizes(torus=(12, 10, 10.4))),
-    "is u-shaped at the left": (is_u_shaped("torus"), sizes(torus=(11, 10, 12)), sizes(torus=(10, 10, 12))),
-    "size falls": (size_falls("torus"), sizes(torus=(10, 20, 9)), sizes(torus=(10, 5, 10))),
+    "is smaller": (curve_is_smaller("torus", "CP"), sizes(torus=(99, 9), CP=(1, 10)), sizes(torus=(10,), CP=(10,))),
+    "is u-shaped": (curve_is_u_shaped("torus"), sizes(torus=(12, 10, 11)), sizes(torus=(12, 10, 10.4))),
+    "is u-shaped at the left": (curve_is_u_shaped("torus"), sizes(torus=(11, 10, 12)), sizes(torus=(10, 10, 12))),
+    "size falls": (set_size_falls("torus"), sizes(torus=(10, 20, 9)), sizes(torus=(10, 5, 10))),
     "spectral gap rises": (
         spectral_gap_rises(0.44, 0.68),
         curves({"Q-DCP": {20: value(gap=0.42), 40: value(gap=0.1), 80: value(gap=0.71)}}),
@@ -145,14 +145,16 @@ def test_below_means_by_more_than_noise():
     noise = ERRORS * 0.02 / math.sqrt(10) + GRAIN
     for gap, expected in ((noise * 0.99, True), (noise * 1.01, False)):
         found = curves({"chain": {0.9: value(0.9 - gap, coverage_std=0.02)}})
-        assert covers()(found)[0] is expected
-        assert undercovers("chain")(found)[0] is not expected
+        assert curve_covers()(found)[0] is expected
+        assert curve_undercovers("chain")(found)[0] is not expected
 
 
 def test_figures_name_the_worst_point():
-    holds, figures = covers()(coverages(chain=GOOD, star=(0.52, 0.6, 0.88)))
+    holds, figures = curve_covers()(coverages(chain=GOOD, star=(0.52, 0.6, 0.88)))
     assert (holds, figures) == (False, "star: 0.600 below 0.7 (x = 0.7)")
-    holds, figures = ranks_suffice()(curves({"chain": {5: value(rank_short=0.2)}, "star": {7: value(rank_short=0.3)}}))
+    holds, figures = paper_ranks_suffice()(
+        curves({"chain": {5: value(rank_short=0.2)}, "star": {7: value(rank_short=0.3)}})
+    )
     assert (holds, figures) == (False, "up to 30% of the draws fall short (star, x = 7)")
     assert (
         denser_graphs_converge_sooner()(CASES["denser graphs converge sooner than never"][1])[1]

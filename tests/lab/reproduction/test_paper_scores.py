@@ -12,7 +12,7 @@ from conformesh.lab.reproduction.paper_scores import (
     OutputSource,
     PaperScores,
     _PartitionedOutputs,
-    sources_from,
+    paper_score_sources,
 )
 from conformesh.lab.sweeps.sources import NetworkSpec
 
@@ -215,7 +215,7 @@ def test_a_true_label_of_probability_zero_has_no_logit():
 
 
 def test_without_files_everything_is_synthetic():
-    sources = sources_from([])
+    sources = paper_score_sources([])
     assert sources == {name: OutputSource(name) for name in PAPER_DATA}
     outputs = sources["pathmnist"].load()
     assert outputs.synthetic
@@ -225,13 +225,13 @@ def test_without_files_everything_is_synthetic():
 
 def test_files_and_folders_are_told_apart_by_their_classes(small_files):
     files = [str(small_files / "nine.npz"), str(small_files / "hundred.npz")]
-    by_file, by_folder = sources_from(files), sources_from([str(small_files)])
+    by_file, by_folder = paper_score_sources(files), paper_score_sources([str(small_files)])
     assert by_file == by_folder
     assert [*by_file] == [*PAPER_DATA]
     assert by_file["pathmnist"] == OutputSource("pathmnist", files[0])
     assert by_file["cifar100"].load().values.shape == (2000, 100)
     assert not by_file["cifar100"].load().synthetic
-    alone = sources_from(files[:1])
+    alone = paper_score_sources(files[:1])
     assert alone["pathmnist"].path == files[0]
     assert alone["cifar100"].path is None
 
@@ -240,15 +240,15 @@ def test_files_that_do_not_fit_are_refused_with_their_names_and_numbers(small_fi
     odd = tmp_path / "odd.npz"
     np.savez(odd, logits=np.zeros((4, 7)), labels=np.arange(4))
     with pytest.raises(ValueError, match=rf"{re.escape(str(odd))}: .* 100 \(cifar100\) or 9 \(pathmnist\).*, got 7"):
-        sources_from([str(odd)])
+        paper_score_sources([str(odd)])
     nine = str(small_files / "nine.npz")
     with pytest.raises(ValueError, match=rf"{re.escape(nine)}: outputs for 9 classes were given already by .*nine"):
-        sources_from([nine, str(small_files)])
+        paper_score_sources([nine, str(small_files)])
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"empty: needs at least one \.npz .* found none"):
-        sources_from([str(tmp_path / "empty")])
+        paper_score_sources([str(tmp_path / "empty")])
     with pytest.raises((ValueError, OSError), match=r"nowhere\.npz"):
-        sources_from([str(tmp_path / "nowhere.npz")])
+        paper_score_sources([str(tmp_path / "nowhere.npz")])
 
 
 def test_draws_are_prepared_once_and_those_of_their_own_seed(cifar):

@@ -12,7 +12,7 @@ import pytest
 
 from conformesh.lab.reproduction.curves import TOPOLOGIES, published_points, select_curves, summarise_draws
 from conformesh.lab.reproduction.experiments import get_experiment
-from conformesh.lab.reproduction.paper_scores import sources_from
+from conformesh.lab.reproduction.paper_scores import paper_score_sources
 from conformesh.lab.reproduction.reproduction import COMPARED_DRAWS, ReproductionRequest
 from conformesh.lab.reproduction.verdicts import judge_case
 from conformesh.lab.sweeps.sources import build_cell_network, stack_draws
@@ -87,7 +87,7 @@ def real_sources(real_data, tmp_path_factory):
     for name in ("cifar100_logits.npz", "pathmnist_logits.npz"):
         data = real_data(name)
         np.savez(folder / name, logits=data["logits"], labels=data["labels"])
-    return sources_from([str(folder)])
+    return paper_score_sources([str(folder)])
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from conformesh import __version__
 from conformesh.lab.reproduction.cases import ExperimentRun
 from conformesh.lab.reproduction.curves import VARIANTS
 from conformesh.lab.reproduction.experiments import get_experiment
-from conformesh.lab.reproduction.paper_scores import sources_from
+from conformesh.lab.reproduction.paper_scores import paper_score_sources
 from conformesh.lab.reproduction.reproduction import (
     COMPARED_DRAWS,
     DEFAULT_SEED,
@@ -186,7 +186,7 @@ def test_other_seeds_draws_and_data_are_other_points(experiment, small_sources, 
     go(experiment, small_sources, tmp_path)
     for other in (replace(REQUEST, seed=4), replace(REQUEST, draws=3), replace(REQUEST, scores=("confidences",))):
         assert go(experiment, small_sources, tmp_path, request=other)[1].computed == 8
-    sources = {**small_sources, "cifar100": sources_from([])["cifar100"]}
+    sources = {**small_sources, "cifar100": paper_score_sources([])["cifar100"]}
     rows, watcher = go(experiment, sources, tmp_path)
     assert watcher.computed == 8
     assert rows["synthetic"].all()
@@ -227,15 +227,17 @@ def test_a_method_that_refuses_is_an_error_that_names_the_line(experiment, small
 
 def test_requests_lay_out_both_variants_of_both_scores():
     experiment = get_experiment("figure-4")
-    cases = ReproductionRequest().cases(experiment, sources_from([]))
+    cases = ReproductionRequest().cases(experiment, paper_score_sources([]))
     assert [(case.scores, case.variant) for case in cases] == [
         (scores, variant) for scores in ("logits", "confidences") for variant in VARIANTS
     ]
     assert {(case.experiment, case.draws, case.seed, case.quick) for case in cases} == {
         ("h-dcp-alpha", COMPARED_DRAWS, DEFAULT_SEED, False)
     }
-    assert {case.draws for case in ReproductionRequest().cases(get_experiment("figure-6"), sources_from([]))} == {
-        PAPER_DRAWS
-    }  # nothing to compare with
-    assert {case.draws for case in ReproductionRequest(quick=True).cases(experiment, sources_from([]))} == {2}
-    assert {case.draws for case in ReproductionRequest(quick=True, draws=5).cases(experiment, sources_from([]))} == {5}
+    assert {
+        case.draws for case in ReproductionRequest().cases(get_experiment("figure-6"), paper_score_sources([]))
+    } == {PAPER_DRAWS}  # nothing to compare with
+    assert {case.draws for case in ReproductionRequest(quick=True).cases(experiment, paper_score_sources([]))} == {2}
+    assert {
+        case.draws for case in ReproductionRequest(quick=True, draws=5).cases(experiment, paper_score_sources([]))
+    } == {5}

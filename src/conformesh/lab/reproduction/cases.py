@@ -161,16 +161,16 @@ LEVELS = (  # coverage 1 - alpha, as on the axis of the figures
 _SIZES = (20, 30, 40, 50, 60, 70, 80)  # devices of the random graphs
 
 
-def alphas_of(case: Case) -> tuple[float, ...]:
+def case_alphas(case: Case) -> tuple[float, ...]:
     """Return the alphas of the coverage levels."""
     return tuple(round(1 - level, 2) for level in case.thinned(LEVELS))
 
 
-def over_levels(devices: int, method: str, options: Mapping[str, Any]) -> Grid:
+def cells_over_levels(devices: int, method: str, options: Mapping[str, Any]) -> Grid:
     """Lay out a run per topology with all coverage levels in it, and the reference lines."""
 
     def grid(case: Case) -> list[FigurePoint]:
-        shortened, alphas = _shortened(case, options), alphas_of(case)
+        shortened, alphas = _shortened(case, options), case_alphas(case)
         lines = [
             case.point(topology, ExperimentRun(method, shortened, devices, topology, alphas)) for topology in TOPOLOGIES
         ]
@@ -179,7 +179,7 @@ def over_levels(devices: int, method: str, options: Mapping[str, Any]) -> Grid:
     return grid
 
 
-def over_values(
+def cells_over_values(
     method: str,
     options: Mapping[str, Any],
     knob: str,
@@ -203,7 +203,7 @@ def over_values(
     return grid
 
 
-def over_random_graphs(options: Mapping[str, Any]) -> Grid:
+def cells_over_random_graphs(options: Mapping[str, Any]) -> Grid:
     """Lay out a run of Q-DCP per number of devices and draw, each on its own graph, and the reference lines."""
 
     def grid(case: Case) -> list[FigurePoint]:
@@ -222,7 +222,7 @@ def _shortened(case: Case, options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, "rounds": case.rounds(options["rounds"])} if "rounds" in options else {**options}
 
 
-def decades(first: int, last: int) -> tuple[int, ...]:
+def powers_of_ten(first: int, last: int) -> tuple[int, ...]:
     """Return whole numbers from a power of ten to another, six a decade, for a logarithmic axis."""
     values = [first]
     while values[-1] < last:

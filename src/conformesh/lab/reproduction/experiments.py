@@ -19,28 +19,28 @@ from conformesh.lab.reproduction.cases import (
     ExperimentRun,
     FigurePoint,
     Grid,
-    alphas_of,
-    decades,
-    over_levels,
-    over_random_graphs,
-    over_values,
+    case_alphas,
+    cells_over_levels,
+    cells_over_random_graphs,
+    cells_over_values,
+    powers_of_ten,
 )
 from conformesh.lab.reproduction.curves import TOPOLOGIES
 from conformesh.lab.reproduction.findings import (
     Finding,
-    covers,
-    covers_at_first_only,
+    curve_covers,
+    curve_covers_at_first_only,
+    curve_is_close_to,
+    curve_is_smaller,
+    curve_is_u_shaped,
+    curve_undercovers,
     denser_graphs_are_smaller,
     denser_graphs_converge_sooner,
-    is_close_to,
-    is_smaller,
-    is_u_shaped,
     more_bins_help_where_connected,
-    ranks_fall_short,
-    ranks_suffice,
-    size_falls,
+    paper_ranks_fall_short,
+    paper_ranks_suffice,
+    set_size_falls,
     spectral_gap_rises,
-    undercovers,
 )
 
 
@@ -131,7 +131,7 @@ def _for_confidences(why: str) -> dict[str, str]:
 
 def _far_from_s0(case: Case) -> list[FigurePoint]:
     """Lay out a run per topology and level: each level has its own s0, a logit, with confidences (1 - alpha) / 2."""
-    alphas = alphas_of(case)
+    alphas = case_alphas(case)
     points = []
     for topology in TOPOLOGIES:
         for alpha in alphas:
@@ -198,15 +198,17 @@ _ENTRIES = (
         item="Figure 2",
         title="Q-DCP against the coverage level, Assumption 4.1 taken as satisfied",
         about="Q-DCP, T = 1500, κ = μ = 2000, ε₀ = 0.1, s₀ the average of the local quantiles; K = 20.",
-        grid=over_levels(20, "q-dcp", {"rounds": 1500, "epsilon0": 0.1}),
+        grid=cells_over_levels(20, "q-dcp", {"rounds": 1500, "epsilon0": 0.1}),
         findings=(
-            Finding("Q-DCP provides coverage guarantees.", covers()),
+            Finding("Q-DCP provides coverage guarantees.", curve_covers()),
             Finding("Sets are more conservative over graphs with lower connectivity.", denser_graphs_are_smaller()),
             Finding(
-                "On the complete graph the set size is that of centralized CP.", is_close_to("complete", "CP", 0.1)
+                "On the complete graph the set size is that of centralized CP.",
+                curve_is_close_to("complete", "CP", 0.1),
             ),
             Finding(
-                "Assumption 4.1 is satisfied, so that no threshold falls below the required rank.", ranks_suffice()
+                "Assumption 4.1 is satisfied, so that no threshold falls below the required rank.",
+                paper_ranks_suffice(),
             ),
         ),
         remarks={"as-written": _WRITTEN_Q, **_for_confidences(_FULL_SETS)},
@@ -222,9 +224,9 @@ _ENTRIES = (
         findings=(
             Finding(
                 "Q-DCP can fail to reach 1 - α, in particular on graphs with stronger connectivity.",
-                undercovers("star", "torus", "complete"),
+                curve_undercovers("star", "torus", "complete"),
             ),
-            Finding("The chain, which converges least, still covers.", covers("chain")),
+            Finding("The chain, which converges least, still covers.", curve_covers("chain")),
         ),
         remarks={
             "as-written": _WRITTEN_Q,
@@ -238,10 +240,10 @@ _ENTRIES = (
         item="Figure 4",
         title="H-DCP against the coverage level",
         about="H-DCP, T = 150, M = 1000, η = 1, best constant weights; K = 20.",
-        grid=over_levels(20, "h-dcp", {"rounds": 150, "bins": 1000}),
+        grid=cells_over_levels(20, "h-dcp", {"rounds": 150, "bins": 1000}),
         findings=(
-            Finding("H-DCP guarantees coverage without any tuning.", covers()),
-            Finding("No threshold falls below the required rank.", ranks_suffice()),
+            Finding("H-DCP guarantees coverage without any tuning.", curve_covers()),
+            Finding("No threshold falls below the required rank.", paper_ranks_suffice()),
             Finding("Sets are more conservative over graphs with lower connectivity.", denser_graphs_are_smaller()),
         ),
         remarks={"as-written": _WRITTEN_H, **_for_confidences(_COARSE)},
@@ -259,10 +261,14 @@ _ENTRIES = (
         grid=_over_loads,
         axis=Axis("bits sent by each device, T·C", log=True),
         findings=(
-            Finding("With well-chosen hyper-parameters Q-DCP meets 0.9.", covers("Q-DCP 1, f = 32", "Q-DCP 1, f = 64")),
-            Finding("Then its sets are smaller than H-DCP's.", is_smaller("Q-DCP 1, f = 64", "H-DCP, f = 64")),
-            Finding("With poorly chosen ones it misses 0.9, even at high precision.", undercovers("Q-DCP 2, f = 64")),
-            Finding("H-DCP covers at every load.", covers("H-DCP, f = 16", "H-DCP, f = 32", "H-DCP, f = 64")),
+            Finding(
+                "With well-chosen hyper-parameters Q-DCP meets 0.9.", curve_covers("Q-DCP 1, f = 32", "Q-DCP 1, f = 64")
+            ),
+            Finding("Then its sets are smaller than H-DCP's.", curve_is_smaller("Q-DCP 1, f = 64", "H-DCP, f = 64")),
+            Finding(
+                "With poorly chosen ones it misses 0.9, even at high precision.", curve_undercovers("Q-DCP 2, f = 64")
+            ),
+            Finding("H-DCP covers at every load.", curve_covers("H-DCP, f = 16", "H-DCP, f = 32", "H-DCP, f = 64")),
         ),
         remarks={"as-written": _WRITTEN_Q, **_for_confidences(_FULL_SETS)},
     ),
@@ -279,9 +285,9 @@ _ENTRIES = (
         findings=(
             Finding(
                 "Q-DCP and H-DCP perform comparably to the state of the art on a star.",
-                is_close_to("H-DCP", "FCP", 0.1),
+                curve_is_close_to("H-DCP", "FCP", 0.1),
             ),
-            Finding("Every method covers 0.9.", covers("Q-DCP", "H-DCP", "FCP", "FedCP-QQ")),
+            Finding("Every method covers 0.9.", curve_covers("Q-DCP", "H-DCP", "FCP", "FedCP-QQ")),
         ),
         remarks={
             **_for_confidences(f"{_COARSE} and H-DCP gives larger sets than FCP; {_FULL_SETS}"),
@@ -300,12 +306,12 @@ _ENTRIES = (
         item="Figure 6",
         title="Convergence of Q-DCP",
         about="Q-DCP, α = 0.1, κ = μ = 2000, ε₀ = 0.1, s₀ the average of the local quantiles; K = 20.",
-        grid=over_values("q-dcp", {"epsilon0": 0.1}, "rounds", decades(100, 10_000)),
+        grid=cells_over_values("q-dcp", {"epsilon0": 0.1}, "rounds", powers_of_ten(100, 10_000)),
         axis=Axis("rounds T", log=True),
         findings=(
-            Finding("Coverage is guaranteed for any number of rounds.", covers()),
+            Finding("Coverage is guaranteed for any number of rounds.", curve_covers()),
             Finding("Graphs with weaker connectivity need more rounds.", denser_graphs_converge_sooner()),
-            Finding("Q-DCP is comparable to CP at convergence.", is_close_to("complete", "CP", 0.1)),
+            Finding("Q-DCP is comparable to CP at convergence.", curve_is_close_to("complete", "CP", 0.1)),
         ),
         remarks={"as-written": _WRITTEN_Q, **_for_confidences(_FULL_SETS)},
     ),
@@ -316,12 +322,12 @@ _ENTRIES = (
         item="Figure 7",
         title="Convergence of H-DCP",
         about="H-DCP, α = 0.1, M = 1000, η = 1; K = 20.",
-        grid=over_values("h-dcp", {"bins": 1000}, "rounds", decades(1, 10_000)),
+        grid=cells_over_values("h-dcp", {"bins": 1000}, "rounds", powers_of_ten(1, 10_000)),
         axis=Axis("rounds T", log=True),
         findings=(
-            Finding("Coverage is guaranteed for any number of rounds.", covers()),
+            Finding("Coverage is guaranteed for any number of rounds.", curve_covers()),
             Finding("Graphs with weaker connectivity need more rounds.", denser_graphs_converge_sooner()),
-            Finding("H-DCP ends close to the exact FCP.", is_close_to("complete", "FCP", 0.1)),
+            Finding("H-DCP ends close to the exact FCP.", curve_is_close_to("complete", "FCP", 0.1)),
         ),
         remarks={"as-written": _WRITTEN_H, **_for_confidences(_COARSE)},
     ),
@@ -333,11 +339,12 @@ _ENTRIES = (
         title="Q-DCP with 100 devices",
         about="Q-DCP, T = 3000, κ = μ = 2000, ε₀ = 0.5, s₀ the average of the local quantiles; K = 100, one class "
         "each.",
-        grid=over_levels(100, "q-dcp", {"rounds": 3000, "epsilon0": 0.5}),
+        grid=cells_over_levels(100, "q-dcp", {"rounds": 3000, "epsilon0": 0.5}),
         findings=(
-            Finding("Q-DCP covers on a larger network.", covers()),
+            Finding("Q-DCP covers on a larger network.", curve_covers()),
             Finding(
-                "Assumption 4.1 is satisfied, so that no threshold falls below the required rank.", ranks_suffice()
+                "Assumption 4.1 is satisfied, so that no threshold falls below the required rank.",
+                paper_ranks_suffice(),
             ),
         ),
         remarks={"as-written": _ANCHORED, "as-released": _ANCHORED, **_for_confidences(_FULL_SETS)},
@@ -348,11 +355,13 @@ _ENTRIES = (
         item="Figure 9",
         title="H-DCP with 100 devices",
         about="H-DCP, T = 3000, M = 1000, η = 1; K = 100, one class each.",
-        grid=over_levels(100, "h-dcp", {"rounds": 3000, "bins": 1000}),
+        grid=cells_over_levels(100, "h-dcp", {"rounds": 3000, "bins": 1000}),
         findings=(
-            Finding("H-DCP covers on a larger network.", covers()),
-            Finding("No threshold falls below the required rank.", ranks_suffice()),
-            Finding("On the complete graph the sets are those of the exact FCP.", is_close_to("complete", "FCP", 0.1)),
+            Finding("H-DCP covers on a larger network.", curve_covers()),
+            Finding("No threshold falls below the required rank.", paper_ranks_suffice()),
+            Finding(
+                "On the complete graph the sets are those of the exact FCP.", curve_is_close_to("complete", "FCP", 0.1)
+            ),
         ),
         remarks={
             "as-written": _WRITTEN_H,
@@ -366,13 +375,13 @@ _ENTRIES = (
         item="Figure 10",
         title="Q-DCP on Erdős-Rényi graphs, ε₀ = 1",
         about="Q-DCP, α = 0.1, T = 3000, κ = μ = 2000, ε₀ = 1; Erdős-Rényi graphs with p = 0.5, one per draw.",
-        grid=over_random_graphs({"rounds": 3000, "epsilon0": 1}),
+        grid=cells_over_random_graphs({"rounds": 3000, "epsilon0": 1}),
         axis=Axis("devices K"),
         findings=(
             Finding("The average spectral gap increases from 0.44 to 0.68.", spectral_gap_rises(0.44, 0.68)),
-            Finding("The set size decreases as connectivity increases.", size_falls("Q-DCP")),
-            Finding("With ε₀ = 1 coverage is at least 0.9 for every K.", covers("Q-DCP")),
-            Finding("With ε₀ = 1 Assumption 4.1 is satisfied for every K.", ranks_suffice("Q-DCP")),
+            Finding("The set size decreases as connectivity increases.", set_size_falls("Q-DCP")),
+            Finding("With ε₀ = 1 coverage is at least 0.9 for every K.", curve_covers("Q-DCP")),
+            Finding("With ε₀ = 1 Assumption 4.1 is satisfied for every K.", paper_ranks_suffice("Q-DCP")),
         ),
         remarks={"as-written": _WIDE, "as-released": _WIDE, **_for_confidences(_FULL_SETS)},
     ),
@@ -382,13 +391,13 @@ _ENTRIES = (
         item="Figure 11",
         title="Q-DCP on Erdős-Rényi graphs, ε₀ = 0.1",
         about="Q-DCP, α = 0.1, T = 3000, κ = μ = 2000, ε₀ = 0.1; Erdős-Rényi graphs with p = 0.5, one per draw.",
-        grid=over_random_graphs({"rounds": 3000, "epsilon0": 0.1}),
+        grid=cells_over_random_graphs({"rounds": 3000, "epsilon0": 0.1}),
         axis=Axis("devices K"),
         findings=(
             Finding("The average spectral gap increases from 0.44 to 0.68.", spectral_gap_rises(0.44, 0.68)),
-            Finding("The set size decreases as connectivity increases.", size_falls("Q-DCP")),
-            Finding("With ε₀ = 0.1 coverage misses 0.9 as K grows.", undercovers("Q-DCP")),
-            Finding("With ε₀ = 0.1 Assumption 4.1 is violated as K grows larger.", ranks_fall_short("Q-DCP")),
+            Finding("The set size decreases as connectivity increases.", set_size_falls("Q-DCP")),
+            Finding("With ε₀ = 0.1 coverage misses 0.9 as K grows.", curve_undercovers("Q-DCP")),
+            Finding("With ε₀ = 0.1 Assumption 4.1 is violated as K grows larger.", paper_ranks_fall_short("Q-DCP")),
         ),
         remarks={"as-written": _NARROW, "as-released": _NARROW, **_for_confidences(_FULL_SETS)},
     ),
@@ -399,9 +408,11 @@ _ENTRIES = (
         item="Figure 12",
         title="Q-DCP against its smoothness κ",
         about="Torus, α = 0.1, T = 1000, μ = 2000, ε₀ = 0.1, s₀ the average of the local quantiles.",
-        grid=over_values("q-dcp", {"rounds": 1000, "epsilon0": 0.1}, "kappa", (1.0, 2.0, 5.0, *_STEPS), ("torus",)),
+        grid=cells_over_values(
+            "q-dcp", {"rounds": 1000, "epsilon0": 0.1}, "kappa", (1.0, 2.0, 5.0, *_STEPS), ("torus",)
+        ),
         axis=Axis("smoothness κ", log=True),
-        findings=(Finding("Small κ and large κ both lead to inefficient sets.", is_u_shaped("torus")),),
+        findings=(Finding("Small κ and large κ both lead to inefficient sets.", curve_is_u_shaped("torus")),),
         remarks={"as-written": _WRITTEN_Q, **_for_confidences(_FULL_SETS)},
     ),
     # [Wen2025] Appendix B.4, Figure 13. Larger sets for small mu, for which T = 1000 is too few. 2 s a case.
@@ -410,9 +421,9 @@ _ENTRIES = (
         item="Figure 13",
         title="Q-DCP against its regulariser μ",
         about="Torus, α = 0.1, T = 1000, κ = 2000, ε₀ = 0.1, s₀ the average of the local quantiles.",
-        grid=over_values("q-dcp", {"rounds": 1000, "epsilon0": 0.1}, "mu", _STEPS, ("torus",)),
+        grid=cells_over_values("q-dcp", {"rounds": 1000, "epsilon0": 0.1}, "mu", _STEPS, ("torus",)),
         axis=Axis("regulariser μ", log=True),
-        findings=(Finding("A small μ converges slowly, which makes the sets conservative.", size_falls("torus")),),
+        findings=(Finding("A small μ converges slowly, which makes the sets conservative.", set_size_falls("torus")),),
         remarks={"as-written": _WRITTEN_Q, **_for_confidences(_FULL_SETS)},
     ),
     # [Wen2025] Appendix B.4, Figure 14. Coverage holds for small mu and is lost for large mu, where the estimate hardly
@@ -422,10 +433,12 @@ _ENTRIES = (
         item="Figure 14",
         title="Q-DCP against its regulariser μ, poor s₀ and ε₀",
         about="Torus, α = 0.1, T = 1000, κ = 2000, ε₀ = 0.0001, s₀ the least of the local quantiles.",
-        grid=over_values("q-dcp", {"rounds": 1000, "epsilon0": 1e-4, "s0": "min"}, "mu", _STEPS, ("torus",)),
+        grid=cells_over_values("q-dcp", {"rounds": 1000, "epsilon0": 1e-4, "s0": "min"}, "mu", _STEPS, ("torus",)),
         axis=Axis("regulariser μ", log=True),
         findings=(
-            Finding("Small μ covers, large μ keeps the solution at s₀ and does not.", covers_at_first_only("torus")),
+            Finding(
+                "Small μ covers, large μ keeps the solution at s₀ and does not.", curve_covers_at_first_only("torus")
+            ),
         ),
     ),
     # [Wen2025] Appendix B.5, Figure 15. Smaller sets with more levels on well-connected graphs; full sets with more
@@ -435,10 +448,10 @@ _ENTRIES = (
         item="Figure 15",
         title="H-DCP against its quantisation levels M",
         about="α = 0.1, T = 150, η = 1; K = 20.",
-        grid=over_values("h-dcp", {"rounds": 150}, "bins", _BINS),
+        grid=cells_over_values("h-dcp", {"rounds": 150}, "bins", _BINS),
         axis=Axis("quantisation levels M", log=True),
         findings=(
-            Finding("H-DCP covers for every M.", covers()),
+            Finding("H-DCP covers for every M.", curve_covers()),
             Finding(
                 "More levels help on well-connected graphs and cost efficiency on poorly connected ones.",
                 more_bins_help_where_connected(),
@@ -455,11 +468,12 @@ _ENTRIES = (
         title="Q-DCP on PathMNIST",
         data="pathmnist",
         about="Q-DCP, T = 8000, κ = μ = 2000, ε₀ = 0.1, s₀ the average of the local quantiles; K = 8.",
-        grid=over_levels(8, "q-dcp", {"rounds": 8000, "epsilon0": 0.1}),
+        grid=cells_over_levels(8, "q-dcp", {"rounds": 8000, "epsilon0": 0.1}),
         findings=(
-            Finding("Q-DCP is confirmed on PathMNIST: it covers.", covers()),
+            Finding("Q-DCP is confirmed on PathMNIST: it covers.", curve_covers()),
             Finding(
-                "Assumption 4.1 is satisfied, so that no threshold falls below the required rank.", ranks_suffice()
+                "Assumption 4.1 is satisfied, so that no threshold falls below the required rank.",
+                paper_ranks_suffice(),
             ),
         ),
         remarks={"as-written": _ANCHORED, "as-released": _ANCHORED},
@@ -472,10 +486,10 @@ _ENTRIES = (
         title="H-DCP on PathMNIST",
         data="pathmnist",
         about="H-DCP, T = 80, M = 100, η = 1; K = 8.",
-        grid=over_levels(8, "h-dcp", {"rounds": 80, "bins": 100}),
+        grid=cells_over_levels(8, "h-dcp", {"rounds": 80, "bins": 100}),
         findings=(
-            Finding("H-DCP is confirmed on PathMNIST: it covers.", covers()),
-            Finding("No threshold falls below the required rank.", ranks_suffice()),
+            Finding("H-DCP is confirmed on PathMNIST: it covers.", curve_covers()),
+            Finding("No threshold falls below the required rank.", paper_ranks_suffice()),
         ),
         remarks={
             "as-written": "the code's 100 levels span the range of the outputs, which is wider than that of the "

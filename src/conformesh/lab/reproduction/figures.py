@@ -58,7 +58,7 @@ _WIDTHS = {  # bits of a number -> marker and dash
 }
 
 
-def look_of(line: str) -> _Look:
+def curve_style(line: str) -> _Look:
     """Return the look of a line: by its name, or by family and width as in "H-DCP, f = 16"."""
     if line in LINE_LOOKS:
         return LINE_LOOKS[line]
@@ -111,7 +111,7 @@ def _save_png(figure: Figure, path: Path) -> Path:
 def _curves(axis: Axes, experiment: Experiment, curves: Curves, measure: str, theirs: Sequence[PublishedPoint]) -> None:
     levels, floor = _over_levels(experiment), _smallest_tick(curves) if measure == "size" else -1.0
     for line in curves.lines():
-        look, xs = look_of(line), curves.xs(line)
+        look, xs = curve_style(line), curves.xs(line)
         middle, half = _series(curves, line, measure)
         fill = look.colour if look.filled else "white"
         if len(xs) == 1 and line in REFERENCES and not levels and xs[0] < 1:  # at 1 - alpha: it has no x of its own
@@ -141,7 +141,7 @@ def _curves(axis: Axes, experiment: Experiment, curves: Curves, measure: str, th
 
 def _horizontal(axis: Axes, line: str, value: float) -> None:
     """Draw a reference that does not depend on x across the whole axis."""
-    look = look_of(line)
+    look = curve_style(line)
     if look.dash == "none":  # marks only: spread over the axis
         axis.plot(
             np.linspace(0.04, 0.96, 9),
@@ -159,7 +159,7 @@ def _horizontal(axis: Axes, line: str, value: float) -> None:
 
 
 def _published(axis: Axes, points: Sequence[PublishedPoint], curves: Curves, measure: str) -> None:
-    look = look_of(points[0].line)
+    look = curve_style(points[0].line)
     classes = int(curves.row(points[0].line)["classes"]) if measure == "size" else 1
     values = [
         point.coverage - point.x if measure == "excess" else getattr(point, measure) * classes for point in points

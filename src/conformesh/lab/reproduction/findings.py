@@ -29,7 +29,7 @@ class Finding:
 ERRORS, GRAIN = 3.0, 1e-3
 
 
-def covers(*lines: str) -> Check:
+def curve_covers(*lines: str) -> Check:
     """Coverage of these lines (by default of all graphs) is nowhere below 1 - alpha."""
 
     def check(curves: Curves) -> tuple[bool, str]:
@@ -39,7 +39,7 @@ def covers(*lines: str) -> Check:
     return check
 
 
-def undercovers(*lines: str) -> Check:
+def curve_undercovers(*lines: str) -> Check:
     """Coverage of each of these lines is somewhere below 1 - alpha."""
 
     def check(curves: Curves) -> tuple[bool, str]:
@@ -49,7 +49,7 @@ def undercovers(*lines: str) -> Check:
     return check
 
 
-def covers_at_first_only(line: str) -> Check:
+def curve_covers_at_first_only(line: str) -> Check:
     """A line covers at its first x and misses at its last."""
 
     def check(curves: Curves) -> tuple[bool, str]:
@@ -60,7 +60,7 @@ def covers_at_first_only(line: str) -> Check:
     return check
 
 
-def ranks_suffice(*lines: str) -> Check:
+def paper_ranks_suffice(*lines: str) -> Check:
     """No threshold lies below the rank that its guarantee requires, in any draw."""
 
     def check(curves: Curves) -> tuple[bool, str]:
@@ -72,11 +72,11 @@ def ranks_suffice(*lines: str) -> Check:
     return check
 
 
-def ranks_fall_short(*lines: str) -> Check:
+def paper_ranks_fall_short(*lines: str) -> Check:
     """Some threshold lies below the rank that its guarantee requires."""
 
     def check(curves: Curves) -> tuple[bool, str]:
-        holds, words = ranks_suffice(*lines)(curves) or (True, "")
+        holds, words = paper_ranks_suffice(*lines)(curves) or (True, "")
         return not holds, words
 
     return check
@@ -108,7 +108,7 @@ def denser_graphs_converge_sooner() -> Check:
     return check
 
 
-def is_close_to(line: str, other: str, within: float) -> Check:
+def curve_is_close_to(line: str, other: str, within: float) -> Check:
     """The line's last set size is within a share of another line's."""
 
     def check(curves: Curves) -> tuple[bool, str]:
@@ -118,7 +118,7 @@ def is_close_to(line: str, other: str, within: float) -> Check:
     return check
 
 
-def is_smaller(line: str, other: str) -> Check:
+def curve_is_smaller(line: str, other: str) -> Check:
     """The line's last set size is smaller than another line's."""
 
     def check(curves: Curves) -> tuple[bool, str]:
@@ -128,7 +128,7 @@ def is_smaller(line: str, other: str) -> Check:
     return check
 
 
-def is_u_shaped(line: str) -> Check:
+def curve_is_u_shaped(line: str) -> Check:
     """The set size is larger at both ends than at its smallest in between, by a twentieth at least."""
 
     def check(curves: Curves) -> tuple[bool, str]:
@@ -140,7 +140,7 @@ def is_u_shaped(line: str) -> Check:
     return check
 
 
-def size_falls(line: str) -> Check:
+def set_size_falls(line: str) -> Check:
     """The set size at the last x is smaller than at the first."""
 
     def check(curves: Curves) -> tuple[bool, str]:

@@ -49,7 +49,7 @@ def _load(source: OutputSource) -> ModelOutputs:
     return synthetic_outputs(rows, classes) if source.path is None else read_model_outputs(source.path)
 
 
-def sources_from(files: Iterable[str]) -> dict[str, OutputSource]:
+def paper_score_sources(files: Iterable[str]) -> dict[str, OutputSource]:
     """Assign each file to a data set by its number of classes; a folder stands for the files in it.
 
     Data sets without a file are synthetic.

@@ -32,7 +32,7 @@ from conformesh.mesh.config.settings import (
     change_sections,
     check_section,
 )
-from conformesh.methods import async_options, get_method, make_options, requirement_of
+from conformesh.methods import get_method, make_options, method_options_for_async_mode, requirement_of
 from conformesh.online.counters import CountingLearner
 from conformesh.peer.rosters import FIELD, roster_words
 from conformesh.peer.settings import Settings
@@ -112,7 +112,7 @@ class DeviceConfig:
         options = {name: getattr(chosen, name) for name in self.run.options}
         object.__setattr__(self, "run", replace(self.run, options=options))
         if self.run.mode == "asynchronous":
-            async_options(self.run.method, chosen)
+            method_options_for_async_mode(self.run.method, chosen)
             if self.security.insecure and get_method(self.run.method).signs_entries:
                 raise ValueError(
                     f"method {self.run.method!r} without rounds signs what devices say, with their certificates, and "
