@@ -213,7 +213,7 @@ def test_theorem_one_side_holds_the_smallest_or_largest(devices, k, side):
     one = ask(side=side, limit=k)
     said, _, _ = replied([one], devices[1:])
     found, _, _ = root_hears(one, devices[0], said)
-    heard = np.repeat(from_keys(found.keys[: found.count]), found.times[: found.count])
+    heard = np.repeat(from_keys(found.keys[: found.run_count]), found.times[: found.run_count])
     pooled = np.sort(np.concatenate([np.asarray(own, float) for own in devices]))
     part = slice(None, k) if side == LOW else slice(-k, None)
     assert heard[part].tolist() == pooled[part].tolist()
@@ -259,7 +259,7 @@ def test_theorem_mass_is_exact_in_sketches_too(devices):
     said, _, _ = replied([one], devices[1:])
     found, places, cuts = root_hears(one, devices[0], said)
     assert found.inside == sum(map(len, devices))
-    assert (found.count == -1) == any(not is_tied(own) for own in devices[1:])
+    assert (found.run_count == -1) == any(not is_tied(own) for own in devices[1:])
     assert ((places + 7) >> 3 == cuts[1:]).all()
 
 
@@ -276,7 +276,7 @@ def test_scores_that_are_mostly_equal_are_listed_instead_of_sketched():
         assert replies.get_bits(np.frombuffer(string, np.uint8), 0, 1)[0] == listed
         assert numbers == (2 * runs if listed else 8)
         found, _, _ = root_hears(ask(), own[:1], [string])
-        assert found.count == (runs if listed else -1)
+        assert found.run_count == (runs if listed else -1)
 
 
 # --- what a Byzantine device says -------------------------------------------------------------------------------------
@@ -395,10 +395,10 @@ def test_written_and_compiled_say_the_same(trees, broken_ones):
         assert above[0] == above[1]
         assert above[0][2] == -1
         found = [root_hears(asks[0], inner[0], above[0][0], loops)[0] for loops in (replies, compiled)]
-        count = max(found[0].count, 0)
+        count = max(found[0].run_count, 0)
         assert (*found[0][:3], found[0].above) == (*found[1][:3], found[1].above)
         assert_same([part[:count] for part in found[0][3:5]], [part[:count] for part in found[1][3:5]])
-        if found[0].count < 0:
+        if found[0].run_count < 0:
             assert_same(
                 replies.distribution_function(*found[0].sources), compiled.distribution_function(*found[1].sources)
             )

@@ -81,19 +81,19 @@ class MergedReply(NamedTuple):
     ----------
     below, inside, above
         The weight at or below the bracket, in it, and above it.
-    count
+    run_count
         Number of runs of equal scores; -1 where some child has sent a sketch, so that no complete list exists.
     keys, times
-        The runs, ascending; only with `count` >= 0.
+        The runs, ascending; only with `run_count` >= 0.
     sources
-        Distribution functions of the device and its children; only with `count` -1.
+        Distribution functions of the device and its children; only with `run_count` -1.
     bottom
         The weight at -inf, which is in `inside` but in no distribution function.
     """
 
     below: int
     inside: int
-    count: int
+    run_count: int
     keys: Any
     times: Any
     sources: SourceKnots
@@ -876,7 +876,7 @@ def distribution_function(x: Any, c: Any, slopes: Any, ends: Any, masses: Any) -
 
 def sketch_points(ask: Any, reply: MergedReply, many: int) -> Any:
     """Return `many` points of the distribution function of a `MergedReply`."""
-    count, keys, times = reply.count, reply.keys, reply.times
+    count, keys, times = reply.run_count, reply.keys, reply.times
     points = np.empty(many, np.float64)
     fill_levels(float(reply.inside), float(ask[EACH]), ask[LEVEL] / LEVELS, int(ask[EVEN]), many, points)
     if count >= 0:  # more runs than may be listed: the points are some of them
@@ -938,7 +938,7 @@ def encode_replies(
             first, last = int(segments[segment]), int(segments[segment + 1])
             room = last - first + most_runs
             reply = combine_reports(ask, bits, weights, first, last, data, places, room, count_bits)
-            inside, count, keys, times = reply.inside, reply.count, reply.keys, reply.times
+            inside, count, keys, times = reply.inside, reply.run_count, reply.keys, reply.times
             if ask[COUNTED]:
                 out = grow_buffer(out, at, 32)
                 at = put_count(out, at, reply.below, count_bits)

@@ -360,7 +360,7 @@ class TreeRoot:
     ) -> tuple[int, int]:
         """Write the answer to a problem if the reply holds it, else the next question; if `late`, the last one."""
         begin, end, side = int(ask[BEGIN]), int(ask[END]), int(ask[SIDE])
-        exact = reply.count >= 0
+        exact = reply.run_count >= 0
         if side != BOTH:
             return self._write_answer(out, at, ask, problem, *_answer_on_side(problem, reply, side))
         below = int(reply.below) if ask[COUNTED] else problem.below
@@ -388,7 +388,7 @@ class TreeRoot:
         return at, 1 + (counted > problem.rank)
 
     def _write_question(
-        self, out: Any, at: int, ask: Ints, problem: RankSearch, reply: written.MergedReply, late: bool
+        self, out: Any, at: int, ask: Ints, problem: RankSearch, reply: written.MergedReply | None, late: bool
     ) -> tuple[int, int]:
         """Write the next question. `reply` is a new sketch of this bracket, if there is one.
 
@@ -648,7 +648,7 @@ def _read_ends(data: Any, at: int, ask: Ints) -> tuple[list[int], int, int]:
 
 def _answer_in_list(problem: RankSearch, reply: written.MergedReply) -> tuple[int, int]:
     """Return the key of the answer in a complete list of the bracket, and its counted rank."""
-    keys, times = reply.keys[: reply.count], reply.times[: reply.count]
+    keys, times = reply.keys[: reply.run_count], reply.times[: reply.run_count]
     ranks = problem.below + np.cumsum(times)
     at = int(np.searchsorted(ranks, problem.rank))
     if at == len(keys):
@@ -658,7 +658,7 @@ def _answer_in_list(problem: RankSearch, reply: written.MergedReply) -> tuple[in
 
 def _answer_on_side(problem: RankSearch, reply: written.MergedReply, side: int) -> tuple[int, int]:
     """Return the key of the answer in a list of the smallest or largest scores of the bracket, and its rank."""
-    keys, times = reply.keys[: reply.count], reply.times[: reply.count]
+    keys, times = reply.keys[: reply.run_count], reply.times[: reply.run_count]
     if side == LOW:
         return _answer_in_list(problem, reply)
     ranks = problem.upto - (
