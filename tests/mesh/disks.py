@@ -19,7 +19,7 @@ def unwritable(folder, code):
     All that the program writes goes through `os.open` and `os.write`, or is a socket or a link to be removed.
     """
     folder, handles = Path(folder).resolve(), set()
-    real_open, real_write, real_unlink, real_listening = os.open, os.write, os.unlink, server._listening
+    real_open, real_write, real_unlink, real_open_listener = os.open, os.write, os.unlink, server._open_listener
     read_only = code == errno.EROFS
 
     def inside(path):
@@ -46,13 +46,13 @@ def unwritable(folder, code):
     def listening(address):
         if address.path is not None and inside(address.path):
             raise OSError(code, f"cannot listen at {address}: {os.strerror(code)}")
-        return real_listening(address)
+        return real_open_listener(address)
 
-    os.open, os.write, os.unlink, server._listening = opened, written, removed, listening
+    os.open, os.write, os.unlink, server._open_listener = opened, written, removed, listening
     try:
         yield
     finally:
-        os.open, os.write, os.unlink, server._listening = real_open, real_write, real_unlink, real_listening
+        os.open, os.write, os.unlink, server._open_listener = real_open, real_write, real_unlink, real_open_listener
 
 
 def free_port():

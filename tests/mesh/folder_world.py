@@ -180,8 +180,8 @@ class FolderWorld(Changing):
             if process is None or device is None:
                 put_roster_into_folder(roster.body, self.root / name, read_device(self.root / name))
                 return
-            process.members.hand(roster.body)
-            body = process.members.offered()
+            process.members.submit(roster.body)
+            body = process.members.next_submitted()
             if body is not None:  # else it is in force already
                 device.offer(body, now)
                 self._flush(k, now)
@@ -203,8 +203,8 @@ class FolderWorld(Changing):
             raise
         if process.restored is not None:
             self._compare(process.restored)
-        if process.members.moving:
-            process.members.move()
+        if process.members.has_newer_roster:
+            process.members.adopt_newer_roster()
             if process.members.removed:
                 return
             process.use()

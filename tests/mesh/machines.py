@@ -56,7 +56,7 @@ class Machines:
         self.start(name)
 
     def hand(self, name):
-        return Client(self.root / name).hand((self.mesh / "roster.json").read_bytes())
+        return Client(self.root / name).submit_roster((self.mesh / "roster.json").read_bytes())
 
     def agreed(self, names, roster):
         """Wait until these devices have certified one run under this roster; return their thresholds and the run."""

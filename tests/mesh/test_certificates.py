@@ -170,7 +170,7 @@ def test_an_authority_is_made_once(made):
 
 
 def test_other_mistakes_of_the_caller(made, tmp_path):
-    with pytest.raises(ValueError, match="must be 1 to 64 letters"):
+    with pytest.raises(ValueError, match="must be 1 to 58 letters"):
         sign_device(made / "ca", tmp_path, "../x", ["127.0.0.1"])
     with pytest.raises(ValueError, match="needs the host"):
         sign_device(made / "ca", tmp_path, "x", [])

@@ -162,7 +162,7 @@ def test_whole_numbers_and_decimals_are_the_same_option():
         ({"revoked": ("device-02",)}, "device 'device-02' is revoked and still one of the devices"),
         ({"devices": ("a", "a")}, "device names must differ"),
         ({"devices": ("a", "A"), "name": "a"}, "differ only in upper and lower case"),
-        ({"devices": ("a/b",), "name": "a/b"}, "device name 'a/b' must be 1 to 64 letters"),
+        ({"devices": ("a/b",), "name": "a/b"}, "device name 'a/b' must be 1 to 58 letters"),
         ({"devices": ("ca",), "name": "ca"}, "the name of another folder"),
         ({"endpoints": {}}, "endpoints lacks {device-00, device-01, device-02}"),
         ({"endpoints": {"x": "a:1"}}, "endpoints names 'x'"),

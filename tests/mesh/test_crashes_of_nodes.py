@@ -251,13 +251,13 @@ def test_no_label_that_was_acknowledged_is_lost_and_none_is_counted_twice(monkey
             except Killed:
                 pass
             if node is not None:
-                node._shut()
+                node._close_journal()
             with at_failpoints(hit.add):
                 again = opened()
             counted = again.status().device.steps
             assert counted in (acknowledged, acknowledged + 1)  # one may have been on the disk and not acknowledged
             acknowledged = counted
-            again._shut()
+            again._close_journal()
     assert {f"online.bin/{step}" for step in (*WRITE, *APPEND, "append synced", *CUT)} <= hit
 
 
@@ -357,8 +357,8 @@ def test_thirty_kills_of_a_real_node():
 WRITES = {"write_text", "write_bytes", "rename", "truncate", "ftruncate"}
 ALLOWED = {
     ("mesh/node/disk_watch.py", "os.write"),  # whether there is space: deleted at once
-    ("mesh/node/folder_lock.py", "os.ftruncate"),  # the number of a process, for an error message
-    ("mesh/node/folder_lock.py", "os.write"),
+    ("mesh/folder_lock.py", "os.ftruncate"),  # the number of a process, for an error message
+    ("mesh/folder_lock.py", "os.write"),
     ("mesh/node/online.py", "os.truncate"),  # after a write that failed, which a crash would leave as it is
 }
 

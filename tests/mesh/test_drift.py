@@ -52,7 +52,7 @@ def shifted(steps=120, at=60, seed=0):
 
 
 def told(known, score):
-    known.take(known.judge(score, None)[1])
+    known.apply(known.judge(score, None)[1])
 
 
 def fed(seed, scores, alarm=None):
@@ -77,11 +77,11 @@ def test_the_alarm_of_a_device_is_the_alarm_in_the_order_of_labels():
     rng, known, came, waiting = random.Random(4), Observations("a", RULE, 5, seed=77), [], []
     for score in shifted():
         example, record = known.predict()
-        known.take(record)
+        known.apply(record)
         waiting.append((example.id, score))
         while len(waiting) > rng.choice([0, 3]):
             id, late = waiting.pop(rng.randrange(len(waiting)))
-            known.take(known.judge(late, id)[1])
+            known.apply(known.judge(late, id)[1])
             assert known.judge(0.9, id)[1] is None
             came.append(late)
     assert_is_alarm(known, came)
@@ -95,15 +95,15 @@ def test_a_device_that_is_killed_after_every_label_has_the_same_evidence(folder,
     for score in scores:
         node = opened(folder, online=LEARNING | {"alarm": 0.05})
         node.observe(score)
-        seeds.add(node._known._seed)
+        seeds.add(node._observations._seed)
     assert len(seeds) == 1
-    assert_is_alarm(node._known, scores)
+    assert_is_alarm(node._observations, scores)
     again = opened(folder, online=LEARNING | {"alarm": 0.05})
     assert learnt(again) == learnt(node)
     alarm = learnt(again)["alarm"]
-    assert (alarm["raised_at"], alarm["steps"]) == (node._known.drift.raised_at, 120)
+    assert (alarm["raised_at"], alarm["steps"]) == (node._observations.drift.raised_at, 120)
     assert alarm["raised_time"].startswith("20")
-    assert alarm["evidence"]["device"] == pytest.approx(math.exp(node._known.drift.largest))
+    assert alarm["evidence"]["device"] == pytest.approx(math.exp(node._observations.drift.largest))
 
 
 def test_other_journals_draw_other_numbers():
@@ -119,15 +119,15 @@ def test_that_it_was_raised_is_kept_where_the_moment_could_not_be_written(folder
     node = opened(folder, online=LEARNING | {"alarm": 0.05})
     for score in shifted():
         with monkeypatch.context() as broken:
-            if node._known.drift.raised_at == 0:
+            if node._observations.drift.raised_at == 0:
                 broken.setattr(online, "AlarmRecord", lambda when: 1 / 0)  # killed here
             try:
                 node.observe(score)
             except ZeroDivisionError:
                 break
-    assert node._known.undated
+    assert node._observations.lacks_alarm_time
     again = opened(folder, online=LEARNING | {"alarm": 0.05})
-    assert learnt(again)["alarm"]["raised_at"] == node._known.drift.raised_at
+    assert learnt(again)["alarm"]["raised_at"] == node._observations.drift.raised_at
     assert learnt(again)["alarm"]["raised_time"] is not None
 
 
@@ -149,7 +149,7 @@ def test_a_journal_that_cannot_be_made_shorter_now_and_then_loses_nothing(folder
     for score in scores:
         node.observe(score)
     assert len(calls) > 120
-    assert_is_alarm(node._known, scores)
+    assert_is_alarm(node._observations, scores)
     assert learnt(node)["alarm"]["raised_time"] is not None
     assert learnt(node)["scale"]["scores"] == 122
 
@@ -172,7 +172,7 @@ def test_an_alarm_that_was_switched_off_begins_anew_and_counts_again(folder):
     node, other = opened(folder, online=LEARNING | {"alarm": 0.05}), Observations("device-00", RULE, 9)
     for score in shifted():
         node.observe(score)
-    other.hear(node._known.counters, 1)
+    other.merge_counters(node._observations.counters, 1)
     assert math.exp(fleet_alarm(other.tallies, ["device-00", "device-01", "device-02"])[0]) > 20
     off = learnt(opened(folder))
     assert (off["alarm"], off["device"]["steps"]) == (None, 120)
@@ -181,9 +181,9 @@ def test_an_alarm_that_was_switched_off_begins_anew_and_counts_again(folder):
     alarm = learnt(anew)["alarm"]
     assert (alarm["steps"], alarm["counted"], alarm["raised_time"]) == (0, 4, None)
     assert alarm["evidence"] == {"device": 1.0, "fleet": pytest.approx(1 / 4)}
-    other.hear(anew._known.counters, 1)  # at once, without another label
+    other.merge_counters(anew._observations.counters, 1)  # at once, without another label
     assert fleet_alarm(other.tallies, ["device-00", "device-01", "device-02"]) == (pytest.approx(-math.log(4)), 4)
-    assert anew._known._seed != node._known._seed
+    assert anew._observations._seed != node._observations._seed
 
 
 def test_a_fleet_is_judged_by_the_largest_over_all_devices():
@@ -198,7 +198,7 @@ def test_a_fleet_is_judged_by_the_largest_over_all_devices():
         after = fleet.follow(after, [scores], [[alarm_draw(one._seed, step) for one in known]])
         for one, mine in zip(known, scores, strict=True):
             told(one, mine)
-        known[2].hear(known[1].counters, 9)
+        known[2].merge_counters(known[1].counters, 9)
     evidence, counted = fleet_alarm(known[2].tallies, names)
     assert (evidence, counted) == (after.largest, 3)
     assert after.raised_at > 0
@@ -214,23 +214,23 @@ def test_a_lost_journal_counts_twice_and_a_lie_about_a_device_is_not_believed_by
     (folder / JOURNAL_FILE).unlink()
     second = opened(folder, online=LEARNING | {"alarm": 0.05})
     second.observe(0.5)
-    second.hear(said)
+    second.merge_counters(said)
     alarm = learnt(second)["alarm"]
     assert (alarm["counted"], alarm["steps"], alarm["raised"]) == (4, 1, {"device": False, "fleet": True})
-    life = second._known._life
-    lie = Counters({life: msgspec.structs.replace(second._known.own, evidence=700.0)})
-    second.hear(lie.encode(second.rule))
-    assert second._known._life == life  # no new life for it
+    life = second._observations._life
+    lie = Counters({life: msgspec.structs.replace(second._observations.own, evidence=700.0)})
+    second.merge_counters(lie.encode(second.rule))
+    assert second._observations._life == life  # no new life for it
     assert learnt(second)["alarm"] == alarm
 
 
 def test_an_old_journal_goes_on_and_its_alarm_begins():
     """Of the version before: nothing of a scale or an alarm in it, and a tally of four numbers."""
     plain = Observations("a", CountingLearner(Fraction(1, 10), **LEARNING), 5)
-    before = plain.kept()
+    before = plain.to_record()
     for score in (0.2, 0.9, 0.4):
         told(plain, score)
-    raw = msgspec.msgpack.decode(encode_record(plain.kept()))
+    raw = msgspec.msgpack.decode(encode_record(plain.to_record()))
     raw[3] = raw[3][:4]
     rows = msgspec.msgpack.decode(raw[8])
     rows[3] = [[*row[:2], row[2][:4]] for row in rows[3]]
@@ -250,8 +250,8 @@ def test_an_alarm_that_cannot_be_read_begins_anew_and_nothing_else_is_lost(caplo
     for score in shifted(30):
         told(known, score)
     other = Observations("a", RULE, 6)
-    other.read([encode_record(msgspec.structs.replace(known.kept(), alarm=b"cmA1 and no more"))])
-    assert "the drift alarm begins anew" in caplog.text
+    other.read([encode_record(msgspec.structs.replace(known.to_record(), alarm=b"cmA1 and no more"))])
+    assert "the drift alarm starts again" in caplog.text
     assert (other.own.steps, other.own.alarms, other.drift.steps) == (30, 2, 0)
 
 
@@ -275,17 +275,17 @@ def test_the_numbers_are_those_of_the_simulator(alpha, latest):
     known = [Observations(name, rule, k) for k, name in enumerate("abcd")]
     found, ids = np.empty(scores.shape), {}
     for one in known:
-        one.take(online.OriginRecord(2.0))
+        one.apply(online.OriginRecord(2.0))
     for step in range(400):
         for row, one in enumerate(known):
             (ids[row, step], found[row, step]), record = one.predict()
-            one.take(record)
+            one.apply(record)
             for earlier in range(max(0, step - latest), step + 1):
                 if delays[row, earlier] == step - earlier:
-                    one.take(one.judge(scores[row, earlier], ids[row, earlier])[1])
+                    one.apply(one.judge(scores[row, earlier], ids[row, earlier])[1])
         for one in known:
             for other in known:
-                one.hear(other.counters, 9)
+                one.merge_counters(other.counters, 9)
     if alpha.denominator == 8:
         np.testing.assert_array_equal(found, expected.thresholds)
     np.testing.assert_allclose(found, expected.thresholds, rtol=1e-12)
@@ -308,7 +308,7 @@ def test_it_begins_with_the_calibration_scores_and_at_the_certified_threshold(fo
     assert Counters.decode(message(node), node.rule).origin is None
     said = msgspec.msgpack.decode(message(node))
     said[2] = 7.0  # and what others say of theirs is not heard
-    again.hear(msgspec.msgpack.encode(said))
+    again.merge_counters(msgspec.msgpack.encode(said))
     assert (learnt(again)["origin"], learnt(again)["refused"]) == (2.5, {})
 
 
@@ -337,9 +337,11 @@ def test_no_sequence_escapes_the_bound_with_a_scale(push):
             rng.choice([0.01, 1]),
         )
         known = Observations("a", rule, 5)
-        known.take(online.OriginRecord(rng.uniform(0, 4)))
+        known.apply(online.OriginRecord(rng.uniform(0, 4)))
         for _ in range(200):
-            known.hear(Counters({Life("b", 0): CoverageCounts(n := rng.randrange(10**6), rng.choice([0, n]))}), 9)
+            known.merge_counters(
+                Counters({Life("b", 0): CoverageCounts(n := rng.randrange(10**6), rng.choice([0, n]))}), 9
+            )
             q = known.threshold
             owed = known.own.misses - rule.alpha * known.own.steps
             high = push == "up" or (push == "either" and owed >= 0) or (push == "at random" and rng.random() < 0.5)

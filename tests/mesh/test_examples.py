@@ -96,12 +96,12 @@ def test_the_service_can_be_reloaded_and_its_limits_leave_room():
     """For all connections of local programs, and for 60 neighbours; the unit and the docs state the same figures."""
     unit = dict(line.split("=", 1) for line in UNIT.read_text().splitlines() if re.match(r"\w+=", line))
     assert unit["ExecReload"] == "/bin/kill -HUP $MAINPID"
-    connections = server.MOST + server.RESERVE + server.CLOSING
+    connections = server.ServiceLimits().connections + server.MONITORING_RESERVE + server.MOST_CLOSING
     assert f"at most {connections}." in UNIT.read_text()
     assert f"at most {connections} |" in (ROOT / "docs" / "operations.md").read_text()
     neighbours = 60
     assert int(unit["LimitNOFILE"]) >= 14 + 2 * neighbours + connections
-    assert int(unit["TasksMax"]) >= 6 + 4 * neighbours + server.AT_ONCE
+    assert int(unit["TasksMax"]) >= 6 + 4 * neighbours + server.WORKERS
     assert unit["MemoryMax"] == "1G"
     run = f"--memory=1g --pids-limit={unit['TasksMax']} --ulimit nofile={unit['LimitNOFILE']}"
     for path in (CONTAINER, ROOT / "docs" / "mesh.md"):

@@ -10,6 +10,7 @@ import pytest
 
 from conformesh import Network
 from conformesh.mesh.config import roster
+from conformesh.mesh.config.certificate_names import LONGEST_NAME, certificate_name
 from conformesh.mesh.config.device_toml import device_text, read_device, write_device
 from conformesh.mesh.config.folders import (
     add_device,
@@ -220,6 +221,18 @@ def test_a_renewed_certificate_is_another_one(root):
     assert [p.what for p in check_folder(root / "device-00")] == ["scores"]
     with pytest.raises(ValueError, match="did you mean 'device-0"):
         renew_device(root, "device-0O")
+
+
+def test_the_longest_allowed_name_can_be_renewed(tmp_path):
+    """The common name of a certificate has at most 64 characters, also with the number of a renewed one."""
+    longest = "n" * LONGEST_NAME
+    init_mesh(tmp_path / "mesh", Network.chain(2).relabelled([longest, "b"]))
+    assert renew_device(tmp_path / "mesh", longest).name == f"{longest}~2"
+    assert len(certificate_name(longest, 99_999)) == 64
+    with pytest.raises(ValueError, match="has 59 characters; at most 58 are allowed"):
+        init_mesh(tmp_path / "other", Network.chain(2).relabelled([f"{longest}n", "b"]))
+    with pytest.raises(ValueError, match="has 64 characters; at most 58 are allowed"):
+        add_device(tmp_path / "mesh", "n" * 64, ["b"])
 
 
 def test_a_mesh_in_disorder_is_not_changed(root):

@@ -262,7 +262,7 @@ def test_the_interval_of_a_neighbour_is_read_from_its_heartbeat(node):
             pass
 
     node.heartbeat._exchange(Links())
-    assert node.state._neighbours[other].interval == 300.0
+    assert node.state._neighbours.entries[other].interval == 300.0
 
 
 def test_a_threshold_that_cannot_be_written_is_written_later(node, monkeypatch):

@@ -121,7 +121,7 @@ def test_only_so_many_lines_are_remembered(log, clock):
         logger.info("line %d", number)
         logger.info("line %d", number)
     (handler,) = (one for one in logger.handlers if isinstance(one, logs._NodeHandler))
-    assert len(handler._lately) <= logs.MOST_LINES
+    assert len(handler._recent_lines) <= logs.MOST_LINES
     logs.set_up_log("device-07", stream=io.StringIO())  # which closes the other
     assert stream.getvalue().count("(1 more times)") == 3 * logs.MOST_LINES
 

@@ -41,7 +41,7 @@ def test_what_does_not_fit_is_dropped_before_it_is_copied_and_others_are_not_aff
     assert (inbox.put(1, large), large.copies) == (b"", 0)
     assert [bool(inbox.put(1, small)) for _ in range(4)] == [True, True, False, False]
     assert inbox.put(2, small) == small.data
-    assert [(sender, data) for sender, data, _ in inbox.take()] == [(1, small.data)] * 2 + [(2, small.data)]
+    assert [(sender, data) for sender, data, _ in inbox.pop_all()] == [(1, small.data)] * 2 + [(2, small.data)]
     assert inbox.put(1, small) == small.data
 
 
@@ -66,7 +66,7 @@ def attacked(root):
     config = read_device(folders[1])
     with (root / "log").open("wb") as log:
         node = subprocess.Popen([sys.executable, "-m", "conformesh", "node", str(folders[0])], stderr=log)
-        session = zenoh.open(link._settings(zenoh, config))
+        session = zenoh.open(link._zenoh_config(zenoh, config))
         try:
             transport = link.Transport(session, config)
             wait_for(lambda: [*transport.receive(0.1)])  # it greets: the link is up

@@ -56,7 +56,7 @@ def learnt(node):
 
 def message(node):
     """What neighbours are told."""
-    return node._known.counters.encode(node.rule)
+    return node._observations.counters.encode(node.rule)
 
 
 def heard(*tallies, origin=None):
@@ -82,11 +82,11 @@ def test_a_device_that_was_killed_goes_on_with_the_very_same_numbers(folder, lea
         if rng.random() < 0.2:
             judged = first.observe(rng.random())
             said[judged.id] = judged
-        first.hear(heard((Life("device-00", 4), CoverageCounts(step, step // 9))).encode(rule))
-        first.keep(100.0 * step)
+        first.merge_counters(heard((Life("device-00", 4), CoverageCounts(step, step // 9))).encode(rule))
+        first.store_reported(100.0 * step)
     second = opened(folder, online=learning)
     assert learnt(second) == learnt(first)
-    assert second._known.kept() == first._known.kept()
+    assert second._observations.to_record() == first._observations.to_record()
     assert message(second) == message(first)
     assert learnt(second)["device"]["steps"] == len(said) > 150
     for id, judged in said.items():
@@ -137,8 +137,8 @@ def test_a_lie_about_a_device_changes_nothing_that_it_says_of_itself(folder):
     for _ in range(30):
         node.observe(0.5)
     before = learnt(node)["device"]
-    (mine,) = node._known.counters.tallies
-    node.hear(
+    (mine,) = node._observations.counters.tallies
+    node.merge_counters(
         heard((mine, CoverageCounts(10**9, 10**9)), (Life("device-01", 1), CoverageCounts(10**9, 0))).encode(RULE)
     )
     assert learnt(node)["device"] == before
@@ -234,14 +234,14 @@ def test_another_rule_counts_anew_and_keeps_the_old_journal(folder, caplog):
 def test_a_label_is_judged_by_the_threshold_of_its_prediction():
     known = Observations("a", RULE, 5)
     example, record = known.predict()
-    known.take(record)
+    known.apply(record)
     for _ in range(12):
         _, record = known.judge(0.0, None)  # thresholds fall
-        known.take(record)
+        known.apply(record)
     assert known.threshold < example.threshold
     judged, record = known.judge(example.threshold, example.id)
     assert not judged.missed
-    known.take(record)
+    known.apply(record)
     assert known.own == CoverageCounts(13, 0, 1)  # twelve were predicted without one label
 
 
@@ -251,25 +251,25 @@ def test_late_labels_are_counted_where_they_came(late):
     known, waiting = Observations("a", RULE, 5), []
     for _ in range(60):
         example, record = known.predict()
-        known.take(record)
+        known.apply(record)
         waiting.append(example.id)
         if len(waiting) > late:
-            known.take(known.judge(0.5, waiting.pop(0))[1])
+            known.apply(known.judge(0.5, waiting.pop(0))[1])
     assert known.own.late == late
     missing = known.own
     for id in waiting[1:]:  # the first of them never comes
-        known.take(known.judge(0.5, id)[1])
+        known.apply(known.judge(0.5, id)[1])
     assert (known.own.steps, known.own.late) == (missing.steps + max(late - 1, 0), max(late, 0))
 
 
 def test_what_never_comes_is_forgotten_after_a_while():
     known = Observations("a", RULE, 5)
     example, record = known.predict()
-    known.take(record)
+    known.apply(record)
     judged, record = known.judge(0.5, None)
-    known.take(record)
+    known.apply(record)
     for _ in range(LABEL_WINDOW):
-        known.take(online_records.ObservationRecord(0.5, 0.4))
+        known.apply(online_records.ObservationRecord(0.5, 0.4))
     for id in (example.id, judged.id):
         with pytest.raises(LookupError, match=f"more than {LABEL_WINDOW} predictions ago"):
             known.judge(0.5, id)
@@ -279,7 +279,7 @@ def test_what_never_comes_is_forgotten_after_a_while():
 @pytest.mark.parametrize("id", ["", "-", "-1", "0-0", "0000000000000005-1", "0000000000000005-00", "5-0", "x" * 300])
 def test_ids_of_nobody_are_refused(id):
     known = Observations("a", RULE, 5)
-    known.take(known.predict()[1])
+    known.apply(known.predict()[1])
     with pytest.raises(LookupError, match="none that this device predicted"):
         known.judge(0.5, id)
 
@@ -296,7 +296,7 @@ def test_scores_out_of_range_are_refused(score):
 def test_who_joins_starts_from_the_network(folder):
     node = opened(folder)
     assert learnt(node)["threshold"] == 1.0  # nothing is known: all are covered
-    node.hear(heard((Life("device-00", 1), CoverageCounts(100, 12)), origin=0.5).encode(RULE))
+    node.merge_counters(heard((Life("device-00", 1), CoverageCounts(100, 12)), origin=0.5).encode(RULE))
     assert node.predict().threshold == pytest.approx(0.5 + 0.1 * 2)
     assert learnt(node)["reported"]["device-00"] == {"steps": 100, "misses": 12, "lives": 1}
 
@@ -314,7 +314,7 @@ def test_all_begin_with_the_certified_threshold(folder):
 
 def test_who_is_in_no_roster_is_not_heard_of_and_who_left_stays(folder):
     node = opened(folder)
-    node.hear(
+    node.merge_counters(
         heard((Life("device-02", 1), CoverageCounts(50, 5)), (Life("stranger", 1), CoverageCounts(9, 9))).encode(RULE)
     )
     assert {*learnt(node)["reported"]} == {"device-02"}
@@ -327,8 +327,8 @@ def test_who_is_in_no_roster_is_not_heard_of_and_who_left_stays(folder):
         endpoints={name: f"127.0.0.1:{7600 + k}" for k, name in enumerate(names)},
     )
     node.set_roster(smaller)
-    node.hear(heard((Life("device-02", 1), CoverageCounts(60, 6))).encode(RULE))
-    node.keep(0.0)
+    node.merge_counters(heard((Life("device-02", 1), CoverageCounts(60, 6))).encode(RULE))
+    node.store_reported(0.0)
     everybody = learnt(node)["everybody"]
     assert (everybody["steps"], everybody["misses"]) == (60, 6)
     assert everybody["within"] == pytest.approx(20.9 / 60)  # who has made no step owes nothing
@@ -339,7 +339,7 @@ def test_who_is_in_no_roster_is_not_heard_of_and_who_left_stays(folder):
 def test_what_is_malformed_changes_nothing(folder, data):
     node = opened(folder)
     before = message(node)
-    node.hear(data)
+    node.merge_counters(data)
     assert message(node) == before
     assert sum(learnt(node)["refused"].values()) == 1
 
@@ -352,7 +352,7 @@ def test_a_lost_journal_is_another_life(folder):
     (folder / JOURNAL_FILE).unlink()
     second = opened(folder)
     second.observe(0.5)
-    second.hear(told)
+    second.merge_counters(told)
     for _ in range(94):
         second.observe(0.5)
     shown = learnt(second)
@@ -373,17 +373,17 @@ def test_an_old_journal_counts_as_another_life_from_where_it_was_read(folder):
     second = opened(folder)
     waiting = second.predict()
     since = [second.observe(0.5) for _ in range(3)]
-    second.hear(told)
+    second.merge_counters(told)
     everybody = learnt(second)["everybody"]
     assert (everybody["steps"], everybody["misses"]) == (13, misses + sum(one.missed for one in since))
     with pytest.raises(LookupError):  # its number may have been that of another example
         second.observe(0.5, waiting.id)
     second.observe(0.5)
-    second.hear(told)
+    second.merge_counters(told)
     third = opened(folder)
     assert learnt(third) == learnt(second)
     assert (learnt(third)["everybody"]["steps"], learnt(third)["device"]["steps"]) == (14, 4)
-    assert third._known.own.parts == 2  # twice the bound
+    assert third._observations.own.parts == 2  # twice the bound
 
 
 def test_states_that_meet_in_any_order_agree():
@@ -393,12 +393,12 @@ def test_states_that_meet_in_any_order_agree():
     said = []
     for _ in range(400):
         one = rng.choice(known)
-        one.take(one.judge(rng.random(), None)[1])
+        one.apply(one.judge(rng.random(), None)[1])
         said.append(one.counters)
-        rng.choice(known).hear(rng.choice(said), 99)  # old, repeated, from anybody
+        rng.choice(known).merge_counters(rng.choice(said), 99)  # old, repeated, from anybody
     for one in known:
         for other in known:
-            one.hear(other.counters, 99)
+            one.merge_counters(other.counters, 99)
     assert known[0].counters == known[1].counters == known[2].counters
     assert known[0].counters.steps == 400
 
@@ -546,16 +546,16 @@ def test_sets_have_the_label_exactly_where_it_is_no_miss(learning):
 
 def test_records_are_read_as_they_were_written():
     known = Observations("a", RULE, 5)
-    records = [known.kept()]
+    records = [known.to_record()]
     for score in (0.2, 0.9):
         example, record = known.predict()
         records.append(record)
-        known.take(record)
+        known.apply(record)
         _, record = known.judge(score, example.id)
         records.append(record)
-        known.take(record)
+        known.apply(record)
     again = Observations("a", RULE, 77)
     again.read([encode_record(record) for record in records])
-    assert again.kept() == known.kept()
+    assert again.to_record() == known.to_record()
     with pytest.raises(ValueError, match="not what a device writes"):
         again.read([b"\x93\xa5other"])

@@ -194,7 +194,7 @@ def test_who_joins_starts_from_the_network_and_who_leaves_stays_in_the_bound():
         owed = clients[0].online()["device"]["misses"] - 0.1 * 30
         assert clients[1].online()["threshold"] == pytest.approx(thresholds[0] + LEARNING["learning"] * owed)
         newcomer = add_device(root / "m", "late", ["device-01"], f"127.0.0.1:{free_ports(1)}")
-        clients[0].hand((root / "m" / "roster.json").read_bytes())
+        clients[0].submit_roster((root / "m" / "roster.json").read_bytes())
         (newcomer / "scores.csv").write_text("score\n0.2\n")
         stack.enter_context(staying_up(newcomer))
         late = Client(newcomer)
@@ -204,7 +204,7 @@ def test_who_joins_starts_from_the_network_and_who_leaves_stays_in_the_bound():
         wait_for(lambda: _steps(clients[0], "late") == 1, PATIENCE)
         before = clients[0].online()["everybody"]
         revoke_device(root / "m", "late")
-        clients[0].hand((root / "m" / "roster.json").read_bytes())
+        clients[0].submit_roster((root / "m" / "roster.json").read_bytes())
         wait_for(lambda: all(client.status()["roster"]["number"] == 3 for client in clients), PATIENCE)
         assert clients[0].online()["everybody"] == before  # what it counted is a part of the bound for good
 

@@ -302,7 +302,7 @@ def test_connections_beyond_the_limit_are_told_503_and_health_is_answered(where)
 
 
 def test_a_connection_that_is_silent_makes_room_and_is_told_so(monkeypatch):
-    monkeypatch.setattr("conformesh.mesh.http.server.GIVES_WAY", 0.0)
+    monkeypatch.setattr("conformesh.mesh.http.server.IDLE_BEFORE_REFUSAL", 0.0)
     with serving(connections=3) as service, contextlib.ExitStack() as stack:
         links = connected(service, stack, 3)
         head = b"POST /predict HTTP/1.1\r\nContent-Type: application/json\r\n"

@@ -258,11 +258,11 @@ def test_a_newer_roster_is_in_force_for_ever(root, members):
     members.verify()
     folder, body = root / "device-00", later(root)
     assert members.accept(body) == 2
-    assert members.moving
+    assert members.has_newer_roster
     assert (folder / "roster.json").read_bytes() == body
     assert members.accept(body) == 2
-    members.move()
-    assert (members.config.roster_number, members.rosters.number, members.moving) == (2, 2, False)
+    members.adopt_newer_roster()
+    assert (members.config.roster_number, members.rosters.number, members.has_newer_roster) == (2, 2, False)
     again = Membership(read_device(folder))
     again.rosters.raise_floor(2)
     assert Membership(read_device(folder)).rosters.floor == 2
@@ -312,13 +312,13 @@ def test_what_is_no_newer_roster_of_this_mesh_is_refused(root, members, tmp_path
         "is not that of this mesh's authority": forged,
         "a roster is JSON": two[:-5],
         "has one form": two + b" ",
-        "is another than the roster 1 in force here": same,
+        "differs from the roster 1 in force here": same,
         "components": alone,
     }
     for words, body in refused.items():
         with pytest.raises(ValueError, match=words):
             members.accept(body)
-        assert not members.moving
+        assert not members.has_newer_roster
     members.accept(two)
     with pytest.raises(ValueError, match="roster 1 is older than roster 2"):
         members.accept(one.bytes())
@@ -333,12 +333,12 @@ def test_a_file_that_is_refused_is_put_aside(root, members):
     assert "a roster is JSON" in members.problem
     assert (folder / "roster.json").read_bytes() == good
     assert (folder / "roster.refused.json").read_text() == "half of a ros"
-    assert members.offered() is None
+    assert members.next_submitted() is None
     body = later(root)
     (folder / "roster.json").write_bytes(body)
     members.look(3.0)
     members.look(4.0)
-    assert members.offered() == body
+    assert members.next_submitted() == body
 
 
 def full_for(*names):
@@ -378,7 +378,7 @@ def test_a_roster_whose_state_cannot_be_written_is_in_force_and_the_state_is_wri
     with monkeypatch.context() as patch:
         patch.setattr("conformesh.mesh.node.membership.write_file", full_for("roster.state"))
         assert members.accept(body) == 2
-    assert members.moving
+    assert members.has_newer_roster
     assert (folder / "roster.json").read_bytes() == body
     assert json.loads((folder / "roster.state").read_text())["number"] == 1
     members.look(1.0)
@@ -391,7 +391,7 @@ def test_a_device_that_is_removed_knows_it(root):
     members = Membership(read_device(folder))
     revoke_device(root, "device-00")
     members.accept((root / "roster.json").read_bytes())
-    members.move()
+    members.adopt_newer_roster()
     assert members.removed == "device-00 was removed: roster 2 has {device-01, device-02, device-03}"
     with pytest.raises(ValueError, match="device-00 was removed by roster 2 or an earlier one"):
         read_device(folder)

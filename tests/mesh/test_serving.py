@@ -621,7 +621,7 @@ def test_links_are_up_while_frames_arrive_in_a_pause(tmp_path):
     folders, _ = make_mesh(tmp_path / "m", Network.chain(2), insecure=True)
     node = Node(read_device(folders[0]))
     node.driver._pause(600.0, Talking(node, [b"?"]))
-    assert node.state._neighbours["device-01"].alive is not None
+    assert node.state._neighbours.entries["device-01"].alive is not None
 
 
 def test_links_are_up_while_frames_arrive_at_a_node_that_stays_out(tmp_path):

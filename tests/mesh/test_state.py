@@ -8,7 +8,8 @@ import pytest
 from msgspec import to_builtins
 
 from conformesh.mesh.node.certified_result import CertifiedResult
-from conformesh.mesh.node.state import MOST_REASONS, NodeState
+from conformesh.mesh.node.neighbour_table import MOST_REASONS
+from conformesh.mesh.node.state import NodeState
 from conformesh.mesh.node.status import OTHER, Phase
 
 from .nodes import Clock, calibration, state

@@ -52,8 +52,8 @@ def facts(span):
 def test_a_run_is_a_span_and_its_phases_are_inside():
     kept = Kept()
     for phase in ("greeting", "greeting", "running", "finishing", "finished"):
-        kept.traces.at(3, phase, 2)
-    kept.traces.end("certified", rounds=12)
+        kept.traces.enter_phase(3, phase, 2)
+    kept.traces.end_run("certified", rounds=12)
     (run,) = kept.spans("run")
     assert facts(run) == {
         **{"device": "device-01", "mesh": "0123456789abcdef", "mode": "rounds", "method": "e-dcp", "alpha": "0.1"},
@@ -66,28 +66,28 @@ def test_a_run_is_a_span_and_its_phases_are_inside():
 
 def test_a_failure_says_why_in_one_word():
     kept = Kept()
-    kept.traces.at(3, "running", 2)
-    kept.traces.end("failed", reason="lost")
+    kept.traces.enter_phase(3, "running", 2)
+    kept.traces.end_run("failed", reason="lost")
     (run,) = kept.spans("run")
     assert (facts(run)["outcome"], facts(run)["reason"]) == ("failed", "lost")
     assert run.status.status_code is StatusCode.ERROR
-    kept.traces.end("failed", reason="scores")  # it did not even begin
+    kept.traces.end_run("failed", reason="scores")  # it did not even begin
     assert [facts(span)["reason"] for span in kept.spans("run")] == ["lost", "scores"]
 
 
 def test_a_run_that_is_left_for_another_ends():
     kept = Kept()
-    kept.traces.at(3, "running", 2)
-    kept.traces.at(4, "greeting", 2)
-    kept.traces.end("stopped")
+    kept.traces.enter_phase(3, "running", 2)
+    kept.traces.enter_phase(4, "greeting", 2)
+    kept.traces.end_run("stopped")
     assert [(facts(span)["run"], facts(span)["outcome"]) for span in kept.spans("run")] == [(3, "left"), (4, "stopped")]
-    kept.traces.end("stopped")
+    kept.traces.end_run("stopped")
     assert len(kept.spans("run")) == 2
 
 
 def test_requests_are_spans_of_their_own():
     kept = Kept()
-    with serving(trace_reply=kept.traces.request) as service:
+    with serving(trace_reply=kept.traces.record_request) as service:
         ask(service, "GET", "/threshold?x=secret")
         ask(service, "GET", "/no/such/path")
         ask(service, "POST", "/recalibrate")
@@ -106,10 +106,10 @@ def test_what_goes_wrong_with_a_trace_is_said_once_and_harms_nobody(caplog):
         raise RuntimeError("no more spans")
 
     kept.traces._tracer.start_span = broken
-    with caplog.at_level(logging.INFO, "conformesh.node"), serving(trace_reply=kept.traces.request) as service:
+    with caplog.at_level(logging.INFO, "conformesh.node"), serving(trace_reply=kept.traces.record_request) as service:
         for run in range(3):
-            kept.traces.at(run + 1, "greeting", 1)
-            kept.traces.end("failed", reason="lost")
+            kept.traces.enter_phase(run + 1, "greeting", 1)
+            kept.traces.end_run("failed", reason="lost")
             assert ask(service, "GET", "/health")[0] == 200
     assert caplog.text.count("a trace failed") == 1
 
@@ -172,10 +172,10 @@ def test_a_collector_that_is_down_is_complained_of_once_and_delays_nothing(plain
         traces = make_traces(config())
         begun = time.monotonic()
         for run in range(500):
-            traces.at(run, "running", 1)
-            traces.end("certified", rounds=3)
+            traces.enter_phase(run, "running", 1)
+            traces.end_run("certified", rounds=3)
         assert time.monotonic() - begun < 5.0
-        wait_for(lambda: "traces are lost, and the node goes on" in caplog.text, 60)
+        wait_for(lambda: "traces are lost, and the node continues" in caplog.text, 60)
         begun = time.monotonic()
         traces.close()
         assert time.monotonic() - begun < SHUTDOWN_SECONDS + 3.0

@@ -255,7 +255,7 @@ def hand(roster: Path, to: str) -> None:
         raise ValueError(f"{roster}: cannot read the roster: {problem.strerror}") from None
     folder = Path(to)
     try:
-        print(Client(to).hand(body))
+        print(Client(to).submit_roster(body))
     except NodeError as problem:
         if problem.status is not None or not (folder / DEVICE_FILE).is_file():
             raise

@@ -5,6 +5,7 @@
 `node`    a device at work: its files, its runs, its status
 `http`    the local service of a node, and the client for programs on the same machine
 
-`overview` asks the nodes of a mesh for ``mesh status``, and `processes` starts all of them on one machine. The protocol
-itself, without I/O, is in `peer`. The mesh imports everything below it, and neither `view` nor `cli`.
+`overview` asks the nodes of a mesh for ``mesh status``, `processes` starts all of them on one machine, and
+`folder_lock` keeps two processes out of one folder. The protocol itself, without I/O, is in `peer`. The mesh imports
+everything below it, and neither `view` nor `cli`.
 """

@@ -1,8 +1,8 @@
 """The links of one device to its neighbours, over Eclipse Zenoh in peer mode. No broker, no server.
 
-There is a link for each edge of the graph and for nothing else. With certificates (the default) both ends of a link
-prove who they are, and what a neighbour may send is bound to the name in its certificate: a frame counts as that
-neighbour's only if it arrived under that neighbour's key. Messages may get lost: `Device` repeats what matters.
+There is one link for each edge of the graph. With certificates (the default) both ends of a link authenticate, and a
+neighbour may publish only under keys with the name in its certificate: the key of a frame therefore proves its sender.
+Messages may get lost: `Device` repeats those that matter.
 
 Side messages have keys of their own and a lower priority than frames. They carry heartbeats, and the counters of
 devices that learn online.
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     from conformesh.mesh.config.device_config import DeviceConfig
 
 ROOT = "conformesh"
-# Kinds of side messages, as they stand in keys on the wire. No name of a device may contain "~".
+# Kinds of side messages, part of keys on the wire. "~" keeps them apart from device names, which cannot contain it.
 HEARTBEAT, COUNTERS = "~pulse", "~counters"
-# Bytes of one neighbour's messages that wait to be read; more is dropped, as the network may do. A frame of the largest
-# size fits, and some small ones: a neighbour that sends faster than this device reads must not fill its memory.
+# Bytes of one neighbour's unread messages; further ones are dropped, which the network may do as well: a neighbour that
+# sends faster than this device reads must not fill its memory. Room for one frame of the largest size and small ones.
 MOST_FRAMES = LARGEST + MOST_AROUND + 2**20
 MOST_SIDE_MESSAGES = 2**20  # bytes; eight heartbeats of the largest size
-MESSAGE_OVERHEAD = 256  # bytes of memory that a message takes besides its own: empty messages must not be free
-# Bytes of a message as Zenoh sees it, with its key. Zenoh joins fragments up to this size and no further.
+MESSAGE_OVERHEAD = 256  # bytes of memory that a message takes besides its content, so that empty messages count as well
+# Bytes of a message with its key. Zenoh rejoins fragments only up to this size.
 LARGEST_MESSAGE = LARGEST + MOST_AROUND + 2**12
 LONGEST_WAIT = 0.5  # seconds that a device waits for frames before its node looks at files and requests again
-# One thread of Zenoh's per device is plenty, and saves a machine with many devices half of its thread switches.
+# One Zenoh thread per device is enough, and halves the thread switches on a machine with many devices.
 _ZENOH_ROLES = ("acc", "tx", "net", "rx")
 ZENOH_THREADS = "(app: (worker_threads: 1), " + ", ".join(f"{role}: (handover: app)" for role in _ZENOH_ROLES) + ")"
 
 
 class _Inbox:
-    """Messages that have arrived and wait to be read: at most so many bytes of each sender, in its order.
+    """Unread messages, in order of arrival; at most `most` bytes of each sender.
 
-    Zenoh's threads put, one thread takes. Each counter has one writer, so that no lock is needed.
+    Zenoh's thread calls `put`, the reader's thread `pop_all`. No lock is needed, as each counter has only one writer.
     """
 
     def __init__(self, most: int) -> None:
@@ -59,7 +59,7 @@ class _Inbox:
         self._bytes_out: Counter[Any] = Counter()
 
     def put(self, sender: Any, payload: Any) -> bytes:
-        """Keep a payload of Zenoh's and return its bytes; nothing if there is no room, before it is copied."""
+        """Store a payload and return its bytes; empty if there is no room, which is decided before copying it."""
         size = len(payload) + MESSAGE_OVERHEAD
         if self._bytes_in[sender] - self._bytes_out[sender] + size > self._most:
             return b""
@@ -68,8 +68,8 @@ class _Inbox:
         self._items.append((sender, data, time.monotonic()))
         return data
 
-    def take(self) -> Iterator[tuple[Any, bytes, float]]:
-        """Yield and remove messages: sender, bytes, time of arrival."""
+    def pop_all(self) -> Iterator[tuple[Any, bytes, float]]:
+        """Yield and remove all messages: sender, bytes, time of arrival."""
         while self._items:
             sender, data, received_at = self._items.popleft()
             self._bytes_out[sender] += len(data) + MESSAGE_OVERHEAD
@@ -82,9 +82,8 @@ class _Inbox:
 class Transport:
     """Moves bytes between this device and its neighbours.
 
-    A message for all neighbours is published once, under the name of this device; one for a single neighbour under both
-    names. In a round the device is not woken for each neighbour's frame, only for the last: that halves the number of
-    thread switches.
+    A message for all neighbours is published once, under the name of this device; a message for one neighbour under
+    both names. In a round the last expected frame wakes the device, not each one: that halves the thread switches.
     """
 
     def __init__(self, session: Any, config: DeviceConfig) -> None:
@@ -113,23 +112,23 @@ class Transport:
             ]
 
     def _frame_handler(self, sender: int) -> Callable[[Any], None]:
-        """Return the callback for a neighbour's frames; it runs in a thread of Zenoh's, so it only stores them."""
+        """Return the callback for a neighbour's frames; Zenoh's thread runs it, so it only stores them."""
 
-        def take(sample: Any) -> None:
+        def store(sample: Any) -> None:
             data = self._arrived.put(sender, sample.payload)
             if data and (len(self._arrived) >= self._enough or not can_wait(data)):
                 self._bell.put(None)
 
-        return take
+        return store
 
     def _side_handler(self, sender: str, kind: str) -> Callable[[Any], None]:
-        """Return the callback for a neighbour's side messages; they wake nobody."""
+        """Return the callback for a neighbour's side messages; they do not wake the device."""
         arrived = self._side_inboxes[kind]
 
-        def take(sample: Any) -> None:
+        def store(sample: Any) -> None:
             arrived.put(sender, sample.payload)
 
-        return take
+        return store
 
     def send_side_message(self, kind: str, payload: bytes) -> None:
         """Send a side message to all neighbours; it may get lost."""
@@ -139,12 +138,13 @@ class Transport:
     def receive_side_messages(self, kind: str) -> Iterator[tuple[str, bytes, float]]:
         """Yield the side messages that have arrived: name of the sender, bytes, time of arrival."""
         if kind in self._side_inboxes:
-            yield from self._side_inboxes[kind].take()
+            yield from self._side_inboxes[kind].pop_all()
 
     def wake(self) -> None:
         """Wake the thread that waits in `receive`.
 
-        A signal must do so: up to Python 3.12 a wait that it interrupts just before its end may go on without end.
+        Handlers of signals must call this: up to Python 3.12, a wait that a signal interrupts just before its timeout
+        may never return.
         """
         self._bell.put(None)
 
@@ -161,24 +161,24 @@ class Transport:
                 self._bell.get(timeout=max(timeout, 0.0))
         for _ in range(self._bell.qsize()):
             self._bell.get()
-        for sender, data, _ in self._arrived.take():
+        for sender, data, _ in self._arrived.pop_all():
             yield sender, data
 
 
 @contextmanager
 def open_links(config: DeviceConfig) -> Iterator[Transport]:
-    """Open the links of a device and close them at the end; an OSError says why it cannot listen."""
+    """Open the links of a device for the duration of the context; an OSError says why it cannot listen."""
     os.environ.setdefault("ZENOH_RUNTIME", ZENOH_THREADS)  # Zenoh reads it once per process, at the first session
     zenoh = _import_zenoh()
     try:
         session = zenoh.open(_zenoh_config(zenoh, config))
     except zenoh.ZError as problem:
-        why = re.sub(r" at /\S+:\d+\.", "", str(problem))  # where in Zenoh's sources
+        why = re.sub(r" at /\S+:\d+\.", "", str(problem))  # without the line in Zenoh's sources
         raise OSError(f"{config.name} cannot listen at {config.listen}: {why}; is another program there?") from None
     try:
         yield Transport(session, config)
     finally:
-        with suppress(zenoh.ZError):  # an unreachable neighbour acknowledges nothing in time
+        with suppress(zenoh.ZError):  # times out if a neighbour is unreachable
             session.close()
 
 
@@ -202,7 +202,7 @@ def drive_device(
     each: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Move frames between a device and its neighbours until `until` says so; `each` is called after every step."""
+    """Move frames between a device and its neighbours until `until` returns True; call `each` after every step."""
     device.start(clock())
     while True:
         for to, data in device.outbox():
@@ -218,8 +218,8 @@ def drive_device(
 
 def _keys(config: DeviceConfig, sender: str, receiver: str) -> tuple[str, str]:
     """Return the keys under which a device sends: to all its neighbours, and to one of them."""
-    here = f"{ROOT}/{config.mesh}/{sender}"
-    return here, f"{here}/{receiver}"
+    prefix = f"{ROOT}/{config.mesh}/{sender}"
+    return prefix, f"{prefix}/{receiver}"
 
 
 def _side_kinds(config: DeviceConfig) -> list[str]:
@@ -234,9 +234,9 @@ def _side_key(config: DeviceConfig, sender: str, kind: str) -> str:
 def _publisher(session: Any, key: str, *, is_side: bool = False) -> Any:
     import zenoh
 
-    # express: a round waits for its slowest frame, so never wait to fill a batch.
-    # DROP: the device repeats what is lost, while a blocked one would freeze together with its peer.
-    # BACKGROUND: side messages have a queue of their own, behind all frames.
+    # express: a round waits for its slowest frame, so frames must not wait until a batch is full.
+    # DROP: lost frames are repeated by the device, while with BLOCK a frozen neighbour would freeze this device too.
+    # BACKGROUND: side messages have a separate queue, which is sent after all frames.
     priority = zenoh.Priority.BACKGROUND if is_side else zenoh.Priority.DATA
     drop = zenoh.CongestionControl.DROP
     return session.declare_publisher(key, express=not is_side, congestion_control=drop, priority=priority)
@@ -279,16 +279,16 @@ def _zenoh_config(zenoh: Any, config: DeviceConfig) -> Any:
             "close_link_on_expiration": True,
         }
         settings["access_control"] = _access_rules(config)
-    made = zenoh.Config()
+    zenoh_config = zenoh.Config()
     for key, value in settings.items():
-        made.insert_json5(key, json.dumps(value))  # raises on an unknown key, which from_json5 does not
-    return made
+        zenoh_config.insert_json5(key, json.dumps(value))  # raises for an unknown key; from_json5 would ignore it
+    return zenoh_config
 
 
 def _access_rules(config: DeviceConfig) -> dict[str, Any]:
-    """Let each neighbour, by the name in its certificate, send and receive only what is between it and this device.
+    """Return rules by which each neighbour, named by its certificate, exchanges only its messages with this device.
 
-    A certificate with a lower number than the roster accepts may open a link, but nothing passes over it.
+    A certificate with a lower number than the roster accepts can open a link, but no message passes over it.
     """
     rules, policies, subjects = [], [], []
     for neighbour in config.neighbours:
@@ -297,15 +297,15 @@ def _access_rules(config: DeviceConfig) -> dict[str, Any]:
         sent += [_side_key(config, name, kind) for kind in _side_kinds(config)]
         received += [_side_key(config, config.name, kind) for kind in _side_kinds(config)]
         allowed = {
-            "says": ("put", "ingress", sent),
-            "hears": ("put", "egress", received),
-            "asks": ("declare_subscriber", "ingress", received),
-            "is-asked": ("declare_subscriber", "egress", sent),
+            "publishes": ("put", "ingress", sent),
+            "receives": ("put", "egress", received),
+            "subscribes": ("declare_subscriber", "ingress", received),
+            "is-subscribed": ("declare_subscriber", "egress", sent),
         }
-        for what, (message, flow, keys) in allowed.items():
+        for action, (message, flow, keys) in allowed.items():
             rules.append(
                 {
-                    "id": f"{what} {name}",
+                    "id": f"{action} {name}",
                     "permission": "allow",
                     "messages": [message],
                     "flows": [flow],
@@ -313,7 +313,7 @@ def _access_rules(config: DeviceConfig) -> dict[str, Any]:
                 }
             )
         subjects.append({"id": name, "cert_common_names": accepted_names(name, config.lowest_certificate(name))})
-        policies.append({"rules": [f"{what} {name}" for what in allowed], "subjects": [name]})
+        policies.append({"rules": [f"{action} {name}" for action in allowed], "subjects": [name]})
     return {
         "enabled": True,
         "default_permission": "deny",

@@ -60,7 +60,8 @@ def _falling(p: Floats, alpha: float) -> Floats:
     return np.log1p(-0.6 * (1 - 2 * p))
 
 
-# By what a unit of capital is multiplied, as a logarithm. Each is a density of p on (0, 1): fair if p is uniform.
+# Logarithm of the factor by which a bet multiplies its stake. Each factor is a density on (0, 1), so it is fair if p is
+# uniform.
 BETS: dict[str, Callable[[Floats, float], Floats]] = {
     "tail": _tail,
     "power": _power,

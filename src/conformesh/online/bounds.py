@@ -1,13 +1,13 @@
-r"""Bounds: how far the number of misses can be from its target, whatever the scores; each bound with its proof.
+r"""Bounds: how far the number of misses can be from its target, for any scores; each bound with its proof.
 
-Of N labelled examples E were misses. Each function returns a `Gap`: ``-down <= E - alpha N <= up`` for every sequence
-of scores, even one chosen by an adversary who sees everything. `late` is the most examples that were predicted earlier
-than some example and whose labels had not yet been taken into account there, of those whose labels have come since; 0
-where every label comes before the next prediction. Examples whose labels never come are not among the N.
+Of N labelled examples E were misses. Each function returns a `MissGap`: ``-down <= E - alpha N <= up`` for every
+sequence of scores, even one chosen by an adversary who sees everything. `late` counts, for an example, the earlier
+examples whose labels were not yet observed when it was predicted but have arrived since; it is the largest such number,
+and 0 if every label arrives before the next prediction. Examples whose labels never arrive are not among the N.
 
-One idea carries all proofs. An *integrator* moves its level x by ``step (miss - alpha)``; a level of at least `high`
-cannot miss (the set is everything), one below 0 must. So x cannot get far beyond either end, and what it has summed up
-is the gap.
+All proofs use one idea. An *integrator* moves its level x by ``step (miss - alpha)``; a level of at least `high`
+cannot miss (the set is everything), one below 0 must. So x cannot get far beyond either end, and the
+sum of its moves is the gap.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MissGap:
 
 
 def tracker_gap(start: float, alpha: float, step: float, high: float, late: int = 0) -> MissGap:
-    r"""Return the gap of one integrator with a constant step, on its own.
+    r"""Return the gap of one integrator with a constant step, without a network.
 
     *Proof.* Let the last miss so far be that of an example predicted at a level x. Then x < high. What x had summed up,
     ``x - start = step * sum(miss - alpha)``, lacks at most `late` earlier examples and the example itself; each adds at
@@ -75,19 +75,19 @@ def mixed_levels_gap(
 
 
 def counted_levels_gap(start: float, alpha: float, step: float, high: float, late: int) -> MissGap:
-    """Return the gap of all devices together, each at the level ``start + step (E heard - alpha N heard)``.
+    """Return the gap of all devices together, each at the level ``start + step (E - alpha N)`` of its known counts.
 
-    *Proof.* That of `tracked`, with examples of all devices in the order in which they were predicted: what a device
-    has heard lacks at most `late` of the earlier ones. How it was heard does not matter, nor how often. ∎
+    *Proof.* As for `tracker_gap`, with the examples of all devices in the order of their predictions: the counts that a
+    device has received lack at most `late` of the earlier ones. How and how often they arrived does not matter. ∎
     """
     return tracker_gap(start, alpha, step, high, late)
 
 
 def local_integrator_gap(alpha: float, step: float, high: float, late: int = 0) -> MissGap:
-    """Return the gap of one device whose level is the network's, anything in [0, high], and its own integrator's.
+    """Return the gap of one device whose level is any level in [0, high] plus that of its local integrator.
 
-    *Proof.* The sum is at least `high` where the own integrator is, and below 0 where that is below -high. So it is an
-    integrator between -high and high that starts at 0, and the proof of `tracked` holds. ∎
+    *Proof.* The sum is at least `high` where the local integrator is, and below 0 where that is below -high. So it is
+    an integrator between -high and high that starts at 0, and the proof of `tracker_gap` holds. ∎
     """
     return MissGap(high / step + alpha * (late + 1), high / step + (1 - alpha) * (late + 1))
 
@@ -96,7 +96,7 @@ def sf_ogd_gap(labels: int, alpha: float, scale: float, high: float, late: int =
     r"""Return the gap of SF-OGD, whose steps are ``scale / sqrt(3 G)``, G the sum of the squared gradients so far.
 
     *Proof.* No gradient is larger than :math:`\sqrt G`, so no move is larger than ``m = scale / sqrt(3)``, and levels
-    stay in ``[-m c, high + m c]`` with c = late + 1. Steps never grow. Abel summation as in `mixed` gives
+    stay in ``[-m c, high + m c]`` with c = late + 1. Steps never grow. Abel summation as in `mixed_levels_gap` gives
     ``(high + 2 m c) / s_N``, and G is at most ``N max(alpha, 1 - alpha)^2``. ∎
     """
     move = scale / np.sqrt(3)
@@ -138,7 +138,7 @@ class MissAccount:
     alpha
         The target share of misses.
     labels, misses
-        How many labels have come, and how many of their examples were missed.
+        How many labels have arrived, and how many of their examples were missed.
     gap
         How far `misses` can be from ``alpha * labels``, whatever the scores; None if no bound is known.
     why
@@ -158,7 +158,7 @@ class MissAccount:
 
     @property
     def bound(self) -> float:
-        """How far the share of misses can be from `alpha`, whatever the scores; never more than any share can be."""
+        """How far the share of misses can be from `alpha`, for any scores; at most the largest possible distance."""
         most = max(self.alpha, 1 - self.alpha)
         if self.gap is None or self.labels == 0:
             return most

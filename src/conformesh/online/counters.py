@@ -1,26 +1,27 @@
-r"""Counters: how many examples each device of a fleet has labelled and missed, as far as a device knows.
+r"""Counters: how many examples each device of a fleet has labelled and missed, as far as one device knows.
 
 The `counted` coupling with a local integrator. Device k predicts with
 
 .. math:: q_k = g_k + \gamma (E_k - \alpha N_k), \qquad g_k = \text{clip}(q_1 + h (E - \alpha N), 0, B)
 
-where :math:`N_k, E_k` are its own steps and misses, and N, E those of everybody, as far as it has heard.
+where :math:`N_k, E_k` are its own steps and misses, and N, E those of all devices in the counters it has received.
 
-Guarantees  scores in [0, B]: for every sequence, and whatever was heard of the others, lies or nothing at all,
+Guarantees  scores in [0, B]: for every sequence, and whatever the other devices report, also if it is false or missing,
             -B / local - alpha (late + 1) <= E_k - alpha N_k <= B / local + (1 - alpha) (late + 1). *Proof*: above B /
             local + (1 - alpha) late, what the device knows of its own sum is above B / local, so its threshold is above
             g + B >= B and nothing is missed: the sum only falls. Below, everything is missed, and it only rises
-Late        the most labels that a prediction was made without: of earlier predictions of the device, and came later
-Everybody   the sums of all devices add up, and so do their bounds, as far as what was heard of them is true. Who leaves
-            stays in both; who joins adds its own
-Lives       a device that has lost its journal counts anew, as another life: one bound more Merging     of two tallies
-of one life the greater counts, so that counters may come late, twice, or in any order Scale       with one, a level is
-a multiple of the running scale of the device's scores, as in `couplings.Rule`. From B on
-            it is infinite and covers any score: B bounds levels, scores need no bound, and the proof holds
+Late        the largest number of labels of earlier predictions that had not arrived when a prediction was made
+Everybody   the sums of all devices add up, and so do their bounds, if their reports are true. Devices that leave stay
+            in both sums; devices that join add theirs
+Lives       a device that has lost its journal starts new counts, as another life, which adds one more bound
+Merging     of two tallies of one life the greater counts, so counters may arrive late, twice, or in any order
+Scale       if there is one, a level is a multiple of the running scale of the device's scores, as in `couplings.Rule`.
+            From B on the threshold is infinite and covers any score: B bounds levels, scores need no bound, and the
+            proof holds
 Evidence    the largest that a device's drift alarm had (`alarm.AlarmState`) travels in its tally. It only grows with
-            the steps of a life, unless the alarm begins anew, which is counted
+            the steps of a life, unless the alarm starts again, which is counted
 
-Departures  the sharper bound of the counters alone needs to know how far behind they are, which no device can know.
+Departures  a sharper bound for the counters alone would need their delay, which no device can know.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from conformesh.online.bounds import SMALLEST_SCALE, MissAccount, MissGap
 
 _VERSION: Final = 1  # of the message
 MAX_MESSAGE_BYTES = 2**20  # bytes of encoded counters; a longer message is rejected before it is parsed
-# Lives of one device whose tallies are kept, those with most steps: a bound on memory and on messages, as a device that
-# loses its journal again and again would add lives without end.
+# Lives of one device whose tallies are kept, those with most steps. It bounds memory and messages: a device that loses
+# its journal repeatedly adds one life each time.
 MAX_LIVES = 16
 
 _Count = Annotated[int, Meta(ge=0, lt=2**53)]  # exact in floating point too
@@ -76,7 +77,7 @@ class CoverageCounts(Struct, array_like=True, frozen=True, order=True):
 
 
 class Life(NamedTuple):
-    """A device, and which of its journals."""
+    """A device, and the random number of one of its journals."""
 
     device: str
     number: int
@@ -169,10 +170,12 @@ def _bounded(tallies: dict[Life, CoverageCounts]) -> dict[Life, CoverageCounts]:
     tallies = {life: tally for life, tally in tallies.items() if tally.steps}
     if max(Counter(life.device for life in tallies).values(), default=0) <= MAX_LIVES:
         return tallies
-    kept: dict[Life, CoverageCounts] = {}
+    remaining: dict[Life, CoverageCounts] = {}
     for _, lives in groupby(sorted(tallies), key=lambda life: life.device):
-        kept |= {life: tallies[life] for life in sorted(lives, key=lambda life: (tallies[life], life))[-MAX_LIVES:]}
-    return kept
+        remaining |= {
+            life: tallies[life] for life in sorted(lives, key=lambda life: (tallies[life], life))[-MAX_LIVES:]
+        }
+    return remaining
 
 
 @dataclass(frozen=True)

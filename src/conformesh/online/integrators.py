@@ -1,11 +1,11 @@
 """Integrators: learners with one number per device, its level, that moves by ``step (miss - alpha)`` ([Gibbs2021]).
 
-What a level means differs: the threshold itself, or a quantile of the device's own past scores. Always a level of at
-least `high` is a set of everything, and one below 0 an empty set, so that bounds hold for any scores from 0 on, and
-networks can mix levels or count misses (`couplings`).
+A level is the threshold itself, or a quantile of the device's own past scores. A level of at least `high` always means
+the set of all labels, and one below 0 the empty set, so bounds hold for any scores from 0 on, and networks can mix
+levels or count misses (`couplings`).
 
-A level is kept within one step of its ends. What would carry it further, because several labels came late at once, is
-held back and added when there is room: the sum of both is the plain integrator.
+A level stays within one step of 0 and `high`. If several late labels arrive at once and would move it further, the
+excess is held back and added when there is room: the sum of both is the plain integrator.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ScoreHistory(NamedTuple):
 
     @property
     def filled(self) -> Floats:
-        """The part of the ring in which there are scores of anybody."""
+        """The slots in which at least one device has a score."""
         return self.values[:, : max(int(self.sizes.max(initial=0)), 1)]
 
     def smallest(self, place: NDArray[np.int64]) -> Floats:
@@ -59,15 +59,15 @@ class ScoreHistory(NamedTuple):
 
     def at_least(self, score: Floats) -> NDArray[np.int64]:
         """Return how many of each device's scores are at least as large as `score`."""
-        there = np.arange(self.filled.shape[1]) < self.sizes[:, None]
-        many: NDArray[np.int64] = np.count_nonzero((self.filled >= score[:, None]) & there, axis=1)
+        is_filled = np.arange(self.filled.shape[1]) < self.sizes[:, None]
+        many: NDArray[np.int64] = np.count_nonzero((self.filled >= score[:, None]) & is_filled, axis=1)
         return many
 
     def spread(self) -> Floats:
         """Return the range of each device's scores, 0 where there are none."""
-        there = np.isfinite(self.filled)
-        low = np.min(self.filled, axis=1, initial=np.inf, where=there)
-        high = np.max(self.filled, axis=1, initial=-np.inf, where=there)
+        is_filled = np.isfinite(self.filled)
+        low = np.min(self.filled, axis=1, initial=np.inf, where=is_filled)
+        high = np.max(self.filled, axis=1, initial=-np.inf, where=is_filled)
         return np.where(self.taken > 0, high - low, 0.0)
 
 
@@ -179,7 +179,7 @@ class Decaying(QuantileTracker):
     Attributes
     ----------
     alpha, step, high, start
-        As of `QuantileTracker`; `step` is the first one.
+        As in `QuantileTracker`; `step` is the first step.
     decay
         How fast steps shrink.
     floor

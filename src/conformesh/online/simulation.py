@@ -72,20 +72,20 @@ def online(
     checkpoint: str | Path | None = None,
     resume: bool = True,
 ) -> OnlineResult:
-    """Predict all examples of all devices, and learn from each as its label comes.
+    """Predict all examples of all devices, and learn from each label when it arrives.
 
     Parameters
     ----------
     streams
-        Scores of the true labels, (devices, steps), none below 0; not a number where a device has no example. Or a
+        Scores of the true labels, (devices, steps), none below 0; NaN where a device has no example. Or a
         dict with the stream of each device by name.
     network
         The network, in the order of the rows of `streams`; as in `calibrate`.
     alpha
         The tolerated share of misses.
     learner, coupling
-        Entries of `LEARNERS` (or a learner of one's own) and `COUPLINGS`; by default those of `recommended`. A learner
-        that is named has the largest score as its high end, unless there is a scale: no score was above it, so the
+        Entries of `LEARNERS` (or a learner object) and `COUPLINGS`; by default those of `recommended_rule`. The high
+        end of a learner given by name is the largest score, unless there is a scale: no score is above it, so the
         bound holds for these streams.
     local, scale
         See `Rule`.
@@ -93,21 +93,21 @@ def online(
         Faults between devices: loss, activation and links of `Faults`. Mixing uses links that worked both
         ways.
     delays
-        After how many further steps each label comes, (devices, steps), a dict by device name, or one number; negative
-        where it never does.
+        After how many further steps each label arrives, (devices, steps), a dict by device name, or one number;
+        negative if it never does.
     present
         Which devices are present, (devices, steps) or a dict by device name. A device that joins later starts from its
         neighbours; labels that have not arrived when a device leaves are lost.
     largest
-        A bound of the scores, if one is known: infinite thresholds are cut to it.
+        A bound of the scores, if one is known: larger thresholds are replaced by it.
     observer
-        Called with the number of steps done, from time to time, and at first if there are some. An `OnlineObserver`
+        Called with the number of finished steps, repeatedly, and at the start of a resumed run. An `OnlineObserver`
         also receives the `OnlineResult` before the first step.
     checkpoint
-        A file that is saved from time to time and when the run is interrupted, so that the same call goes on from
-        there, to the same bits. One of another run is refused.
+        A file that is saved repeatedly and when the run is interrupted. The same call then continues from it, with
+        bit-identical results. A checkpoint of another run raises an error.
     resume
-        Whether to go on from the checkpoint, if it is there; otherwise it is replaced.
+        Whether to continue from an existing checkpoint; otherwise it is replaced.
 
     Returns
     -------
@@ -148,7 +148,7 @@ class _Run:
                 "online supports loss, activation and changing links, but no Byzantine devices; leave them out"
             )
         self.rule, self.links, self.largest = rule, NetworkLinks(network), largest
-        self.weather = MessageLoss(network, faults) if faults is not None else None
+        self.message_loss = MessageLoss(network, faults) if faults is not None else None
         self.scores, self.arrivals, self.present = scores, arrivals, present
         self.everybody = np.ones(network.devices, dtype=np.bool_)
         self.trail = BoundTrail(scores.shape[1])
@@ -165,7 +165,7 @@ class _Run:
             "streams": f"{devices} devices, {steps} steps ({digest_arrays(self.scores)})",
             "network": f"{network.name} ({edges})",
             "rule": repr(self.rule),
-            "faults": "none" if self.weather is None else repr(self.weather.faults),
+            "faults": "none" if self.message_loss is None else repr(self.message_loss.faults),
             "labels": f"({digest_arrays(arrivals.has_label, arrivals.step, self.present)})",
             "largest": repr(float(self.largest)),
         }
@@ -174,35 +174,35 @@ class _Run:
         """Run all steps, or those that a checkpoint has left."""
         devices, steps = self.scores.shape
         # Finished steps and the state after them, in one tuple: an interruption between two assignments would mix them.
-        at = (0, self._began(self.rule.begin(devices)))
+        at = (0, self._begin(self.rule.begin(devices)))
         if saved is not None:
             saved.require_storable(at[1])
         if saved is not None and resume and saved.path.exists():
-            at = self._restored(saved.load(at[1]))
+            at = self._resume_from(saved.load(at[1]))
         self.trail.late = self.arrivals.most_awaited()
-        found = OnlineResult(
+        result = OnlineResult(
             self.links.network.ids, self.rule, self.scores, self.thresholds, self.misses, self.arrivals, self.trail
         )
         if isinstance(observer, OnlineObserver):
-            observer.begin(found)
+            observer.begin(result)
         if at[0]:
             observer(at[0])
         try:
-            with np.errstate(invalid="ignore"):  # comparisons with what is not a number
+            with np.errstate(invalid="ignore"):  # comparisons with NaN
                 for a in range(at[0], steps, _BLOCK):
                     b = min(a + _BLOCK, steps)
                     at = b, self._block(at[1], a, b)
                     if saved is not None and (saved.due or b == steps):
-                        saved.save(self._kept(*at))
+                        saved.save(self._checkpoint_state(*at))
                     observer(b)
         except KeyboardInterrupt:
             if saved is not None and at[0]:
-                saved.save(self._kept(*at))
+                saved.save(self._checkpoint_state(*at))
             raise
-        return found
+        return result
 
-    def _kept(self, done: int, state: CoupledState) -> CheckpointState:
-        """Return what a run needs to continue after these steps. A block under way is dropped, and run again."""
+    def _checkpoint_state(self, done: int, state: CoupledState) -> CheckpointState:
+        """Return what a run needs to continue after these steps; an unfinished block is run again."""
         joined = np.array([one for one in self.trail.joined if one[0] < done])  # step, device and level
         written: dict[str, NDArray[Any]] = {
             "thresholds": self.thresholds[:, :done],
@@ -213,16 +213,16 @@ class _Run:
         }
         return CheckpointState(done, state, written)
 
-    def _restored(self, kept: CheckpointState) -> tuple[int, CoupledState]:
+    def _resume_from(self, kept: CheckpointState) -> tuple[int, CoupledState]:
         done, written = kept.done, kept.written
         self.thresholds[:, :done], self.misses[:, :done] = written["thresholds"], written["misses"]
         self.trail.clock[:done], self.trail.unheard[:done] = written["clock"], written["unheard"]
         self.trail.joined = [(int(step), int(row), float(level)) for step, row, level in written["joined"]]
         return done, kept.state
 
-    def _began(self, state: CoupledState) -> CoupledState:
+    def _begin(self, state: CoupledState) -> CoupledState:
         first = self.everybody if self.present is None else self.present[:, 0]
-        self._joined(0, state, first)
+        self._record_joined(0, state, first)
         return state
 
     def _block(self, state: CoupledState, a: int, b: int) -> CoupledState:
@@ -268,10 +268,10 @@ class _Run:
         joining = now & ~before
         if joining.any():
             state = self.rule.admit(state, self.links, joining, now & before)
-            self._joined(t, state, joining)
+            self._record_joined(t, state, joining)
         return state
 
-    def _joined(self, t: int, state: CoupledState, joining: Bools) -> None:
+    def _record_joined(self, t: int, state: CoupledState, joining: Bools) -> None:
         level = state.inner.level if self.rule.learner.is_integrator else np.zeros(len(joining))
         self.trail.joined.extend((t, int(row), float(level[row])) for row in np.flatnonzero(joining))
 
@@ -280,12 +280,12 @@ class _Run:
 
     def _working_edges(self, t: int) -> Bools | None:
         """Return the edges on which messages arrive in this step; None for all."""
-        if self.weather is None and self.present is None:
+        if self.message_loss is None and self.present is None:
             return None
         links, there = self.links, self._present_at(t)
         arrives: Bools = there[links.receiver] & there[links.sender]
-        if self.weather is not None:
-            arrives = arrives & self.weather.arriving(t) & self.weather.active(t)[links.sender]
+        if self.message_loss is not None:
+            arrives = arrives & self.message_loss.arriving(t) & self.message_loss.active(t)[links.sender]
         return arrives
 
 

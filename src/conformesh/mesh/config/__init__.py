@@ -3,7 +3,7 @@
 Here: how these are made, read, changed and checked. Not here: anything that runs (`mesh.node`), answers over HTTP
 (`mesh.http`) or sends messages (`mesh.link`), and the rules of membership (`peer`). It may import `common`, `files`,
 `graph`, `kernels`, `guarantee`, `methods`, `protocols`, `pipeline`, `online`, `scores`, `peer`, and
-of `mesh.node` the lock of a folder alone.
+`mesh.folder_lock`.
 
 `settings`        every setting of a device, with its help, default and range
 `device_config`   the configuration of a device, checked

@@ -31,7 +31,7 @@ from conformesh.mesh.config.device_toml import DEVICE_FILE, read_device, write_d
 from conformesh.mesh.config.local_scores import EMPTY_SCORE_FILE
 from conformesh.mesh.config.readme import mesh_readme
 from conformesh.mesh.config.roster import ROSTER_FILE, Roster, read_document
-from conformesh.mesh.node.folder_lock import hold_folder
+from conformesh.mesh.folder_lock import hold_folder
 
 AUTHORITY_FILE = "authority.json"
 AUTHORITY_LOCK = "authority.lock"  # the system releases it when the command ends or is killed

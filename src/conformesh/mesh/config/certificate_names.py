@@ -13,16 +13,23 @@ import re
 # Numbers that are accepted at a time. A link lists all accepted names when it is opened, so there must be an end.
 ACCEPTED_NUMBERS = 16
 NUMBER_MARK = "~"  # not allowed in names of devices, so that NAME~2 cannot be another device
+# X.509 limits a common name to 64 characters (RFC 5280, ub-common-name), which must also hold for NAME~2, NAME~3 and so
+# on. "~99999" leaves room for a renewal every day for 270 years.
+LONGEST_NAME = 64 - len("~99999")
 RESERVED_NAMES = ("ca", "revoked")  # folders of a mesh beside those of the devices
 
 
 def check_device_name(name: str) -> None:
-    """Refuse a name that cannot be a folder, a certificate's name and a part of a key on the wire alike."""
-    # A common name in a certificate has at most 64 characters (RFC 5280, ub-common-name).
-    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?", name):
+    """Raise unless a name suits a folder, every certificate of the device, and a part of a key on the wire."""
+    if len(name) > LONGEST_NAME:
         raise ValueError(
-            f"device name {name!r} must be 1 to 64 letters, digits, '.', '_' or '-', beginning and ending with a "
-            "letter or digit"
+            f"device name {name!r} has {len(name)} characters; at most {LONGEST_NAME} are allowed, so that its renewed "
+            "certificates, NAME~2 and so on, fit the 64 characters of a name in a certificate; choose a shorter name"
+        )
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", name):
+        raise ValueError(
+            f"device name {name!r} must be 1 to {LONGEST_NAME} letters, digits, '.', '_' or '-', beginning and ending "
+            "with a letter or digit"
         )
     if name.lower() in RESERVED_NAMES:
         raise ValueError(f"device name {name!r} is the name of another folder of a mesh; choose another")

@@ -1,10 +1,10 @@
-"""The client of a running node: what a program on the device asks for its threshold and its prediction sets.
+"""The client of a running node, for programs on the device that need its threshold and prediction sets.
 
 >>> from conformesh.mesh.http.client import Client
 >>> node = Client("device-07")                     # its folder, its socket, or "127.0.0.1:port"
 >>> node.threshold(), node.predict(probabilities)  # doctest: +SKIP
 
-Light to import; NumPy loads with the first prediction.
+Importing it is fast; NumPy is loaded by the first prediction.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = ["Client", "NodeError"]
 
 
 class NodeError(RuntimeError):
-    """A node did not answer, or refused.
+    """A node did not answer, or refused the request.
 
     Attributes
     ----------
@@ -81,15 +81,15 @@ class Client:
         """Return the certified threshold, which may be inf; of several choose one with ``calibration()[...]``."""
         answer = self._ask(THRESHOLD)
         if "threshold" not in answer:
-            return float(self.calibration().threshold)  # says in words which there are
+            return float(self.calibration().threshold)  # raises an error that lists the thresholds
         return float(answer["threshold"])
 
     def certificate(self) -> Certificate:
-        """Return why the threshold may be trusted."""
+        """Return the certificate: what the threshold guarantees, and what that rests on."""
         return self.calibration().answer.certificate
 
     def calibration(self) -> Result:
-        """Return the whole certified result, to predict with where the node is not at hand."""
+        """Return the whole certified result, to predict with where the node cannot be reached."""
         from conformesh.results.result import Result
 
         return Result.from_dict(self._ask(CALIBRATION)["calibration"], f"the node at {self._address}")
@@ -143,9 +143,9 @@ class Client:
     def predict_next(self, outputs: ArrayLike | None = None) -> dict[str, Any]:
         """Return {"example", "threshold"} for the next example of a node that learns online.
 
-        With its outputs also {"set", "size"} or {"interval"}. Its label is told by `observe`, with this id.
+        With its outputs also {"set", "size"} or {"interval"}. Report its label by `observe`, with this id.
         """
-        return self._ask(PREDICT_NEXT, _next(outputs))
+        return self._ask(PREDICT_NEXT, _outputs_field(outputs))
 
     def observe(
         self,
@@ -156,40 +156,40 @@ class Client:
         example: str | None = None,
         then: ArrayLike | None = None,
     ) -> dict[str, Any]:
-        """Tell a node that learns online what came true; return what became of it.
+        """Report the label of an example to a node that learns online; return its judgement and the counts so far.
 
-        With an id it may be told again, where no answer came: it is counted once.
+        With an id the report may be repeated, for instance after a timeout: it is counted once.
 
         Parameters
         ----------
         score
             The score of the label; or `outputs` of the model for this one example, and its `label`.
         example
-            The id of the prediction that it belongs to; by default it is judged by the threshold of this moment.
+            The id of the prediction that the label belongs to; by default the current threshold judges it.
         then
-            Outputs for the next example, whose set or interval stands under "next" then.
+            Outputs for the next example; the reply then has its set or interval under "next".
         """
         request: dict[str, Any] = {} if score is None else {"score": float(score)}
-        request |= {} if outputs is None else _next(outputs)
+        request |= {} if outputs is None else _outputs_field(outputs)
         request |= {} if label is None else {"label": float(label)}
         request |= {} if example is None else {"example": example}
-        request |= {} if then is None else {"next": _next(then)}
+        request |= {} if then is None else {"next": _outputs_field(then)}
         return self._ask(OBSERVE, request)
 
     def online(self) -> dict[str, Any]:
-        """Return what the node has learnt online: steps, misses, bounds, and who was heard of."""
+        """Return what the node has learnt online: steps, misses, bounds, and the counts of each device."""
         return self._ask(ONLINE)
 
     def health(self) -> dict[str, Any]:
-        """Return {"healthy", "phase", "reasons", "links_down"}, healthy or not; and "alarm" where there is one."""
-        return self._ask(HEALTH, fine=(200, 503))
+        """Return {"healthy", "phase", "reasons", "links_down"}, and "alarm" if the node has a drift alarm."""
+        return self._ask(HEALTH, expected=(200, 503))  # 503: it answers, and is unhealthy
 
     def status(self) -> dict[str, Any]:
-        """Return everything the node shows of itself."""
+        """Return everything that the node reports about itself."""
         return self._ask(STATUS)
 
     def mesh(self) -> dict[str, Any]:
-        """Return what the node has heard of everybody: {"device", "devices", "edges", "links_down"}."""
+        """Return what the node knows about all devices: {"device", "devices", "edges", "links_down"}."""
         return self._ask(MESH)
 
     def metrics(self) -> str:
@@ -197,15 +197,15 @@ class Client:
         return self._exchange(METRICS, None)[1].decode()
 
     def recalibrate(self) -> str:
-        """Ask for a new run; return what becomes of it: it is started, joins one, or waits for the one under way."""
-        return str(self._ask(RECALIBRATE, fine=(202,)).get("run", "accepted"))
+        """Request a new run; return what happens: it starts, joins a requested one, or waits for the one under way."""
+        return str(self._ask(RECALIBRATE, expected=(202,)).get("run", "accepted"))
 
-    def hand(self, roster: bytes) -> str:
-        """Hand a newer roster to the node, as it stands in its file; return what becomes of it."""
-        return str(self._ask(ROSTER, roster, fine=(202,)).get("roster", "accepted"))
+    def submit_roster(self, roster: bytes) -> str:
+        """Give the node a newer roster, the content of ``roster.json``; return what the node does with it."""
+        return str(self._ask(ROSTER, roster, expected=(202,)).get("roster", "accepted"))
 
     def _ask(
-        self, path: str, request: dict[str, Any] | bytes | None = None, fine: tuple[int, ...] = (200,)
+        self, path: str, request: dict[str, Any] | bytes | None = None, expected: tuple[int, ...] = (200,)
     ) -> dict[str, Any]:
         body = json.dumps(request, allow_nan=False).encode() if isinstance(request, dict) else request
         status, text = self._exchange(path, body)
@@ -213,7 +213,7 @@ class Client:
             answer = json.loads(text)
         except ValueError:
             answer = None
-        if not isinstance(answer, dict) or (status not in fine and "error" not in answer):
+        if not isinstance(answer, dict) or (status not in expected and "error" not in answer):
             raise NodeError(f"what answers at {self._address} is not a conformesh node (status {status})", status)
         if "error" in answer:
             raise NodeError(f"the node at {self._address} says: {answer['error']}", status)
@@ -230,7 +230,7 @@ class Client:
                 raise NodeError(
                     f"no node answers at {self._address}: is `conformesh node` running? ({error.strerror or error})"
                 ) from None
-            with suppress(BrokenPipeError):  # it may refuse before it has read everything, and says why
+            with suppress(BrokenPipeError):  # the node may refuse a request half-way; its reply says why
                 connection.request(VERBS[path], path, body, {} if body is None else {"Content-Type": JSON})
             answer = connection.getresponse()
             return answer.status, answer.read()
@@ -240,8 +240,8 @@ class Client:
             connection.close()
 
 
-def _next(outputs: ArrayLike | None) -> dict[str, Any]:
-    """Return outputs for one example, as a request has them."""
+def _outputs_field(outputs: ArrayLike | None) -> dict[str, Any]:
+    """Return the field of a request with the outputs of one example, or nothing."""
     if outputs is None:
         return {}
     import numpy as np
@@ -254,22 +254,22 @@ def _next(outputs: ArrayLike | None) -> dict[str, Any]:
 def _connection(address: Address, timeout: float) -> HTTPConnection:
     from http.client import HTTPConnection
 
-    class Local(HTTPConnection):
+    class LocalConnection(HTTPConnection):
         def connect(self) -> None:
             try:
                 self._connect_to(address)
             except (FileNotFoundError, ConnectionRefusedError):
-                for other in fallback_paths(address):  # of a node that has started on a read-only or full disk
+                for other in fallback_paths(address):  # where a node listens that started on a read-only or full disk
                     if is_private(other.parent) and other.exists():
                         with suppress(FileNotFoundError, ConnectionRefusedError):
                             self._connect_to(Address(path=other))
                             return
                 raise
 
-        def _connect_to(self, there: Address) -> None:
+        def _connect_to(self, target: Address) -> None:
             self.close()
-            self.sock = there.new_socket()
+            self.sock = target.new_socket()
             self.sock.settimeout(timeout)
-            self.sock.connect(there.target())
+            self.sock.connect(target.target())
 
-    return Local("localhost")
+    return LocalConnection("localhost")

@@ -1,7 +1,7 @@
-"""One HTTP request of a local program, without I/O: takes bytes as they come, says when it is whole or refused.
+"""One HTTP request of a local program, parsed from bytes as they arrive, without I/O.
 
-Only what a local program needs: one request a connection, a body with a length, no chunks. Limits of size are here,
-limits of time belong to whoever reads the bytes.
+It supports only what a local program needs: one request per connection, a body with a Content-Length, no chunks. Limits
+of size are checked here, limits of time by the server that reads the bytes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ LARGEST_HEAD = 2**16  # bytes; requests of local programs have some hundred
 MOST_HEADERS = 100  # as many as the HTTP library of Python takes
 _HEAD_ENDS = (b"\r\n\r\n", b"\n\n")  # RFC 9112, 2.2: a recipient may take a single LF as a line end
 # Verbs that exist: a wrong one gets 405 (not for this path) and not 501 (not implemented).
-KNOWN = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "QUERY")
+KNOWN_VERBS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "QUERY")
 CONTINUE_REPLY = b"HTTP/1.1 100 Continue\r\n\r\n"
-TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class Request:
@@ -28,54 +28,54 @@ class Request:
 
     Parameters
     ----------
-    answers
-        What the node says.
+    replies
+        The routes of the service.
     local_socket
         True on a Unix socket, where file permissions decide who may ask.
 
     Attributes
     ----------
     verb, path
-        What it asks for; empty until that is known, and the path also where there is no such.
+        Method and path; empty until the head has arrived. The path also stays empty if there is no such route.
     reply
-        What answers it, from the moment its head is known and good.
+        Function that computes the reply; None until a valid head has arrived.
     length
-        Bytes of its body, once its head is known.
-    expects
-        True where the program waits to hear that it may send its body.
+        Bytes of the body; 0 until the head has arrived.
+    expects_continue
+        Whether the program waits for "100 Continue" before it sends the body.
     """
 
-    def __init__(self, answers: HttpReplies, *, local_socket: bool) -> None:
-        self.answers, self.local_socket = answers, local_socket
+    def __init__(self, replies: HttpReplies, *, local_socket: bool) -> None:
+        self.replies, self.local_socket = replies, local_socket
         self.verb = self.path = ""
         self.reply: Reply | None = None
-        self.expects = False
+        self.expects_continue = False
         self.length = 0
         self._data = bytearray()
         self._headers: dict[str, str] = {}
 
-    def take(self, data: bytes) -> None:
-        """Take more bytes; raises `Refused` as soon as it is clear that the request is not answered."""
-        looked = max(len(self._data) - 3, 0)  # an end may lie across two pieces
+    def feed(self, data: bytes) -> None:
+        """Add bytes that have arrived; raise `Refused` as soon as they show that the request is invalid."""
+        searched = max(len(self._data) - 3, 0)  # the end of the head may be split between two reads
         self._data += data
         if self.reply is None:
-            self._look_for_head(looked)
+            self._look_for_head(searched)
 
     @property
-    def whole(self) -> bool:
-        """Whether all has arrived."""
+    def is_complete(self) -> bool:
+        """Whether the whole request has arrived."""
         return self.reply is not None and len(self._data) >= self.length
 
-    def take_body(self) -> bytes:
-        """Return the body, once it is whole, and forget it: it may be large."""
+    def pop_body(self) -> bytes:
+        """Return the body of a complete request and free its memory: it may be large."""
         with memoryview(self._data) as data:
             body = bytes(data[: self.length])
-        self.forget()
+        self.free()
         return body
 
-    def forget(self) -> None:
-        """Free the bytes of a request that is answered or refused; `whole` stays as it is."""
-        if self.whole:
+    def free(self) -> None:
+        """Free the bytes of a request that was answered or refused; `is_complete` stays as it is."""
+        if self.is_complete:
             self.length = 0
         self._data = bytearray()
 
@@ -93,20 +93,20 @@ class Request:
         path = self._read_first(lines[0].rstrip("\r"))
         self._read_headers(lines[1:])
         self._refuse_browsers()
-        reply = self.answers.route(self.verb, path, self._headers.get("accept", ""))
+        reply = self.replies.route(self.verb, path, self._headers.get("accept", ""))
         self.path = path
         self.length = self._body_length()
-        self.expects = self._headers.get("expect", "").lower() == "100-continue" and not self._data
+        self.expects_continue = self._headers.get("expect", "").lower() == "100-continue" and not self._data
         self.reply = reply
 
     def _read_first(self, line: str) -> str:
         words = line.split()
-        if len(words) != 3 or not TOKEN.fullmatch(words[0]) or not re.fullmatch(r"HTTP/\d\.\d", words[2]):
+        if len(words) != 3 or not _TOKEN.fullmatch(words[0]) or not re.fullmatch(r"HTTP/\d\.\d", words[2]):
             raise Refused(HTTPStatus.BAD_REQUEST, f"needed a line like 'GET /health HTTP/1.1', got {line[:60]!r}")
         self.verb, path, version = words
         if not version.startswith("HTTP/1."):
             raise Refused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, f"this service speaks HTTP/1.1, got {version}")
-        if self.verb not in KNOWN:
+        if self.verb not in KNOWN_VERBS:
             raise Refused(HTTPStatus.NOT_IMPLEMENTED, f"unknown method {self.verb[:20]}")
         return path.partition("?")[0]
 
@@ -117,14 +117,14 @@ class Request:
             )
         for line in lines:
             name, colon, value = line.partition(":")
-            if not (colon and TOKEN.fullmatch(name)) or "\r" in value.rstrip("\r"):  # which may end a line elsewhere
+            if not (colon and _TOKEN.fullmatch(name)) or "\r" in value.rstrip("\r"):  # which may end a line elsewhere
                 raise Refused(HTTPStatus.BAD_REQUEST, f"needed a header like 'Host: localhost', got {line[:60]!r}")
             name, value = name.lower(), value.strip()
             if self._headers.setdefault(name, value) != value and name in ("content-length", "host"):
                 raise Refused(HTTPStatus.BAD_REQUEST, f"header {name} came twice, as two values")
 
     def _refuse_browsers(self) -> None:
-        """Keep web pages out: any page may make a browser send requests to a loopback port."""
+        """Refuse requests of web pages: any page can make a browser send requests to a loopback port."""
         if self.local_socket:
             return
         host = re.fullmatch(r"\[?([^\[\]]*?)\]?(?::\d+)?", self._headers.get("host", "localhost"))
@@ -149,22 +149,22 @@ class Request:
         return length
 
 
-def encode_reply(answer: HttpReply, verb: str = "GET") -> bytes:
-    """Return a whole answer as it is sent; every answer ends its connection."""
-    status = HTTPStatus(answer.status)
+def encode_reply(reply: HttpReply, verb: str = "GET") -> bytes:
+    """Return the bytes of a reply; the connection is closed after every reply."""
+    status = HTTPStatus(reply.status)
     lines = [
         f"HTTP/1.1 {status.value} {status.phrase}",
         f"Server: conformesh/{__version__}",
-        f"Content-Type: {answer.content_type}",
-        f"Content-Length: {len(answer.body)}",
+        f"Content-Type: {reply.content_type}",
+        f"Content-Length: {len(reply.body)}",
         "Cache-Control: no-store",
         "Connection: close",
-        *(f"{name}: {value}" for name, value in answer.headers),
+        *(f"{name}: {value}" for name, value in reply.headers),
     ]
     head = "\r\n".join(lines).encode() + b"\r\n\r\n"
-    return head if verb == "HEAD" else head + answer.body
+    return head if verb == "HEAD" else head + reply.body
 
 
 def refusal_reply(refused: Refused) -> HttpReply:
-    """Return what a program hears whose request is refused: one line of words, as JSON."""
+    """Return the reply to a refused request: its status, and the reason as one line in a JSON object."""
     return HttpReply.of({"error": str(refused)}, refused.status, refused.headers)

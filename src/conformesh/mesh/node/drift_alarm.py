@@ -1,11 +1,11 @@
-"""The drift alarm of a device that learns online, and what all devices' alarms say together. No clock, no file.
+"""The drift alarm of a device that learns online, and the alarm of all devices together. No clock, no file.
 
-It is `conformesh.online.alarm.Alarm`, fed with the scores in the order in which their labels come. What it draws
-follows from a seed and from how many scores it has seen, both in the journal: a device that was killed goes on with the
-very same numbers. The seed is secret, since who chooses scores must not know what is drawn.
+It is `conformesh.online.alarm.Alarm`, which gets the scores in the order in which their labels arrive. Its draws follow
+from a seed and the number of scores, both in the journal: a device that was killed continues with the same numbers. The
+seed is secret, because the alarm is valid only if the scores do not depend on the draws.
 
-Fleet     the largest evidence of any device over the number of alarms: a union bound, whatever the dependence
-Counted   every device of the roster, heard of or not; one that begins anew counts again, and who has left still counts
+Fleet     largest evidence of any device, divided by the number of alarms: a union bound, valid under any dependence
+Counted   every device of the roster, whether it has reported or not; each restart of an alarm, and devices that left
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class DriftAlarm:
     Parameters
     ----------
     rule
-        With a level of the alarm.
+        The rule of the device, with a level of the alarm.
     seed
-        What is drawn follows from it.
+        Seed of its draws.
     state
-        Where to go on.
+        State to continue from; None to start.
     """
 
     def __init__(self, rule: CountingLearner, seed: int, state: AlarmState | None = None) -> None:
@@ -41,31 +41,32 @@ class DriftAlarm:
         self.state = self.alarm.begin(1) if state is None else state
 
     @classmethod
-    def restored(cls, rule: CountingLearner, seed: int, data: bytes) -> DriftAlarm | None:
-        """Return the alarm that was written down, at today's level; None where there is none that can be read."""
-        found = cls(rule, seed)
+    def restore(cls, rule: CountingLearner, seed: int, data: bytes) -> DriftAlarm | None:
+        """Return a stored alarm with the current level; None if the data cannot be read."""
+        restored = cls(rule, seed)
         try:
-            state = found.alarm.from_bytes(data)
+            state = restored.alarm.from_bytes(data)
         except ValueError as problem:
             if data:
-                LOG.warning("the drift alarm begins anew: %s", problem)
+                LOG.warning("the drift alarm starts again: %s", problem)
             return None
-        reached = state.largest >= -math.log(rule.alarm)  # evidence knows no level, which may have been another one
+        # Evidence does not depend on the level, which may have changed since: judge it again.
+        reached = state.largest >= -math.log(rule.alarm)
         since = np.where(state.raised_at > 0, state.raised_at, state.steps)
-        found.state = state._replace(raised_at=np.where(reached, since, 0))
-        return found
+        restored.state = state._replace(raised_at=np.where(reached, since, 0))
+        return restored
 
-    def take(self, score: float) -> None:
-        """Go on with a score whose label has come."""
+    def observe(self, score: float) -> None:
+        """Continue with the score of a label that has arrived."""
         self.state = self.alarm.observe(self.state, [score], [alarm_draw(self.seed, self.steps)])
 
-    def kept(self) -> bytes:
-        """Return the state for the journal, all but the seed."""
+    def to_bytes(self) -> bytes:
+        """Return the state for the journal, without the seed."""
         return self.alarm.to_bytes(self.state)
 
     @property
     def steps(self) -> int:
-        """Scores that it has seen."""
+        """Number of scores so far."""
         return int(self.state.steps[0])
 
     @property
@@ -85,12 +86,12 @@ class DriftAlarm:
 
 
 def alarm_draw(seed: int, step: int) -> float:
-    """Return the uniform number of a step."""
+    """Return the uniform random number of a step."""
     return float(random_stream(seed, "drift alarm", step).random())
 
 
 def fleet_alarm(tallies: Mapping[Life, CoverageCounts], devices: Iterable[str]) -> tuple[float, int]:
-    """Return the logarithm of the fleet's evidence, and over how many alarms the union bound is."""
+    """Return the logarithm of the fleet's evidence, and the number of alarms in its union bound."""
     unheard = {*devices} - {life.device for life in tallies}
     counted = len(unheard) + sum(max(1, tally.alarms) for tally in tallies.values())
     return fleet_evidence([tally.evidence for tally in tallies.values()], counted), counted

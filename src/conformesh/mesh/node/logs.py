@@ -1,7 +1,8 @@
-"""A node's log on stderr: plain words for people, or a JSON object on each line for machines. No private key gets out.
+"""A node's log on stderr: text for people, or one JSON object per line for programs. Private keys are removed.
 
-Modules log to "conformesh.node" and name the round with ``extra={"run": 3, "round": 12}``. The same line is written
-once in `INTERVAL` seconds, with the number of repetitions: a neighbour that repeats itself must not fill a disk.
+Modules log to "conformesh.node" and pass the round as ``extra={"run": 3, "round": 12}``. The same line is written once
+in `REPEAT_INTERVAL` seconds, with the number of repetitions: a neighbour that causes one error repeatedly must not fill
+the disk.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from conformesh.mesh.node.certified_result import utc_text
 LOGGER = "conformesh.node"
 Form = Literal["words", "json"]
 
-# From the opening line on, to the closing line or the end: half a key is as bad as a whole one. Newlines may be real,
-# or escaped as in repr() and JSON; the dashes may be missing on one side, as when a line was cut.
+# From the first line of a key to its last line or the end of the text: half a key must not be written either. Newlines
+# may be real, or escaped as in repr() and JSON; dashes may be missing on one side, as when a line was cut.
 PRIVATE_KEY = re.compile(
     r"-*\s*BEGIN [A-Z0-9 ]*PRIVATE KEY.*?(?:END [A-Z0-9 ]*PRIVATE KEY(?:-+)?|\Z)", re.DOTALL | re.IGNORECASE
 )
-# The inside of a key, logged line by line: base64 of a PEM line's length. A digest in hex is no base64 line.
+# A line inside a key: base64 of the length of a PEM line. Excludes hexadecimal digests of the same length.
 BASE64_LINE = re.compile(r"(?<![A-Za-z0-9+/=])(?![0-9a-fA-F]+(?![A-Za-z0-9+/=]))[A-Za-z0-9+/]{64}(?![A-Za-z0-9+/])")
 PROGRESS_FIELDS = (
     "phase",
@@ -36,11 +37,11 @@ PROGRESS_FIELDS = (
 )  # neighbours heard of those expected; bytes
 EXTRA_FIELDS = ("run", "round", "neighbour", "repeated", *PROGRESS_FIELDS)  # what a log call may name as extra
 REPEAT_INTERVAL = 10.0  # seconds in which the same line of a run is written once
-MOST_LINES = 256  # different lines that are remembered: a stranger must not fill the memory
+MOST_LINES = 256  # different lines that are remembered: programs that cause ever new lines must not fill the memory
 REMOVED = "[private key removed]"
-LONGEST_MESSAGE = 4000  # characters of a message: a neighbour, or a local program, must not fill the disk by one line
-LONGEST_TRACEBACK = 20_000
-KEY_START = re.compile(r"[A-Za-z0-9+/=]{1,63}\Z")  # may be the beginning of a line of a key
+LONGEST_MESSAGE = 4000  # characters; neighbours and local programs can cause messages, and must not fill the disk
+LONGEST_TRACEBACK = 20_000  # characters
+KEY_START = re.compile(r"[A-Za-z0-9+/=]{1,63}\Z")  # a cut line: may be the beginning of a line of a key
 
 
 def redact_keys(text: str) -> str:
@@ -53,18 +54,18 @@ def redact_keys(text: str) -> str:
 
 
 def _short(text: str, most: int = LONGEST_MESSAGE) -> str:
-    """Return the beginning of a text that is too long, and say how long it was."""
+    """Return the text, or if it is longer than `most` its beginning and its length."""
     return text if len(text) <= most else f"{KEY_START.sub('', text[:most])}... ({len(text):,} characters)"
 
 
 class _NoPrivateKeys(logging.Filter):
-    """Rewrites each record before it is written: its message, its traceback and what rides along."""
+    """Removes private keys from each record before it is written: from its message, traceback and extra fields."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let every record pass, without keys."""
+        """Remove the keys of a record, and let every record pass."""
         try:
             text = record.getMessage()
-        except Exception as error:  # a wrong format in a log call must neither stop the node nor print its arguments
+        except Exception as error:  # a wrong log call must neither stop the node nor print its arguments
             text = f"a log message could not be written ({type(error).__name__}): {record.msg!r}"
         record.msg, record.args = redact_keys(_short(text)), None
         for name in EXTRA_FIELDS:
@@ -146,52 +147,52 @@ def set_up_log(
 
 
 class _NodeHandler(logging.StreamHandler[TextIO]):
-    """The handler that `set_up` installs; a stream that cannot be written to is no reason to stop.
+    """The handler that `set_up_log` installs. Errors of the stream are ignored, as they must not stop a node.
 
-    Lines below INFO are for programs that follow the progress, and are all written.
+    Lines below INFO are for programs that follow the progress; all of them are written, repeated or not.
     """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        # By level, run and text: the record that was not written last, when the line was written, and how often not.
-        # The oldest come first.
-        self._lately: OrderedDict[tuple[Any, ...], tuple[logging.LogRecord, float, int]] = OrderedDict()
+        # By level, run and text, oldest first: the last record, when the line was written, and how often it was not
+        # written since.
+        self._recent_lines: OrderedDict[tuple[Any, ...], tuple[logging.LogRecord, float, int]] = OrderedDict()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line unless the same one was written a moment ago; logging holds a lock meanwhile."""
+        """Write a line unless the same one was written recently. `logging` holds the lock of the handler meanwhile."""
         if record.levelno < logging.INFO:
             super().emit(record)
             return
-        now = time.monotonic()  # the time of the record may be set back
+        now = time.monotonic()  # not the time of the record: the wall clock may be set back
         self._write_repeated(now - REPEAT_INTERVAL)
         key = record.levelno, getattr(record, "run", None), record.getMessage(), record.exc_text
-        if key in self._lately:
-            _, written, count = self._lately[key]
-            self._lately[key] = record, written, count + 1
+        if key in self._recent_lines:
+            _, written, count = self._recent_lines[key]
+            self._recent_lines[key] = record, written, count + 1
             return
-        self._lately[key] = record, now, 0
+        self._recent_lines[key] = record, now, 0
         super().emit(record)
-        if len(self._lately) > MOST_LINES:
+        if len(self._recent_lines) > MOST_LINES:
             self._write_first()
 
     def close(self) -> None:
-        """Write how often the last lines were repeated, and end."""
+        """Write how often the last lines were repeated, and close."""
         self._write_repeated(math.inf)
         super().close()
 
     def _write_repeated(self, before: float) -> None:
-        """Forget lines that were written before some time; of those that were repeated, write how often."""
-        while self._lately and next(iter(self._lately.values()))[1] <= before:
+        """Forget lines that were written before this time; write how often each was repeated."""
+        while self._recent_lines and next(iter(self._recent_lines.values()))[1] <= before:
             self._write_first()
 
     def _write_first(self) -> None:
-        _, (record, _, count) = self._lately.popitem(last=False)
+        _, (record, _, count) = self._recent_lines.popitem(last=False)
         if count:
             record.repeated = count
             super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Lose the line: logging's own complaint would print the arguments as they came, keys and all."""
+        """Drop the line: the error report of `logging` would print the arguments with any keys in them."""
 
 
 def _one_line(text: str) -> str:

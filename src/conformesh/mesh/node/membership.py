@@ -1,9 +1,9 @@
-"""A node's roster: the one in force, the newer one it moves to, and what of it is on the disk.
+"""A node's roster: the one in force, a newer one that replaces it, and their files.
 
-A newer roster comes from a neighbour, from a local program, or as a file that somebody copies over ``roster.json``. It
-is checked (form, mesh, number, signature, whether this device can be in it), written, and from then on in force for
-ever: ``roster.state`` remembers its number, so that an older file in its place is noticed also after a restart. What is
-refused leaves the file as it was; a file that was copied here and is refused is put aside as ``roster.refused.json``.
+A newer roster comes from a neighbour, from a local program, or as a file that somebody copies over ``roster.json``. The
+node checks it (form, mesh, number, signature, whether this device can be in it), writes it, and never goes back to an
+older one: ``roster.state`` has its number, so that an older file in its place is noticed even after a restart. A
+refused roster leaves the file as it was; a refused file that was copied here is moved to ``roster.refused.json``.
 """
 
 from __future__ import annotations
@@ -34,38 +34,40 @@ class Membership:
     Attributes
     ----------
     config
-        What the device knows under the roster in force.
+        Configuration of the device under the roster in force.
     removed
-        In words, that this device is none of the mesh any more; empty while it is.
+        Message that this device was removed from the mesh; empty while it belongs to it.
     problem
-        Why the last roster that was handed to this node was refused.
+        Why the last roster that this node was given was refused.
     """
 
     def __init__(self, config: DeviceConfig) -> None:
         self.config = config
         self.removed = self.problem = ""
         self._path, self._state = config.folder / ROSTER_FILE, config.folder / STATE_FILE
-        self._lock = threading.Lock()  # programs hand over rosters in threads of their own
-        self._state_kept = True  # whether `roster.state` says what is in force
-        self._offered: deque[bytes] = deque()  # checked, and for the node's own thread to take
+        # Held while `accept` compares numbers and writes, so that of two rosters at once the newer remains.
+        self._lock = threading.Lock()
+        self._is_state_saved = True  # whether `roster.state` names the roster in force
+        # Checked rosters for the thread that runs devices. A deque, because threads of the service append to it.
+        self._submitted: deque[bytes] = deque()
         self._checked: set[str] = set()  # digests of documents that need not be verified again
-        self._unsigned = ("", "")  # the last document that the authority has not signed, and why it is refused
+        self._last_unsigned = ("", "")  # the last document without a valid signature, and why it is refused
         self._document = self._read()
         self._next: RosterDocument | None = None
         self._watch = FileWatch(self._path)
-        self._unmended = ""  # why a refused file is still in the place of the roster
-        self._floor = self._recall()
+        self._replace_problem = ""  # why a refused file could not be replaced by the roster in force
+        self._floor = self._load_floor()
         self.rosters = self._rosters()
 
-    # --- what a node asks ---------------------------------------------------------------------------------------------
+    # --- called by the node -------------------------------------------------------------------------------------------
 
     @property
-    def moving(self) -> bool:
-        """Whether a newer roster is in force than the one that `config` is of."""
+    def has_newer_roster(self) -> bool:
+        """Whether a newer roster is in force than that of `config`."""
         return self._next is not None
 
-    def move(self) -> None:
-        """Go on under the newer roster: `config` and `rosters` are others from now on."""
+    def adopt_newer_roster(self) -> None:
+        """Continue under the newer roster, if there is one: replace `config` and `rosters`."""
         if self._next is None:
             return
         self._document, self._next = self._next, None
@@ -73,59 +75,62 @@ class Membership:
         self.removed = ""
         try:
             self.config = self.config.with_roster(roster)
-        except ValueError as problem:  # all else was found out when it was accepted
+        except ValueError as problem:  # this device is not in it; all other errors were found by `accept`
             self.removed = str(problem)
         self.rosters = self._rosters()
 
     def remove_drafts(self, min_age: float) -> None:
-        """Delete what a killed process has left of this node's rosters; the authority may be writing a young draft."""
+        """Delete drafts that a killed process left; the authority may be writing a roster younger than `min_age`."""
         for path in (self._state, self._path.with_name(REFUSED_FILE)):
             remove_drafts(path)
         remove_drafts(self._path, min_age)
 
     def verify(self) -> None:
-        """Refuse to start under a roster that is not the authority's, or older than one in force here before."""
+        """Raise if the authority has not signed the roster in force; save which one that is."""
         if self._document is not None:
             self._verify(self._document)
         try:
-            self._keep_state()
-        except OSError as problem:  # a full or read-only disk: the node serves its last threshold, and tries again
+            self._save_state()
+        except OSError as problem:  # a full or read-only disk: the node serves its last threshold and retries
             LOG.warning("%s", problem)
 
-    def hand(self, body: bytes) -> str:
-        """Take a roster from a local program, in its thread; say what becomes of it. A ValueError says why not."""
+    def submit(self, body: bytes) -> str:
+        """Accept a roster from a local program; return what the node does with it. A ValueError says why it is refused.
+
+        Runs in a thread of the service, so it only stores the roster for the thread that runs devices.
+        """
         number = self._check(body).roster.number
         if number == self._latest_number:
             return f"roster {number} is in force here already"
-        self._offered.append(body)
+        self._submitted.append(body)
         return f"roster {number} is handed to the neighbours, and in force from now on"
 
     def look(self, time: float) -> None:
-        """Take a roster that was copied over the file; put aside what is refused, and write the old one back."""
-        if not self._state_kept:
+        """Read a roster that was copied over the file; if it is refused, move it aside and restore the old one."""
+        if not self._is_state_saved:
             with suppress(OSError):
-                self._keep_state()
+                self._save_state()
         if not self._watch.changed(time):
             return
         try:
             body = self._path.read_bytes()
-        except OSError:  # gone: whoever did that may know why, and the next start will say what is missing
+        except OSError:  # deleted, which harms nothing now; the next start reports the missing file
             return
         if self._latest is not None and body == self._latest.bytes():
-            self._unmended = ""
+            self._replace_problem = ""
             return
         try:
-            self._offered.append(self._check(body).bytes())
-            self.problem = self._unmended = ""
+            self._submitted.append(self._check(body).bytes())
+            self.problem = self._replace_problem = ""
         except ValueError as problem:
-            self._put_aside(body, str(problem))
+            self._move_aside(body, str(problem))
 
-    def offered(self) -> bytes | None:
-        """Return a roster that was handed to this node and is for its device to take; None if there is none."""
-        return self._offered.popleft() if self._offered else None
+    def next_submitted(self) -> bytes | None:
+        """Remove and return a submitted roster that the device has not handled yet; None if there is none."""
+        return self._submitted.popleft() if self._submitted else None
 
     def accept(self, body: bytes) -> int:
-        """Put a newer roster in force for ever, and return its number; see `Rosters`."""
+        """Put a newer roster in force, permanently, and return its number; see `Rosters`."""
         document = self._check(body)
         with self._lock:
             if document.roster.number > self._latest_number:
@@ -134,11 +139,11 @@ class Membership:
                 except OSError as problem:
                     raise ValueError(f"roster {document.roster.number} cannot be kept: {problem}") from None
                 self._next = document
-                with suppress(OSError):  # tried again with every look
-                    self._keep_state()
+                with suppress(OSError):  # retried with every look
+                    self._save_state()
         return document.roster.number
 
-    # --- pieces -------------------------------------------------------------------------------------------------------
+    # --- internal -----------------------------------------------------------------------------------------------------
 
     @property
     def _latest(self) -> RosterDocument | None:
@@ -158,11 +163,11 @@ class Membership:
             self.accept,
             [(one.number, one.devices) for one in roster.earlier],
             max(self._floor, roster.settled),
-            self._keep_floor,
+            self._save_floor,
         )
 
     def _check(self, body: bytes) -> RosterDocument:
-        """Return a document that may be put in force, or is; a ValueError says why not."""
+        """Return the document if it may be put in force or already is; a ValueError says why not."""
         document = read_document(body)
         roster, latest = document.roster, self._latest
         number, mesh, current = roster.number, self.config.mesh, self._latest_number
@@ -173,38 +178,41 @@ class Membership:
         if number < current:
             raise ValueError(f"roster {number} is older than roster {current}, which is in force here")
         if number == current:
-            mine = "" if latest is None else latest.roster.digest[:16]
+            current_digest = "" if latest is None else latest.roster.digest[:16]
             raise ValueError(
-                f"roster {number} ({roster.digest[:16]}) is another than the roster {number} in force here ({mine}); "
-                "have the authority sign a newer one, and hand that out"
+                f"roster {number} ({roster.digest[:16]}) differs from the roster {number} in force here "
+                f"({current_digest}); have the authority sign a newer one, and give it to the devices"
             )
         self._verify(document)
         name = self.config.name if self.config.name in roster.devices else roster.devices[0]
-        replace(self.config, map=MeshMap.of_roster(roster), name=name)  # raises in words if it is no map
+        replace(self.config, map=MeshMap.of_roster(roster), name=name)  # raises if its map is not valid
         return document
 
     def _verify(self, document: RosterDocument) -> None:
-        """Refuse a document without the authority's signature; the same one is examined once, not on every offer."""
+        """Raise if the authority has not signed a document.
+
+        Verifies each document once: neighbours offer the same one repeatedly, and a signature takes time.
+        """
         key = document.roster.digest + document.signature
         if self.config.security.insecure or key in self._checked:
             return
-        if key == self._unsigned[0]:
-            raise ValueError(self._unsigned[1])
+        if key == self._last_unsigned[0]:
+            raise ValueError(self._last_unsigned[1])
         try:
             verify_document(document, self.config.path("ca"))
         except ValueError as problem:
-            self._unsigned = key, str(problem)
+            self._last_unsigned = key, str(problem)
             raise
         self._checked = {key}
 
     def _read(self) -> RosterDocument | None:
         return None if self.config.roster is None else read_document(self._path.read_bytes(), str(self._path))
 
-    def _put_aside(self, body: bytes, why: str) -> None:
-        """Replace a refused file by the roster in force; if the disk takes nothing, every look tries again."""
+    def _move_aside(self, body: bytes, why: str) -> None:
+        """Replace a refused file by the roster in force; if the disk cannot be written, every look retries."""
         try:
-            # The copy first, then the good roster over it in one step: at no moment is there none, or a crash here
-            # would leave a folder that cannot start.
+            # The copy first, then the good roster over the file in one step: a crash in between must not leave a folder
+            # without a roster, which could not start.
             write_file(self._path.with_name(REFUSED_FILE), body)
             if self._latest is None:
                 self._path.unlink()
@@ -212,23 +220,23 @@ class Membership:
                 self._write(self._latest)
         except OSError as problem:
             words = f"{why}; {self._path} cannot be replaced by the roster in force: {problem}"
-            if words != self._unmended:  # said once, not with every look
-                self.problem = self._unmended = words
+            if words != self._replace_problem:  # reported once, not with every look
+                self.problem = self._replace_problem = words
             self._watch.read_again()
             return
-        if not self._unmended:
+        if not self._replace_problem:
             self.problem = why
-        self._unmended = ""
+        self._replace_problem = ""
 
     def _write(self, document: RosterDocument) -> None:
         write_file(self._path, document.bytes())
         self._watch.expect()
 
-    def _recall(self) -> int:
-        """Return the floor that this device knows of; refuse a roster that it cannot go back to."""
+    def _load_floor(self) -> int:
+        """Return the floor in ``roster.state``; raise if the file of the roster is older than the one it names."""
         try:
-            known = json.loads(self._state.read_bytes())
-            number, digest, floor = int(known["number"]), str(known["digest"]), int(known["floor"])
+            saved = json.loads(self._state.read_bytes())
+            number, digest, floor = int(saved["number"]), str(saved["digest"]), int(saved["floor"])
         except FileNotFoundError:
             return 0
         except (OSError, ValueError, KeyError, TypeError):
@@ -236,32 +244,32 @@ class Membership:
                 f"{self._state}: cannot be read; it says which roster was in force here. Delete it only if "
                 f"{ROSTER_FILE} is the newest of this mesh"
             ) from None
-        mine = "" if self._document is None else self._document.roster.digest
-        if self._latest_number < number or (self._latest_number == number and digest != mine):
+        current = "" if self._document is None else self._document.roster.digest
+        if self._latest_number < number or (self._latest_number == number and digest != current):
             raise ValueError(
                 f"{self._path}: this device was under roster {number} ({digest[:16]}) before and cannot go back to "
-                f"{self._latest_number} ({mine[:16] or 'none'}); copy the newest roster of the mesh there"
+                f"{self._latest_number} ({current[:16] or 'none'}); copy the newest roster of the mesh there"
             )
         return floor
 
-    def _keep_state(self) -> None:
+    def _save_state(self) -> None:
         digest = "" if self._latest is None else self._latest.roster.digest
-        known = {"number": self._latest_number, "digest": digest, "floor": self._floor}
-        self._state_kept = False
-        write_file(self._state, json.dumps(known) + "\n", PRIVATE)
-        self._state_kept = True
+        content = {"number": self._latest_number, "digest": digest, "floor": self._floor}
+        self._is_state_saved = False
+        write_file(self._state, json.dumps(content) + "\n", PRIVATE)
+        self._is_state_saved = True
 
-    def _keep_floor(self, floor: int) -> None:
-        """Remember a floor; that it is forgotten makes a device ask for more, and never for less."""
+    def _save_floor(self, floor: int) -> None:
+        """Save a floor. If that fails the node continues: with a lower floor it asks for more devices, never fewer."""
         self._floor = floor
         try:
-            self._keep_state()
+            self._save_state()
         except OSError as problem:
             self.problem = f"{self._state}: cannot be written: {problem}"
 
 
 def put_roster_into_folder(body: bytes, folder: Path, config: DeviceConfig) -> str:
-    """Put a roster into the folder of a device that does not run; say what became of it."""
+    """Put a roster into the folder of a device that is not running; return what was done."""
     members = Membership(config)
     before = config.roster_number
     number = members.accept(body)

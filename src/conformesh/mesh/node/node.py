@@ -23,10 +23,10 @@ from pathlib import Path
 from conformesh.kernels.compilation import compiled_beforehand
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.device_toml import read_device
+from conformesh.mesh.folder_lock import hold_folder
 from conformesh.mesh.http.replies import NodeInterface
 from conformesh.mesh.http.server import Service
 from conformesh.mesh.link import Transport, open_links
-from conformesh.mesh.node.folder_lock import hold_folder
 from conformesh.mesh.node.heartbeat import Heartbeat
 from conformesh.mesh.node.node_files import LOOK, NodeFiles, total_patience
 from conformesh.mesh.node.online import OnlineLearning
@@ -112,9 +112,9 @@ class Node:
             self.state.note_error(self.files.store.problem)
 
     def _service(self) -> Service:
-        hand = self.files.members.hand
-        interface = NodeInterface(self.state, self.driver.recalibrate, hand, self.heartbeat, self.online)
-        trace_reply = None if self.traces is None else self.traces.request
+        submit = self.files.members.submit
+        interface = NodeInterface(self.state, self.driver.recalibrate, submit, self.heartbeat, self.online)
+        trace_reply = None if self.traces is None else self.traces.record_request
         return Service(interface, self.address, trace_reply=trace_reply)
 
     @contextmanager
@@ -163,7 +163,7 @@ class Node:
                 log.warning("%s", problem)
                 self.stopping.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
-            if once and not members.moving:
+            if once and not members.has_newer_roster:
                 return
 
     def _serve(self, once: bool) -> None:
@@ -190,14 +190,14 @@ class Node:
     def _move(self) -> None:
         """Continue under a newer roster, if there is one; this device may be out of it."""
         members = self.files.members
-        while (body := members.offered()) is not None:  # no links: there is nobody to hand it to
+        while (body := members.next_submitted()) is not None:  # without links it cannot be sent to neighbours
             try:
                 members.accept(body)
             except ValueError as problem:
                 self.files.note_refused_roster(str(problem))
-        if not members.moving:
+        if not members.has_newer_roster:
             return
-        members.move()
+        members.adopt_newer_roster()
         self.state.set_roster(members.rosters.number, members.rosters.floor)
         self.state.set_trouble(Trouble.ROSTER, members.removed)
         if members.removed:

@@ -76,7 +76,7 @@ class NodeFiles:
     @property
     def needs_links(self) -> bool:
         """Whether other links must be opened: with another certificate, or to other neighbours."""
-        return self.certificate.replaced or self.members.moving or self.is_reloaded
+        return self.certificate.replaced or self.members.has_newer_roster or self.is_reloaded
 
     @property
     def refusal(self) -> str:

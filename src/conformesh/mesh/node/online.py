@@ -58,13 +58,13 @@ from conformesh.peer.journal import FileJournal
 
 LOG = logging.getLogger("conformesh.node")
 JOURNAL_FILE, EARLIER_JOURNAL_FILE = "online.bin", "online-before.bin"
-MOST_RECORDS = 4096  # in the journal before it begins anew; bounds the disk space, and the time of a start
-SHARE_WINDOW = 0.1  # seconds between two looks at messages that have arrived, and at least between two sent
-RESEND_INTERVAL = 1.0  # seconds after which all is sent again without news: messages may get lost
-# Bytes per second to each neighbour, about: after a long message the next one waits, also with news.
+MOST_RECORDS = 4096  # in the journal before it is rewritten; bounds its size and the time to read it at a start
+SHARE_WINDOW = 0.1  # seconds between two checks for received messages, and at least between two sent ones
+RESEND_INTERVAL = 1.0  # seconds after which unchanged counters are sent again, because messages may get lost
+# Approximate bytes per second to each neighbour: after a long message the next one waits, even if counters changed.
 SHARE_BUDGET = 50_000.0
 LARGEST_LOG = 700.0  # exp overflows a float at 709.8; larger evidence is shown as infinite
-STORE_INTERVAL = 10.0  # seconds between two records of others' counters, which they would send again anyway
+STORE_INTERVAL = 10.0  # seconds between two records of other devices' counters; they usually send them again anyway
 
 
 class OnlineLearning:
@@ -73,27 +73,28 @@ class OnlineLearning:
     Parameters
     ----------
     config
-        Of a device that learns online.
+        Configuration of a device that learns online.
     state
-        Knows the certified threshold, which all begin with, and is told how the drift alarm is.
+        Has the certified threshold, with which all devices start; receives the state of the drift alarm.
     """
 
     def __init__(self, config: DeviceConfig, state: NodeState) -> None:
         rule = config.learner
-        assert rule is not None  # else there is nothing to learn by
+        assert rule is not None  # the caller creates this object only if [online] is configured
         self.rule, self.score, self._config = rule, config.chosen_score, config
         self._path, self._state = config.folder / JOURNAL_FILE, state
-        # Of the journal and the observations. Readers take no lock: `_publish` replaces what they read.
+        # Guards the journal and the observations; taken before the lock of `NodeState`, never after it. Readers need no
+        # lock: `_publish` replaces the objects that they read.
         self._lock = threading.Lock()
         self._journal: FileJournal | None = None
-        self._known = self._made(config.name)
-        self._since = 0  # records since the journal began
-        self._written = -math.inf, Counters({})  # when others' counters were stored last, and which
+        self._observations = self._new_observations(config.name)
+        self._since = 0  # records in the journal after its first
+        self._last_stored = -math.inf, Counters({})  # when counters were last stored, and which
         self.refused: Counter[str] = Counter()
         self.set_roster(config)
 
-    def _made(self, name: str) -> Observations:
-        return Observations(name, self.rule, _fresh(), _fresh())
+    def _new_observations(self, name: str) -> Observations:
+        return Observations(name, self.rule, _random_number(), _random_number())
 
     def set_roster(self, config: DeviceConfig) -> None:
         """Continue under another roster; counters of devices that neither it nor an earlier one names are ignored."""
@@ -107,7 +108,7 @@ class OnlineLearning:
     def predict(self) -> PredictedExample:
         """Give the next example an id and a threshold; OSError if it cannot be stored."""
         with self._writing():
-            example, record = self._known.predict()
+            example, record = self._observations.predict()
             self._write(record)
             return example
 
@@ -118,43 +119,43 @@ class OnlineLearning:
         is counted.
         """
         with self._writing():
-            judged, record = self._known.judge(score, id)
+            judged, record = self._observations.judge(score, id)
             if record is not None:
                 self._write(record)
-                if self._known.undated:  # the label is counted in any case; the time may be stored later
+                if self._observations.lacks_alarm_time:  # its time may also be stored later
                     with suppress(OSError):
                         self._write(AlarmRecord(time.time()))
             return judged
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Let one thread at a time work, with an open journal and the common starting threshold."""
+        """Hold the lock, with an open journal and, once a threshold is certified, the common starting threshold."""
         with self._lock:
             self._open()
             certified = self._state.certified
-            if self.rule.scale and not self._known.taken and (scaled := self._calibrated()) is not None:
+            if self.rule.scale and not self._observations.taken and (scaled := self._initial_scale()) is not None:
                 self._write(scaled)
-            known = self._known
+            known = self._observations
             if known.counters.origin is None and certified is not None and (known.taken or not self.rule.scale):
                 origin = certified.calibration.threshold / known.scale
                 self._write(OriginRecord(min(max(origin, 0.0), self.rule.bound)))
             yield
 
-    def _calibrated(self) -> ScaleRecord | None:
-        """Return what the own scale begins with: the mean of the device's calibration scores, if it has any."""
+    def _initial_scale(self) -> ScaleRecord | None:
+        """Return the starting value of the local scale, the mean of the calibration scores; None without scores."""
         try:
             scores = read_local_scores(self._config).values
-        except (ValueError, OSError):  # the node says so; the scale begins with the first label
+        except (ValueError, OSError):  # the node reports the file; the scale starts with the first label
             return None
         mean = float(np.mean(scores)) if len(scores) else 0.0
         return ScaleRecord(mean, len(scores)) if 0 < mean < math.inf else None
 
     def status(self) -> OnlineStatus:
-        """Return what the device has learnt, as of the last record."""
+        """Return the state of online learning after the last record."""
         return replace(self._status, refused=dict(self.refused))
 
-    def _take_status(self) -> OnlineStatus:
-        known, rule = self._known, self.rule
+    def _make_status(self) -> OnlineStatus:
+        known, rule = self._observations, self.rule
         device, everybody = known.accounts()
         reported: dict[str, DeviceCounts] = {}
         for life, tally in known.counters.tallies.items():
@@ -180,7 +181,7 @@ class OnlineLearning:
         )
 
     def _alarm_status(self) -> AlarmStatus | None:
-        known, drift = self._known, self._known.drift
+        known, drift = self._observations, self._observations.drift
         if drift is None:
             return None
         fleet, counted = fleet_alarm(known.tallies, self._names)
@@ -196,69 +197,69 @@ class OnlineLearning:
         )
 
     def _publish(self) -> None:
-        """Make what is known now visible to readers, who take no lock."""
-        self._status, self._counters = self._take_status(), self._known.counters
+        """Replace the objects that readers get: they take no lock, so these are never changed in place."""
+        self._status, self._counters = self._make_status(), self._observations.counters
         self._state.set_alarm(self._status.alarm)
 
     # --- the journal --------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Read the journal; a problem with it is logged, and comes again with the first observation."""
+        """Open the journal; log an error, which the first observation raises again."""
         with self._lock:
             try:
                 self._open()
             except OSError as problem:
                 LOG.warning("%s: the node cannot learn: %s", self._path, problem)
             else:
-                LOG.info("online: threshold %.6g, %s", self._known.threshold, self._status.everybody.words)
+                LOG.info("online: threshold %.6g, %s", self._observations.threshold, self._status.everybody.words)
 
     def close(self) -> None:
         """Store others' counters, and close the journal."""
         with suppress(OSError):
-            self.keep(math.inf)
+            self.store_reported(math.inf)
         with self._lock:
-            self._shut()
+            self._close_journal()
 
     def _open(self) -> None:
-        """Open the journal, if it is not; it always begins with all that was known."""
+        """Open the journal unless it is open, and start it anew with one record of the whole state."""
         if self._journal is not None:
             return
-        known = self._made(self._known.name)
+        known = self._new_observations(self._observations.name)
         journal = FileJournal(self._path, durable=True)
         try:
             try:
                 known.read(journal.records())
-            except ValueError as problem:  # it is of another rule, or none at all
+            except ValueError as problem:  # of another rule, or damaged
                 move_path(self._path, self._path.with_name(EARLIER_JOURNAL_FILE))
                 old = EARLIER_JOURNAL_FILE
                 LOG.warning("%s: the device counts anew: %s; the old journal is %s", self._path, problem, old)
-                known = self._made(known.name)
-            if known.undated:
-                known.take(AlarmRecord(time.time()))
-            known.counters = known.counters.merge(self._known.counters.of_devices(self._names - {known.name}))
-            journal.begin(encode_record(known.kept()))
+                known = self._new_observations(known.name)
+            if known.lacks_alarm_time:
+                known.apply(AlarmRecord(time.time()))
+            known.counters = known.counters.merge(self._observations.counters.of_devices(self._names - {known.name}))
+            journal.begin(encode_record(known.to_record()))
         except OSError:
             with suppress(OSError):
                 journal.close()
             raise
-        self._known, self._journal, self._since = known, journal, 0
+        self._observations, self._journal, self._since = known, journal, 0
         self._publish()
 
     def _write(self, *records: Record) -> None:
-        """Write records, and apply them only then: a record that could not be written has no effect."""
-        self._open()  # again, where it could not be made shorter just now
+        """Write records, then apply them: a record that could not be written must have no effect."""
+        self._open()  # `_compact` closes the journal if it fails
         assert self._journal is not None
         size = self._path.stat().st_size
         try:
             for record in records:
                 self._journal.append(encode_record(record))
             for record in records:
-                self._known.take(record)
+                self._observations.apply(record)
         except OSError as problem:
-            # Half a record may be at the end; the journal would be read up to there and no further.
+            # The file may end in half a record, and reading stops there: later records would be lost.
             with suppress(OSError):
                 os.truncate(self._path, size)
-            self._shut()
+            self._close_journal()
             raise OSError(f"{self._path}: the journal cannot be written: {problem}; nothing is counted") from None
         self._since += len(records)
         if self._since >= MOST_RECORDS:
@@ -268,14 +269,14 @@ class OnlineLearning:
     def _compact(self) -> None:
         assert self._journal is not None
         try:
-            self._journal.begin(encode_record(self._known.kept()))
-        except OSError as problem:  # the long one is as good
+            self._journal.begin(encode_record(self._observations.to_record()))
+        except OSError as problem:  # the long journal remains valid
             LOG.warning("%s: the journal cannot be made shorter: %s", self._path, problem)
-            self._shut()
+            self._close_journal()
         self._since = 0
 
-    def _shut(self) -> None:
-        """Close the journal; it is read anew when it is next needed."""
+    def _close_journal(self) -> None:
+        """Close the journal; the next use reads it again."""
         if self._journal is not None:
             with suppress(OSError):
                 self._journal.close()
@@ -290,43 +291,43 @@ class OnlineLearning:
             yield
 
     def _loop(self, transport: Transport, stop: threading.Event) -> None:
-        said, said_at, due = Counters({}), -math.inf, -math.inf
+        sent, sent_at, due = Counters({}), -math.inf, -math.inf
         while not stop.wait(SHARE_WINDOW):
             try:
                 for _, data, _ in transport.receive_side_messages(COUNTERS):
-                    self.hear(data)
+                    self.merge_counters(data)
                 now, counters = time.monotonic(), self._counters
-                self.keep(now)
-                if now >= due and (counters is not said or now >= said_at + RESEND_INTERVAL):
+                self.store_reported(now)
+                if now >= due and (counters is not sent or now >= sent_at + RESEND_INTERVAL):
                     message = counters.encode(self.rule)
                     transport.send_side_message(COUNTERS, message)
-                    said, said_at, due = counters, now, now + len(message) / SHARE_BUDGET
-            except Exception:  # whatever it is, it is no reason to end
+                    sent, sent_at, due = counters, now, now + len(message) / SHARE_BUDGET
+            except Exception:  # no error may end the thread: the next exchange may succeed
                 LOG.warning("counters could not be shared", exc_info=True)
 
-    def hear(self, data: bytes) -> None:
+    def merge_counters(self, data: bytes) -> None:
         """Merge the counters that a neighbour has sent; malformed ones are refused and counted."""
         try:
-            heard = Counters.decode(data, self.rule)
+            received = Counters.decode(data, self.rule)
         except ValueError as problem:
             self.refused[str(problem)] += 1
             return
-        known = {*self._names, *(life.device for life in self._counters.tallies)}
+        devices = {*self._names, *(life.device for life in self._counters.tallies)}
         with self._lock:
             if self._journal is None:
-                return  # without its journal the device does not know its own counts, and could not compare them
-            before = self._known.counters
-            records = self._known.hear(heard.of_devices(known), _fresh())
-            if self._known.counters is not before:
+                return  # the device's own counts are in the journal; without them it could not compare
+            before = self._observations.counters
+            records = self._observations.merge_counters(received.of_devices(devices), _random_number())
+            if self._observations.counters is not before:
                 self._write(*records)
 
-    def keep(self, now: float) -> None:
-        """Store others' counters now and then: devices that have left by the next start would not send them again."""
+    def store_reported(self, now: float) -> None:
+        """Store other devices' counters periodically: a device that leaves before the next start cannot resend them."""
         with self._lock:
-            when, what = self._written
-            if self._journal is not None and self._known.counters is not what and now >= when + STORE_INTERVAL:
-                self._write(ReportedRecord(self._known.counters.encode(self.rule)))
-                self._written = now, self._known.counters
+            when, what = self._last_stored
+            if self._journal is not None and self._observations.counters is not what and now >= when + STORE_INTERVAL:
+                self._write(ReportedRecord(self._observations.counters.encode(self.rule)))
+                self._last_stored = now, self._observations.counters
 
 
 def _account_status(account: MissAccount) -> OnlineAccount:
@@ -344,5 +345,5 @@ def _exp(log: float) -> float:
     return math.exp(log) if log < LARGEST_LOG else math.inf
 
 
-def _fresh() -> int:
+def _random_number() -> int:
     return secrets.randbits(62)

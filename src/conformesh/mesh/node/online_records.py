@@ -1,7 +1,7 @@
 """The state of a device that learns online, as records from which everything else follows. No clock, no file.
 
-A record is written before anybody is told of it, and applied by the same code when it is made and when it is read
-again: a device that was killed continues with exactly the same numbers.
+A record is written before its reply is sent, and the same code applies it when it is made and when it is read again: a
+device that was killed continues with exactly the same numbers.
 
 PredictionRecord   an example got a number and the threshold of that moment, by which its label will be judged
 LabelRecord        its label arrived: the score, counted once. The same label again gets the same reply
@@ -53,13 +53,13 @@ class ObservationRecord(Struct, tag="observed", array_like=True, frozen=True):
 
 
 class OriginRecord(Struct, tag="pinned", array_like=True, frozen=True):
-    """What all begin with."""
+    """The threshold with which all devices start."""
 
     origin: float
 
 
 class ScaleRecord(Struct, tag="scaled", array_like=True, frozen=True):
-    """What the own scale begins with."""
+    """The starting value of the local scale, and of how many scores it is the mean."""
 
     scale: float
     taken: int
@@ -72,20 +72,20 @@ class AlarmRecord(Struct, tag="raised", array_like=True, frozen=True):
 
 
 class ReportedRecord(Struct, tag="heard", array_like=True, frozen=True):
-    """Counters of everybody."""
+    """Encoded counters of all known devices."""
 
     counters: bytes
 
 
 class LifeRecord(Struct, tag="began", array_like=True, frozen=True):
-    """A new life, and what it has counted already."""
+    """A new life, and its counts so far."""
 
     life: int
     tally: CoverageCounts = CoverageCounts()
 
 
 class StateRecord(Struct, tag="kept", array_like=True, frozen=True):
-    """Everything there is to know; earlier versions knew less, and wrote nothing of what has a default here."""
+    """The whole state. Fields with a default may be missing at the end of a record that an earlier version wrote."""
 
     rule: str
     life: int
@@ -126,7 +126,7 @@ class PredictedExample(NamedTuple):
 
 
 class JudgedObservation(NamedTuple):
-    """What became of a label: the threshold it was judged by, its score, and whether it had been counted before."""
+    """The judgement of a label: the threshold that applied, its score, and whether it had been counted before."""
 
     id: str
     threshold: float
@@ -135,28 +135,28 @@ class JudgedObservation(NamedTuple):
 
     @property
     def missed(self) -> bool:
-        """Whether the set did not have the label."""
+        """Whether the set did not contain the label."""
         return self.score > self.threshold
 
 
 class Observations:
-    """The state of one device; `take` is all that changes it.
+    """The state of one device; only `apply` and `merge_counters` change it.
 
     Parameters
     ----------
     name, rule
         This device, and how it learns.
     fresh
-        A number that no other journal has.
+        A random number that identifies this journal.
     seed
-        Another one, which nobody else ever knows.
+        Seed of the drift alarm, secret: whoever chooses scores must not be able to predict its draws.
 
     Attributes
     ----------
     counters
-        Of everybody who was heard of, itself among them.
+        Counters of all known devices, this one included.
     own
-        What this life of the device has counted.
+        Counts of this life of the device.
     pending, labelled
         Thresholds of examples without a label, and thresholds and scores of those with one, by number.
     scale, taken
@@ -179,40 +179,40 @@ class Observations:
         self._begin(fresh, CoverageCounts())
 
     def read(self, records: list[bytes]) -> None:
-        """Go on from what was written down, oldest first."""
+        """Apply the records of a journal, oldest first."""
         for data in records:
             try:
-                self.take(_DECODER.decode(data))
+                self.apply(_DECODER.decode(data))
             except (msgspec.MsgspecError, KeyError):
                 raise ValueError("it is not what a device writes") from None
         self._loaded = self.own
 
     @property
     def threshold(self) -> float:
-        """The threshold for an example that comes now."""
+        """The threshold for the next example."""
         return self.rule.threshold(self.counters, self.own, self.scale)
 
     @property
-    def undated(self) -> bool:
-        """Whether the alarm is raised, and nobody has said when."""
+    def lacks_alarm_time(self) -> bool:
+        """Whether the alarm is raised and no record has its time."""
         return self.drift is not None and self.drift.raised_at > 0 and self.raised is None
 
     @property
     def tallies(self) -> dict[Life, CoverageCounts]:
-        """What everybody who was heard of has counted; of too many lives this one may not be among the kept."""
+        """Counts of all known lives. This one is added, because `Counters` drops the smallest of too many lives."""
         return {**self.counters.tallies, self._life: self.own}
 
     def accounts(self) -> tuple[MissAccount, MissAccount]:
-        """Return what is guaranteed of this device, in this life, and of everybody who was heard of.
+        """Return the misses and guarantees of this life of the device, and of all known devices together.
 
-        The first is certain. Of earlier lives others have told, and what they told may be wrong: it is in the second.
+        The first is certain. The second rests on what other devices report, also about earlier lives of this one.
         """
         return self.rule.account(self.own), self.rule.account(*self.tallies.values())
 
-    # --- what is to be written down -----------------------------------------------------------------------------------
+    # --- new records --------------------------------------------------------------------------------------------------
 
     def judge(self, score: float, id: str | None) -> tuple[JudgedObservation, LabelRecord | ObservationRecord | None]:
-        """Return what becomes of a label, and the record of it; None where it was counted before."""
+        """Return the judgement of a label, and its record; None if the label was counted before."""
         if self.rule.scale and not 0 <= score < math.inf:
             raise ValueError(f"a score must be a finite number from 0 on, got {score!r}; nothing is counted")
         if not self.rule.scale and not 0 <= score <= self.rule.bound:
@@ -229,29 +229,29 @@ class Observations:
         return JudgedObservation(id, self.pending[number], score, False), LabelRecord(number, score)
 
     def predict(self) -> tuple[PredictedExample, PredictionRecord]:
-        """Return the next example, and the record of it."""
+        """Return the next example and its record."""
         threshold = self.threshold
         return PredictedExample(self._id(self._next), threshold), PredictionRecord(threshold)
 
-    def hear(self, heard: Counters, fresh: int) -> list[Record]:
-        """Merge what others say; return the records of a new life, where they know more of this one than its journal.
+    def merge_counters(self, received: Counters, fresh: int) -> list[Record]:
+        """Merge counters of other devices; return records of a new life if they know more of this one than its journal.
 
-        The journal is an old one then, and what was counted since it was read is told apart as the new life's. Those
-        sums can be as large as that of before and the one of now together: twice the bound.
+        Then the journal is an old copy. What was counted since it was read becomes the counts of a new life. Their
+        excess can be that of the old copy and of the time since together, so twice the bound applies.
         """
-        merged = self.counters.merge(heard)
-        if merged == self.counters:  # nearly always: the same words again
+        merged = self.counters.merge(received)
+        if merged == self.counters:  # the usual case: nothing new
             return []
         self.counters = merged
         own, old = self.own, self._loaded
-        if heard.tallies.get(self._life, CoverageCounts()).counted <= own.counted:
+        if received.tallies.get(self._life, CoverageCounts()).counted <= own.counted:
             return []
         parts = own.parts * (2 if old.steps else 1)
         since = CoverageCounts(own.steps - old.steps, own.misses - old.misses, own.late, parts)
         return [ReportedRecord(self.counters.encode(self.rule)), LifeRecord(fresh, since)]
 
-    def kept(self) -> StateRecord:
-        """Return everything as one record."""
+    def to_record(self) -> StateRecord:
+        """Return the whole state as one record."""
         return StateRecord(
             str(self.rule),
             self._life.number,
@@ -264,27 +264,28 @@ class Observations:
             self.counters.origin,
             self.scale,
             self.taken,
-            *((0, b"", None) if self.drift is None else (self._seed, self.drift.kept(), self.raised)),
+            *((0, b"", None) if self.drift is None else (self._seed, self.drift.to_bytes(), self.raised)),
         )
 
-    # --- what was written down ----------------------------------------------------------------------------------------
+    # --- applying records ---------------------------------------------------------------------------------------------
 
-    def take(self, record: Record) -> None:
-        """Take up a record."""
+    def apply(self, record: Record) -> None:
+        """Apply a record."""
         match record:
             case PredictionRecord(threshold):
-                self._predicted(threshold)
+                self._add_prediction(threshold)
             case LabelRecord(number, score):
-                self._counted(number, score)
+                self._count_label(number, score)
             case ObservationRecord(threshold, score):
-                self._predicted(threshold)
-                self._counted(self._next - 1, score)
+                self._add_prediction(threshold)
+                self._count_label(self._next - 1, score)
             case OriginRecord(origin):
                 self.counters = self.counters.merge(Counters({}, origin))
             case ScaleRecord(scale, taken):
                 self.scale, self.taken = scale, taken
             case AlarmRecord(when):
-                self.raised = when if self.undated else self.raised  # the level may be another one by now
+                # With another level in device.toml the alarm may not be raised any more.
+                self.raised = when if self.lacks_alarm_time else self.raised
             case ReportedRecord(counters):
                 self.counters = self.counters.merge(Counters.decode(counters, self.rule))
             case LifeRecord(life, tally):
@@ -294,25 +295,26 @@ class Observations:
 
     def _begin(self, life: int, tally: CoverageCounts) -> None:
         self._life, self.own, self._loaded = Life(self.name, life), tally, CoverageCounts()
-        self._seed = int(random_stream(self._seed, "life", life).integers(2**62))  # nothing is drawn twice
-        self._alarmed(None)
+        # A new seed for each life, so that no two of them draw the same numbers.
+        self._seed = int(random_stream(self._seed, "life", life).integers(2**62))
+        self._set_alarm(None)
         for table in (self.pending, self.labelled, self._without):
-            table.clear()  # their numbers may have been given twice
+            table.clear()  # another copy of the journal may have given out the same numbers
         self.counters = self.counters.merge(Counters({self._life: self.own}))
 
-    def _restore(self, kept: StateRecord) -> None:
-        if kept.rule != str(self.rule):
-            raise ValueError(f"it was made under {kept.rule}, and device.toml says {self.rule}")
-        self._life, self.own, self._next = Life(self.name, kept.life), kept.own, kept.next
-        self.pending, self.labelled, self._without = dict(kept.pending), dict(kept.labelled), dict(kept.without)
-        self.counters = Counters.decode(kept.counters, self.rule).merge(Counters({}, kept.origin))
-        self.scale, self.taken = kept.scale, kept.taken
-        self._seed, self.raised = kept.seed or self._seed, kept.raised
-        self._alarmed(DriftAlarm.restored(self.rule, self._seed, kept.alarm) if self.rule.alarm else None)
+    def _restore(self, record: StateRecord) -> None:
+        if record.rule != str(self.rule):
+            raise ValueError(f"it was made under {record.rule}, and device.toml says {self.rule}")
+        self._life, self.own, self._next = Life(self.name, record.life), record.own, record.next
+        self.pending, self.labelled, self._without = dict(record.pending), dict(record.labelled), dict(record.without)
+        self.counters = Counters.decode(record.counters, self.rule).merge(Counters({}, record.origin))
+        self.scale, self.taken = record.scale, record.taken
+        self._seed, self.raised = record.seed or self._seed, record.raised
+        self._set_alarm(DriftAlarm.restore(self.rule, self._seed, record.alarm) if self.rule.alarm else None)
         self.counters = self.counters.merge(Counters({self._life: self.own}))
 
-    def _alarmed(self, drift: DriftAlarm | None) -> None:
-        """Go on with this alarm, or with one that begins, if there is to be one; that is counted."""
+    def _set_alarm(self, drift: DriftAlarm | None) -> None:
+        """Set the alarm, or start a new one if the rule has a level; each start is counted."""
         begins = drift is None and self.rule.alarm > 0
         self.drift = DriftAlarm(self.rule, self._seed) if begins else drift
         if self.drift is None or self.drift.raised_at == 0:
@@ -323,24 +325,24 @@ class Observations:
         evidence = 0.0 if self.drift is None else self.drift.largest
         return msgspec.structs.replace(tally, alarms=alarms, evidence=evidence)
 
-    def _predicted(self, threshold: float) -> None:
+    def _add_prediction(self, threshold: float) -> None:
         self.pending[self._next], self._without[self._next] = threshold, 0
         self._next += 1
         for table in (self.pending, self.labelled, self._without):
             table.pop(self._next - 1 - LABEL_WINDOW, None)
 
-    def _counted(self, number: int, score: float) -> None:
+    def _count_label(self, number: int, score: float) -> None:
         threshold = self.pending.pop(number)
         self.labelled[number] = threshold, score
         own, late = self.own, self._without[number]
-        for after in range(number + 1, self._next):  # which were predicted without this label
+        for after in range(number + 1, self._next):  # these were predicted without this label
             self._without[after] += 1
             if after in self.labelled:
                 late = max(late, self._without[after])
         if self.rule.scale:
             self.scale, self.taken = self.rule.scaled(self.scale, self.taken, score), self.taken + 1
         if self.drift is not None:
-            self.drift.take(score)
+            self.drift.observe(score)
         tally = CoverageCounts(own.steps + 1, own.misses + (score > threshold), max(own.late, late), own.parts)
         self.own = self._with_alarm(tally, own.alarms)
         self.counters = self.counters.merge(Counters({self._life: self.own}))

@@ -88,7 +88,7 @@ class RunDriver:
                 error: Exception | None = self._run_device(transport, once)
             except OSError as problem:  # of the journal
                 error = problem
-            if self.files.members.moving:
+            if self.files.members.has_newer_roster:
                 return
             if error is not None and error is not self._failure:
                 self.fail(str(error), failure_of(error))
@@ -232,7 +232,7 @@ class RunDriver:
         now = time.monotonic()
         self._timer.follow(device.number)
         if self.traces is not None and not device.idle:
-            self.traces.at(device.number, device.phase, device.rosters.number)
+            self.traces.enter_phase(device.number, device.phase, device.rosters.number)
         self._take_offered_roster(device)
         self.state.set_roster(device.rosters.number, device.rosters.floor)
         self._pass_on_requests(device, now)
@@ -274,7 +274,7 @@ class RunDriver:
 
     def _take_offered_roster(self, device: Device | AsyncDevice) -> None:
         """Give the device a roster that reached this node in other ways than from a neighbour."""
-        body = self.files.members.offered()
+        body = self.files.members.next_submitted()
         if body is None:
             return
         try:
@@ -315,7 +315,7 @@ class RunDriver:
         config = self.files.config
         self.state.fail(words, code)
         if self.traces is not None and code is not None:
-            self.traces.end("failed", reason=public_code(code) if config.is_private else code)
+            self.traces.end_run("failed", reason=public_code(code) if config.is_private else code)
         if code == "privacy" and config.has_epsilon:
             # The account has refused the run, and only another epoch changes that: the request is answered.
             self.requests.withdraw()
@@ -350,7 +350,7 @@ class RunDriver:
             log.debug("%s so far, %s", *_in_words(result), extra={"run": device.number})
             return  # the journal has the entries: nothing is lost with the process
         if self.traces is not None:
-            self.traces.end("certified", rounds=device.round)
+            self.traces.end_run("certified", rounds=device.round)
         self.requests.meet(device.number)
         if self.requests.run:  # requested during this run
             self.state.request_run()

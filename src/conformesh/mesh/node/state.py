@@ -1,8 +1,8 @@
 """The state of a node: phase, run, neighbours, last certified threshold.
 
-The thread that runs devices updates it, the threads of service and heartbeat read it. Every method takes one short lock
-and waits for nothing else, so it may be called while another lock is held. Both clocks are arguments, so that a test
-moves time by hand.
+The thread that runs devices updates it; the threads of service, heartbeat and online learning read and update it too.
+Lock order: this lock is always the last. Every method holds it briefly and calls nothing that takes another lock, so
+a method may be called while any other lock is held. Both clocks are arguments, so that tests control time.
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
 from conformesh.files.json_numbers import as_json_value
 from conformesh.mesh.node.certified_result import CertifiedResult, require_numbers, utc_text
+from conformesh.mesh.node.neighbour_table import NeighbourTable
 from conformesh.mesh.node.status import (
-    OTHER,
     AlarmStatus,
     CertifiedStatus,
     Gathering,
-    NeighbourStatus,
     NodeStatus,
     Phase,
     RequestStatus,
@@ -38,21 +37,6 @@ from conformesh.peer.settings import Failure
 from conformesh.results.result import Result
 
 LOG = logging.getLogger("conformesh.node")
-MOST_REASONS = 32  # reasons counted separately; later ones count as OTHER, or strangers could fill the memory
-
-
-@dataclass
-class _Neighbour:
-    """What arrived from one neighbour."""
-
-    last_heard: float | None = None  # a frame, on the monotonic clock
-    alive: float | None = None  # a frame or a heartbeat
-    last_heartbeat: float = 0.0
-    interval: float | None = None  # seconds between two heartbeats, as the neighbour reports; None while it sends none
-    round: int | None = None
-    frames: int = 0
-    bytes: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
@@ -76,6 +60,14 @@ class _Request:
     failed: bool = False
 
 
+class _FileState(NamedTuple):
+    """State of the node's files, see `NodeState.set_file_status`."""
+
+    expires: float | None = None
+    unreadable: int = 0
+    waiting: str = ""
+
+
 class NodeState:
     """The state of one node, safe to use from any thread.
 
@@ -84,17 +76,16 @@ class NodeState:
     device
         The node's own name.
     neighbours
-        The names it expects to hear from; others join when they are first heard.
+        The names of its neighbours; other senders are added with their first frame.
     patience
-        Seconds that a requested run may take without any advance, and a neighbour may be silent.
+        Seconds that a requested run may take without progress, and a neighbour may be silent.
     heartbeat
         Seconds between two heartbeats of this node; 0 if it neither sends nor reads them. Each neighbour is judged by
-        the interval in its own heartbeats. The silence of a neighbour that sends none, or whose are not read, means
-        nothing while no run is requested.
+        the interval that its heartbeats state. A neighbour without heartbeats counts as up while no run is requested.
     clock, wall
         Seconds that only move forward, and seconds since 1970.
     private
-        Whether others than the owner may know nothing that depends on the scores of this device.
+        Whether only the owner may learn what depends on the scores of this device.
     """
 
     def __init__(
@@ -110,14 +101,12 @@ class NodeState:
     ) -> None:
         self.device, self.private = device, private
         self._clock, self._wall = clock, wall
-        self._patience, self._heartbeat = patience, heartbeat
+        self._patience = patience
         self._request: _Request | None = None
-        self._expected = clock()  # since when neighbours are expected to be heard
         self._lock = threading.Lock()
         self._phase, self._since, self._since_wall = Phase.STARTING, clock(), wall()
         self._run, self._round = 0, 0
-        self._neighbours = {name: _Neighbour() for name in neighbours}
-        self._refused: Counter[str] = Counter()
+        self._neighbours = NeighbourTable(neighbours, heartbeat, clock())
         self._sent = SentStatus()
         self._certified: CertifiedResult | None = None
         self._error = ""
@@ -129,8 +118,7 @@ class NodeState:
         self._search: SearchStatus | None = None
         self._alarm: AlarmStatus | None = None
         self._runs = RunCounts()
-        # When the certificate ends; how often the scores were refused; why they are not read yet.
-        self._files: tuple[float | None, int, str] = (None, 0, "")
+        self._files = _FileState()
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
@@ -140,21 +128,20 @@ class NodeState:
             self._enter(phase)
 
     def begin_run(self, run: int) -> None:
-        """Start calibrating in this run, at round 0; whoever asked for it, it is a requested run."""
+        """Start calibrating in this run, at round 0. It counts as requested, also if another device started it."""
         with self._lock:
             self._enter(Phase.CALIBRATING)
             self._requested()
             self._run, self._round = run, 0
-            for neighbour in self._neighbours.values():
-                neighbour.round = None
+            self._neighbours.forget_rounds()
 
     def request_run(self) -> None:
-        """Note that a run is requested, unless an earlier request has not been met yet."""
+        """Note that a run is requested, unless an earlier request is still open."""
         with self._lock:
             self._requested()
 
     def note_progress(self, reached: int) -> None:
-        """Note how far the run under way has come: rounds, or devices heard in asynchronous mode."""
+        """Note the progress of the run: its round, or in asynchronous mode the number of devices that reported."""
         with self._lock:
             if self._request is not None and reached > self._request.reached:
                 self._request.reached, self._request.advanced = reached, self._clock()
@@ -162,56 +149,42 @@ class NodeState:
     def note_heartbeat(self, neighbour: str, interval: float | None) -> None:
         """Note that a neighbour's heartbeat has arrived, and the seconds between two of them, if that is known."""
         with self._lock:
-            found = self._neighbours.get(neighbour)
-            if found is not None:
-                found.alive = found.last_heartbeat = self._clock()
-                found.interval = interval
+            self._neighbours.note_heartbeat(neighbour, interval, self._clock())
 
     def note_alive(self, neighbour: str) -> None:
-        """Note that a neighbour has sent something that is not counted, since nobody reads it."""
+        """Note that a neighbour has sent something that this node does not read, and so does not count."""
         with self._lock:
-            if neighbour in self._neighbours:
-                self._neighbours[neighbour].alive = self._clock()
+            self._neighbours.note_alive(neighbour, self._clock())
 
     def set_patience(self, seconds: float) -> None:
-        """Judge silence and overdue runs by another patience from now on."""
+        """Set the patience by which silence and overdue runs are judged."""
         with self._lock:
             self._patience = seconds
 
     def set_roster(self, roster: int, floor: int) -> None:
-        """Say which roster is in force, and that all before the floor are out of use."""
+        """Set the number of the roster in force, and the floor: rosters below it are no longer used."""
         with self._lock:
             self._roster = roster, floor
 
     def set_neighbours(self, neighbours: Iterable[str]) -> None:
-        """Have other neighbours; what was counted of those that stay is kept."""
+        """Replace the neighbours; those that stay keep their counts."""
         with self._lock:
-            self._neighbours = {name: self._neighbours.get(name, _Neighbour()) for name in neighbours}
-            self._expected = self._clock()
+            self._neighbours.set_names(neighbours, self._clock())
 
     def set_round(self, number: int) -> None:
-        """Say which round is open."""
+        """Set the number of the open round."""
         with self._lock:
             self._round = number
 
     def count_received(self, neighbour: str, *, size: int, round: int | None = None, frames: int = 1) -> None:
-        """Count what arrived from a neighbour: `size` bytes in so many frames, the last of this round."""
+        """Count `size` bytes that arrived from a neighbour in so many frames, the last of them of this round."""
         with self._lock:
-            found = self._neighbours.setdefault(neighbour, _Neighbour())
-            found.last_heard = found.alive = now = self._clock()
-            if found.interval is not None and now - found.last_heartbeat > self._longest_silence(found.interval):
-                found.interval = None  # it is up and sends no heartbeats any more: started again without them
-            found.frames += frames
-            found.bytes += size
-            if round is not None:
-                found.round = round
+            self._neighbours.count_received(neighbour, size, frames, round, self._clock(), self._patience)
 
     def count_refused(self, neighbour: str | None, reason: str, frames: int = 1) -> None:
-        """Count refused frames; those of nobody in particular, or of a name nobody expects, are counted together."""
+        """Count refused frames, by neighbour; those without a sender or of an unknown one are counted together."""
         with self._lock:
-            found = None if neighbour is None else self._neighbours.get(neighbour)
-            reasons = self._refused if found is None else found.refused
-            reasons[reason if reason in reasons or len(reasons) < MOST_REASONS else OTHER] += frames
+            self._neighbours.count_refused(neighbour, reason, frames)
 
     def count_sent(self, *, size: int, frames: int = 1, again: int = 0) -> None:
         """Count what this node sent: `size` bytes in so many frames, `again` of which repeat earlier ones."""
@@ -250,9 +223,9 @@ class NodeState:
         final: bool = True,
         lost: Iterable[str] = (),
     ) -> CertifiedResult:
-        """Take over a new result, forget the last error, and return what `ResultStore.save` stores.
+        """Set a new result, clear the last error, and return what `ResultStore.save` stores.
 
-        A result that is not final leaves the phase as it is: more reports may arrive.
+        A result that is not final leaves the phase unchanged: more reports may arrive.
         """
         require_numbers(calibration)
         names = calibration.device_ids if roster is None else tuple(roster)
@@ -276,19 +249,19 @@ class NodeState:
             return self._certified
 
     def restore(self, certified: CertifiedResult) -> None:
-        """Take over what `ResultStore.load` has read, until a run makes a new result; the phase stays."""
+        """Set the result that `ResultStore.load` has read; the phase stays the same."""
         require_numbers(certified.calibration)
         with self._lock:
             self._certified = certified
             self._run = max(self._run, certified.run)
 
     def note_error(self, words: str) -> None:
-        """Remember what went wrong without giving up."""
+        """Set the last error of a node that continues."""
         with self._lock:
             self._error = " ".join(words.split())
 
     def set_trouble(self, what: Trouble, words: str) -> None:
-        """Say what is wrong with something now, or nothing where it is well; a change of it is logged."""
+        """Set or, with an empty message, clear a trouble of the node; log every change."""
         words = " ".join(words.split())
         with self._lock:
             before = self._troubles.pop(what, "")
@@ -300,16 +273,22 @@ class NodeState:
             LOG.info("the trouble is over: %s", before)
 
     def set_file_status(self, expires: float | None, unreadable: int, waiting: str = "") -> None:
-        """Take over what was seen of the files.
+        """Set the state of the files.
 
-        When the certificate ends, in seconds since 1970; how often the scores could not be used so far; and why a
-        changed file of scores is not read yet, which is no trouble.
+        Parameters
+        ----------
+        expires
+            When the certificate ends, in seconds since 1970.
+        unreadable
+            How often the scores could not be used so far.
+        waiting
+            Why a changed file of scores is not read yet, which is not a trouble.
         """
         with self._lock:
-            self._files = expires, unreadable, waiting
+            self._files = _FileState(expires, unreadable, waiting)
 
     def fail(self, words: str, code: Failure | None = None) -> None:
-        """Give up this run, saying why; with the word for it, it counts as failed. The last threshold stays."""
+        """End this run with an error; with a `code` it counts as failed. The last threshold stays valid."""
         with self._lock:
             if code is not None:
                 self._runs.count_failure(code)
@@ -319,7 +298,7 @@ class NodeState:
             self._enter(Phase.FAILED)
 
     def decline(self, words: str = "") -> None:
-        """Drop the request for a run, because the account of a private device refuses it; the last threshold stays."""
+        """Drop the request for a run that the privacy budget does not allow; the last threshold stays valid."""
         with self._lock:
             self._request, self._error = None, " ".join(words.split()) or self._error
             self._enter(Phase.FAILED if self._certified is None else Phase.CERTIFIED)
@@ -334,14 +313,15 @@ class NodeState:
 
     @property
     def certified(self) -> CertifiedResult | None:
-        """The last certified calibration, whole: it is replaced, never changed."""
+        """The last certified result. It is replaced and never changed, so readers may keep it."""
         with self._lock:
             return self._certified
 
     def status(self) -> NodeStatus:
-        """Return everything that the node reports about itself, taken at one moment."""
+        """Return everything that the node reports about itself, all from one moment."""
         with self._lock:
-            now = self._clock()
+            now, request = self._clock(), self._request
+            requested_at = None if request is None else request.since
             return NodeStatus(
                 device=self.device,
                 phase=self._phase,
@@ -351,17 +331,17 @@ class NodeState:
                 round=self._round,
                 roster=RosterStatus(*self._roster),
                 request=self._request_status(now),
-                neighbours={name: self._neighbour_status(one, now) for name, one in self._neighbours.items()},
-                refused=dict(self._refused),
+                neighbours=self._neighbours.status(now, self._patience, requested_at),
+                refused=dict(self._neighbours.refused),
                 sent=msgspec.structs.replace(self._sent),
                 certified=None if self._certified is None else _summarise(self._certified),
                 troubles=dict(self._troubles),
                 last_error=self._error or None,
-                failure=self._code if self._request is not None and self._request.failed else None,
+                failure=self._code if request is not None and request.failed else None,
                 runs=self._runs.copy(),
-                certificate_expires=self._files[0],
-                scores_read_failures=self._files[1],
-                scores_waiting=self._files[2] or None,
+                certificate_expires=self._files.expires,
+                scores_read_failures=self._files.unreadable,
+                scores_waiting=self._files.waiting or None,
                 gathering=self._gathering,
                 search=self._search,
                 alarm=self._alarm,
@@ -388,32 +368,6 @@ class NodeState:
             overdue=now - request.advanced > self._patience,
             patience=self._patience,
         )
-
-    def _neighbour_status(self, neighbour: _Neighbour, now: float) -> NeighbourStatus:
-        return NeighbourStatus(
-            last_heard_seconds_ago=None if neighbour.last_heard is None else now - neighbour.last_heard,
-            round=neighbour.round,
-            frames_received=neighbour.frames,
-            bytes_received=neighbour.bytes,
-            refused=dict(neighbour.refused),
-            up=self._is_up(neighbour, now),
-        )
-
-    def _is_up(self, neighbour: _Neighbour, now: float) -> bool:
-        """Whether the link to a neighbour is up, as far as its silence tells."""
-        since = max(self._expected, neighbour.alive or 0.0)
-        if neighbour.interval is not None:
-            return now - since <= self._longest_silence(neighbour.interval)
-        if neighbour.alive is not None or not self._heartbeat:
-            # Without heartbeats a neighbour has nothing to say while no run is requested.
-            if self._request is None:
-                return True
-            return now - max(since, self._request.since) <= self._patience
-        return now - since <= self._longest_silence(self._heartbeat)
-
-    def _longest_silence(self, interval: float) -> float:
-        """Return how long a neighbour with such heartbeats may be silent: one may be late, or two be lost."""
-        return max(self._patience, 3 * interval)
 
     def _enter(self, phase: Phase) -> None:
         if phase is not self._phase:

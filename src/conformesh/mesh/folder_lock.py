@@ -1,7 +1,8 @@
-"""A lock that lets one process use a folder: two would write one journal, and send under one name.
+"""A lock on a folder, so that only one process uses it at a time.
 
-On a full or read-only disk a node must still be able to start and serve its last threshold: the lock itself needs no
-space, only a file that is there.
+A node locks its device's folder, because two nodes would write to one journal and send under one name; a command that
+changes a mesh locks the folder of the authority. On a full or read-only disk a node must still be able to start and
+serve its last threshold: the lock needs no disk space, only an existing file.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ RUNS_ALREADY = "runs this device already; stop it first, or give this one anothe
 
 @contextmanager
 def hold_folder(folder: Path, file: str = LOCK_FILE, busy: str = RUNS_ALREADY, needed: bool = False) -> Iterator[None]:
-    """Hold the lock of a folder inside the context; a ValueError says which process has it and what it is `busy` with.
+    """Hold the lock of a folder inside the context; a ValueError says which process holds it and is `busy` with what.
 
-    The system ends the lock with its process, so a crash leaves a file and no lock. On systems without such locks
-    (outside POSIX) nobody is refused. On a disk that is full or read-only and has no lock file, a process continues
-    without a lock, unless it is `needed`.
+    The operating system releases the lock when the process ends, so a crash leaves a file but no lock. Outside POSIX
+    there are no such locks, and every process may enter. On a disk that is full or read-only and has no lock file, a
+    process continues without a lock, unless it is `needed`.
     """
     try:
         import fcntl
@@ -32,7 +33,7 @@ def hold_folder(folder: Path, file: str = LOCK_FILE, busy: str = RUNS_ALREADY, n
         return
     path = folder / file
     try:
-        handle = _opened(path, needed)
+        handle = _open_lock_file(path, needed)
     except OSError as problem:
         words = f"{path}: cannot be written: {problem.strerror}; this needs a folder that it may write to"
         raise OSError(problem.errno, words) from None
@@ -53,7 +54,7 @@ def hold_folder(folder: Path, file: str = LOCK_FILE, busy: str = RUNS_ALREADY, n
         os.close(handle)
 
 
-def _opened(path: Path, needed: bool) -> int | None:
+def _open_lock_file(path: Path, needed: bool) -> int | None:
     """Return the open lock file; None on a disk that is full or read-only and has none, unless it is needed."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
