@@ -113,7 +113,7 @@ def test_a_large_network_is_simulated_as_a_small_one(method, monkeypatch):
 def test_only_far_neighbours_are_reordered(monkeypatch):
     """A torus lies in order, a random graph has none; a shuffled torus gets one."""
     assert memory_order(shuffled(Network.torus(2000))) is None  # small
-    monkeypatch.setattr(ordering, "SMALL", 0)
+    monkeypatch.setattr(ordering, "MOST_CACHED_DEVICES", 0)
     assert memory_order(Network.torus(2000)) is None
     assert memory_order(Network.geometric(2000)) is None
     assert memory_order(Network.random_regular(2000)) is None

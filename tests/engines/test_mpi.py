@@ -177,4 +177,4 @@ def test_arrays_go_with_as_many_ranks(folder):
 def test_the_missing_extra_explains_itself(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(ValueError, match=r"engine 'mpi' needs mpi4py and MPI: pip install 'conformesh\[mpi\]'"):
-        mpi_job.needs_mpi()
+        mpi_job.load_mpi()

@@ -104,8 +104,8 @@ def device_of(root, name="device-00"):
     config = read_device(root / name)
     device = make_device(config, LocalScores(np.linspace(0, 1, 30)), MemoryJournal())
     device.start(0.0)
-    for wait in [*device.exchange.waits]:
-        hear(device, wait, 0, [])  # neighbours that have nothing of its own: it may speak
+    for neighbour in [*device.exchange.timers]:
+        hear(device, neighbour, 0, [])  # neighbours that have nothing of its own: it may speak
     assert device.survivors == (config.row,)
     return device
 

@@ -51,9 +51,9 @@ class Secret:
 class TwoFaced(EntryExchange):
     """Says other scores to neighbours with an odd row, signed as well."""
 
-    def _due(self, wait):
-        entries = super()._due(wait)
-        j = next(row for row, one in self.waits.items() if one is wait)
+    def _due(self, timer):
+        entries = super()._due(timer)
+        j = next(row for row, one in self.timers.items() if one is timer)
         if j % 2 == 0:
             return entries
         own = entry_key(self._links.row, 0)

@@ -29,28 +29,28 @@ class _Waits(AsyncDevice):
     def __init__(self, *args, **how):
         super().__init__(*args, **how)
         retry, linger = self.setup.settings.retry, self.setup.settings.linger
-        self.exchange.waits = {j: self.waiting(retry, linger) for j in self.neighbours}
+        self.exchange.timers = {j: self.waiting(retry, linger) for j in self.neighbours}
 
 
 class TakesSentForKnown(_Waits):
     """What was sent counts as known there: a lost frame is never repeated."""
 
     class waiting(NeighbourTimer):  # noqa: N801 - a part
-        def sent(self, keys, now):
-            super().sent(keys, now)
+        def note_sent(self, keys, now):
+            super().note_sent(keys, now)
             self.has |= sum(1 << key for key in keys)
             return 0
 
-        def heard(self, keys, now):
-            super().heard(keys | self.has, now)
+        def note_received(self, keys, now):
+            super().note_received(keys | self.has, now)
 
 
 class NeverForgetsWhatOthersHad(_Waits):
     """What a neighbour once had counts as known there for ever, also after it has lost a part of its journal."""
 
     class waiting(NeighbourTimer):  # noqa: N801
-        def heard(self, keys, now):
-            super().heard(keys | self.has, now)
+        def note_received(self, keys, now):
+            super().note_received(keys | self.has, now)
 
 
 class NeverRepeats(_Waits):
@@ -63,11 +63,11 @@ class NeverRepeats(_Waits):
 class DropsWhatComesEarly(EntryExchange):
     """A second entry before the first of the same device is thrown away, and not asked for again."""
 
-    def _learn(self, key, data, sender):
+    def _take_entry(self, key, data, sender):
         if key % SLOTS == 1 and not self.store.keys >> key - 1 & 1:
             self.store.unusable |= 1 << key
             return
-        super()._learn(key, data, sender)
+        super()._take_entry(key, data, sender)
 
 
 class IsDoneTooEarly(AsyncDevice):

@@ -59,7 +59,7 @@ class WritesAfterSpeaking(RunJournal):
 
 @in_device("membership")
 class NeverHelps(Membership):
-    def _help(self, frame):
+    def _resend(self, frame):
         pass
 
 

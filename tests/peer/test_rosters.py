@@ -26,33 +26,33 @@ def hello(number):
 
 def test_a_neighbour_that_is_behind_gets_the_document():
     mine = under(3)
-    assert mine.heard(hello(2), 1, 0.0, MINE) == [Frame(ROSTER, 0, 3, 3, 0, b"3")]
-    assert Rosters(3).heard(hello(2), 1, 0.0, MINE) == []  # there is nothing to give
+    assert mine.replies_to(hello(2), 1, 0.0, MINE) == [Frame(ROSTER, 0, 3, 3, 0, b"3")]
+    assert Rosters(3).replies_to(hello(2), 1, 0.0, MINE) == []  # there is nothing to give
 
 
 def test_a_neighbour_that_is_ahead_is_shown_that_one_is_behind():
-    assert under(3).heard(hello(4), 1, 0.0, MINE) == [MINE]
+    assert under(3).replies_to(hello(4), 1, 0.0, MINE) == [MINE]
 
 
 def test_the_same_roster_is_for_somebody_else_to_take():
     mine = under(3)
-    assert mine.heard(hello(3), 1, 0.0, MINE) is None
-    assert mine.heard(Frame(DATA, 0, 1), 1, 0.0, MINE) is None
-    assert mine.heard(Frame(HELLO, 0, 1, 0, 0, b'{"agreement": {}}'), 1, 0.0, MINE) is None
+    assert mine.replies_to(hello(3), 1, 0.0, MINE) is None
+    assert mine.replies_to(Frame(DATA, 0, 1), 1, 0.0, MINE) is None
+    assert mine.replies_to(Frame(HELLO, 0, 1, 0, 0, b'{"agreement": {}}'), 1, 0.0, MINE) is None
 
 
 def test_a_newer_document_is_acknowledged_and_handed_on_until_all_have_it():
     mine = under(3)
     assert mine.hand_on(3, [0, 1, 2]) == []
-    assert mine.heard(Frame(ROSTER, 0, 9, 5, 0, b"5"), 1, 10.0, MINE) == [Frame(ROSTER, 0, 3, 5)]
+    assert mine.replies_to(Frame(ROSTER, 0, 9, 5, 0, b"5"), 1, 10.0, MINE) == [Frame(ROSTER, 0, 3, 5)]
     assert (mine.moving, mine.latest, mine.number) == (True, 5, 3)
     assert mine.hand_on(3, [0, 1, 2]) == [(j, Frame(ROSTER, 0, 3, 5, 0, b"5")) for j in (0, 2)]  # 1 has it
-    assert mine.heard(Frame(DATA, 0, 1), 1, 10.0, MINE) == []  # nothing is said under the old one any more
-    assert mine.heard(hello(3), 2, 10.1, MINE) == [Frame(ROSTER, 0, 3, 5, 0, b"5")]
-    assert mine.heard(Frame(ROSTER, 0, 0, 4), 0, 10.1, MINE) == []  # it has another one
+    assert mine.replies_to(Frame(DATA, 0, 1), 1, 10.0, MINE) == []  # nothing is said under the old one any more
+    assert mine.replies_to(hello(3), 2, 10.1, MINE) == [Frame(ROSTER, 0, 3, 5, 0, b"5")]
+    assert mine.replies_to(Frame(ROSTER, 0, 0, 4), 0, 10.1, MINE) == []  # it has another one
     assert not mine.handed([0, 1, 2], 10.2, 2.0)
-    assert mine.heard(Frame(ROSTER, 0, 0, 5), 0, 10.2, MINE) == []
-    assert mine.heard(hello(5), 2, 10.2, MINE) == []
+    assert mine.replies_to(Frame(ROSTER, 0, 0, 5), 0, 10.2, MINE) == []
+    assert mine.replies_to(hello(5), 2, 10.2, MINE) == []
     assert mine.handed([0, 1, 2], 10.2, 2.0)
     assert mine.hand_on(3, [0, 1, 2]) == []
 
@@ -67,7 +67,7 @@ def test_who_does_not_answer_is_not_waited_for_for_ever():
 def test_a_still_newer_document_begins_anew():
     mine = under(3)
     mine.offer(b"4", 10.0)
-    mine.heard(Frame(ROSTER, 0, 0, 4), 0, 10.0, MINE)
+    mine.replies_to(Frame(ROSTER, 0, 0, 4), 0, 10.0, MINE)
     mine.offer(b"6", 11.0)
     assert [to for to, _ in mine.hand_on(3, [0])] == [0]
     assert not mine.offer(b"6", 11.5)
@@ -77,7 +77,7 @@ def test_a_still_newer_document_begins_anew():
 def test_a_refused_document_changes_nothing():
     mine = under(3)
     with pytest.raises(FrameError, match="a roster that is refused: no such roster"):
-        mine.heard(Frame(ROSTER, 0, 9, 7, 0, b"7"), 1, 0.0, MINE)
+        mine.replies_to(Frame(ROSTER, 0, 9, 7, 0, b"7"), 1, 0.0, MINE)
     assert not mine.moving
     with pytest.raises(FrameError, match="started without rosters"):
         Rosters().offer(b"4", 0.0)
@@ -97,7 +97,7 @@ def test_a_floor_in_a_greeting_is_not_believed():
     """Else one member could silence the check that keeps a part under an old roster from a second result."""
     mine = under(3, earlier=[(1, "abc")])
     words = unpack_words(hello(3).body) | {"floor": 3}
-    assert mine.heard(hello(3)._replace(body=pack_words(words)), 1, 0.0, MINE) is None
+    assert mine.replies_to(hello(3)._replace(body=pack_words(words)), 1, 0.0, MINE) is None
     assert (mine.floor, mine.lacks("a") != "") == (0, True)
 
 

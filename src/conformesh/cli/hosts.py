@@ -98,9 +98,9 @@ class _Ranks:
                     files = f"{folder.files[owner[name]].name} and {folder.files[rank].name}"
                     raise ValueError(f"{folder.path}: device {name!r} has scores in {files}; keep them in one")
         found = network(natural_order(owner), str(folder.path))
-        from conformesh.engines.mpi.partition import completed
+        from conformesh.engines.mpi.partition import assign_missing_devices
 
-        hosts = completed(np.array([owner.get(name, -1) for name in found.ids]), found)
+        hosts = assign_missing_devices(np.array([owner.get(name, -1) for name in found.ids]), found)
         return file, self.make(found, comm=self.comm, owners=hosts)
 
 

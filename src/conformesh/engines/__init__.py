@@ -1,4 +1,10 @@
-"""ENGINES: what drives a protocol, one line each. Engines move the bytes and do the waiting."""
+"""Engines run a protocol to its end: they deliver its messages, charge them, and show every round to an observer.
+
+`simulator` has all devices in one process, and `faulty` loses messages for it; `mpi` spreads the devices over the
+processes of a job. `ENGINES` lists them by name, `base` says what every engine must do, `observers` what may watch.
+All have the same bits. Devices that talk over a network are not here but in `peer` and `mesh`, and what is sent is
+decided in `protocols`. This package imports `protocols` and what lies below it, never `peer` or `pipeline`.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -23,7 +29,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Driver:
-    """How an engine is made, and who hosts the devices of a command with it.
+    """How an engine is made, and which processes compute the devices of a command with it.
 
     Attributes
     ----------
@@ -33,7 +39,7 @@ class Driver:
     summary
         One sentence.
     job
-        None where one process hosts all devices. Else a context whose communicator (`rank`, `size`, `bcast`,
+        None where one process has all devices. Else a context whose communicator (`rank`, `size`, `bcast`,
         `allgather`) joins the processes that were started; an error of one of them ends them all.
     start
         How such processes are started, as one would type it before the command.
@@ -49,7 +55,7 @@ class Driver:
 
 
 def __getattr__(name: str) -> Any:
-    """Load the MPI engine when it is first used: most runs do without."""
+    """Load the MPI engine when it is first used: most runs do without, and `mpi4py` may not be installed."""
     if name == "Mpi":
         from conformesh.engines.mpi.engine import Mpi
 
@@ -76,7 +82,7 @@ ENGINES: dict[str, Driver] = {
 
 
 def get_driver(name: str) -> Driver:
-    """Look an engine up, or say what there is."""
+    """Return the driver of an engine by name; an unknown name is an error that lists the engines."""
     if name not in ENGINES:
         raise ValueError(unknown_name("engine", name, ENGINES))
     return ENGINES[name]
@@ -84,7 +90,7 @@ def get_driver(name: str) -> Driver:
 
 @contextmanager
 def engine_on(network: Network, engine: str | Engine, observer: Observer | None = None) -> Iterator[Engine]:
-    """Have an engine ready for this network: the one given, or a new one of that name for as long as it is needed."""
+    """Enter with an engine for this network: the given one, or a new one of that name that is closed afterwards."""
     if observer is not None and not callable(observer):
         raise TypeError(
             f"observer must be a function of round, message and answer, got {type(observer).__name__} {observer!r:.40}"
@@ -109,9 +115,9 @@ def engine_on(network: Network, engine: str | Engine, observer: Observer | None 
 
 
 def fail_together(function: Callable[P, R]) -> Callable[P, R]:
-    """Let an error that only one process of a job meets end all of them: the others would wait for it forever.
+    """Decorate a function so that an error in one process of a job ends them all: others would wait for it for ever.
 
-    For public functions with the keyword `engine`. Each process reads data of its own, so reading may fail on one.
+    For public functions with the keyword `engine`. Each process reads its own data, so reading may fail in only one.
     """
 
     @wraps(function)

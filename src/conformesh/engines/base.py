@@ -1,8 +1,8 @@
-"""What a calibration asks of an engine: to host a block of devices, drive a protocol, and compare notes at the end."""
+"""What every engine does: compute a block of devices, run a protocol for them, and share results between blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -51,8 +51,8 @@ class Engine(Protocol):
         With `faults` messages get lost as they say, where the engine can do that; else it refuses.
         """
 
-    def share(self, mine: T) -> list[T]:
-        """Return what every block has, in the order of `blocks`: for results, outside the protocol and its cost."""
+    def share(self, value: T) -> list[T]:
+        """Return the value of every block, in the order of `blocks`: for results, outside the protocol and its cost."""
 
     def together(self) -> AbstractContextManager[None]:
         """Guard work that must succeed on every block: what fails on one of them only ends them all."""
@@ -67,12 +67,12 @@ def drive_protocol(
     ledger: Ledger,
     answers: Mapping[type, Callable[[Any, int], Any]],
     observer: Observer | None = None,
-    said: Callable[[Message, int], Message] | None = None,
+    sent_part: Callable[[Message, int], Message] | None = None,
 ) -> T:
     """Run a protocol to its end: check each message, answer it, charge it, show it; return what the protocol returns.
 
-    `answers` has a function for every kind of message, which gets the message and the number of its round. `said` makes
-    of what is to be said what is said, where that may differ.
+    `answers` has a function for every kind of message, which gets the message and the number of its round. `sent_part`
+    returns the part of a message that is really sent, where some devices may be inactive.
     """
     answer: Any = None
     rules.begin()
@@ -85,8 +85,10 @@ def drive_protocol(
         kind = rules.check(message, ledger.rounds + 1)
         if type(message) not in answers:
             raise TypeError(f"this engine has no answer to {kind.name!r}; add it to its table of answers")
-        if said is not None:
-            message = said(message, ledger.rounds + 1)
+        # Checked as the protocol wrote it, but answered and charged as it is sent: inactive devices pay nothing. The
+        # ledger counts the round, so it comes after the answer and before the observer, who is given that number.
+        if sent_part is not None:
+            message = sent_part(message, ledger.rounds + 1)
         answer = answers[type(message)](message, ledger.rounds + 1)
         ledger.enter(message)
         if observer is not None:
@@ -100,26 +102,3 @@ def refuse_losses(engine: str, faults: Faults | None) -> None:
             f"engine {engine!r} delivers every message, and the faults have {', '.join(sorted(faults.names))}; a "
             "network that loses messages is simulated in one process: use the engine 'simulator'"
         )
-
-
-def _held_here(engine: Engine, devices: Iterable[T], what: str = "scores") -> Sequence[T]:
-    """Return `what` the devices hosted here hold, of what all devices or only those here do; of all, by row."""
-    held: Any = devices if isinstance(devices, np.ndarray) else [*devices]  # a table of a million rows stays a table
-    K = engine.network.devices
-    if len(held) == K:
-        return held if len(engine.rows) == K else [held[row] for row in engine.rows]
-    if len(held) != len(engine.rows):
-        here = "" if len(engine.rows) == K else f", or for the {len(engine.rows)} of this rank"
-        turned = isinstance(held, np.ndarray) and held.ndim == 2 and held.shape[1] == K
-        raise ValueError(
-            f"the network {engine.network.name!r} has {K} devices but {what} came for {len(held)}; pass one array per "
-            f"device{here} (empty where a device has none)"
-            + ("; its columns seem to be the devices: pass table.T" if turned else "")
-        )
-    return held  # type: ignore[no-any-return]
-
-
-def _ids_here(engine: Engine) -> Sequence[str]:
-    """Return the names of the devices whose scores `_held_here` returns, in that order."""
-    ids = engine.network.ids
-    return ids if len(engine.rows) == len(ids) else [ids[row] for row in engine.rows]

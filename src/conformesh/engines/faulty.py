@@ -1,10 +1,10 @@
 """A network that loses messages: what arrives in every round, drawn from one seed, for the simulator.
 
-A round draws once for all devices and all edges, whoever speaks, so that what gets lost in it does not depend on what
-is said. Who is inactive says nothing and pays nothing; who speaks pays, though nobody may hear it.
+A round draws once for all devices and all edges, also for silent ones, so that losses do not depend on the messages. An
+inactive device sends nothing and pays nothing; a device that sends pays, even if nothing arrives.
 
-Only `Each` and `Tell` can lose something and still mean something: their answers say who was heard. Sums and maxima of
-"all neighbours" are not what they say they are once a message is lost, so they are refused here, whatever runs.
+Only `Each` and `Tell` may lose messages: their answers name the senders. A sum or maximum over "all neighbours" is
+wrong without notice once a message is lost, so these questions are refused here, for every protocol.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from conformesh.protocols.messages import (
 
 
 class MessageLoss:
-    """What arrives in each round: of whom, and along which edges.
+    """Draws which devices send in each round, and along which edges their messages arrive.
 
     Parameters
     ----------
     network
-        Who may talk to whom.
+        The graph of the devices.
     faults
-        How often what goes wrong.
+        The chances of loss, of a link being down, and of a device being active.
     """
 
     def __init__(self, network: Network, faults: Faults) -> None:
@@ -53,27 +53,28 @@ class MessageLoss:
         self.sender = network.indices.astype(np.int64)
 
     def active(self, round_: int) -> Bools:
-        """Return who may speak in a round, (devices,)."""
-        return self._drawn("activation", round_, self.network.devices) < self.faults.activation
+        """Return which devices may send in a round, (devices,)."""
+        return self._uniform("activation", round_, self.network.devices) < self.faults.activation
 
     def arriving(self, round_: int) -> Bools:
-        """Return along which directed edges, in the order of `Network.indices`, what is said in a round arrives."""
+        """Return along which directed edges, in the order of `Network.indices`, a message of a round arrives."""
         arrives = np.ones(len(self.sender), dtype=np.bool_)
         if self.faults.loss > 0:
-            arrives &= self._drawn("loss", round_, len(arrives)) >= self.faults.loss
+            arrives &= self._uniform("loss", round_, len(arrives)) >= self.faults.loss
         if self.faults.links < 1:
-            arrives &= (self._drawn("links", round_, len(arrives)) < self.faults.links)[self._link]
+            arrives &= (self._uniform("links", round_, len(arrives)) < self.faults.links)[self._link]
         return arrives
 
     @cached_property
     def _link(self) -> Ints:
-        """Of every directed edge, where the one of the two that leads to the smaller row stands: both share a link."""
+        """For every directed edge, the place of the one that leads to the smaller row: both directions share a link."""
         K = self.network.devices
         smaller, larger = np.minimum(self.receiver, self.sender), np.maximum(self.receiver, self.sender)
         return np.searchsorted(self.receiver * K + self.sender, smaller * K + larger)
 
-    def _drawn(self, purpose: str, round_: int, many: int) -> NDArray[np.float64]:
-        return random_stream(self.faults.seed, purpose, round_).random(many)
+    def _uniform(self, purpose: str, round_: int, size: int) -> NDArray[np.float64]:
+        # A stream for each purpose and round: a change of the loss rate does not change which links are up.
+        return random_stream(self.faults.seed, purpose, round_).random(size)
 
 
 class Lossy:
@@ -84,22 +85,22 @@ class Lossy:
     network, faults
         See `MessageLoss`.
     order
-        All rows in the order in which the protocol hosts them.
+        All rows in the order in which they lie in memory; None for ascending.
     plain
-        Whether answers are to be plain arrays, because somebody keeps them.
+        Whether answers are to be plain arrays, because an observer keeps them.
     """
 
     def __init__(self, network: Network, faults: Faults, order: Ints | None, plain: bool) -> None:
-        self.weather, self.plain = MessageLoss(network, faults), plain
+        self.losses, self.plain = MessageLoss(network, faults), plain
         self.rows = np.arange(network.devices) if order is None else order
         self.answers: dict[type, Callable[[Any, int], Any]] = {Each: self._each, Tell: self._tell}
         self.answers |= dict.fromkeys((Sum, Max, Min, Pool), _refuse)
 
-    def said(self, message: Message, round_: int) -> Message:
-        """Return what is really said: nothing by those who are not active."""
+    def sent_part(self, message: Message, round_: int) -> Message:
+        """Return the message without its inactive devices."""
         if not isinstance(message, Each | Tell):
             return message
-        active = self.weather.active(round_)[self.rows]
+        active = self.losses.active(round_)[self.rows]
         if isinstance(message, Each):
             return replace(message, speakers=message.mask & active)
         kept = np.flatnonzero(active[message.speakers])
@@ -107,60 +108,62 @@ class Lossy:
         return replace(message, packets=packets, speakers=message.speakers[kept], numbers=numbers)
 
     def _each(self, message: Each, round_: int) -> Any:
-        heard = _Arrived(*self._messages(message.places, round_), message.values.take(message.places, axis=0), round_)
-        return Deliveries(heard.receiver, heard.sender, heard.values, round_) if self.plain else heard
+        # A copy, here and below: the protocol may reuse the array of its message before it reads the answer.
+        sent = message.values.take(message.places, axis=0)
+        arrived = _Arrived(*self._messages(message.places, round_), sent, round_)
+        return Deliveries(arrived.receiver, arrived.sender, arrived.values, round_) if self.plain else arrived
 
     def _tell(self, message: Tell, round_: int) -> Any:
-        said = Packets(message.packets.values.copy(), message.packets.offsets.copy())
-        told = _ArrivedBytes(*self._messages(message.places, round_), said, round_)
-        return PacketDeliveries(told.receiver, told.sender, told.packets, round_) if self.plain else told
+        sent = Packets(message.packets.values.copy(), message.packets.offsets.copy())
+        arrived = _ArrivedBytes(*self._messages(message.places, round_), sent, round_)
+        return PacketDeliveries(arrived.receiver, arrived.sender, arrived.packets, round_) if self.plain else arrived
 
     def _messages(self, places: Ints, round_: int) -> tuple[Ints, Ints, Ints]:
-        """Return receiver and sender of what arrives, as rows, and which of the speakers each message is from."""
-        spoken = np.full(len(self.rows), -1)
-        spoken[self.rows[places]] = np.arange(len(places))
-        which = spoken[self.weather.sender]
-        arrives = (which >= 0) & self.weather.arriving(round_)
-        return self.weather.receiver[arrives], self.weather.sender[arrives], which[arrives]
+        """Return receiver and sender of the messages that arrive, as rows, and which of the speakers sent each."""
+        speaker_at = np.full(len(self.rows), -1)
+        speaker_at[self.rows[places]] = np.arange(len(places))
+        which = speaker_at[self.losses.sender]
+        arrives = (which >= 0) & self.losses.arriving(round_)
+        return self.losses.receiver[arrives], self.losses.sender[arrives], which[arrives]
 
 
 class _Arrived:
-    """A `Heard` of what was not lost; values are taken when they are asked for, by who needs them."""
+    """`Deliveries` of the messages that arrive, whose values are taken only where the protocol asks for them."""
 
-    def __init__(self, receiver: Ints, sender: Ints, which: Ints, said: Any, round_: int) -> None:
+    def __init__(self, receiver: Ints, sender: Ints, which: Ints, sent: Any, round_: int) -> None:
         self.receiver, self.sender, self.round = receiver, sender, round_
-        self._which, self._said = which, said
+        self._which, self._sent = which, sent
 
     @property
     def values(self) -> NDArray[Any]:
-        """What each message says."""
-        return np.asarray(self._said[self._which])
+        """The content of each message."""
+        return np.asarray(self._sent[self._which])
 
     def said_by(self, receivers: Ints, senders: Ints) -> Any:
-        """Return what each of these senders said to the receiver beside it, as in `Heard`."""
-        return self._said.take(self._asked(receivers, senders), axis=0)
+        """Return the message of each of these senders to the receiver beside it, as in `Deliveries`."""
+        return self._sent.take(self._asked(receivers, senders), axis=0)
 
     def _asked(self, receivers: Ints, senders: Ints) -> Ints:
         return self._which[Deliveries(self.receiver, self.sender, self.sender, self.round).places(receivers, senders)]
 
 
 class _ArrivedBytes(_Arrived):
-    """The same for bytes: a `PacketDeliveries`."""
+    """The same for bytes, as `PacketDeliveries`."""
 
     @property
     def packets(self) -> Packets:
-        """What each message says."""
-        taken: Packets = self._said.taken(self._which)
+        """The content of each message."""
+        taken: Packets = self._sent.taken(self._which)
         return taken
 
     def floats(self, places: Ints) -> NDArray[np.float64]:
         """Return numbers of each message, as in `PacketDeliveries`."""
-        numbers: NDArray[np.float64] = self._said.floats(self._which, places)
+        numbers: NDArray[np.float64] = self._sent.floats(self._which, places)
         return numbers
 
     def said_by(self, receivers: Ints, senders: Ints) -> Any:
-        """Return what each of these senders said to the receiver beside it, as in `PacketDeliveries`."""
-        return self._said.taken(self._asked(receivers, senders))
+        """Return the message of each of these senders to the receiver beside it, as in `PacketDeliveries`."""
+        return self._sent.taken(self._asked(receivers, senders))
 
 
 def _refuse(message: Message, round_: int) -> Any:

@@ -1,8 +1,8 @@
 """The simulator: all devices in one process, messages as arrays, costs on a ledger.
 
-Answers `Sum` with one sparse product (neighbours in ascending id), so a round costs O(edges x numbers); `Each` costs
-only those who speak and who hear them, and a maximum only the neighbours of what has changed. Independent runs may ride
-along in trailing axes; `runs` says how many, so that the ledger shows the cost of one.
+It answers `Sum` with one sparse product (neighbours in ascending row), so a round costs O(edges x numbers). The cost of
+`Each` grows with the speakers and their neighbours only, that of a maximum with the neighbours of what has changed.
+Independent runs may be batched in trailing axes; `runs` is their number, so that the ledger shows the cost of one.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class Simulator:
     Parameters
     ----------
     network
-        Who may talk to whom.
+        The graph of the devices.
     observer
-        Called after every round with (round, message, answer): for plots, progress bars and traces. What it is given
-        stays as it is, unless it is a `RunObserver` that keeps no messages.
+        Called after every round with (round, message, answer): for plots, progress bars and traces. Its arguments do
+        not change later, unless it is a `RunObserver` that keeps no messages.
     order
-        All rows in the order in which the protocol hosts them (`Block.rows`), or None for ascending; see `ordering`.
+        All rows in the order in which they lie in memory (`Block.rows`), or None for ascending; see `ordering`.
     """
 
     def __init__(self, network: Network, observer: Observer | None = None, order: Ints | None = None) -> None:
@@ -78,8 +78,8 @@ class Simulator:
         self._numbers = np.zeros(network.devices, dtype=np.int64)  # scratch, which takes no memory before it is used
         self._scratch = np.zeros((2, network.devices), dtype=bool)
         self._routes: dict[bytes, tuple[Ints, Ints]] = {}
-        self._asked: dict[bytes, Ints] = {}
-        self._sums: NDArray[Any] | None = None  # memory of the last brief answer
+        self._speakers: dict[bytes, Ints] = {}
+        self._sums: NDArray[Any] | None = None  # memory of the last brief answer, which the next one overwrites
         self._spreading: Spreading | None = None
         self._rules = MessageChecks(network, np.arange(network.devices))
         self._answers: dict[type, Callable[[Any, int], Any]] = {
@@ -93,12 +93,13 @@ class Simulator:
 
     @classmethod
     def in_memory_order(cls, network: Network, observer: Observer | None = None) -> Simulator:
-        """Return a simulator that hosts the devices in the order that is walked fastest, if nobody keeps answers."""
+        """Return a simulator with the devices in the order that is fastest, or by row if an observer keeps answers."""
+        # An observer expects rows of the network; translating every answer would cost more than the order gains.
         return cls(network, observer, None if keeps_messages(observer) else memory_order(network))
 
     @property
     def rows(self) -> Ints:
-        """Rows of the devices hosted here: all of them, in the order in which they lie in memory."""
+        """Rows of all devices, in the order in which they lie in memory."""
         return np.arange(self.network.devices) if self.order is None else self.order
 
     @property
@@ -106,25 +107,25 @@ class Simulator:
         """Rows of the devices in each block: one block holds them all."""
         return [self.rows]
 
-    def share(self, mine: T) -> list[T]:
-        """Return what every block has: there is one."""
-        return [mine]
+    def share(self, value: T) -> list[T]:
+        """Return the value of every block: there is one."""
+        return [value]
 
     def together(self) -> AbstractContextManager[None]:
         """Guard work that must succeed on every block: nothing to guard."""
         return nullcontext()
 
     def close(self) -> None:
-        """Give back what the engine holds: nothing."""
+        """Free resources: there are none."""
 
     def run(self, protocol: Protocol[T], runs: int = 1, faults: Faults | None = None) -> tuple[T, Cost]:
-        """Return what the protocol returns, and what one of its `runs` cost; with `faults` messages get lost."""
+        """Return the result of the protocol, and the cost of one of its `runs`; with `faults` messages get lost."""
         ledger = Ledger(self.network.devices, runs)
         if faults is None or not faults.loses:
             result = drive_protocol(protocol, self._rules, ledger, self._answers, self.observer)
         else:
             lossy = Lossy(self.network, faults, self.order, plain=keeps_messages(self.observer))
-            result = drive_protocol(protocol, self._rules, ledger, lossy.answers, self.observer, lossy.said)
+            result = drive_protocol(protocol, self._rules, ledger, lossy.answers, self.observer, lossy.sent_part)
         self._sums = self._spreading = None
         return result, ledger.cost(self.order)
 
@@ -141,74 +142,72 @@ class Simulator:
             return found.astype(values.dtype, copy=False)  # exact: the extreme is one of them
         if last is None or values is not last.values or last.upward is not upward:
             last = Spreading(self._indptr, self._indices, values, upward, self.order)
-        # the next round may go on in the same memory, but an observer may keep what it sees
+        # The next round may go on in the same memory, but not where an observer may keep the answer.
         self._spreading = last if message.brief and not keeps_messages(self.observer) else None
         return Extreme(last.values, last.round(message.places))
 
     def _each(self, message: Each, round_: int) -> Deliveries | _Broadcast:
         """Deliver each speaker's row along its edges: work and memory follow the speakers, not the network."""
-        heard = _Broadcast(self, message, round_)
-        return (
-            Deliveries(heard.receiver, heard.sender, heard.values, round_) if keeps_messages(self.observer) else heard
-        )
+        sent = _Broadcast(self, message, round_)
+        return Deliveries(sent.receiver, sent.sender, sent.values, round_) if keeps_messages(self.observer) else sent
 
     def _tell(self, message: Tell, round_: int) -> PacketDeliveries | _BroadcastBytes:
         """Deliver each speaker's bytes along its edges, as in `_each`."""
-        told = _BroadcastBytes(self, message, round_)
-        return (
-            PacketDeliveries(told.receiver, told.sender, told.packets, round_)
-            if keeps_messages(self.observer)
-            else told
-        )
+        sent = _BroadcastBytes(self, message, round_)
+        if not keeps_messages(self.observer):
+            return sent
+        return PacketDeliveries(sent.receiver, sent.sender, sent.packets, round_)
 
     def route(self, places: Ints) -> tuple[Ints, Ints]:
-        """Return who hears whom when these speak, as rows of the network, by receiver and then by sender."""
-        few = self.network.devices <= MOST_REMEMBERED_DEVICES  # a tree speaks in the same order for every sum
+        """Return receivers and senders of what these send, as rows of the network, by receiver and then by sender."""
+        # Kept for small networks: the levels of a tree send in the same order for every sum, thousands of times.
+        few = self.network.devices <= MOST_REMEMBERED_DEVICES
         key = places.tobytes() if few else b""
         if few and key in self._routes:
             return self._routes[key]
         speakers = places if self.order is None else np.sort(self.order[places])
         route = message_pairs(self.network.indptr, self.network.indices, speakers, *self._scratch)
         for rows in route:
-            rows.flags.writeable = False  # of later rounds too
+            rows.flags.writeable = False  # later rounds get the same arrays
         if few:
             self._routes[key] = route
         return route
 
-    def spoken(self, places: Ints, receivers: Ints, senders: Ints, round_: int) -> Ints:
-        """Return which of those who speak each sender is; its receiver must have heard it."""
-        few = self.network.devices <= MOST_REMEMBERED_DEVICES  # a tree asks the same again for every sum
+    def speaker_index(self, places: Ints, receivers: Ints, senders: Ints, round_: int) -> Ints:
+        """Return the index among the speakers of each sender, which must be a neighbour of its receiver."""
+        few = self.network.devices <= MOST_REMEMBERED_DEVICES  # as in `route`
         key = b"|".join((places.tobytes(), receivers.tobytes(), senders.tobytes())) if few else b""
-        if few and key in self._asked:
-            return self._asked[key]
+        if few and key in self._speakers:
+            return self._speakers[key]
         speakers = places if self.order is None else self.order[places]
         graph = self.network.indptr, self.network.indices
         which, strange = match_senders(*graph, speakers, receivers, senders, self._numbers)
         if strange >= 0:
             raise missing_message_error(round_, int(receivers[strange]), int(senders[strange]))
         if few:
-            self._asked[key] = which
+            self._speakers[key] = which
         return which
 
     def _pool(self, message: Pool, round_: int) -> Pool:
-        """Hand everything over by row: the block is everybody, so the server sees exactly this."""
+        """Hand all values over by row: the block has all devices, so the server sees exactly this."""
         if self.place is None:
             values, offsets = message.values.view(), message.offsets.view()
-            values.flags.writeable = offsets.flags.writeable = False  # nobody's own scores change by way of the server
+            values.flags.writeable = offsets.flags.writeable = False  # no copy, so the server must not change scores
             return Pool(values, offsets, message.oracle)
         pieces = (len(message.offsets) - 1) // self.network.devices
         return Pool(*take_segments(message.values, message.offsets, self.place, pieces), message.oracle)
 
 
 class _Broadcast:
-    """A `Heard` that is worked out when asked for: who takes values by sender needs no list of messages."""
+    """`Deliveries` that are computed on demand: a protocol that takes values by sender needs no list of messages."""
 
     def __init__(self, simulator: Simulator, message: Each | Tell, round_: int) -> None:
         self._simulator, self._round, self._places = simulator, round_, message.places
-        self._said = self._kept(message)
+        self._sent = self._copy(message)
 
-    def _kept(self, message: Any) -> Any:
-        return message.values.take(self._places, axis=0)  # as it is now: what was said does not change any more
+    def _copy(self, message: Any) -> Any:
+        # Now and not when asked for: the protocol may change its array before it reads the answer.
+        return message.values.take(self._places, axis=0)
 
     @cached_property
     def _route(self) -> tuple[Ints, Ints]:
@@ -224,30 +223,30 @@ class _Broadcast:
 
     @cached_property
     def _which(self) -> Ints:
-        """Which of those who speak each message is from."""
+        """The index of the speaker of each message."""
         place = self._simulator.place
         return np.searchsorted(self._places, self.sender if place is None else place[self.sender])
 
     @property
     def values(self) -> NDArray[Any]:
-        return np.asarray(self._said[self._which])
+        return np.asarray(self._sent[self._which])
 
     def said_by(self, receivers: Ints, senders: Ints) -> Any:
-        return self._said.take(self._simulator.spoken(self._places, receivers, senders, self._round), axis=0)
+        return self._sent.take(self._simulator.speaker_index(self._places, receivers, senders, self._round), axis=0)
 
 
 class _BroadcastBytes(_Broadcast):
-    """The same for bytes: a `PacketDeliveries`."""
+    """The same for bytes, as `PacketDeliveries`."""
 
-    def _kept(self, message: Any) -> Any:
+    def _copy(self, message: Any) -> Any:
         return Packets(message.packets.values.copy(), message.packets.offsets.copy())
 
     @property
     def packets(self) -> Packets:
-        return self._said.taken(self._which)  # type: ignore[no-any-return]
+        return self._sent.taken(self._which)  # type: ignore[no-any-return]
 
     def floats(self, places: Ints) -> NDArray[np.float64]:
-        return self._said.floats(self._which, places)  # type: ignore[no-any-return]
+        return self._sent.floats(self._which, places)  # type: ignore[no-any-return]
 
     def said_by(self, receivers: Ints, senders: Ints) -> Any:
-        return self._said.taken(self._simulator.spoken(self._places, receivers, senders, self._round))
+        return self._sent.taken(self._simulator.speaker_index(self._places, receivers, senders, self._round))

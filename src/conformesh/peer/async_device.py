@@ -1,28 +1,24 @@
 """A device in asynchronous mode: it sends what it has, takes what comes, and has a certified threshold at every moment.
 
-It is composed of its links, the exchange of entries (`entry_exchange`) and the spreading of rosters; here is what
-follows from the entries, and which run the device is in. Entries only grow (`entries`). A device sends a neighbour what
-that one is not known to have, again and again until the neighbour says that it has it; every frame says which entries
-its sender has. What arrives in any order, twice or late is kept or known already, and a neighbour that is slow, away or
-gone holds nobody up.
+It is composed of its links, the exchange of entries (`entry_exchange`) and the spreading of rosters. This module runs
+the protocol on the entries and decides which run the device is in. The set of entries only grows (`entries`), so they
+may arrive in any order, twice or late, and a neighbour that is slow, away or gone delays nobody.
 
-Speaking    whenever something is new for a neighbour, at once; what was not answered again, after about the time that
-            an answer takes, and more and more seldom while nothing comes back
-Knowing     what a neighbour last said that it has counts, and no more: a device that has forgotten something says so by
-            not naming it, and gets it again
-Result      the protocol runs from the beginning on whatever was heard; its last answer is the result. When all entries
-            were there it is the final one, the same everywhere
-Runs        numbered. A greater number ends a smaller one. Who starts with other scores than the journal knows of asks
-            for a greater one; so do two devices that have the same entries and not the same words in them, because
-            somebody has lost its journal and its scores have changed
-Reasons     a device that cannot take part says why, in an entry of its own, and passes on what the others say
-Byzantine   with a seal, what a device has not signed is refused, and two different signed entries of one device are a
-            proof that everybody gets: it counts as not heard from then on
-Memory      a device that has just started may have signed entries that its journal does not know of: the journal was
-            deleted, or restored from a backup. Before it signs anything in a run that it cannot know, it asks every
-            neighbour whether it has an entry of this device's. If one does, it asks for a new run, and asks them again
+Sending     at once when there is something new for a neighbour; again when its answer is late, and more and more rarely
+            while nothing comes back (`timers`)
+Result      the protocol runs from the beginning on the entries that are there, and what it returns is the result. With
+            all entries it is final and the same everywhere
+Runs        are numbered, and a greater number ends a smaller one. A device that starts with other scores than those in
+            its journal asks for a greater one. So do two devices that have the same entries with different texts: some
+            device has lost its journal, and its scores have changed
+Reasons     a device that cannot take part sends the reason in an entry of its own, and passes on other entries
+Byzantine   with a seal, an entry that its owner has not signed is refused. Two different signed entries of one device
+            are a proof that goes to everybody: its reports do not count from then on
+Doubt       a device that has just started may have signed entries that its journal does not have: the journal was
+            deleted, or restored from a backup. Before it signs anything in a run that it may have been in, it asks
+            every neighbour for entries of its own. If one has some, it asks for a new run, and asks again there
 
-Disagreement ends nothing here: a neighbour with other settings is told so, and is not listened to.
+Disagreement ends nothing here: a neighbour with other settings is told so, and its entries are not used.
 """
 
 from __future__ import annotations
@@ -52,15 +48,15 @@ from conformesh.results.certificate import Cost
 
 
 class SigningDoubt:
-    """Whether a device may have signed entries that its journal does not know of; then it signs nothing.
+    """Whether a device may have signed entries that its journal does not have; as long as it may, it signs nothing.
 
-    It waits until every neighbour has said which entries it has, or until it has waited for so long that those who do
-    not answer may be gone for good.
+    It waits until every neighbour has named its entries, or until it has waited for `linger` seconds: the neighbours
+    that do not answer may be gone for good.
     """
 
-    def __init__(self, own_keys: int) -> None:
-        self._own_keys = own_keys  # of the strings that the device signs
-        self._claims: Counter[int] = Counter()  # in how many runs a neighbour said that it has such entries
+    def __init__(self, local_keys: int) -> None:
+        self._local_keys = local_keys  # of the strings that the device signs
+        self._claims: Counter[int] = Counter()  # by neighbour, in how many runs it has named such entries
         self._unanswered: set[int] = set()
         self.until = 0.0
 
@@ -77,11 +73,11 @@ class SigningDoubt:
         self._unanswered = set()
 
     def is_confirmed(self, sender: int, keys: int) -> bool:
-        """Take which entries a neighbour has; return whether the device has signed one that it does not know of.
+        """Take the entries that a neighbour has; return whether one of them is this device's own.
 
-        A neighbour that says so in run after run is not believed: it may be Byzantine.
+        A neighbour that names one in run after run is not believed: it may be Byzantine, and each time costs a run.
         """
-        if keys & self._own_keys and self._claims[sender] < MOST_CLASHES:
+        if keys & self._local_keys and self._claims[sender] < MOST_CLASHES:
             self._claims[sender] += 1
             return True
         self._unanswered.discard(sender)
@@ -109,7 +105,7 @@ class AsyncDevice:
     """
 
     idle = False  # it takes part from its start on
-    lost: frozenset[int] = frozenset()  # nobody is left out: a neighbour that is away holds nobody up
+    lost: frozenset[int] = frozenset()  # nobody is left out: a neighbour that is away delays nobody
     round = 0
     missing = 1  # any frame is worth waking up for
 
@@ -124,10 +120,10 @@ class AsyncDevice:
         self._limit = RunLimit(len(self.links.neighbours), setup.settings.retry)
         self._make, self._scores = setup.make, setup.scores
         self._next_protocol: tuple[Make, str] | None = None  # what the next run is made of, if of other scores
-        self._of_slot = entry_key_set(setup.network.devices, [0])  # of the first; of others it is moved by as many bits
-        own = [entry_key(setup.row, stage) for stage in range(STAGES)]
-        self._doubt = SigningDoubt(sum(1 << key for key in own))
-        self._has_joined = False  # a run of its neighbours since it started
+        self._first_slots = entry_key_set(setup.network.devices, [0])  # shifted by s bits these are the slots s
+        local_keys = [entry_key(setup.row, stage) for stage in range(STAGES)]
+        self._doubt = SigningDoubt(sum(1 << key for key in local_keys))
+        self._has_joined = False  # whether it has joined a run of its neighbours since it started
         self._run_requested = False
         self._reason = ""  # why it takes no part
         self.error: PeerError | None = None
@@ -136,13 +132,13 @@ class AsyncDevice:
         self._clear()
 
     def _clear(self) -> None:
-        """Begin with nothing but what was agreed on."""
+        """Begin a run of this number without any entries."""
         self.greeting = Hello(self.agreement, self.number, frozenset())
         self.run = self.greeting.digest()
         self.exchange.begin(self.run, self.greeting.context())
         self.phase: Phase = "running"
         self._checked = 0  # keys of strings that passed the protocol's check
-        self._stages = 1  # that the protocol is known to ask
+        self._stages = 1  # questions that the protocol is known to ask
         self._result: Any = None
         self._final = False
         self._evaluated_at = self._begun_at = self.clock.now
@@ -186,7 +182,7 @@ class AsyncDevice:
 
     @property
     def reasons(self) -> dict[int, str]:
-        """Why devices that have not reported cannot take part, by row, as far as they have said so."""
+        """Why devices that have not reported cannot take part, by row, where they have sent a reason."""
         keys = {
             k: entry_key(k, REASON) for k in range(self.network.devices) if not self.store.is_usable(entry_key(k, 0))
         }
@@ -239,9 +235,11 @@ class AsyncDevice:
         """Return what to send: to every neighbour what it is not known to have, and which entries this device has."""
         try:
             if not self.rosters.moving:
+                # With all answers at once, since neighbours wait for this device's next entry. With some of them
+                # `tick` evaluates, at most once in `retry` seconds: each evaluation runs the whole protocol.
                 if self._has_news and self._has_stage:
                     self._evaluate()
-                self.exchange.speak(complete=self._final)
+                self.exchange.send_due(complete=self._final)
         except Exception as error:
             self._break(error)
         return self.links.take_outbox()
@@ -273,7 +271,7 @@ class AsyncDevice:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to do: all is known to all neighbours, or nothing new came for as long as patience.
+        """Whether nothing is left to do: all neighbours have all entries, or nothing new came for `patience` seconds.
 
         A device that goes on serving stays all the same, and goes on receiving.
         """
@@ -282,7 +280,7 @@ class AsyncDevice:
         if self._run_requested:
             return False
         if self._final and self.exchange.all_have(self._all_strings):
-            return self.clock.now >= self.exchange.rest
+            return self.clock.now >= self.exchange.quiet_from
         return self.clock.now >= self.exchange.news_at + self.setup.settings.patience
 
     @property
@@ -312,7 +310,7 @@ class AsyncDevice:
         self.tick(now)
 
     def refuse(self, reason: str, now: float) -> None:
-        """Take no part for a local reason, tell it to everybody, and pass on what the others say."""
+        """Take no part for a local reason, send it to everybody, and pass on the entries of others."""
         self.clock.advance(now)
         self._reason = one_line_text(f"{self.links.name(self.row)} cannot take part: {reason}")
         self.error = PeerError(self._reason)
@@ -351,7 +349,7 @@ class AsyncDevice:
         elif theirs.run < self.number:
             self.links.send(frame.sender, self.hello())
             return
-        self.exchange.waits[frame.sender].answer = True
+        self.exchange.timers[frame.sender].owes_answer = True
 
     def _disagree(self, frame: Frame, theirs: Mapping[str, str]) -> None:
         if frame.wants:
@@ -364,27 +362,32 @@ class AsyncDevice:
         raise FrameError("a hello of a device that does not agree")
 
     def _take_entries(self, frame: Frame) -> None:
-        wait = self.exchange.waits[frame.sender]
+        # The order of checks: frames of other runs first: their keys mean other entries. Then the doubt: a neighbour
+        # that has an entry of this device may end the run, and its entries are of no use in the next one.
+        timer = self.exchange.timers[frame.sender]
         if frame.run != self.run:
-            if wait.may_greet(self.clock.now):
+            if timer.may_greet(self.clock.now):
                 self.links.send(frame.sender, self.hello(WANT))
             raise FrameError("a frame of another run")
         keys, digest, entries = unpack_entries(frame.body, self.network.devices)
-        wait.heard(keys, self.clock.now)
+        timer.note_received(keys, self.clock.now)
         self._settle_doubt(frame.sender, keys)
-        if frame.run == self.run:
+        if frame.run == self.run:  # settling may have begun another run
             self.exchange.take(frame, keys, digest, entries)
 
     # --- the result ---------------------------------------------------------------------------------------------------
 
     @property
     def _has_news(self) -> bool:
-        """Whether there are entries that the last result does not know of, and this device takes part."""
+        """Whether there are entries that the last result does not use, and this device takes part."""
         return self.exchange.has_news and self.phase != "failed"
 
     def _evaluate(self) -> None:
-        """Run the protocol from its beginning on the entries that are there, and add what it says."""
-        if self._doubt.is_open():  # an entry of this device is signed for good
+        """Run the protocol from its beginning on the entries that are there, and add the entries that it sends.
+
+        From the beginning each time: it is deterministic, so earlier answers with more entries need no other code.
+        """
+        if self._doubt.is_open():  # an entry that was signed cannot be taken back
             return
         protocol = self._make(self.network, self.row)
         self.exchange.has_news, self._evaluated_at = False, self.clock.now
@@ -399,8 +402,8 @@ class AsyncDevice:
                 raise TypeError(f"a device without rounds asks up to {STAGES} questions of everybody and nothing else")
             if self.store.seal is None and message.sealed:
                 raise ValueError("the method needs entries that are signed, and this device has no key to sign with")
-            self.exchange.add_own(entry_key(self.row, stage), message.packets[0])
-            answer = self._gathered(stage, message)
+            self.exchange.add_local(entry_key(self.row, stage), message.packets[0])
+            answer = self._gathered_strings(stage, message)
             complete, stage = complete and answer.complete, stage + 1
         self._stages, self._final = stage, complete
         if complete and self.phase == "running":
@@ -410,20 +413,21 @@ class AsyncDevice:
             self.links.log(f"run {self.number}: everybody was heard")
         self.exchange.has_news = False  # what this device has just added is in the result
 
-    def _gathered(self, stage: int, message: Gather) -> GatheredStrings:
-        """Return everybody's strings of a stage, as far as they are there and can be used."""
+    def _gathered_strings(self, stage: int, message: Gather) -> GatheredStrings:
+        """Return the strings of all devices for a stage, where they are there and can be used."""
         devices, strings = self.network.devices, []
-        heard: NDArray[np.bool_] = np.zeros(devices, dtype=np.bool_)
+        usable: NDArray[np.bool_] = np.zeros(devices, dtype=np.bool_)
         disputed: NDArray[np.bool_] = np.zeros(devices, dtype=np.bool_)
         disputed[list(self.byzantine)] = True
         for k in range(devices):
             key = entry_key(k, stage)
-            heard[k] = self.store.is_usable(key) and self._passes(key, message)
-            disputed[k] |= message.sealed and bool(self.store.unusable >> key & 1)  # signed nonsense is proof enough
-            strings.append(self.store.text(key) if heard[k] else b"")
-        return GatheredStrings(Packets.of(strings), heard, disputed, self.store.seal is not None)
+            usable[k] = self.store.is_usable(key) and self._passes_check(key, message)
+            # A signed string that no honest device can send is a proof as good as two different ones.
+            disputed[k] |= message.sealed and bool(self.store.unusable >> key & 1)
+            strings.append(self.store.text(key) if usable[k] else b"")
+        return GatheredStrings(Packets.of(strings), usable, disputed, self.store.seal is not None)
 
-    def _passes(self, key: int, message: Gather) -> bool:
+    def _passes_check(self, key: int, message: Gather) -> bool:
         """Return whether an entry passes the protocol's check; one that does not counts as never received."""
         owner = key // SLOTS
         if message.check is None or owner == self.row or self._checked >> key & 1:
@@ -440,14 +444,14 @@ class AsyncDevice:
 
     @property
     def _has_stage(self) -> bool:
-        """Whether the last question that is known to be asked can be answered in full."""
-        wanted = self._of_slot << self._stages - 1
+        """Whether the last question that the protocol is known to ask can be answered in full."""
+        wanted = self._first_slots << self._stages - 1
         return self.store.keys & wanted == wanted
 
     @property
     def _all_strings(self) -> int:
         """The keys of all strings that the protocol is known to ask for."""
-        return self._of_slot * ((1 << self._stages) - 1)
+        return self._first_slots * ((1 << self._stages) - 1)  # the slots of a device are adjacent bits
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
@@ -460,12 +464,14 @@ class AsyncDevice:
         self._move(self.number + 1)
 
     def _move(self, number: int, *, unsure: bool = False) -> None:
-        """Leave the run for a later one; `unsure` if this device may have spoken in it and not know."""
+        """Leave the run for a later one; `unsure` if this device may have sent entries in it and not know."""
         self.number, self._run_requested = number, False
         self._doubt.close()
         if self._next_protocol is not None:
             (self._make, self._scores), self._next_protocol = self._next_protocol, None
         self._clear()
+        # Before any entry of the run is signed. A crash earlier leaves the device in the last run, from which a
+        # neighbour's greeting moves it again.
         self.setup.journal.begin(self._heading().pack())
         self.links.log(f"run {number}")
         if unsure:
@@ -475,13 +481,13 @@ class AsyncDevice:
     def _join(self, number: int) -> None:
         """Leave the run for a later one in which a neighbour is.
 
-        The first one after a start may be one in which this device has spoken before, if its journal is an old one.
+        In the first one after a start this device may have sent entries before, if its journal is an old one.
         """
         unsure, self._has_joined = self._doubt.is_open() or not self._has_joined, True
         self._move(number, unsure=unsure and self.store.seal is not None)
 
     def _open_doubt(self) -> None:
-        """Wait for all neighbours to say which entries they have, before anything is signed."""
+        """Wait until all neighbours have named their entries, before anything is signed."""
         self._doubt.open(self.links.neighbours, self.clock.now + self.setup.settings.linger)
 
     def _settle_doubt(self, sender: int, keys: int) -> None:
@@ -492,7 +498,7 @@ class AsyncDevice:
             self.links.log(
                 "neighbours have entries of this device's that its journal does not know of: asking for a new run"
             )
-            self._move(self.number + 1, unsure=True)  # it may have spoken in that one, too
+            self._move(self.number + 1, unsure=True)  # it may have sent entries in that one, too
         elif not self._doubt.is_open():
             self._begin_sure()
 
@@ -506,7 +512,7 @@ class AsyncDevice:
             self._evaluate()
             return
         self.phase, self._result, self._final = "failed", None, False
-        self.exchange.add_own(entry_key(self.row, REASON), self._reason.encode())
+        self.exchange.add_local(entry_key(self.row, REASON), self._reason.encode())
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
@@ -545,6 +551,8 @@ class AsyncDevice:
         self.phase, self._result, self._final = "failed", None, False
         self.links.log(words)
         key = entry_key(self.row, REASON)
-        with suppress(Exception):  # it is told as far as it can be, though it may not be remembered
+        # Without the journal, which may be what has failed, and without raising again: neighbours get the reason if it
+        # can be signed, and it is forgotten at the next start.
+        with suppress(Exception):
             if key not in self.store.entries:
                 self.store.put(key, self.store.make_entry(key, self._reason.encode()))

@@ -1,8 +1,8 @@
 """A device in rounds: drives one protocol with its neighbours' frames. No socket, no clock, no thread.
 
 The same object runs over a real network and in the loopback engine, whose fake network does everything that real ones
-do. It is composed of its links, of the rounds of a run (`round_exchange`), of who is in the run (`membership`), and of
-the spreading of rosters; here they are put together, and here is what happens when a neighbour or the device fails.
+do. It is composed of its links, the rounds of a run (`round_exchange`), the membership of the run (`membership`), and
+the spreading of rosters. This module puts them together and handles failures, of neighbours and of the device itself.
 
 Greeting    hello to every neighbour, with all that must match; then a roll call through the whole network. Data begins
             when everybody is known to agree: a difference anywhere ends everybody before any number is sent
@@ -11,9 +11,9 @@ Finishing   another roll call: a result counts once all devices in the run have 
 Loss        a neighbour that was silent for `patience` is lost. Either everybody ends with an error that names it, or
             (`on_lost="continue"`) the survivors greet each other again without it, if they are a quorum
             (`run_membership`)
-Return      a lost device that is heard again takes part in the next run, and interrupts nothing
-Failure     a device that fails says why to everybody, again and again for a while, and ends without a result. So does
-            a device whose protocol raises. Under `continue` it counts as lost, unless the devices do not agree
+Return      a lost device that is back takes part in the next run, and interrupts nothing (`presence`)
+Failure     a device that fails sends the reason to everybody, again and again for a while, and ends without a result;
+            a device whose protocol raises does so, too. Under `continue` it counts as lost, unless devices disagree
 
 Frames that are malformed, of another run or round, or of a stranger are refused and counted; they change nothing.
 """
@@ -63,7 +63,7 @@ class Device:
         self._roster_exchange = RosterExchange(self.rosters, self.links, self.membership.hello)
         self.error: PeerError | None = None
         self._news: News | None = None  # what neighbours are told of the failure
-        self._own_fault = False  # whether the failure began here
+        self._is_local_fault = False  # whether the failure began here
 
     # --- what an engine sees ------------------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class Device:
         if self.phase == "failed":  # it has refused to take part
             return
         self.clock.now = now
-        self.membership.hear_from_all()
+        self.membership.presence.restart_silence()
         try:
             self.membership.recall()
             self._repeat()
@@ -193,7 +193,7 @@ class Device:
             self._break(error)
 
     def tick(self, now: float) -> None:
-        """Notice that time has passed: repeat what may be lost, give up on who is, begin a run that was asked for."""
+        """Notice that time has passed: repeat lost frames, leave out silent neighbours, begin a requested run."""
         self.clock.advance(now)
         if self.clock.now < self.clock.wake or (self.phase == "failed" and self.over):
             return
@@ -204,9 +204,8 @@ class Device:
             if self.phase == "finished":
                 self.membership.begin_requested()
             elif self.phase != "failed" and not self.idle:
-                patience = self.setup.settings.patience
-                silent = [j for j in self.membership.neighbours if self.membership.silence_of(j) > patience]
-                self._lose(silent)
+                patience, silence_of = self.setup.settings.patience, self.membership.presence.silence_of
+                self._lose([j for j in self.membership.neighbours if silence_of(j) > patience])
             self._repeat()
         except Exception as error:
             self._break(error)
@@ -254,11 +253,11 @@ class Device:
         if self.phase == "failed":
             return
         words = one_line_text(f"{self.links.name(self.row)} cannot take part: {reason}")
-        self._own_fault = True
+        self._is_local_fault = True
         self._stop(PeerError(words), News(self.row, self._private_reason if self.setup.private else words))
 
     def note_reported(self) -> None:
-        """Write down that the result of the finished run has been reported: the next start asks for a new run."""
+        """Write into the journal that the finished result was reported: the next start asks for a new run."""
         self.run_journal.end(REPORTED)
 
     # --- frames -------------------------------------------------------------------------------------------------------
@@ -266,13 +265,15 @@ class Device:
     def _take(self, frame: Frame, sender: int) -> None:
         if self._roster_exchange.take(frame, sender):
             return
+        # The order of checks: rosters come first, because under another one the sender's row means another device. A
+        # device that has failed takes nothing more. Then comes whether the sender is in the run at all.
         if self.phase == "failed":
-            if frame.wants:  # an answer never asks for an answer, or two devices would answer each other for ever
+            if frame.wants:  # two failed devices must not answer each other's answers for ever
                 self._explain(frame.sender, self._run_to_answer(frame))
             return
         if frame.sender in self.lost and frame.kind != HELLO:
             if frame.kind == FAILED:
-                self.membership.forget_return(frame.sender)
+                self.membership.presence.forget_return(frame.sender)
             self.links.send(frame.sender, self.membership.hello())
             raise FrameError("a frame of a device that was left out")
         if frame.kind == DATA:
@@ -337,23 +338,24 @@ class Device:
         self.membership.move(RunMembership(self.number, self.lost | {frame.sender}), why, news)
 
     def _break(self, error: Exception) -> None:
-        """End because of an error in the protocol, in the journal or in this program: it is told like any other."""
+        """End because of an error in the protocol, in the journal or in this program; neighbours get the reason."""
         text = self._private_reason if self.setup.private else self.links.failure_text(error, for_neighbours=True)
-        self._own_fault = True
+        self._is_local_fault = True
         self._fail(self.links.failure_text(error), News(self.row, text), cause=error, code=failure_of(error))
 
     @property
     def _private_reason(self) -> str:
-        """What a private device tells neighbours of every local cause: words and kinds may depend on its scores."""
+        """What a private device sends to neighbours for every local cause: error texts may depend on its scores."""
         return f"{self.links.name(self.row)} could not go on, for a reason that only its operator is told"
 
     def _fail(
         self, words: str, news: News | None = None, *, cause: Exception | None = None, code: Failure = "other"
     ) -> None:
-        """End without a result, and tell everybody why, now and for a while."""
+        """End without a result, and send everybody the reason, now and for a while."""
         if self.phase == "failed":
             return
-        # In a greeting the journal may know of an earlier run only.
+        # Before neighbours are told: after a crash this device must not go on with a run that they have given up. In a
+        # greeting the journal may still be that of an earlier run, so it is begun anew with the heading of this one.
         self.run_journal.fail(self.membership.heading() if self.phase == "greeting" else None)
         error = PeerError(words, code)
         error.__cause__ = cause
@@ -366,16 +368,21 @@ class Device:
         self._repeat()
 
     def _explain(self, to: int, run: int) -> None:
-        """Say why this device has failed; the hello shows what differs, and brings who is behind to this run."""
-        if not self._own_fault:
+        """Send why this device has failed."""
+        # The hello shows what differs, and moves a neighbour that is behind to this run, in which FAILED is valid. A
+        # device whose own fault it is has no such run: it answers in whatever run it is asked.
+        if not self._is_local_fault:
             self.links.send(to, self.membership.hello())
         assert self._news is not None
         self.links.send(to, Frame(FAILED, run, self.row, self.round, 0, self._news.pack()))
 
     def _run_to_answer(self, frame: Frame) -> int:
-        """Return in which run a device that has failed answers: news must not end a later attempt of the others."""
+        """Return the run in which a failed device answers a frame.
+
+        A device that cannot take part at all answers in any run; another failure must not end later runs of the others.
+        """
         if frame.kind == HELLO:
             hello = Hello.of(frame.body, self.network.devices)
-            if self._own_fault or hello.run == self.number:
-                return hello.digest()  # it may leave out others than this device does
-        return frame.run if self._own_fault else self.membership.run
+            if self._is_local_fault or hello.run == self.number:
+                return hello.digest()  # of its run, which may leave out other devices than this one does
+        return frame.run if self._is_local_fault else self.membership.run

@@ -1,13 +1,13 @@
-"""What a device without rounds has heard of everybody: entries that are added and never changed.
+"""Entries: the strings that devices in asynchronous mode exchange. They are added and never changed.
 
-Each device owns a few slots. In the first ones stand its strings, one for each question that its protocol asks of
-everybody; then a reason, if it cannot take part; then a proof, if it has signed two different strings. An entry is
-known by its key, owner times the number of slots plus the slot, and a set of them travels as one whole number, a bit
-each.
+Each device owns a few slots. The first ones are for its strings, one for each question that its protocol asks of all
+devices; then one for a reason, if it cannot take part; then one for a proof that it has signed two different strings.
+The key of an entry is its owner's row times the number of slots plus the slot, and a set of keys travels as one whole
+number with a bit for each.
 
 The body of a frame of entries: the keys that its sender has, ``(4 K + 7) // 8`` bytes for K devices, the lowest first;
-8 bytes that tell whether two devices with the same keys have the same strings; then any number of entries, each with
-its key and its length (7 bits a byte, the lowest first) before its bytes.
+8 bytes of a digest, which shows whether two devices with the same keys have the same strings; then any number of
+entries, each with its key and its length (7 bits a byte, the lowest first) before its bytes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Protocol
 
 from conformesh.peer.frames import RUN, FrameError, pack_number, unpack_number
 
-STAGES = 2  # questions that a protocol may ask of everybody
+STAGES = 2  # questions that a protocol may ask of all devices: part of the wire format, since keys depend on it
 REASON, PROOF = STAGES, STAGES + 1
 SLOTS = STAGES + 2
-LONGEST = 1 << 24  # bytes of an entry
+LONGEST = 1 << 24  # bytes of an entry: 2 million scores; with its key it must fit into a frame, see `frames.LARGEST`
 Entries = list[tuple[int, bytes]]
 
 
@@ -49,7 +49,7 @@ def ascending_keys(keys: int) -> Iterator[int]:
 
 
 def text_digest(key: int, text: bytes) -> int:
-    """Return what a string adds to the digest of all, by exclusive or: the order in which they came does not matter."""
+    """Return what a string adds to the digest of all, by exclusive or: they may arrive in any order."""
     return int.from_bytes(hashlib.blake2b(pack_number(key) + text, digest_size=RUN.size).digest(), "little")
 
 
@@ -62,7 +62,10 @@ def pack_entries(devices: int, keys: int, digest: int, entries: Entries) -> byte
 
 
 def unpack_entries(body: bytes, devices: int) -> tuple[int, int, Entries]:
-    """Return which keys the sender of a body has, the digest of its strings, and the entries; it may be anything."""
+    """Return the keys that the sender of a body has, the digest of its strings, and the entries.
+
+    The body may be any bytes: every length is compared with the bytes that are there before it is used.
+    """
     size, end = (SLOTS * devices + 7) // 8, len(body)
     at = size + RUN.size
     if end < at:
@@ -85,13 +88,13 @@ def unpack_entries(body: bytes, devices: int) -> tuple[int, int, Entries]:
 
 
 class Seal(Protocol):
-    """How entries are signed, and how it is found out who signed one; on a mesh by the key of a certificate."""
+    """Signs entries and verifies signatures; on a mesh with the key of a certificate."""
 
     def sign(self, data: bytes) -> bytes:
-        """Return what proves that this device says so."""
+        """Return this device's signature of these bytes."""
 
     def genuine(self, owner: int, data: bytes, proof: bytes) -> bool:
-        """Return whether the device of a row says so."""
+        """Return whether the device of a row has signed these bytes."""
 
 
 def attach_signature(proof: bytes, text: bytes) -> bytes:

@@ -1,7 +1,7 @@
-"""The entries that one device has in a run: what they are, which it accepts, and what proves that one was signed twice.
+"""The entries that one device has in a run: which it accepts, and how it proves that a device has signed two.
 
-Entries are added and never changed (`entries`). The store does no I/O: `EntryExchange` writes an entry to the journal
-before it comes here, and sends it.
+Entries are added and never changed (`entries`). The store does no I/O: `EntryExchange` sends entries, and writes each
+to the journal before it adds it here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from conformesh.peer.frames import FrameError, pack_number
 
 # Bytes of all entries that a device keeps: 8 million scores. Where entries are not signed a neighbour may make them up.
 MOST_KEPT = 1 << 26
-LONGEST_REASON = 1 << 13  # bytes of a reason with its signature
+LONGEST_REASON = 1 << 13  # bytes of a reason with its signature: 1000 characters in UTF-8, and room for any signature
 # Bytes of a string with its signature: a report of r-dcp with the most bins has less than a quarter of that. Two of
 # them are a proof, which must fit into a frame.
 LONGEST_SIGNED = 1 << 22
@@ -82,7 +82,9 @@ class EntryStore:
         self.size += len(data)
         self.keys |= 1 << key
         owner, slot = divmod(key, SLOTS)
-        if slot == PROOF:  # its strings are not compared any more
+        # The strings of a Byzantine device leave the digest: neighbours may have received different ones, and would
+        # clash for ever about entries that do not count any more.
+        if slot == PROOF:
             for stage in range(STAGES):
                 self.digest ^= self._digests.pop(entry_key(owner, stage), 0)
         elif slot < STAGES and entry_key(owner, PROOF) not in self.entries:
@@ -109,9 +111,9 @@ class EntryStore:
     # --- checks -------------------------------------------------------------------------------------------------------
 
     def check(self, key: int, data: bytes) -> None:
-        """Refuse an entry of another device that is too long, or not what its owner has signed."""
+        """Refuse an entry of another device that is too long, or that its owner has not signed."""
         owner, slot = divmod(key, SLOTS)
-        self._check_size(slot, data)  # before it is looked at
+        self._check_size(slot, data)  # first: verifying a signature costs time in proportion to the size
         if slot == PROOF:
             self._check_proof(owner, data)
         elif self.seal is not None:
@@ -151,14 +153,16 @@ class EntryStore:
         """Return whether an entry has another text than the one that is there. A signed one must be genuine."""
         if self.seal is None:
             return self.entries[key] != data
-        if split_signature(data)[1] == self.text(key):  # the same text, signed twice
+        if split_signature(data)[1] == self.text(key):  # the same text, signed twice: some signatures are random
             return False
+        # Another text that its owner has not signed proves nothing: the neighbour that sent it may have made it up.
         self._check_size(key % SLOTS, data)
         self._check_signature(key, data)
         return True
 
     def make_proof(self, key: int, data: bytes) -> bytes:
         """Return the proof that the owner has signed this entry and the one that is there."""
-        proof = bytes([key % SLOTS]) + attach_signature(*sorted((self.entries[key], data)))
+        pair = sorted((self.entries[key], data))  # in one order, so that two devices make the same proof
+        proof = bytes([key % SLOTS]) + attach_signature(*pair)
         self._check_size(PROOF, proof)
         return proof

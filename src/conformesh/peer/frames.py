@@ -6,21 +6,21 @@ All numbers are little-endian. A frame travels as a whole message, so it need no
     1        0xC0 + version, 5. A hello begins with b"cfmh" and the version instead, as it always has: then devices of
              every version can tell which of them is the older one
     1        kind in the 3 low bits: 1 hello, 2 data, 3 ready, 4 finished, 5 failed, 6 entries, 7 roster; flags in the
-             others: 8 please send me yours of this round (WANT), 16 nothing to say this round (SILENT), 32 nor in the
-             next ones (QUIET)
-    8        run: a digest of all that must match, of the run's number and of who was lost
+             others: 8 the sender asks for the receiver's frame of this round (WANT), 16 no message in this round
+             (SILENT), 32 nor in the next ones (QUIET)
+    8        run: a digest of all that must match, of the run's number and of the lost devices
     1 to 5   sender: its row in the roster, 7 bits a byte, the lowest first; all bytes but the last have the high bit
     1 to 5   round, likewise
     1 to 3   with QUIET only, likewise: for how many rounds after this one the sender says nothing, and sends no frame
     ...      body
     4        CRC-32 of all before
 
-A data body begins with the question in one byte: 1 sum, 2 max, 3 min, 4 each, 5 tell. Who has nothing to say this round
-says no more than that. What is told follows as it is, byte by byte; everything else is one array: its type in one byte,
-a check of its shape in two (the low half of the CRC-32 of its dimensions, 4 bytes each), and the numbers themselves in
-the type that the protocol sends: integers stay integers. A receiver sends an array of the same shape in the same round,
-so it knows the shape, and the check finds a neighbour that thinks of another. The other bodies are JSON
-(`json_bodies`). TLS protects frames in transit; the CRC finds what a disk or a bug does to them.
+A data body begins with the question in one byte: 1 sum, 2 max, 3 min, 4 each, 5 tell. A silent device sends nothing
+more. The bytes of a tell follow unchanged. Everything else is one array: its type in one byte, a check of its shape in
+two (the low half of the CRC-32 of its dimensions, 4 bytes each), and the numbers in the type that the protocol sends:
+integers stay integers. A receiver sends an array of the same shape in the same round, so it knows the shape, and the
+check finds a neighbour that expects another one. The other bodies are JSON (`json_bodies`). TLS protects frames in
+transit; the CRC finds what a disk or a bug does to them.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ from conformesh.protocols.messages import MESSAGE_KINDS as KINDS_OF_MESSAGES
 from conformesh.protocols.messages import WIRE_TYPES
 
 MAGIC = b"cfmh"
-VERSION = 5  # of all that devices say to each other: raised when old and new ones could misunderstand each other
+VERSION = 5  # of all messages between devices: raised when old and new ones could misunderstand each other
 FAMILY = 0xC0  # the upper half of the first byte; the lower half is the version
 MARK = bytes([FAMILY + VERSION])
 OPENING = MAGIC + bytes([VERSION])
 RUN = struct.Struct("<Q")
 CHECK = struct.Struct("<I")
 MOST, LONGEST = 2**32 - 1, 5  # the highest row and round, and how many bytes they take
-MOST_QUIET = 2**16 - 1  # rounds for which one frame may stand: a device keeps its own of as many
+# Rounds for which one frame may announce silence. A neighbour must keep its own frames of as many rounds: only the
+# next frame shows whether they have arrived.
+MOST_QUIET = 2**16 - 1
 SIZE = len(MARK) + 1 + RUN.size + 1 + 1 + CHECK.size  # of a frame without a body, up to row and round 127
 MOST_AROUND = len(OPENING) + 1 + RUN.size + 3 * LONGEST + CHECK.size  # bytes of a frame that are not its body
 ARRAY = struct.Struct("<BBH")  # before the numbers of an array: question, type, check of the shape
@@ -67,11 +69,11 @@ CODES = {np.dtype(name): code for code, name in enumerate(WIRE_TYPES, start=1)}
 
 
 class FrameError(ValueError):
-    """Bytes that are no frame of this version, or a frame that lies about itself."""
+    """Bytes that are not a frame of this version, or a frame that contradicts itself or the protocol."""
 
 
 class Frame(NamedTuple):
-    """One message between neighbours; `body` is still bytes, and `quiet` says what the flag QUIET announces."""
+    """One message between neighbours; `body` is still bytes, `quiet` the number of rounds that QUIET announces."""
 
     kind: int
     run: int
@@ -83,12 +85,12 @@ class Frame(NamedTuple):
 
     @property
     def wants(self) -> bool:
-        """Whether the sender misses our frame of this round."""
+        """Whether the sender asks for the receiver's frame of this round."""
         return bool(self.flags & WANT)
 
     @property
     def silent(self) -> bool:
-        """Whether the sender has nothing to say this round."""
+        """Whether the sender has no message in this round."""
         return bool(self.flags & SILENT)
 
     def __str__(self) -> str:
@@ -111,6 +113,7 @@ def encode(frame: Frame) -> bytes:
 
 def decode(data: bytes) -> Frame:
     """Return the frame in some bytes, which must hold exactly one."""
+    # The version comes first: what follows may have another layout in another version, and the error must name it.
     at, end = _after_version(data), len(data) - CHECK.size
     if len(data) < SIZE:
         raise FrameError(f"a frame has at least {SIZE} bytes, got {len(data)}")
@@ -186,7 +189,7 @@ def unpack_number(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def can_wait(data: bytes) -> bool:
-    """Whether bytes look like data that asks for nothing: a device that waits for more of them need not wake up."""
+    """Whether bytes look like data without WANT: a device that needs several such frames can wait for all of them."""
     return len(data) > SIZE and data[0] == MARK[0] and data[1] & _URGENT == DATA
 
 

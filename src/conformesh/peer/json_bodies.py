@@ -1,8 +1,8 @@
-"""The bodies of frames that hold words, as JSON: what they may say, and what is refused.
+"""The bodies of frames that contain text, as JSON: their fields, and the values that are refused.
 
 hello      {"agreement": {name: text}, "run": number, "lost": rows}     all that must match, before any number is sent
-ready      {"rows": rows}      who is known to agree with all its neighbours: data begins when everybody does
-finished   {"rows": rows}      who is known to have its result: it counts when everybody does
+ready      {"rows": rows}      devices known to agree with all their neighbours: data begins when these are all devices
+finished   {"rows": rows}      devices known to have their result: it counts when these are all devices
 failed     {"from": row, "why": text, "ends": bool}     why a device has ended, and whether everybody must end with it
 
 Rows of devices are a hexadecimal number whose bit k stands for row k.
@@ -34,7 +34,7 @@ LONGEST_VALUE = 100  # characters that are shown of a text that another device h
 
 
 class Hello(NamedTuple):
-    """What a device says of itself before it sends any number."""
+    """The greeting of a device: what it runs and with whom, before it sends any number."""
 
     agreement: Mapping[str, str]
     run: int
@@ -49,7 +49,7 @@ class Hello(NamedTuple):
         return int.from_bytes(self.context()[:8], "little")
 
     def context(self) -> bytes:
-        """Return the whole digest, for what must not be the same in two runs by chance or by intent."""
+        """Return the whole digest, for signatures and keys: nobody can make two runs with the same one."""
         return hashlib.sha256(self.pack()).digest()
 
     @classmethod
@@ -65,7 +65,7 @@ class Hello(NamedTuple):
 
 
 class News(NamedTuple):
-    """Why a device has ended, in its own words; `ends` if nobody may go on without it either."""
+    """Why a device has ended; `ends` if the others may not go on without it either."""
 
     origin: int
     why: str
@@ -89,22 +89,23 @@ class News(NamedTuple):
         return cls(origin, why, ends)
 
 
-def differences(mine: Mapping[str, str], theirs: Mapping[str, str], me: str, other: str) -> str:
-    """Return in words what two devices, of these names, do not agree on."""
-    differing = [name for name in sorted({*theirs, *mine}) if theirs.get(name) != mine.get(name)]
-    found = [
-        f"{_shown(name)}: {mine.get(name, 'nothing')!r} at {me}, {_shown(theirs.get(name, 'nothing'))!r} at {other}"
-        for name in differing
+def differences(local: Mapping[str, str], remote: Mapping[str, str], name: str, other: str) -> str:
+    """Return as a text where the agreements of this device and another one, of these names, differ."""
+    differing = [field for field in sorted({*remote, *local}) if remote.get(field) != local.get(field)]
+    parts = [
+        f"{_shorten(field)}: {local.get(field, 'nothing')!r} at {name}, "
+        f"{_shorten(remote.get(field, 'nothing'))!r} at {other}"
+        for field in differing
     ]
-    number = roster_number_in(mine.get(FIELD))
-    if FIELD in differing and number is not None and number == roster_number_in(theirs.get(FIELD)):
-        found.insert(  # in front: the rest may be cut
+    number = roster_number_in(local.get(FIELD))
+    if FIELD in differing and number is not None and number == roster_number_in(remote.get(FIELD)):
+        parts.insert(  # in front: the rest may be cut
             0, f"there are two rosters with number {number}; have the authority sign a newer one, and hand it out"
         )
-    return one_line_text("; ".join(found))
+    return one_line_text("; ".join(parts))
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}... ({len(text)} characters)"
 
 
@@ -114,7 +115,7 @@ def one_line_text(text: str) -> str:
     >>> one_line_text("no\tsuch\nfile")
     'no such file'
     """
-    text = text[: 10 * LONGEST]  # the rest cannot be seen anyway, and may be long
+    text = text[: 10 * LONGEST]  # before it is worked on character by character: a neighbour may send 128 KiB
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split()) or "no reason was given"
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
 
@@ -128,9 +129,9 @@ def error_text(error: Exception) -> str:
 
 
 def error_text_for_neighbours(error: Exception) -> str:
-    """Return the message of an error without names of files, which are nobody else's business.
+    """Return the message of an error without names of files, which neighbours need not know.
 
-    An error of the system is told by its number, since its text may quote any path, also a relative one. In other
+    An error of the system is named by its number, since its text may quote any path, also a relative one. In other
     texts absolute paths are replaced.
 
     >>> error_text_for_neighbours(OSError(28, "No space left on device", "device-07/journal.bin"))

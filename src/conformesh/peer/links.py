@@ -1,6 +1,6 @@
-"""The links of one device: which bytes are frames of a neighbour, what is to be sent, and how much of both there was.
+"""The links of one device: decode and hand on received frames, collect frames to send, and count both.
 
-Frames that are malformed or of a stranger are refused and counted; they change nothing.
+Frames that are malformed or not from a neighbour are refused and counted; they change nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from conformesh.peer.settings import Counts
 
 
 class Clock:
-    """The latest time that the engine has told, in seconds; all parts of a device share it."""
+    """The latest time that the engine has passed in, in seconds; all parts of a device share it."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -73,7 +73,10 @@ class Links:
     def receive(
         self, data: bytes, sender: int, take: Callable[[Frame, int], None], fail: Callable[[Exception], None]
     ) -> None:
-        """Hand the frame in these bytes to `take`; `fail` gets every error but the refusal of the frame."""
+        """Hand the frame in these bytes to `take`; `fail` gets every error but the refusal of the frame.
+
+        Refusals are the neighbour's fault and must not end this device; any other error is its own.
+        """
         frame = None
         try:
             if sender not in self._neighbour_set:
@@ -81,25 +84,26 @@ class Links:
             frame = frames.decode(data)
             take(frame, sender)
         except FrameError as problem:
-            if frame is None and sender in self._neighbour_set:  # as of another version: not to be blamed on silence
+            # For the error that will name a lost neighbour: one of another version sends, and is not just silent.
+            if frame is None and sender in self._neighbour_set:
                 self.unreadable[sender] = one_line_text(str(problem))
             self.refuse(sender, problem)
             return
         except Exception as error:
             fail(error)
-        self.counts.heard[sender] += 1
-        self.counts.heard_bytes[sender] += len(data)
+        self.counts.received[sender] += 1
+        self.counts.received_bytes[sender] += len(data)
 
     def refuse(self, sender: int, problem: FrameError) -> None:
         """Count and log a frame that is refused."""
-        words = one_line_text(str(problem))  # which may quote what the neighbour has sent
+        words = one_line_text(str(problem))  # it may quote bytes of the neighbour, and must not break lines of the log
         self.counts.refuse(words)
         self.log(f"refused from row {sender}: {words}")
 
     def failure_text(self, error: Exception, *, for_neighbours: bool = False) -> str:
-        """Return why this device has ended, in one line, whatever the error is like.
+        """Return why this device has ended, in one line, for any error.
 
-        A text for neighbours names no file of this device; the local log and status do.
+        A text for neighbours contains no path of this machine; the local log and status do.
         """
         text = error_text_for_neighbours(error) if for_neighbours else error_text(error)
         return one_line_text(f"{self.name(self.row)} could not go on: {type(error).__name__}: {text}".rstrip(": "))

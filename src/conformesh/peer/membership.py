@@ -2,14 +2,17 @@
 
 A device greets its neighbours with all that must match and with its view of the run (`run_membership`). Two roll
 calls go through the whole network: data begins when everybody is known to agree, a result counts when everybody is
-known to have one. A lost device that is heard again interrupts nothing: it takes part in the next run, for which its
-neighbours ask once the last result has stood for a while; a device that is lost again waits twice as long the
-next time.
+known to have one. A lost device that is back (`presence`) interrupts nothing: it takes part in the next run, for which
+its neighbours ask once the last result has stood for a while.
+
+Retries: every greeting, roll call and message is repeated every `Settings.retry` seconds until its answer has come, so
+any frame may be lost. The repetition asks for an answer (WANT), and the answer does not: else two devices would answer
+each other for ever. A lost answer is asked for again by the device that misses it. The one exception is a greeting that
+answers a frame of another run: it asks for a greeting, which is answered by one that does not ask.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from typing import Literal, Protocol
@@ -21,19 +24,19 @@ from conformesh.peer.interface import Make, PeerSetup, Phase
 from conformesh.peer.json_bodies import Hello, News, differences, pack_rows, unpack_rows
 from conformesh.peer.links import Links
 from conformesh.peer.memory import ENDED, REPORTED, Heading, RunJournal
+from conformesh.peer.presence import Presence
 from conformesh.peer.rosters import Rosters
 from conformesh.peer.round_exchange import RoundExchange
 from conformesh.peer.run_membership import RunLimit, RunMembership, reachable_rows
 from conformesh.peer.settings import Failure
 
-# Journals in a row that may be lost before a device stops asking for new runs: more often than that a neighbour that is
-# ahead has no such excuse.
+# New runs in a row that a device asks for because a neighbour is further ahead than can be. One lost journal explains
+# one of them. After more the neighbour is faulty or Byzantine, and new runs would go on for ever: an operator must act.
 MOST_LOST = 3
-MOST_WAITS = 10  # a device that is lost again and again waits at most 2 to the power of this times as long
 
 
 class Fail(Protocol):
-    """Ends a device without a result and tells everybody why; `news` is what neighbours are told, if not `words`."""
+    """Ends a device without a result and tells everybody why; `news` is sent to neighbours instead of `words`."""
 
     def __call__(self, words: str, news: News | None = None, *, code: Failure) -> None: ...  # noqa: D102
 
@@ -60,6 +63,8 @@ class Membership:
         Whether the run is over, and how; while it is None the greeting and the rounds tell the phase.
     closed_at
         When that was.
+    presence
+        Which neighbours are silent, and which lost ones are back.
     make, scores
         What makes the protocol of the run, and the digest of its scores.
     run_requested
@@ -88,11 +93,7 @@ class Membership:
         self.make, self.scores = setup.make, setup.scores
         self._next_protocol: tuple[Make, str] | None = None  # what the next run is made of, if of other scores
         self._limit = RunLimit(len(links.neighbours), self.settings.retry)
-        self._last_heard: dict[int, float] = dict.fromkeys(links.neighbours, 0.0)
-        self._back_since: dict[int, float] = {}  # since when a lost neighbour is heard again
-        self._highest_run = 0  # that a lost neighbour has named
-        self._losses: Counter[int] = Counter()  # in a row, of each device
-        self._probe_at = 0.0  # when to greet lost neighbours again
+        self.presence = Presence(links, rounds)
         self._started_over = 0  # times since the last result
         self.enter_greeting()
 
@@ -112,7 +113,7 @@ class Membership:
     # --- greeting -----------------------------------------------------------------------------------------------------
 
     def enter_greeting(self) -> None:
-        """Begin the run of this number without those who were lost."""
+        """Begin the run of this number without the lost devices."""
         self.greeting = Hello(self.agreement, self.number, self.lost)
         self.run = self.greeting.digest()
         self.members = frozenset(range(self.network.devices)) - self.lost
@@ -121,8 +122,8 @@ class Membership:
         self.closed = None
         self._greeted: set[int] = set()
         self._ready: frozenset[int] = frozenset()
-        self._done = frozenset({self.row})  # counts once this device has its own result
-        self._known_done: dict[int, frozenset[int]] = {}  # by neighbour, who has a result as far as it knows
+        self._done = frozenset({self.row})  # sent, and compared with `members`, only once this device has its result
+        self._known_done: dict[int, frozenset[int]] = {}  # by neighbour, the devices that it knows to have a result
 
     def hello(self, flags: int = 0) -> Frame:
         """Return the greeting of this device."""
@@ -130,31 +131,36 @@ class Membership:
 
     def take_hello(self, frame: Frame) -> None:
         """Take the greeting of a neighbour."""
+        # The order of checks: a device with other settings must not change anything here, and a greeting that breaks
+        # the agreement must not count as a sign of life.
         theirs = Hello.of(frame.body, self.network.devices)
         if theirs.agreement != self.agreement:
             self._disagree(frame.sender, theirs.agreement)
             return
         if self.network.devices - len(theirs.lost) < self.needed:
             raise FrameError("a hello that leaves out more devices than was agreed on")
-        before, self._last_heard[frame.sender] = self._last_heard[frame.sender], self._clock.now
+        silence = self.presence.note_frame(frame.sender)
         if theirs.run >= self.number and self.row not in theirs.lost:
             self.wake_up()
         run = self._limit.bound(frame.sender, theirs.run, self.number)
         if theirs.run > self.number and not self._limit.may_move(self._clock.now):
-            return  # it repeats its greeting
-        own, view = RunMembership(self.number, self.lost), RunMembership(run, theirs.lost)
-        if self.row in view.lost and (view.number > own.number or frame.sender not in own.lost):
+            return  # it repeats its greeting, so the move is only postponed
+        before, view = RunMembership(self.number, self.lost), RunMembership(run, theirs.lost)
+        if self.row in view.lost and (view.number > before.number or frame.sender not in before.lost):
             self._leave(frame.sender, view)
-        elif frame.sender in own.lost:
-            self._welcome(frame.sender, view, before)
+        elif frame.sender in before.lost:
+            self._welcome(frame.sender, view, silence)
         else:
-            self.move(own.joined(view))
-        if self.number > own.number:
+            self.move(before.joined(view))
+        if self.number > before.number:
             self._limit.note_move(self._clock.now)
-        if chosen := sorted((self.lost & theirs.lost) - own.lost):  # so that operators can see who chose who counts
-            names = list_names([self._links.name(k) for k in chosen])
+        # A member can leave out as many others as the quorum allows: operators must see whose word that was.
+        if left_out := sorted((self.lost & theirs.lost) - before.lost):
+            names = list_names([self._links.name(k) for k in left_out])
             self._links.log(f"{self._links.name(frame.sender)} says that it has lost {names}")
         same = (theirs.run, theirs.lost) == (self.number, self.lost)  # not `view`, which may be bounded
+        # A neighbour in another run is answered unasked, since it may not know of this one; a lost one only if it asks,
+        # because both would answer each other's different views without end.
         if self.phase != "failed" and (frame.wants or not (same or frame.sender in self.lost)):
             self._links.send(frame.sender, self.hello())
         if same:
@@ -165,52 +171,32 @@ class Membership:
         """Take part in the run that somebody asks for."""
         if self.idle:
             self.idle, self._clock.waiting_since = False, self._clock.now
-            self.hear_from_all()
+            self.presence.restart_silence()  # neighbours had no reason to speak while this device was idle
             self.repeat()
 
-    def hear_from_all(self) -> None:
-        """Count the silence of all neighbours from now on."""
-        self._last_heard = dict.fromkeys(self._links.neighbours, self._clock.now)
-
-    def silence_of(self, j: int) -> float:
-        """Return for how long a neighbour has sent nothing though this device waits for it."""
-        if self._rounds.is_running and j in self._rounds.received:
-            return 0.0
-        if j in self._rounds.unusable:  # however often it repeats itself
-            return self._clock.now - self._rounds.unusable[j][0]
-        return self._clock.now - max(self._last_heard[j], self._clock.waiting_since)
-
     def _leave(self, sender: int, view: RunMembership) -> None:
-        """Note that the others go on without this device: a result stays, a run under way is of no use any more."""
+        """Note that the others go on without this device: a result stays, a run under way is given up."""
         if self.phase == "finished" or view.number < self.number:
             return
+        # A run that is under way needs everybody in it, so it cannot end any more; a greeting can wait where it is.
         under_way = self.phase != "greeting"
         if under_way or view.number > self.number:
             self._links.log(f"left out of run {view.number} by {self._links.name(sender)}: waiting for the next")
             self.move(RunMembership(max(view.number, self.number + under_way)))
 
-    def _welcome(self, sender: int, view: RunMembership, before: float) -> None:
+    def _welcome(self, sender: int, view: RunMembership, silence: float) -> None:
         """Note that a lost device is back; when the last result has stood for a while, ask for one run with it.
 
-        Also when devices greet each other for so long that they must wait for each other: two groups may each have left
-        out one of the other in the same run, and none is a quorum. Nothing has begun that could be interrupted.
+        Also after greeting for longer than the patience: two groups may each have left out a device of the other in the
+        same run, so that neither is a quorum and each waits for the other. Nothing has begun that could be interrupted.
         """
-        now = self._clock.now
-        if sender not in self._back_since or now - before > self.settings.patience:
-            self._back_since[sender] = now
-            self._links.log(f"{self._links.name(sender)} is back: it takes part in the next run")
-        self._highest_run = max(self._highest_run, view.number)
-        wait = self.settings.linger * 2 ** min(max(self._losses[sender] - 1, 0), MOST_WAITS)
-        # A private run may cost epsilon, so that only operators and clocks ask for one.
-        if self.phase == "finished" and now >= self._back_since[sender] + wait and not self._private:
+        self.presence.note_return(sender, view.number, silence)
+        # A private run may spend epsilon, so only operators and schedules ask for one.
+        if self.phase == "finished" and self.presence.may_cause_run(sender) and not self._private:
             self.run_requested = True
             self.begin_requested()
-        elif self.phase == "greeting" and now > self._clock.waiting_since + self.settings.patience:
+        elif self.phase == "greeting" and self._clock.now > self._clock.waiting_since + self.settings.patience:
             self._begin_again()
-
-    def forget_return(self, j: int) -> None:
-        """Note that a lost neighbour that was heard again has failed."""
-        self._back_since.pop(j, None)
 
     # --- moving to another run ----------------------------------------------------------------------------------------
 
@@ -225,19 +211,18 @@ class Membership:
         self.run_requested = True
 
     def begin_requested(self) -> None:
-        """Begin the run that was asked for, with those who are back, unless the last result is too young."""
-        stood = self._clock.now >= self.closed_at + self.settings.linger
-        if self.phase == "finished" and self.run_requested and stood:
+        """Begin the run that was asked for, with the lost devices that are back, once the last result has stood."""
+        has_stood = self._clock.now >= self.closed_at + self.settings.linger
+        if self.phase == "finished" and self.run_requested and has_stood:
             self._begin_again()
 
     def _begin_again(self) -> None:
-        patience, now = self.settings.patience, self._clock.now
-        back = {j for j in self._back_since if now - self._last_heard[j] <= patience}
-        self.move(RunMembership(max(self.number, self._highest_run) + 1, self.lost - back))
+        number = max(self.number, self.presence.highest_run) + 1
+        self.move(RunMembership(number, self.lost - self.presence.returned_rows()))
 
     def _disagree(self, sender: int, theirs: Mapping[str, str]) -> None:
-        self._links.send(sender, self.hello())
-        if self.phase == "finished" or sender in self.lost:  # a device that comes with other settings is told, and ends
+        self._links.send(sender, self.hello())  # so that the other device sees the difference and ends, too
+        if self.phase == "finished" or sender in self.lost:  # it is not in this run, and must not end it
             raise FrameError("a hello of a device that does not agree")
         names = self._links.name(self.row), self._links.name(sender)
         differ = differences(self.agreement, theirs, *names)
@@ -248,16 +233,18 @@ class Membership:
         """Leave the run as it is for a later one, or for one with fewer devices, unless too few are left for it."""
         if self.phase == "failed" or view == (self.number, self.lost):
             return
-        part = reachable_rows(self.network, self.row, view.lost)
-        if len(part) < self.needed:
-            self._fail(why if news else self._too_few(part, why), news, code="refused" if news else "lost")
+        # A device that can be reached only through a lost one could take no part in the roll calls.
+        reachable = reachable_rows(self.network, self.row, view.lost)
+        if len(reachable) < self.needed:
+            self._fail(why if news else self._too_few(reachable, why), news, code="refused" if news else "lost")
             return
-        number, lost = view.number, frozenset(range(self.network.devices)) - part
+        number, lost = view.number, frozenset(range(self.network.devices)) - reachable
+        # FINISHED was sent for one set of devices: with another set under the same number a number could have two
+        # results, see point 2 in `run_membership`.
         if number == self.number and self.phase in ("finishing", "finished"):
-            number += 1  # it has said that it is done, which counts for one set of devices only
-        self._losses.update(lost - self.lost)
+            number += 1
+        self.presence.note_losses(lost - self.lost, lost)
         self.number, self.lost = number, lost
-        self._back_since = {j: since for j, since in self._back_since.items() if j in lost}
         self._use_next_protocol()
         self.enter_greeting()
         self._links.log(f"run {number}: greeting {len(self.neighbours)} neighbours")
@@ -270,7 +257,10 @@ class Membership:
             (self.make, self.scores), self._next_protocol = self._next_protocol, None
 
     def start_over(self, frame: Frame) -> None:
-        """Ask for a new run: a neighbour so far ahead has received from this device what it no longer knows."""
+        """Ask for a new run: a neighbour so far ahead has received frames that this device does not know it sent.
+
+        Its journal must be lost or torn. The frames cannot be made again with the same bits, so the run cannot go on.
+        """
         self._started_over += 1
         if self._started_over > MOST_LOST:
             other, own = self._links.name(frame.sender), self._links.name(self.row)
@@ -286,7 +276,7 @@ class Membership:
     # --- roll calls ---------------------------------------------------------------------------------------------------
 
     def call_ready(self) -> None:
-        """Say that all neighbours agree with this device, and pass on who else said so."""
+        """Send that all neighbours agree with this device, once they do."""
         if self.phase == "greeting" and not self.idle and self._greeted.issuperset(self.neighbours):
             self._grow_ready(frozenset({self.row}))
 
@@ -295,11 +285,13 @@ class Membership:
             return
         self._ready |= rows
         self._links.send_to_all(self.neighbours, self._roll(READY, self._ready))
-        if self._ready == self.members:  # from here on the journal knows of this run
+        if self._ready == self.members:
             if lacking := self._rosters.lacks({self._links.name(k) for k in self.members}):
                 words = f"{lacking}; start them, or have the authority say that it is out of use"
                 self._fail(words, code="roster")
                 return
+            # Before the first message: a device that crashed after it and knew nothing of the run could send another.
+            # A crash before this line costs nothing, since the greeting is simply repeated.
             self._journal.begin(self.heading())
             self._open_protocol()
             self._rounds.start()
@@ -329,16 +321,22 @@ class Membership:
             self._links.send(frame.sender, self._roll(READY, self._ready))
 
     def take_data(self, frame: Frame) -> None:
-        """Take a neighbour's message of a round."""
+        """Take a neighbour's message of a round.
+
+        The request for a frame is answered before anything else: also a neighbour that is behind, or one whose message
+        is refused below, must be able to go on.
+        """
         self.check_run(frame)
         rounds = self._rounds
-        if self.phase == "greeting":  # it knows that all agree, and this device does not yet
+        # The neighbour knows that all agree, and this device does not yet. Only round 1 can be meant here: nobody gets
+        # beyond that round without its first message.
+        if self.phase == "greeting":
             self._links.send(frame.sender, self.hello(WANT))
             if frame.round == 1:
                 rounds.keep_early(frame)
             return
-        if frame.flags & WANT:
-            self._help(frame)
+        if frame.wants:
+            self._resend(frame)
         if not rounds.is_running or frame.round < rounds.round:
             return  # received before: a repetition
         if frame.round == rounds.round:
@@ -349,11 +347,11 @@ class Membership:
         else:
             self.start_over(frame)
 
-    def _help(self, frame: Frame) -> None:
-        """Repeat what a neighbour misses, or what this device sends now: it shows where it is, and that it is alive."""
-        own = self._rounds.sent_in(frame.round) or self.hello(WANT)  # still greeting
+    def _resend(self, frame: Frame) -> None:
+        """Repeat what a neighbour misses, without WANT; or what this device sends now, which shows that it is alive."""
+        answer = self._rounds.sent_in(frame.round) or self.hello(WANT)  # without a round it is still greeting
         self._links.counts.resent += 1
-        self._links.send(frame.sender, own)
+        self._links.send(frame.sender, answer)
 
     def go_on(self) -> None:
         """Go to the next round if the messages of all neighbours are there."""
@@ -373,12 +371,12 @@ class Membership:
         if rounds.is_running and frame.round > rounds.spoken_for + 1:
             self.start_over(frame)
             return
-        if rounds.is_running and frame.round < rounds.round:  # a run has as many rounds on every device
+        if rounds.is_running and frame.round < rounds.round:  # impossible: a run has as many rounds on every device
             raise rounds.mark_unusable(frame.sender, f"it has finished after round {frame.round}")
         if self.phase not in ("finishing", "finished"):
             if frame.wants:
-                self._help(frame)
-            return  # not so far yet: it will be repeated
+                self._resend(frame)
+            return  # this device has no result yet; the neighbour repeats its roll call
         self._known_done[frame.sender] = rows
         if not rows <= self._done:
             self._done |= rows
@@ -387,13 +385,15 @@ class Membership:
             self._links.send(frame.sender, self._roll(FINISHED, self._done))
 
     def call_done(self) -> None:
-        """Say who has a result; when everybody in the run has, it counts."""
+        """Send which devices have a result; when everybody in the run has one, it counts."""
         self._links.send_to_all(self.neighbours, self._roll(FINISHED, self._done))
         if self.phase == "finishing" and self._done == self.members:
+            # A crash before this record: the device replays its rounds and asks for the roll call again, which its
+            # neighbours still answer. A crash after it: the next start finds ENDED, see `recall`.
             self._journal.end(ENDED)
             self.close("finished")
             self._started_over = 0
-            self._losses = Counter({j: count for j, count in self._losses.items() if j in self.lost})
+            self.presence.note_result(self.lost)
             self._rosters.raise_floor(self._rosters.number)
             self._links.log(f"run {self.number}: finished after {self._rounds.round} rounds")
 
@@ -421,14 +421,14 @@ class Membership:
                 if self.row in self._ready:
                     links.send(j, self._roll(READY, self._ready, WANT))
             elif phase == "running" and j not in self._rounds.received:
-                own = self._rounds.sent_in(self._rounds.round)
-                assert own is not None
+                # One frame repeats this device's message and asks for the neighbour's: either may be the lost one.
+                frame = self._rounds.sent_in(self._rounds.round)
+                assert frame is not None
                 links.counts.resent += 1
-                links.send(j, own._replace(flags=own.flags | WANT))
+                links.send(j, frame._replace(flags=frame.flags | WANT))
             elif phase == "finishing":
                 links.send(j, self._roll(FINISHED, self._done, WANT))
-        if self.lost and self._clock.now >= self._probe_at:  # a device that was cut off may hear this one again
-            self._probe_at = self._clock.now + self.settings.linger
+        if self.lost and self.presence.is_probe_due():
             for j in frozenset(links.neighbours) & self.lost:
                 links.send(j, self.hello(WANT))
 
@@ -449,9 +449,9 @@ class Membership:
         self.number, self.lost = heading.run, heading.lost
         self.enter_greeting()
         same = heading == self.heading()
-        over = records[-1] in (ENDED, REPORTED) or self._private  # whose secrets are gone
+        over = records[-1] in (ENDED, REPORTED) or self._private  # its secrets were in memory only and are gone
         if same and records[-1] == ENDED and heading.run == self._stored_run:
-            # Every device has its result. Neighbours that have not heard so yet may still ask.
+            # Every device has its result, but neighbours may not know that yet: this device still answers them.
             self.close("finished")
             self._rounds.round = len(records) - 2  # without the heading and ENDED
             self._ready = self._done = self.members
@@ -459,6 +459,8 @@ class Membership:
             return
         if not same:
             self._links.log("the journal is of other scores or settings: asking for a new run")
+        # A greater number: a run that is over has one result for good, and in a run that is not this device may have
+        # sent messages that it could not repeat with other scores.
         if not same or over:
             self.number, self.lost = heading.run + 1, frozenset()
             self.enter_greeting()
@@ -473,15 +475,17 @@ class Membership:
 
     def check_run(self, frame: Frame) -> None:
         """Refuse a frame of another run."""
+        # Answered only on request: repetitions that were delayed would cause as many greetings. This hello asks for one
+        # in return, since either side may be the one that is behind.
         if frame.run != self.run:
-            if frame.wants:  # it missed that there is another run
+            if frame.wants:
                 self._links.send(frame.sender, self.hello(WANT))
             raise FrameError("a frame of another run")
-        self._last_heard[frame.sender] = self._clock.now
+        self.presence.note_frame(frame.sender)
 
-    def _too_few(self, part: frozenset[int], why: str) -> str:
-        absent = [self._links.name(k) for k in range(self.network.devices) if k not in part]
-        left = f"{len(part)} of {self.network.devices} devices {'is' if len(part) == 1 else 'are'} left"
+    def _too_few(self, reachable: frozenset[int], why: str) -> str:
+        absent = [self._links.name(k) for k in range(self.network.devices) if k not in reachable]
+        left = f"{len(reachable)} of {self.network.devices} devices {'is' if len(reachable) == 1 else 'are'} left"
         return (
             f"{why or 'the devices fall into parts'}; without {list_names(absent)} {left}, and {self.needed} are "
             "needed to go on; start again what has stopped or check the links"

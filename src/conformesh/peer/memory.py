@@ -1,4 +1,4 @@
-"""What a device writes into its journal: which run it is in, and what it heard, round by round."""
+"""The records in a device's journal: which run it is in, and the messages that it received, round by round."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPORTED = b"reported"
 
 
 class Heading(NamedTuple):
-    """Which run the records that follow belong to; `scores` is a digest of the device's own, empty if it is private."""
+    """The run that the records after it belong to; `scores` is a digest of the local scores, empty if it is private."""
 
     run: int
     lost: frozenset[int]
@@ -32,7 +32,7 @@ class Heading(NamedTuple):
 
     @classmethod
     def of(cls, record: bytes) -> Heading | None:
-        """Read a first record; None if it is none."""
+        """Read a first record; None if it cannot be read."""
         try:
             words: dict[str, Any] = unpack_words(record)
             lost = frozenset(map(int, words["lost"]))
@@ -42,24 +42,24 @@ class Heading(NamedTuple):
 
 
 class SentMessages(NamedTuple):
-    """What a neighbour said in a round, as far as it matters later: see `Frame`."""
+    """The parts of a neighbour's frame of a round that a replay needs: see `Frame`."""
 
     flags: int
     body: bytes
     quiet: int = 0
 
 
-def pack_round(heard: Mapping[int, SentMessages]) -> bytes:
-    """Return the record of a round: by row, what neighbours said in it; who was quiet since an earlier one is not."""
-    parts = [COUNT.pack(len(heard))]
-    for j in sorted(heard):
-        flags, body, quiet = heard[j]
+def pack_round(messages: Mapping[int, SentMessages]) -> bytes:
+    """Return the record of a round: the neighbours' messages by row, without neighbours in announced quiet rounds."""
+    parts = [COUNT.pack(len(messages))]
+    for j in sorted(messages):
+        flags, body, quiet = messages[j]
         parts += [ENTRY.pack(j, flags, quiet, len(body)), body]
     return b"".join(parts)
 
 
 def unpack_round(record: bytes) -> Iterator[tuple[int, SentMessages]]:
-    """Yield row and what it said, of all in the record of a round."""
+    """Yield row and message of each neighbour in the record of a round."""
     (count,) = COUNT.unpack_from(record)
     at = COUNT.size
     for _ in range(count):
@@ -71,6 +71,9 @@ def unpack_round(record: bytes) -> Iterator[tuple[int, SentMessages]]:
 
 class RunJournal:
     """The journal of a device in rounds: it writes every record before the device sends anything that rests on it.
+
+    A device that sent first and crashed before writing would start without the record, might receive something else
+    instead, and would contradict what its neighbours already have.
 
     Parameters
     ----------
@@ -95,10 +98,14 @@ class RunJournal:
 
     def write_round(self, messages: Mapping[int, SentMessages]) -> None:
         """Write what the neighbours have sent in a round. Nothing that follows from it may be sent before."""
+        # A private run is never replayed, so its messages need not be on a disk. Its empty record counts the round.
         self._journal.append(pack_round({} if self._private else messages))
 
     def sync(self) -> None:
-        """Return when the records survive a power cut: for each number of a run a device says once that it is done."""
+        """Return when the records survive a power cut.
+
+        Needed once in a run, before FINISHED: a device must send that only once for each number of a run.
+        """
         self._journal.sync()
 
     def fail(self, heading: Heading | None) -> None:
@@ -112,7 +119,7 @@ class RunJournal:
         self._try(self._journal.append, last)
 
     def _try(self, write: Callable[[bytes], None], record: bytes) -> None:
-        """Write what the next start should know but can do without."""
+        """Write a record that the next start can do without: it would only replay a run that is over."""
         try:
             write(record)
         except OSError as problem:

@@ -1,7 +1,7 @@
 """How a device takes part in spreading rosters: it answers frames about them, and hands a newer one to its neighbours.
 
-`Rosters` decides what is accepted and what is answered; this part sends it. Devices in rounds and in asynchronous mode
-have the same one.
+`Rosters` decides which rosters are accepted and which replies are due; this part sends them, repeated every
+`Settings.retry` seconds. Devices in rounds and in asynchronous mode have the same one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class RosterExchange:
 
     @property
     def handed(self) -> bool:
-        """Whether this device moves to a newer roster and has handed it on: another must be made in its place."""
+        """Whether this device moves to a newer roster and has handed it on: another one must be made in its place."""
         links = self._links
         return self.rosters.handed(links.neighbours, links.clock.now, links.settings.linger)
 
@@ -38,22 +38,24 @@ class RosterExchange:
 
         Return whether it was taken. Else it must name the sender that its link belongs to.
         """
+        # Rosters before the sender's row: under another roster the neighbour has another row, so its frame would be
+        # refused below, and neither would ever learn of the other's roster.
         if (frame.kind in (HELLO, ROSTER) or self.rosters.moving) and self._is_answered(frame, sender):
             return True
         if frame.sender != sender:
-            if frame.wants and frame.kind != HELLO:  # it may be under another roster, and have another row there
+            if frame.wants and frame.kind != HELLO:  # a hello was looked at above already
                 self._links.send(sender, self._hello())
             raise FrameError("a frame that names another sender than its connection")
         return False
 
     def _is_answered(self, frame: Frame, sender: int) -> bool:
         before = self.rosters.latest
-        answers = self.rosters.heard(frame, sender, self._links.clock.now, self._hello())
-        for answer in answers or ():
-            self._links.send(sender, answer)
+        replies = self.rosters.replies_to(frame, sender, self._links.clock.now, self._hello())
+        for reply in replies or ():
+            self._links.send(sender, reply)
         if self.rosters.latest > before:
             self.hand_on()
-        return answers is not None
+        return replies is not None
 
     def hand_on(self) -> None:
         """Send the newer roster to every neighbour that may not have it yet."""

@@ -1,19 +1,20 @@
-"""Under which roster a device speaks, what it does about a neighbour under another one, and how a newer one spreads.
+"""The roster of a device: what it does about a neighbour under another one, and how a newer one spreads.
 
-A roster is a numbered list of devices (`run_membership` says why numbers keep two parts apart). Here it is a number,
-a digest and a document in bytes that others may have; whoever made this object knows what is in it, checks it and
-keeps it.
+A roster is a numbered list of devices (`run_membership` says why numbers keep two parts of a mesh apart). Here it is a
+number, a digest and a document in bytes for neighbours; whoever makes this object knows the document's contents, checks
+it and keeps it.
 
-Hello     says number and digest (in the agreement, as "3, 0f1e..."). Who hears an older number sends its document;
-          who hears a newer one answers with its own hello, and is sent the document
+Hello     contains number and digest (in the agreement, as "3, 0f1e..."). A device that receives an older number sends
+          its document; one that receives a newer number answers with its own hello, and is sent the document
 ROSTER    a document, or nothing: then `round` is the number that the sender has now, as an answer to a document
-Moving    a newer document that was accepted is for ever. From that moment a device says nothing under the old roster.
+Moving    a newer document that was accepted is for ever. From that moment a device sends nothing under the old roster.
           It hands the document to all its old neighbours, again and again until they have it or for `linger` seconds,
           and is then made anew by its engine: the new roster has other rows and other links
 Floor     every roster with a lower number is dead: this device has a result of a run under roster `floor`, or the
-          authority has signed that one is known. A neighbour's word is not enough: one member could silence the check
+          authority has signed that one is known. The word of a neighbour is not enough: a Byzantine one could declare
+          a roster dead that is in use, and two parts of the mesh could both go on
 
-No I/O, no clock, no rounds: devices with and without rounds share it.
+No I/O, no clock, no rounds: devices in rounds and in asynchronous mode share it.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from conformesh.common.names import list_names
 from conformesh.peer.frames import HELLO, ROSTER, Frame, FrameError, unpack_words
 
 FIELD = "roster"  # of the agreement
-MOST_ROSTERS = 2**31  # no roster has a higher number: it must fit into the round of a frame
+MOST_ROSTERS = 2**31  # no roster has a higher number: it must fit into the round of a frame, see `frames`
 Earlier = Sequence[tuple[int, Collection[str]]]
 
 
 def roster_words(number: int, digest: str) -> str:
-    """Return what an agreement says about a roster.
+    """Return the entry of an agreement that names a roster.
 
     >>> roster_words(3, "0f1e2d3c4b5a6978ffff")
     '3, 0f1e2d3c4b5a6978'
@@ -40,13 +41,13 @@ def roster_words(number: int, digest: str) -> str:
 
 
 def roster_number_in(words: Any) -> int | None:
-    """Return the number in what an agreement says about a roster; None if there is none."""
+    """Return the number in the entry of an agreement that names a roster; None if there is none."""
     found = re.fullmatch(r"([0-9]{1,10}), [0-9a-f]{0,16}", words) if isinstance(words, str) else None
     return int(found[1]) if found and int(found[1]) < MOST_ROSTERS else None
 
 
 def refuse_every_roster(body: bytes) -> int:
-    """Accept no roster, as a device that was given none."""
+    """Accept no roster: for a device that was started without any."""
     raise ValueError("this device was started without rosters")
 
 
@@ -59,11 +60,11 @@ class Rosters:
         The roster's number, and its document, for neighbours that are behind; empty where there is none.
     accept
         Takes a document: returns its number once it is kept for ever, or the number in use if it is that very document;
-        a ValueError says in words why it is refused.
+        a ValueError says why it is refused.
     earlier
-        Number and devices of the rosters before this one, as far back as any that is not dead for certain.
+        Number and devices of the rosters before this one, back to the first that may not be dead.
     floor, keep_floor
-        Rosters with a lower number are dead; and what is told when this device learns of a higher floor.
+        Rosters with a lower number are dead; and a function that is called when this device learns of a higher floor.
     """
 
     def __init__(
@@ -84,25 +85,26 @@ class Rosters:
 
     @property
     def moving(self) -> bool:
-        """Whether a newer roster was accepted: nothing may be said under this one any more."""
+        """Whether a newer roster was accepted: nothing may be sent under this one any more."""
         return self.latest > self.number
 
     def offer(self, body: bytes, now: float) -> bool:
-        """Take a document from wherever; say whether it is newer. What is refused is a `FrameError` in words."""
+        """Take a document from any source; return whether it is newer. A `FrameError` says why it is refused."""
         try:
             number = self.accept(body)
         except ValueError as problem:
             raise FrameError(f"a roster that is refused: {problem}") from None
         if number <= self.latest:
             return False
+        # `accept` has it on the disk by now. A crash after that line: the next start is under the new roster.
         self.latest, self.body, self._moved_at, self._have = number, body, now, set()
         return True
 
-    def heard(self, frame: Frame, sender: int, now: float, hello: Frame) -> list[Frame] | None:
-        """Return what to answer to a frame that is about rosters; None if it is for somebody else to take.
+    def replies_to(self, frame: Frame, sender: int, now: float, hello: Frame) -> list[Frame] | None:
+        """Take a frame if it is about rosters, and return the replies; None if it is for another part of the device.
 
-        While moving nobody else takes anything. `sender` is the row that the transport knows: a neighbour under another
-        roster has another row there. `hello` is this device's own.
+        While moving no other part takes anything. `sender` is the row that the transport knows: a neighbour under
+        another roster has another row in its frames. `hello` is the greeting of this device.
         """
         if frame.kind == ROSTER:
             return self._on_document(frame, sender, now, hello.sender)
@@ -110,7 +112,7 @@ class Rosters:
         if theirs is not None and theirs < self.latest:
             return [self._document(hello.sender)] if self.body else []
         if theirs is not None and theirs > self.latest and not self.moving:
-            return [hello]  # which shows that this device is behind
+            return [hello]  # it shows that this device is behind, and the neighbour sends its document
         if theirs == self.latest:
             self._have.add(sender)
         return [] if self.moving else None
@@ -120,17 +122,17 @@ class Rosters:
         return [(j, self._document(row)) for j in linked if j not in self._have] if self.moving else []
 
     def handed(self, linked: Collection[int], now: float, linger: float) -> bool:
-        """Whether a device may leave its old links: all neighbours have the newer roster, or were given time enough."""
+        """Whether a device may leave its old links: all neighbours have the newer roster, or had `linger` seconds."""
         return self.moving and (self._have.issuperset(linked) or now >= self._moved_at + linger)
 
     def raise_floor(self, floor: int) -> None:
-        """Learn that all rosters before this number are dead."""
+        """Note that all rosters before this number are dead."""
         if self.floor < floor <= self.latest:
             self.floor = floor
             self.keep_floor(floor)
 
     def lacks(self, names: Collection[str]) -> str:
-        """Return in words which earlier roster these devices have less than half of; nothing if they may count.
+        """Return of which earlier roster less than half is among these devices, as a text; empty if there is none.
 
         >>> Rosters(2, earlier=[(1, "abc")]).lacks("ad"), Rosters(2, earlier=[(1, "abc")]).lacks("bc")
         ('of the 3 devices of roster 1 only {a} are in the run, and 2 are needed until it is out of use', '')

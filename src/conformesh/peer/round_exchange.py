@@ -1,15 +1,15 @@
-"""The rounds of a run at one device: send, receive from everybody, answer the protocol, go on; and the way back there.
+"""The rounds of a run at one device: send, receive from all neighbours, answer the protocol; and replay after a crash.
 
-`Membership` decides who is in the run and when it begins and ends. A device that misses something repeats its own frame
-with WANT, and a device that receives WANT repeats what is missing. What was received is in the journal before anything
-that follows from it is sent, and a protocol is deterministic given the answers: a device that starts again replays its
-journal.
+`Membership` decides who is in the run and when it begins and ends. A device that misses a message repeats its own frame
+with WANT, and a device that receives WANT repeats its frame without. What was received is in the journal before
+anything that follows from it is sent, and a protocol is deterministic given the answers: a device that starts again
+replays its journal and sends the same bits.
 
-A frame speaks for its round and, where the protocol knows so (`Silence`), for a number of silent ones after it, in
-which its sender sends nothing and nobody waits for it. So nobody is ever more than one round ahead of the last round
-that a neighbour has spoken for: a device further ahead has received what the neighbour no longer knows it sent. And a
-neighbour whose last frame came in round s has received all before s and maybe nothing since: a device keeps its own
-frames from the earliest such s on, which without quiet rounds are two.
+A frame stands for its round and, where the protocol announces it (`Silence`), for a number of quiet rounds after it, in
+which its sender sends nothing and nobody waits for it. So no device is ever more than one round ahead of the last round
+that a neighbour's frames stand for: a device further ahead has received a frame that the neighbour does not know it
+sent. A neighbour whose last frame came in round s has received everything before s, and perhaps nothing since: a device
+keeps its own frames from the smallest such s on. Without quiet rounds these are two.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class RoundExchange:
 
     def open(self, make: Callable[[], Generator[Message, Any, Any]], network: Network, row: int) -> None:
         """Make the protocol of this run, for a row of the network of the survivors."""
-        self.is_running = True
+        self.is_running = True  # before `make`: a protocol that cannot be made fails as one that runs
         self._protocol = make()
         self._checks = MessageChecks(network, np.array([row]))
         self.ledger = Ledger(1)
@@ -99,6 +99,8 @@ class RoundExchange:
         try:
             message = self._protocol.send(given)
         except StopIteration as end:
+            # Before FINISHED is sent: a power cut must not let this device be done again under this number, with
+            # other answers. See point 2 in `run_membership`.
             self._journal.sync()
             self.result, self.message, self.is_running, self.has_ended = end.value, None, False, True
             return
@@ -121,7 +123,7 @@ class RoundExchange:
     def _forget_sent(self, oldest: int) -> None:
         """Forget this device's own frames before a round: every neighbour has received them."""
         for round_ in [*self._sent]:
-            if round_ >= oldest:  # they stand in their order
+            if round_ >= oldest:  # rounds were added in ascending order
                 return
             del self._sent[round_]
 
@@ -161,7 +163,9 @@ class RoundExchange:
             self.close_round()
 
     def close_round(self) -> None:
-        """Answer the protocol when all neighbours have spoken. The journal comes first: see `memory.RunJournal`."""
+        """Answer the protocol when the messages of all neighbours are there."""
+        # The journal first. A crash between the two lines: the replay makes this very step. The other way round, this
+        # device could have sent a message that rests on answers it no longer has, and send another one after its start.
         self._journal.write_round(self._messages)
         self._answer()
 
@@ -171,7 +175,11 @@ class RoundExchange:
         self._advance(combine_messages(self.message, self._place[self._links.row], received, self.round))
 
     def keep_early(self, frame: Frame) -> None:
-        """Keep a frame of a later round; of one neighbour no more bytes than the largest frame has."""
+        """Keep a frame of a later round; of each neighbour no more bytes than the largest frame has.
+
+        While this device is quiet for many rounds a neighbour may go on through all of them, so there may be a frame
+        for each. The limit keeps a Byzantine neighbour from filling the memory.
+        """
         waiting = sum(len(one.body) for (j, at), one in self.early.items() if j == frame.sender and at != frame.round)
         if waiting + len(frame.body) > frames.LARGEST:
             raise FrameError("a frame of a later round, of which more wait already than fit")
@@ -187,14 +195,16 @@ class RoundExchange:
                 self._links.refuse(frame.sender, problem)
 
     def sent_in(self, round_: int) -> Frame | None:
-        """Return this device's frame of a round, or else of the present one; None where there is neither."""
+        """Return this device's frame of a round, else of the present round; None where there is neither."""
         return self._sent.get(round_) or self._sent.get(self.round)
 
     def receive(self, frame: Frame) -> None:
-        """Take what a neighbour sends in this round."""
+        """Take what a neighbour sends in this round. The first message counts; repetitions change nothing."""
         j = frame.sender
         if not self.is_running or frame.round != self.round:
             return
+        # Quiet rounds are in `received` without a message. Silence again is harmless; anything else contradicts what
+        # the neighbour has announced, and some devices may have gone on without it.
         if j in self.received:
             if not frame.silent and j not in self._messages:
                 raise FrameError("a frame that speaks in a round for which its sender has announced to be quiet")
@@ -205,11 +215,11 @@ class RoundExchange:
             raise self.mark_unusable(j, str(problem)) from None
 
     def mark_unusable(self, sender: int, problem: str) -> FrameError:
-        """Note that what a neighbour sends in this round is of no use: it will repeat it again and again, as if alive.
+        """Note that the message of a neighbour in this round cannot be used, and return the error to raise.
 
-        Return the error to raise.
+        The neighbour will repeat the message, so frames of it are no sign of life any more: see `Presence.silence_of`.
         """
-        self.unusable.setdefault(sender, (self._clock.now, problem))
+        self.unusable.setdefault(sender, (self._clock.now, problem))  # since the first, however often it is repeated
         return FrameError(problem)
 
     def _take(self, j: int, sent: SentMessages) -> None:
@@ -224,12 +234,11 @@ class RoundExchange:
         """Return the value in a frame, which must be of the kind that this device sends in this round."""
         assert self.message is not None
         own, body = self.message.values, frame.body
-        if len(body) == self._length and body.startswith(self._head) and not frame.flags & SILENT:
+        # Nearly every frame is an array of the shape that this device sends, and comparing the head with the expected
+        # bytes checks all of it at once. What follows is slower and finds out what is wrong with the others.
+        if len(body) == self._length and body.startswith(self._head) and not frame.silent:
             return np.frombuffer(body, self._wire, offset=len(self._head)).reshape(own.shape[1:])
-        question, expected = (
-            frames.unpack_question(body),
-            question_name(self.message),
-        )  # slower, and knows what is wrong
+        question, expected = frames.unpack_question(body), question_name(self.message)
         if question != expected:
             raise FrameError(f"a frame asks for the {question} where this device asks for the {expected}")
         if frame.silent:
@@ -250,7 +259,10 @@ class RoundExchange:
         raise FrameError(f"a frame holds {values.size} {values.dtype}{other}, this device {own.dtype} of shape {shape}")
 
     def replay(self, records: list[bytes]) -> None:
-        """Go to the round where the journal ends: take the messages in it again, round by round."""
+        """Go to the round where the journal ends: take the messages in it again, round by round.
+
+        Nothing is sent meanwhile, and nothing is written. Neighbours that miss a message of this device ask for it.
+        """
         self.start()
         for record in records:
             for j, sent in unpack_round(record):

@@ -63,15 +63,16 @@ class RunMembership(NamedTuple):
 
 
 class RunLimit:
-    """How far and how often greetings of neighbours may move a device to later runs: see `json_bodies.MOST_AHEAD`.
+    """How far and how often greetings of neighbours may move a device to later runs.
 
-    Each move costs frames, log lines and, in asynchronous mode, a new journal; a Byzantine neighbour could ask for
-    thousands. `pause` is the time between two moves, in seconds.
+    How far: a Byzantine neighbour could use up the numbers of runs, see `json_bodies.MOST_AHEAD`. How often: each move
+    costs frames, log lines and, in asynchronous mode, a new journal, and such a neighbour could ask for thousands.
+    `pause` is the shortest time between two moves, in seconds.
     """
 
     def __init__(self, neighbours: int, pause: float) -> None:
         self._neighbours, self._pause = neighbours, pause
-        self._runs: dict[int, int] = {}  # the run that each neighbour last said it is in
+        self._runs: dict[int, int] = {}  # the run in the last greeting of each neighbour
         self._moved_at = -math.inf
 
     def may_move(self, now: float) -> bool:
@@ -83,10 +84,10 @@ class RunLimit:
         self._moved_at = now
 
     def bound(self, sender: int, run: int, number: int) -> int:
-        """Return up to which run a neighbour's greeting with run `run` may move a device that is in run `number`.
+        """Return the highest run to which a neighbour's greeting with run `run` may move a device in run `number`.
 
-        One neighbour alone moves it by `MOST_AHEAD`. If there are two or more it may go at once to where all of them
-        are: a device that was away while the others moved far ahead would hold them up otherwise.
+        One neighbour alone moves it by `MOST_AHEAD`. With two or more neighbours it may go at once to the smallest run
+        that all of them name: otherwise a device that was away while the others moved far ahead would hold them up.
         """
         self._runs[sender] = run
         most = number + MOST_AHEAD
@@ -96,7 +97,7 @@ class RunLimit:
 
 
 def reachable_rows(network: Network, row: int, lost: frozenset[int]) -> frozenset[int]:
-    """Return the rows that a device reaches without those that were lost, itself among them.
+    """Return the rows that a device reaches on paths without lost devices, its own among them.
 
     >>> sorted(reachable_rows(Network.chain(5), 0, frozenset({3})))
     [0, 1, 2]

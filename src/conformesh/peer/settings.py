@@ -8,7 +8,8 @@ from typing import Literal, cast
 
 from conformesh.peer.frames import VERSION
 
-MOST_REASONS = 64  # a stranger must not fill the memory with reasons to refuse it
+# Reasons for refusals that are counted apart. They may quote bytes of a neighbour, which must not fill the memory.
+MOST_REASONS = 64
 
 
 FAILURES = {  # why a run ends without a threshold: one word for whoever counts, and what it stands for
@@ -53,8 +54,8 @@ class PeerError(RuntimeError):
         self.code = code
 
 
-class OwnError(ValueError):
-    """A device cannot take part, for a reason of its own that its operator can mend; `code` as in `PeerError`."""
+class LocalError(ValueError):
+    """A device cannot take part, for a local reason that its operator can remove; `code` as in `PeerError`."""
 
     def __init__(self, words: str, code: Failure) -> None:
         super().__init__(words)
@@ -67,7 +68,7 @@ def failure_of(error: Exception) -> Failure:
     >>> failure_of(PeerError("device-02 has not said hello", "lost")), failure_of(OSError("disk full"))
     ('lost', 'journal')
     """
-    code = getattr(error, "code", None)  # of `PeerError`, `OwnError` and `PrivacyRefused`
+    code = getattr(error, "code", None)  # of `PeerError`, `LocalError` and `PrivacyRefused`
     if isinstance(code, str) and code in FAILURES:
         return cast(Failure, code)
     return "journal" if isinstance(error, OSError) else "protocol"
@@ -82,9 +83,9 @@ class Settings:
     retry
         After so much silence a device repeats what a neighbour may have missed.
     patience
-        A neighbour that said nothing for so long is lost.
+        A neighbour that sends nothing for so long is lost.
     linger
-        So long a device that is done, or has failed, still answers those who are not; and so long a result stands
+        For so long a device that is done, or has failed, still answers its neighbours; and for so long a result stands
         before the next run begins, however often one is asked for.
     on_lost
         `fail`: nobody gets a threshold. `continue`: the survivors start again without the lost, if a quorum is left.
@@ -121,15 +122,15 @@ class Settings:
 
 @dataclass
 class Counts:
-    """What a device has sent and heard, in frames and bytes; its messages are on its ledger."""
+    """What a device has sent and received, in frames and bytes; its messages are on its ledger."""
 
     sent: int = 0
     sent_bytes: int = 0
     resent: int = 0
-    heard: Counter[int] = field(default_factory=Counter)
-    heard_bytes: Counter[int] = field(default_factory=Counter)
+    received: Counter[int] = field(default_factory=Counter)
+    received_bytes: Counter[int] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
 
     def refuse(self, words: str) -> None:
-        """Count a refused frame by its reason, of which not too many are kept apart."""
+        """Count a refused frame by its reason; once there are many reasons, further ones count as "other"."""
         self.refused[words if words in self.refused or len(self.refused) < MOST_REASONS else "other"] += 1

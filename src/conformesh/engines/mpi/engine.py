@@ -1,8 +1,8 @@
 """The MPI engine: a block of devices per rank, the simulator's protocols and the simulator's bits.
 
-A rank holds its devices' scores and the map. It answers a protocol's questions from its own rows and from the rows of
-its neighbours on other ranks, which `Exchange` brings; nothing else travels while a protocol runs. Results are gathered
-after the last round, and that is not on the ledger.
+A rank has its devices' scores and the graph. It answers a protocol's questions from its own rows and from the rows of
+neighbours on other ranks (the halo), which `Exchange` receives; nothing else is sent while a protocol runs. Results are
+gathered after the last round, and that is not on the ledger.
 
     mpiexec -n 8 conformesh calibrate scores/ --engine mpi
 
@@ -23,10 +23,10 @@ import numpy as np
 
 from conformesh.common.array_types import Array, Ints
 from conformesh.engines.base import drive_protocol, refuse_losses
-from conformesh.engines.mpi.exchange import Exchange, stamp_of
+from conformesh.engines.mpi.exchange import Exchange, question_stamp
 from conformesh.engines.mpi.halo import Halo
-from conformesh.engines.mpi.job import needs_mpi, own_channels, stops_the_job
-from conformesh.engines.mpi.partition import partition
+from conformesh.engines.mpi.job import channels_for, job_guard, load_mpi
+from conformesh.engines.mpi.partition import partition_devices
 from conformesh.engines.observers import Observer, keeps_messages
 from conformesh.graph.network import Network
 from conformesh.kernels.neighbours import neighbour_extreme, neighbour_sum
@@ -55,7 +55,7 @@ from conformesh.protocols.messages import (
 from conformesh.results.certificate import Cost
 
 T = TypeVar("T")
-_FORGOTTEN = 64  # shapes whose tables are kept
+_MOST_TABLES = 64  # shapes whose tables are kept: a protocol has a few; the oldest is forgotten first
 
 
 class Mpi:
@@ -64,7 +64,7 @@ class Mpi:
     Parameters
     ----------
     network
-        Who may talk to whom, the same on every rank.
+        The graph of the devices, the same on every rank.
     comm
         An mpi4py communicator; by default all ranks of the job.
     owners
@@ -82,13 +82,13 @@ class Mpi:
         partition: str = "auto",
         observer: Observer | None = None,
     ) -> None:
-        self.mpi = needs_mpi()
+        self.mpi = load_mpi()
         self.network, self.observer = network, observer
-        self.channels = own_channels(self.mpi, self.mpi.COMM_WORLD if comm is None else comm)
+        self.channels = channels_for(self.mpi, self.mpi.COMM_WORLD if comm is None else comm)
         self.comm = self.channels.data
         self.rank, self.ranks = self.comm.rank, self.comm.size
         limit_threads(max((os.cpu_count() or 1) // self.channels.on_host, 1))  # ranks of one machine share its cores
-        self.owners = self._hosted(owners, partition)
+        self.owners = self._agreed_owners(owners, partition)
         self.blocks: list[Ints] = [np.flatnonzero(self.owners == rank) for rank in range(self.ranks)]
         self.halo = Halo.of(network, self.owners, self.rank)
         self.exchange = Exchange(self.mpi, self.comm, self.halo)
@@ -121,24 +121,24 @@ class Mpi:
             result = drive_protocol(protocol, self._rules, ledger, self._answers, self.observer)
             self._spreading = None
             self.exchange.agree(self._stamp("the end"))
-            mine = ledger.cost()
-            parts = self.share((mine.numbers, mine.bits))
+            cost = ledger.cost()
+            parts = self.share((cost.numbers, cost.bits))
             numbers, bits = (merge_rows(self.blocks, [part[i] for part in parts]) for i in (0, 1))
-            return result, Cost(mine.rounds, numbers, bits)
+            return result, Cost(cost.rounds, numbers, bits)
 
-    def share(self, mine: T) -> list[T]:
-        """Return what every rank has, in the order of ranks: for results, outside the protocol and its cost."""
-        everyone: list[T] = self.comm.allgather(mine)
-        return everyone
+    def share(self, value: T) -> list[T]:
+        """Return the value of every rank, in the order of ranks: for results, outside the protocol and its cost."""
+        values: list[T] = self.comm.allgather(value)
+        return values
 
     @contextmanager
     def together(self) -> Iterator[None]:
         """Guard work that must succeed on every rank: what fails on one of them only ends the job."""
-        with stops_the_job(self.channels):
+        with job_guard(self.channels):
             yield
 
     def close(self) -> None:
-        """Give the communicator of the exchanges back; every rank must, and none may use the engine after that."""
+        """Free the communicator of the exchanges; every rank must, and none may use the engine after that."""
         self.exchange.close()
 
     # --- answers ------------------------------------------------------------------------------------------------------
@@ -157,60 +157,63 @@ class Mpi:
         return found.astype(message.values.dtype, copy=False)  # exact: the largest is one of them
 
     def _spread(self, message: Max | Min) -> Extreme:
-        """Let the speakers be heard: work, memory and messages follow them."""
+        """Spread the values of the speakers: work, memory and messages grow with their number."""
         upward, last, speakers = isinstance(message, Max), self._spreading, message.places
         if last is None or message.values is not last.values or last.upward is not upward:
             last = Spreading(self.halo.hearers.indptr, self.halo.hearers.indices, message.values, upward)
-        self._spreading = (
-            last if message.brief and not keeps_messages(self.observer) else None
-        )  # which may keep what it sees
-        mine = _table(message.values)[speakers]
-        ghosts, theirs = self.exchange.speak(self._stamp_of(message), speakers, mine)
+        # The next round may go on in the same memory, but not where an observer may keep the answer.
+        self._spreading = last if message.brief and not keeps_messages(self.observer) else None
+        rows = _table(message.values)[speakers]
+        ghosts, ghost_rows = self.exchange.exchange_rows(self._stamp_of(message), speakers, rows)
         columns = np.concatenate([speakers, ghosts])
-        order = np.argsort(self.halo.columns[columns])  # of equals the first by row is taken, as everywhere
-        return Extreme(last.values, last.receive(np.concatenate([mine, theirs])[order], columns[order]))
+        order = np.argsort(self.halo.columns[columns])  # of equal values that of the first row counts, as everywhere
+        return Extreme(last.values, last.receive(np.concatenate([rows, ghost_rows])[order], columns[order]))
 
     def _combined(
         self, message: Sum | Max | Min, inner: Callable[..., None], outer: Callable[..., None], real: bool = False
     ) -> Array:
-        """Send, combine what is here while the rest travels, then the rows at the border of the block."""
+        """Send, combine the block's inner rows meanwhile, then the rows at its border.
+
+        The answer to a row is computed in one go from all its neighbours in ascending row: adding ghosts to a sum of
+        the local neighbours would be simpler, and would have other bits than the simulator.
+        """
         halo, sent = self.halo, _table(message.values)
         pending = self.exchange.start(self._stamp_of(message), sent)
         kind = np.dtype(np.float64 if real or sent.dtype.kind == "f" else np.int64)
         x = np.ascontiguousarray(sent, dtype=kind)
         out = self._space(x) if message.brief and not keeps_messages(self.observer) else np.empty(x.shape, dtype=kind)
         inner(halo.inner.indptr, halo.inner.indices, x, out)
-        heard = pending.rows()
+        received = pending.rows()
         if halo.peers:
             near, border = self._room(kind, x.shape[1])
-            np.take(x, halo.near, axis=0, out=near[: len(halo.near)], mode="clip")
+            np.take(x, halo.near, axis=0, out=near[: len(halo.near)], mode="clip")  # clip: raise would take a copy
             ghosts = near[len(halo.near) :]
-            for rows, start, stop in zip(heard, halo.cuts[:-1], halo.cuts[1:], strict=True):
+            for rows, start, stop in zip(received, halo.cuts[:-1], halo.cuts[1:], strict=True):
                 ghosts[start:stop] = rows
             outer(halo.outer.indptr, halo.outer.indices, near, border)
             out[halo.border] = border
         return out.reshape(message.values.shape)
 
     def _each(self, message: Each, round_: int) -> Deliveries:
-        """Deliver each speaker's row along its edges: work, memory and messages follow the speakers."""
+        """Deliver each speaker's row along its edges: work, memory and messages grow with the speakers."""
         speakers, shape = message.places, message.values.shape[1:]
-        mine = _table(message.values)[speakers]
-        ghosts, theirs = self.exchange.speak(self._stamp_of(message), speakers, mine)
+        rows = _table(message.values)[speakers]
+        ghosts, ghost_rows = self.exchange.exchange_rows(self._stamp_of(message), speakers, rows)
         receiver, sender, which = self._route(np.concatenate([speakers, ghosts]))
-        values = np.concatenate([mine, theirs])[which]
+        values = np.concatenate([rows, ghost_rows])[which]
         return Deliveries(receiver, sender, values.reshape(len(which), *shape), round_)
 
     def _tell(self, message: Tell, round_: int) -> PacketDeliveries:
         """Deliver each speaker's bytes along its edges, as in `_each`."""
-        speakers, mine = message.speakers, message.packets
-        ghosts, theirs = self.exchange.tell(self._stamp_of(message), speakers, mine)
+        speakers, sent = message.speakers, message.packets
+        ghosts, received = self.exchange.exchange_packets(self._stamp_of(message), speakers, sent)
         receiver, sender, which = self._route(np.concatenate([speakers, ghosts]))
-        offsets = np.concatenate([mine.offsets, mine.offsets[-1] + theirs.offsets[1:]])
-        packets = Packets(np.concatenate([mine.values, theirs.values]), offsets)
+        offsets = np.concatenate([sent.offsets, sent.offsets[-1] + received.offsets[1:]])
+        packets = Packets(np.concatenate([sent.values, received.values]), offsets)
         return PacketDeliveries(receiver, sender, packets.taken(which), round_)
 
     def _route(self, speakers: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return receivers and senders of all that these columns say, as rows, and which of the speakers said it."""
+        """Return receivers and senders of the messages of these columns, as rows, and the index of each speaker."""
         key = speakers.tobytes() if len(speakers) <= MOST_REMEMBERED_DEVICES // 8 else None
         route = self._routes.get(key) if key is not None else None
         if route is None:
@@ -221,7 +224,7 @@ class Mpi:
         return self.rows[receiver], self.halo.columns[speakers[which]], which
 
     def _pool(self, message: Pool, round_: int) -> Pool:
-        """Give every rank everybody's values, in the order of the devices: each rank plays the server for its block."""
+        """Give every rank all values, in the order of the devices: each rank plays the server for its block."""
         self.exchange.agree(self._stamp_of(message))
         pieces = (len(message.offsets) - 1) // len(self.rows)  # a device's values may be cut into trials
         lengths = np.ascontiguousarray(np.diff(message.offsets), dtype=np.int64)
@@ -236,29 +239,31 @@ class Mpi:
         within = np.arange(len(values)) - np.repeat(offsets[:-1], sizes)
         return Pool(values[np.repeat(starts, sizes) + within], offsets, message.oracle)
 
-    def _gathered(self, mine: Array, counts: list[int]) -> Array:
+    def _gathered(self, values: Array, counts: list[int]) -> Array:
         """Return a flat array of every rank's values, by rank."""
-        found = np.empty(sum(counts), dtype=mine.dtype)
-        size = mine.dtype.itemsize
+        gathered = np.empty(sum(counts), dtype=values.dtype)
+        size = values.dtype.itemsize
         starts = (np.cumsum(counts) - counts) * size
-        spec = [found.view(np.uint8), [count * size for count in counts], starts.tolist(), self.mpi.BYTE]
-        self.comm.Allgatherv([mine.view(np.uint8), self.mpi.BYTE], spec)
-        return found
+        spec = [gathered.view(np.uint8), [count * size for count in counts], starts.tolist(), self.mpi.BYTE]
+        self.comm.Allgatherv([values.view(np.uint8), self.mpi.BYTE], spec)  # bytes: not every NumPy type is one of MPI
+        return gathered
 
     # --- what is kept between rounds ----------------------------------------------------------------------------------
 
     def _room(self, kind: np.dtype[Any], columns: int) -> tuple[Array, Array]:
-        """Return the table of what the border hears, and one for what it answers; the same for every round."""
+        """Return the table of values near the border, and one for its answers; the same ones in every round."""
         key = (kind.str, columns)
         if key not in self._tables:
-            if len(self._tables) >= _FORGOTTEN:
+            if len(self._tables) >= _MOST_TABLES:
                 self._tables.pop(next(iter(self._tables)))
             near = np.empty((len(self.halo.near) + len(self.halo.ghosts), columns), dtype=kind)
             self._tables[key] = (near, np.empty((len(self.halo.border), columns), dtype=kind))
         return self._tables[key]
 
     def _space(self, x: Array) -> Array:
-        """Return room for the answer to a brief question, the same for every round; it must not hold the question."""
+        """Return room for the answer to a brief question, the same in every round."""
+        # Not the memory of the question, which the protocol may have taken from the last answer: the kernels read
+        # the one while they write the other.
         last = self._last
         if last is None or last.shape != x.shape or last.dtype != x.dtype or np.may_share_memory(last, x):
             self._last = last = np.empty(x.shape, dtype=x.dtype)
@@ -277,15 +282,16 @@ class Mpi:
 
     def _stamp(self, *question: Any) -> int:
         self._round += 1
-        return stamp_of(self._round, question)
+        return question_stamp(self._round, question)
 
-    def _hosted(self, owners: Ints | None, by: str) -> Ints:
-        """Return who hosts whom, the same on every rank: decided on the first."""
+    def _agreed_owners(self, owners: Ints | None, by: str) -> Ints:
+        """Return the rank of every device, the same on every rank."""
+        # The first rank decides: METIS need not be installed everywhere, nor in the same version.
         chosen: Ints | Exception | None = None
         if self.rank == 0:
             try:
-                chosen = partition(self.network, self.ranks, by) if owners is None else np.asarray(owners)
-            except Exception as error:  # everybody must hear of it
+                chosen = partition_devices(self.network, self.ranks, by) if owners is None else np.asarray(owners)
+            except Exception as error:  # raised on every rank: the others would wait for the broadcast for ever
                 chosen = error
         chosen = self.comm.bcast(chosen)
         if isinstance(chosen, Exception):

@@ -1,7 +1,10 @@
 """Exchanges between ranks: the rows that other ranks need, along the edges of the rank graph and nowhere else.
 
-Every message begins with a stamp of the round and the question. Ranks decide for themselves what to ask next; should
-two ever decide differently, the stamps differ and the job ends with an error, not with a wrong number.
+A round is one neighbourhood collective (`Ineighbor_alltoallv`), which does not block: kernels work on the block's own
+rows meanwhile, and MPI may send to all peers at once. Ranks that are not neighbours do not wait for each other.
+
+Every message begins with a stamp of the round and the question. Each rank decides by itself which question comes next;
+should two ever decide differently, the stamps differ and the job ends with an error, not with a wrong number.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ from conformesh.common.array_types import Array, Ints
 from conformesh.engines.mpi.halo import Halo
 from conformesh.protocols.messages import Packets
 
-_STAMP = 8  # bytes; a segment is a multiple of that, so every number is aligned
-_KEPT = 16  # shapes whose buffers are kept
+_STAMP = 8  # bytes; segments are multiples of it, so that numbers of every type are aligned
+_MOST_BUFFERS = 16  # shapes whose buffers are kept: a protocol has a few, and repeats them in every round
 
 
 class DifferentQuestions(RuntimeError):  # noqa: N818 - reads as a sentence where it is raised
@@ -45,17 +48,17 @@ class Exchange:
     mpi, comm
         The module ``mpi4py.MPI``, and the communicator of all ranks.
     halo
-        What this rank sends and hears.
+        The rows that this rank sends and receives.
     """
 
     def __init__(self, mpi: Any, comm: Any, halo: Halo) -> None:
         self.mpi, self.halo, self.rank = mpi, halo, comm.rank
         self.graph = comm.Create_dist_graph_adjacent(halo.peers, halo.peers, reorder=False)
-        self._sent = [len(rows) for rows in halo.sends]
-        self._heard = np.diff(halo.cuts).tolist()
+        self._rows_out = [len(rows) for rows in halo.sends]
+        self._rows_in = np.diff(halo.cuts).tolist()
         self._buffers: dict[tuple[str, int], _Buffers] = {}
         one = [1] * len(halo.peers)
-        self._counts = self._both(np.dtype(np.int64), 1, one, one)
+        self._counts = self._new_buffers(np.dtype(np.int64), 1, one, one)
 
     def start(self, stamp: int, table: Array) -> _Pending:
         """Send the rows of a C-ordered table (devices here, columns) to the ranks that need them."""
@@ -66,58 +69,59 @@ class Exchange:
         return _Pending(self, stamp, buffers, self.graph.Ineighbor_alltoallv(buffers.out, buffers.into))
 
     def agree(self, stamp: int) -> None:
-        """Make sure that the peers are where this rank is, without sending anything else."""
+        """Make sure that the peers are in the same round, without sending anything but the stamp."""
         self.start(stamp, np.empty((len(self.halo.rows), 0), dtype=np.uint8)).rows()
 
-    def speak(self, stamp: int, speakers: Ints, said: Array) -> tuple[Ints, Array]:
-        """Send the speakers' rows, (speakers, columns); return the columns of the ghosts that spoke, and their rows.
+    def exchange_rows(self, stamp: int, speakers: Ints, rows: Array) -> tuple[Ints, Array]:
+        """Send the speakers' rows, (speakers, columns); return the columns of ghosts that sent any, with their rows.
 
-        The first message says how many rows follow, the second which and what: both grow with the speakers.
+        The first message has the number of rows, the second the rows and their places: MPI must know the size of a
+        message before it arrives, and both messages grow with the speakers and not with the halo.
         """
-        chosen = self._chosen(speakers)
+        chosen = self._speakers_by_peer(speakers)
         buffers = self._counts
-        for stamps, rows, (places, _) in zip(buffers.stamps_out, buffers.rows_out, chosen, strict=True):
+        for stamps, counts_out, (places, _) in zip(buffers.stamps_out, buffers.rows_out, chosen, strict=True):
             stamps[0] = stamp
-            rows[0, 0] = len(places)
-        heard = _Pending(self, stamp, buffers, self.graph.Ineighbor_alltoallv(buffers.out, buffers.into)).rows()
-        counts = [int(rows[0, 0]) for rows in heard]
+            counts_out[0, 0] = len(places)
+        received = _Pending(self, stamp, buffers, self.graph.Ineighbor_alltoallv(buffers.out, buffers.into)).rows()
+        counts = [int(counts_in[0, 0]) for counts_in in received]
 
-        width = said.shape[1] * said.dtype.itemsize
+        width = rows.shape[1] * rows.dtype.itemsize
         out = [
-            np.concatenate([_bytes(places), _bytes(said[which]), _padding(len(which) * width)])
+            np.concatenate([_bytes(places), _bytes(rows[which]), _padding(len(which) * width)])
             for places, which in chosen
         ]
         arriving = [_segment(count, width) for count in counts]
-        into = self._brought(out, arriving)
+        into = self._exchange_bytes(out, arriving)
 
-        columns, theirs = [np.empty(0, dtype=np.int64)], [np.empty((0, said.shape[1]), dtype=said.dtype)]
+        columns, ghost_rows = [np.empty(0, dtype=np.int64)], [np.empty((0, rows.shape[1]), dtype=rows.dtype)]
         for peer, (start, count) in enumerate(zip(_starts(arriving), counts, strict=True)):
-            middle = start + 8 * count
+            middle = start + 8 * count  # behind the places, of 8 bytes each
             columns.append(len(self.halo.rows) + self.halo.cuts[peer] + into[start:middle].view(np.int64))
-            values = into[middle : middle + count * width].view(said.dtype)
-            theirs.append(values.reshape(count, said.shape[1]))
-        return np.concatenate(columns), np.concatenate(theirs)
+            values = into[middle : middle + count * width].view(rows.dtype)
+            ghost_rows.append(values.reshape(count, rows.shape[1]))
+        return np.concatenate(columns), np.concatenate(ghost_rows)
 
-    def tell(self, stamp: int, speakers: Ints, packets: Packets) -> tuple[Ints, Packets]:
-        """Send the speakers' strings of bytes; return the columns of the ghosts that spoke, and theirs.
+    def exchange_packets(self, stamp: int, speakers: Ints, packets: Packets) -> tuple[Ints, Packets]:
+        """Send the speakers' strings of bytes; return the columns of the ghosts that sent some, and their strings.
 
-        First they `speak` the lengths of their strings: then everybody knows how many bytes come from whom.
+        The lengths are exchanged first, as rows, so that every rank knows how many bytes come from each peer.
         """
-        ghosts, lengths = self.speak(stamp, speakers, np.diff(packets.offsets)[:, None])
-        out = [packets.taken(which).values for _, which in self._chosen(speakers)]
+        ghosts, lengths = self.exchange_rows(stamp, speakers, np.diff(packets.offsets)[:, None])
+        out = [packets.taken(which).values for _, which in self._speakers_by_peer(speakers)]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        ends = offsets[np.searchsorted(ghosts, len(self.halo.rows) + self.halo.cuts)]  # ghosts stand by peer
-        return ghosts, Packets(self._brought(out, np.diff(ends).tolist()), offsets)
+        ends = offsets[np.searchsorted(ghosts, len(self.halo.rows) + self.halo.cuts)]  # ghosts are ordered by peer
+        return ghosts, Packets(self._exchange_bytes(out, np.diff(ends).tolist()), offsets)
 
-    def _chosen(self, speakers: Ints) -> list[tuple[Ints, Ints]]:
-        """Return, for every peer, who speaks of those it hears: places among these, and places among the speakers."""
+    def _speakers_by_peer(self, speakers: Ints) -> list[tuple[Ints, Ints]]:
+        """Return for every peer the speakers among the rows it needs: places in these rows, and among the speakers."""
         speaks = np.zeros(len(self.halo.rows), dtype=np.bool_)
         speaks[speakers] = True
-        heard = [(sends, np.flatnonzero(speaks[sends])) for sends in self.halo.sends]
-        return [(places, np.searchsorted(speakers, sends[places])) for sends, places in heard]
+        chosen = [(sends, np.flatnonzero(speaks[sends])) for sends in self.halo.sends]
+        return [(places, np.searchsorted(speakers, sends[places])) for sends, places in chosen]
 
-    def _brought(self, out: list[NDArray[np.uint8]], arriving: list[int]) -> NDArray[np.uint8]:
-        """Send bytes to every peer; return theirs, so many of each, one after the other."""
+    def _exchange_bytes(self, out: list[NDArray[np.uint8]], arriving: list[int]) -> NDArray[np.uint8]:
+        """Send bytes to every peer; return their bytes, one peer after the other; `arriving` are their sizes."""
         into = np.empty(sum(arriving), dtype=np.uint8)
         sent = np.concatenate([*out, np.empty(0, dtype=np.uint8)])
         sizes = [len(piece) for piece in out]
@@ -125,24 +129,26 @@ class Exchange:
         return into
 
     def close(self) -> None:
-        """Give the communicator back; all ranks must."""
+        """Free the communicator; all ranks must do so."""
         self.graph.Free()
 
     def _room(self, dtype: np.dtype[Any], columns: int) -> _Buffers:
         """Return the buffers for rows of this shape; they are made once and used again."""
         key = (dtype.str, columns)
         if key not in self._buffers:
-            if len(self._buffers) >= _KEPT:
+            if len(self._buffers) >= _MOST_BUFFERS:
                 self._buffers.pop(next(iter(self._buffers)))
-            self._buffers[key] = self._both(dtype, columns, self._sent, self._heard)
+            self._buffers[key] = self._new_buffers(dtype, columns, self._rows_out, self._rows_in)
         return self._buffers[key]
 
-    def _both(self, dtype: np.dtype[Any], columns: int, sent: list[int], heard: list[int]) -> _Buffers:
-        out, stamps_out, rows_out = self._made(dtype, columns, sent)
-        into, stamps_in, rows_in = self._made(dtype, columns, heard)
-        return _Buffers(out, into, stamps_out, stamps_in, rows_out, rows_in)
+    def _new_buffers(self, dtype: np.dtype[Any], columns: int, rows_out: list[int], rows_in: list[int]) -> _Buffers:
+        out, stamps_out, tables_out = self._new_tables(dtype, columns, rows_out)
+        into, stamps_in, tables_in = self._new_tables(dtype, columns, rows_in)
+        return _Buffers(out, into, stamps_out, stamps_in, tables_out, tables_in)
 
-    def _made(self, dtype: np.dtype[Any], columns: int, rows: list[int]) -> tuple[list[Any], list[Array], list[Array]]:
+    def _new_tables(
+        self, dtype: np.dtype[Any], columns: int, rows: list[int]
+    ) -> tuple[list[Any], list[Array], list[Array]]:
         width = columns * dtype.itemsize
         sizes = [_STAMP + _padded(count * width) for count in rows]
         room = np.zeros(sum(sizes), dtype=np.uint8)
@@ -175,8 +181,8 @@ class _Pending:
     def rows(self) -> list[Array]:
         """Wait, and return what each peer sent; it is overwritten by the next exchange of this shape."""
         self.exchange._wait(self.request)
-        for peer, found in zip(self.exchange.halo.peers, self.buffers.stamps_in, strict=True):
-            if found[0] != self.stamp:
+        for peer, received in zip(self.exchange.halo.peers, self.buffers.stamps_in, strict=True):
+            if received[0] != self.stamp:
                 raise DifferentQuestions(
                     f"rank {self.exchange.rank} and rank {peer} ask different questions in round "
                     f"{self.stamp & 0x7FFFFFFF}: the protocol took different turns on them, and there is no result"
@@ -184,7 +190,7 @@ class _Pending:
         return self.buffers.rows_in
 
 
-def stamp_of(round_: int, question: tuple[Any, ...]) -> int:
+def question_stamp(round_: int, question: tuple[Any, ...]) -> int:
     """Return one number for a round and a question: what is asked, in which type and shape."""
     return zlib.crc32(repr(question).encode()) << 31 | (round_ & 0x7FFFFFFF)
 

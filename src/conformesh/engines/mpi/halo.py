@@ -1,10 +1,13 @@
-"""Halos: what a block of devices must hear from other ranks, and where its neighbours then stand.
+"""Halos: the devices of other ranks that a block of devices needs, and the graph of the block together with them.
 
-Pure arrays, no message passing: every rank works out its own `Halo` from the map and from who hosts whom.
+A rank computes its own devices only, but their neighbours may be on other ranks. These neighbours are its *ghosts*, and
+together they are its halo; in each round `Exchange` receives their rows and nothing more. The *border* are the local
+devices with a ghost among their neighbours; all others can be computed before the ghosts' rows arrive.
 
-Columns 0 .. n-1 are the n devices hosted here, ascending; behind them stand the *ghosts*, the devices of other ranks
-that have a neighbour here, by rank and then ascending. A row lists its neighbours in ascending *global* order whatever
-their columns are, so a sum has the bits of the simulator's.
+Pure arrays, no message passing: every rank computes its own `Halo` from the graph and from the rank of every device.
+
+Columns 0 .. n-1 are the n local devices, ascending; the ghosts follow, by rank and then ascending. A row lists its
+neighbours in ascending *global* order, whatever their columns are, so a sum has the same bits as in the simulator.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ _Rows = NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class _HaloSlice:
-    """Some rows of a block, in compressed rows, and which of the block's directed edges are theirs."""
+    """Some rows of a block, in compressed sparse row form, and the places of their edges among the block's."""
 
     indptr: Ints
     indices: _Rows
@@ -38,21 +41,21 @@ class Halo:
     Attributes
     ----------
     rows
-        Rows of the devices hosted here, ascending.
+        Rows of the local devices, ascending.
     peers
-        The other ranks that host a neighbour, ascending.
+        The other ranks that have a neighbour of a local device, ascending.
     sends
-        For each peer the columns of the devices it must hear of, ascending.
+        For each peer the columns of the devices whose rows it needs, ascending.
     ghosts, cuts
         Rows of the ghosts; those of peer i are ``ghosts[cuts[i]:cuts[i + 1]]``, in the order that it sends them.
     inner
-        All rows; those with a ghost among their neighbours are empty here, so that a kernel can run on the block's own
-        values before (and while) the others' arrive.
+        All rows; those at the border are empty in it, so that a kernel can run on the local values before the ghosts'
+        values arrive.
     border, outer, near
-        The columns of the rows left out, these rows, and the table their `indices` point into: first the border's own
-        values, then other values from here (`near` are the columns of both), then the ghosts'.
+        The columns of the border, its rows, and the table that their `indices` point into: first the border's own
+        values, then other local values (`near` are the columns of both), then those of the ghosts.
     hearers
-        For each column, own or ghost, the devices here that hear it.
+        For each column, local or ghost, the local devices that are its neighbours.
     """
 
     rows: Ints
@@ -68,7 +71,7 @@ class Halo:
 
     @classmethod
     def of(cls, network: Network, owners: Ints, rank: int) -> Halo:
-        """Work out the halo of one rank."""
+        """Return the halo of one rank."""
         here = np.flatnonzero(owners == rank)
         edges = edge_positions(network, here)
         degree = network.degree[here]
@@ -77,6 +80,7 @@ class Halo:
         host = owners[sender]
         outside = host != rank
 
+        # By rank first: the rows of one peer arrive together and are copied in one piece.
         ghosts = np.unique(sender[outside])
         ghosts = ghosts[np.lexsort((ghosts, owners[ghosts]))]
         peers = np.unique(owners[ghosts])
@@ -104,24 +108,24 @@ class Halo:
         outer = _HaloSlice(_starts(degree[border]), _compact(place[columns[left_out]]), np.flatnonzero(left_out))
 
         by_column = np.argsort(columns, kind="stable")  # stable: receivers stay ascending
-        heard = np.bincount(columns, minlength=len(here) + len(ghosts))
-        hearers = _HaloSlice(_starts(heard), _compact(receiver[by_column]), by_column)
+        audience = np.bincount(columns, minlength=len(here) + len(ghosts))
+        hearers = _HaloSlice(_starts(audience), _compact(receiver[by_column]), by_column)
         return cls(here, peers.tolist(), sends, ghosts, cuts, inner, border, outer, near, hearers)
 
     @cached_property
     def columns(self) -> Ints:
-        """Rows of the devices by column: those here, then the ghosts."""
+        """Rows of the devices by column: the local ones, then the ghosts."""
         return np.concatenate([self.rows, self.ghosts])
 
     @cached_property
     def _audience(self) -> Ints:
-        """How many devices here hear each column."""
+        """How many local neighbours each column has."""
         return np.diff(self.hearers.indptr)
 
     def route(self, speakers: Ints) -> tuple[Ints, Ints]:
-        """Return who here hears which of the speaking columns: receiver columns, and places in `speakers`.
+        """Return the local receivers of these columns' messages: receiver columns, and places in `speakers`.
 
-        Sorted by receiver, then by the sender's global row; the work follows the speakers.
+        Sorted by receiver, then by the sender's global row; the work grows with the speakers.
         """
         starts, counts = self.hearers.indptr[speakers], self._audience[speakers]
         which = np.repeat(np.arange(len(speakers)), counts)

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-ERROR_SPREAD_SECONDS = 2.0  # seconds in which an error that all ranks share has reached them all
+# Seconds in which an error that all ranks share (an option that does not exist) has reached them all. A rank that waits
+# longer takes its error for one that the others do not have, and stops the job.
+ERROR_SPREAD_SECONDS = 2.0
 
 
-def needs_mpi() -> Any:
-    """Return the module ``mpi4py.MPI``, or say how to get it."""
+def load_mpi() -> Any:
+    """Return the module ``mpi4py.MPI``; the error says how to install it."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as problem:  # not installed, or without an MPI library
@@ -22,9 +24,10 @@ def needs_mpi() -> Any:
 
 
 class _Channels(NamedTuple):
-    """Communicators of our own with the ranks of a given one, and how many of these share this machine.
+    """Private communicators with the ranks of a given one, and how many of these share this machine.
 
-    Failures have one to themselves: the others' next message may be anything.
+    Private, so that messages of the calling program cannot be taken for ours. Failures have one of their own: a rank
+    that fails cannot know which message the others send next on the first one.
     """
 
     data: Any
@@ -35,43 +38,47 @@ class _Channels(NamedTuple):
 _KEYS: dict[str, int] = {}
 
 
-def own_channels(mpi: Any, comm: Any) -> _Channels:
-    """Return our communicators for these ranks, made when first asked for; all ranks must ask."""
+def channels_for(mpi: Any, comm: Any) -> _Channels:
+    """Return the private communicators for these ranks, made at the first call; all ranks must call it."""
+    # Kept as an attribute of the communicator: MPI libraries have a limited number, and programs make many engines.
     if "channels" not in _KEYS:
         _KEYS["channels"] = mpi.Comm.Create_keyval()
-    found: _Channels | None = comm.Get_attr(_KEYS["channels"])
-    if found is None:
+    channels: _Channels | None = comm.Get_attr(_KEYS["channels"])
+    if channels is None:
         host = comm.Split_type(mpi.COMM_TYPE_SHARED)
-        found = _Channels(comm.Dup(), comm.Dup(), host.size)
+        channels = _Channels(comm.Dup(), comm.Dup(), host.size)
         host.Free()
-        comm.Set_attr(_KEYS["channels"], found)
-    return found
+        comm.Set_attr(_KEYS["channels"], channels)
+    return channels
 
 
 @contextmanager
 def world() -> Iterator[Any]:
-    """Have the communicator of all ranks that mpiexec started; an error of one of them ends them all."""
-    mpi = needs_mpi()
-    with stops_the_job(own_channels(mpi, mpi.COMM_WORLD)):
+    """Enter with the communicator of all ranks that mpiexec started; an error of one of them ends them all."""
+    mpi = load_mpi()
+    with job_guard(channels_for(mpi, mpi.COMM_WORLD)):
         yield mpi.COMM_WORLD
 
 
 @contextmanager
-def stops_the_job(channels: _Channels) -> Iterator[None]:
+def job_guard(channels: _Channels) -> Iterator[None]:
     """Let an error that all ranks meet pass; print one that others do not meet, and stop the job with exit code 1."""
     try:
         yield
     except Exception as error:
-        if not getattr(error, "on_all_ranks", False):
+        if not getattr(error, "on_all_ranks", False):  # marked by an inner guard, which has met the other ranks already
             if not _all_failed(channels.failures):
-                _say_once(error, channels.failures)
+                _print_error(error, channels.failures)
                 channels.failures.Abort(1)
             error.on_all_ranks = True  # type: ignore[attr-defined]
         raise
 
 
 def _all_failed(failures: Any) -> bool:
-    """Wait a little for the other ranks to fail too."""
+    """Return whether all other ranks fail, too, within a short time.
+
+    A barrier that does not block: the ranks that go on never enter it, and waiting for them would take for ever.
+    """
     meeting, deadline = failures.Ibarrier(), time.monotonic() + ERROR_SPREAD_SECONDS
     while not meeting.Test():
         if time.monotonic() > deadline:
@@ -80,8 +87,8 @@ def _all_failed(failures: Any) -> bool:
     return True
 
 
-def _say_once(error: Exception, comm: Any) -> None:
-    stream = sys.__stderr__ or sys.stderr  # a rank that is to be quiet says this nevertheless
+def _print_error(error: Exception, comm: Any) -> None:
+    stream = sys.__stderr__ or sys.stderr  # the original one: a rank that is to be quiet prints this nevertheless
     if not isinstance(error, ValueError | TypeError | OSError):
         traceback.print_exception(error, file=stream)
     words = " ".join(str(error).split()) or type(error).__name__

@@ -1,6 +1,6 @@
-"""PARTITIONS: which rank hosts which device, so that few edges cross and every rank has about as much to do.
+"""PARTITIONS: the rank of every device, chosen so that few edges cross ranks and all ranks have about the same work.
 
-The answer decides only how fast a round is, never its bits.
+The choice decides only how fast a round is, never its bits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from conformesh.graph.network import Network
 _Owners = NDArray[np.int64]
 
 
-def partition(network: Network, ranks: int, by: str = "auto") -> _Owners:
+def partition_devices(network: Network, ranks: int, by: str = "auto") -> _Owners:
     """Return the rank of every device, (devices,); every rank has at least one.
 
     `by` is a name of `PARTITIONS`, or "auto": METIS where it is installed, else RCM.
@@ -34,7 +34,7 @@ def partition(network: Network, ranks: int, by: str = "auto") -> _Owners:
     if by == "auto":
         by = "rcm" if _pymetis() is None else "metis"
     owners = PARTITIONS[by](network, ranks)
-    if len(np.unique(owners)) < ranks:  # METIS may leave a part empty where there are few devices
+    if len(np.unique(owners)) < ranks:  # METIS may leave a part empty where there are few devices, RCM never does
         owners = _by_rcm(network, ranks)
     return owners
 
@@ -45,7 +45,7 @@ def _by_metis(network: Network, ranks: int) -> _Owners:
     if pymetis is None:
         raise ValueError("partition 'metis' needs pymetis: pip install 'conformesh[metis]'; or use 'rcm'")
     graph = pymetis.CSRAdjacency(network.indptr, network.indices)
-    options = pymetis.Options(seed=0)
+    options = pymetis.Options(seed=0)  # the same parts in every run of a command
     _, parts = pymetis.part_graph(ranks, graph, vweights=_work(network), options=options)
     return np.asarray(parts, dtype=np.int64)
 
@@ -68,8 +68,11 @@ def _by_rcm(network: Network, ranks: int) -> _Owners:
 PARTITIONS: dict[str, Callable[[Network, int], _Owners]] = {"metis": _by_metis, "rcm": _by_rcm}
 
 
-def completed(owners: _Owners, network: Network) -> _Owners:
-    """Give devices that nobody hosts (rank -1: no file has their scores) to the ranks that host the fewest."""
+def assign_missing_devices(owners: _Owners, network: Network) -> _Owners:
+    """Return owners in which devices without a rank (-1: no file has their scores) have that of a neighbour.
+
+    A device without such a neighbour goes to the rank with the fewest devices.
+    """
     owners = owners.copy()
     for device in np.flatnonzero(owners < 0):
         near = owners[network.neighbours(int(device))]
