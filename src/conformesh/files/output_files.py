@@ -32,7 +32,7 @@ DEVICE_COLUMN = "device"
 _ARRAYS = ("probabilities", "logits", "outputs")  # what an NPZ may call them, best first
 _PREDICTED = ("predictions", "outputs", "prediction")  # and predictions of numbers
 _ROLES = ("id", "label")  # columns beside the classes that need not be named
-SUM_SLACK = 1e-3  # how far a row of probabilities may sum from one
+SUM_SLACK = 1e-3  # of a row's sum from 1: outputs rounded to four digits stay within it up to 20 classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,8 +187,8 @@ def _check_names(table: FileColumns, names: Sequence[str], classes: Sequence[str
 
 
 def _refuse_strays(name: str, values: Floats, names: Sequence[str]) -> None:
-    """Refuse a column that is no class: without it all rows are probabilities, with it they are not."""
-    if values.shape[1] < 3:
+    """Raise if a column is not a class: without it all rows are probabilities, with it they are not."""
+    if values.shape[1] < 3:  # a single class would be left
         return
     inside = ((values >= 0.0) & (values <= 1.0 + SUM_SLACK)).all(axis=0)
     sums = values[:, inside].sum(axis=1)

@@ -20,7 +20,7 @@ from conformesh.kernels.compilation import has_compiled_twin
 ONE = 2**50  # probability 1 in units: sums of a row stay below 2^53, where float64 holds every integer
 UNIT = 2.0**-50
 LARGEST = 1.0 + 1e-6  # a softmax in float32 may end a few roundings above one
-SLACK = ONE // 1000  # how far a row of probabilities may sum from one
+SLACK = ONE // 1000  # in units: largest distance of a row's sum from 1, as `SUM_SLACK` of files
 
 
 @has_compiled_twin("label_scores", work=lambda outputs, labels, *_: labels.size)

@@ -33,6 +33,7 @@ CROWDED = 24  # scores in the window from which building an interpolant pays
 NEWTON_STEPS = 200  # three halvings for each of the 64 bits of a float64 at the very most, in practice 3 to 6 steps
 _PRECISION = 4e-16  # of x: below two units in its last place nothing moves any more
 
+# Chebyshev nodes and what the interpolant needs at them. Exponentials are those of `math` everywhere in this module.
 _N = DEGREE + 1
 _NODES = np.cos(np.pi * (np.arange(_N) + 0.5) / _N)
 GROWTH = np.array([math.exp(-node) for node in _NODES])

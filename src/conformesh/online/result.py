@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Bools, Floats, Ints
-from conformesh.files.atomic_writes import write_columns
+from conformesh.files.table_writers import write_columns
 from conformesh.online.arrivals import Arrivals
 from conformesh.online.bounds import MissAccount
 from conformesh.online.couplings import BoundInputs, CoupledState, Rule

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from conformesh.files.files import PRIVATE, append_bytes, cut_file, remove_drafts, write_file
+from conformesh.files.atomic_writes import PRIVATE, append_bytes, cut_file, remove_drafts, write_file
 
 RECORD = struct.Struct("<II")
 
