@@ -596,8 +596,8 @@ def test_scores_out_of_range_name_device_and_row():
     with pytest.raises(ValueError, match=r"device c, row 1: scores of 'lac' are between 0 and 1, got 1\.5"):
         whole.check_range(lac, ["a", "b", "c"])
     with pytest.raises(ValueError, match=r"device c, row 1: scores of 'lac' are between 0 and 1, got 1\.5"):
-        whole.taken([2]).check_range(lac, ["c"])
-    whole.taken([0, 1]).check_range(lac, ["a", "b"])
+        whole.take([2]).check_range(lac, ["c"])
+    whole.take([0, 1]).check_range(lac, ["a", "b"])
     whole.check_range(None, ["a", "b", "c"])
 
 
@@ -727,7 +727,7 @@ def test_every_form_gives_the_same_table(seed, devices, sides):
         Table.of(flat, sides=sides, groups=groups),
     ]
     for table in tables:
-        chosen = table.taken([table.names.index(name) for name in ids])
+        chosen = table.take([table.names.index(name) for name in ids])
         np.testing.assert_array_equal(chosen.score, np.concatenate([held[name] for name in ids]))
         assert chosen.sizes.tolist() == [len(held[name]) for name in ids]
         wanted = np.concatenate([groups[name] for name in ids]).tolist()

@@ -93,9 +93,7 @@ class Loops:
 
     def _tell(self, message: Tell, round_: int) -> PacketDeliveries:
         receiver, sender = self._pairs(message)
-        return PacketDeliveries(
-            receiver, sender, message.packets.taken(np.searchsorted(message.places, sender)), round_
-        )
+        return PacketDeliveries(receiver, sender, message.packets.take(np.searchsorted(message.places, sender)), round_)
 
     def _pairs(self, message: Each | Max | Min | Tell) -> NDArray[np.int64]:
         """List who hears whom, by receiver and then by sender."""

@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import FedAvg
 from numpy.typing import NDArray
 
 from conformesh import scores
-from conformesh.files.atomic_writes import write_scores
+from conformesh.files.table_writers import write_scores
 from conformesh.lab.datasets.partition import partition
 
 CLIENTS, CLASSES, PIXELS = 8, 10, 64

@@ -150,12 +150,12 @@ class Table:
             known,
             offsets,
             score,
-            groups=None if groups is None else groups.taken(rows),
+            groups=None if groups is None else groups.take(rows),
             group_column=group_column,
             weight=None if weight is None else weight[rows],
             inputs=None if inputs is None else inputs[rows],
             labels=None if labels is None else labels[rows],
-            losses=None if losses is None else tuple(losses.taken(own) for own in parts),
+            losses=None if losses is None else tuple(losses.take(own) for own in parts),
         )
 
     @classmethod
@@ -255,7 +255,7 @@ class Table:
         """Return which rows belong to a device."""
         return slice(int(self.offsets[device]), int(self.offsets[device + 1]))
 
-    def taken(self, devices: Sequence[int] | Ints) -> Table:
+    def take(self, devices: Sequence[int] | Ints) -> Table:
         """Return the rows of these devices, in this order."""
         chosen = np.asarray(devices, dtype=np.int64)
         if np.array_equal(chosen, np.arange(self.devices)):
@@ -268,7 +268,7 @@ class Table:
             names=None if self.names is None else tuple(self.names[k] for k in chosen.tolist()),
             offsets=offsets,
             score=None if self.score is None else self.score[rows],
-            groups=None if self.groups is None else self.groups.taken(rows),
+            groups=None if self.groups is None else self.groups.take(rows),
             weight=None if self.weight is None else self.weight[rows],
             inputs=None if self.inputs is None else self.inputs[rows],
             labels=None if self.labels is None else self.labels[rows],
@@ -278,7 +278,7 @@ class Table:
 
     def _for_one_run(self, devices: Sequence[int] | Ints) -> Table:
         """Return the rows of these devices for one run, which may sort what was copied."""
-        chosen = self.taken(devices)
+        chosen = self.take(devices)
         return chosen if chosen is self else replace(chosen, in_place=True)
 
     def ordered(self, network: Network, local_rows: Ints, what: str = "scores") -> Table:

@@ -169,7 +169,7 @@ def same_answer(ours, right, engine):
     if not (np.array_equal(ours.receiver, right.receiver[mine]) and np.array_equal(ours.sender, right.sender[mine])):
         return False
     if hasattr(right, "packets"):
-        expected = right.packets.taken(np.flatnonzero(mine))
+        expected = right.packets.take(np.flatnonzero(mine))
         return all(
             one.dtype == other.dtype and np.array_equal(one, other)
             for one, other in (
@@ -431,7 +431,7 @@ def weighted():
     for _ in range(40):
         case = random_case(rng, 5, least=2)
         engine = Mpi(case.network)
-        mine, items = case.samples.taken(engine.rows), case.items[engine.rows]
+        mine, items = case.samples.take(engine.rows), case.items[engine.rows]
         batch = solve_draws(
             mine, case.network, (case.alpha,), "e-dcp", requirement=case.requirement, items=items, engine=engine
         )

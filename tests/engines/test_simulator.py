@@ -90,11 +90,11 @@ def test_packets_give_back_their_strings(strings):
     packets = Packets.of(strings)
     assert (len(packets), [packets[i] for i in range(len(packets))]) == (len(strings), strings)
     assert (packets.values.dtype, packets.offsets.dtype) == (np.uint8, np.int64)
-    backwards = packets.taken(np.arange(len(strings))[::-1])
+    backwards = packets.take(np.arange(len(strings))[::-1])
     assert [backwards[i] for i in range(len(strings))] == strings[::-1]
-    twice = packets.taken(np.repeat(np.arange(len(strings)), 2))
+    twice = packets.take(np.repeat(np.arange(len(strings)), 2))
     assert [twice[i] for i in range(len(twice))] == [each for each in strings for _ in range(2)]
-    assert len(packets.taken(np.empty(0, dtype=np.int64))) == 0
+    assert len(packets.take(np.empty(0, dtype=np.int64))) == 0
 
 
 def test_pool_costs_what_each_device_uploads_and_an_oracle_nothing():

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from conformesh.files.atomic_writes import write_columns, write_model_outputs, write_scores
 from conformesh.files.model_outputs import ModelOutputs, read_model_outputs
+from conformesh.files.table_writers import write_columns, write_model_outputs, write_scores
 from conformesh.files.tables import FileLayout
 
 LOGITS = np.array([[2.0, -1.0, 0.5], [0.0, 3.0, -2.0], [1.0, 1.5, 4.0], [0.25, 0.0, 0.0]])

@@ -202,9 +202,9 @@ def test_theorem_merged_lists_are_the_pooled_sort(devices, data):
     below, weight, count = found[:3]
     assert (below, weight, count) == ((pooled <= ends[0]).sum(), len(inside), len(keys))
     if one[COUNTED] == OUTSIDE:
-        assert found[11] == (pooled > ends[1]).sum()
-    assert found[3][:count].tolist() == keys.tolist()
-    assert found[4][:count].tolist() == times.tolist()
+        assert found.above == (pooled > ends[1]).sum()
+    assert found.keys[:count].tolist() == keys.tolist()
+    assert found.times[:count].tolist() == times.tolist()
 
 
 @given(st.lists(some_floats, min_size=2, max_size=5), st.integers(1, 12), st.sampled_from([LOW, HIGH]))
@@ -213,7 +213,7 @@ def test_theorem_one_side_holds_the_smallest_or_largest(devices, k, side):
     one = ask(side=side, limit=k)
     said, _, _ = replied([one], devices[1:])
     found, _, _ = root_hears(one, devices[0], said)
-    heard = np.repeat(from_keys(found[3][: found[2]]), found[4][: found[2]])
+    heard = np.repeat(from_keys(found.keys[: found.run_count]), found.times[: found.run_count])
     pooled = np.sort(np.concatenate([np.asarray(own, float) for own in devices]))
     part = slice(None, k) if side == LOW else slice(-k, None)
     assert heard[part].tolist() == pooled[part].tolist()
@@ -258,8 +258,8 @@ def test_theorem_mass_is_exact_in_sketches_too(devices):
     one = ask(counted=0)
     said, _, _ = replied([one], devices[1:])
     found, places, cuts = root_hears(one, devices[0], said)
-    assert found[1] == sum(map(len, devices))
-    assert (found[2] == -1) == any(not is_tied(own) for own in devices[1:])
+    assert found.inside == sum(map(len, devices))
+    assert (found.run_count == -1) == any(not is_tied(own) for own in devices[1:])
     assert ((places + 7) >> 3 == cuts[1:]).all()
 
 
@@ -276,7 +276,7 @@ def test_scores_that_are_mostly_equal_are_listed_instead_of_sketched():
         assert replies.get_bits(np.frombuffer(string, np.uint8), 0, 1)[0] == listed
         assert numbers == (2 * runs if listed else 8)
         found, _, _ = root_hears(ask(), own[:1], [string])
-        assert found[2] == (runs if listed else -1)
+        assert found.run_count == (runs if listed else -1)
 
 
 # --- what a Byzantine device says -------------------------------------------------------------------------------------
@@ -395,11 +395,13 @@ def test_written_and_compiled_say_the_same(trees, broken_ones):
         assert above[0] == above[1]
         assert above[0][2] == -1
         found = [root_hears(asks[0], inner[0], above[0][0], loops)[0] for loops in (replies, compiled)]
-        count = max(found[0][2], 0)
-        assert (*found[0][:3], found[0][11]) == (*found[1][:3], found[1][11])
+        count = max(found[0].run_count, 0)
+        assert (*found[0][:3], found[0].above) == (*found[1][:3], found[1].above)
         assert_same([part[:count] for part in found[0][3:5]], [part[:count] for part in found[1][3:5]])
-        if found[0][2] < 0:
-            assert_same(replies.distribution_function(*found[0][5:10]), compiled.distribution_function(*found[1][5:10]))
+        if found[0].run_count < 0:
+            assert_same(
+                replies.distribution_function(*found[0].sources), compiled.distribution_function(*found[1].sources)
+            )
     for one, own, _, strings in hostile_strings(1, broken_ones):
         count_bits = 9 * bool(one[COUNTED])
         broken = [
@@ -492,14 +494,14 @@ def test_sketches_of_several_children_stay_apart():
     own, children = rng.random(5) - 10, [rng.random([6, 54, 50, 70][j]) + 10 * j for j in range(4)]
     one = ask(limit=6)
     found, _, _ = root_hears(one, own, replied([one], children)[0])
-    below, inside, count, x, ends, masses = *found[:3], found[5], found[8], found[9]
-    assert (below, inside, count, found[10], found[11]) == (0, 185, -1, 0, 0)
+    x, _, _, ends, masses = found.sources
+    assert (*found[:3], found.bottom, found.above) == (0, 185, -1, 0, 0)
     assert masses.tolist() == [5.0, 6.0, 54.0, 50.0, 70.0]
     for s, scores in enumerate([own, *children]):
         knots = x[ends[s] : ends[s + 1]]
         assert len(knots) >= 5
         assert (np.abs(knots - scores.mean()) < 1.5).all()
-    knots, left, right = replies.distribution_function(*found[5:10])
+    knots, left, right = replies.distribution_function(*found.sources)
     for part in (0.01, 0.1, 0.3, 0.6, 0.9):
         right_one = np.quantile(np.concatenate([own, *children]), part)
         assert abs(replies.quantile_at(185 * part, knots, left, right, len(knots)) - right_one) < 0.6

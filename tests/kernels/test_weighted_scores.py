@@ -96,7 +96,7 @@ def test_flat_scores_may_be_handed_over():
 @given(device_scores(4), device_scores(4))
 def test_devices_can_be_taken_in_another_order(first, second):
     samples, order = WeightedScores.of_trials([first, second]), np.array([2, 0, 3, 1])
-    taken = samples.taken(order)
+    taken = samples.take(order)
     for at, k in enumerate(order):
         for trial in range(2):
             np.testing.assert_array_equal(taken.segment(at, trial), samples.segment(k, trial))

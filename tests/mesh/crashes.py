@@ -6,8 +6,8 @@ import signal
 import traceback
 from contextlib import contextmanager
 
-from conformesh.files import files
-from conformesh.files.files import KILLED
+from conformesh.files import atomic_writes
+from conformesh.files.atomic_writes import KILLED
 from conformesh.mesh.config.roster import read_document
 
 WRITE = ("begin", "torn", "written", "synced", "renamed", "done")
@@ -19,11 +19,11 @@ MOVE = ("before move", "moved", "move done")
 @contextmanager
 def at_failpoints(visit):
     """Call something at every failpoint inside the block."""
-    before, files.on_failpoint = files.on_failpoint, visit
+    before, atomic_writes.on_failpoint = atomic_writes.on_failpoint, visit
     try:
         yield
     finally:
-        files.on_failpoint = before
+        atomic_writes.on_failpoint = before
 
 
 def passed(action):

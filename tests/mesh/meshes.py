@@ -5,7 +5,7 @@ import ssl
 import threading
 from contextlib import contextmanager
 
-from conformesh.files.files import PRIVATE, write_file
+from conformesh.files.atomic_writes import PRIVATE, write_file
 from conformesh.mesh.config import certificates
 from conformesh.mesh.config.device_config import DeviceConfig, MeshMap
 from conformesh.mesh.config.settings import SECTIONS, OnlineSettings, change_sections

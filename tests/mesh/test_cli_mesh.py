@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from conformesh import Network
 from conformesh.cli import SUBCOMMANDS, app
-from conformesh.files import files
+from conformesh.files import atomic_writes
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh, scatter_scores
 from conformesh.mesh.config.local_scores import read_local_scores, replace_scores
@@ -115,12 +115,12 @@ def test_put_scores_gives_owner_and_mode_to_the_draft_and_to_nothing_else(tmp_pa
 
     monkeypatch.setattr(os, "chown", refuse)
     monkeypatch.setattr(os, "fchown", lambda handle, *owner: changed.append((os.fstat(handle).st_mode & 0o777, owner)))
-    monkeypatch.setattr(files, "on_failpoint", link_at_once)
+    monkeypatch.setattr(atomic_writes, "on_failpoint", link_at_once)
     replace_scores(read_device(folder), str(tmp_path / "given.csv"))
     assert changed == [(0o600, (before.st_uid, before.st_gid)), ("score\n1\n2\n", 0o640)]
     assert (victim.read_text(), victim.stat().st_mode & 0o777) == ("secret", 0o604)
 
-    monkeypatch.setattr(files, "on_failpoint", None)
+    monkeypatch.setattr(atomic_writes, "on_failpoint", None)
     with pytest.raises(ValueError, match=f"is a symbolic link to {victim}.*replace the file that it points to"):
         replace_scores(read_device(folder), str(tmp_path / "given.csv"))
     assert target.is_symlink()
@@ -137,11 +137,11 @@ def test_a_group_that_cannot_be_kept_gets_no_access(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fchown", refuse)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    files.write_file(tmp_path / "a", "1", 0o640, (1000, 1000))
+    atomic_writes.write_file(tmp_path / "a", "1", 0o640, (1000, 1000))
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(OSError, match="cannot write the file: Operation not permitted"):
-        files.write_file(tmp_path / "a", "2", 0o640, (1000, 1000))
+        atomic_writes.write_file(tmp_path / "a", "2", 0o640, (1000, 1000))
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a").read_text() == "1"
 

@@ -11,8 +11,8 @@ import pytest
 from conformesh import Network
 
 pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
-from conformesh.files import files
-from conformesh.files.files import KILLED
+from conformesh.files import atomic_writes
+from conformesh.files.atomic_writes import KILLED
 from conformesh.mesh.config import authority, folders
 from conformesh.mesh.config.certificates import issued_certificates
 from conformesh.mesh.config.checks import check_folder, compare_maps, examine_authority
@@ -301,7 +301,7 @@ def test_scores_that_were_put_into_a_new_folder_outlast_the_recovery(made, point
 
 
 def conformesh(*words, failpoint=""):
-    env = {**os.environ, files.FAILPOINT: failpoint}
+    env = {**os.environ, atomic_writes.FAILPOINT: failpoint}
     command = [sys.executable, "-m", "conformesh", *map(str, words)]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
 
@@ -328,11 +328,11 @@ def test_the_command_line_says_what_was_found_and_done(made, tmp_path):
 def test_a_failpoint_needs_a_name_and_a_count():
     for text in ("journal.bin/torn", "journal.bin/torn:0", ":3", "yes"):
         with pytest.raises(ValueError, match="must be FILE/STEP:COUNT"):
-            files.kill_at(text)
-    visit = files.kill_at("a/torn:2")
+            atomic_writes.kill_at(text)
+    visit = atomic_writes.kill_at("a/torn:2")
     visit("a/torn")
     visit("b/torn")
-    assert files.on_failpoint is None
+    assert atomic_writes.on_failpoint is None
 
 
 def test_a_change_is_on_the_disk_before_any_of_its_files(points):

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from conformesh import Network
-from conformesh.files import files
-from conformesh.files.files import FAILPOINT, KILLED
+from conformesh.files import atomic_writes
+from conformesh.files.atomic_writes import FAILPOINT, KILLED
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh, revoke_device
 from conformesh.mesh.config.roster import read_roster_file
@@ -128,7 +128,7 @@ def overwrite(path, content, mode=0o600):
     with open(path, "wb", buffering=0) as out:
         data = content.encode() if isinstance(content, str) else content
         out.write(data[: len(data) // 2])
-        files.failpoint(f"{path.name}/torn")
+        atomic_writes.failpoint(f"{path.name}/torn")
         out.write(data[len(data) // 2 :])
 
 
@@ -364,8 +364,8 @@ ALLOWED = {
 
 
 def test_nodes_and_authority_write_through_functions_with_failpoints_alone():
-    """Whatever writes a file beside `io.files` would never be killed there, and nobody would know if it recovers."""
-    source = Path(files.__file__).parents[1]
+    """A write outside of `files.atomic_writes` has no failpoint, so no test would show that it recovers."""
+    source = Path(atomic_writes.__file__).parents[1]
     found = set()
     for path in itertools.chain.from_iterable((source / room).rglob("*.py") for room in ("mesh", "peer", "privacy")):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -14,7 +14,7 @@ pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'co
 pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
 
 from conformesh import Network
-from conformesh.files.files import FAILPOINT
+from conformesh.files.atomic_writes import FAILPOINT
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.epochs import declare_epoch
 from conformesh.mesh.http.client import Client, NodeError

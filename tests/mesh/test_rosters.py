@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from conformesh import Network
-from conformesh.files.files import write_file
+from conformesh.files.atomic_writes import write_file
 from conformesh.mesh.config.certificate_names import ACCEPTED_NUMBERS, accepted_names, why_not_accepted
 from conformesh.mesh.config.device_toml import device_text, read_device
 from conformesh.mesh.config.roster import (

@@ -473,7 +473,7 @@ def test_a_file_server_whose_clock_is_behind_does_not_hurry_the_node(score_file)
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "npz", "parquet"])
 def test_a_file_whose_last_record_is_incomplete_is_not_used(tmp_path, ending):
     """Cut at every byte of its end; CSV from its last record on, up to the first digit of the last score."""
-    from conformesh.files.atomic_writes import write_scores as write
+    from conformesh.files.table_writers import write_scores as write
 
     folders, _ = make_mesh(tmp_path / "m", Network.chain(2), insecure=True)
     whole = tmp_path / f"scores.{ending.removesuffix('.gz')}"

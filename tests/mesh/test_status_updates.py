@@ -34,8 +34,8 @@ def state():
 
 
 def hear(one, row, frames, size):
-    one.counts.heard[row] += frames
-    one.counts.heard_bytes[row] += size
+    one.counts.received[row] += frames
+    one.counts.received_bytes[row] += size
 
 
 def test_of_an_idle_device_only_counts_are_told(state):

@@ -12,7 +12,7 @@ from conformesh import Network
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
-from conformesh.peer.loopback import LinkFaults, _World
+from conformesh.peer.loopback import RESTART_SECONDS, LinkFaults, _World
 from conformesh.peer.rosters import Rosters, roster_words
 from conformesh.peer.settings import Settings
 from conformesh.protocols.messages import Gather, Max, Packets
@@ -161,7 +161,7 @@ class Changing(_World):
             self._boot(k, now)
             return
         if device.phase == "failed" and device.over:
-            self._at(now + 0.5, lambda then: self._try_again(k, device, then))
+            self._at(now + RESTART_SECONDS, lambda then: self._restart(k, device, then))
         else:
             self.ticking[k] += 1
             ticket = self.ticking[k]

@@ -302,8 +302,8 @@ def test_an_entry_that_nobody_could_say_counts_as_never_heard():
 class Babbles(EntryExchange):
     """Says what nobody could say."""
 
-    def add_own(self, key, text):
-        super().add_own(key, b"\2" + np.array([2.0, 1.0]).tobytes())
+    def add_local(self, key, text):
+        super().add_local(key, b"\2" + np.array([2.0, 1.0]).tobytes())
 
 
 def test_one_that_babbles_is_left_out_by_all_and_costs_no_run():

@@ -99,7 +99,7 @@ def test_what_each_tells_is_the_same(network, longest, share):
         found = combine_messages(silent, k, {j: said.get(j) for j in reversed(network.neighbours(k).tolist())})
         assert found.receiver.tolist() == right.receiver[mine].tolist()
         assert found.sender.tolist() == right.sender[mine].tolist()
-        expected = right.packets.taken(mine)
+        expected = right.packets.take(mine)
         assert same(found.packets.values, expected.values)
         assert same(found.packets.offsets, expected.offsets)
 

@@ -251,11 +251,11 @@ def test_what_is_sent_and_heard_is_counted():
     hand.device.outbox()
     counts = hand.device.counts
     assert (counts.sent, counts.sent_bytes) == (len(sent), sum(sent))
-    assert counts.heard == {j: len(sizes) for j, sizes in heard.items()}
-    assert counts.heard_bytes == {j: sum(sizes) for j, sizes in heard.items()}
+    assert counts.received == {j: len(sizes) for j, sizes in heard.items()}
+    assert counts.received_bytes == {j: sum(sizes) for j, sizes in heard.items()}
     assert (counts.resent, counts.refused.total()) == (1, 0)
     hand.device.receive(b"x" * 50, 0, 0.6)  # what is refused is not heard
-    assert (counts.heard[0], counts.refused.total()) == (len(heard[0]) - 1, 1)
+    assert (counts.received[0], counts.refused.total()) == (len(heard[0]) - 1, 1)
 
 
 def opened(make):

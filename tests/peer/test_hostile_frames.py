@@ -76,13 +76,13 @@ def refusals(device):
 
 def harmless(world, data, sender, refused=True):
     """Hand over bytes: nothing changes, and they are refused unless they may also be ignored."""
-    before, count, heard = state(world.target), refusals(world.target), sum(world.target.counts.heard.values())
+    before, count, heard = state(world.target), refusals(world.target), sum(world.target.counts.received.values())
     world.target.receive(data, sender, world.now)
     assert state(world.target) == before, data
     if refused:
         assert refusals(world.target) == count + 1, data
     else:
-        assert refusals(world.target) + sum(world.target.counts.heard.values()) == count + heard + 1
+        assert refusals(world.target) + sum(world.target.counts.received.values()) == count + heard + 1
 
 
 def missing(world):

@@ -95,7 +95,7 @@ def devices_of(table, guarantee, run, faults=None, seed=0):
 
     def start(k, journal):
         def make(net, row):
-            return solve_on_device(net, row, table.taken([k]), guarantee, run)
+            return solve_on_device(net, row, table.take([k]), guarantee, run)
 
         return Device(PeerSetup(k, NETWORK, {}, make, journal, scores=str(k)))
 
@@ -209,14 +209,14 @@ def test_only_configured_names_count(groups, words):
     _, table, run = simulated(SCORES, **GROUPED)
     guarantee = Guarantee(alphas=simulated(SCORES)[0].guarantee.alphas, groups=groups)
     with pytest.raises(ValueError, match=words):
-        next(solve_on_device(NETWORK, 0, table.taken([0]), guarantee, run))
+        next(solve_on_device(NETWORK, 0, table.take([0]), guarantee, run))
 
 
 def test_groups_that_are_configured_need_groups_of_the_rows():
     _, table, run = simulated(SCORES)
     guarantee = Guarantee(alphas=simulated(SCORES)[0].guarantee.alphas, groups=Groups(("young", "old")))
     with pytest.raises(ValueError, match="its rows have no groups"):
-        next(solve_on_device(NETWORK, 0, table.taken([0]), guarantee, run))
+        next(solve_on_device(NETWORK, 0, table.take([0]), guarantee, run))
 
 
 def test_a_group_that_no_device_has_is_never_covered_by_a_number():
@@ -234,7 +234,7 @@ def test_a_bound_that_is_not_the_configured_one_is_refused():
     result, table, run = simulated(STEPS)
     loss = structs.replace(result.guarantee.loss, bound=2.0)
     with pytest.raises(ValueError, match="must have the bound of the configuration, 2"):
-        next(solve_on_device(NETWORK, 0, table.taken([0]), structs.replace(result.guarantee, loss=loss), run))
+        next(solve_on_device(NETWORK, 0, table.take([0]), structs.replace(result.guarantee, loss=loss), run))
 
 
 def test_survivors_share_the_mixture_without_the_lost_devices():
@@ -246,7 +246,7 @@ def test_survivors_share_the_mixture_without_the_lost_devices():
 
     def start(k, journal):
         def make(net, row):
-            return solve_on_device(net, row, table.taken([k]), result.guarantee, run)
+            return solve_on_device(net, row, table.take([k]), result.guarantee, run)
 
         return Device(PeerSetup(k, rest, {}, make, journal, scores=str(k)))
 

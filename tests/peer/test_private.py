@@ -23,7 +23,7 @@ from conformesh.peer.json_bodies import pack_rows
 from conformesh.peer.loopback import Cut, LinkFaults, Pause, _World, draw_link_faults
 from conformesh.peer.membership import Membership
 from conformesh.peer.memory import RunJournal
-from conformesh.peer.settings import OwnError, Settings
+from conformesh.peer.settings import LocalError, Settings
 from conformesh.protocols.block import Block
 from conformesh.protocols.masks import Secrets
 from tests.peer.devices import LIMIT, drawn_scores, in_device, thresholds
@@ -249,7 +249,7 @@ ERRORS = [
     ValueError("device holds 17 scores"),
     OSError(28, "No space left on device"),
     ArithmeticError("3 devices add up to 4"),
-    OwnError("the budget of 3 is used up", "privacy"),
+    LocalError("the budget of 3 is used up", "privacy"),
     RuntimeError(),
     None,  # it cannot take part, as its operator says
 ]

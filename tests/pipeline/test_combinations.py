@@ -543,13 +543,13 @@ def plant_weights_forgotten_at_centres(patch):
 
 def plant_mass_of_examples_without_centres(patch):
     """Losses count every example as if it were at the centre."""
-    right = WeightedScores.weighing
+    right = WeightedScores.with_weights
 
-    def weighing(self, weights, spares=None, example_mass=None):
+    def with_weights(self, weights, rounding_loss=None, example_mass=None):
         heavier = None if example_mass is None else 2 * example_mass
-        return right(self, weights, spares, heavier)
+        return right(self, weights, rounding_loss, heavier)
 
-    patch.setattr(WeightedScores, "weighing", weighing)
+    patch.setattr(WeightedScores, "with_weights", with_weights)
 
 
 def plant_groups_are_atoms(patch):

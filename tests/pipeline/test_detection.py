@@ -214,7 +214,7 @@ def test_the_draw_is_multinomial_given_that_it_fits():
 def test_each_device_picks_its_own_scores_by_the_seed():
     samples = WeightedScores.of([np.arange(10.0), np.arange(100.0, 110)])
     both = draw_sample(samples, np.arange(2), np.array([4, 3]), 7)
-    alone = draw_sample(samples.taken(np.array([1])), np.array([1]), np.array([4, 3]), 7)
+    alone = draw_sample(samples.take(np.array([1])), np.array([1]), np.array([4, 3]), 7)
     assert both.sizes.ravel().tolist() == [4, 3]
     np.testing.assert_array_equal(both.segment(1), alone.segment(0))
     other = draw_sample(samples, np.arange(2), np.array([4, 3]), 8)

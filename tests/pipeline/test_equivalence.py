@@ -58,7 +58,7 @@ def over_loopback(network, method, options):
         if device.error is not None:
             raise device.error
     outcomes = [device.result for device in devices]
-    whole = Answers.joined([np.array([k]) for k in range(network.devices)], outcomes)
+    whole = Answers.concatenate([np.array([k]) for k in range(network.devices)], outcomes)
     (rounds,) = {outcome.cost.rounds for outcome in outcomes}
     numbers, bits = (np.concatenate([getattr(each.cost, name) for each in outcomes]) for name in ("numbers", "bits"))
     return record(whole, Cost(rounds, numbers, bits))

@@ -459,7 +459,7 @@ def test_devices_of_their_own_find_what_the_simulator_finds(rule):
 
     devices = play(network, start, LinkFaults(), np.random.default_rng(0)).devices
     assert all(device.error is None for device in devices), [device.error for device in devices]
-    outcome = Answers.joined([np.array([k]) for k in range(4)], [device.result for device in devices])
+    outcome = Answers.concatenate([np.array([k]) for k in range(4)], [device.result for device in devices])
     samples = by_atom(held, kinds, 4)
     block = Block(network, np.arange(4), samples.sizes, Requirement(), None, levels)
     alone, _ = Simulator(network).run(group_thresholds(block, samples, TREE, grouping))

@@ -154,7 +154,7 @@ def test_a_p_value_is_at_most_alpha_exactly_where_the_threshold_does_not_cover(t
             for alpha in (Fraction(1, 10), Fraction(1, 3), Fraction(int(rng.integers(1, 50)), 53)):
                 if rank == "auto" and requirement.demand(
                     np.array([len(own) for own in held]), (), shares=_shares(target)
-                ).name(alpha) != _name(requirement, held, alpha, target):
+                ).rule_at(alpha) != _name(requirement, held, alpha, target):
                     continue  # with weights, a p-value has one rule for all levels
                 tau = solve_draws(
                     WeightedScores.of(held), net, [alpha], "e-dcp", requirement=requirement
@@ -186,7 +186,7 @@ def _shares(target):
 
 
 def _name(requirement, held, alpha, target):
-    return requirement.demand(np.array([len(own) for own in held]), (alpha,), shares=_shares(target)).name(alpha)
+    return requirement.demand(np.array([len(own) for own in held]), (alpha,), shares=_shares(target)).rule_at(alpha)
 
 
 @given(

@@ -72,12 +72,14 @@ def risks(table, target, given, alphas, rank="auto", by_weight=False):
         test_weights=(tuple(unit.round_up(test) for _, test in levels),),
     )
     left = [[tuple(np.delete(part, way[k]) for part in table[k]) for k in range(devices)] for way in ways]
-    spares = np.array([[unit.rounding_loss(left[t][k][1]).sum() for t in range(len(ways))] for k in range(devices)])
+    rounding_loss = np.array(
+        [[unit.rounding_loss(left[t][k][1]).sum() for t in range(len(ways))] for k in range(devices)]
+    )
     samples = WeightedScores.weighted(
         [[values for values, _ in own] for own in left],
         [[unit.round_down(w) for _, w in own] for own in left],
         None,
-        spares,
+        rounding_loss,
     )
     items = np.repeat(np.array(sizes)[:, None], len(ways), axis=1)
     batch = solve_draws(

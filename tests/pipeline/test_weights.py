@@ -136,7 +136,7 @@ def over_loopback(case):
             return run_with_shared_sizes(
                 network,
                 row,
-                samples.taken(np.array([k])),
+                samples.take(np.array([k])),
                 lambda block, own: run_method("e-dcp", block, own, chosen),
                 case.requirement,
                 alphas,
@@ -149,7 +149,7 @@ def over_loopback(case):
     for device in devices:
         if device.error is not None:
             raise device.error
-    return Answers.joined([np.array([k]) for k in range(case.network.devices)], [each.result for each in devices])
+    return Answers.concatenate([np.array([k]) for k in range(case.network.devices)], [each.result for each in devices])
 
 
 def test_devices_on_a_network_end_there_too():
@@ -236,8 +236,8 @@ def test_unit_weights_cost_not_one_number_more(options):
 
 def test_unit_weights_are_none():
     samples = WeightedScores.of([[3.0, 1.0], [2.0]])
-    assert samples.weighing(np.ones(3, dtype=np.int64)).weights is None
-    assert samples.weighing(np.array([1, 1, 2])).weights.tolist() == [1, 1, 2]
+    assert samples.with_weights(np.ones(3, dtype=np.int64)).weights is None
+    assert samples.with_weights(np.array([1, 1, 2])).weights.tolist() == [1, 1, 2]
 
 
 @pytest.mark.slow

@@ -216,7 +216,7 @@ class Mesh(_World):
             with self._process(k, now):
                 super()._boot(k, now)
 
-    def _try_again(self, k, failed, now):
+    def _restart(self, k, failed, now):
         if self.devices[k] is failed:
             self.devices[k] = None
             self._boot(k, now)

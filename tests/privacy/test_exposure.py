@@ -181,7 +181,7 @@ def test_a_leaf_of_the_tree_sketches_its_own_scores_alone(twenty_devices, monkey
 
     def watched(self, *words):
         known = plain(self, *words)
-        listed.extend(key for reply in known if reply[2] > 0 for key in reply[3][: reply[2]].tolist())
+        listed.extend(key for reply in known if reply.run_count > 0 for key in reply.keys[: reply.run_count].tolist())
         return known
 
     monkeypatch.setattr(Waves, "merge_replies", watched)

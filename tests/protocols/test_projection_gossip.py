@@ -298,7 +298,7 @@ def test_a_network_that_falls_apart_stays_valid_and_says_so():
 
 
 def _told(message, receiver, sender):
-    return PacketDeliveries(receiver, sender, message.packets.taken(sender))
+    return PacketDeliveries(receiver, sender, message.packets.take(sender))
 
 
 # --- the method ----------------------------------------------------------------------------------------------------

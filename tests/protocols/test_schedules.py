@@ -273,10 +273,10 @@ def test_theorem_sketches_decide_on_nothing(monkeypatch, options, kind):
     true = replies.sketch_points
     calls = []
 
-    def garbage(ask, found, many):
+    def garbage(ask, reply, many):
         calls.append(many)
         if rng.random() < 0.3:
-            return true(ask, found, many)
+            return true(ask, reply, many)
         points = {
             "noise": rng.normal(size=many) * 10.0 ** rng.integers(-300, 300),
             "constant": np.full(many, rng.normal()),

@@ -10,7 +10,19 @@ from conformesh import Network, control
 from conformesh.kernels import replies
 from conformesh.kernels.items import packets_of
 from conformesh.kernels.keys import from_keys, to_keys
-from conformesh.kernels.replies import BEGIN, BELOW, BOTH, COUNTED, END, EVEN, HIGHEST, LOWEST, TRIAL
+from conformesh.kernels.replies import (
+    BEGIN,
+    BELOW,
+    BOTH,
+    COUNTED,
+    END,
+    EVEN,
+    HIGHEST,
+    LOWEST,
+    TRIAL,
+    MergedReply,
+    SourceKnots,
+)
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols import e_dcp, top_k, waves
 from conformesh.protocols.block import Block
@@ -37,7 +49,8 @@ def listed(values, below=0, above=0):
     """An exact reply, as `replies.combine_reports` has it."""
     keys, times = np.unique(to_keys(np.array(values, float)), return_counts=True)
     nothing = np.empty(0)
-    return below, len(values), len(keys), keys, times, *[nothing] * 3, np.zeros(1, np.int64), nothing, 0, above
+    no_knots = SourceKnots(nothing, nothing, nothing, np.zeros(1, np.int64), nothing)
+    return MergedReply(below, len(values), len(keys), keys, times, no_knots, 0, above)
 
 
 def root_of(problem, pace=None, block=None):
@@ -194,7 +207,7 @@ def test_replies_reach_the_parent_they_are_for_in_whatever_order_they_come():
     parents, senders = np.array([0, 1]), np.array([2, 3])
     right, numbers = tree._replies(asks, parents, said, parents, senders)
     assert numbers.tolist() == [4, 4]
-    found, _ = tree._replies(asks, parents, said.taken(np.array([1, 0])), parents[::-1], senders[::-1])
+    found, _ = tree._replies(asks, parents, said.take(np.array([1, 0])), parents[::-1], senders[::-1])
     assert [found[0], found[1]] == [right[0], right[1]]
 
 
@@ -321,14 +334,14 @@ def test_what_all_losses_weigh_is_asked_for_in_the_first_pass_and_not_before():
     assert found.cost.rounds <= 5 * network.centre_depth
 
 
-@pytest.mark.parametrize(("spares", "lost"), [(np.array([1, 2]), 3), (None, 0)])
-def test_what_rounding_took_from_weights_is_added_up_too(spares, lost):
+@pytest.mark.parametrize(("rounding_loss", "lost"), [(np.array([1, 2]), 3), (None, 0)])
+def test_what_rounding_took_from_weights_is_added_up_too(rounding_loss, lost):
     def total(values):
         yield from ()
         return values.sum(axis=0)[None]
 
     block = SimpleNamespace(knows_totals=False, rounds_weights=True)
-    samples = SimpleNamespace(masses=np.array([[5], [6]]), spares=spares, example_mass=None)
+    samples = SimpleNamespace(masses=np.array([[5], [6]]), rounding_loss=rounding_loss, example_mass=None)
     with pytest.raises(StopIteration) as end:
         next(e_dcp.sum_weights(block, samples, total))
     totals = end.value.value

@@ -245,7 +245,7 @@ def over_loopback(call, table):
     outcomes = [device.result for device in played.devices]
     if any(device.phase != "finished" or device.result is None for device in played.devices):
         raise RuntimeError(f"{call['id']}: {[(device.phase, str(device.error)) for device in played.devices]}")
-    joined = Answers.joined([np.array([k]) for k in range(network.devices)], outcomes)
+    joined = Answers.concatenate([np.array([k]) for k in range(network.devices)], outcomes)
     agreed = all(outcome.certificates == outcomes[0].certificates for outcome in outcomes)
     costs = [outcome.cost for outcome in outcomes]
     cost = None

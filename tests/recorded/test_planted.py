@@ -290,14 +290,20 @@ def names_of_devices_are_ignored(patch):
 @bug("form-01", "sides-06", "loopback-18")
 def threshold_is_the_next_float(patch):
     changed_classmethod(
-        patch, block.Answers, "joined", lambda found: replace(found, thresholds=np.nextafter(found.thresholds, np.inf))
+        patch,
+        block.Answers,
+        "concatenate",
+        lambda found: replace(found, thresholds=np.nextafter(found.thresholds, np.inf)),
     )
 
 
 @bug("baseline-04", "draws-10", "loopback-16")
 def thresholds_of_devices_are_rotated(patch):
     changed_classmethod(
-        patch, block.Answers, "joined", lambda found: replace(found, thresholds=np.roll(found.thresholds, 1, axis=0))
+        patch,
+        block.Answers,
+        "concatenate",
+        lambda found: replace(found, thresholds=np.roll(found.thresholds, 1, axis=0)),
     )
 
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from conformesh.api import calibrate
 from conformesh.cli.mesh_up import print_agreement, start_devices, wait_for_devices
-from conformesh.files.atomic_writes import write_scores
-from conformesh.files.files import PRIVATE
+from conformesh.files.atomic_writes import PRIVATE
+from conformesh.files.table_writers import write_scores
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.mesh.config.device_toml import read_device

@@ -11,8 +11,8 @@ from conformesh.cli.options import GuaranteeOptions, NetworkOptions, OutputOptio
 from conformesh.cli.results import check_stdin
 from conformesh.common.names import natural_order
 from conformesh.common.quantities import format_bits, format_count, pluralize
-from conformesh.files.atomic_writes import TABLE_ENDINGS, check_ending
 from conformesh.files.score_files import common_score, read_scores
+from conformesh.files.table_writers import TABLE_ENDINGS, check_ending
 from conformesh.files.tables import FileLayout
 from conformesh.graph.network import Network as Graph
 from conformesh.kernels.ranks import exact_alpha

@@ -137,7 +137,7 @@ def select_devices(table: Table, ids: Sequence[str]) -> Table:
     ends = np.append(table.offsets, np.full(len(more), table.offsets[-1]))
     losses = None if table.losses is None else (*table.losses, *(StepLosses.none() for _ in more))
     whole = replace(table, names=(*names, *more), offsets=ends, losses=losses)
-    return whole.taken([place[name] for name in ids])
+    return whole.take([place[name] for name in ids])
 
 
 @contextmanager

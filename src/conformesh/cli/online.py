@@ -17,9 +17,9 @@ from conformesh.common.progress import Progress
 from conformesh.common.quantities import pluralize
 from conformesh.common.random_streams import hash_numbers
 from conformesh.common.random_streams import random_stream as drawn
-from conformesh.files.atomic_writes import check_ending
-from conformesh.files.files import make_folder
+from conformesh.files.atomic_writes import make_folder
 from conformesh.files.stream_files import StreamFile, read_streams
+from conformesh.files.table_writers import check_ending
 from conformesh.files.tables import FileLayout
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.online import COUPLINGS, LEARNERS, OnlineResult

@@ -108,7 +108,7 @@ def _ending(out: Path | None, form: str) -> str:
     """Return what the name of the file says, or the format of standard output."""
     if out is None:
         return f".{form}"
-    from conformesh.files.atomic_writes import check_ending
+    from conformesh.files.table_writers import check_ending
 
     check_ending(out, _ENDINGS)
     return out.suffix.lower()
@@ -128,7 +128,7 @@ def _loss(result: Result, named: Score | None) -> Loss | None:
 
 def _write(columns: dict[str, list[Any]], ending: str, out: Path | None) -> None:
     """Write the answer, whole or not at all where it goes to a file."""
-    from conformesh.files.files import write_file
+    from conformesh.files.atomic_writes import write_file
 
     if ending == ".parquet":
         import polars as pl

@@ -13,7 +13,7 @@ from conformesh.cli import console, hosts, options
 from conformesh.cli.command import Argument, ListOption, Option, command
 from conformesh.cli.options import NetworkOptions, OutputOptions, RunOptions, read_method_options
 from conformesh.cli.results import parse_saved_run, read_json, releases_by_group
-from conformesh.files.atomic_writes import TABLE_ENDINGS, check_ending
+from conformesh.files.table_writers import TABLE_ENDINGS, check_ending
 from conformesh.files.tables import FileLayout
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.pipeline.quantiles import QUARTILES

@@ -15,10 +15,10 @@ from conformesh.cli.results import outputs_for_score
 from conformesh.common.array_types import Floats, Ints
 from conformesh.common.names import natural_order, unknown_name
 from conformesh.common.random_streams import recorded_seed
-from conformesh.files.atomic_writes import SCORE_COLUMNS, check_ending, write_columns, write_model_outputs, write_scores
 from conformesh.files.labelled import read_labelled
 from conformesh.files.model_outputs import ModelOutputs, read_model_outputs
 from conformesh.files.score_files import RecordedScore
+from conformesh.files.table_writers import SCORE_COLUMNS, check_ending, write_columns, write_model_outputs, write_scores
 from conformesh.files.tables import STDIN, FileLayout
 from conformesh.lab.datasets.partition import PARTITIONS, partition, split_calibration_rows
 from conformesh.lab.datasets.synthetic import synthetic_outputs

@@ -11,7 +11,7 @@ from typing import Any
 from conformesh.cli import console, options
 from conformesh.cli.command import PATH, RUNNING, Argument, Number, Option, WholeNumber, command
 from conformesh.common.progress import Progress
-from conformesh.files.atomic_writes import check_ending, write_columns
+from conformesh.files.table_writers import check_ending, write_columns
 from conformesh.lab.datasets.datasets import DATASETS, HELD_OUT_PARTS, load_images
 from conformesh.lab.datasets.downloads import DOWNLOAD_CHUNK
 from conformesh.lab.datasets.images import ImageData

@@ -104,7 +104,7 @@ class Lossy:
         if isinstance(message, Each):
             return replace(message, speakers=message.mask & active)
         kept = np.flatnonzero(active[message.speakers])
-        packets, numbers = message.packets.taken(kept), message.numbers[kept]
+        packets, numbers = message.packets.take(kept), message.numbers[kept]
         return replace(message, packets=packets, speakers=message.speakers[kept], numbers=numbers)
 
     def _each(self, message: Each, round_: int) -> Any:
@@ -153,7 +153,7 @@ class _ArrivedBytes(_Arrived):
     @property
     def packets(self) -> Packets:
         """The content of each message."""
-        taken: Packets = self._sent.taken(self._which)
+        taken: Packets = self._sent.take(self._which)
         return taken
 
     def floats(self, places: Ints) -> NDArray[np.float64]:
@@ -163,7 +163,7 @@ class _ArrivedBytes(_Arrived):
 
     def said_by(self, receivers: Ints, senders: Ints) -> Any:
         """Return the message of each of these senders to the receiver beside it, as in `PacketDeliveries`."""
-        return self._sent.taken(self._asked(receivers, senders))
+        return self._sent.take(self._asked(receivers, senders))
 
 
 def _refuse(message: Message, round_: int) -> Any:

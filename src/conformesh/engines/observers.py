@@ -1,7 +1,7 @@
-"""Observers of a run: what watches its rounds, for plots, progress bars, recordings and traces.
+"""Observers of a run: they get its rounds, for plots, progress bars, recordings and traces.
 
-A plain function of round, message and answer is enough. A subclass of `RunObserver` is also told which run it is going
-to see, and may declare that it keeps no message, so that the simulator goes as fast as if nobody watched.
+A plain function of round, message and answer is enough. A subclass of `RunObserver` also gets the run before its first
+round, and may declare that it keeps no message: then the simulator is as fast as without an observer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Observer = Callable[[int, "Message", Any], None]
 
 
 class RunObserver:
-    """An observer that is told which run it is going to see. What a subclass does not define does nothing.
+    """An observer that also gets the run before its first round. Methods that a subclass does not define do nothing.
 
     Attributes
     ----------
@@ -71,21 +71,21 @@ class _RoundCounter(RunObserver):
 
 
 def keeps_messages(observer: Observer | None) -> bool:
-    """Return whether messages must stay as they are: a plain function may keep them."""
+    """Return whether messages must not change later: a plain function may keep them."""
     return observer.keeps_messages if isinstance(observer, RunObserver) else observer is not None
 
 
 def announce_run(observer: Observer | None, block: Block, method: str, faults: Faults | None) -> None:
-    """Tell an observer which run it is going to see, if it wants to know."""
+    """Show an observer the run before its first round, if it is a `RunObserver`."""
     if isinstance(observer, RunObserver):
         observer.begin(block, method, faults)
 
 
 @contextmanager
 def rounds_on_a_bar(what: str, observer: Observer | None = None, shown: bool = True) -> Iterator[Observer | None]:
-    """Return an observer that shows rounds on a progress bar, beside the one given.
+    """Enter with an observer that shows rounds on a progress bar and calls the given one.
 
-    Where nobody sees a bar it is the one given: a simulator that nobody watches may use the same memory in every round.
+    Where no bar is shown it is the given one, perhaps None: without an observer a simulator may reuse memory.
     """
     if not shown or progress_output() is None:
         yield observer

@@ -243,10 +243,10 @@ class _BroadcastBytes(_Broadcast):
 
     @property
     def packets(self) -> Packets:
-        return self._sent.taken(self._which)  # type: ignore[no-any-return]
+        return self._sent.take(self._which)  # type: ignore[no-any-return]
 
     def floats(self, places: Ints) -> NDArray[np.float64]:
         return self._sent.floats(self._which, places)  # type: ignore[no-any-return]
 
     def said_by(self, receivers: Ints, senders: Ints) -> Any:
-        return self._sent.taken(self._simulator.speaker_index(self._places, receivers, senders, self._round))
+        return self._sent.take(self._simulator.speaker_index(self._places, receivers, senders, self._round))

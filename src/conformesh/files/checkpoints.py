@@ -1,4 +1,4 @@
-"""What checkpoints of any run have in common: of which run they are, and words where they do not fit."""
+"""Errors of checkpoints: a file that cannot be read, or belongs to a run with other settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 def unreadable_checkpoint(path: Path, problem: Exception) -> ValueError:
     """Return the error for a file that is damaged or no checkpoint at all."""
     why = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-    return ValueError(f"{path}: cannot be read as a checkpoint: {why}; {_mend(path)}")
+    return ValueError(f"{path}: cannot be read as a checkpoint: {why}; {_advice(path)}")
 
 
 def require_same_run(path: Path, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
@@ -18,9 +18,9 @@ def require_same_run(path: Path, kept: Mapping[str, Any], asked: Mapping[str, An
     for name, wanted in asked.items():
         if kept.get(name) != wanted:
             raise ValueError(
-                f"{path}: is a checkpoint of a run with {name} {kept.get(name)}, now it is {wanted}; {_mend(path)}"
+                f"{path}: is a checkpoint of a run with {name} {kept.get(name)}, now it is {wanted}; {_advice(path)}"
             )
 
 
-def _mend(path: Path) -> str:
+def _advice(path: Path) -> str:
     return f"use another checkpoint file, or do not resume (--no-resume), which replaces {path}"

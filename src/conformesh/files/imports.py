@@ -1,7 +1,7 @@
-"""Scores that calibrated objects of other libraries keep: MAPIE, TorchCP and crepes.
+"""Import of calibration scores from calibrated objects of MAPIE, TorchCP and crepes.
 
-An object says of which library it is by its module; none of them is imported here. A *file* with such an object is a
-pickle, and reading a pickle runs whatever program it holds: that needs an explicit word of trust.
+The module of an object's class tells its library; no library is imported here. A *file* with such an object is a
+pickle, and reading a pickle can run any program, so `read_calibrated` requires ``trust=True``.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _OUT_OF_FOLD = (
     "scores of out-of-fold predictions come from several models, none of which predicts alone: the guarantee is for a "
     "new score of such a model, not for one of a model fitted to everything"
 )
-_DRAWN = "scores were randomised by the library's own draws, prediction draws by ours"
+_OTHER_DRAWS = "scores were randomised by the library's own draws, prediction draws by ours"
 
 
 @dataclass(frozen=True, eq=False)
 class _ImportedScores:
-    """What a calibrated object kept.
+    """Calibration scores of a calibrated object.
 
     Attributes
     ----------
     values
         The scores, as `calibrate` takes them: one device's.
     score, options
-        The name and options of our score that is theirs; None where there is none, and then only thresholds can be had.
+        The name and options of the same score in this library; None if there is none: then there are only thresholds.
     sides
         Of quantile regression how far labels lay below and above, (rows, 2), as `calibrate(symmetric=False)` takes it.
     notes
@@ -71,7 +71,7 @@ def import_scores(calibrated: Any) -> _ImportedScores:
 def read_calibrated(path: str | os.PathLike[str], *, trust: bool = False) -> Any:
     """Read a calibrated object from a pickle (also of joblib or torch), if the file is trusted.
 
-    `trust` must be said: reading a pickle runs the program in it, whoever wrote it.
+    Without `trust` it raises an error: reading a pickle runs the program in it.
     """
     file = Path(path)
     if file.suffix.lower() not in _PICKLES:
@@ -93,27 +93,27 @@ def read_calibrated(path: str | os.PathLike[str], *, trust: bool = False) -> Any
         return pickle.load(stream)
 
 
-def _of_mapie(calibrated: Any) -> _ImportedScores:
-    held = _numbers(_kept(calibrated, "conformity_scores", "conformalize"), calibrated)
+def _scores_of_mapie(calibrated: Any) -> _ImportedScores:
+    held = _as_floats(_stored(calibrated, "conformity_scores", "conformalize"), calibrated)
     notes = (_OUT_OF_FOLD,) if type(calibrated).__name__.startswith(("Cross", "Jackknife")) else ()
     if held.ndim == 2 and held.shape[0] == 3:  # of quantile regression: below, above, and the larger
         return _ImportedScores(held[2], "cqr", sides=held[:2].T.copy(), notes=notes)
     values = held.ravel()
-    kind = _function_of_mapie(calibrated)
+    kind = _mapie_score_class(calibrated)
     if kind == "RAPSConformityScore":
         raise ValueError(
             "MAPIE keeps RAPS scores without their penalty, which it chooses when it predicts; score the outputs with "
             "scores.RAPS(penalty=..., k_reg=...) instead"
         )
     if kind == "APSConformityScore":
-        return _ImportedScores(values, "aps", {"randomised": True}, notes=(*notes, _DRAWN))
+        return _ImportedScores(values, "aps", {"randomised": True}, notes=(*notes, _OTHER_DRAWS))
     if kind == "TopKConformityScore":
         return _ImportedScores(values + 1.0, "rank", notes=notes)  # which MAPIE counts from 0
     ours = {"LACConformityScore": "lac", "AbsoluteConformityScore": "absolute-residual"}.get(kind)
-    return _ImportedScores(values, ours, notes=notes if ours else (*notes, _unknown(kind)))
+    return _ImportedScores(values, ours, notes=notes if ours else (*notes, _unknown_score_note(kind)))
 
 
-def _function_of_mapie(calibrated: Any) -> str:
+def _mapie_score_class(calibrated: Any) -> str:
     """Return the class of the score that an object of MAPIE uses; empty where it does not say."""
     for inner in ("_mapie_classifier", "_mapie_regressor"):
         function = getattr(getattr(calibrated, inner, None), "conformity_score_function_", None)
@@ -122,9 +122,9 @@ def _function_of_mapie(calibrated: Any) -> str:
     return type(getattr(calibrated, "_conformity_score", None)).__name__.replace("NoneType", "")
 
 
-def _of_torchcp(calibrated: Any) -> _ImportedScores:
+def _scores_of_torchcp(calibrated: Any) -> _ImportedScores:
     name = "cal_scores" if hasattr(calibrated, "cal_scores") else "scores"
-    values = _numbers(_kept(calibrated, name, "calibrate"), calibrated)
+    values = _as_floats(_stored(calibrated, name, "calibrate"), calibrated)
     if values.ndim > 1 and values.shape[1:] != (1,) * (values.ndim - 1):
         raise ValueError(f"needed one score per row, got an array of shape {values.shape} in {name}")
     values = values.ravel()
@@ -143,12 +143,12 @@ def _of_torchcp(calibrated: Any) -> _ImportedScores:
         values,
         ours.get(kind),
         {"randomised": True} if drawn else {},
-        notes=((_DRAWN,) if drawn else ()) if kind in ours else (_unknown(kind),),
+        notes=((_OTHER_DRAWS,) if drawn else ()) if kind in ours else (_unknown_score_note(kind),),
     )
 
 
-def _of_crepes(calibrated: Any) -> _ImportedScores:
-    values = _numbers(_kept(calibrated, "alphas", "fit"), calibrated).ravel()
+def _scores_of_crepes(calibrated: Any) -> _ImportedScores:
+    values = _as_floats(_stored(calibrated, "alphas", "fit"), calibrated).ravel()
     if type(calibrated).__name__ != "ConformalRegressor":
         return _ImportedScores(values, None, notes=("say which score they are: hinge is 'lac', margin is 'margin'",))
     return _ImportedScores(
@@ -157,28 +157,28 @@ def _of_crepes(calibrated: Any) -> _ImportedScores:
 
 
 _LIBRARIES: dict[str, Callable[[Any], _ImportedScores]] = {
-    "mapie": _of_mapie,
-    "torchcp": _of_torchcp,
-    "crepes": _of_crepes,
+    "mapie": _scores_of_mapie,
+    "torchcp": _scores_of_torchcp,
+    "crepes": _scores_of_crepes,
 }
 
 
-def _kept(calibrated: Any, name: str, before: str) -> Any:
-    """Return what an object keeps under a name, or say what must be called before it keeps anything."""
+def _stored(calibrated: Any, name: str, before: str) -> Any:
+    """Return an attribute of a calibrated object; the error names the method to call `before` it exists."""
     try:
         held = getattr(calibrated, name, None)
-    except Exception as error:  # a library's own complaint, of whichever type
+    except Exception as error:  # properties of these libraries raise errors of several types
         raise ValueError(f"{type(calibrated).__name__} keeps no scores yet ({error}); call {before} first") from None
     if held is None:
         raise ValueError(f"{type(calibrated).__name__} keeps no scores in {name!r}; call {before} first")
     return held
 
 
-def _numbers(held: Any, calibrated: Any) -> Floats:
+def _as_floats(held: Any, calibrated: Any) -> Floats:
     if isinstance(held, dict):
         raise ValueError(f"{type(calibrated).__name__} keeps scores by bin; give those of one bin to calibrate")
     return np.array(as_array(held, f"scores of {type(calibrated).__name__}"), dtype=np.float64)
 
 
-def _unknown(kind: str) -> str:
+def _unknown_score_note(kind: str) -> str:
     return f"{kind or 'its score'} is none of ours: thresholds can be found, sets only where they came from"

@@ -295,7 +295,7 @@ class RowReader:
         each = [Memberships.of(own, self.who(k)) for k, own in enumerate(self._column(given, "groups"))]
         for k, own in enumerate(each):
             self._check_length(k, len(own), "group labels")
-        return Memberships.joined(each)
+        return Memberships.concatenate(each)
 
     def labels(self, given: Any) -> NDArray[Any]:
         """Return the class of every row as text."""

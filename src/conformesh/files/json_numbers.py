@@ -58,13 +58,14 @@ def parse_json(text: str | bytes, where: str) -> Any:
 
 
 def as_number(value: Any, what: str = "a value") -> float:
-    """Return a number of JSON, which may be one of the two words.
+    """Return a number read from JSON, which may be the word "inf" or "-inf".
 
     >>> as_number(0.5), as_number("-inf")
     (0.5, -inf)
     """
     if isinstance(value, str) and value in INFINITIES:
         return INFINITIES[value]
+    # A bool is an int in Python, but true is no number in JSON.
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise ValueError(f"{what} must be a number, 'inf' or '-inf', got {value!r}")
     return float(value)

@@ -118,7 +118,7 @@ class Memberships:
         return cls((*place,), codes, overlapping)
 
     @classmethod
-    def joined(cls, parts: Sequence[Memberships]) -> Memberships:
+    def concatenate(cls, parts: Sequence[Memberships]) -> Memberships:
         """Return the memberships of all rows, those of one part after those of the other."""
         if len(parts) == 1:
             return parts[0]
@@ -129,8 +129,8 @@ class Memberships:
             codes.append(np.array(own, dtype=np.int64)[part.codes])
         return cls((*place,), np.concatenate(codes), any(part.overlapping for part in parts))
 
-    def taken(self, rows: Any) -> Memberships:
-        """Return those of some rows."""
+    def take(self, rows: Any) -> Memberships:
+        """Return the memberships of some rows."""
         return Memberships(self.atoms, self.codes[rows], self.overlapping)
 
     def is_in(self, group: str) -> NDArray[np.bool_]:

@@ -187,8 +187,8 @@ def _check_names(table: FileColumns, names: Sequence[str], classes: Sequence[str
 
 
 def _refuse_strays(name: str, values: Floats, names: Sequence[str]) -> None:
-    """Refuse a column that is no class: without it all rows are probabilities, with it they are not."""
-    if values.shape[1] < 3:
+    """Raise if a column is not a class: without it all rows are probabilities, with it they are not."""
+    if values.shape[1] < 3:  # a single class would be left
         return
     inside = ((values >= 0.0) & (values <= 1.0 + SUM_SLACK)).all(axis=0)
     sums = values[:, inside].sum(axis=1)

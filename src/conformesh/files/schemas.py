@@ -1,4 +1,4 @@
-"""What a file must look like, as msgspec Structs: checked here, refused in words that name the file and the field."""
+"""Validation of files against msgspec Structs, with errors that name the file, the field, and what is allowed."""
 
 from __future__ import annotations
 

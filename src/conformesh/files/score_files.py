@@ -182,7 +182,7 @@ def extra_columns(table: FileColumns, layout: FileLayout, rows: NDArray[np.int64
     """Return the columns of these rows that were asked for: groups, weights, inputs and labels."""
     found: dict[str, Any] = {}
     if layout.groups:
-        found["groups"] = row_groups(table, layout.groups).taken(rows)
+        found["groups"] = row_groups(table, layout.groups).take(rows)
         found["group_column"] = layout.groups[0] if len(layout.groups) == 1 else ""
     if layout.weight is not None:
         found["weight"] = table.numbers(layout.weight)[rows]

@@ -57,7 +57,7 @@ class ScoreFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> ScoreFolder:
-        """Look what is in a folder, without reading it."""
+        """List the files of a folder, without reading them."""
         folder = Path(path)
         found = {ending: [*folder.rglob(f"*{ending}")] for ending in (".parquet", ".pq", ".npz")}
         parquet, arrays = found[".parquet"] + found[".pq"], found[".npz"]
@@ -69,11 +69,11 @@ class ScoreFolder:
 
     @property
     def hive(self) -> bool:
-        """Whether folder names say whose scores are in a file."""
+        """Whether folders are named ``device=NAME``, so that the device of each file is known."""
         return all(_device_of(file) is not None for file in self.files)
 
     def roster(self, layout: FileLayout | None = None) -> _Roster:
-        """Return whose scores there are, without reading a score."""
+        """Return the devices with scores here, without reading a score."""
         if self.per_rank:
             raise ValueError(f"{self.path}: NPZ files must be read to know whose scores they hold")
         if self.hive:
@@ -86,7 +86,7 @@ class ScoreFolder:
     def read(self, devices: Collection[str] | None = None, layout: FileLayout | None = None) -> ScoreFile:
         """Read the scores of some devices, by default of all."""
         if self.per_rank:
-            return joined([self.read_file(at, layout) for at in range(len(self.files))], str(self.path))
+            return concatenate_files([self.read_file(at, layout) for at in range(len(self.files))], str(self.path))
         return self.read_for(self.roster(layout), devices, layout)
 
     def read_for(
@@ -159,7 +159,7 @@ class _Roster:
     raw: tuple[Any, list[str]] | None
 
 
-def joined(parts: Sequence[ScoreFile], name: str) -> ScoreFile:
+def concatenate_files(parts: Sequence[ScoreFile], name: str) -> ScoreFile:
     """Return several files as one; a device in two of them is an error."""
     seen: dict[str, str] = {}
     for part in parts:
@@ -179,7 +179,7 @@ def joined(parts: Sequence[ScoreFile], name: str) -> ScoreFile:
         values = [getattr(rows, which) for rows in every]
         if values[0] is None:
             return None
-        return Memberships.joined(values).taken(order) if which == "groups" else np.concatenate(values)[order]
+        return Memberships.concatenate(values).take(order) if which == "groups" else np.concatenate(values)[order]
 
     columns = {which: column(which) for which in ("score", "groups", "weight", "inputs", "labels")}
     whole = ScoreRows(devices, offsets, group_column=every[0].group_column, **columns)
@@ -205,7 +205,7 @@ def _score_columns(layout: FileLayout) -> tuple[str, ...]:
 
 
 def _column(word: Literal["device", "score"], layout: FileLayout | None) -> str:
-    """Return what a column is called; in a folder of many files nobody guesses."""
+    """Return the name of a column; synonyms are not tried in folders."""
     return (layout and getattr(layout, word)) or word
 
 

@@ -305,7 +305,7 @@ def check_equal_lengths(table: FileColumns, names: Iterable[str]) -> None:
 
 
 def note_ids(table: FileColumns, layout: FileLayout) -> None:
-    """Say so where the column of ids, if there is one, names a row of a device twice."""
+    """Warn if the column of ids, where there is one, names a row of a device twice."""
     name = layout.id or _ID
     device = layout.device or next((each for each in _DEVICES if each in table.columns), None)
     if name in table.columns and np.ndim(table.columns[name]) == 1:
@@ -326,7 +326,7 @@ def row_groups(table: FileColumns, columns: tuple[str, ...]) -> Memberships:
         cells[column] = np.array(kinds, dtype=object)[which].tolist()
     found = Memberships.of_cells(cells)
     if not found.overlapping:
-        table.names(columns[0])  # where everybody has one group, an empty cell is a mistake
+        table.names(columns[0])  # raises for an empty cell: where each row has one group, it is a mistake
     return found
 
 
@@ -369,7 +369,8 @@ def _arrays(data: bytes, name: str) -> dict[str, NDArray[Any]]:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
             twice = len(archive.files) - len(arrays)
-    except Exception as problem:  # an archive can be broken in as many ways as it has layers
+    # Any exception: a damaged archive fails in zipfile, zlib, the header parser or NumPy, each with errors of its own.
+    except Exception as problem:
         raise ValueError(f"{name}: cannot be read as NPZ: {_numpy_says(problem)}; write it by numpy.savez") from None
     if twice:
         raise ValueError(f"{name}: holds two arrays of one name; rename or drop one")

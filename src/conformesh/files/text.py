@@ -1,8 +1,8 @@
-"""Tables in text files, whoever wrote them: encodings, separators, quotes, decimal commas.
+"""Tables in text files of any origin: encodings, separators, quotes, decimal commas.
 
-What can be told for certain is read; what could be meant in two ways is refused with the words that settle it. A small
-file is read by the standard library, so that a command which needs a thousand scores does not load Polars for them; a
-large one by Polars. Both say the same about the same file: `tests/files/test_text.py` reads everything in both ways.
+What is unambiguous is read. What could be meant in two ways is an error that names the option which settles it. A small
+file is read by the standard library, so that a command which needs a thousand scores does not load Polars; a large one
+by Polars. Both give the same result: `tests/files/test_text.py` reads everything in both ways.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ SMALL_FILE = 2_000_000  # bytes: up to here loading Polars takes longer than it 
 _WIDE_TABLE = 50_000  # columns: beyond, Polars takes minutes
 
 _SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|", "space": " "}
-SNIFFED = ",;\t|"
+SNIFFED = ",;\t|"  # separators that are recognised; others must be given
 _UNSEPARATED = "\x1f"  # a separator that no text has: every line is one field
-_BYTE_ORDER_MARKS = {
+_BYTE_ORDER_MARKS = {  # longest first: the mark of UTF-32 begins with that of UTF-16
     b"\xff\xfe\x00\x00": "utf-32",
     b"\x00\x00\xfe\xff": "utf-32",
     b"\xef\xbb\xbf": "utf-8-sig",
     b"\xff\xfe": "utf-16",
     b"\xfe\xff": "utf-16",
 }
+# ``sep=;`` in a line before the table, as spreadsheets write it.
 _DECLARATION = re.compile(rb'"?sep=([^\w"])"?[^\S\n]*\n')
+# Control characters other than tab, line feed, form feed and carriage return, as in binary files.
 _NOT_IN_TEXT = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 
 _WITH_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?")
@@ -61,8 +63,8 @@ def read_columns(
     """Return names, columns (lists of text, or Polars series where the file is large), lines of rows, and separator."""
     data, first = _as_utf8(data, name), 1
     declared = _DECLARATION.match(data)
-    if declared:  # some spreadsheets say ``sep=;`` in a line before the table
-        data, first = data[declared.end() :], 2
+    if declared:
+        data, first = data[declared.end() :], 2  # lines of errors still count from the first one of the file
         separator = declared.group(1).decode() if separator is None else separator
     separator = _sniffed(data, name) if separator is None else _as_separator(separator)
     large = len(data) > SMALL_FILE and data.count(separator.encode(), 0, data.find(b"\n")) < _WIDE_TABLE
@@ -74,7 +76,8 @@ def read_columns(
         raise ValueError(f"{name}: has two columns {twice!r}; rename or drop one")
     named = [bool(title) or _any_cell(column) for title, column in zip(header, columns, strict=True)]
     header = [title for title, kept in zip(header, named, strict=True) if kept]
-    columns = [column for column, kept in zip(columns, named, strict=True) if kept]  # a separator at the end of lines
+    # Columns without name and content come from a separator at the end of every line.
+    columns = [column for column, kept in zip(columns, named, strict=True) if kept]
     return header, columns, lines, separator
 
 
@@ -130,7 +133,7 @@ def _rows(data: bytes, separator: str, name: str, first: int) -> Iterator[tuple[
 
 def _sniffed(data: bytes, name: str) -> str:
     """Return what separates the names in the first line; with several candidates, the one that also parts the rows."""
-    end = data.find(b"\n", 100_000)  # whole lines, the first one however long it is
+    end = data.find(b"\n", 100_000)  # bytes: enough for twenty usual rows; whole lines, and at least the first
     whole = data if end < 0 else data[:end]
     several, fits = [], []
     for mark in SNIFFED:
@@ -230,7 +233,7 @@ def parse_numbers(cells: Sequence[str], decimal: str | None = None, separator: s
         raise problem from None
     if np.isinf(values).any():
         check_finite(values, cells)
-    if decimal is None and separator == ";":
+    if decimal is None and separator == ";":  # files of locales with a decimal comma, where 1.234 may be a thousand
         _refuse_thousands(cells, ".")
     return values
 

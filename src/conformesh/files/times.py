@@ -23,7 +23,8 @@ _MONTH_DAY = re.compile(r"([A-Za-z]{3,9})\.? (\d{1,2}),? (\d{4})")
 _CLOCK = re.compile(
     r"(?:[Tt]|,? +)(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)? ?([AaPp][Mm])? ?(Z|z|UTC|[+-]\d{2}(?::?\d{2})?)?"
 )
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # the Unix epoch, from which all times are counted
+# Times are counted in integers from here: `datetime.timestamp` is a float, which is too coarse for nanoseconds.
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class TimeError(ValueError):
@@ -64,7 +65,7 @@ def _split(place: int, text: str) -> tuple[re.Match[str], re.Match[str] | None]:
 
 
 def _day_first(dates: Sequence[re.Match[str]], texts: Sequence[str]) -> bool:
-    """Find out from all dates as 03/04/2024 whether the day comes first; refuse them if it stays open."""
+    """Return whether the day comes first in dates as 03/04/2024, from all of them; raise if that remains open."""
     open_ones = [
         (place, int(date[1]), int(date[3]))
         for place, date in enumerate(dates)
@@ -87,7 +88,7 @@ def _day_first(dates: Sequence[re.Match[str]], texts: Sequence[str]) -> bool:
 
 
 def _calendar(date: re.Match[str], day_first: bool) -> tuple[int, int, int]:
-    """Return year, month and day; a year has four digits, or 0 is returned in its place."""
+    """Return year, month and day; 0, 0, 0 if no number has four digits: then which is the year is unknown."""
     if date.re is _DAY_MONTH:
         return int(date[3]), _month(date[2]), int(date[1])
     if date.re is _MONTH_DAY:
@@ -113,6 +114,7 @@ def _instant(place: int, text: str, calendar: tuple[int, int, int], clock: re.Ma
         if half is not None:
             if not 1 <= hours <= 12:
                 raise ValueError("an hour with AM or PM is 1 to 12")
+            # 12 AM is midnight and 12 PM is noon.
             hours = hours % 12 + 12 * (half.lower() == "pm")
         when = datetime(*calendar, hours, int(minute or 0), int(second or 0), tzinfo=_zone(zone))
     except ValueError as problem:

@@ -1,4 +1,4 @@
-"""A network: who talks to whom.
+"""A network: which devices exchange messages.
 
 A `Network` is a connected, undirected graph without self-loops, kept as compressed sparse rows with neighbours in
 ascending row. It never holds a devices x devices matrix, so a million devices fit. What follows from the graph alone,
@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh.common.names import device_name, device_names, list_names, natural_order
 from conformesh.common.notes import emit_note
 from conformesh.common.random_streams import Rng, resolve_seed
-from conformesh.files.files import write_file
+from conformesh.files.atomic_writes import write_file
 from conformesh.graph.edge_files import read_edges
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Network(metaclass=_ByTopology):
         for array in (self.indptr, self.indices, self.coordinates):
             if array is not None:
                 array.setflags(write=False)
-        _ = self._from_first  # who is out of reach is an error now, not later
+        _ = self._from_first  # raises now, not later, if the network is not connected
 
     def _repr_html_(self) -> str:
         from conformesh.graph.layout import device_positions, edge_lines
@@ -281,7 +281,7 @@ class Network(metaclass=_ByTopology):
     def positions(self, seed: int = 0, springs: int = 1000, *, rng: Rng | None = None) -> NDArray[np.float64]:
         """Return where to draw the devices, shape (devices, 2); without stored coordinates, a spring layout.
 
-        Beyond so many devices springs are slow, and two slowly mixing directions of the random walk take their place.
+        Above `springs` devices springs are slow; two slowly mixing directions of the random walk replace them.
         """
         if self.coordinates is not None:
             return self.coordinates
@@ -495,7 +495,7 @@ def _parts_of(network: Network) -> str:
 
 
 def _walk(network: Network, source: int) -> tuple[NDArray[np.int64], int]:
-    """Return how many hops everybody is away from `source`, and who is farthest: -1 where somebody is out of reach."""
+    """Return the hops from `source` to every device, and the farthest device, or -1 if the network is not connected."""
     from conformesh.kernels.graph import breadth_first
 
     levels, queue = np.empty(network.devices, np.int64), np.empty(network.devices, np.int64)
@@ -506,10 +506,11 @@ def _walk(network: Network, source: int) -> tuple[NDArray[np.int64], int]:
 def _by_sweeps(network: Network) -> _Hops:
     """Find a centre, and bound the diameter from both sides, by walks from far ends and from the middle between them.
 
-    A walk from one device bounds everybody's eccentricity from below ([TakesKosters2013]): it is at least the distance
-    d to that device, and at least that one's own less d. Whoever has the lowest bound is walked from next (of several
-    the one with most neighbours), then the device farthest from it, which tells most. A device whose eccentricity is
-    the lowest bound is a centre. On a tree the two ends of a longest path tell everything.
+    A walk from one device bounds the eccentricity of every other from below ([TakesKosters2013]): it is at least the
+    distance d to that device, and at least the eccentricity of that device minus d. The next walk begins at the device
+    with the lowest bound (of several the one with most neighbours), then at the device farthest from it, which improves
+    bounds most. A device whose eccentricity is the lowest bound is a centre. On a tree two walks from the ends of a
+    longest path are enough.
 
     The longest distance met is a lower bound of the diameter, and exact on a tree; twice the smallest eccentricity is
     an upper bound.
@@ -534,7 +535,7 @@ def _by_sweeps(network: Network) -> _Hops:
     for _ in range(SWEEPS):
         nearest = np.flatnonzero(bounds == bounds.min())
         middle = int(nearest[network.degree[nearest].argmax()])
-        if bounds[middle] == depth:  # nobody is nearer to all others
+        if bounds[middle] == depth:  # no device can have a smaller eccentricity
             break
         far, end = walk(middle)
         depth, centre = min((depth, centre), (far, middle))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _Vector = NDArray[np.float64]
 
 _DENSE_UP_TO = 1500  # devices; the dense solver takes about a second here
-_EPS = float(np.finfo(np.float64).eps)
+_EPS = float(np.finfo(np.float64).eps)  # relative distance of neighbouring floats, for bounds of rounding errors
 
 
 @dataclass(frozen=True)

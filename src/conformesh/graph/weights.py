@@ -201,7 +201,7 @@ def _symmetric(network: Network, edge: NDArray[np.float64], edges: NDArray[np.in
 
 
 def _require_mixing(network: Network, edge: NDArray[np.float64]) -> None:
-    """A weight of zero cuts its edge; what is left must still connect everybody."""
+    """Raise if edges of weight zero, which carry nothing, disconnect the network."""
     from conformesh.kernels.graph import components
 
     kept = np.concatenate([[0], np.cumsum(edge != 0)])[network.indptr]

@@ -1,4 +1,4 @@
-"""Who knows what, as a table of bits: a row for each device, a column for each thing, 64 columns to a word."""
+"""Sets as tables of bits, such as which device knows which entry: rows of 64-bit words, 64 columns in each."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SPARSE = 4  # set bits per non-empty word on average; up to this they are found
 
 
 def words_for(columns: int) -> int:
-    """Return how many words so many columns take."""
+    """Return how many words a row of `columns` columns takes."""
     return -(-columns // 64)
 
 
 def bits_of(rows: Ints, columns: Ints, shape: tuple[int, int]) -> Bits:
-    """Return a table of so many rows and words, in which these places are marked."""
+    """Return a table of this shape (rows, words) in which these places are marked."""
     bits = np.zeros(shape, dtype="<u8")
     np.bitwise_or.at(bits.ravel(), rows * shape[1] + (columns >> 6), _bit_of(columns))
     return bits
@@ -76,7 +76,7 @@ def rows_marked_from(first: Ints, words: int) -> Bits:
 
 
 def move_columns(bits: Bits, to: Ints, words: int) -> Bits:
-    """Return a table of so many words whose columns stand elsewhere, ascending as before; the others are empty."""
+    """Return a table of `words` words with column i moved to ``to[i]``, ascending; all other columns are empty."""
     out = np.zeros((len(bits), words), dtype="<u8")
     source = np.full(64 * words, 64 * bits.shape[1], dtype=np.int64)
     source[to] = np.arange(len(to))

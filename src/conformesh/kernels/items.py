@@ -1,4 +1,4 @@
-"""Lists of scores with their owners, as bits: what all speakers say of them is written at once.
+"""Lists of scores with their owners, as bits; the packets of all senders are written at once.
 
 A packet holds a list or several; `replies.get_entries` reads one, and has the format:
 
@@ -6,7 +6,7 @@ A packet holds a list or several; `replies.get_entries` reads one, and has the f
     there are any); the differences (Rice), or keys of 64 bits where the list goes from one end of the floats to the
     other; owners; whether any score is there more than once, and then how often each is (gamma)
 
-and after each list a bit, and where it is set the largest score that anybody keeps back (64).
+and after each list a bit, and where it is set the largest score that some device keeps back (64).
 
 A field is a number and where it ends, so fields of millions of scores are written by a few operations on arrays. The
 slow twin, in `tests.reference`, writes one after the other.
@@ -31,16 +31,16 @@ _ONE = np.uint64(1)  # in the type of the words, so that shifts of it stay 64 bi
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """What some speakers say of one list: speaker i the items from ``cuts[i]`` to ``cuts[i + 1]``.
+    """One list for each of several senders: sender i has the items from ``cuts[i]`` to ``cuts[i + 1]``.
 
     Attributes
     ----------
     keys, owners, times
         The items, of each speaker by ascending key: whose score it is, and how often that one has it, 1 or more.
     cuts
-        Shape (speakers + 1,).
+        Shape (senders + 1,).
     held_back
-        The largest key that each has heard to be kept back, (speakers,); `LOWEST` says nothing.
+        The largest key that some device keeps back, as far as the sender knows, (senders,); `LOWEST` if none.
     """
 
     keys: Ints
@@ -51,7 +51,7 @@ class Lists:
 
 
 def packets_of(lists: Sequence[Lists], owner_bits: int) -> tuple[NDArray[np.uint8], Ints, Ints]:
-    """Return what the speakers say of all lists: bytes, where each speaker's begin and end, and how many numbers."""
+    """Return the packets of the senders, with all lists: bytes, the ends of packets, and how many numbers."""
     coded = [_Coded(one, owner_bits) for one in lists]
     sizes = np.stack([one.bits for one in coded], axis=1)  # (speakers, lists)
     offsets = np.concatenate([[0], np.cumsum((sizes.sum(axis=1) + 7) >> 3)])
@@ -152,7 +152,7 @@ class _Coded:
             word, left = last >> 6, (~last & 63).view(np.uint64)
             np.add.at(words, word, values << left)  # no two fields have a bit in common, so a sum is their union
             over = (values >> _ONE) >> (left ^ np.uint64(63))
-            np.add.at(words, word - 1, over)  # 0 where the word before is none
+            np.add.at(words, word - 1, over)  # 0 at the first word, where there is none before
 
 
 def _steps(keys: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints]:

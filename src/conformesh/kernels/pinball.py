@@ -13,7 +13,7 @@ round as one with fifty.
 
 The steps are written once and problem by problem: Python runs this source as it is, Numba compiles it
 (`kernels.compiled.pinball`), and both have the same bits because every exponential is the C library's, which NumPy's
-own need not equal. Only `fit_chebyshev`, where NumPy is quicker than Python, has a compiled twin of its own.
+own need not equal. Only `_interpolate`, where NumPy is quicker than Python, has a compiled twin of its own.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ from conformesh.kernels.compilation import has_compiled_twin
 
 REACH = 37.0  # sigma(-37) = 8.5e-17: below half an ulp of the 1 it is compared with
 DEGREE = 16  # Bernstein ellipse of rho = pi + sqrt(pi^2 + 1) = 6.4: 6.4^-16 = 1e-13
-CROWDED = 24  # scores in the window; from this many on building an interpolant saves time
-NEWTON_STEPS = 200  # at most three halvings for each of the 64 bits of a float64; in practice 3 to 6 steps
-_ROOT_PRECISION = 4e-16  # relative to x: below two units in the last place nothing changes any more
+CROWDED = 24  # scores in the window from which building an interpolant pays
+NEWTON_STEPS = 200  # three halvings for each of the 64 bits of a float64 at the very most, in practice 3 to 6 steps
+_PRECISION = 4e-16  # of x: below two units in its last place nothing moves any more
 
-_NODE_COUNT = DEGREE + 1  # values that determine a polynomial of this degree
-# In [-1, 1]: positions around the centre of the window in units of 1 / kappa.
+# Chebyshev nodes and what the interpolant needs at them. Exponentials are those of `math` everywhere in this module.
+_NODE_COUNT = DEGREE + 1
 _CHEBYSHEV_NODES = np.cos(np.pi * (np.arange(_NODE_COUNT) + 0.5) / _NODE_COUNT)
 GROWTH = np.array([math.exp(-node) for node in _CHEBYSHEV_NODES])
-# T_k at node j: values at the nodes times row k, summed, give the coefficient of T_k (a discrete cosine transform).
 COSINES = np.array(
     [[math.cos(math.pi * k * (j + 0.5) / _NODE_COUNT) for j in range(_NODE_COUNT)] for k in range(_NODE_COUNT)]
 )
@@ -198,6 +197,6 @@ def find_root(values: Any, start: int, stop: int, terms: Any, x: float, interpol
         moved = abs(new - x)
         before = moved
         x = new
-        if moved <= _ROOT_PRECISION * abs(x) or g == 0.0:
+        if moved <= _PRECISION * abs(x) or g == 0.0:
             break
     return x

@@ -181,14 +181,16 @@ def conformal_rank(n: int, alpha: Alpha, devices: int = 1) -> int:
     """
     if n < 0 or devices < 1:
         raise ValueError(f"a rank needs n >= 0 scores on at least 1 device, got n={n}, devices={devices}")
+    # Up: a count is whole, and one score fewer could cover less than 1 - alpha. With one device n + 1 instead of n: the
+    # new score is as likely to have any of the n + 1 ranks among the calibration scores and itself.
     return math.ceil((1 - exact_alpha(alpha)) * (int(n) + int(devices)))
 
 
 def conformal_threshold(scores: ArrayLike, alpha: Alpha, devices: int = 1) -> float:
-    """Return the threshold of scores that are all in hand: the smallest one of conformal rank, +inf if there is none.
+    """Return the threshold of pooled scores: the smallest one of conformal rank, +inf if there is none.
 
-    What `fcp` finds, and for one device everybody; for checks, and for data that may be pooled. The scores are
-    partitioned, not sorted, and left as they are.
+    This is what the method `fcp` computes, and with one device every method; for checks, and for data that may be
+    pooled. The argument is not changed.
 
     >>> conformal_threshold([0.1, 0.4, 0.2, 0.3], alpha=0.4)
     0.3
@@ -197,7 +199,8 @@ def conformal_threshold(scores: ArrayLike, alpha: Alpha, devices: int = 1) -> fl
     rank = conformal_rank(len(values), check_alpha(alpha), devices)
     enough = rank <= len(values)
     if enough:
-        values.partition(rank - 1)  # in place, as `values` is a copy; NaN goes to the end
+        # In place, as `values` is a copy. Ranks count from 1, places from 0; NaN goes to the end.
+        values.partition(rank - 1)
         values = values[rank - 1 :]
     if np.isnan(values).any():
         raise ValueError("scores must be numbers, got NaN; drop or repair these rows first")
@@ -207,8 +210,8 @@ def conformal_threshold(scores: ArrayLike, alpha: Alpha, devices: int = 1) -> fl
 def weighted_threshold(values: ArrayLike, weights: ArrayLike | None, required: int) -> float:
     """Return the smallest value at which the weights of the values at or below it add up to `required`.
 
-    The pooled form of everything that this library promises, for checks: -inf where nothing is required, +inf where
-    all together weigh less.
+    The pooled form of every guarantee of this library, for checks: -inf where nothing is required, +inf where all
+    values together weigh less.
 
     >>> weighted_threshold([0.3, 0.1, 0.2], [5, 1, 2], 3)
     0.2
@@ -219,7 +222,7 @@ def weighted_threshold(values: ArrayLike, weights: ArrayLike | None, required: i
     sums = np.cumsum(each[order])
     if required <= 0:
         return -math.inf
-    place = int(np.searchsorted(sums, required))
+    place = int(np.searchsorted(sums, required))  # the first place whose sum is at least `required`
     return float(given[order][place]) if place < len(given) else math.inf
 
 
@@ -260,6 +263,7 @@ class RankRule(NamedTuple):
         """Return the required rank of scores that weigh `total`, of examples that weigh `mass`."""
         absent = self.missing * self.largest
         slack = self.heaviest * ((1 - self.alpha) * self.test + self.swapped * self.alpha * self.largest)
+        # Up: counts are integers, so they reach the bound if and only if they reach the next integer.
         return math.ceil(total - self.unit * (self.alpha * (mass + absent) - absent - slack))
 
     @property
@@ -347,15 +351,16 @@ class Requirement:
 
     def demand(
         self,
-        held: Ints,
+        sizes: Ints,
         alphas: Sequence[Fraction],
         *,
         shares: Sequence[Fraction] | None = None,
         copies: Ints | None = None,
     ) -> Demand:
-        """Return what is required of devices that hold so many scores each, `copies` of every such device."""
-        kinds, places, counts = _kinds(held, shares, copies, self.mixture)
+        """Return what is required of devices with these numbers of scores, `copies` of each."""
+        kinds, places, counts = _kinds(sizes, shares, copies, self.mixture)
         if self.pac_confidence is not None:
+            # Union bound: the chance of failure is divided among all problems that must hold at once.
             return _Binomial.of(kinds, counts, (1 - self.pac_confidence) / max(self.pac_problems or len(alphas), 1))
         # Losses of plain examples are rounded up. Where examples have weights, these are rounded down, and what was
         # lost is added to the required rank.
@@ -375,19 +380,20 @@ class Requirement:
             if swap.weights is None:  # both count scores: the smaller rank, level by level
                 return ghost if ghost.devices == 1 else _Smaller(**vars(swap), other=ghost)
             whole = not self.loss_unit
-            smaller = all(ghost.fraction(alpha, whole) <= swap.fraction(alpha, whole) for alpha in alphas)
-            if smaller if alphas else ghost.least <= swap.least:  # of p-values: the one that can be smaller
+            smaller = all(ghost.required_share(alpha, whole) <= swap.required_share(alpha, whole) for alpha in alphas)
+            if not alphas:  # p-values: the rule that can give smaller ones
+                smaller = ghost.smallest_p_value <= swap.smallest_p_value
+            if smaller:
                 return ghost
         return swap
 
     def device_ranks(
-        self, held: Ints, shares: Sequence[Fraction] | None = None, silent: NDArray[np.bool_] | None = None
+        self, sizes: Ints, shares: Sequence[Fraction] | None = None, silent: NDArray[np.bool_] | None = None
     ) -> DeviceRanks:
-        """Return what is required of devices one by one, for sets of them that nobody knows.
+        """Return what is required of each device, for guarantees about sets of devices that are not known in advance.
 
         The rule follows from the requirement alone, `auto` being the swap rank: if it were chosen by how many scores
-        devices claim to hold, a Byzantine device could choose. Of `silent` devices `held` is the most that they may
-        hold.
+        devices claim to hold, a Byzantine device could choose. Of `silent` devices `sizes` is an upper bound.
         """
         mixture, ghost = self.mixture, self.rank_rule == "ghost"
         refused = [
@@ -399,17 +405,19 @@ class Requirement:
         for applies, words in refused:
             if applies:
                 raise ValueError(f"a guarantee about unknown devices has no proof for {words}")
-        kinds, places, counts = _kinds(held, shares, None, mixture)
+        kinds, places, counts = _kinds(sizes, shares, None, mixture)
         each = [share for _, share in kinds]
         if ghost:
-            return DeviceRanks("ghost", np.ones(len(held), np.int64), [each[i] for i in places.tolist()], Fraction(0))
+            return DeviceRanks("ghost", np.ones(len(sizes), np.int64), [each[i] for i in places.tolist()], Fraction(0))
         swap = _swap(kinds, places, counts, LARGEST_SUM, False)
         whole = sum((each[i] for i in places.tolist()), Fraction(0))
         factor = swap.base / whole if whole else Fraction(1)
-        weights = np.ones(len(held), np.int64) if swap.weights is None else swap.weights
-        lone = [share if mixture == GIVEN else Fraction(SHARE_BY_SIZE[mixture](1)) for share in each]
-        heaviest = [lone[i] for i in places[silent].tolist()] if silent is not None else []  # who holds a single score
-        slack = max([swap.largest, *(factor * one for one in heaviest)])
+        weights = np.ones(len(sizes), np.int64) if swap.weights is None else swap.weights
+        # A score weighs its device's share by the number of its scores, which is most where a device holds a single
+        # one. Silent devices may be such, so the slack covers that.
+        single_weights = [share if mixture == GIVEN else Fraction(SHARE_BY_SIZE[mixture](1)) for share in each]
+        silent_kinds = [] if silent is None else places[silent].tolist()
+        slack = max([swap.largest, *(factor * single_weights[kind] for kind in silent_kinds)])
         return DeviceRanks("swap", weights, [factor * each[i] for i in places.tolist()], slack)
 
 
@@ -489,51 +497,62 @@ class Demand:
         )
 
     def required(
-        self, requirement: Requirement, alpha: Fraction, column: int, level: int, total: int, lost: int, mass: int = 0
+        self,
+        requirement: Requirement,
+        alpha: Fraction,
+        column: int,
+        level: int,
+        total: int,
+        rounding_loss: int,
+        mass: int = 0,
     ) -> int:
         """Return the required rank.
 
-        `total` is what the scores of this column weigh, `lost` how much more their examples might have weighed before
-        rounding, `mass` what the examples weigh where that is not the total: with losses.
+        `total` is what the scores of this column weigh, `rounding_loss` how much more their examples might have weighed
+        before rounding, `mass` what the examples weigh where that is not the total: with losses. The loss is added, so
+        that the rank suffices for all exact weights that round to these.
         """
         rule = self.rank_rule(requirement, alpha, column, level)
         if not requirement.is_weighted:  # the weight of all examples is known exactly, before rounding
             exact = self.base - self.missing
             return rule.required(total if requirement.loss_unit else exact, exact)
-        return rule.required(total + rule.unit * lost, (mass if requirement.loss_unit else total) + lost)
+        return rule.required(
+            total + rule.unit * rounding_loss, (mass if requirement.loss_unit else total) + rounding_loss
+        )
 
     def p_values(
-        self, requirement: Requirement, column: int, below: Sequence[int], total: int, lost: int
+        self, requirement: Requirement, column: int, below: Sequence[int], total: int, rounding_loss: int
     ) -> list[Fraction]:
         """Return for each of `below` the smallest level at which it is the required rank: p-values, at most 1.
 
         `below` is what the scores strictly below a new one weigh, the others as in `required`.
         """
-        whole = total + lost if requirement.is_weighted else self.base - self.missing
+        whole = total + rounding_loss if requirement.is_weighted else self.base - self.missing
         more, above = self.rank_rule(requirement, Fraction(1, 2), column).p_value_slack
         top, base, one = whole + above, whole + more, Fraction(1)
         return [min(one, (top - rank) / base) for rank in below] if base else [one] * len(below)
 
     @property
-    def least(self) -> Fraction:
+    def smallest_p_value(self) -> Fraction:
         """The smallest p-value that a new score can have."""
         return self.p_values(DEFAULT_REQUIREMENT, 0, [self.total], self.total, 0)[0]
 
     def grain(self, requirement: Requirement) -> int:
-        """Return a weight that no score is below, known to all; 1 where scores have weights of their own."""
+        """Return a lower bound of the weight of every score that all devices know; 1 where scores have own weights."""
         if self.weights is None or requirement.is_weighted or requirement.loss_unit:
             return 1
         return int(min(self.weights[self.weights > 0], default=1))
 
-    def fraction(self, alpha: Fraction, whole: bool = False) -> Fraction:
+    def required_share(self, alpha: Fraction, whole: bool = False) -> Fraction:
         """Return which part of all scores must lie at or below the threshold; in `whole` scores, as they are counted.
 
         Of losses it is one minus the part of the largest possible loss that may be left.
         """
         needed = (1 - alpha) * self.base + self.largest
+        # `required` rounds up, so two rules that count scores are compared after rounding: they may need equally many.
         return Fraction(math.ceil(needed) if whole else needed) / max(self.total, 1)
 
-    def name(self, alpha: Fraction) -> str:
+    def rule_at(self, alpha: Fraction) -> str:
         """Return which rule is used at this level."""
         return self.rule
 
@@ -545,27 +564,35 @@ class _Smaller(Demand):
     other: Demand
 
     def required(
-        self, requirement: Requirement, alpha: Fraction, column: int, level: int, total: int, lost: int, mass: int = 0
+        self,
+        requirement: Requirement,
+        alpha: Fraction,
+        column: int,
+        level: int,
+        total: int,
+        rounding_loss: int,
+        mass: int = 0,
     ) -> int:
         """Return the smaller of both."""
         return min(
-            super().required(requirement, alpha, column, level, total, lost, mass),
-            self.other.required(requirement, alpha, column, level, total, lost, mass),
+            super().required(requirement, alpha, column, level, total, rounding_loss, mass),
+            self.other.required(requirement, alpha, column, level, total, rounding_loss, mass),
         )
 
     def p_values(
-        self, requirement: Requirement, column: int, below: Sequence[int], total: int, lost: int
+        self, requirement: Requirement, column: int, below: Sequence[int], total: int, rounding_loss: int
     ) -> list[Fraction]:
         """Return the smaller of both: at every level one of them is used, and which does not depend on scores."""
-        ours = super().p_values(requirement, column, below, total, lost)
-        return [*map(min, ours, self.other.p_values(requirement, column, below, total, lost))]
+        ours = super().p_values(requirement, column, below, total, rounding_loss)
+        return [*map(min, ours, self.other.p_values(requirement, column, below, total, rounding_loss))]
 
-    def name(self, alpha: Fraction) -> str:
+    def rule_at(self, alpha: Fraction) -> str:
         """Return which rule asks for less."""
-        return self.other.rule if self.other.fraction(alpha) < self.fraction(alpha) else self.rule
+        return self.other.rule if self.other.required_share(alpha) < self.required_share(alpha) else self.rule
 
 
-# By mixture: a device's share of new examples, up to a common factor, from its number n of scores.
+# Shares of new examples by how many scores a device holds. n + 1 for `paper`: its scores and one imagined score, which
+# stands for the new example.
 SHARE_BY_SIZE: dict[str, Callable[[int], int]] = {"sizes": lambda n: n, "paper": lambda n: n + 1, "equal": lambda n: 1}
 _Kind = tuple[int, Fraction]  # how many scores a device holds, and its share of new examples
 
@@ -616,21 +643,21 @@ def check_shares(requirement: Requirement, ids: Sequence[str]) -> None:
 
 
 def _kinds(
-    held: Ints, shares: Sequence[Fraction] | None, copies: Ints | None, mixture: str
+    sizes: Ints, shares: Sequence[Fraction] | None, copies: Ints | None, mixture: str
 ) -> tuple[list[_Kind], Ints, list[int]]:
     """Return the kinds of devices, which of them each device is, and how many there are of each."""
-    many = np.ones(len(held), dtype=np.int64) if copies is None else copies
-    if mixture in ("exchangeable", "own"):  # as if one device held everything
-        return [(n := int(held @ many), Fraction(n + 1))], np.zeros(len(held), dtype=np.int64), [1]
+    many = np.ones(len(sizes), dtype=np.int64) if copies is None else copies
+    if mixture in ("exchangeable", "own"):  # as if one device held everything; its share cancels
+        return [(n := int(sizes @ many), Fraction(n + 1))], np.zeros(len(sizes), dtype=np.int64), [1]
     if mixture == GIVEN:
         assert shares is not None
-        pairs = [*zip(held.tolist(), shares, strict=True)]
+        pairs = [*zip(sizes.tolist(), shares, strict=True)]
         kinds = sorted({*pairs})
         place = {kind: i for i, kind in enumerate(kinds)}
         places = np.array([place[pair] for pair in pairs], dtype=np.int64)
     else:
-        sizes, places = np.unique(held, return_inverse=True)
-        kinds = [(n, Fraction(SHARE_BY_SIZE[mixture](n))) for n in sizes.tolist()]
+        distinct, places = np.unique(sizes, return_inverse=True)
+        kinds = [(n, Fraction(SHARE_BY_SIZE[mixture](n))) for n in distinct.tolist()]
     counts = np.zeros(len(kinds), dtype=np.int64)
     np.add.at(counts, places, many)
     return kinds, places, counts.tolist()
@@ -644,32 +671,33 @@ def _swap(kinds: list[_Kind], places: Ints, counts: list[int], most: int, up: bo
     some = [v for v, (n, _) in zip(exact, kinds, strict=True) if n]
     largest = max(some, default=Fraction(0))
     devices = sum(count for (_, share), count in zip(kinds, counts, strict=True) if share)
-    held = [n * count for (n, _), count in zip(kinds, counts, strict=True)]
-    if not largest:  # nobody who is asked about holds a score, and what others hold says nothing
-        nothing = np.zeros(len(places), dtype=np.int64) if any(held) else None
+    sizes = [n * count for (n, _), count in zip(kinds, counts, strict=True)]
+    if not largest:  # no device of the mixture holds a score, and scores of other devices say nothing about it
+        nothing = np.zeros(len(places), dtype=np.int64) if any(sizes) else None
         return Demand("swap", nothing, base, missing, Fraction(1), False, 0, devices)
-    factor, rounded = _factor(some, exact, held, most)
+    factor, rounded = _factor(some, exact, sizes, most)
     # Down for coverage: a score that counts for less can only raise the threshold. `up` is for losses, see `demand`.
     scaled = [v * factor for v in exact]
     whole = [math.ceil(v) if up else math.floor(v) for v in scaled]
-    total = sum(w * n for w, n in zip(whole, held, strict=True))
-    weights = None if {*(w for w, n in zip(whole, held, strict=True) if n)} == {1} else np.array(whole)[places]
+    total = sum(w * n for w, n in zip(whole, sizes, strict=True))
+    weights = None if {*(w for w, n in zip(whole, sizes, strict=True) if n)} == {1} else np.array(whole)[places]
     return Demand("swap", weights, base * factor, missing * factor, largest * factor, rounded, total, devices)
 
 
-def _factor(some: list[Fraction], exact: list[Fraction], held: list[int], most: int) -> tuple[Fraction, bool]:
+def _factor(some: list[Fraction], exact: list[Fraction], sizes: list[int], most: int) -> tuple[Fraction, bool]:
     """Return by what to multiply weights, which may add up to `most`, and whether they must then be rounded."""
     common = math.lcm(*(v.denominator for v in some))
     factor = Fraction(common, math.gcd(*(int(v * common) for v in some)))
-    weight = sum((v * n for v, n in zip(exact, held, strict=True)), Fraction(0))
+    weight = sum((v * n for v, n in zip(exact, sizes, strict=True)), Fraction(0))
     if weight * factor <= most:
         return factor, False
+    # No small common factor: a power of two, with as many bits as keep the sum exact.
     bits = WEIGHT_BITS
     while bits and weight / max(some) * 2**bits > most:
         bits -= 1
     if weight / max(some) * 2**bits > most:
         raise ValueError(
-            f"{sum(held):,} scores with weights this fine add up to more than 2^52, beyond which sums are not exact; "
+            f"{sum(sizes):,} scores with weights this fine add up to more than 2^52, beyond which sums are not exact; "
             "give weights in fewer digits"
         )
     return Fraction(2**bits) / max(some), True  # the largest weight is exact, the others lose less than one part
@@ -682,6 +710,7 @@ def _ghost(kinds: list[_Kind], counts: list[int]) -> Demand | None:
         return None
     n, devices = sum(n * count for n, _, count in asked), sum(count for _, _, count in asked)
     rule = "ordinary" if devices == 1 else "ghost"
+    # n + devices: one imagined score per device, also for devices without scores, which are `missing` as a whole.
     return Demand(rule, None, Fraction(n + devices), Fraction(devices), Fraction(0), False, n, devices)
 
 
@@ -701,7 +730,14 @@ class _Binomial(Demand):
         return cls("binomial", None, base, Fraction(0), Fraction(0), False, n, devices, asked, failure)
 
     def required(
-        self, requirement: Requirement, alpha: Fraction, column: int, level: int, total: int, lost: int, mass: int = 0
+        self,
+        requirement: Requirement,
+        alpha: Fraction,
+        column: int,
+        level: int,
+        total: int,
+        rounding_loss: int,
+        mass: int = 0,
     ) -> int:
         """Return the rank; n + 1 where no rank of n scores will do.
 
@@ -710,7 +746,7 @@ class _Binomial(Demand):
         heaviest tail beyond its mean + 1 (Hoeffding 1956).
         """
         n, mean = self.total, self._mean(1 - alpha)
-        first = math.ceil(mean + 1)
+        first = math.ceil(mean + 1)  # Hoeffding's comparison holds from mean + 1 on, so no smaller rank is tried
         if first > n:
             return n + 1
         from scipy.special import bdtrc
@@ -719,6 +755,7 @@ class _Binomial(Demand):
         ranks = np.arange(first, n + 1)
         # Every rounding is towards a larger rank: the chance up to the next float, the tail up by more than the error
         # of the library's function, and the allowed failure down.
+        # `bdtrc(k)` is the chance of more than k, hence rank - 1 for the chance of at least the rank.
         tails = bdtrc(ranks - 1.0, n, min(chance, 1.0)) * (1 + 1e-9)
         enough = np.flatnonzero(tails <= float(self.failure) * (1 - 1e-12))
         return int(ranks[enough[0]]) if len(enough) else n + 1

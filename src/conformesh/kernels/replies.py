@@ -27,24 +27,78 @@ These loops are written once: as they stand they run in Python, where a device h
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 LOWEST = -0x7FF0000000000001  # one below the key of -inf: nothing lies at or below it
 HIGHEST = 0x7FF0000000000000  # the key of +inf
-HALF = 1 << 61  # half the range in which differences of keys are computed: more of them would overflow an int64
-LARGEST_FLOAT = 1.7976931348623157e308  # the largest finite float64, for points that rounding moved beyond it
-LEVEL_UNITS = 65536  # levels are sent as whole numbers of units of 1 / LEVEL_UNITS
+# Half the range in which differences of keys are computed. Differences are compared by halves, `(b >> 1) - (a >> 1)`,
+# because the keys of -inf and +inf are almost 2^64 apart, which an int64 cannot hold.
+HALF = 1 << 61
+LARGEST_FLOAT = 1.7976931348623157e308  # what a point becomes that rounding moved beyond all floats
+LEVEL_UNITS = 65536  # levels are multiples of 1 / LEVEL_UNITS
 BOTH, LOW, HIGH = 0, 1, 2  # what is asked for: everything, or one side of the bracket
 BELOW, OUTSIDE = 1, 2  # what of the scores outside of it is counted, if anything: those below it, or also those above
-WIDEST = 0.8  # share of the mass on either side of the level asked for: how far the points of a sketch reach
+# Both are part of the format: sender and receiver compute levels and roundings from them, so devices with different
+# values would misread each other.
+WIDEST = 0.8  # part of the mass on either side of the level asked for that the points of a sketch span
 FINER = 3  # bits by which a sketch's unit is finer than the distance of its innermost points
-_FINEST = 8  # bits by which the unit may be finer than for scores that are spread evenly
-_TIED = 4  # scores per run of equal ones; from this mean on, runs are listed in place of the points of a sketch
-JUMP = -1.0  # marks a knot where a distribution function jumps; true slopes are never negative
-NOWHERE = 1 << 60  # a bit position beyond the end of every string: reading failed
-MERGED_AT_ONCE = 64  # sources that are mixed at once; more are mixed in groups of this size first
+_FINEST = 8  # further bits that skewed scores may take, whose innermost points lie closer together than the others
+_TIED = 4  # mean number of equal scores from which runs are listed instead of sketched, if they are as few as points
+JUMP = -1.0  # in place of the slope at a knot where a distribution function jumps; true slopes are never negative
+# A place beyond the end of every string of bits: adding the bits of any message to it does not overflow an int64.
+NOWHERE = 1 << 60
+# Sources whose distribution functions are added up at once. The work is knots times sources, so more sources are first
+# reduced in groups.
+MERGED_AT_ONCE = 64
+
+
+class SourceKnots(NamedTuple):
+    """Distribution functions of several sources, one after the other; no knots where all scores are listed.
+
+    Attributes
+    ----------
+    x, c, slopes
+        Where each knot lies, the mass up to it, and the slope there: `JUMP` where the function jumps.
+    ends
+        Source s has the knots from ``ends[s]`` to ``ends[s + 1]``.
+    masses
+        The mass of each source at finite scores.
+    """
+
+    x: Any
+    c: Any
+    slopes: Any
+    ends: Any
+    masses: Any
+
+
+class MergedReply(NamedTuple):
+    """What a device knows about a question: its own scores and the replies of its children, merged.
+
+    Attributes
+    ----------
+    below, inside, above
+        The weight at or below the bracket, in it, and above it.
+    run_count
+        Number of runs of equal scores; -1 where some child has sent a sketch, so that no complete list exists.
+    keys, times
+        The runs, ascending; only with `run_count` >= 0.
+    sources
+        Distribution functions of the device and its children; only with `run_count` -1.
+    bottom
+        The weight at -inf, which is in `inside` but in no distribution function.
+    """
+
+    below: int
+    inside: int
+    run_count: int
+    keys: Any
+    times: Any
+    sources: SourceKnots
+    bottom: int
+    above: int
 
 
 # --- bits -------------------------------------------------------------------------------------------------------------
@@ -63,7 +117,7 @@ def bits_in(value: int) -> int:
 
 
 def put_bits(out: Any, at: int, value: int, bits: int) -> int:
-    """Write a number >= 0 in so many bits, at most 62; return where the next one goes."""
+    """Write a number >= 0 in `bits` bits, at most 62; return the place after it."""
     while bits > 0:
         free = 8 - (at & 7)
         take = min(free, bits)
@@ -75,7 +129,7 @@ def put_bits(out: Any, at: int, value: int, bits: int) -> int:
 
 
 def get_bits(data: Any, at: int, bits: int) -> tuple[int, int]:
-    """Read a number of so many bits; return it, and where the next one is."""
+    """Read a number of `bits` bits; return it, and the place after it."""
     value = 0
     while bits > 0:
         left = 8 - (at & 7)
@@ -95,7 +149,7 @@ def put_gamma(out: Any, at: int, value: int) -> int:
 
 
 def get_gamma(data: Any, at: int) -> tuple[int, int]:
-    """Read such a number."""
+    """Read a number of `put_gamma`; more than 62 bits are an error, as no sender writes them."""
     bits = 1
     while bits < 63 and at >> 3 < len(data) and (int(data[at >> 3]) >> (7 - (at & 7))) & 1 == 0:
         bits += 1
@@ -107,10 +161,10 @@ def get_gamma(data: Any, at: int) -> tuple[int, int]:
 
 
 def put_rice(out: Any, at: int, value: int, low: int) -> int:
-    """Write a number >= 0: so many low bits as they are, the rest in ones and a zero."""
+    """Write a number >= 0 as Rice code: the rest above the `low` lowest bits in ones and a zero, then these bits."""
     rest = value >> low
     while rest > 0:
-        ones = min(rest, 32)
+        ones = min(rest, 32)  # `put_bits` writes at most 62 bits at once
         at = put_bits(out, at, (1 << ones) - 1, ones)
         rest -= ones
     at += 1  # the buffer holds zeros
@@ -118,24 +172,24 @@ def put_rice(out: Any, at: int, value: int, low: int) -> int:
 
 
 def get_rice(data: Any, at: int, low: int) -> tuple[int, int]:
-    """Read such a number."""
+    """Read a number of `put_rice`."""
     rest = 0
     while at >> 3 < len(data) and (int(data[at >> 3]) >> (7 - (at & 7))) & 1:
         rest += 1
         at += 1
-    if rest > (2 * HALF) >> low:
+    if rest > (2 * HALF) >> low:  # `rest << low` would exceed every difference of keys, and could overflow
         return 0, NOWHERE
     value, at = get_bits(data, at + 1, low)
     return (rest << low) | value, at
 
 
 def put_count(out: Any, at: int, value: int, bits: int) -> int:
-    """Write a number >= 0 that fits into so many bits; 0 where no bound is known."""
+    """Write a number >= 0 that fits into `bits` bits; 0 where no bound is known."""
     return put_bits(out, at, value, bits) if bits else put_gamma(out, at, value)
 
 
 def get_count(data: Any, at: int, bits: int) -> tuple[int, int]:
-    """Read such a number."""
+    """Read a number of `put_count`."""
     return get_bits(data, at, bits) if bits else get_gamma(data, at)
 
 
@@ -144,25 +198,26 @@ def get_count(data: Any, at: int, bits: int) -> tuple[int, int]:
 
 def put_raw(out: Any, at: int, key: int) -> int:
     """Write a key in 64 bits."""
+    # In halves, since `put_bits` takes numbers >= 0 of at most 62 bits; the upper half is made positive.
     at = put_bits(out, at, (key >> 32) + 0x80000000, 32)
     return put_bits(out, at, key & 0xFFFFFFFF, 32)
 
 
 def get_raw(data: Any, at: int) -> tuple[int, int]:
-    """Read such a key."""
+    """Read a key of `put_raw`."""
     top, at = get_bits(data, at, 32)
     bottom, at = get_bits(data, at, 32)
     return (top - 0x80000000) * 0x100000000 + bottom, at
 
 
 def put_keys(out: Any, at: int, keys: Any, count: int, low: int, high: int, apart: int) -> int:
-    """Write so many ascending keys, `apart` at least, of the bracket (low, high] that the reader knows too."""
+    """Write `count` ascending keys, at least `apart` from each other, of the bracket (low, high]."""
     at = put_gamma(out, at, count)
     if count == 0:
         return at
     together = 0
     for i in range(count):
-        together |= int(keys[i])
+        together |= int(keys[i])  # its lowest one is the lowest of any key: below it all of them have zeros
     drop = 0
     while together & 1 == 0 and drop < 62:
         together >>= 1
@@ -177,13 +232,13 @@ def put_keys(out: Any, at: int, keys: Any, count: int, low: int, high: int, apar
     if count == 1:
         return at
     last = int(keys[count - 1])
-    if (last >> 1) - (first >> 1) >= HALF:  # from one end of the floats to the other
-        at = put_bits(out, at, 63, 6)
+    if (last >> 1) - (first >> 1) >= HALF:  # differences may overflow: keys are written as they are
+        at = put_bits(out, at, 63, 6)  # no number of low bits, of which Rice codes have 62 at most
         for i in range(1, count):
             at = put_raw(out, at, int(keys[i]))
         return at
     mean = ((last >> drop) - (first >> drop)) // (count - 1)
-    short = max(bits_in(mean) - 1, 0)
+    short = max(bits_in(mean) - 1, 0)  # the usual choice for Rice codes: the power of two just below the mean
     at = put_bits(out, at, short, 6)
     before = first >> drop
     for i in range(1, count):
@@ -194,7 +249,7 @@ def put_keys(out: Any, at: int, keys: Any, count: int, low: int, high: int, apar
 
 
 def get_keys(data: Any, at: int, low: int, high: int, keys: Any, apart: int) -> tuple[int, int]:  # noqa: PLR0911
-    """Read such keys into `keys`, if it has room; return how many, and the place."""
+    """Read keys of `put_keys` into `keys`, if it has room; return how many, and the place."""
     count, at = get_gamma(data, at)
     if count == 0:
         return 0, at
@@ -220,7 +275,7 @@ def get_keys(data: Any, at: int, low: int, high: int, keys: Any, apart: int) -> 
             now, at = get_raw(data, at)
         else:
             gap, at = get_rice(data, at, short)
-            if gap >> 1 > ((high >> drop) >> 1) - (before >> 1):  # halves, whose difference is no number too large
+            if gap >> 1 > ((high >> drop) >> 1) - (before >> 1):  # by halves, whose difference cannot overflow
                 return 0, NOWHERE
             before += gap + apart
             now = before << drop
@@ -231,7 +286,7 @@ def get_keys(data: Any, at: int, low: int, high: int, keys: Any, apart: int) -> 
 
 
 def put_times(out: Any, at: int, times: Any, count: int) -> int:
-    """Write how often each of so many keys is there; a single bit where all are there once."""
+    """Write how often each of `count` keys occurs; a single bit where all occur once."""
     once = True
     for i in range(count):
         once = once and times[i] == 1
@@ -245,7 +300,7 @@ def put_times(out: Any, at: int, times: Any, count: int) -> int:
 
 
 def get_times(data: Any, at: int, times: Any, count: int) -> tuple[int, int]:
-    """Read this into `times`; return how many numbers it took, and the place."""
+    """Read numbers of `put_times` into `times`; return how many were written, and the place."""
     if count == 0:
         return 0, at
     several, at = get_bits(data, at, 1)
@@ -270,7 +325,7 @@ def get_entries(data: Any, at: int, keys: Any, owners: Any, times: Any, owner_bi
 
 
 def room_for_keys(count: int) -> int:
-    """Return how many bytes so many keys with their numbers take at most."""
+    """Return the largest number of bytes that `count` keys with their numbers take."""
     return 64 + 32 * count
 
 
@@ -279,22 +334,24 @@ def room_for_keys(count: int) -> int:
 
 def float_of_key(key: int, both: Any) -> float:
     """Return the float of a key; `both` is an array of one int64, and the same memory as float64."""
+    # Keys of negative floats count down from -1 (`kernels.keys`), while their bits count up from the sign bit.
     both[0][0] = key if key >= 0 else -0x8000000000000000 - key
     return float(both[1][0])
 
 
 def key_of_float(value: float, both: Any) -> int:
     """Return the key of a float."""
-    both[1][0] = value + 0.0
+    both[1][0] = value + 0.0  # makes -0.0 a 0.0: they are equal, so they must have the same key
     bits = int(both[0][0])
     return bits if bits >= 0 else -0x8000000000000000 - bits
 
 
 def put_points(out: Any, at: int, x: Any, count: int, fine: int) -> int:
-    """Write so many ascending numbers, rounded to a common power of two: about 2**fine of them from end to end.
+    """Write `count` ascending numbers, rounded to a common power of two: about 2**fine units from end to end.
 
-    Or more, where the innermost numbers lie closer together than others: near the end of confidences all that matters
-    happens within a hundredth of their span. How many low bits differences have is chosen by what they are, and said.
+    The unit is finer where the innermost numbers lie closer together than others: near the end of confidences all that
+    matters happens within a hundredth of their span. The number of low bits is the one with the shortest code, and is
+    sent as its difference from the usual one.
     """
     below, above = 0, 0
     for i in range(count):
@@ -312,6 +369,7 @@ def put_points(out: Any, at: int, x: Any, count: int, fine: int) -> int:
         inner, finest = x[middle + 1] / 2 - x[middle - 1] / 2, unit_of(first, last, fine + _FINEST)
         while unit > finest and 0 < math.ldexp(inner, -unit) < 1 << (FINER - 1):  # skewed for sure
             unit -= 1
+    # Signed numbers are interleaved (0, -1, 1, -2, ...): the gamma code is then short for small ones of either sign.
     at = put_gamma(out, at, 2 * unit if unit >= 0 else -2 * unit - 1)
     before = int(round_to(first, unit))
     gaps, last_one = np.empty(finite, np.int64), before
@@ -333,7 +391,7 @@ def put_points(out: Any, at: int, x: Any, count: int, fine: int) -> int:
 
 
 def get_points(data: Any, at: int, count: int, fine: int, x: Any) -> int:
-    """Read such numbers; return the place."""
+    """Read numbers of `put_points`; return the place."""
     below, at = get_gamma(data, at)
     above, at = get_gamma(data, at)
     if below > count or above > count - below:
@@ -351,6 +409,7 @@ def get_points(data: Any, at: int, count: int, fine: int, x: Any) -> int:
     short = usual_low_bits(finite, fine) + (code >> 1 if code & 1 == 0 else -((code + 1) >> 1))
     bits, at = get_bits(data, at, 6)
     size, at = get_bits(data, at, min(bits, 54))
+    # No honest sender writes this: `unit_of` returns exponents of floats, and leaves numbers of at most 51 bits.
     if unit < -1100 or unit > 1024 or bits > 54 or short < 0 or short > 61:
         unit, short, at = 0, 0, NOWHERE
     negative, at = get_bits(data, at, 1)
@@ -358,13 +417,13 @@ def get_points(data: Any, at: int, count: int, fine: int, x: Any) -> int:
     x[below] = scale_units(before, unit)
     for i in range(below + 1, below + finite):
         gap, at = get_rice(data, at, short)
-        before += min(gap, HALF - before)
+        before += min(gap, HALF - before)  # no number beyond HALF, however large the gaps that were sent: no overflow
         x[i] = scale_units(before, unit)
     return at
 
 
 def scale_units(size: int, unit: int) -> float:
-    """Return so many units of 2**unit, or the float next to it where rounding went beyond all of them."""
+    """Return ``size * 2**unit``, or the largest float of its sign where rounding went beyond all floats."""
     bits = bits_in(size if size >= 0 else -size)
     if bits > 60 or bits + unit > 1024:
         return LARGEST_FLOAT if size > 0 else -LARGEST_FLOAT
@@ -376,7 +435,8 @@ def unit_of(first: float, last: float, fine: int) -> int:
     largest = max(abs(first), abs(last))
     span = last / 2 - first / 2  # which cannot overflow
     own = math.frexp(largest)[1] if largest > 0 else -1000
-    unit = math.frexp(span)[1] + 1 - fine if span > 0 else own - 50  # ties are named as well as can be
+    unit = math.frexp(span)[1] + 1 - fine if span > 0 else own - 50  # equal points: as exactly as possible
+    # At most 50 bits, less than the 53 of a float, so that multiples of the unit are exact; 2^-1074 is the least float.
     return max(unit, own - 50, -1074)
 
 
@@ -386,13 +446,13 @@ def usual_low_bits(count: int, fine: int) -> int:
 
 
 def best_low_bits(gaps: Any, count: int) -> int:
-    """Return with how many low bits these differences are shortest; the first is none."""
+    """Return the number of low bits with which the Rice codes of ``gaps[1:]`` are shortest; ``gaps[0]`` is unused."""
     best, short = -1, 0
     while True:
         total = 0
         for i in range(1, count):
             total += (gaps[i] >> short) + short
-        if best >= 0 and total >= best:
+        if best >= 0 and total >= best:  # the length falls and then rises: the first rise is behind the minimum
             return max(short - 1, 0)
         best = total
         short += 1
@@ -400,7 +460,7 @@ def best_low_bits(gaps: Any, count: int) -> int:
 
 def round_to(value: float, unit: int) -> float:
     """Return how many units of 2**unit a number is, to the nearest."""
-    half = unit // 2  # in two steps: the power itself may be too large for a float
+    half = unit // 2  # in two steps: the power itself may be too large or too small for a float
     return float(np.rint(math.ldexp(math.ldexp(value, -half), half - unit)))
 
 
@@ -417,6 +477,8 @@ def fineness(mass: int, level: int, even: int, count: int) -> int:
     if even:
         return bits_in(count) + FINER
     spread = level * (LEVEL_UNITS - level)
+    # Half the bits of mass / (level (1 - level)): the root of that is one by the distance of the innermost points, see
+    # `fill_levels`; 32 is for LEVEL_UNITS^2. In integers, because the reader must compute the same on another machine.
     return min((bits_in(mass) + 32 - bits_in(spread)) // 2 + FINER, 30)
 
 
@@ -500,11 +562,15 @@ def add_sketch(x: Any, c: Any, at: int, points: Any, levels: Any, count: int, ma
 
 
 def fill_slopes(x: Any, c: Any, begin: int, end: int, slopes: Any) -> None:
-    """Give a sketch's knots the slopes of a monotone cubic through them ([FritschCarlson1980]): straight lines lie."""
+    """Give a sketch's knots the slopes of a monotone cubic through them ([FritschCarlson1980]).
+
+    Straight lines between few points are biased wherever the function bends.
+    """
     for i in range(begin, end):
         slopes[i] = 0.0
         if i == begin or i == end - 1:
             continue
+        # Here and below differences are halved first: the difference of two floats can overflow.
         before, after = float(x[i] / 2 - x[i - 1] / 2), float(x[i + 1] / 2 - x[i] / 2)
         if before > 0 and after > 0 and c[i] > c[i - 1] and c[i + 1] > c[i]:
             down, up = float(c[i] - c[i - 1]) / before, float(c[i + 1] - c[i]) / after
@@ -636,6 +702,7 @@ def append_local_runs(bits: Any, weights: Any, first: int, last: int, keys: Any,
 
 def merge_runs(keys: Any, times: Any, ends: Any, sources: int, into: Any, often: Any) -> int:
     """Merge ascending runs of several sources; equal keys become one. Return how many runs there are."""
+    # For speed only, the result is the same: few sources are merged one by one, the keys of more are sorted.
     filled = 0
     for s in range(sources):
         filled += ends[s] < ends[s + 1]
@@ -681,7 +748,7 @@ def sketch_fineness(ask: Any, mass: int, count: int) -> int:
 
 def read_replies(
     ask: Any, data: Any, places: Any, keys: Any, times: Any, ends: Any, count_bits: int
-) -> tuple[Any, ...]:
+) -> tuple[int, int, Any, Any, Any]:
     """Read the replies of children to a question: the weight outside the bracket, and points and masses of sketches.
 
     Child j's reply begins at bit ``places[j]`` of `data`, which becomes where its next one does; its runs go to the
@@ -712,7 +779,7 @@ def read_replies(
             mass, at = get_count(data, at, count_bits)
             count = point_count(mass, int(ask[POINTS]), int(ask[GROWTH]), int(ask[USUAL]))
             if used + count > len(points):
-                longer = np.empty(2 * (used + count), np.float64)
+                longer = np.empty(2 * (used + count), np.float64)  # doubled: copies stay linear in the points
                 longer[:used] = points[:used]
                 points = longer
             at = get_points(data, at, count, sketch_fineness(ask, mass, count), points[used:])
@@ -724,12 +791,10 @@ def read_replies(
 
 def combine_reports(
     ask: Any, bits: Any, weights: Any, first: int, last: int, data: Any, places: Any, room: int, count_bits: int
-) -> tuple[Any, ...]:
-    """Put together what one device knows about a question: its scores in [first, last), and its children's replies.
+) -> MergedReply:
+    """Merge what one device knows about a question: its scores in [first, last), and its children's replies.
 
-    `places` as in `read_replies`; no reply holds more runs than `room`. Returned are the weight at or below the
-    bracket, the weight inside, how many runs there are (or -1 where somebody has only sketched), runs (keys, times),
-    knots (x, c, slopes, ends, masses, and the weight at -inf), and the weight above the bracket.
+    `places` as in `read_replies`; no reply holds more runs than `room`.
     """
     children = len(places)
     begin, end = first_above(bits, first, last, int(ask[BEGIN])), first_above(bits, first, last, int(ask[END]))
@@ -749,11 +814,12 @@ def combine_reports(
     if sketched.sum() == 0:
         runs, often = np.empty(ends[children + 1], np.int64), np.empty(ends[children + 1], np.int64)
         count = merge_runs(keys, times, ends, children + 1, runs, often)
-        nothing, none = np.empty(0, np.float64), np.zeros(1, np.int64)
-        return below, inside, count, runs, often, nothing, nothing, nothing, none, nothing, 0, above
+        nothing = np.empty(0, np.float64)
+        no_knots = SourceKnots(nothing, nothing, nothing, np.zeros(1, np.int64), nothing)
+        return MergedReply(below, inside, count, runs, often, no_knots, 0, above)
     both_ints = np.empty(1, np.int64)
     both = (both_ints, both_ints.view(np.float64))
-    most = ends[children + 1] + sketched.sum() + 2 * children
+    most = ends[children + 1] + sketched.sum() + 2 * children  # `add_sketch` may add a knot at either end
     x, c, slopes = np.empty(most, np.float64), np.empty(most, np.float64), np.zeros(most, np.float64)
     knot_ends, masses = np.zeros(children + 2, np.int64), np.zeros(children + 1, np.float64)
     bottom, used = 0.0, 0
@@ -773,13 +839,15 @@ def combine_reports(
         knot_ends[s + 1] = at
         masses[s] = mass - lost
         bottom += lost
-    return below, inside, -1, keys, times, x, c, slopes, knot_ends, masses, int(bottom), above
+    sources = SourceKnots(x, c, slopes, knot_ends, masses)
+    return MergedReply(below, inside, -1, keys, times, sources, int(bottom), above)
 
 
 def distribution_function(x: Any, c: Any, slopes: Any, ends: Any, masses: Any) -> tuple[Any, Any, Any]:
     """Return the distribution function of all sources together: knots, and the values just below and at them.
 
-    Many sources are first put together in groups, each with as many knots as `MANY`, or it would take their square.
+    More than `MERGED_AT_ONCE` sources are first reduced in groups to as many knots each: the work would otherwise grow
+    with the square of their number.
     """
     sources = len(ends) - 1
     while sources > MERGED_AT_ONCE:
@@ -806,11 +874,11 @@ def distribution_function(x: Any, c: Any, slopes: Any, ends: Any, masses: Any) -
     return knots, left, right
 
 
-def sketch_points(ask: Any, found: Any, many: int) -> Any:
-    """Return so many points of the distribution function of what a device has heard, see `combine_reports`."""
-    count, keys, times = found[2], found[3], found[4]
+def sketch_points(ask: Any, reply: MergedReply, many: int) -> Any:
+    """Return `many` points of the distribution function of a `MergedReply`."""
+    count, keys, times = reply.run_count, reply.keys, reply.times
     points = np.empty(many, np.float64)
-    fill_levels(float(found[1]), float(ask[EACH]), ask[LEVEL] / LEVEL_UNITS, int(ask[EVEN]), many, points)
+    fill_levels(float(reply.inside), float(ask[EACH]), ask[LEVEL] / LEVEL_UNITS, int(ask[EVEN]), many, points)
     if count >= 0:  # more runs than may be listed: the points are some of them
         both_ints = np.empty(1, np.int64)
         both = (both_ints, both_ints.view(np.float64))
@@ -821,8 +889,8 @@ def sketch_points(ask: Any, found: Any, many: int) -> Any:
                 upto += times[at]
             points[j] = float_of_key(int(keys[at]), both)
         return points
-    bottom = found[10]
-    knots, left, right = distribution_function(found[5], found[6], found[7], found[8], found[9])
+    bottom = reply.bottom
+    knots, left, right = distribution_function(*reply.sources)
     for j in range(many):
         target = points[j] - bottom
         points[j] = -math.inf if target < 0 and bottom else quantile_at(target, knots, left, right, len(knots))
@@ -830,8 +898,8 @@ def sketch_points(ask: Any, found: Any, many: int) -> Any:
 
 
 def grow_buffer(out: Any, at: int, more: int) -> Any:
-    """Return a buffer of zeros from bit `at` on that has so many more bytes: this one, or a longer copy."""
-    needed = (at >> 3) + 1 + more
+    """Return a buffer with `more` bytes of zeros from bit `at` on: this one, or a longer copy."""
+    needed = (at >> 3) + 1 + more  # 1: the byte that bit `at` is in may be begun
     if needed <= len(out):
         return out
     longer = np.zeros(2 * needed, np.uint8)
@@ -853,7 +921,7 @@ def encode_replies(
 ) -> tuple[Any, Any, Any, int]:
     """Return the replies of some devices to all questions: bytes, where each ends, and how many numbers each holds.
 
-    And which of the children's strings is no reply to them, -1 if all are.
+    The last value is the index of the first of the children's strings that is no reply to the questions, or -1.
 
     The scores of member i are the segments of ``members[i]``, one for each trial; its children's replies are the
     strings ``child_cuts[i]:child_cuts[i + 1]`` of `data`, cut at `cuts`.
@@ -863,19 +931,20 @@ def encode_replies(
     at, wrong = 0, -1
     for i in range(len(members)):
         places = 8 * cuts[child_cuts[i] : child_cuts[i + 1]]
-        told = 8 * (cuts[child_cuts[i + 1]] - cuts[child_cuts[i]])  # a run takes at least a bit
+        most_runs = 8 * (cuts[child_cuts[i + 1]] - cuts[child_cuts[i]])  # in children's replies: a run takes a bit
         for p in range(len(asks)):
             ask = asks[p]
             segment = members[i] * trials + ask[TRIAL]
             first, last = int(segments[segment]), int(segments[segment + 1])
-            found = combine_reports(ask, bits, weights, first, last, data, places, last - first + told, count_bits)
-            below, inside, count, keys, times = found[0], found[1], found[2], found[3], found[4]
+            room = last - first + most_runs
+            reply = combine_reports(ask, bits, weights, first, last, data, places, room, count_bits)
+            inside, count, keys, times = reply.inside, reply.run_count, reply.keys, reply.times
             if ask[COUNTED]:
                 out = grow_buffer(out, at, 32)
-                at = put_count(out, at, below, count_bits)
+                at = put_count(out, at, reply.below, count_bits)
                 numbers[i] += 1
                 if ask[COUNTED] == OUTSIDE:
-                    at = put_count(out, at, found[11], count_bits)
+                    at = put_count(out, at, reply.above, count_bits)
                     numbers[i] += 1
             tied = count <= ask[POINTS] and count * _TIED <= inside // ask[EACH]
             if count >= 0 and (ask[SIDE] or count <= ask[LIMIT] or tied):
@@ -897,13 +966,7 @@ def encode_replies(
             out = grow_buffer(out, at, 64 + 10 * many)
             at = put_bits(out, at, 0, 1)
             at = put_count(out, at, inside, count_bits)
-            at = put_points(
-                out,
-                at,
-                sketch_points(ask, found, many),
-                many,
-                sketch_fineness(ask, inside, many),
-            )
+            at = put_points(out, at, sketch_points(ask, reply, many), many, sketch_fineness(ask, inside, many))
             numbers[i] += 1 + many
         at = (at + 7) & -8
         ends[i + 1] = at >> 3

@@ -37,7 +37,7 @@ class Spreading:
     Attributes
     ----------
     values
-        The values after the rounds taken so far, in memory that the next round changes; read-only for everybody else.
+        The values after the rounds taken so far, in memory that the next round changes; read-only for callers.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Spreading:
         return self.receive(self._x[speakers], speakers)
 
     def receive(self, sent: Array, speakers: Ints) -> Ints:
-        """Let every neighbour of a speaker take the better of what it has and what was sent; return who changed.
+        """Let every neighbour of a speaker take the better of its value and what was sent; return which changed.
 
         Speakers stand for the rows of the graph: of equals the first of them is taken.
         """

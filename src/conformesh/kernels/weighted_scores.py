@@ -1,7 +1,7 @@
-"""WeightedScores: the calibration scores every device holds, ragged and sorted, ready for kernels.
+"""WeightedScores: the calibration scores of all devices, ragged and sorted, ready for kernels.
 
-One flat array and offsets serve twenty devices or a million. Each (device, trial) owns a sorted segment; trials are
-independent draws of the same experiment that ride along in one run. A trial of one is the ordinary case.
+One flat array and offsets serve twenty devices or a million. Each (device, trial) has a sorted segment; trials are
+independent draws of the same experiment that are computed in one run. Usually there is one trial.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class WeightedScores:
     offsets
         Shape (devices * trials + 1,).
     trials
-        How many independent draws ride along.
+        Number of independent draws.
     weights
-        How much each score counts, whole and positive, in the order of `values`; None: 1, everywhere, at no cost.
-    spares
+        Weight of each score, a positive integer, in the order of `values`; None: all weigh 1, and none are stored.
+    rounding_loss
         By how much the weights of each segment may have been rounded down, in all; None: not at all.
     example_mass
         What the examples of each segment weigh, where scores are drops of their losses; None: what the scores weigh.
@@ -50,7 +50,7 @@ class WeightedScores:
     offsets: Ints
     trials: int = 1
     weights: Ints | None = None
-    spares: Ints | None = None
+    rounding_loss: Ints | None = None
     example_mass: Ints | None = None
 
     def __repr__(self) -> str:
@@ -91,13 +91,13 @@ class WeightedScores:
         trials: Iterable[Iterable[Any]],
         weights: Iterable[Iterable[Any]],
         names: Sequence[str] | None = None,
-        spares: Ints | None = None,
+        rounding_loss: Ints | None = None,
         example_mass: Ints | None = None,
     ) -> WeightedScores:
         """Build from trials as `of_trials` does, with an array of whole weights beside every array of scores.
 
-        `spares` (devices, trials) says by how much these were rounded down, `example_mass` (devices, trials) what the
-        examples weigh where the scores are drops of losses.
+        `rounding_loss` (devices, trials) says by how much these were rounded down, `example_mass` (devices, trials)
+        what the examples weigh where the scores are drops of losses.
         """
         plain = [[np.asarray(own, dtype=np.float64) for own in trial] for trial in trials]
         given = [[np.asarray(own, dtype=np.int64) for own in trial] for trial in weights]
@@ -108,7 +108,9 @@ class WeightedScores:
             for trial in range(samples.trials)
         ]
         mass = None if example_mass is None else example_mass.ravel()
-        return samples.weighing(np.concatenate(pieces), None if spares is None else spares.ravel(), mass)
+        return samples.with_weights(
+            np.concatenate(pieces), None if rounding_loss is None else rounding_loss.ravel(), mass
+        )
 
     @classmethod
     def from_flat(
@@ -116,8 +118,8 @@ class WeightedScores:
     ) -> WeightedScores:
         """Build from flat scores already grouped by (device, trial), `sizes` of them in each group.
 
-        With ``copy=False`` the array becomes the samples' own and is sorted where it is: a million devices with fifty
-        scores each are 400 MB.
+        With ``copy=False`` the array is sorted in place and must not be used elsewhere: a million devices with fifty
+        scores each take 400 MB.
 
         >>> WeightedScores.from_flat(np.array([3.0, 1.0, 2.0]), np.array([2, 0, 1])).segment(0).tolist()
         [1.0, 3.0]
@@ -157,40 +159,45 @@ class WeightedScores:
         """How much the scores of each device weigh, shape (devices, trials)."""
         if self.weights is None:
             return self.sizes
-        return np.diff(self._prefix[self.offsets]).reshape(self.devices, self.trials)
+        return np.diff(self._cumulative_weights[self.offsets]).reshape(self.devices, self.trials)
 
     @cached_property
-    def _prefix(self) -> Ints:
-        """The weights added up, from 0 on."""
-        prefix = np.zeros(len(self.values) + 1, dtype=np.int64)
-        np.cumsum(np.ones(len(self.values), np.int64) if self.weights is None else self.weights, out=prefix[1:])
-        return prefix
+    def _cumulative_weights(self) -> Ints:
+        """The weight of all scores before each place, and of all; only where scores have weights."""
+        assert self.weights is not None
+        sums = np.zeros(len(self.values) + 1, dtype=np.int64)
+        np.cumsum(self.weights, out=sums[1:])
+        return sums
 
-    def weighing(self, weights: Ints, spares: Ints | None = None, example_mass: Ints | None = None) -> WeightedScores:
-        """Return the same scores with these weights, flat and in the order of `values`; who weighs nothing is left out.
+    def with_weights(
+        self, weights: Ints, rounding_loss: Ints | None = None, example_mass: Ints | None = None
+    ) -> WeightedScores:
+        """Return the same scores with these weights, flat and in the order of `values`; those of weight 0 are dropped.
 
-        >>> WeightedScores.of([[3.0, 1.0], [2.0]]).weighing(np.array([5, 0, 2])).masses.ravel().tolist()
+        >>> WeightedScores.of([[3.0, 1.0], [2.0]]).with_weights(np.array([5, 0, 2])).masses.ravel().tolist()
         [5, 2]
         """
         each = np.asarray(weights, dtype=np.int64)
         if each.shape != self.values.shape or (each < 0).any():
             raise ValueError(f"weights must be {len(self.values)} whole numbers, none negative, got shape {each.shape}")
-        if (each == 1).all():
-            return replace(self, weights=None, spares=spares, example_mass=example_mass)
+        if (each == 1).all():  # None is quicker: weights need not be summed up, and counts are weights
+            return replace(self, weights=None, rounding_loss=rounding_loss, example_mass=example_mass)
         kept = each > 0
         if kept.all():
-            return replace(self, weights=each, spares=spares, example_mass=example_mass)
+            return replace(self, weights=each, rounding_loss=rounding_loss, example_mass=example_mass)
         owner = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))[kept]
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(self.offsets) - 1))])
-        return WeightedScores(self.values[kept], offsets, self.trials, each[kept], spares, example_mass)
+        return WeightedScores(self.values[kept], offsets, self.trials, each[kept], rounding_loss, example_mass)
 
-    def taken(self, devices: Ints) -> WeightedScores:
+    def take(self, devices: Ints) -> WeightedScores:
         """Return the samples of these devices, in this order."""
         values, offsets = take_segments(self.values, self.offsets, devices, self.trials)
         weights = None if self.weights is None else take_segments(self.weights, self.offsets, devices, self.trials)[0]
-        spares = None if self.spares is None else self.spares.reshape(-1, self.trials)[devices].ravel()
+        rounding_loss = (
+            None if self.rounding_loss is None else self.rounding_loss.reshape(-1, self.trials)[devices].ravel()
+        )
         mass = None if self.example_mass is None else self.example_mass.reshape(-1, self.trials)[devices].ravel()
-        return WeightedScores(values, offsets, self.trials, weights, spares, mass)
+        return WeightedScores(values, offsets, self.trials, weights, rounding_loss, mass)
 
     def segment(self, device: int, trial: int = 0) -> Floats:
         """Return the sorted scores of one device in one trial."""
@@ -212,7 +219,7 @@ class WeightedScores:
         shape = ranks.shape
         ranks = ranks.reshape(self.devices * self.trials, -1)
         sizes = np.diff(self.offsets)[:, None]
-        inside = (ranks >= 1) & (ranks <= sizes)
+        inside = (ranks >= 1) & (ranks <= sizes)  # ranks count from 1, places from 0
         where = np.where(inside, self.offsets[:-1, None] + ranks - 1, 0)
         found = self.values[where] if len(self.values) else np.zeros(ranks.shape)
         return np.where(inside, found, np.where(ranks < 1, -np.inf, np.inf)).reshape(shape)
@@ -239,22 +246,21 @@ class WeightedScores:
     def _starts(self) -> tuple[Ints, Ints]:
         """Where each segment starts, and what all scores before it weigh, both (devices, 1, trials)."""
         starts = self.offsets[:-1].reshape(self.devices, 1, self.trials)
-        return starts, self._prefix[starts]
+        return starts, self._cumulative_weights[starts]
 
     def _weight_of(self, counts: Ints, trials: Ints) -> Ints:
         """Return what the first so many scores of each segment weigh; `counts` (devices, M, problems)."""
         starts, before = self._starts
         if self.trials > 1:
             starts, before = starts[:, :, trials], before[:, :, trials]
-        return np.asarray(self._prefix.take(counts + starts) - before)
+        return np.asarray(self._cumulative_weights.take(counts + starts) - before)
 
-    def inside(self, trials: Ints, low: Floats, high: Floats) -> tuple[Floats, Floats]:
+    def bracket_extremes(self, trials: Ints, low: Floats, high: Floats) -> tuple[Floats, Floats]:
         """Return each device's smallest score above `low` and largest at or below `high`, (devices, problems).
 
         +inf where no score is above `low`, -inf where none is at or below `high`.
         """
-        above, below = bracket_extremes(self.values, self.offsets, self.trials, trials, low, high)
-        return above, below
+        return bracket_extremes(self.values, self.offsets, self.trials, trials, low, high)
 
     def extremes(self, finite: bool = False) -> tuple[Floats, Floats]:
         """Return each device's smallest and largest (finite) score, (devices, trials); +inf and -inf if it has none."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from conformesh.files.files import PRIVATE, UNWRITABLE
+from conformesh.files.atomic_writes import PRIVATE, UNWRITABLE
 
 LOCK_FILE = "node.lock"
 RUNS_ALREADY = "runs this device already; stop it first, or give this one another folder"

@@ -39,22 +39,22 @@ class Arrivals:
     @classmethod
     def of(cls, scores: NDArray[np.float64], delays: ArrayLike | None, present: Bools | None) -> Arrivals:
         """Return arrival times for these delays in steps; a negative delay means that the label never arrives."""
-        there = ~np.isnan(scores) if present is None else ~np.isnan(scores) & present
+        arrives = ~np.isnan(scores) if present is None else ~np.isnan(scores) & present
         if delays is None:
-            return cls(there, None)
+            return cls(arrives, None)
         late = broadcast_to_table(np.asarray(delays), scores.shape, "delays", "number")
         if not np.issubdtype(late.dtype, np.integer):
             raise TypeError(f"delays must be whole numbers of steps, got {late.dtype}")
         steps = scores.shape[1]
         arrival = np.arange(steps) + late.astype(np.int64)
-        there = there & (late >= 0) & (arrival < steps)
-        if present is not None:  # a device that leaves loses the labels that have not arrived
+        arrives = arrives & (late >= 0) & (arrival < steps)
+        if present is not None:  # a device that leaves loses labels that have not arrived yet
             gone = np.where(present, steps, np.arange(steps))
             until = np.minimum.accumulate(gone[:, ::-1], axis=1)[:, ::-1]
-            there &= arrival < until
-        if np.array_equal(arrival[there], np.broadcast_to(np.arange(steps), scores.shape)[there]):
-            return cls(there, None)
-        return cls(there, arrival)
+            arrives &= arrival < until
+        if np.array_equal(arrival[arrives], np.broadcast_to(np.arange(steps), scores.shape)[arrives]):
+            return cls(arrives, None)
+        return cls(arrives, arrival)
 
     @property
     def at_once(self) -> bool:
@@ -111,5 +111,5 @@ class Arrivals:
 
     def arrived_by(self, done: int) -> Bools:
         """Return which labels have arrived after so many steps, (devices, done)."""
-        there = self.has_label[:, :done]
-        return there if self.step is None else there & (self.step[:, :done] < done)
+        arrives = self.has_label[:, :done]
+        return arrives if self.step is None else arrives & (self.step[:, :done] < done)

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.files.atomic_writes import write_file
 from conformesh.files.checkpoints import require_same_run, unreadable_checkpoint
-from conformesh.files.files import write_file
 
 _KIND = "conformesh online checkpoint 1"  # format of the file, with its version
 SAVE_INTERVAL = 10.0  # seconds between two saves, at least: what an interruption may cost

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.array_types import Bools, Floats, Ints
-from conformesh.files.atomic_writes import write_columns
+from conformesh.files.table_writers import write_columns
 from conformesh.online.arrivals import Arrivals
 from conformesh.online.bounds import MissAccount
 from conformesh.online.couplings import BoundInputs, CoupledState, Rule
@@ -36,10 +36,10 @@ class BoundTrail:
         self.clock = np.zeros(self.steps, dtype=np.int64)
         self.late = np.zeros(self.steps, dtype=np.int64)
         self.unheard = np.zeros(self.steps, dtype=np.int64)
-        self._known: tuple[int, Floats, Ints] | None = None
+        self._cache: tuple[int, Floats, Ints] | None = None
 
     def record_unheard(self, t: int, state: CoupledState, arrivals: Arrivals, there: Bools) -> None:
-        """Record the largest number of other examples that a device present does not know the outcome of."""
+        """Record the largest number of labels of other devices that a present device has not received yet."""
         if not state.counts:
             return
         known = state.counts[0].sum(axis=1)[there]
@@ -57,25 +57,26 @@ class BoundTrail:
         return BoundInputs(starts, members, labels, late, unheard, clock)
 
     def _starts_of_members(self, done: int, devices: int) -> tuple[Floats, Ints]:
-        """Return the sum of levels at which each device joined, and how often it joined; kept until another joins."""
-        many, known = bisect_left(self.joined, (done,)), self._known
-        if known is None or known[0] != many:
+        """Return the sum of levels at which each device joined, and how often it joined; cached until another joins."""
+        many, cached = bisect_left(self.joined, (done,)), self._cache
+        if cached is None or cached[0] != many:
             starts, members = np.zeros(devices), np.zeros(devices, dtype=np.int64)
             for _, row, level in self.joined[:many]:
                 starts[row] += level
                 members[row] += 1
-            known = self._known = many, starts, members  # one assignment: other threads may read while a run continues
-        return known[1:]
+            # One assignment, because other threads may read while a run continues.
+            cached = self._cache = many, starts, members
+        return cached[1:]
 
 
 class OnlineObserver:
-    """An observer of a run over streams that is also given its result; what a subclass does not define does nothing."""
+    """Base class of observers that also receive the result of a run; by default its methods do nothing."""
 
-    def begin(self, found: OnlineResult) -> None:
-        """Receive the result before the first step. It fills up meanwhile; only finished steps may be read."""
+    def begin(self, result: OnlineResult) -> None:
+        """Receive the result before the first step. It is filled during the run: read only finished steps."""
 
     def __call__(self, done: int) -> None:
-        """Receive the number of steps done, from time to time."""
+        """Receive the number of finished steps; called repeatedly."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +90,9 @@ class OnlineResult:
     rule
         Learner and coupling.
     scores, thresholds
-        Of every example, (devices, steps); not a number where a device is not there.
+        Of every example, (devices, steps); NaN where a device is absent.
     misses
-        1 where the example was missed, 0 where it was covered, -1 where there is no example or its label never came.
+        1 where the example was missed, 0 where it was covered, -1 where there is no example or its label never arrived.
     arrivals, trail
         Arrival times of labels, and the input of bounds.
     """
@@ -111,7 +112,7 @@ class OnlineResult:
 
     @property
     def steps(self) -> int:
-        """How many steps there were."""
+        """Number of steps."""
         return int(self.scores.shape[1])
 
     def account(self, device: str | None = None, after: int | None = None) -> MissAccount:
@@ -136,14 +137,14 @@ class OnlineResult:
 
     @property
     def rates(self) -> Floats:
-        """The share of misses of each device, (devices,); not a number where no label came."""
+        """The share of misses of each device, (devices,); NaN where no label arrived."""
         labels = (self.misses >= 0).sum(axis=1)
         return np.where(labels > 0, (self.misses == 1).sum(axis=1) / np.maximum(labels, 1), np.nan)
 
     def rolling_coverage(self, window: int, device: str | None = None) -> Floats:
-        """Return the share of covered examples in the last steps, after each step, (steps,); labels known or not yet.
+        """Return the share of covered examples in the last steps, after each step, (steps,).
 
-        Not a number where none of the examples in the window has a label.
+        It also counts labels that arrive later. NaN where none of the examples in the window has a label.
         """
         if window < 1:
             raise ValueError(f"window must be at least 1 step, got {window}")
@@ -179,23 +180,23 @@ class OnlineResult:
 
 
 class RunningCounts:
-    """Counts of labels that have arrived, and of their misses, that advance with a run.
+    """Counts of arrived labels and of their misses, which advance with a run.
 
     Parameters
     ----------
-    found
-        The result to count in; of a run under way only finished steps may be requested.
+    result
+        The result; while a run continues only finished steps may be requested.
     """
 
-    def __init__(self, found: OnlineResult) -> None:
-        self.found, self.done = found, 0
-        self._labels, self._misses = (np.zeros((len(found.ids), 1), dtype=np.int64) for _ in range(2))
+    def __init__(self, result: OnlineResult) -> None:
+        self.result, self.done = result, 0
+        self._labels, self._misses = (np.zeros((len(result.ids), 1), dtype=np.int64) for _ in range(2))
 
     def advance(self, points: Ints) -> tuple[Ints, Ints]:
-        """Return labels and misses after so many steps, (devices, points); points rise, from where it was."""
+        """Return labels and misses after these numbers of steps, (devices, points); points must rise."""
         if len(points) == 0 or self.done >= points[0] or (np.diff(points) <= 0).any():
             raise ValueError(f"points must rise from {self.done + 1} on, got {points.tolist()}")
-        new = self._at_once(points) if self.found.arrivals.at_once else self._late(points)
+        new = self._at_once(points) if self.result.arrivals.at_once else self._late(points)
         labels, misses = (
             before + np.cumsum(now, axis=1) for before, now in zip((self._labels, self._misses), new, strict=True)
         )
@@ -203,10 +204,10 @@ class RunningCounts:
         return labels, misses
 
     def _at_once(self, points: Ints) -> tuple[Ints, Ints]:
-        """Count between points where every label comes after its own step."""
+        """Return labels and misses between points, if every label arrives with its own step."""
         begins = np.concatenate([[self.done], points[:-1]]) - self.done
-        outcomes = self.found.misses[:, self.done : points[-1]]
-        short = len(outcomes[0]) < 2**15  # then no sum overflows 16 bits, which add up in half the time
+        outcomes = self.result.misses[:, self.done : points[-1]]
+        short = len(outcomes[0]) < 2**15  # no sum can overflow 16 bits, which add up in half the time
         added = np.add.reduceat(outcomes, begins, axis=1, dtype=np.int16 if short else np.int64)
         unknown = outcomes < 0
         if not unknown.any():
@@ -215,21 +216,22 @@ class RunningCounts:
         return np.diff(points, prepend=self.done) - without, added + without
 
     def _late(self, points: Ints) -> tuple[Ints, Ints]:
-        found, begins = self.found, [self.done, *points[:-1]]
+        """Return labels and misses between points, if labels may be late."""
+        result, begins = self.result, [self.done, *points[:-1]]
         labels, misses = [], []
         for a, b in zip(begins, points, strict=True):
-            device, example = found.arrivals.labels_between(int(a), int(b))
-            missed = found.misses[device, example] == 1
-            labels.append(np.bincount(device, minlength=len(found.ids)))
-            misses.append(np.bincount(device[missed], minlength=len(found.ids)))
+            device, example = result.arrivals.labels_between(int(a), int(b))
+            missed = result.misses[device, example] == 1
+            labels.append(np.bincount(device, minlength=len(result.ids)))
+            misses.append(np.bincount(device[missed], minlength=len(result.ids)))
         return np.stack(labels, axis=1), np.stack(misses, axis=1)
 
     def account(self, done: int, labels: Ints, misses: Ints, row: int | None = None) -> MissAccount:
-        """Return the account of all devices, or of one, after so many steps with these counts, (devices,)."""
-        found = self.found
-        past = found.trail.past(done, labels)
+        """Return misses and guarantee of all devices, or of one, after so many steps with these counts, (devices,)."""
+        result = self.result
+        past = result.trail.past(done, labels)
         if row is None:
             counts = int(labels.sum()), int(misses.sum())
-            return MissAccount(found.alpha, *counts, found.rule.gap(past), found.rule.why_no_bound())
-        gap = found.rule.device_gap(past, row)
-        return MissAccount(found.alpha, int(labels[row]), int(misses[row]), gap, found.rule.why_no_bound())
+            return MissAccount(result.alpha, *counts, result.rule.gap(past), result.rule.why_no_bound())
+        gap = result.rule.device_gap(past, row)
+        return MissAccount(result.alpha, int(labels[row]), int(misses[row]), gap, result.rule.why_no_bound())

@@ -54,8 +54,8 @@ class SigningDoubt:
     that do not answer may be gone for good.
     """
 
-    def __init__(self, own_keys: int) -> None:
-        self._own_keys = own_keys  # of the strings that the device signs
+    def __init__(self, local_keys: int) -> None:
+        self._local_keys = local_keys  # of the strings that the device signs
         self._claims: Counter[int] = Counter()  # by neighbour, in how many runs it has named such entries
         self._unanswered: set[int] = set()
         self.until = 0.0
@@ -77,7 +77,7 @@ class SigningDoubt:
 
         A neighbour that names one in run after run is not believed: it may be Byzantine, and each time costs a run.
         """
-        if keys & self._own_keys and self._claims[sender] < MOST_CLASHES:
+        if keys & self._local_keys and self._claims[sender] < MOST_CLASHES:
             self._claims[sender] += 1
             return True
         self._unanswered.discard(sender)
@@ -121,8 +121,8 @@ class AsyncDevice:
         self._make, self._scores = setup.make, setup.scores
         self._next_protocol: tuple[Make, str] | None = None  # what the next run is made of, if of other scores
         self._first_slots = entry_key_set(setup.network.devices, [0])  # shifted by s bits these are the slots s
-        own_keys = [entry_key(setup.row, stage) for stage in range(STAGES)]
-        self._doubt = SigningDoubt(sum(1 << key for key in own_keys))
+        local_keys = [entry_key(setup.row, stage) for stage in range(STAGES)]
+        self._doubt = SigningDoubt(sum(1 << key for key in local_keys))
         self._has_joined = False  # whether it has joined a run of its neighbours since it started
         self._run_requested = False
         self._reason = ""  # why it takes no part
@@ -402,7 +402,7 @@ class AsyncDevice:
                 raise TypeError(f"a device without rounds asks up to {STAGES} questions of everybody and nothing else")
             if self.store.seal is None and message.sealed:
                 raise ValueError("the method needs entries that are signed, and this device has no key to sign with")
-            self.exchange.add_own(entry_key(self.row, stage), message.packets[0])
+            self.exchange.add_local(entry_key(self.row, stage), message.packets[0])
             answer = self._gathered_strings(stage, message)
             complete, stage = complete and answer.complete, stage + 1
         self._stages, self._final = stage, complete
@@ -512,7 +512,7 @@ class AsyncDevice:
             self._evaluate()
             return
         self.phase, self._result, self._final = "failed", None, False
-        self.exchange.add_own(entry_key(self.row, REASON), self._reason.encode())
+        self.exchange.add_local(entry_key(self.row, REASON), self._reason.encode())
 
     # --- memory -------------------------------------------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ class Device:
         self._roster_exchange = RosterExchange(self.rosters, self.links, self.membership.hello)
         self.error: PeerError | None = None
         self._news: News | None = None  # what neighbours are told of the failure
-        self._own_fault = False  # whether the failure began here
+        self._is_local_fault = False  # whether the failure began here
 
     # --- what an engine sees ------------------------------------------------------------------------------------------
 
@@ -253,7 +253,7 @@ class Device:
         if self.phase == "failed":
             return
         words = one_line_text(f"{self.links.name(self.row)} cannot take part: {reason}")
-        self._own_fault = True
+        self._is_local_fault = True
         self._stop(PeerError(words), News(self.row, self._private_reason if self.setup.private else words))
 
     def note_reported(self) -> None:
@@ -340,7 +340,7 @@ class Device:
     def _break(self, error: Exception) -> None:
         """End because of an error in the protocol, in the journal or in this program; neighbours get the reason."""
         text = self._private_reason if self.setup.private else self.links.failure_text(error, for_neighbours=True)
-        self._own_fault = True
+        self._is_local_fault = True
         self._fail(self.links.failure_text(error), News(self.row, text), cause=error, code=failure_of(error))
 
     @property
@@ -371,7 +371,7 @@ class Device:
         """Send why this device has failed."""
         # The hello shows what differs, and moves a neighbour that is behind to this run, in which FAILED is valid. A
         # device whose own fault it is has no such run: it answers in whatever run it is asked.
-        if not self._own_fault:
+        if not self._is_local_fault:
             self.links.send(to, self.membership.hello())
         assert self._news is not None
         self.links.send(to, Frame(FAILED, run, self.row, self.round, 0, self._news.pack()))
@@ -383,6 +383,6 @@ class Device:
         """
         if frame.kind == HELLO:
             hello = Hello.of(frame.body, self.network.devices)
-            if self._own_fault or hello.run == self.number:
+            if self._is_local_fault or hello.run == self.number:
                 return hello.digest()  # of its run, which may leave out other devices than this one does
-        return frame.run if self._own_fault else self.membership.run
+        return frame.run if self._is_local_fault else self.membership.run

@@ -175,7 +175,7 @@ class EntryExchange:
         for timer in self.timers.values():
             timer.note_news()
 
-    def add_own(self, key: int, text: bytes) -> None:
+    def add_local(self, key: int, text: bytes) -> None:
         """Add an entry of this device, unless it is there."""
         if self.store.keys >> key & 1:
             return

@@ -1,6 +1,6 @@
-"""What an engine gives to a device (`PeerSetup`) and what it sees of one (`Peer`).
+"""The interface between a device and whatever runs it: `PeerSetup` goes in, and a `Peer` is what comes out.
 
-An engine hands over what arrived (`receive`) and the time (`tick`), and sends what `outbox` holds; it asks when the
+The engine passes in received bytes (`receive`) and the time (`tick`), and sends the bytes in `outbox`; it asks when the
 device wants to be called again (`wake`) and whether anything is left to do (`over`). The loopback engine and the nodes
 of a mesh use devices in rounds and in asynchronous mode through this one interface.
 """
@@ -41,11 +41,11 @@ class PeerSetup:
     settings
         How long the device waits, and what it does about lost neighbours.
     scores
-        A digest of this device's own scores: a journal that was written with others is of no use.
+        A digest of the local scores: a journal that was written with other scores cannot be replayed.
     log
-        Called with one line about each event that an operator may want to know.
+        Called with one line about each event that matters to an operator.
     rosters
-        The roster that it is under, and what becomes of a newer one; None in a mesh without rosters.
+        The roster that it is under, and how a newer one is accepted; None in a mesh without rosters.
     private
         Whether the protocol has secrets. They are drawn for one attempt and live in memory only: `make` is also given
         the digest that names the attempt, no attempt is resumed after a restart, and neighbours learn nothing about
@@ -143,11 +143,11 @@ class Peer(Protocol):
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to do, also for the neighbours."""
+        """Whether nothing is left to do, for itself and for its neighbours."""
 
     @property
     def missing(self) -> int:
-        """How many frames of data it needs to go on; 1 where it waits for anything."""
+        """How many frames of data it needs to go on; 1 where any frame matters. Its node need not wake it up before."""
 
     def start(self, now: float) -> None:
         """Begin, or go on where the journal ends."""
@@ -165,7 +165,7 @@ class Peer(Protocol):
         """Ask everybody for one more run, of other scores if `make` and their digest are given."""
 
     def refuse(self, reason: str, now: float) -> None:
-        """Take no part, for a local reason that every neighbour is told."""
+        """Take no part, for a local reason that is sent to every neighbour."""
 
     def offer(self, roster: bytes, now: float) -> None:
-        """Take a roster that came by another way than from a neighbour; `FrameError` where it is refused."""
+        """Take a roster that did not come from a neighbour; a `FrameError` says why it is refused."""

@@ -1,9 +1,10 @@
-"""The journal: what a device must remember to go on after a crash as if nothing had happened.
+"""The journal: the records from which a device goes on after a crash as if nothing had happened.
 
-A protocol is deterministic given the answers, so it is enough to write down, round by round, what the neighbours said.
-A record is its length and a CRC-32, 4 bytes each, and its bytes. Reading stops at the first record that is not whole:
-a crash while writing loses that record, and nothing that anybody has seen rests on it, because a device writes before
-it speaks. Which run a device is in, and that it has said it is done, survive a power cut too (`begin`, `sync`).
+A protocol is deterministic given the answers, so the neighbours' messages of each round are enough. A record is its
+length and a CRC-32, 4 bytes each, and its bytes. Reading stops at the first record that is not whole: a crash while
+writing loses that record, and no frame that was sent rests on it, because a device writes before it sends. The run that
+a device is in, and that it has sent FINISHED, survive a power cut too (`begin`, `sync`). Other records are
+flushed to the disk only if the journal is `durable`, since that costs a disk access in every round.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from conformesh.files.files import PRIVATE, append_bytes, cut_file, remove_drafts, write_file
+from conformesh.files.atomic_writes import PRIVATE, append_bytes, cut_file, remove_drafts, write_file
 
 RECORD = struct.Struct("<II")
 
@@ -72,10 +73,10 @@ class FileJournal:
 
     def __init__(self, path: Path, durable: bool = False) -> None:
         self.path, self.durable = path, durable
-        remove_drafts(path)  # of a crash in `begin`
-        self._file = self._opened()
+        remove_drafts(path)  # left by a crash in `begin`
+        self._file = self._open()
 
-    def _opened(self) -> int:
+    def _open(self) -> int:
         return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE)
 
     def records(self) -> list[bytes]:
@@ -94,8 +95,8 @@ class FileJournal:
     def begin(self, record: bytes) -> None:
         """Replace the file by one with this record alone."""
         write_file(self.path, pack_record(record), PRIVATE)
-        self.close()
-        self._file = self._opened()
+        self.close()  # the open file is the old one, which the new one has replaced under the same name
+        self._file = self._open()
 
     def sync(self) -> None:
         """Flush the file to the disk."""

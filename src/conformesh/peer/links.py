@@ -91,8 +91,8 @@ class Links:
             return
         except Exception as error:
             fail(error)
-        self.counts.heard[sender] += 1
-        self.counts.heard_bytes[sender] += len(data)
+        self.counts.received[sender] += 1
+        self.counts.received_bytes[sender] += len(data)
 
     def refuse(self, sender: int, problem: FrameError) -> None:
         """Count and log a frame that is refused."""

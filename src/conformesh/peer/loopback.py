@@ -1,9 +1,8 @@
 """The loopback engine: devices in one process, over a fake network that does what real ones do, on virtual time.
 
-Everything but the socket is the real thing: the same device, in rounds or without, the same frames, the same journal.
-The network loses, repeats, delays and reorders frames, falls into parts that heal or do not, its links come and go, and
-devices freeze, crash and start again.
-All of it comes from one seed, so a schedule can be run again, step by step.
+Everything but the socket is the real thing: the same devices, in rounds or in asynchronous mode, the same frames, the
+same journal. The network loses, repeats, delays and reorders frames, falls into parts that heal or do not, links come
+and go, and devices freeze, crash and start again. All of it is drawn from one seed, so a schedule can be repeated.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from conformesh.graph.network import Network
 from conformesh.peer.interface import EVERYBODY, Peer
 from conformesh.peer.journal import MemoryJournal
 
-AGAIN = 0.5  # seconds between the end of a device that failed and its next start
+RESTART_SECONDS = 0.5  # virtual time between the end of a device that failed and its next start, as in a serving node
 Start = Callable[[int, MemoryJournal], Peer]
 Delay = Callable[[np.random.Generator, int, int], float]  # how long a frame takes from one row to another
 
@@ -37,7 +36,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Pause:
-    """A device stands still from `start` to `stop`; if it crashes, only its journal is left, less `tear` bytes."""
+    """A device does nothing from `start` to `stop`; after a crash only its journal is left, less `tear` bytes."""
 
     device: int
     start: float
@@ -74,7 +73,7 @@ class LinkFaults:
     cuts: tuple[Cut, ...] = ()
     pauses: tuple[Pause, ...] = ()
     late: dict[int, float] = field(default_factory=dict)
-    requests: tuple[tuple[int, float], ...] = ()  # who asks for a new run, and when
+    requests: tuple[tuple[int, float], ...] = ()  # row of a device that asks for a new run, and when
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,11 +96,10 @@ def play(
     stay: bool = False,
     check: Callable[[list[Peer]], None] = lambda devices: None,
 ) -> LoopbackRun:
-    """Run devices until all are over, or until virtual time is up, which is for the caller to judge.
+    """Run devices until all are over, or until virtual time is up; the caller judges the result.
 
     With `stay` devices that are done stay up until then, and those that failed start again, as in a node that serves.
-    `check` sees the devices that are up
-    after every event, and raises if what it sees must not be.
+    `check` gets the devices that are up after every event, and raises where a property is violated.
     """
     return _World(network, start, faults, rng, stay).run(limit, check)
 
@@ -141,12 +139,12 @@ class _World:
             check([device for device in self.devices if device is not None])
             if not self.stay and all(device is not None and device.over for device in self.devices):
                 break
-        found = [device or last for device, last in zip(self.devices, self.last, strict=True)]
-        return LoopbackRun(
-            [device for device in found if device is not None], now, self.trace.hexdigest(), self.delivered
-        )
+        latest = [device or last for device, last in zip(self.devices, self.last, strict=True)]
+        devices = [device for device in latest if device is not None]
+        return LoopbackRun(devices, now, self.trace.hexdigest(), self.delivered)
 
     def _at(self, when: float, happen: Callable[[float], None]) -> None:
+        # The counter orders events of the same time as they were added: functions cannot be compared.
         heapq.heappush(self.queue, (when, next(self.order), happen))
 
     def _boot(self, k: int, now: float) -> None:
@@ -155,7 +153,7 @@ class _World:
         device.start(now)
         self._flush(k, now)
 
-    def _try_again(self, k: int, failed: Peer, now: float) -> None:
+    def _restart(self, k: int, failed: Peer, now: float) -> None:
         """Start a device again that has failed and is over, unless it has crashed in the meantime."""
         if self.devices[k] is failed:
             self._boot(k, now)
@@ -190,7 +188,7 @@ class _World:
 
     def _tick(self, k: int, ticket: int, now: float) -> None:
         device = self.devices[k]
-        if device is None or ticket != self.ticking[k]:
+        if device is None or ticket != self.ticking[k]:  # the device has asked for another time since
             return
         later = self._frozen_until(k, now)
         if later > now:
@@ -200,17 +198,18 @@ class _World:
         self._flush(k, now)
 
     def _flush(self, k: int, now: float) -> None:
-        """Put what a device says on the wire, and call it again when it asks to be."""
+        """Send what is in a device's outbox, and call the device again when it asks for it."""
         device = self.devices[k]
         assert device is not None
         for to, data in device.outbox():
             for j in self.network.neighbours(k).tolist() if to == EVERYBODY else (to,):
                 self._wire(k, j, data, now)
         if self.stay and device.phase == "failed" and device.over:
-            self._at(now + AGAIN, lambda then: self._try_again(k, device, then))
+            self._at(now + RESTART_SECONDS, lambda then: self._restart(k, device, then))
         elif self.stay or not device.over:
             self.ticking[k] += 1
             ticket = self.ticking[k]
+            # Later than now in any case: a device that asks for a time in the past must not stop virtual time.
             self._at(max(device.wake, now + 1e-6), lambda then: self._tick(k, ticket, then))
 
     def _wire(self, sender: int, to: int, data: bytes, now: float) -> None:
@@ -225,7 +224,7 @@ class _World:
     def _delay(self, sender: int, to: int) -> float:
         if callable(self.faults.delay):
             return self.faults.delay(self.rng, sender, to)
-        low, high = self.faults.delay
+        low, high = self.faults.delay  # the cube: most frames are fast and some slow, so that they overtake
         return low + (high - low) * float(self.rng.random()) ** 3
 
 
@@ -266,10 +265,10 @@ def _drawn_links(rng: np.random.Generator) -> ChangingLinks | None:
 
 
 def draw_partitions(network: Network, rng: np.random.Generator, patience: float, *, heal: bool = False) -> LinkFaults:
-    """Draw a schedule in which the network falls into parts, some for longer than anybody's patience or for ever.
+    """Draw a schedule in which the network falls into parts, some for longer than the patience or for ever.
 
-    Half of the cuts come so early that they meet the first run, some of them in its last rounds. With `heal` all is
-    well again, and everybody up, after 8 times the patience.
+    Half of the cuts come so early that they meet the first run, some of them in its last rounds. With `heal` all cuts
+    are over, and all devices up, after 8 times the patience.
     """
     K = network.devices
     cuts = []

@@ -1,4 +1,4 @@
-"""Who is in a run: how devices greet each other, leave out, let in again, begin together and end together.
+"""The members of a run: how devices greet each other, leave out, let in again, begin together and end together.
 
 A device greets its neighbours with all that must match and with its view of the run (`run_membership`). Two roll
 calls go through the whole network: data begins when everybody is known to agree, a result counts when everybody is

@@ -1,12 +1,12 @@
-"""Who is in a run: its number, and who was left out. One number has at most one result, whatever the network does.
+"""The members of a run: its number, and the lost devices. One number has at most one result, whatever the network does.
 
-A result of the view (n, L) counts at a device once every device outside L has said, in that view, that it is done.
+A result of the view (n, L) counts at a device once every device outside L has sent, in that view, that it is done.
 
 1. More than half of the roster is outside L (`Settings.needed`, the same at all devices by agreement), so two views of
    one number share a device.
-2. A device's number never falls, and within a number its L only grows (`RunMembership.joined`). Once it has said
+2. A device's number never falls, and within a number its L only grows (`RunMembership.joined`). Once it has sent
    that it is done it leaves the view for a greater number only (`Membership.move`); a restart does not make it forget,
-   because the journal is on the disk before it speaks, and a journal that has ended leads to a greater number.
+   because the journal is on the disk before it sends, and a journal that has ended leads to a greater number.
 
 So if (n, L) and (n, L') both had a result, the shared device would have been done in both, and L = L'. Devices of one
 view run one protocol on the same answers: they agree on one result. Parts that do not hear each other cannot both go

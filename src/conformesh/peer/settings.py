@@ -54,7 +54,7 @@ class PeerError(RuntimeError):
         self.code = code
 
 
-class OwnError(ValueError):
+class LocalError(ValueError):
     """A device cannot take part, for a local reason that its operator can remove; `code` as in `PeerError`."""
 
     def __init__(self, words: str, code: Failure) -> None:
@@ -68,7 +68,7 @@ def failure_of(error: Exception) -> Failure:
     >>> failure_of(PeerError("device-02 has not said hello", "lost")), failure_of(OSError("disk full"))
     ('lost', 'journal')
     """
-    code = getattr(error, "code", None)  # of `PeerError`, `OwnError` and `PrivacyRefused`
+    code = getattr(error, "code", None)  # of `PeerError`, `LocalError` and `PrivacyRefused`
     if isinstance(code, str) and code in FAILURES:
         return cast(Failure, code)
     return "journal" if isinstance(error, OSError) else "protocol"
@@ -127,8 +127,8 @@ class Counts:
     sent: int = 0
     sent_bytes: int = 0
     resent: int = 0
-    heard: Counter[int] = field(default_factory=Counter)
-    heard_bytes: Counter[int] = field(default_factory=Counter)
+    received: Counter[int] = field(default_factory=Counter)
+    received_bytes: Counter[int] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
 
     def refuse(self, words: str) -> None:

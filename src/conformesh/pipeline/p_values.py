@@ -263,11 +263,11 @@ def exact_p_values(block: Block, asked: CountQuestion, counted: RankCounts) -> t
         return [], np.empty(0, dtype=np.int64)
     new = np.ones(len(asked.trials), dtype=bool)
     new[1:] = (np.diff(counted.below) != 0) | (np.diff(asked.trials) != 0)
-    demands, totals, spares = block.demands, counted.totals.tolist(), counted.spares.tolist()
+    demands, totals, rounding_loss = block.demands, counted.totals.tolist(), counted.rounding_loss.tolist()
     trials, below = asked.trials[new], counted.below[new]
     found: list[Fraction] = []
     for t in np.unique(trials).tolist():  # thresholds are asked in the order of trials
-        found += demands[t].p_values(block.requirement, t, below[trials == t].tolist(), totals[t], spares[t])
+        found += demands[t].p_values(block.requirement, t, below[trials == t].tolist(), totals[t], rounding_loss[t])
     return found, np.cumsum(new) - 1
 
 

@@ -459,7 +459,7 @@ def _weigh(
     weigh = np.concatenate(weighed)[order]
     within = np.lexsort((flat, where[order]))  # the order into which `from_flat` sorts the scores of each segment
     scores = WeightedScores.from_flat(flat, sizes, columns, names=rows.names)
-    return scores.weighing(
+    return scores.with_weights(
         weigh[within],
         None if weights.lost is None else lost.ravel(),
         mass.ravel() if drop is not None and has_parts(guarantee) else None,

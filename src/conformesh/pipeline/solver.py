@@ -432,7 +432,7 @@ def _run(
         facts = {"group_seed": engine.share(run.seed)[0]}  # every rank has drawn its own: the first one's counts
         hidden = draw_hidden_scores(rows, engine.rows, agreed, columns, facts["group_seed"])
     part, cost = engine.run(_protocol(block, columns, run, hidden), 1, run.faults)
-    outcome = Answers.joined(engine.blocks, engine.share(part))
+    outcome = Answers.concatenate(engine.blocks, engine.share(part))
     return (replace(outcome, facts={**outcome.facts, **facts}) if facts else outcome), cost
 
 
@@ -589,7 +589,7 @@ def solve_draws(
         announce_run(host.observer, block, method, wrong)
         runs = 1 if joint else samples.trials * (len(levels) if entry.execution.per_alpha else 1)
         part, cost = host.run(run_method(method, block, mine, chosen, wrong), runs, wrong)
-        outcome = Answers.joined(host.blocks, host.share(part))
+        outcome = Answers.concatenate(host.blocks, host.share(part))
     refuse_nan_thresholds(outcome.thresholds, method)
     return CalibrationBatch(outcome, cost, _named_options(method, chosen), sizes, sizes if held is None else held)
 
@@ -611,7 +611,7 @@ def local_scores(host: Engine, samples: WeightedScores) -> WeightedScores:
     K = host.network.devices
     if samples.devices == K:
         rows = host.rows
-        return samples if np.array_equal(rows, np.arange(K)) else samples.taken(rows)
+        return samples if np.array_equal(rows, np.arange(K)) else samples.take(rows)
     if samples.devices != len(host.rows):
         raise ValueError(
             f"the network {host.network.name!r} has {K} devices but scores came for {samples.devices}; pass one array "

@@ -48,7 +48,7 @@ from msgspec import Meta, Struct, to_builtins
 from conformesh.common.arrays import LARGEST_EXACT
 from conformesh.common.names import list_names
 from conformesh.common.quantities import pluralize
-from conformesh.files.files import PRIVATE, write_file
+from conformesh.files.atomic_writes import PRIVATE, write_file
 from conformesh.files.json_numbers import dump_json, parse_json
 from conformesh.files.schemas import validate
 from conformesh.privacy.histogram import Release

@@ -171,7 +171,7 @@ class Block:
         ones = np.ones(self.devices, dtype=np.int64)
         each = np.stack([ones if demand.weights is None else demand.weights for demand in demands], axis=1)[self.rows]
         own = np.ones(len(samples.values), np.int64) if samples.weights is None else samples.weights
-        lost = np.zeros(len(samples.offsets) - 1, np.int64) if samples.spares is None else samples.spares
+        lost = np.zeros(len(samples.offsets) - 1, np.int64) if samples.rounding_loss is None else samples.rounding_loss
         mass = samples.example_mass
         if not self.requirement.loss_unit or mass is not None:
             # Each weight is rounded down by less than one unit, besides what was lost before. Ranks are raised by
@@ -179,9 +179,9 @@ class Block:
             rounded = np.array([demand.rounded for demand in demands], dtype=np.int64)
             examples = samples.masses.ravel() if mass is None else mass
             lost = each.ravel() * lost + np.tile(rounded, len(self.rows)) * (examples + lost)
-        spares = lost if lost.any() else None
+        rounding_loss = lost if lost.any() else None
         weights = own * np.repeat(each.ravel(), samples.sizes.ravel())
-        return samples.weighing(weights, spares, None if mass is None else mass * each.ravel())
+        return samples.with_weights(weights, rounding_loss, None if mass is None else mass * each.ravel())
 
     @property
     def most(self) -> int:
@@ -199,19 +199,20 @@ class Block:
     def ranks(
         self,
         totals: NDArray[np.int64] | None = None,
-        spares: NDArray[np.int64] | None = None,
+        rounding_loss: NDArray[np.int64] | None = None,
         masses: NDArray[np.int64] | None = None,
     ) -> NDArray[np.int64]:
         """Return the required rank of every (column, level); one that is not asked for gets an unreachable rank.
 
-        `totals` has the total weight of each column where it does not follow from the sizes, `spares` the weight lost
-        to rounding, and `masses` the weight of the examples where scores are drops of losses.
+        `totals` has the total weight of each column where it does not follow from the sizes, `rounding_loss` the weight
+        lost to rounding, and `masses` the weight of the examples where scores are drops of losses.
         """
         if totals is None:
             totals = self.masses.sum(axis=0)
-            spares = self.totals * [demand.rounded for demand in self.demands]  # each score loses less than one unit
+            # Each score loses less than one unit.
+            rounding_loss = self.totals * [demand.rounded for demand in self.demands]
         weigh = totals.tolist()
-        more = [0] * len(weigh) if spares is None else spares.tolist()
+        more = [0] * len(weigh) if rounding_loss is None else rounding_loss.tolist()
         mass = [0] * len(weigh) if masses is None else masses.tolist()
         known: dict[tuple[int, ...], list[int]] = {}  # most draws of one experiment ask for the same
         rows = []
@@ -264,7 +265,7 @@ def with_guarantee(
         bound=requirement.largest_weight(trial) if shown else None,
         test=requirement.test_weight(trial, level) if shown else None,
         mixture=requirement.mixture,
-        rule=demand.name(alpha),
+        rule=demand.rule_at(alpha),
         weight=certificate.weight if certificate.weight is not None or alike else demand.total,
         pac_confidence=None if requirement.pac_confidence is None else float(requirement.pac_confidence),
         losses=_largest_loss(certificate, demand, requirement),
@@ -321,7 +322,7 @@ class Answers:
     trial_facts: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
-    def joined(cls, blocks: Sequence[NDArray[np.int64]], parts: Sequence[Answers]) -> Answers:
+    def concatenate(cls, blocks: Sequence[NDArray[np.int64]], parts: Sequence[Answers]) -> Answers:
         """Return the answers of all devices from those of several blocks; `blocks` has the rows of each."""
         first = parts[0]
         if len(parts) == 1 and np.array_equal(blocks[0], np.arange(len(blocks[0]))):

@@ -218,7 +218,7 @@ class _Totals(NamedTuple):
     """Total weight of each column, what rounding took from it, and the weight of its examples, (columns,) each."""
 
     weights: Ints
-    spares: Ints | None = None
+    rounding_loss: Ints | None = None
     examples: Ints | None = None
 
 
@@ -229,10 +229,10 @@ def sum_weights(block: Block, samples: WeightedScores, total: NetworkSum) -> Pro
         return _Totals(block.masses.sum(axis=0), block.totals * [demand.rounded for demand in block.demands])
     if not block.rounds_weights:
         return _Totals((yield from total(mine))[0])
-    lost = np.zeros_like(mine) if samples.spares is None else samples.spares.reshape(mine.shape)
+    lost = np.zeros_like(mine) if samples.rounding_loss is None else samples.rounding_loss.reshape(mine.shape)
     if samples.example_mass is None:
-        n, spares = (yield from total(np.stack([mine, lost], axis=1)))[0]
-        return _Totals(n, spares)
+        n, rounding_loss = (yield from total(np.stack([mine, lost], axis=1)))[0]
+        return _Totals(n, rounding_loss)
     mass = samples.example_mass.reshape(mine.shape)
     return _Totals(*(yield from total(np.stack([mine, lost, mass], axis=1)))[0])
 
@@ -396,7 +396,9 @@ def _name_answer(
     The rank of the latter is not known yet and takes one more count.
     """
     above = brackets.from_below()[which]
-    low, high = samples.inside(brackets.trial[which], from_keys(brackets.low[which]), from_keys(brackets.high[which]))
+    low, high = samples.bracket_extremes(
+        brackets.trial[which], from_keys(brackets.low[which]), from_keys(brackets.high[which])
+    )
     found = (yield from agreed_maximum(np.where(above, -low, high), block))[0]
     answer = to_keys(np.where(above, -found, found))
     brackets.close(which[~above], answer[~above], brackets.at_high[which[~above]])
@@ -411,7 +413,9 @@ def _shrink_to_scores(block: Block, samples: WeightedScores, brackets: Brackets,
 
     One maximum serves both ends. The low end is open, hence one key below the smallest score.
     """
-    low, high = samples.inside(brackets.trial[which], from_keys(brackets.low[which]), from_keys(brackets.high[which]))
+    low, high = samples.bracket_extremes(
+        brackets.trial[which], from_keys(brackets.low[which]), from_keys(brackets.high[which])
+    )
     ends = (yield from agreed_maximum(np.stack([-low, high], axis=1), block))[0]
     smallest, greatest = to_keys(-ends[0]), to_keys(ends[1])
     if (smallest > greatest).any():

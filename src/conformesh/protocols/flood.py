@@ -146,7 +146,7 @@ class _EntryTable:
             np.concatenate([heads.offsets, heads.offsets[-1] + mine.offsets[1:]]),
         )
         each = np.arange(len(mine))
-        entries = both.taken(np.stack([each, len(mine) + each], axis=1).ravel())
+        entries = both.take(np.stack([each, len(mine) + each], axis=1).ravel())
         place = np.full(block.devices, -1, dtype=np.int64)
         place[block.rows] = each
         return cls(entries.values, entries.offsets[::2], entries.offsets[1::2], place)
@@ -178,7 +178,7 @@ class _EntryTable:
             return np.zeros(shape, dtype="<u8")
         sender, first = np.unique(told.sender, return_index=True)
         chosen = np.isin(sender, ears.ghosts)
-        sender, packets = sender[chosen], told.packets.taken(first[chosen])
+        sender, packets = sender[chosen], told.packets.take(first[chosen])
         said, owner, start, body, stop = _parse_entries(packets, sender, len(self.place), told.round)
         row = np.searchsorted(ears.ghosts, sender[said])
         new, at = np.unique(owner, return_index=True)

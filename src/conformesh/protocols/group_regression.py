@@ -458,7 +458,7 @@ def _name_ends(
     """Draw cells in to the smallest and the largest score that they hold."""
     lows = np.array([np.nextafter(cell.low, -np.inf) for _, cell in named])
     highs = np.array([cell.high for _, cell in named])
-    low, high = samples.inside(book.trials[[atom for atom, _ in named]], lows, highs)
+    low, high = samples.bracket_extremes(book.trials[[atom for atom, _ in named]], lows, highs)
     ends = (yield from agreed_maximum(np.stack([-low, high], axis=1), block))[0]
     for (_, cell), first, last in zip(named, (-ends[0]).tolist(), ends[1].tolist(), strict=True):
         cell.low, cell.high, cell.tight = first, last, True

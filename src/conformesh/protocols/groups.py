@@ -168,9 +168,9 @@ def _search_in_sequence(
 ) -> Protocol[Answers]:
     """Find theta_hi and theta_lo of one batch of groups after the other."""
     groups, levels = len(grouping.order), len(block.alphas)
-    masses, spares = yield from _group_masses(samples, grouping, total)
-    required = _with_trials(block, samples, grouping).ranks(masses, spares)  # (1 - alpha) n_g + 1
-    least = _lower_ranks(block, masses, spares)  # (1 - alpha) (n_g - 1)
+    masses, rounding_loss = yield from _group_masses(samples, grouping, total)
+    required = _with_trials(block, samples, grouping).ranks(masses, rounding_loss)  # (1 - alpha) n_g + 1
+    least = _lower_ranks(block, masses, rounding_loss)  # (1 - alpha) (n_g - 1)
     reach = np.full((2, len(grouping.atoms), levels), -np.inf)  # T_hi and T_lo of every atom
     found, counted = np.full((groups, levels), -np.inf), np.zeros((groups, levels), dtype=np.int64)
     for batch in _batches(grouping.members):
@@ -214,21 +214,21 @@ def _search_in_sequence(
 def _group_masses(samples: WeightedScores, grouping: Grouping, total: NetworkSum) -> Protocol[tuple[Ints, Ints]]:
     """Add up what the scores of every group weigh, and how much more they might have weighed before rounding."""
     mine = samples.masses @ grouping.members.T
-    if samples.spares is None:
+    if samples.rounding_loss is None:
         masses = (yield from total(mine))[0]
         return np.asarray(masses, dtype=np.int64), np.zeros(len(masses), dtype=np.int64)
-    lost = samples.spares.reshape(samples.devices, samples.trials) @ grouping.members.T
-    masses, spares = (yield from total(np.stack([mine, lost], axis=1)))[0]
-    return np.asarray(masses, dtype=np.int64), np.asarray(spares, dtype=np.int64)
+    lost = samples.rounding_loss.reshape(samples.devices, samples.trials) @ grouping.members.T
+    masses, rounding_loss = (yield from total(np.stack([mine, lost], axis=1)))[0]
+    return np.asarray(masses, dtype=np.int64), np.asarray(rounding_loss, dtype=np.int64)
 
 
-def _lower_ranks(block: Block, masses: Ints, spares: Ints) -> Ints:
+def _lower_ranks(block: Block, masses: Ints, rounding_loss: Ints) -> Ints:
     """Return what the fit of any exchange of one score reaches in each group at least, (groups, alphas)."""
     largest = block.demands[0].largest
     return np.array(
         [
             [math.ceil((1 - alpha) * (mass - largest)) - spare for alpha in block.alphas]
-            for mass, spare in zip(masses.tolist(), spares.tolist(), strict=True)
+            for mass, spare in zip(masses.tolist(), rounding_loss.tolist(), strict=True)
         ],
         dtype=np.int64,
     )
@@ -272,10 +272,10 @@ def _scores_above(samples: WeightedScores, atoms: Ints, floor: Floats | None) ->
                 weigh.append(samples.weights[start:stop])
         values.append(np.concatenate(own) if own else np.zeros(0))
         weights.append(np.concatenate(weigh) if weigh else np.zeros(0, dtype=np.int64))
-    spares = None
-    if samples.spares is not None:
-        spares = samples.spares.reshape(samples.devices, samples.trials)[:, atoms].sum(axis=1)
-    return values, None if samples.weights is None else weights, spares
+    rounding_loss = None
+    if samples.rounding_loss is not None:
+        rounding_loss = samples.rounding_loss.reshape(samples.devices, samples.trials)[:, atoms].sum(axis=1)
+    return values, None if samples.weights is None else weights, rounding_loss
 
 
 def _join_trials(pieces: Sequence[_Piece]) -> WeightedScores:
@@ -283,8 +283,8 @@ def _join_trials(pieces: Sequence[_Piece]) -> WeightedScores:
     values = [values for values, _, _ in pieces]
     weights = [weights for _, weights, _ in pieces if weights is not None]
     samples = WeightedScores.weighted(values, weights) if weights else WeightedScores.of_trials(values)
-    spares = [spares for _, _, spares in pieces if spares is not None]
-    return replace(samples, spares=np.stack(spares, axis=1).ravel()) if spares else samples
+    rounding_loss = [rounding_loss for _, _, rounding_loss in pieces if rounding_loss is not None]
+    return replace(samples, rounding_loss=np.stack(rounding_loss, axis=1).ravel()) if rounding_loss else samples
 
 
 def _by_regression(block: Block, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Answers]:

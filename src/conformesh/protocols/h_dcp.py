@@ -174,7 +174,7 @@ def _decide(
             if counts is not None:
                 holds = np.greater_equal(counts, rank)
             else:
-                level = (1 - alpha) * demand.base if demand.name(alpha) == "ghost" else Fraction(rank)
+                level = (1 - alpha) * demand.base if demand.rule_at(alpha) == "ghost" else Fraction(rank)
                 holds = _surely_reaches(y[:, :, trial], n, rank, level, consensus, precision, options.bound)
                 if quantiser.complete[trial]:
                     holds[:, -1] = True  # the range was agreed on: all n scores lie at or below its upper end

@@ -223,7 +223,7 @@ class Packets:
         return cls(np.frombuffer(b"".join(strings), dtype=np.uint8), offsets)
 
     @classmethod
-    def joined(cls, parts: Sequence[Packets]) -> Packets:
+    def concatenate(cls, parts: Sequence[Packets]) -> Packets:
         """Put the strings of one after those of the other."""
         if len(parts) == 1:
             return parts[0]
@@ -236,7 +236,7 @@ class Packets:
     def __getitem__(self, i: int) -> bytes:
         return self.values[self.offsets[i] : self.offsets[i + 1]].tobytes()
 
-    def taken(self, which: NDArray[np.int64]) -> Packets:
+    def take(self, which: NDArray[np.int64]) -> Packets:
         """Return these of the strings, in this order."""
         if len(which) == len(self) and (which == np.arange(len(self))).all():
             return self
@@ -301,7 +301,7 @@ class PacketDeliveries:
 
     def said_by(self, receivers: NDArray[np.int64], senders: NDArray[np.int64]) -> Packets:
         """Return what each of these senders said to the receiver beside it (rows of the network), as in `Heard`."""
-        return self.packets.taken(
+        return self.packets.take(
             Deliveries(self.receiver, self.sender, self.sender, self.round).places(receivers, senders)
         )
 

@@ -220,7 +220,7 @@ class ProjectionGossip:
     def _combine(self, receiver: Ints, place: Ints, said: Packets) -> None:
         """Replace the rows of those who heard some by the best combination of these, their own, and themselves."""
         long = np.diff(said.offsets) == 8 * self._lengths[1]
-        receiver, place, said = receiver[long], place[long], said.taken(np.flatnonzero(long))
+        receiver, place, said = receiver[long], place[long], said.take(np.flatnonzero(long))
         if not len(receiver) or self.view is None or self.own is None or self.past is None:
             return
         trials, K = self.block.trials, self.block.devices

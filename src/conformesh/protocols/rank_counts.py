@@ -70,7 +70,7 @@ class RankCounts:
     ----------
     below
         What the scores strictly below each asked threshold weigh.
-    totals, spares
+    totals, rounding_loss
         What all scores of each trial weigh, and how much more they might have before rounding.
     notes, facts, sizes, cost
         As in `Outcome`.
@@ -78,7 +78,7 @@ class RankCounts:
 
     below: Ints
     totals: Ints
-    spares: Ints
+    rounding_loss: Ints
     notes: tuple[str, ...] = ()
     facts: dict[str, str] = field(default_factory=dict)
     sizes: Ints | None = None
@@ -92,16 +92,16 @@ def count_below(block: Block, samples: WeightedScores, asked: CountQuestion, opt
 
     def attempt(total: NetworkSum) -> Protocol[RankCounts]:
         if block.requirement.is_weighted:  # the weight of a device in a group is not public
-            n, spares, _ = yield from sum_weights(block, weighed, total)
+            n, rounding_loss, _ = yield from sum_weights(block, weighed, total)
         else:
-            n, spares = np.array([demand.total for demand in block.demands], dtype=np.int64), None
+            n, rounding_loss = np.array([demand.total for demand in block.demands], dtype=np.int64), None
         most, found = int(n.max(initial=0)), [np.empty(0, dtype=np.int64)]
         for part in asked.parts(width):
             mine = np.concatenate(
                 [_count_strictly_below(weighed, trial, thresholds) for trial, thresholds in part], axis=1
             )
             found.append(np.array((yield from total(mine, most))[0], dtype=np.int64))
-        return RankCounts(np.concatenate(found), n, np.zeros_like(n) if spares is None else spares)
+        return RankCounts(np.concatenate(found), n, np.zeros_like(n) if rounding_loss is None else rounding_loss)
 
     return (yield from with_exact_sums(block, options.aggregate, options.prefer, width, attempt))
 
@@ -156,13 +156,13 @@ def benjamini_hochberg(
     width = options.width or best_stage_width(block, options.aggregate, options.prefer)
 
     def attempt(total: NetworkSum) -> Protocol[FlaggedCounts]:
-        n, spares, _ = yield from sum_weights(block, weighed, total)
+        n, rounding_loss, _ = yield from sum_weights(block, weighed, total)
         m = np.array((yield from total(tests.sizes))[0], dtype=np.int64)
         flagged, steps = m.copy(), np.zeros_like(m)
         thresholds, going = np.full(len(m), np.inf), np.flatnonzero(m)
         while len(going):
             levels = [level * Fraction(r, max(k, 1)) for r, k in zip(flagged.tolist(), m.tolist(), strict=True)]
-            ranks = _ranks_at_levels(block, levels, n, spares)
+            ranks = _ranks_at_levels(block, levels, n, rounding_loss)
             ranks = np.where(np.isin(np.arange(len(m)), going), ranks, n + 1)[
                 :, None
             ]  # finished trials ask for nothing
@@ -180,9 +180,9 @@ def benjamini_hochberg(
     return (yield from with_exact_sums(block, options.aggregate, options.prefer, width, attempt))
 
 
-def _ranks_at_levels(block: Block, levels: list[Fraction], n: Ints, spares: Ints | None) -> Ints:
+def _ranks_at_levels(block: Block, levels: list[Fraction], n: Ints, rounding_loss: Ints | None) -> Ints:
     """Return the required rank of every trial at a level of its own."""
-    more = np.zeros_like(n) if spares is None else spares
+    more = np.zeros_like(n) if rounding_loss is None else rounding_loss
     return np.array(
         [
             demand.required(block.requirement, levels[t], t, 0, int(n[t]), int(more[t])) if levels[t] else int(n[t]) + 1

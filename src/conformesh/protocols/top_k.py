@@ -143,7 +143,7 @@ def _flood_news(block: Block, parts: list[_DeviceTable]) -> Protocol[None]:
     for _ in range(block.network.diameter):
         said = [part.says(_owner_bits(block)) for part in parts]
         told = yield Tell(
-            Packets.joined([one.packets for one in said]),
+            Packets.concatenate([one.packets for one in said]),
             np.concatenate([part.places[one.speakers] for part, one in zip(parts, said, strict=True)]),
             np.concatenate([one.numbers for one in said]),
         )
@@ -175,7 +175,7 @@ class _DeviceTable:
         parts = [
             packets_of([known.said(some) for known in self.lists], owner_bits) for some in np.split(speakers, cuts)
         ]
-        packets = Packets.joined([Packets(said, offsets) for said, offsets, _ in parts])
+        packets = Packets.concatenate([Packets(said, offsets) for said, offsets, _ in parts])
         return Tell(packets, speakers, np.concatenate([numbers for _, _, numbers in parts]))
 
     def hears(self, told: PacketDeliveries, said: Tell) -> None:
@@ -188,7 +188,7 @@ class _DeviceTable:
         packets = told.said_by(receiver[first], speaking)  # to all its neighbours alike
         strange = np.flatnonzero(~self._as_said(row, packets, said))
         row[strange] = len(self.places) + np.arange(len(strange))
-        read = self._read(packets.taken(strange), speaking[strange])
+        read = self._read(packets.take(strange), speaking[strange])
         for i, known in enumerate(self.lists):
             known.hear(self._place[receiver[starts]], starts, row[which], [each[i] for each in read])
 
@@ -196,8 +196,8 @@ class _DeviceTable:
     def _as_said(row: Ints, packets: Packets, said: Tell) -> NDArray[np.bool_]:
         """Return which packets come, byte for byte, from devices here: what these say is known by its columns."""
         same = np.isin(row, said.speakers)
-        own = packets.taken(np.flatnonzero(same))
-        mine = said.packets.taken(np.searchsorted(said.speakers, row[same]))
+        own = packets.take(np.flatnonzero(same))
+        mine = said.packets.take(np.searchsorted(said.speakers, row[same]))
         if not (np.array_equal(own.offsets, mine.offsets) and np.array_equal(own.values, mine.values)):
             same[same] = [own[i] == mine[i] for i in range(len(own))]
         return same

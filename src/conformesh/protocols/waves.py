@@ -266,7 +266,7 @@ class Waves:
         if len(owners) > 1 and (owners[1:] < owners[:-1]).any():
             # Messages stand by row of the parent; a block may hold its devices in another order.
             order = np.argsort(owners, kind="stable")
-            arrived, owners, senders = arrived.taken(order), owners[order], senders[order]
+            arrived, owners, senders = arrived.take(order), owners[order], senders[order]
         child_cuts = np.searchsorted(owners, np.append(members, np.iinfo(np.int64).max))
         scores = float(len(self.samples.values)) / max(self.samples.devices, 1)
         work = len(members) * len(asks) * (20 + scores) + 8.0 * len(arrived.values)
@@ -300,8 +300,8 @@ class Waves:
             numbers.append(many)
         return Packets(np.concatenate([part[1] for part in parts]), np.concatenate(ends)), np.concatenate(numbers)
 
-    def merge_replies(self, asks: Ints, arrived: Packets, senders: Ints) -> list[Any]:
-        """Return the root's merged reply to each question, see `kernels.replies.combine_reports`."""
+    def merge_replies(self, asks: Ints, arrived: Packets, senders: Ints) -> list[written.MergedReply]:
+        """Return the root's merged reply to each question."""
         work = 8.0 * len(arrived.values) + len(self.samples.values) / self.samples.devices
         chosen = compiled_loops("replies", work) or written
         places = 8 * arrived.offsets[:-1]
@@ -318,10 +318,10 @@ class Waves:
         self._refuse_unless((places + 7) >> 3 == arrived.offsets[1:], senders, arrived, _REPLY_TO_QUESTION)
         return found
 
-    def distribution(self, heard: Any) -> tuple[Floats, Floats, Floats, int]:
+    def distribution(self, reply: written.MergedReply) -> tuple[Floats, Floats, Floats, int]:
         """Return the distribution function of a sketch: knots, values just below and at them, and the mass at -inf."""
-        chosen = compiled_loops("replies", 20.0 * len(heard[5])) or written
-        return *chosen.distribution_function(*heard[5:10]), heard[10]
+        chosen = compiled_loops("replies", 20.0 * len(reply.sources.x)) or written
+        return *chosen.distribution_function(*reply.sources), reply.bottom
 
 
 def _drop_heads(packets: Packets, size: int) -> Packets:
@@ -355,14 +355,16 @@ class TreeRoot:
                 numbers += more
         return out[: (at + 7) >> 3].tobytes(), numbers
 
-    def _decide(self, out: Any, at: int, ask: Ints, problem: RankSearch, reply: Any, late: bool) -> tuple[int, int]:
+    def _decide(
+        self, out: Any, at: int, ask: Ints, problem: RankSearch, reply: written.MergedReply, late: bool
+    ) -> tuple[int, int]:
         """Write the answer to a problem if the reply holds it, else the next question; if `late`, the last one."""
         begin, end, side = int(ask[BEGIN]), int(ask[END]), int(ask[SIDE])
-        exact = reply[2] >= 0
+        exact = reply.run_count >= 0
         if side != BOTH:
             return self._write_answer(out, at, ask, problem, *_answer_on_side(problem, reply, side))
-        below = int(reply[0]) if ask[COUNTED] else problem.below
-        upto = below + int(reply[1])
+        below = int(reply.below) if ask[COUNTED] else problem.below
+        upto = below + int(reply.inside)
         _check_consistent(problem, (begin, below), (end, upto))
         if below < problem.rank <= upto:
             problem.low, problem.below, problem.high, problem.upto = begin, below, end, upto
@@ -386,7 +388,7 @@ class TreeRoot:
         return at, 1 + (counted > problem.rank)
 
     def _write_question(
-        self, out: Any, at: int, ask: Ints, problem: RankSearch, reply: Any, late: bool
+        self, out: Any, at: int, ask: Ints, problem: RankSearch, reply: written.MergedReply | None, late: bool
     ) -> tuple[int, int]:
         """Write the next question. `reply` is a new sketch of this bracket, if there is one.
 
@@ -455,13 +457,13 @@ class TreeRoot:
         """Number of scores in a bracket up to which all of them are listed."""
         return max(self.pace.fetched / self.share, _ALWAYS_LISTED)
 
-    def half_width(self, problem: RankSearch, reply: Any) -> float:
+    def half_width(self, problem: RankSearch, reply: written.MergedReply) -> float:
         """Return by how much weight a guess may be off, see the function `half_width`."""
         held = problem.upto - problem.below
         knots, left, right, bottom = problem.guess
         level = (problem.rank - problem.below) / max(held, 1)
         noise = _rank_noise(level, held / problem.each, self.depth)
-        x, c, ends, masses = reply[5], reply[6], reply[8], reply[9]
+        x, c, _, ends, masses = reply.sources
         at = written.quantile_at(problem.rank - problem.below - 0.5 - bottom, knots, left, right, len(knots))
         pieces = 0.0
         for s in range(len(masses)):
@@ -644,9 +646,9 @@ def _read_ends(data: Any, at: int, ask: Ints) -> tuple[list[int], int, int]:
     return ends, sum(kind in (_NEW, _RAW) for kind in kinds), at if in_order else written.NOWHERE
 
 
-def _answer_in_list(problem: RankSearch, reply: Any) -> tuple[int, int]:
+def _answer_in_list(problem: RankSearch, reply: written.MergedReply) -> tuple[int, int]:
     """Return the key of the answer in a complete list of the bracket, and its counted rank."""
-    keys, times = reply[3][: reply[2]], reply[4][: reply[2]]
+    keys, times = reply.keys[: reply.run_count], reply.times[: reply.run_count]
     ranks = problem.below + np.cumsum(times)
     at = int(np.searchsorted(ranks, problem.rank))
     if at == len(keys):
@@ -654,9 +656,9 @@ def _answer_in_list(problem: RankSearch, reply: Any) -> tuple[int, int]:
     return int(keys[at]), int(ranks[at])
 
 
-def _answer_on_side(problem: RankSearch, reply: Any, side: int) -> tuple[int, int]:
+def _answer_on_side(problem: RankSearch, reply: written.MergedReply, side: int) -> tuple[int, int]:
     """Return the key of the answer in a list of the smallest or largest scores of the bracket, and its rank."""
-    keys, times = reply[3][: reply[2]], reply[4][: reply[2]]
+    keys, times = reply.keys[: reply.run_count], reply.times[: reply.run_count]
     if side == LOW:
         return _answer_in_list(problem, reply)
     ranks = problem.upto - (
@@ -890,7 +892,7 @@ def _rank_searches(ranks: Ints, n: Ints, scores: Ints) -> list[RankSearch]:
 def _read_totals(asked: WaveQuestion, heard: list[Any], block: Block) -> list[int]:
     """Return the total weight of each trial: what lies below, inside and above the bracket of the first question."""
     first = [heard[asked.asks[:, TRIAL].tolist().index(trial)] for trial in range(block.trials)]
-    totals = [int(reply[0]) + int(reply[1]) + int(reply[11]) for reply in first]
+    totals = [int(reply.below) + int(reply.inside) + int(reply.above) for reply in first]
     if not 0 <= min(totals) <= max(totals) <= block.most:
         raise _contradiction(f"all scores of a trial weigh {max(totals)}, which can be 0 to {block.most}")
     return totals

@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 from numpy.typing import NDArray
 
-from conformesh.files.files import write_file
+from conformesh.files.atomic_writes import write_file
 from conformesh.files.json_numbers import as_json_value, as_number, parse_json, restore_infinities
 from conformesh.files.schemas import describe_error
 from conformesh.results.certificate import Amount, Cost, Count
@@ -95,7 +95,7 @@ class SavedResult(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result as JSON, or its table as CSV, Parquet or NPZ, by the ending of the name; whole or not."""
-        from conformesh.files.atomic_writes import TABLE_ENDINGS, check_ending, write_columns  # a node writes no tables
+        from conformesh.files.table_writers import TABLE_ENDINGS, check_ending, write_columns  # a node writes no tables
 
         path = Path(path)
         if path.suffix:

@@ -140,7 +140,7 @@ class StepLosses:
         first = np.where(np.isposinf(self.starts), self.bound, self.starts)
         return np.where(passed > 0, self.values[np.maximum(last, 0)] if len(self.values) else 0.0, first)
 
-    def taken(self, items: Ints) -> StepLosses:
+    def take(self, items: Ints) -> StepLosses:
         """Return the losses of these items, in this order."""
         sizes = np.diff(self.offsets)[items]
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

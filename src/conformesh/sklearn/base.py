@@ -128,11 +128,11 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
                 f"{who}: n_samples = {len(rows)} on {len(rows.names)} devices leave {len(train)} rows to train and "
                 f"{len(kept)} to calibrate with calibration_size={self.calibration_size}; give more rows"
             )
-        part = rows.taken(train)
+        part = rows.take(train)
         params = {name: take_estimator_rows(value, train, len(rows)) for name, value in fit_params.items()}
         self._train(part.tables[0], part.labels, params)
         self._trained = True
-        self._calibrate(who, rows.taken(kept), self.network, self._asked({}))
+        self._calibrate(who, rows.take(kept), self.network, self._asked({}))
         return self
 
     def calibrate(

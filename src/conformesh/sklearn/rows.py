@@ -104,7 +104,7 @@ class EstimatorRows:
             owners,
             natural_order(names if pieces is not None or owners is None else {*owners.tolist()}),
             np.concatenate([one["y"] for one in read]) if is_labelled else None,
-            None if groups is None else Memberships.joined([one["groups"] for one in read]),
+            None if groups is None else Memberships.concatenate([one["groups"] for one in read]),
             groups if isinstance(groups, str) else "",
             weight if weight is None or callable(weight) else np.concatenate([one["sample_weight"] for one in read]),
             None if read[0]["inputs"] is None else np.concatenate([one["inputs"] for one in read]),
@@ -113,12 +113,12 @@ class EstimatorRows:
     def __len__(self) -> int:
         return sum(map(count_estimator_rows, self.tables))
 
-    def taken(self, rows: NDArray[np.intp]) -> EstimatorRows:
+    def take(self, rows: NDArray[np.intp]) -> EstimatorRows:
         """Return some rows of a single table."""
         count = len(self)
         columns = (self.owners, self.labels)
         owners, labels = (None if column is None else column[rows] for column in columns)
-        groups = None if self.groups is None else self.groups.taken(rows)
+        groups = None if self.groups is None else self.groups.take(rows)
         tables = [take_estimator_rows(table, rows, count) for table in self.tables]
         return EstimatorRows(tables, owners, self.names, labels, groups, self.group_column)
 

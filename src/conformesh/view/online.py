@@ -109,7 +109,7 @@ class OnlineRecorder(OnlineObserver):
 
     def __call__(self, done: int) -> None:
         """Record the points up to this step that are not recorded yet."""
-        found, before = self._counts.found, self._counts.done
+        found, before = self._counts.result, self._counts.done
         points = np.arange(before - before % self._stride + self._stride, done + 1, self._stride)
         if done == found.steps and done % self._stride:
             points = np.append(points, done)
@@ -124,7 +124,7 @@ class OnlineRecorder(OnlineObserver):
 
     def _coverage_of_all(self, points: Ints, labels: Ints, misses: Ints) -> Iterator[CoverageOfAll]:
         """Yield the coverage of all devices together at each point."""
-        alpha, recent = self._counts.found.alpha, self._lately.of(labels, misses)
+        alpha, recent = self._counts.result.alpha, self._lately.of(labels, misses)
         lately = _covered(*(counts.sum(axis=0) for counts in recent))
         spread = _spread(_covered(*recent))
         each = labels.T.copy(), misses.T.copy()

@@ -8,7 +8,7 @@ import os
 from importlib.resources import files
 from pathlib import Path
 
-from conformesh.files.files import write_file
+from conformesh.files.atomic_writes import write_file
 from conformesh.view.trace import Trace
 
 PAGE_FILE = "index.html"

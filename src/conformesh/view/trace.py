@@ -23,7 +23,7 @@ import numpy as np
 from msgspec import Struct
 
 from conformesh import __version__
-from conformesh.files.files import write_file
+from conformesh.files.atomic_writes import write_file
 from conformesh.files.json_numbers import parse_json
 from conformesh.files.schemas import validate
 from conformesh.graph.layout import device_positions

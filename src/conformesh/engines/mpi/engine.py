@@ -210,7 +210,7 @@ class Mpi:
         receiver, sender, which = self._route(np.concatenate([speakers, ghosts]))
         offsets = np.concatenate([sent.offsets, sent.offsets[-1] + received.offsets[1:]])
         packets = Packets(np.concatenate([sent.values, received.values]), offsets)
-        return PacketDeliveries(receiver, sender, packets.taken(which), round_)
+        return PacketDeliveries(receiver, sender, packets.take(which), round_)
 
     def _route(self, speakers: Ints) -> tuple[Ints, Ints, Ints]:
         """Return receivers and senders of the messages of these columns, as rows, and the index of each speaker."""

@@ -108,7 +108,7 @@ class Exchange:
         The lengths are exchanged first, as rows, so that every rank knows how many bytes come from each peer.
         """
         ghosts, lengths = self.exchange_rows(stamp, speakers, np.diff(packets.offsets)[:, None])
-        out = [packets.taken(which).values for _, which in self._speakers_by_peer(speakers)]
+        out = [packets.take(which).values for _, which in self._speakers_by_peer(speakers)]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         ends = offsets[np.searchsorted(ghosts, len(self.halo.rows) + self.halo.cuts)]  # ghosts are ordered by peer
         return ghosts, Packets(self._exchange_bytes(out, np.diff(ends).tolist()), offsets)

@@ -431,7 +431,7 @@ def _check_scores(place: SimulatedNetwork, scores: WeightedScores) -> WeightedSc
             f"a plan needs one trial of scores of {place.asked_devices:,} devices, got {scores.trials} of "
             f"{scores.devices:,}"
         )
-    return scores.taken(place.rows) if place.is_smaller else scores
+    return scores.take(place.rows) if place.is_smaller else scores
 
 
 def _required_rank(block: Block) -> int:

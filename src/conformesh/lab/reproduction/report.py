@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformesh.files.files import write_file
+from conformesh.files.atomic_writes import write_file
 from conformesh.lab.reproduction.curves import Curves
 from conformesh.lab.reproduction.verdicts import JOINT_ERROR, Verdict
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from conformesh import __version__
-from conformesh.files.files import write_file
+from conformesh.files.atomic_writes import write_file
 from conformesh.kernels.ranks import conformal_rank, exact_alpha
 from conformesh.lab.reproduction.cases import QUICK_DRAWS, SCORE_KINDS, Case, FigurePoint
 from conformesh.lab.reproduction.curves import VARIANTS, Curves, published_points, select_curves, summarise_draws

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from conformesh import __version__
 from conformesh.common.progress import Progress
-from conformesh.files.files import write_file
+from conformesh.files.atomic_writes import write_file
 from conformesh.lab.sweeps.cells import OnPoint, SweepCell, cell_file, digest_cell_code, run_cells
 from conformesh.lab.sweeps.config import SweepConfig, read_sweep_config
 from conformesh.lab.sweeps.parallel import joblib_backend

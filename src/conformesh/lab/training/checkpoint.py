@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conformesh.files.atomic_writes import write_file
 from conformesh.files.checkpoints import require_same_run, unreadable_checkpoint
-from conformesh.files.files import write_file
 from conformesh.lab.training.torch_extra import import_torch
 
 _KIND = "conformesh checkpoint 1"  # format of the file, with its version

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
-from conformesh.files.files import PRIVATE, PUBLIC, make_folder, move_path, remove_drafts, write_file
+from conformesh.files.atomic_writes import PRIVATE, PUBLIC, make_folder, move_path, remove_drafts, write_file
 from conformesh.files.json_numbers import dump_json, parse_json
 from conformesh.files.schemas import validate
 from conformesh.mesh.config.certificates import KEY

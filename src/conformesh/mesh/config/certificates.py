@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from conformesh.files.files import PRIVATE, make_folder, write_file
+from conformesh.files.atomic_writes import PRIVATE, make_folder, write_file
 from conformesh.mesh.config.certificate_names import certificate_name, check_device_name, parse_certificate_name
 from conformesh.mesh.config.endpoints import is_address
 

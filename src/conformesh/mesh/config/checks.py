@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
-from conformesh.files.files import readable_by_others
+from conformesh.files.atomic_writes import readable_by_others
 from conformesh.mesh.config.authority import describe_interruption
 from conformesh.mesh.config.certificates import CA_KEY, read_certificate
 from conformesh.mesh.config.device_toml import DEVICE_FILE, DeviceConfig, read_device

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from conformesh.common.names import unknown_name
-from conformesh.files.files import write_file
+from conformesh.files.atomic_writes import write_file
 from conformesh.files.schemas import validate
 from conformesh.mesh.config.device_config import DeviceConfig, MeshMap, Neighbour
 from conformesh.mesh.config.roster import ROSTER_FILE, Roster, read_roster_file

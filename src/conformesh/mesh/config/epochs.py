@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from conformesh.files.files import write_file
+from conformesh.files.atomic_writes import write_file
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.methods import make_options
 

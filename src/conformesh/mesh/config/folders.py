@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from conformesh.common.names import unknown_name
-from conformesh.files.files import make_folder
+from conformesh.files.atomic_writes import make_folder
 from conformesh.graph.network import DisconnectedError, Network
 from conformesh.kernels.ranks import check_alpha
 from conformesh.mesh.config.authority import (

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conformesh.files.files import readable_by_others
+from conformesh.files.atomic_writes import readable_by_others
 from conformesh.mesh.config.certificate_names import why_not_accepted
 
 if TYPE_CHECKING:

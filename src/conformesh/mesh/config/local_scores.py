@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.common.names import list_names, unknown_name
-from conformesh.files.files import PRIVATE, write_file
+from conformesh.files.atomic_writes import PRIVATE, write_file
 from conformesh.files.memberships import Memberships, atom_name
 from conformesh.files.score_files import (
     COLUMN_SYNONYMS,
@@ -320,7 +320,7 @@ def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
 
     A device is meant by its name, or by its number where the mesh calls it ``device-07``.
     """
-    from conformesh.files.atomic_writes import write_scores  # a node reads scores and writes none
+    from conformesh.files.table_writers import write_scores  # a node reads scores and writes none
 
     root = Path(root)
     folders = {path.parent.name: path.parent for path in sorted(root.glob(f"*/{DEVICE_FILE}"))}
@@ -368,7 +368,7 @@ def _extra_columns(held: ScoreFile, k: int, config: DeviceConfig) -> dict[str, A
     found: dict[str, Any] = {}
     rows = slice(*held.rows.offsets[k : k + 2].tolist())
     if held.rows.groups is not None:
-        groups = held.rows.groups.taken(rows)
+        groups = held.rows.groups.take(rows)
         _check_group_names(held.name, groups, config)
         found[config.scores.group_column] = [groups.atoms[code][0] for code in groups.codes.tolist()]
     if held.rows.weight is not None and config.scores.weight_column is not None:

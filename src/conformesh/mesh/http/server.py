@@ -28,7 +28,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformesh.files.files import UNWRITABLE
+from conformesh.files.atomic_writes import UNWRITABLE
 from conformesh.mesh.http.address import Address, fallback_paths, find_address, is_private
 from conformesh.mesh.http.paths import LARGEST_BODY, MONITORING
 from conformesh.mesh.http.replies import HttpReplies, HttpReply, NodeInterface, Refused, Reply

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from conformesh.files.files import PRIVATE
+from conformesh.files.atomic_writes import PRIVATE
 
 PROBE_FILE = ".disk-probe.tmp"
 PROBE_INTERVAL = 3.0  # seconds between two probes, within which a full disk is noticed

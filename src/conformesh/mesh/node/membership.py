@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from conformesh.files.files import PRIVATE, remove_drafts, write_file
+from conformesh.files.atomic_writes import PRIVATE, remove_drafts, write_file
 from conformesh.mesh.config.device_config import DeviceConfig, MeshMap
 from conformesh.mesh.config.roster import ROSTER_FILE, RosterDocument, read_document
 from conformesh.mesh.config.signing import verify_document

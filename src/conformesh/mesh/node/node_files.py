@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from conformesh.files.files import remove_drafts
+from conformesh.files.atomic_writes import remove_drafts
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.device_toml import reload_config
 from conformesh.mesh.node.certified_result import CertifiedResult

@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 import numpy as np
 from msgspec.structs import replace
 
-from conformesh.files.files import move_path
+from conformesh.files.atomic_writes import move_path
 from conformesh.files.json_numbers import as_json_value
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.local_scores import read_local_scores

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from conformesh.files.files import PRIVATE, write_file
+from conformesh.files.atomic_writes import PRIVATE, write_file
 from conformesh.files.json_numbers import dump_json, parse_json
 from conformesh.files.schemas import validate
 from conformesh.mesh.config.device_config import DeviceConfig, score_in_words

@@ -33,7 +33,7 @@ from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
 from conformesh.peer.frames import FrameError, is_roster
 from conformesh.peer.journal import FileJournal, Journal, MemoryJournal
-from conformesh.peer.settings import Failure, OwnError, failure_of
+from conformesh.peer.settings import Failure, LocalError, failure_of
 from conformesh.protocols.block import SearchProgress
 from conformesh.results.result import Result
 
@@ -162,9 +162,9 @@ class RunDriver:
         """Return why the device cannot take part, and what its neighbours are told; None if it can."""
         files = self.files
         if files.certificate.late:
-            return OwnError(files.certificate.late, "certificate"), files.certificate.late
+            return LocalError(files.certificate.late, "certificate"), files.certificate.late
         if files.scores.scores is None and not files.config.has_epsilon:
-            return OwnError(files.scores.problem, "scores"), UNREADABLE
+            return LocalError(files.scores.problem, "scores"), UNREADABLE
         if full is None and files.disk.problem:
             full = OSError(files.disk.problem)
         return None if full is None else (full, _UNWRITABLE_JOURNAL)

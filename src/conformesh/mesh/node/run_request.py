@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from conformesh.files.files import PRIVATE, remove_drafts, write_file
+from conformesh.files.atomic_writes import PRIVATE, remove_drafts, write_file
 
 REQUEST_FILE = "recalibrate.json"
 

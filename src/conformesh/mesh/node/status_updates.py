@@ -93,7 +93,7 @@ class StatusFeed:
         device = self.device
         talking = [row for row in self._linked if row not in device.lost]
         heard = sum(now - self._last.get(row, -math.inf) <= CONTACT_SECONDS for row in talking)
-        received = sum(self._counted.heard_bytes.values())
+        received = sum(self._counted.received_bytes.values())
         sent = self._counted.sent_bytes
         return RunProgress(device.phase, device.number, device.round, heard, len(talking), sent, received)
 
@@ -102,9 +102,9 @@ class StatusFeed:
         # A round ends when all neighbours have spoken in it; the last one ends the protocol.
         ended = self.device.round - (self.device.phase == "running")
         for row, name in self._linked.items():
-            frames = counts.heard[row] - before.heard[row]
+            frames = counts.received[row] - before.received[row]
             if frames:
-                size = counts.heard_bytes[row] - before.heard_bytes[row]
+                size = counts.received_bytes[row] - before.received_bytes[row]
                 self.state.count_received(name, size=size, round=max(ended, 0), frames=frames)
                 self._last[row] = now
         for reason, count in counts.refused.items():
@@ -116,8 +116,8 @@ class StatusFeed:
             sent=counts.sent,
             sent_bytes=counts.sent_bytes,
             resent=counts.resent,
-            heard=Counter(counts.heard),
-            heard_bytes=Counter(counts.heard_bytes),
+            received=Counter(counts.received),
+            received_bytes=Counter(counts.received_bytes),
             refused=Counter(counts.refused),
         )
 
