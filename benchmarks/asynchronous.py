@@ -35,7 +35,7 @@ from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
 from conformesh.peer.interface import Peer, PeerSetup
 from conformesh.peer.journal import Journal
-from conformesh.peer.loopback import ChangingLinks, Delay, LinkFaults, Start, play
+from conformesh.peer.loopback import ChangingLinks, Delay, LinkFaults, Start, run_loopback
 from conformesh.peer.settings import Settings
 from conformesh.protocols.messages import GatheredStrings, Packets
 
@@ -201,7 +201,7 @@ def timed(network: Network, start: Start, scores: Sequence[Floats], faults: Link
     """Return what a run of a draw took; a run that has not ended within `LIMIT` took for ever."""
     watch = Watch(scores, **how)
     try:
-        play(network, start, faults, np.random.default_rng([17, draw]), LIMIT, stay=True, check=watch)
+        run_loopback(network, start, faults, np.random.default_rng([17, draw]), LIMIT, stay=True, check=watch)
     except _EndedError:
         return watch
     watch.delays = math.inf

@@ -14,7 +14,7 @@ import pytest
 import conformesh
 from conformesh import METHODS, TOPOLOGIES, Network, calibrate
 from conformesh.engines import ENGINES
-from conformesh.peer.loopback import LinkFaults, play
+from conformesh.peer.loopback import LinkFaults, run_loopback
 from conformesh.protocols.aggregate import CannotAggregate, rank_aggregators
 from conformesh.protocols.block import Block
 from conformesh.scores import SCORES, get_score
@@ -271,7 +271,7 @@ def test_devices_of_a_mesh_agree_as_the_simulator_does(skeletons, kind):
     method, options = WHEEL[kind]
     network = Network.of("wheel", 7)
     scores = drawn_scores(network)
-    played = play(network, starter(network, scores, method, **options), LinkFaults(), np.random.default_rng(1))
+    played = run_loopback(network, starter(network, scores, method, **options), LinkFaults(), np.random.default_rng(1))
     assert thresholds(played.devices) == expected(network, scores, method, **options)
 
 

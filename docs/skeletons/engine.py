@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.engines import Driver
-from conformesh.engines.base import drive_protocol, refuse_losses
+from conformesh.engines.base import drive_protocol, refuse_lost_messages
 from conformesh.engines.observers import Observer
 from conformesh.graph.network import Network
 from conformesh.protocols.faults import Faults
@@ -42,7 +42,7 @@ class Loops:
 
     def run(self, protocol: Protocol[T], runs: int = 1, faults: Faults | None = None) -> tuple[T, Cost]:
         """Answer question after question; the ledger has charged everybody by the end."""
-        refuse_losses("loops", faults)
+        refuse_lost_messages("loops", faults)
         ledger = Ledger(self.network.devices, runs)
         answers = {
             Sum: self._sum,

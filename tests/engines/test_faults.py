@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from conformesh import Faults, Network, calibrate
-from conformesh.engines.base import refuse_losses
+from conformesh.engines.base import refuse_lost_messages
 from conformesh.methods import METHODS, make_options
 from conformesh.protocols.faults import make_faults
 
@@ -65,9 +65,9 @@ def test_overlapping_groups_refuse_faults():
 
 def test_an_engine_that_delivers_everything_says_so():
     with pytest.raises(ValueError, match="engine 'mpi' delivers every message, and the faults have links, loss"):
-        refuse_losses("mpi", Faults(loss=0.1, links=0.5))
-    refuse_losses("mpi", Faults(byzantine=(1,), attack="any"))
-    refuse_losses("mpi", None)
+        refuse_lost_messages("mpi", Faults(loss=0.1, links=0.5))
+    refuse_lost_messages("mpi", Faults(byzantine=(1,), attack="any"))
+    refuse_lost_messages("mpi", None)
 
 
 def test_faults_are_read_from_what_a_user_gives():

@@ -12,7 +12,7 @@ from conformesh.peer import combine, frames
 from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.loopback import LinkFaults, play
+from conformesh.peer.loopback import LinkFaults, run_loopback
 from conformesh.protocols import ledger, messages, waves
 from conformesh.protocols.block import Block
 from conformesh.protocols.ledger import Ledger
@@ -246,7 +246,7 @@ def test_a_parent_that_stays_silent_is_found_out_on_every_engine(engine, monkeyp
             calibrate(scores, NETWORK, 0.3, aggregate="tree")
         return
     start = starter(NETWORK, scores, "e-dcp", 0.3, aggregate="tree")
-    played = play(NETWORK, start, LinkFaults(), np.random.default_rng(0))
+    played = run_loopback(NETWORK, start, LinkFaults(), np.random.default_rng(0))
     assert all(re.search(words, str(device.error)) for device in played.devices)
 
 

@@ -68,7 +68,7 @@ class Mesh(_World):
 
     def _deliver(self, sender, to, data, now):
         self.now = now
-        frame = frames.decode(data)
+        frame = frames.decode_frame(data)
         if self.devices[to] is not None:
             self.trace_of_frames.append((round(now, 9), sender, to, frames.FRAME_KINDS[frame.kind], len(data)))
         self._living(to, now, lambda: super(Mesh, self)._deliver(sender, to, data, now))

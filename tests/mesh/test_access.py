@@ -19,7 +19,7 @@ from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, Frame
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.json_bodies import Hello, News, pack_rows
-from conformesh.peer.loopback import LinkFaults, play
+from conformesh.peer.loopback import LinkFaults, run_loopback
 from tests.mesh.meshes import sign_device
 from tests.mesh.nodes import threshold_in
 from tests.mesh.real import drawn_scores, finish, make_mesh, round_of, simulated, start, wait_for
@@ -121,9 +121,9 @@ def recorded(configs):
         device.__class__ = Recorded
         return device
 
-    played = play(configs[0].network, start, LinkFaults(), np.random.default_rng(0))
+    played = run_loopback(configs[0].network, start, LinkFaults(), np.random.default_rng(0))
     assert {device.phase for device in played.devices} == {"finished"}
-    assert {frames.decode(data).kind for _, data in tape} == {HELLO, DATA, READY, FINISHED}
+    assert {frames.decode_frame(data).kind for _, data in tape} == {HELLO, DATA, READY, FINISHED}
     return tape[:: max(1, len(tape) // 200)]
 
 
@@ -161,7 +161,7 @@ class Impostor:
         for config in configs:
             key = f"conformesh/{config.mesh}/{config.devices[1 - config.row]}"
             said = forged(config, rounds)
-            lies = [frames.encode(frame) for name in kinds for frame in said[name]]
+            lies = [frames.encode_frame(frame) for name in kinds for frame in said[name]]
             self.lies += [(one, data) for data in lies for one in (key, f"{key}/{config.name}")]
         if replay:
             names = configs[0].devices

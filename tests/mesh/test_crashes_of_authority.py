@@ -328,8 +328,8 @@ def test_the_command_line_says_what_was_found_and_done(made, tmp_path):
 def test_a_failpoint_needs_a_name_and_a_count():
     for text in ("journal.bin/torn", "journal.bin/torn:0", ":3", "yes"):
         with pytest.raises(ValueError, match="must be FILE/STEP:COUNT"):
-            atomic_writes.kill_at(text)
-    visit = atomic_writes.kill_at("a/torn:2")
+            atomic_writes.kill_at_failpoint(text)
+    visit = atomic_writes.kill_at_failpoint("a/torn:2")
     visit("a/torn")
     visit("b/torn")
     assert atomic_writes.on_failpoint is None

@@ -32,7 +32,7 @@ from conformesh.mesh.node.run_request import RunRequests
 from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import FileJournal
-from conformesh.peer.loopback import Cut, LinkFaults, play
+from conformesh.peer.loopback import Cut, LinkFaults, run_loopback
 from conformesh.peer.memory import RunJournal
 from conformesh.privacy.account import Account, PrivacyRefused, read_account
 from tests.mesh.crashes import APPEND, CUT, WRITE, at_failpoints, passed
@@ -186,7 +186,7 @@ def test_devices_that_meet_under_two_rosters_with_one_number_say_so():
         agreement = {"roster": f"2, {'ab' * 8 if k else 'cd' * 8}"}
         return Device(PeerSetup(k, Network.chain(2), agreement, lambda net, row: iter(()), journal))
 
-    ended = play(Network.chain(2), start, LinkFaults(), np.random.default_rng(0)).devices
+    ended = run_loopback(Network.chain(2), start, LinkFaults(), np.random.default_rng(0)).devices
     for device in ended:
         assert device.phase == "failed"
         words = "there are two rosters with number 2; have the authority sign a newer one, and hand it out"

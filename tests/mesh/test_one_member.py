@@ -95,10 +95,10 @@ def test_large_messages_cost_little_memory_and_no_long_lines(tmp_path, size):
         flood(session, key, b"x" * size)
         flood(session, key, b"x" * LARGEST_FRAME_BODY)
         body = Hello({"mesh": "m" * (30 * MB)}, 1, frozenset()).pack()
-        head = frames.encode(Frame(HELLO, 0, 1, 0))
+        head = frames.encode_frame(Frame(HELLO, 0, 1, 0))
         flood(session, key, head[: -frames.CHECK.size] + body + b"0000")
         medium = Hello({"mesh": "m" * (LARGEST_WORDS - 100)}, 1, frozenset())
-        flood(session, key, frames.encode(Frame(HELLO, 0, 1, 0, frames.WANT, medium.pack())))
+        flood(session, key, frames.encode_frame(Frame(HELLO, 0, 1, 0, frames.WANT, medium.pack())))
         wait_for(lambda: b"do not agree" in (tmp_path / "log").read_bytes())  # all of it has arrived
         assert memory(node.pid, "VmHWM") - before < 60
         lines = (tmp_path / "log").read_bytes().splitlines()
@@ -110,8 +110,8 @@ def test_large_messages_cost_little_memory_and_no_long_lines(tmp_path, size):
 def test_a_greeting_that_is_too_long_is_refused_before_it_is_parsed(monkeypatch):
     body = Hello({"mesh": "m" * LARGEST_WORDS}, 1, frozenset()).pack()
     monkeypatch.setattr(frames, "LARGEST_WORDS", len(body))
-    data = frames.encode(Frame(HELLO, 0, 1, 0, 0, body))
-    assert frames.decode(data).body == body
+    data = frames.encode_frame(Frame(HELLO, 0, 1, 0, 0, body))
+    assert frames.decode_frame(data).body == body
     monkeypatch.setattr(frames, "LARGEST_WORDS", len(body) - 1)
     with pytest.raises(FrameError, match="the body of a hello frame may have"):
-        frames.decode(data)
+        frames.decode_frame(data)

@@ -112,7 +112,7 @@ def device_of(root, name="device-00"):
 
 def hear(device, sender, keys, entries):
     body = pack_entries(device.network.devices, keys, 0, entries)
-    device.receive(frames.encode(Frame(ENTRIES, device.run, sender, 0, 0, body)), sender, 1.0)
+    device.receive(frames.encode_frame(Frame(ENTRIES, device.run, sender, 0, 0, body)), sender, 1.0)
 
 
 def signed_at_random(device, root, name, key, text):

@@ -11,7 +11,7 @@ from conformesh.methods import device_protocol, make_options
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
-from conformesh.peer.loopback import draw_link_faults, play
+from conformesh.peer.loopback import draw_link_faults, run_loopback
 from conformesh.peer.settings import Settings
 from conformesh.pipeline.solver import solve_draws
 
@@ -54,7 +54,7 @@ def schedule(network, start, seed, key=7, limit=LIMIT):
     """Play the schedule of a seed."""
     rng = np.random.default_rng([key, seed])
     faults = draw_link_faults(network, rng)
-    return play(network, start, faults, rng, limit=limit)
+    return run_loopback(network, start, faults, rng, limit=limit)
 
 
 def without(network, lost):
@@ -88,5 +88,5 @@ class Tapped(Device):
 
     def outbox(self):
         out = super().outbox()
-        self.said = [*getattr(self, "said", []), *(frames.decode(data) for _, data in out)]
+        self.said = [*getattr(self, "said", []), *(frames.decode_frame(data) for _, data in out)]
         return out

@@ -11,7 +11,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import async_protocol, make_options
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.interface import PeerSetup
-from conformesh.peer.loopback import draw_link_faults, play
+from conformesh.peer.loopback import draw_link_faults, run_loopback
 from conformesh.peer.settings import Settings
 
 LIMIT = 300.0  # virtual seconds after which a schedule counts as hanging
@@ -119,4 +119,6 @@ def drawn(network, seed, low=0, high=14):
 def storm(network, start, seed, check=lambda devices: None, limit=LIMIT):
     """Play the schedule of a seed: loss to 50 %, duplication, reordering, cuts, crashes, links that come and go."""
     rng = np.random.default_rng([43, seed])
-    return play(network, start, draw_link_faults(network, rng, loss=0.5, changing=True), rng, limit=limit, check=check)
+    return run_loopback(
+        network, start, draw_link_faults(network, rng, loss=0.5, changing=True), rng, limit=limit, check=check
+    )

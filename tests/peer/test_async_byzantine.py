@@ -23,7 +23,7 @@ from conformesh.peer.entry_store import LONGEST_SIGNED
 from conformesh.peer.frames import ENTRIES, HELLO, Frame
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.json_bodies import Hello
-from conformesh.peer.loopback import LinkFaults, play
+from conformesh.peer.loopback import LinkFaults, run_loopback
 from conformesh.peer.settings import Settings
 from conformesh.protocols.histogram_reports import MOST_BINS, Report, encode_reports
 from tests.peer.devices import in_device
@@ -86,7 +86,9 @@ def honest_rank(scores, honest, threshold):
 def test_honest_devices_end_with_a_threshold_that_bears_a_byzantine_device(seed):
     network = Network.complete(12)
     scores = drawn(network, seed, low=20, high=30)
-    played = play(network, robust(network, scores), LinkFaults(loss=0.3), np.random.default_rng(seed), limit=60.0)
+    played = run_loopback(
+        network, robust(network, scores), LinkFaults(loss=0.3), np.random.default_rng(seed), limit=60.0
+    )
     for device in played.devices:
         outcome = device.result
         assert device.final
@@ -101,7 +103,7 @@ def test_honest_devices_end_with_a_threshold_that_bears_a_byzantine_device(seed)
 def test_who_signs_two_things_is_known_to_all_and_counts_as_not_heard(seed):
     network = Network.complete(12)
     scores = drawn(network, seed, low=20, high=30)
-    played = play(
+    played = run_loopback(
         network, robust(network, scores, {3: TwoFaced}), LinkFaults(loss=0.2), np.random.default_rng(seed), limit=60.0
     )
     honest = [k for k in range(12) if k != 3]
@@ -125,7 +127,7 @@ def one(row=0, method="r-dcp", **options):
 
 def said(device, key, entry):
     body = pack_entries(3, 1 << key, 0, [(key, entry)])
-    device.receive(frames.encode(Frame(ENTRIES, device.run, 1, 0, 0, body)), 1, 1.0)
+    device.receive(frames.encode_frame(Frame(ENTRIES, device.run, 1, 0, 0, body)), 1, 1.0)
 
 
 def test_an_entry_in_anothers_name_is_refused():
@@ -199,7 +201,7 @@ def test_the_largest_proof_fits_a_frame_and_larger_entries_are_refused():
     def sign(text):
         entry = signed_by(device, key, text)
         frame = Frame(ENTRIES, device.run, 1, 0, 0, pack_entries(4, 1 << key, 0, [(key, entry)]))
-        device.receive(frames.encode(frame), 1, 1.0)
+        device.receive(frames.encode_frame(frame), 1, 1.0)
 
     for letter in (b"a", b"b"):
         sign(letter * (9 << 20))
@@ -211,7 +213,7 @@ def test_the_largest_proof_fits_a_frame_and_larger_entries_are_refused():
     device.tick(5.0)
     device.outbox()
     known = device.store.keys & ~(1 << entry_key(2, PROOF))  # what neighbour 1 has then
-    device.receive(frames.encode(Frame(ENTRIES, device.run, 1, 0, 0, pack_entries(4, known, 0, []))), 1, 6.0)
+    device.receive(frames.encode_frame(Frame(ENTRIES, device.run, 1, 0, 0, pack_entries(4, known, 0, []))), 1, 6.0)
     device.tick(9.0)
     assert any(len(data) > 2 * room for _, data in device.outbox())
     assert device.error is None
@@ -242,11 +244,13 @@ def test_every_report_of_r_dcp_can_be_signed():
 
 def greeted(device, sender, run, now):
     hello = Hello(device.agreement, run, frozenset()).pack()
-    device.receive(frames.encode(Frame(HELLO, 0, sender, 0, 0, hello)), sender, now)
+    device.receive(frames.encode_frame(Frame(HELLO, 0, sender, 0, 0, hello)), sender, now)
 
 
 def claimed(device, sender, keys, now):
-    device.receive(frames.encode(Frame(ENTRIES, device.run, sender, 0, 0, pack_entries(3, keys, 0, []))), sender, now)
+    device.receive(
+        frames.encode_frame(Frame(ENTRIES, device.run, sender, 0, 0, pack_entries(3, keys, 0, []))), sender, now
+    )
 
 
 def test_a_device_that_forgot_one_run_doubts_the_next_one_too():

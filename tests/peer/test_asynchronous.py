@@ -12,7 +12,7 @@ from conformesh.peer.frames import ENTRIES, HELLO, Frame
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.json_bodies import Hello
-from conformesh.peer.loopback import ChangingLinks, Cut, LinkFaults, Pause, play
+from conformesh.peer.loopback import ChangingLinks, Cut, LinkFaults, Pause, run_loopback
 from conformesh.peer.settings import Settings
 from conformesh.protocols.messages import Gather, Packets
 from tests.campaigns import campaign_seeds
@@ -74,7 +74,7 @@ def test_nobody_waits_for_a_device_that_is_away():
 
     judge = Judge(network, scores)
     faults = LinkFaults(late={3: 20.0})
-    played = play(network, starter(network, scores), faults, np.random.default_rng(0), check=check)
+    played = run_loopback(network, starter(network, scores), faults, np.random.default_rng(0), check=check)
     assert all(device.final for device in played.devices)
     assert ("0", "1", "2") in seen
     assert seen[-1] == ()
@@ -85,7 +85,9 @@ def test_who_never_comes_leaves_a_certificate_about_the_heard():
     scores = drawn(network, 1, low=20, high=40)
     faults = LinkFaults(late={3: 1e9})
     settings = Settings(patience=5.0)
-    played = play(network, starter(network, scores, settings=settings), faults, np.random.default_rng(0), limit=60.0)
+    played = run_loopback(
+        network, starter(network, scores, settings=settings), faults, np.random.default_rng(0), limit=60.0
+    )
     for device in played.devices[:3]:
         certificate = device.result.certificates[0][0]
         assert (certificate.heard, device.final) == (("0", "1", "2"), False)
@@ -104,7 +106,7 @@ def test_parts_that_do_not_hear_each_other_never_both_certify_about_everybody():
 
     judge = Judge(network, scores)
     faults = LinkFaults(cuts=(Cut(0.0, 1e9, frozenset({0, 1})),))
-    play(network, starter(network, scores), faults, np.random.default_rng(0), limit=20.0, check=check)
+    run_loopback(network, starter(network, scores), faults, np.random.default_rng(0), limit=20.0, check=check)
     assert seen
     assert all(np.isinf(one.thresholds[0, 0, 0]) for one in seen)
 
@@ -114,7 +116,7 @@ def test_links_of_which_a_fifth_is_up_are_enough():
     scores = drawn(network, 7, low=5)
     judge = Judge(network, scores)
     faults = LinkFaults(loss=0.3, links=ChangingLinks(0.2, 0.1))
-    played = play(network, starter(network, scores), faults, np.random.default_rng(1), check=judge)
+    played = run_loopback(network, starter(network, scores), faults, np.random.default_rng(1), check=judge)
     assert all(device.final for device in played.devices)
 
 
@@ -155,7 +157,7 @@ def with_other_scores(network, scores, others, faults, seed=0, device=AsyncDevic
                 journal.data.clear()
         return start(k, journal)
 
-    played = play(network, begin, faults, np.random.default_rng(seed), limit=40.0)
+    played = run_loopback(network, begin, faults, np.random.default_rng(seed), limit=40.0)
     return played.devices
 
 
@@ -178,7 +180,7 @@ def test_a_new_run_is_asked_for_at_most_every_linger_seconds():
     scores = drawn(network, 9, low=5)
     asks = tuple((k, 5.0 + 0.01 * i) for i in range(50) for k in range(3))
     settings = Settings(linger=2.0)
-    played = play(
+    played = run_loopback(
         network,
         starter(network, scores, settings=settings),
         LinkFaults(requests=asks),
@@ -203,9 +205,9 @@ def one_device(**how):
 def test_a_neighbour_with_other_settings_is_told_and_not_listened_to():
     device = one_device()
     hello = Hello({**device.agreement, "alpha": "1/5"}, 1, frozenset())
-    device.receive(frames.encode(Frame(HELLO, 0, 1, 0, frames.WANT, hello.pack())), 1, 1.0)
+    device.receive(frames.encode_frame(Frame(HELLO, 0, 1, 0, frames.WANT, hello.pack())), 1, 1.0)
     assert device.disagreements == {1: "alpha: 'nothing' at 0, '1/5' at 1"}
-    answers = [frames.decode(data) for _, data in device.outbox()]
+    answers = [frames.decode_frame(data) for _, data in device.outbox()]
     assert HELLO in {frame.kind for frame in answers}
     assert device.phase == "running"
     assert device.counts.refused["a hello of a device that does not agree"] == 1
@@ -214,12 +216,14 @@ def test_a_neighbour_with_other_settings_is_told_and_not_listened_to():
 def test_a_later_run_is_joined_and_an_earlier_one_is_told():
     device = one_device()
     later = Hello(device.agreement, 4, frozenset())
-    device.receive(frames.encode(Frame(HELLO, 0, 1, 0, 0, later.pack())), 1, 1.0)
+    device.receive(frames.encode_frame(Frame(HELLO, 0, 1, 0, 0, later.pack())), 1, 1.0)
     assert device.number == 4
     device.outbox()
-    device.receive(frames.encode(Frame(ENTRIES, 12345, 1, 0, 0, b"")), 1, 2.0)
-    assert [frames.decode(data).kind for _, data in device.outbox()][:1] == [HELLO]
-    device.receive(frames.encode(Frame(HELLO, 0, 1, 0, 0, Hello(device.agreement, 2, frozenset()).pack())), 1, 3.0)
+    device.receive(frames.encode_frame(Frame(ENTRIES, 12345, 1, 0, 0, b"")), 1, 2.0)
+    assert [frames.decode_frame(data).kind for _, data in device.outbox()][:1] == [HELLO]
+    device.receive(
+        frames.encode_frame(Frame(HELLO, 0, 1, 0, 0, Hello(device.agreement, 2, frozenset()).pack())), 1, 3.0
+    )
     assert device.number == 4
 
 
@@ -235,7 +239,7 @@ def test_a_reason_travels_and_others_go_on():
             device.refuse("its file of scores cannot be read", 0.0)
         return device
 
-    played = play(network, begin, LinkFaults(loss=0.3), np.random.default_rng(0), limit=60.0)
+    played = run_loopback(network, begin, LinkFaults(loss=0.3), np.random.default_rng(0), limit=60.0)
     for device in played.devices:
         if device.row != 2:
             assert device.reasons == {2: "2 cannot take part: its file of scores cannot be read"}
@@ -263,7 +267,7 @@ def test_a_full_disk_is_told_to_the_others_who_go_on():
     def begin(k, journal):
         return start(k, Full() if k == 1 else journal)
 
-    played = play(network, begin, LinkFaults(loss=0.2), np.random.default_rng(2), limit=40.0)
+    played = run_loopback(network, begin, LinkFaults(loss=0.2), np.random.default_rng(2), limit=40.0)
     assert played.devices[1].error.code == "journal"
     assert "journal.bin" in str(played.devices[1].error)
     for device in (one for one in played.devices if one.row != 1):
@@ -281,7 +285,7 @@ def test_a_full_disk_is_told_to_the_others_who_go_on():
 def test_bodies_that_are_no_entries_are_refused_and_change_nothing(body):
     device = one_device()
     before = dict(device.store.entries)
-    device.receive(frames.encode(Frame(ENTRIES, device.run, 1, 0, 0, body)), 1, 1.0)
+    device.receive(frames.encode_frame(Frame(ENTRIES, device.run, 1, 0, 0, body)), 1, 1.0)
     assert device.store.entries == before
     assert sum(device.counts.refused.values()) == 1
 
@@ -293,7 +297,7 @@ def test_an_entry_that_nobody_could_say_counts_as_never_heard():
     bad = b"\2" + np.array([2.0, 1.0]).tobytes()
     body = frames_body(device, other, bad)
     for now in (1.0, 2.0):
-        device.receive(frames.encode(Frame(ENTRIES, device.run, 1, 0, 0, body)), 1, now)
+        device.receive(frames.encode_frame(Frame(ENTRIES, device.run, 1, 0, 0, body)), 1, now)
         assert device.result.certificates[0][0].heard == ("0",)
     assert device.phase == "running"
 
@@ -316,7 +320,7 @@ def test_one_that_babbles_is_left_out_by_all_and_costs_no_run():
         how = {"device": kinds.get(k, AsyncDevice), "settings": Settings(patience=4.0)}
         return starter(network, scores, **how)(k, journal)
 
-    played = play(network, start, LinkFaults(loss=0.2), np.random.default_rng(3), limit=40.0)
+    played = run_loopback(network, start, LinkFaults(loss=0.2), np.random.default_rng(3), limit=40.0)
     for device in (one for one in played.devices if one.row != 2):
         assert device.result.certificates[0][0].heard == ("0", "1", "3")
         assert device.number == 1
@@ -348,11 +352,11 @@ def test_a_large_entry_travels_in_a_frame_of_its_own():
     device.outbox()
     for k, size in ((1, 150_000), (2, 2**24)):
         body = pack_entries(4, 0, 0, [(entry_key(k, 0), b"x" * size)])
-        device.receive(frames.encode(Frame(ENTRIES, device.run, k, 0, 0, body)), k, 0.01)
+        device.receive(frames.encode_frame(Frame(ENTRIES, device.run, k, 0, 0, body)), k, 0.01)
     device.tick(0.5)
     lengths = [len(data) for _, data in device.outbox()]
     known = 1 << entry_key(0, 0) | 1 << entry_key(1, 0)  # what neighbour 3 has then
-    device.receive(frames.encode(Frame(ENTRIES, device.run, 3, 0, 0, pack_entries(4, known, 0, []))), 3, 0.6)
+    device.receive(frames.encode_frame(Frame(ENTRIES, device.run, 3, 0, 0, pack_entries(4, known, 0, []))), 3, 0.6)
     device.tick(3.0)
     lengths += [len(data) for _, data in device.outbox()]
     assert device.error is None

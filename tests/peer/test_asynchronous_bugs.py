@@ -11,7 +11,7 @@ from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.entries import SLOTS, entry_key
 from conformesh.peer.entry_exchange import EntryExchange
 from conformesh.peer.json_bodies import Hello
-from conformesh.peer.loopback import ChangingLinks, LinkFaults, Pause, play
+from conformesh.peer.loopback import ChangingLinks, LinkFaults, Pause, run_loopback
 from conformesh.peer.timers import NeighbourTimer
 from conformesh.protocols import e_dcp_entries
 from tests.peer.devices import in_device
@@ -143,7 +143,9 @@ def forgetful(device):
     for seed in range(6):
         pauses = tuple(Pause(1, 0.3 + 0.3 * i, 0.4 + 0.3 * i, crash=True, tear=10_000) for i in range(3))
         faults = LinkFaults(loss=0.5, pauses=pauses, late={0: 0.5})
-        played = play(network, starter(network, scores, device=device), faults, np.random.default_rng(seed), limit=30.0)
+        played = run_loopback(
+            network, starter(network, scores, device=device), faults, np.random.default_rng(seed), limit=30.0
+        )
         hung += not all(one.final for one in played.devices)
     return hung
 
@@ -256,5 +258,5 @@ def test_links_that_are_never_up_leave_everybody_with_a_true_certificate_about_i
     scores = drawn(network, 8, low=12)
     judge = Judge(network, scores)
     faults = LinkFaults(links=ChangingLinks(1e-12, 1.0))
-    played = play(network, starter(network, scores), faults, np.random.default_rng(0), limit=20.0, check=judge)
+    played = run_loopback(network, starter(network, scores), faults, np.random.default_rng(0), limit=20.0, check=judge)
     assert [device.survivors for device in played.devices] == [(0,), (1,), (2,), (3,)]

@@ -51,7 +51,7 @@ class Hand:
 
     def hear(self, kind, sender, now, body=b"", round=0, flags=0, run=None):
         run = self.device.run if run is None else run
-        self.device.receive(frames.encode(Frame(kind, run, sender, round, flags, body)), sender, now)
+        self.device.receive(frames.encode_frame(Frame(kind, run, sender, round, flags, body)), sender, now)
         return self
 
     def hello(self, sender, now, run=1, lost=(), flags=0, agreement=None):
@@ -78,7 +78,7 @@ class Hand:
 
     def said(self):
         """What was said since: to whom, the kind of frame, its round, and whether it wants an answer."""
-        out = [(to, frames.decode(data)) for to, data in self.device.outbox()]
+        out = [(to, frames.decode_frame(data)) for to, data in self.device.outbox()]
         assert all(frame.sender == self.device.row for _, frame in out)
         self.bodies = [frame.body for _, frame in out]
         return [(to, frame.kind, frame.round, frame.flags) for to, frame in out]
@@ -656,7 +656,7 @@ def test_a_device_that_refuses_says_why_without_a_hello():
     assert hand.said() == []
     body = Hello(hand.device.agreement, 7, frozenset()).pack()
     hand.hello(0, 2.1, run=7, flags=WANT)
-    answer = frames.decode(hand.device.outbox()[0][1])
+    answer = frames.decode_frame(hand.device.outbox()[0][1])
     twin = Hand().start()
     twin.hello(0, 0.0, run=7)
     assert (answer.kind, answer.run) == (FAILED, twin.device.run)

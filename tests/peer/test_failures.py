@@ -10,7 +10,7 @@ from conformesh.peer.frames import FINISHED, HELLO, READY, WANT, Frame
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.json_bodies import LONGEST, Hello, News, error_text, pack_rows, unpack_rows
-from conformesh.peer.loopback import LinkFaults, Pause, play
+from conformesh.peer.loopback import LinkFaults, Pause, run_loopback
 from conformesh.peer.memory import ENDED
 from conformesh.peer.settings import PeerError, Settings
 from conformesh.protocols.messages import Max, Pool
@@ -54,7 +54,7 @@ def starter(network, when="", error=None, settings=None, kind=Device, rounds=6):
 
 
 def ends(network, start, faults=None, limit=100.0):
-    return play(network, start, faults or LinkFaults(), np.random.default_rng(0), limit)
+    return run_loopback(network, start, faults or LinkFaults(), np.random.default_rng(0), limit)
 
 
 @pytest.mark.parametrize("when", ["make", "round 0", "round 3", "end"])
@@ -259,7 +259,7 @@ def test_old_news_does_not_end_the_next_attempt():
 def test_a_neighbour_of_another_version_is_named_with_both(version):
     device = starter(Network.chain(2), settings=Settings(patience=2.0))(0, MemoryJournal())
     device.start(0.0)
-    hello = frames.encode(Frame(HELLO, 0, 1, 0, WANT, Hello(device.agreement, 1, frozenset()).pack()))
+    hello = frames.encode_frame(Frame(HELLO, 0, 1, 0, WANT, Hello(device.agreement, 1, frozenset()).pack()))
     for now in np.arange(0.2, 3.0, 0.2):
         device.receive(hello[:4] + bytes([version]) + hello[5:], 1, now)
         device.tick(now)
@@ -274,31 +274,31 @@ def done_middle():
     device.start(0.0)
     for j in (0, 2):
         hello = Frame(HELLO, 0, j, 0, 0, Hello(device.agreement, 1, frozenset()).pack())
-        device.receive(frames.encode(hello), j, 0.1)
+        device.receive(frames.encode_frame(hello), j, 0.1)
         device.outbox()
-        device.receive(frames.encode(Frame(READY, device.run, j, 0, 0, pack_rows({j}))), j, 0.2)
+        device.receive(frames.encode_frame(Frame(READY, device.run, j, 0, 0, pack_rows({j}))), j, 0.2)
     return device, journal
 
 
 def roll_calls(device):
-    said = [frames.decode(data) for _, data in device.outbox()]
+    said = [frames.decode_frame(data) for _, data in device.outbox()]
     return [unpack_rows(frame.body, 3) for frame in said if frame.kind == FINISHED]
 
 
 def test_a_result_counts_when_everybody_has_one_and_not_before():
     device, journal = done_middle()
     assert (device.phase, roll_calls(device)) == ("finishing", [{1}])
-    device.receive(frames.encode(Frame(FINISHED, device.run, 0, 0, 0, pack_rows({0}))), 0, 0.3)
+    device.receive(frames.encode_frame(Frame(FINISHED, device.run, 0, 0, 0, pack_rows({0}))), 0, 0.3)
     assert (device.phase, roll_calls(device)) == ("finishing", [{0, 1}])
     assert journal.records()[-1] != ENDED
-    device.receive(frames.encode(Frame(FINISHED, device.run, 0, 0, 0, pack_rows({0}))), 0, 0.4)
+    device.receive(frames.encode_frame(Frame(FINISHED, device.run, 0, 0, 0, pack_rows({0}))), 0, 0.4)
     assert (device.phase, roll_calls(device)) == ("finishing", [])  # nothing new
-    device.receive(frames.encode(Frame(FINISHED, device.run, 2, 0, 0, pack_rows({2}))), 2, 0.5)
+    device.receive(frames.encode_frame(Frame(FINISHED, device.run, 2, 0, 0, pack_rows({2}))), 2, 0.5)
     assert (device.phase, roll_calls(device)) == ("finished", [{0, 1, 2}])
     assert journal.records().count(ENDED) == 1
     assert not device.over  # a neighbour may have missed that all are done
     for j in (0, 2):
-        device.receive(frames.encode(Frame(FINISHED, device.run, j, 0, WANT, pack_rows({0, 1, 2}))), j, 0.6)
+        device.receive(frames.encode_frame(Frame(FINISHED, device.run, j, 0, WANT, pack_rows({0, 1, 2}))), j, 0.6)
     assert roll_calls(device) == [{0, 1, 2}] * 2
     assert device.over
     assert journal.records().count(ENDED) == 1
@@ -307,7 +307,7 @@ def test_a_result_counts_when_everybody_has_one_and_not_before():
 def test_a_result_lingers_from_when_it_counts():
     device, _ = done_middle()
     for j, now in ((0, 5.0), (2, 9.0)):
-        device.receive(frames.encode(Frame(FINISHED, device.run, j, 0, 0, pack_rows({j}))), j, now)
+        device.receive(frames.encode_frame(Frame(FINISHED, device.run, j, 0, 0, pack_rows({j}))), j, now)
     assert device.phase == "finished"
     device.tick(10.9)
     assert not device.over

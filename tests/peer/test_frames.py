@@ -21,8 +21,8 @@ from conformesh.peer.frames import (
     WIRE_VERSION,
     Frame,
     FrameError,
-    decode,
-    encode,
+    decode_frame,
+    encode_frame,
     pack_array,
     pack_words,
     unpack_array,
@@ -67,9 +67,9 @@ def size_of(frame):
 @given(some_frames, st.integers(0, frames.MOST_QUIET))
 def test_a_frame_comes_back(frame, quiet):
     frame = frame._replace(quiet=quiet if frame.kind == frames.DATA else 0)
-    data = encode(frame)
+    data = encode_frame(frame)
     assert len(data) == size_of(frame)
-    assert fields(decode(data)) == fields(frame)
+    assert fields(decode_frame(data)) == fields(frame)
     assert (frame.wants, frame.silent) == (bool(frame.flags & 1), bool(frame.flags & 2))
 
 
@@ -111,7 +111,7 @@ def test_only_numbers_travel(values):
 
 
 def test_the_layout_is_as_written():
-    data = encode(EXAMPLE)
+    data = encode_frame(EXAMPLE)
     assert data[:2] == bytes([0xC5, 2 + 8])
     assert struct.unpack("<Q", data[2:10]) == (0x0123456789ABCDEF,)
     assert data[10:12] == bytes([3, 7])
@@ -119,9 +119,9 @@ def test_the_layout_is_as_written():
     assert struct.unpack("<H", data[14:16]) == (zlib.crc32(bytes([3, 0, 0, 0])) % 65536,)
     assert data[16:-4] == np.arange(3.0).astype("<f8").tobytes()
     assert struct.unpack("<I", data[-4:]) == (zlib.crc32(data[:-4]),)
-    assert encode(Frame(2, 0, 0, 0, 2))[:2] == bytes([0xC5, 2 + 16])
-    assert encode(Frame(2, 0, 3, 7, 2, b"", 300))[1:-4] == bytes([2 + 16 + 32, *[0] * 8, 3, 7, 0xAC, 2])
-    assert len(encode(Frame(2, 2**64 - 1, 127, 127))) == EMPTY_FRAME_SIZE == 16
+    assert encode_frame(Frame(2, 0, 0, 0, 2))[:2] == bytes([0xC5, 2 + 16])
+    assert encode_frame(Frame(2, 0, 3, 7, 2, b"", 300))[1:-4] == bytes([2 + 16 + 32, *[0] * 8, 3, 7, 0xAC, 2])
+    assert len(encode_frame(Frame(2, 2**64 - 1, 127, 127))) == EMPTY_FRAME_SIZE == 16
 
 
 @pytest.mark.parametrize(
@@ -129,54 +129,54 @@ def test_the_layout_is_as_written():
     [(0, "00"), (127, "7f"), (128, "8001"), (300, "ac02"), (2**14, "808001"), (2**32 - 1, "ffffffff0f")],
 )
 def test_rows_and_rounds_take_as_few_bytes_as_hold_them(number, written):
-    data = encode(EXAMPLE._replace(sender=number, round=number))
+    data = encode_frame(EXAMPLE._replace(sender=number, round=number))
     assert data[10:].startswith(2 * bytes.fromhex(written) + EXAMPLE.body)
-    assert decode(data) == EXAMPLE._replace(sender=number, round=number)
+    assert decode_frame(data) == EXAMPLE._replace(sender=number, round=number)
 
 
 @pytest.mark.parametrize("number", [-1, 2**32])
 def test_rows_and_rounds_that_no_frame_holds_are_not_sent(number):
     with pytest.raises(FrameError, match=f"from 0 to 4294967295, got {number}"):
-        encode(EXAMPLE._replace(round=number))
+        encode_frame(EXAMPLE._replace(round=number))
 
 
 def test_a_hello_begins_as_it_always_has():
     """Devices of versions 1 and 2 read magic, version and 32 bytes at least before they refuse it by its version."""
-    hello = encode(Frame(frames.HELLO, 7, 1, 0, 1, pack_words({"agreement": {}, "run": 1, "lost": "0"})))
+    hello = encode_frame(Frame(frames.HELLO, 7, 1, 0, 1, pack_words({"agreement": {}, "run": 1, "lost": "0"})))
     magic, version = struct.unpack_from("<4sB", hello)
     assert (magic, version) == (b"cfmh", WIRE_VERSION)
     assert len(hello) >= 32
-    assert decode(hello).kind == frames.HELLO
+    assert decode_frame(hello).kind == frames.HELLO
 
 
 def test_every_truncation_is_refused():
-    data = encode(EXAMPLE)
+    data = encode_frame(EXAMPLE)
     for cut in range(len(data)):
         with pytest.raises(FrameError):
-            decode(data[:cut])
+            decode_frame(data[:cut])
 
 
 def test_every_changed_byte_is_refused():
-    data = encode(EXAMPLE)
+    data = encode_frame(EXAMPLE)
     for at in range(len(data)):
         for value in set(range(256)) - {data[at]}:
             changed = data[:at] + bytes([value]) + data[at + 1 :]
             with pytest.raises(FrameError):
-                decode(changed)
+                decode_frame(changed)
 
 
 @given(some_frames, st.binary(min_size=1, max_size=40))
 def test_bytes_behind_a_frame_are_refused(frame, tail):
     with pytest.raises(FrameError):
-        decode(encode(frame) + tail)
+        decode_frame(encode_frame(frame) + tail)
 
 
 @pytest.mark.parametrize(
     "frame", [EXAMPLE._replace(flags=0), EXAMPLE._replace(flags=frames.SILENT, run=0, round=0, quiet=9)]
 )
 def test_plain_data_can_wait(frame):
-    assert frames.can_wait(encode(frame))
-    assert frames.can_wait(encode(frame)[: EMPTY_FRAME_SIZE + 1])
+    assert frames.frame_can_wait(encode_frame(frame))
+    assert frames.frame_can_wait(encode_frame(frame)[: EMPTY_FRAME_SIZE + 1])
 
 
 @pytest.mark.parametrize(
@@ -186,25 +186,25 @@ def test_plain_data_can_wait(frame):
 )
 def test_what_asks_for_something_or_ends_something_cannot_wait(changes):
     """A device must be woken for it at once, though it may wait for the other neighbours' data."""
-    assert not frames.can_wait(encode(EXAMPLE._replace(flags=0)._replace(**changes)))
+    assert not frames.frame_can_wait(encode_frame(EXAMPLE._replace(flags=0)._replace(**changes)))
 
 
 def test_bytes_that_are_no_whole_frame_of_this_version_cannot_wait():
-    data = encode(EXAMPLE._replace(flags=0))
-    assert not [cut for cut in range(EMPTY_FRAME_SIZE + 1) if frames.can_wait(data[:cut])]
-    assert not frames.can_wait(bytes([data[0] + 1]) + data[1:])
-    assert not frames.can_wait(OPENING + data[1:])
+    data = encode_frame(EXAMPLE._replace(flags=0))
+    assert not [cut for cut in range(EMPTY_FRAME_SIZE + 1) if frames.frame_can_wait(data[:cut])]
+    assert not frames.frame_can_wait(bytes([data[0] + 1]) + data[1:])
+    assert not frames.frame_can_wait(OPENING + data[1:])
 
 
 def test_too_much_is_refused_on_both_sides(monkeypatch):
-    data = encode(EXAMPLE)
+    data = encode_frame(EXAMPLE)
     monkeypatch.setattr(frames, "LARGEST_FRAME_BODY", len(EXAMPLE.body))
-    assert decode(encode(EXAMPLE)) == EXAMPLE
+    assert decode_frame(encode_frame(EXAMPLE)) == EXAMPLE
     monkeypatch.setattr(frames, "LARGEST_FRAME_BODY", len(EXAMPLE.body) - 1)
     with pytest.raises(FrameError, match="fewer"):
-        encode(EXAMPLE)
+        encode_frame(EXAMPLE)
     with pytest.raises(FrameError, match=f"may have {len(EXAMPLE.body) - 1} bytes, got {len(EXAMPLE.body)}"):
-        decode(data)
+        decode_frame(data)
 
 
 @pytest.mark.parametrize(
@@ -240,9 +240,9 @@ def test_too_much_is_refused_on_both_sides(monkeypatch):
     ],
 )
 def test_what_is_wrong_with_a_header_is_said(wrong, words):
-    assert fields(decode(made())) == (2, 1, 2, 3, 0, b"", 0)
+    assert fields(decode_frame(made())) == (2, 1, 2, 3, 0, b"", 0)
     with pytest.raises(FrameError, match=words):
-        decode(made(**wrong))
+        decode_frame(made(**wrong))
 
 
 @pytest.mark.parametrize("what", range(256))
@@ -253,10 +253,10 @@ def test_only_known_kinds_and_flags_are_read(first, what):
     known = (what & 7 == 1) if first == OPENING else (what & 7 not in (0, 1))
     known &= not what & 32 or what & 7 == 2
     if known and what >> 3 <= frames.FLAGS:
-        assert encode(decode(data)) == data
+        assert encode_frame(decode_frame(data)) == data
         return
     with pytest.raises(FrameError):
-        decode(data)
+        decode_frame(data)
 
 
 @MANY
@@ -264,18 +264,18 @@ def test_only_known_kinds_and_flags_are_read(first, what):
 def test_there_is_one_way_to_write_a_frame(first, what, rest):
     data = made(first=first, what=what, numbers=rest)
     try:
-        frame = decode(data)
+        frame = decode_frame(data)
     except FrameError:
         return
-    assert encode(frame) == data
+    assert encode_frame(frame) == data
 
 
 @MANY
 @given(st.binary(max_size=80), st.booleans())
 def test_random_bytes_raise_nothing_else(data, disguised):
-    for read in (decode, unpack_question, unpack_array, unpack_words):
+    for read in (decode_frame, unpack_question, unpack_array, unpack_words):
         with contextlib.suppress(FrameError):
-            read(made(body=data) if disguised and read is decode else data)
+            read(made(body=data) if disguised and read is decode_frame else data)
 
 
 @MANY

@@ -102,7 +102,7 @@ def real_frame(world, sender=None):
 
 
 def with_(frame, **changes):
-    return frames.encode(frame._replace(**changes))
+    return frames.encode_frame(frame._replace(**changes))
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_other_shapes_and_those_that_no_memory_holds_are_refused(adding_up):
 
 def test_repeated_frames_are_ignored(world):
     for sender, data in [*world.tape]:
-        frame = frames.decode(data)
+        frame = frames.decode_frame(data)
         if sender != MIDDLE and not (frame.kind == DATA and frame.round >= world.target.round):
             harmless(world, data, sender, refused=False)
     world.ends_well()
@@ -290,7 +290,7 @@ def test_bad_frames_of_the_next_round_are_refused_when_it_comes(adding_up, body)
     early = with_(real_frame(world), round=here + 1, body=body)
     (real,) = [data for sender, to, data in world.wire if sender == k and to == MIDDLE][:1] or [None]
     assert real is not None
-    assert frames.decode(real).round == here
+    assert frames.decode_frame(real).round == here
     harmless(world, early, k, refused=False)
     target.receive(real, k, world.now)
     assert (target.phase, target.round, target.rounds.received) == ("running", here + 1, {})
@@ -333,7 +333,7 @@ def fits(frame, message):
 def means_something(device, data, sender):  # noqa: PLR0911
     """Whether a frame is a neighbour's right: its word in this round, a new run, an end, a disagreement."""
     try:
-        frame = frames.decode(data)
+        frame = frames.decode_frame(data)
         if sender not in (LEFT, RIGHT) or frame.sender != sender:
             return False
         if frame.kind == DATA:
@@ -375,7 +375,7 @@ def mutated(rng, tape, device):
         torn = np.frombuffer(data, np.uint8).copy()
         torn[rng.integers(len(torn), size=int(rng.integers(1, 4)))] ^= np.uint8(1 << int(rng.integers(8)))
         return torn.tobytes()
-    frame = frames.decode(data)
+    frame = frames.decode_frame(data)
     body = bytearray(frame.body)
     for _ in range(int(rng.integers(0, 4))):
         if body:

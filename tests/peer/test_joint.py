@@ -7,7 +7,7 @@ from conformesh import METHODS, Network
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.loopback import LinkFaults, Pause, play
+from conformesh.peer.loopback import LinkFaults, Pause, run_loopback
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.block import Answers
 from conformesh.protocols.size_agreement import run_with_shared_sizes
@@ -34,7 +34,7 @@ def ragged(network):
 )
 def test_devices_that_know_only_the_map_end_with_the_simulators_threshold(method, network):
     scores, options = ragged(network), SHORT.get(method, {})
-    played = play(network, starter(network, scores, method, **options), LinkFaults(), np.random.default_rng(1))
+    played = run_loopback(network, starter(network, scores, method, **options), LinkFaults(), np.random.default_rng(1))
     assert thresholds(played.devices) == expected(network, scores, method, **options)
     assert len({device.round for device in played.devices}) == 1
 
@@ -44,7 +44,7 @@ def test_a_method_costs_what_it_costs_in_the_simulator_and_the_table_of_sizes_is
     """On a cycle of 8 e-dcp with the tree takes 28 rounds, the sizes 4 more: everybody passes on 7 of them."""
     scores, options = ragged(network), SHORT.get(method, {})
     right = solve_draws(WeightedScores.of(scores), network, (0.1,), method, **options).cost
-    played = play(network, starter(network, scores, method, **options), LinkFaults(), np.random.default_rng(1))
+    played = run_loopback(network, starter(network, scores, method, **options), LinkFaults(), np.random.default_rng(1))
     for k, device in enumerate(played.devices):
         cost, sent = device.result.cost, device.ledger.cost()
         assert (cost.rounds, cost.numbers.tolist(), cost.bits.tolist()) == (
@@ -67,7 +67,7 @@ def test_a_crash_changes_nothing_on_the_ledger():
     scores, costs = ragged(network), []
     for pauses in ((), (Pause(3, 0.02, 0.3, crash=True), Pause(5, 0.05, 0.4, crash=True))):
         faults = LinkFaults(pauses=pauses, delay=(0.001, 0.002))
-        played = play(network, starter(network, scores), faults, np.random.default_rng(1))
+        played = run_loopback(network, starter(network, scores), faults, np.random.default_rng(1))
         costs.append([device.ledger.cost().to_dict() for device in played.devices])
     assert costs[0] == costs[1]
 
@@ -75,7 +75,7 @@ def test_a_crash_changes_nothing_on_the_ledger():
 def test_an_oracle_is_refused_by_name():
     network = Network.chain(2)
     start = starter(network, ragged(network), "q-dcp", rounds=5, bound="paper")
-    for device in play(network, start, LinkFaults(), np.random.default_rng(0)).devices:
+    for device in run_loopback(network, start, LinkFaults(), np.random.default_rng(0)).devices:
         assert re.search("could not go on: ValueError: .*oracle.*bound='sound'", str(device.error))
 
 
@@ -103,7 +103,7 @@ def test_every_device_learns_how_many_scores_the_others_have():
             )
         )
 
-    played = play(network, start, LinkFaults(), np.random.default_rng(0))
+    played = run_loopback(network, start, LinkFaults(), np.random.default_rng(0))
     assert seen == {key: [0, 1, 2, 3, 4] for key in range(5)}
     assert {device.round for device in played.devices} == {4}
 

@@ -12,7 +12,7 @@ from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.loopback import LinkFaults, Pause, play
+from conformesh.peer.loopback import LinkFaults, Pause, run_loopback
 from conformesh.peer.run_membership import reachable_rows
 from conformesh.peer.settings import Settings
 from conformesh.protocols.messages import MESSAGE_KINDS, Each, Max, Min, Packets, Sum, Tell
@@ -110,7 +110,7 @@ def test_what_a_byzantine_device_says_ends_in_words(options, seeds):
                 device.membership.make = lambda net, row: lying(make(net, row), rng)
             return device
 
-        played = play(network, start, LinkFaults(), rng, limit=LIMIT)
+        played = run_loopback(network, start, LinkFaults(), rng, limit=LIMIT)
         assert {device.phase for device in played.devices} <= {"finished", "failed"}
         said += [str(device.error) for device in played.devices if device.phase == "failed"]
     assert said
@@ -179,7 +179,7 @@ def test_false_sizes_end_in_words_or_do_no_harm(options, seeds):
                 device.membership.make = lambda net, row: lying_about_sizes(make(net, row), rng, devices)
             return device
 
-        played = play(network, start, LinkFaults(), rng, limit=LIMIT)
+        played = run_loopback(network, start, LinkFaults(), rng, limit=LIMIT)
         assert {device.phase for device in played.devices} in ({"finished"}, {"failed"})
         assert max(device.membership.closed_at for device in played.devices) < Settings().patience + 5
         assert len({*thresholds([device for device in played.devices if device.row != byzantine])}) == 1
@@ -252,7 +252,7 @@ def test_a_seed_is_a_schedule():
 def test_everybody_waits_for_a_late_starter():
     network = Network.star(5)
     scores = drawn_scores(network)
-    played = play(network, starter(network, scores), LinkFaults(late={3: 20.0}), np.random.default_rng(0))
+    played = run_loopback(network, starter(network, scores), LinkFaults(late={3: 20.0}), np.random.default_rng(0))
     assert thresholds(played.devices) == expected(network, scores)
     assert played.seconds > 20
 
@@ -261,7 +261,7 @@ def killed(network, rows, settings, at=0.04, loss=0.0, seed=0):
     faults = LinkFaults(loss=loss, pauses=tuple(Pause(k, at, FOREVER, crash=True) for k in rows))
     scores = drawn_scores(network)
     start = starter(network, scores, settings=settings)
-    return play(network, start, faults, np.random.default_rng(seed), limit=LIMIT), scores
+    return run_loopback(network, start, faults, np.random.default_rng(seed), limit=LIMIT), scores
 
 
 @pytest.mark.parametrize("at", [0.0005, 0.02, 0.04])
@@ -337,7 +337,7 @@ def disagreeing(network, odd, seed=0, settings=None, **faults):
     scores = drawn_scores(network)
     starts = [starter(network, scores, alpha=alpha, device=Tapped, settings=settings) for alpha in (0.1, 0.2)]
     rng = np.random.default_rng(seed)
-    return play(network, lambda k, j: starts[k == odd](k, j), LinkFaults(**faults), rng, limit=LIMIT)
+    return run_loopback(network, lambda k, j: starts[k == odd](k, j), LinkFaults(**faults), rng, limit=LIMIT)
 
 
 @pytest.mark.parametrize("on_lost", ["fail", "continue"])
@@ -367,9 +367,9 @@ def test_a_device_that_failed_asks_for_the_next_run():
     network, journals = Network.chain(3), [MemoryJournal() for _ in range(3)]
     scores, rng = drawn_scores(network), np.random.default_rng(0)
     starts = [starter(network, scores, alpha=alpha) for alpha in (0.1, 0.2)]
-    first = play(network, lambda k, _: starts[k == 0](k, journals[k]), LinkFaults(), rng)
+    first = run_loopback(network, lambda k, _: starts[k == 0](k, journals[k]), LinkFaults(), rng)
     assert {device.phase for device in first.devices} == {"failed"}
-    again = play(network, lambda k, _: starts[0](k, journals[k]), LinkFaults(), rng)
+    again = run_loopback(network, lambda k, _: starts[0](k, journals[k]), LinkFaults(), rng)
     assert thresholds(again.devices) == expected(network, scores)
     assert {device.number for device in again.devices} == {2}
 
@@ -379,11 +379,11 @@ def test_a_journal_of_other_scores_leads_to_a_new_run():
     old, rng = drawn_scores(network), np.random.default_rng(0)
     journals = [MemoryJournal() for _ in range(4)]
     first = starter(network, old)
-    half = play(network, lambda k, _: first(k, journals[k]), LinkFaults(), rng, limit=0.05)
+    half = run_loopback(network, lambda k, _: first(k, journals[k]), LinkFaults(), rng, limit=0.05)
     assert {d.phase for d in half.devices} == {"running"}
     new = [scores + 1 if k == 2 else scores for k, scores in enumerate(old)]
     second = starter(network, new)
-    played = play(network, lambda k, _: second(k, journals[k]), LinkFaults(), rng)
+    played = run_loopback(network, lambda k, _: second(k, journals[k]), LinkFaults(), rng)
     assert thresholds(played.devices) == expected(network, new) != expected(network, old)
     assert {d.number for d in played.devices} == {2}
 
@@ -393,8 +393,8 @@ def test_a_journal_of_the_same_scores_goes_on_in_the_same_run():
     scores, rng = drawn_scores(network), np.random.default_rng(0)
     journals = [MemoryJournal() for _ in range(4)]
     start = starter(network, scores)
-    half = play(network, lambda k, _: start(k, journals[k]), LinkFaults(), rng, limit=0.05)
+    half = run_loopback(network, lambda k, _: start(k, journals[k]), LinkFaults(), rng, limit=0.05)
     assert {d.phase for d in half.devices} == {"running"}
-    played = play(network, lambda k, _: start(k, journals[k]), LinkFaults(), rng)
+    played = run_loopback(network, lambda k, _: start(k, journals[k]), LinkFaults(), rng)
     assert thresholds(played.devices) == expected(network, scores)
     assert {d.number for d in played.devices} == {1}

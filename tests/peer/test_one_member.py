@@ -15,7 +15,7 @@ from conformesh.peer.frames import DATA, ENTRIES, FAILED, HELLO, Frame
 from conformesh.peer.interface import EVERYBODY, PeerSetup
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.json_bodies import MOST_AHEAD, MOST_RUNS, Hello, News
-from conformesh.peer.loopback import Cut, LinkFaults, Pause, play
+from conformesh.peer.loopback import Cut, LinkFaults, Pause, run_loopback
 from conformesh.peer.membership import Membership
 from conformesh.peer.memory import ENDED, Heading
 from conformesh.peer.run_membership import RunLimit
@@ -77,11 +77,11 @@ def one(kind, log=None, journal=None, **settings):
 
 def greet(device, now, run, lost=(), sender=MALLORY):
     body = Hello(device.agreement, run, frozenset(lost)).pack()
-    device.receive(frames.encode(Frame(HELLO, 0, sender, 0, 0, body)), sender, now)
+    device.receive(frames.encode_frame(Frame(HELLO, 0, sender, 0, 0, body)), sender, now)
 
 
 def ends(start, faults=None, limit=60.0, **how):
-    return play(FOUR, start, faults or LinkFaults(), np.random.default_rng(0), limit, **how).devices
+    return run_loopback(FOUR, start, faults or LinkFaults(), np.random.default_rng(0), limit, **how).devices
 
 
 # --- run numbers ------------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_a_reason_in_anothers_name_is_marked_and_leaves_out_the_sender_alone(end
     """Links prove who sends; a member may make up that device 3 has failed, and for what reason."""
     device = one(Device, on_lost="continue")
     news = News(3, "3 cannot take part: its disk is full", ends=ends_all).pack()
-    device.receive(frames.encode(Frame(FAILED, device.run, MALLORY, 0, 0, news)), MALLORY, 1.0)
+    device.receive(frames.encode_frame(Frame(FAILED, device.run, MALLORY, 0, 0, news)), MALLORY, 1.0)
     if ends_all:
         assert "3 says so, as 1 passes on, which is not verified" in str(device.error)
     else:
@@ -239,10 +239,10 @@ def test_a_member_can_end_a_run_under_way_and_not_take_back_a_result(on_lost):
     """Known and stated: one that says that nobody may go on ends everybody, as one with other settings does."""
     news = News(MALLORY, "enough", ends=True).pack()
     device = one(Device, on_lost=on_lost)
-    device.receive(frames.encode(Frame(FAILED, device.run, MALLORY, 0, 0, news)), MALLORY, 1.0)
+    device.receive(frames.encode_frame(Frame(FAILED, device.run, MALLORY, 0, 0, news)), MALLORY, 1.0)
     assert (device.phase, str(device.error)) == ("failed", "enough (1 says so; no threshold was agreed on)")
     done = ends(starter(on_lost=on_lost))[0]
-    done.receive(frames.encode(Frame(FAILED, done.run, MALLORY, 0, 0, news)), MALLORY, done.clock.now)
+    done.receive(frames.encode_frame(Frame(FAILED, done.run, MALLORY, 0, 0, news)), MALLORY, done.clock.now)
     assert (done.phase, done.result) == ("finished", 4)
 
 
@@ -256,18 +256,18 @@ class TwoFaced(Device):
         changed = []
         for to, data in super().outbox():
             for j in self.neighbours if to == EVERYBODY else (to,):
-                frame = frames.decode(data)
+                frame = frames.decode_frame(data)
                 if frame.kind == DATA:
                     values = frames.unpack_array(frame.body)
                     frame = frame._replace(body=frames.pack_array("max", np.full_like(values, 100 + j)))
-                changed.append((j, frames.encode(frame)))
+                changed.append((j, frames.encode_frame(frame)))
         return changed
 
 
 def test_in_rounds_a_member_can_say_two_things_and_devices_then_certify_two_thresholds():
     """Known and stated: numbers in rounds are not signed, and whoever is between two devices may change them."""
     chain = Network.chain(3)
-    played = play(chain, starter(chain, {1: TwoFaced}), LinkFaults(), np.random.default_rng(0), 20.0)
+    played = run_loopback(chain, starter(chain, {1: TwoFaced}), LinkFaults(), np.random.default_rng(0), 20.0)
     assert [device.phase for device in played.devices] == ["finished"] * 3
     assert played.devices[0].number == played.devices[2].number
     assert (played.devices[0].result, played.devices[2].result) == (300, 306)
@@ -344,7 +344,7 @@ def test_an_honest_device_that_lost_its_journal_is_not_taken_for_a_byzantine_dev
         journal.begin(Heading(1, frozenset(), 7, "other scores").pack())
         old = bytes(journal.data)
     faults = LinkFaults(loss=0.2, pauses=(Pause(2, 3.0, 4.0, crash=True),), requests=((0, 2.5),) if backup else ())
-    played = play(
+    played = run_loopback(
         network, forgetful(network, scores, others, old), faults, np.random.default_rng(seed), 60.0, stay=True
     )
     assert {device.byzantine for device in played.devices} == {()}
@@ -361,8 +361,8 @@ def test_without_an_answer_a_device_that_lost_its_journal_speaks_after_a_while_a
     others[2] = scores[2] + 0.5
     faults = LinkFaults(pauses=(Pause(2, 3.0, 4.0, crash=True),), cuts=(Cut(3.5, 8.0, frozenset({2})),))
     start, rng = forgetful(network, scores, others), np.random.default_rng(0)
-    assert play(network, start, faults, rng, 7.5, stay=True).devices[2].survivors == (2,)
-    played = play(network, forgetful(network, scores, others), faults, rng, 30.0, stay=True)
+    assert run_loopback(network, start, faults, rng, 7.5, stay=True).devices[2].survivors == (2,)
+    played = run_loopback(network, forgetful(network, scores, others), faults, rng, 30.0, stay=True)
     assert {device.byzantine for device in played.devices if device.row != 2} == {(2,)}
 
 
@@ -386,7 +386,7 @@ def test_entries_are_kept_up_to_a_size(monkeypatch):
     monkeypatch.setattr(entry_store, "MOST_KEPT", 100)
     for k in (1, 2, 3):
         body = pack_entries(4, 0, 0, [(entry_key(k, 1), b"x" * 45)])
-        device.receive(frames.encode(Frame(ENTRIES, device.run, MALLORY, 0, 0, body)), MALLORY, 1.0)
+        device.receive(frames.encode_frame(Frame(ENTRIES, device.run, MALLORY, 0, 0, body)), MALLORY, 1.0)
     assert sum(map(len, device.store.entries.values())) == device.store.size <= 100
     assert device.counts.refused == {"an entry for which there is no room: all together may have 100 bytes": 1}
 
@@ -394,7 +394,7 @@ def test_entries_are_kept_up_to_a_size(monkeypatch):
 def test_a_reason_has_a_bounded_length():
     device = one(AsyncDevice)
     body = pack_entries(4, 0, 0, [(entry_key(2, REASON), b"x" * 10_000)])
-    device.receive(frames.encode(Frame(ENTRIES, device.run, MALLORY, 0, 0, body)), MALLORY, 1.0)
+    device.receive(frames.encode_frame(Frame(ENTRIES, device.run, MALLORY, 0, 0, body)), MALLORY, 1.0)
     assert device.reasons == {}
     assert device.counts.refused == {"a reason of 10000 bytes, where 8192 are the most": 1}
 
@@ -403,7 +403,7 @@ def test_what_a_neighbour_says_is_shown_in_part():
     log = []
     device = one(Device, log.append)
     body = Hello({"mesh": "m" * 100_000, "n" * 1000: "x"}, 1, frozenset()).pack()
-    device.receive(frames.encode(Frame(HELLO, 0, MALLORY, 0, 0, body)), MALLORY, 1.0)
+    device.receive(frames.encode_frame(Frame(HELLO, 0, MALLORY, 0, 0, body)), MALLORY, 1.0)
     assert "(100000 characters)" in str(device.error)
     assert max(map(len, [str(device.error), *log, *device.counts.refused])) < 1200
 

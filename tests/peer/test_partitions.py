@@ -8,7 +8,7 @@ import pytest
 from conformesh import Network
 from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
-from conformesh.peer.loopback import Cut, LinkFaults, draw_partitions, play
+from conformesh.peer.loopback import Cut, LinkFaults, draw_partitions, run_loopback
 from conformesh.peer.membership import Membership
 from conformesh.peer.settings import Settings
 from conformesh.protocols.messages import Max
@@ -77,7 +77,7 @@ def one_schedule(network, seed, kind=Device, heal=False, limit=10 * PATIENCE):
     quorum = None if rng.random() < 0.5 else int(rng.integers(least, network.devices + 1))
     check = OneResult()
     faults = draw_partitions(network, rng, PATIENCE, heal=heal)
-    played = play(network, starter(network, kind, quorum=quorum), faults, rng, limit, stay=True, check=check)
+    played = run_loopback(network, starter(network, kind, quorum=quorum), faults, rng, limit, stay=True, check=check)
     return played, check
 
 
@@ -138,7 +138,7 @@ def test_two_halves_certify_nothing_and_say_why(network, part, start):
     faults = LinkFaults(cuts=(Cut(start, FOREVER, frozenset(part)),))
 
     def run(kind, check):
-        return play(network, starter(network, kind), faults, np.random.default_rng(0), 30.0, check=check)
+        return run_loopback(network, starter(network, kind), faults, np.random.default_rng(0), 30.0, check=check)
 
     with pytest.raises(TwoResultsError):
         run(GoesOnWithAnybody, OneResult())
@@ -158,7 +158,7 @@ def test_the_larger_part_goes_on_and_the_smaller_one_says_what_is_missing():
     network = Network.complete(5)
     faults = LinkFaults(cuts=(Cut(0.0, FOREVER, frozenset({0, 3})),))
     for quorum, going_on in ((None, {1, 2, 4}), (4, set())):
-        devices = play(network, starter(network, quorum=quorum), faults, np.random.default_rng(0), 30.0).devices
+        devices = run_loopback(network, starter(network, quorum=quorum), faults, np.random.default_rng(0), 30.0).devices
         assert {device.row for device in devices if device.phase == "finished"} == going_on
         for device in devices:
             if device.row in going_on:
@@ -177,7 +177,7 @@ def cut_at_the_end(kind, seed):
             object.__setattr__(faults, "cuts", (Cut(0.0, FOREVER, frozenset({0})),))
 
     network = Network.complete(3)
-    play(network, starter(network, kind), faults, np.random.default_rng(seed), 5.0, stay=True, check=watch)
+    run_loopback(network, starter(network, kind), faults, np.random.default_rng(seed), 5.0, stay=True, check=watch)
     return check.certified
 
 

@@ -11,7 +11,7 @@ from conformesh.guarantee import Groups, Guarantee
 from conformesh.kernels.ranks import GROUP_RULES
 from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
-from conformesh.peer.loopback import LinkFaults, play
+from conformesh.peer.loopback import LinkFaults, run_loopback
 from conformesh.pipeline.solver import solve, solve_on_device
 from conformesh.scores.losses import StepLosses
 from tests.peer.devices import LIMIT, without
@@ -99,7 +99,7 @@ def devices_of(table, guarantee, run, faults=None, seed=0):
 
         return Device(PeerSetup(k, NETWORK, {}, make, journal, scores=str(k)))
 
-    played = play(NETWORK, start, faults or LinkFaults(), np.random.default_rng(seed), limit=LIMIT)
+    played = run_loopback(NETWORK, start, faults or LinkFaults(), np.random.default_rng(seed), limit=LIMIT)
     for device in played.devices:
         if device.error is not None:
             raise device.error
@@ -250,7 +250,7 @@ def test_survivors_share_the_mixture_without_the_lost_devices():
 
         return Device(PeerSetup(k, rest, {}, make, journal, scores=str(k)))
 
-    for k, device in enumerate(play(rest, start, LinkFaults(), np.random.default_rng(0), limit=LIMIT).devices):
+    for k, device in enumerate(run_loopback(rest, start, LinkFaults(), np.random.default_rng(0), limit=LIMIT).devices):
         assert device.error is None
         outcomes[k] = device.result
     left = {name: share for name, share in shares.items() if name in rest.ids}

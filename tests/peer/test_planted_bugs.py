@@ -14,7 +14,7 @@ from conformesh.peer.frames import DATA, HELLO, READY, WANT, Frame
 from conformesh.peer.interface import PeerSetup
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.json_bodies import Hello, pack_rows
-from conformesh.peer.loopback import LinkFaults, Pause, draw_link_faults, play
+from conformesh.peer.loopback import LinkFaults, Pause, draw_link_faults, run_loopback
 from conformesh.peer.membership import Membership
 from conformesh.peer.memory import ENDED, RunJournal, SentMessages
 from conformesh.peer.round_exchange import RoundExchange
@@ -179,7 +179,7 @@ def rescored(kind, seed):
         boots.append(k)
         return (second if boots.count(1) > 1 else first)(k, journal)
 
-    return play(network, start, faults, rng, limit=60), new
+    return run_loopback(network, start, faults, rng, limit=60), new
 
 
 def test_schedules_notice_frames_of_other_runs():
@@ -195,7 +195,7 @@ def test_numbers_of_another_run_are_refused():
     for kind, taken in ((Device, 0), (IgnoresRuns, 1)):
         device = hand_fed(kind)
         frame = Frame(DATA, device.run ^ 1, 0, 1, 0, frames.pack_array("max", np.full(2, 9)))
-        device.receive(frames.encode(frame), 0, 0.2)
+        device.receive(frames.encode_frame(frame), 0, 0.2)
         assert len(device.rounds.received) == taken
 
 
@@ -203,7 +203,7 @@ def early_crash(kind, seed):
     network, rng = Network.chain(4), np.random.default_rng([12, seed])
     crash = float(rng.uniform(0.25, 0.55))  # under way: all have begun by 0.21 s, and none ends before 0.59 s
     faults = LinkFaults(loss=0.1, delay=(0.001, 0.03), pauses=(Pause(1, crash, crash + 0.4, crash=True),))
-    return play(network, starter(network, drawn_scores(network), device=kind), faults, rng, limit=60)
+    return run_loopback(network, starter(network, drawn_scores(network), device=kind), faults, rng, limit=60)
 
 
 @pytest.mark.parametrize("bug", [KeepsNoJournal, WritesAfterSpeaking])
@@ -240,7 +240,9 @@ def test_schedules_notice_sums_in_order_of_arrival():
     def ends(kind, seed):
         rng = np.random.default_rng([13, seed])
         faults = draw_link_faults(network, rng, crashes=False)
-        devices = play(network, lambda k, j: kind(PeerSetup(k, network, {}, make, j)), faults, rng, limit=60).devices
+        devices = run_loopback(
+            network, lambda k, j: kind(PeerSetup(k, network, {}, make, j)), faults, rng, limit=60
+        ).devices
         return [device.result.tobytes() for device in devices]
 
     want = [right[[k]].tobytes() for k in range(9)]
@@ -252,7 +254,7 @@ def mixed(kind):
     network = Network.chain(2)
     scores = drawn_scores(network)
     starts = [starter(network, scores, "h-dcp", alpha=alpha, device=kind, rounds=20) for alpha in (0.1, 0.4)]
-    return play(network, lambda k, j: starts[k](k, j), LinkFaults(), np.random.default_rng(0), limit=60).devices
+    return run_loopback(network, lambda k, j: starts[k](k, j), LinkFaults(), np.random.default_rng(0), limit=60).devices
 
 
 def test_a_difference_is_noticed():
@@ -269,9 +271,9 @@ def hand_fed(kind, **settings):
     device = kind(PeerSetup(1, Network.chain(3), {}, make, MemoryJournal(), Settings(**settings)))
     device.start(0.0)
     for j in (0, 2):
-        device.receive(frames.encode(hello(device, j)), j, 0.1)
+        device.receive(frames.encode_frame(hello(device, j)), j, 0.1)
         ready = Frame(READY, device.run, j, 0, 0, pack_rows({j}))
-        device.receive(frames.encode(ready), j, 0.1)
+        device.receive(frames.encode_frame(ready), j, 0.1)
     assert (device.phase, device.round) == ("running", 1)
     device.outbox()
     return device
@@ -289,7 +291,7 @@ def test_a_neighbour_that_waits_itself_is_not_lost():
         for step in range(1, 60):
             now = 0.1 + 0.2 * step
             for j in (0, 2):
-                device.receive(frames.encode(hello(device, j, WANT)), j, now)
+                device.receive(frames.encode_frame(hello(device, j, WANT)), j, now)
             device.tick(now)
         found[kind] = device.survivors, device.phase
     assert found[Device] == ((0, 1, 2), "running")
@@ -314,7 +316,7 @@ def test_numbers_of_another_type_shape_or_question_are_refused(question, values)
     for kind, taken in ((Device, 0), (TakesAnything, 1)):
         device = hand_fed(kind)
         frame = Frame(DATA, device.run, 0, 1, 0, frames.pack_array(question, np.asarray(values)))
-        device.receive(frames.encode(frame), 0, 0.2)
+        device.receive(frames.encode_frame(frame), 0, 0.2)
         assert len(device.rounds.received) == taken
         assert device.counts.refused.total() == 1 - taken
 
@@ -322,7 +324,7 @@ def test_numbers_of_another_type_shape_or_question_are_refused(question, values)
 def test_silence_is_refused_where_everybody_speaks():
     device = hand_fed(Device)
     body = bytes([frames.QUESTIONS["max"]])
-    device.receive(frames.encode(Frame(DATA, device.run, 0, 1, frames.SILENT, body)), 0, 0.2)
+    device.receive(frames.encode_frame(Frame(DATA, device.run, 0, 1, frames.SILENT, body)), 0, 0.2)
     assert device.counts.refused == {"a silent frame where everybody speaks": 1}
     assert device.rounds.received == {}
 
@@ -334,7 +336,7 @@ def test_silence_is_refused_where_everybody_speaks():
 def test_strangers_and_other_runs_are_refused_and_change_nothing(sender, changes):
     device = hand_fed(Device)
     frame = Frame(DATA, device.run, 0, 1, 0, frames.pack_array("max", np.zeros(2, dtype=np.int64)))
-    device.receive(frames.encode(frame._replace(**changes)), sender, 0.2)
+    device.receive(frames.encode_frame(frame._replace(**changes)), sender, 0.2)
     assert device.counts.refused.total() == 1
     assert device.rounds.received == {}
     assert device.outbox() == []
@@ -344,5 +346,5 @@ def test_a_repetition_counts_once():
     device = hand_fed(Device)
     for _ in range(5):
         frame = Frame(DATA, device.run, 0, 1, 0, frames.pack_array("max", np.zeros(2, dtype=np.int64)))
-        device.receive(frames.encode(frame), 0, 0.2)
+        device.receive(frames.encode_frame(frame), 0, 0.2)
     assert (device.round, device.phase, set(device.rounds.received)) == (1, "running", {0})

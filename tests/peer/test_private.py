@@ -63,9 +63,11 @@ class Mesh:
                 if dies and dies[0] == "said" and self.round >= dies[1]:
                     self.die()
                 for _, data in out:
-                    frame = frames.decode(data)
+                    frame = frames.decode_frame(data)
                     if frame.kind == DATA:
-                        said[frame.run, frame.round].append(frames.encode(frame._replace(flags=frame.flags & ~WANT)))
+                        said[frame.run, frame.round].append(
+                            frames.encode_frame(frame._replace(flags=frame.flags & ~WANT))
+                        )
                 return out
 
             def die(self):
@@ -268,8 +270,8 @@ def told_by(error, private):
         device.start(0.0)
         device.membership._greeted = {0, 2}
         device.membership.call_ready()
-        device.receive(frames.encode(Frame(READY, device.run, 0, body=pack_rows({0, 2}))), 0, 0.0)
-    out = [frames.decode(data) for _, data in device.outbox()]
+        device.receive(frames.encode_frame(Frame(READY, device.run, 0, body=pack_rows({0, 2}))), 0, 0.0)
+    out = [frames.decode_frame(data) for _, data in device.outbox()]
     return [(one.run, one.body) for one in out if one.kind == FAILED], device.error
 
 

@@ -12,7 +12,7 @@ from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, SILENT, WANT, Frame
 from conformesh.peer.interface import EVERYBODY, PeerSetup
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.loopback import LinkFaults, play
+from conformesh.peer.loopback import LinkFaults, run_loopback
 from conformesh.peer.membership import Membership
 from conformesh.peer.round_exchange import RoundExchange
 from conformesh.protocols.messages import Each, Packets, Silence, Sum, Tell
@@ -137,7 +137,7 @@ def test_who_is_quiet_sends_nothing():
     network, seed = Network.torus(3, 3), 4
     speaks, sums, quiet = table(9, seed)
     quiet[sums] = 0  # a sum has no room for it
-    played = play(network, maker(network, seed, Tapped), LinkFaults(), np.random.default_rng(0))
+    played = run_loopback(network, maker(network, seed, Tapped), LinkFaults(), np.random.default_rng(0))
     for k, device in enumerate(played.devices):
         expected, until = [], 0
         for t in range(1, ROUNDS + 1):
@@ -147,7 +147,7 @@ def test_who_is_quiet_sends_nothing():
         data = [frame for frame in device.said if frame.kind == DATA]
         assert [(frame.round, frame.silent, frame.quiet) for frame in data] == expected
     with_hints = sum(len(device.said) for device in played.devices)
-    without = play(network, maker(network, seed, Tapped, hints=False), LinkFaults(), np.random.default_rng(0))
+    without = run_loopback(network, maker(network, seed, Tapped, hints=False), LinkFaults(), np.random.default_rng(0))
     assert with_hints < sum(len(device.said) for device in without.devices)
     assert [device.result for device in without.devices] == [device.result for device in played.devices]
 
@@ -175,7 +175,7 @@ def tell(hand, sender, now, round_, said=None, quiet=0, flags=0):
     """A neighbour tells something or nothing."""
     flags, body = (flags | SILENT, b"\5") if said is None else (flags, b"\5" + said)
     frame = Frame(DATA, hand.device.run, sender, round_, flags, body, quiet)
-    hand.device.receive(frames.encode(frame), sender, now)
+    hand.device.receive(frames.encode_frame(frame), sender, now)
 
 
 def test_nobody_waits_for_a_neighbour_that_is_quiet():
@@ -304,9 +304,9 @@ def test_a_first_frame_announces():
         other.hello(j, 0.0)
         other.ready(j, 0.0, {0, 2})
     (frame,) = [
-        frames.decode(data)
+        frames.decode_frame(data)
         for to, data in other.device.outbox()
-        if to == EVERYBODY and frames.decode(data).kind == DATA
+        if to == EVERYBODY and frames.decode_frame(data).kind == DATA
     ]
     assert (frame.round, frame.silent, frame.quiet) == (1, True, 5)
 
@@ -344,7 +344,7 @@ def test_every_engine_holds_devices_to_their_word(first, then, fine):
         with pytest.raises(ValueError, match=words):
             Simulator(network).run(protocol(np.arange(2)))
     start = lambda row, journal: Device(PeerSetup(row, network, {}, lambda net, k: protocol(np.array([k])), journal))  # noqa: E731
-    played = play(network, start, LinkFaults(), np.random.default_rng(0))
+    played = run_loopback(network, start, LinkFaults(), np.random.default_rng(0))
     assert {device.phase for device in played.devices} == {"finished" if fine else "failed"}
     if not fine:
         assert "device 0 here has announced to say nothing up to round 3" in str(played.devices[1].error)

@@ -9,7 +9,7 @@ from conformesh.peer.device import Device
 from conformesh.peer.frames import HELLO
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.json_bodies import Hello
-from conformesh.peer.loopback import Cut, LinkFaults, Pause, play
+from conformesh.peer.loopback import Cut, LinkFaults, Pause, run_loopback
 from conformesh.protocols.messages import Max
 from tests.campaigns import campaign_seeds
 from tests.peer.test_partitions import NETWORKS, PATIENCE, OneResult, one_schedule, starter
@@ -42,7 +42,7 @@ class Story(OneResult):
 def told(faults, limit=15.0, network=FOUR, seed=0, start=None, **options):
     story = Story()
     start = start or starter(network, renewed=False, **options)
-    played = play(network, start, faults, np.random.default_rng(seed), limit, stay=True, check=story)
+    played = run_loopback(network, start, faults, np.random.default_rng(seed), limit, stay=True, check=story)
     return played.devices, story
 
 
@@ -114,7 +114,7 @@ class Shy(Device):
     """Says hello while it is left out, and nothing any more once it is let in."""
 
     def receive(self, data, sender, now):
-        frame = frames.decode(data)
+        frame = frames.decode_frame(data)
         if frame.kind == HELLO:
             self.let_in = self.row not in Hello.of(frame.body, self.network.devices).lost
         super().receive(data, sender, now)

@@ -16,7 +16,7 @@ from conformesh.kernels.ranks import Requirement, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
-from conformesh.peer.loopback import LinkFaults, play
+from conformesh.peer.loopback import LinkFaults, run_loopback
 from conformesh.peer.settings import Settings
 from conformesh.pipeline.detection import (
     default_sample_size,
@@ -513,7 +513,7 @@ def test_devices_that_know_only_the_map_flag_the_same():
 
         return Device(PeerSetup(k, network, {"method": "step-up"}, make, journal, Settings(), scores=str(k)))
 
-    played = play(network, start, LinkFaults(), np.random.default_rng(1))
+    played = run_loopback(network, start, LinkFaults(), np.random.default_rng(1))
     block = Block(network, np.arange(5), np.full((5, 1), 12), POOLED)
     run = detection_protocol(block, WeightedScores.of(held), WeightedScores.of(tests), Fraction(1, 5), EDCP(), counts)
     (right, _, _), _ = Simulator(network).run(run)

@@ -16,7 +16,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import device_protocol, make_options
 from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
-from conformesh.peer.loopback import LinkFaults, play
+from conformesh.peer.loopback import LinkFaults, run_loopback
 from conformesh.peer.settings import PeerError
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.aggregate import AGGREGATORS
@@ -53,7 +53,7 @@ def over_loopback(network, method, options):
 
         return Device(PeerSetup(k, network, {}, make, journal))
 
-    devices = play(network, start, LinkFaults(), np.random.default_rng(0)).devices
+    devices = run_loopback(network, start, LinkFaults(), np.random.default_rng(0)).devices
     for device in devices:
         if device.error is not None:
             raise device.error
@@ -110,7 +110,9 @@ def test_losses_weigh_the_same_between_devices_of_their_own(network, target, war
 
         return Device(PeerSetup(k, network, {}, make, journal))
 
-    outcomes = [device.result for device in play(network, start, LinkFaults(), np.random.default_rng(0)).devices]
+    outcomes = [
+        device.result for device in run_loopback(network, start, LinkFaults(), np.random.default_rng(0)).devices
+    ]
     whole = control(steps, network, 0.4, mixture=target, **options)
     assert {outcome.cost.rounds for outcome in outcomes} == {whole.cost.rounds}
     assert {float(outcome.thresholds[0, 0, 0]) for outcome in outcomes} == {whole.threshold}

@@ -21,7 +21,7 @@ from conformesh.kernels.ranks import GROUP_RULES, Requirement, weighted_threshol
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
-from conformesh.peer.loopback import LinkFaults, play
+from conformesh.peer.loopback import LinkFaults, run_loopback
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols import group_regression
 from conformesh.protocols.block import Answers, Block
@@ -457,7 +457,7 @@ def test_devices_of_their_own_find_what_the_simulator_finds(rule):
             ),
         )
 
-    devices = play(network, start, LinkFaults(), np.random.default_rng(0)).devices
+    devices = run_loopback(network, start, LinkFaults(), np.random.default_rng(0)).devices
     assert all(device.error is None for device in devices), [device.error for device in devices]
     outcome = Answers.concatenate([np.array([k]) for k in range(4)], [device.result for device in devices])
     samples = by_atom(held, kinds, 4)

@@ -15,7 +15,7 @@ from conformesh.kernels.ranks import Requirement, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
-from conformesh.peer.loopback import LinkFaults, play
+from conformesh.peer.loopback import LinkFaults, run_loopback
 from conformesh.peer.settings import Settings
 from conformesh.pipeline.p_values import p_values_batch, round_up_to_float
 from conformesh.pipeline.solver import solve_draws
@@ -310,7 +310,7 @@ def test_devices_that_know_only_the_map_count_the_same():
 
         return Device(PeerSetup(k, network, {"method": "tally"}, make, journal, Settings(), scores=str(k)))
 
-    played = play(network, start, LinkFaults(), np.random.default_rng(1))
+    played = run_loopback(network, start, LinkFaults(), np.random.default_rng(1))
     right = p_values_batch(
         WeightedScores.of(held), network, np.zeros(12), tests, requirement=Requirement("paper", "swap")
     )

@@ -19,7 +19,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import make_options, run_method
 from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
-from conformesh.peer.loopback import LinkFaults, play
+from conformesh.peer.loopback import LinkFaults, run_loopback
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.block import Answers
 from conformesh.protocols.size_agreement import run_with_shared_sizes
@@ -145,7 +145,7 @@ def over_loopback(case):
 
         return Device(PeerSetup(k, case.network, {}, make, journal))
 
-    devices = play(case.network, start, LinkFaults(), np.random.default_rng(0)).devices
+    devices = run_loopback(case.network, start, LinkFaults(), np.random.default_rng(0)).devices
     for device in devices:
         if device.error is not None:
             raise device.error

@@ -142,7 +142,7 @@ class Mesh(_World):
         class Tapped(self.device):
             def outbox(self):
                 out = super().outbox()
-                for frame in (frames.decode(data) for _, data in out):
+                for frame in (frames.decode_frame(data) for _, data in out):
                     if frame.kind == DATA:
                         mesh.frames[k, frame.run, frame.round].add(frame._replace(flags=frame.flags & ~WANT))
                 return out
@@ -267,7 +267,7 @@ class Mesh(_World):
 
     def _wire(self, sender, to, data, now):
         if sender == self.byzantine:
-            data = self._trick(frames.decode(data), to)
+            data = self._trick(frames.decode_frame(data), to)
         if data is not None:
             super()._wire(sender, to, data, now)
 
@@ -287,7 +287,7 @@ class Mesh(_World):
                 frame = frame._replace(body=self._spoilt_flood(frame.body, entry))
             if "silent" in self.tricks and odd and "reveal" in entry.happened:
                 return None
-        return frames.encode(frame)
+        return frames.encode_frame(frame)
 
     def _other_flood(self, body, entry, back=False):
         """Put another key and another claim, signed as well, in the place of the device's own; or undo that."""
@@ -298,10 +298,10 @@ class Mesh(_World):
 
     def _unnoticed(self, data):
         """Let the Byzantine device hear back what it has really said, or it would find itself out."""
-        entry, frame = self.current.get(self.network.ids[self.byzantine]), frames.decode(data)
+        entry, frame = self.current.get(self.network.ids[self.byzantine]), frames.decode_frame(data)
         if frame.kind != DATA or entry is None or "floods" not in self.tricks:
             return data
-        return frames.encode(frame._replace(body=self._other_flood(frame.body, entry, back=True)))
+        return frames.encode_frame(frame._replace(body=self._other_flood(frame.body, entry, back=True)))
 
     def _spoilt_flood(self, body, entry):
         """Change a bit of what another device floods."""

@@ -20,7 +20,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import device_protocol, exposure_of_method, exposure_of_result, make_options, method_variants
 from conformesh.peer import frames
 from conformesh.peer.device import Device
-from conformesh.peer.loopback import LinkFaults, play
+from conformesh.peer.loopback import LinkFaults, run_loopback
 from conformesh.privacy.exposure import (
     ALL,
     ExposureContext,
@@ -281,14 +281,14 @@ def test_a_neighbour_on_a_mesh_hears_what_the_ear_hears(method, options):
 
     class Listening(Device):
         def receive(self, data, sender, now):
-            frame = frames.decode(data)
+            frame = frames.decode_frame(data)
             if frame.kind == frames.DATA and not frame.silent and not frame.wants:
                 heard.setdefault((frame.round, sender), {})[self.network.ids[self.row]] = frame.body
             super().receive(data, sender, now)
 
     scores = drawn_scores(network)
     start = starter(network, scores, method, device=Listening, **options)
-    play(network, start, LinkFaults(), np.random.default_rng(1))
+    run_loopback(network, start, LinkFaults(), np.random.default_rng(1))
     for (_, sender), bodies in heard.items():
         assert {*bodies} == {network.ids[row] for row in network.neighbours(sender).tolist()}
         assert len({*bodies.values()}) == 1

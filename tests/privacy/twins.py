@@ -234,7 +234,7 @@ class Hall(_World):
             super()._boot(k, now)
 
     def _wire(self, sender, to, data, now):
-        frame = frames.decode(data)
+        frame = frames.decode_frame(data)
         at = round(now, 9)
         self.seen.frames.append((at, sender, to, frames.FRAME_KINDS[frame.kind], len(data)))
         if frame.kind in WORD_KINDS:

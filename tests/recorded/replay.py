@@ -20,7 +20,7 @@ from conformesh.methods import async_protocol, device_protocol, make_options
 from conformesh.peer.async_device import AsyncDevice
 from conformesh.peer.device import Device
 from conformesh.peer.interface import PeerSetup
-from conformesh.peer.loopback import LinkFaults, play
+from conformesh.peer.loopback import LinkFaults, run_loopback
 from conformesh.peer.settings import Settings
 from conformesh.pipeline.shift import LikelihoodRatios
 from conformesh.pipeline.solver import solve_draws
@@ -241,7 +241,7 @@ def over_loopback(call, table):
         return kind(PeerSetup(k, network, {"method": method}, make, journal, Settings(), scores=digest))
 
     faults = LinkFaults(loss=spec.get("loss", 0.0), duplication=spec.get("duplication", 0.0))
-    played = play(network, start, faults, np.random.default_rng(spec["seed"]), limit=LIMIT)
+    played = run_loopback(network, start, faults, np.random.default_rng(spec["seed"]), limit=LIMIT)
     outcomes = [device.result for device in played.devices]
     if any(device.phase != "finished" or device.result is None for device in played.devices):
         raise RuntimeError(f"{call['id']}: {[(device.phase, str(device.error)) for device in played.devices]}")

@@ -12,7 +12,7 @@ from conformesh.cli.results import check_stdin
 from conformesh.common.names import natural_order
 from conformesh.common.quantities import format_bits, format_count, pluralize
 from conformesh.files.score_files import common_score, read_scores
-from conformesh.files.table_writers import TABLE_ENDINGS, check_ending
+from conformesh.files.table_writers import TABLE_ENDINGS, check_file_ending
 from conformesh.files.tables import FileLayout
 from conformesh.graph.network import Network as Graph
 from conformesh.kernels.ranks import exact_alpha
@@ -80,7 +80,7 @@ def detect(
     exact_alpha(fdr, "fdr")
     check_stdin(SCORES=scores, TESTS=tests)
     if output.out is not None:
-        check_ending(output.out, (".json", *TABLE_ENDINGS))
+        check_file_ending(output.out, (".json", *TABLE_ENDINGS))
     with hosts.start_job(run.engine) as job:
         mixture = guarantee.shares(scores, table)
         with console.warnings_in_one_line():

@@ -19,7 +19,7 @@ from conformesh.common.random_streams import hash_numbers
 from conformesh.common.random_streams import random_stream as drawn
 from conformesh.files.atomic_writes import make_folder
 from conformesh.files.stream_files import StreamFile, read_streams
-from conformesh.files.table_writers import check_ending
+from conformesh.files.table_writers import check_file_ending
 from conformesh.files.tables import FileLayout
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.online import COUPLINGS, LEARNERS, OnlineResult
@@ -99,7 +99,7 @@ def online(
     level = float(exact_alpha(guarantee.one_alpha))
     picture_path = picture_file(out, _PICTURE.name) if picture else None
     if rows is not None:  # perhaps hours before it is written
-        check_ending(rows)
+        check_file_ending(rows)
     if checkpoint is not None:
         make_folder(checkpoint.parent)
     with console.warnings_in_one_line():

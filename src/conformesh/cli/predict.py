@@ -108,9 +108,9 @@ def _ending(out: Path | None, form: str) -> str:
     """Return what the name of the file says, or the format of standard output."""
     if out is None:
         return f".{form}"
-    from conformesh.files.table_writers import check_ending
+    from conformesh.files.table_writers import check_file_ending
 
-    check_ending(out, _ENDINGS)
+    check_file_ending(out, _ENDINGS)
     return out.suffix.lower()
 
 

@@ -13,7 +13,7 @@ from conformesh.cli import console, hosts, options
 from conformesh.cli.command import Argument, ListOption, Option, command
 from conformesh.cli.options import NetworkOptions, OutputOptions, RunOptions, read_method_options
 from conformesh.cli.results import parse_saved_run, read_json, releases_by_group
-from conformesh.files.table_writers import TABLE_ENDINGS, check_ending
+from conformesh.files.table_writers import TABLE_ENDINGS, check_file_ending
 from conformesh.files.tables import FileLayout
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.pipeline.quantiles import QUARTILES
@@ -93,7 +93,7 @@ def quantiles(
     parts = exact_parts(q or QUARTILES)
     sure = exact_alpha(confidence, "confidence")
     if output.out is not None:
-        check_ending(output.out, (".json", *TABLE_ENDINGS))
+        check_file_ending(output.out, (".json", *TABLE_ENDINGS))
     given = {name: text for name, text in texts.items() if text is not None}
     if Path(data).suffix.lower() == ".json":
         if name := next(iter({**given, **({} if table.score is None else {"score_column": table.score})}), None):

@@ -18,7 +18,13 @@ from conformesh.common.random_streams import recorded_seed
 from conformesh.files.labelled import read_labelled
 from conformesh.files.model_outputs import ModelOutputs, read_model_outputs
 from conformesh.files.score_files import RecordedScore
-from conformesh.files.table_writers import SCORE_COLUMNS, check_ending, write_columns, write_model_outputs, write_scores
+from conformesh.files.table_writers import (
+    SCORE_COLUMNS,
+    check_file_ending,
+    write_columns,
+    write_model_outputs,
+    write_scores,
+)
 from conformesh.files.tables import STDIN, FileLayout
 from conformesh.lab.datasets.partition import PARTITIONS, partition, split_calibration_rows
 from conformesh.lab.datasets.synthetic import synthetic_outputs
@@ -84,11 +90,11 @@ def make(
     drawn at random. For regression OUTPUTS has the columns that the score reads: prediction (absolute-residual),
     prediction and scale (normalised-residual), lower and upper (cqr).
     """
-    check_ending(out)
+    check_file_ending(out)
     number = recorded_seed(None) if seed is None else seed
     measure = score.seeded(number)
     if test_out is not None:
-        check_ending(test_out, (".npz",))
+        check_file_ending(test_out, (".npz",))
     if isinstance(measure, RegressionScore):
         read = _numbers(measure, outputs, labels, table)
     else:
@@ -141,7 +147,7 @@ def import_(files: tuple[str, ...], out: Path, trust: bool) -> None:
     """
     from conformesh.files.imports import import_scores, read_calibrated
 
-    check_ending(out)
+    check_file_ending(out)
     found = {}
     for word in files:
         name, _, path = word.rpartition("=")
@@ -184,7 +190,7 @@ def synthetic(out: Path, rows: int, classes: int, seed: int, as_json: bool) -> N
     With 9 classes it is about as hard as one on PathMNIST. The file is what `conformesh scores make` and `conformesh
     reproduce --data` read.
     """
-    check_ending(out, (".npz",))
+    check_file_ending(out, (".npz",))
     found = synthetic_outputs(rows, classes, seed)
     write_model_outputs(out, found)
     facts = {**_outputs(found), "seed": seed, "out": str(out)}

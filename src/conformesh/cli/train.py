@@ -11,7 +11,7 @@ from typing import Any
 from conformesh.cli import console, options
 from conformesh.cli.command import PATH, RUNNING, Argument, Number, Option, WholeNumber, command
 from conformesh.common.progress import Progress
-from conformesh.files.table_writers import check_ending, write_columns
+from conformesh.files.table_writers import check_file_ending, write_columns
 from conformesh.lab.datasets.datasets import DATASETS, HELD_OUT_PARTS, load_images
 from conformesh.lab.datasets.downloads import DOWNLOAD_CHUNK
 from conformesh.lab.datasets.images import ImageData
@@ -60,7 +60,7 @@ def train(
     goes on from its last epoch when the same command is given again. Needs PyTorch: pip install 'conformesh[torch]'.
     """
     recipe = Recipe(**how)
-    check_ending(out, (".npz",))
+    check_file_ending(out, (".npz",))
     place = _prepared(device, threads)
     saved = out.with_suffix(".checkpoint") if checkpoint is None else checkpoint
     for file in (out, saved):  # hours before they are written

@@ -70,9 +70,9 @@ def _mpi(network: Network, **how: Any) -> Engine:
 
 
 def _world() -> AbstractContextManager[Any]:
-    from conformesh.engines.mpi.job import world
+    from conformesh.engines.mpi.job import mpi_world
 
-    return world()
+    return mpi_world()
 
 
 ENGINES: dict[str, Driver] = {

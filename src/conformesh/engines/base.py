@@ -95,7 +95,7 @@ def drive_protocol(
             observer(ledger.rounds, message, answer)
 
 
-def refuse_losses(engine: str, faults: Faults | None) -> None:
+def refuse_lost_messages(engine: str, faults: Faults | None) -> None:
     """Refuse to lose messages, for an engine that delivers all of them."""
     if faults is not None and faults.loses:
         raise ValueError(

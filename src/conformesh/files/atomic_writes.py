@@ -22,7 +22,7 @@ FAILPOINT = "CONFORMESH_FAILPOINT"  # "FILE/STEP:COUNT" ends the process there; 
 KILLED = 137  # exit code at a failpoint: 128 + 9, as a shell reports a process killed by SIGKILL
 
 
-def kill_at(text: str) -> Callable[[str], None]:
+def kill_at_failpoint(text: str) -> Callable[[str], None]:
     """Return a function for `on_failpoint` that ends this process, for ``journal.bin/torn:3`` at the third visit."""
     wanted, _, count = text.rpartition(":")
     if not wanted or not count.isdecimal() or not int(count):
@@ -44,7 +44,9 @@ def _die(name: str) -> NoReturn:
 
 
 # Called at every failpoint. None unless the variable is set when the process starts, or a test puts something here.
-on_failpoint: Callable[[str], None] | None = kill_at(os.environ[FAILPOINT]) if os.environ.get(FAILPOINT) else None
+on_failpoint: Callable[[str], None] | None = (
+    kill_at_failpoint(os.environ[FAILPOINT]) if os.environ.get(FAILPOINT) else None
+)
 
 
 def failpoint(name: str) -> None:

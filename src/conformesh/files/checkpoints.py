@@ -13,7 +13,7 @@ def unreadable_checkpoint(path: Path, problem: Exception) -> ValueError:
     return ValueError(f"{path}: cannot be read as a checkpoint: {why}; {_advice(path)}")
 
 
-def require_same_run(path: Path, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+def require_checkpoint_of_run(path: Path, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
     """Raise unless the checkpoint is of a run with these settings."""
     for name, wanted in asked.items():
         if kept.get(name) != wanted:

@@ -10,7 +10,7 @@ import numpy as np
 from conformesh.common.array_types import Ints
 from conformesh.common.names import closest_name
 from conformesh.files.output_files import holds_arrays
-from conformesh.files.tables import FileColumns, FileLayout, is_number, quote_names, read_table
+from conformesh.files.tables import FileColumns, FileLayout, is_number, quote_column_names, read_table
 
 _NEEDED = "one label per row"
 LABEL_COLUMNS = ("label", "labels", "y")  # what an NPZ may call them
@@ -41,7 +41,8 @@ def column_labels(table: FileColumns, column: str) -> LabelColumn:
     found = next((name for name in wanted if name in table.columns), None)
     if found is None:
         raise ValueError(
-            f"{table.name}: needs an array {' or '.join(map(repr, wanted))}, found {quote_names([*table.columns])}; "
+            f"{table.name}: needs an array {' or '.join(map(repr, wanted))}, found "
+            f"{quote_column_names([*table.columns])}; "
             "or give the labels in a file of their own"
         )
     return LabelColumn(table, found)
@@ -79,7 +80,9 @@ def label_indices(labels: LabelColumn, classes: Sequence[str]) -> Ints:
     row = int((index == strange).argmax())
     close = closest_name(names[strange], classes)
     hint = f", did you mean {close!r}?" if close else ";"
-    raise ValueError(f"{table.where(row)}: unknown label {names[strange]!r}{hint} classes: {quote_names(classes)}")
+    raise ValueError(
+        f"{table.where(row)}: unknown label {names[strange]!r}{hint} classes: {quote_column_names(classes)}"
+    )
 
 
 def _whole(table: FileColumns, column: str) -> Ints:

@@ -23,7 +23,7 @@ from conformesh.files.tables import (
     check_equal_lengths,
     is_number,
     note_ids,
-    quote_names,
+    quote_column_names,
     read_table,
     row_groups,
 )
@@ -116,7 +116,9 @@ def extract_outputs(
     else:
         values, names = read_class_columns(table, beside, classes)
     if not len(values):
-        raise ValueError(f"{table.name} has no rows; needed {OUTPUT_FILE if columns is None else quote_names(columns)}")
+        raise ValueError(
+            f"{table.name} has no rows; needed {OUTPUT_FILE if columns is None else quote_column_names(columns)}"
+        )
     if classes is not None:
         order, names = _order_of(names, classes, table.name)
         values = values if order is None else values[:, order]
@@ -154,7 +156,7 @@ def read_class_columns(
     apart = {*besides}
     names = tuple(name for name in table.columns if name not in apart)
     if not names:
-        raise ValueError(f"{table.name} has no column but {quote_names([*table.columns])}; needed {OUTPUT_FILE}")
+        raise ValueError(f"{table.name} has no column but {quote_column_names([*table.columns])}; needed {OUTPUT_FILE}")
     _check_names(table, names, classes)
     try:
         values = table.matrix(names)
@@ -181,7 +183,7 @@ def _check_names(table: FileColumns, names: Sequence[str], classes: Sequence[str
         strange = [name for name in names if name not in {*classes}]
         if strange and {*classes} <= {*names}:
             raise ValueError(
-                f"{table.name}: column {strange[0]!r} is none of the classes {quote_names(classes)}; "
+                f"{table.name}: column {strange[0]!r} is none of the classes {quote_column_names(classes)}; "
                 f"name it with --keep {strange[0]}, or drop it"
             )
 
@@ -212,7 +214,7 @@ def class_array(table: FileColumns, wanted: Iterable[str]) -> tuple[str, Floats,
     if array is None:
         raise ValueError(
             f"{table.name}: needs an array 'probabilities', 'logits' or 'outputs', "
-            f"found {quote_names([*table.columns])}"
+            f"found {quote_column_names([*table.columns])}"
         )
     values = table.numbers(array)
     if values.ndim == 1:
@@ -226,7 +228,7 @@ def class_array(table: FileColumns, wanted: Iterable[str]) -> tuple[str, Floats,
         )
     titles = tuple(map(str, names.tolist()))
     if len({*titles}) < len(titles):
-        raise ValueError(f"{table.name}: {CLASSES!r} must differ, got {quote_names(titles)}")
+        raise ValueError(f"{table.name}: {CLASSES!r} must differ, got {quote_column_names(titles)}")
     return array, values, titles
 
 
@@ -257,7 +259,7 @@ def _prediction_columns(
         )
     names = [*chosen] or ([*wanted] if {*wanted} <= {*left} else left)
     if len(names) != len(wanted):
-        what = f"--output-columns named {quote_names(names)}" if chosen else f"found {quote_names(left)}"
+        what = f"--output-columns named {quote_column_names(names)}" if chosen else f"found {quote_column_names(left)}"
         raise ValueError(
             f"{table.name}: this score reads {len(wanted)} column{'s' * (len(wanted) > 1)}, {' and '.join(wanted)}; "
             f"{what}; name them in this order with --output-columns, and others with --id-column, --label-column or "
@@ -289,8 +291,8 @@ def _order_of(
     lacking = [name for name in wanted if name not in place]
     strange = [name for name in names if name not in {*wanted}]
     if lacking or strange:
-        what = [f"lacks {quote_names(lacking)}"] if lacking else []
-        what += [f"has {quote_names(strange)}"] if strange else []
+        what = [f"lacks {quote_column_names(lacking)}"] if lacking else []
+        what += [f"has {quote_column_names(strange)}"] if strange else []
         raise ValueError(
             f"{where}: {len(names)} classes, but the scores came from {len(wanted)}: it {' and '.join(what)}; "
             "predict with outputs of the model that was calibrated"

@@ -31,7 +31,7 @@ from conformesh.files.tables import (
     FileLayout,
     check_equal_lengths,
     note_ids,
-    quote_names,
+    quote_column_names,
     read_table,
     row_groups,
 )
@@ -222,7 +222,8 @@ def find_column(table: FileColumns, word: str, given: str | None = None) -> str:
         return found[0]
     if found:
         raise ValueError(
-            f"{table.name}: the {word} of a row may stand in {quote_names(found)}: say which, with --{word}-column"
+            f"{table.name}: the {word} of a row may stand in {quote_column_names(found)}: "
+            f"say which, with --{word}-column"
         )
     try:
         table.column(word)

@@ -29,7 +29,7 @@ from conformesh.files.score_files import (
     order_by_device,
     read_scores,
 )
-from conformesh.files.tables import CLASSES, SCORE_FUNCTION, FileColumns, FileLayout, quote_names
+from conformesh.files.tables import CLASSES, SCORE_FUNCTION, FileColumns, FileLayout, quote_column_names
 
 if TYPE_CHECKING:
     import polars as pl
@@ -137,7 +137,8 @@ class ScoreFolder:
             raise self._unreadable(problem) from None
         if not {_column("device", layout), *_score_columns(layout or FileLayout())} <= {*titles}:
             raise ValueError(
-                f"{self.path}: needed {SCORE_FILE}; or a folder device=NAME for each; found {quote_names(titles)}; "
+                f"{self.path}: needed {SCORE_FILE}; or a folder device=NAME for each; "
+                f"found {quote_column_names(titles)}; "
                 "other names are given with --device-column and --score-column"
             )
         return frame

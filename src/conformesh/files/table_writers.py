@@ -51,7 +51,7 @@ def write_scores(
 
 def write_model_outputs(path: Path, outputs: ModelOutputs, also: OutputKind | None = None) -> None:
     """Write an NPZ that `read_model_outputs` reads; `also` adds what the outputs are as logits or probabilities."""
-    check_ending(path, (".npz",))
+    check_file_ending(path, (".npz",))
     arrays: dict[str, NDArray[Any]] = {outputs.kind: outputs.values, "labels": outputs.labels}
     if also is not None:
         arrays[also] = outputs.logits() if also == "logits" else outputs.probabilities()
@@ -67,7 +67,7 @@ def write_model_outputs(path: Path, outputs: ModelOutputs, also: OutputKind | No
 
 def write_columns(path: Path, columns: Mapping[str, NDArray[Any]], mode: int = PUBLIC) -> None:
     """Write named columns as CSV, Parquet or NPZ, by the ending of the name; numbers survive to the last bit."""
-    check_ending(path)
+    check_file_ending(path)
     buffer = io.BytesIO()
     suffix = path.suffix.lower()
     if suffix == ".npz":
@@ -80,7 +80,7 @@ def write_columns(path: Path, columns: Mapping[str, NDArray[Any]], mode: int = P
     write_file(path, buffer.getbuffer(), mode)
 
 
-def check_ending(path: Path, endings: Sequence[str] = TABLE_ENDINGS) -> None:
+def check_file_ending(path: Path, endings: Sequence[str] = TABLE_ENDINGS) -> None:
     """Raise if the ending of a name is not one of these formats."""
     if path.suffix.lower() not in endings:
         raise ValueError(f"{path}: the name must end in {' or '.join(endings)}")

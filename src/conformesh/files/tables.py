@@ -132,7 +132,7 @@ class FileColumns:
                 hint = f"; its cells seem to be separated by {between[0]!r}"
             elif not hint and self.lines is not None and any(map(is_number, titles[:1000])):
                 hint = "; the first line must name the columns"
-            raise ValueError(f"{self.name}: needs a column {name!r}, found {quote_names(titles)}{hint}")
+            raise ValueError(f"{self.name}: needs a column {name!r}, found {quote_column_names(titles)}{hint}")
         return self.columns[name]
 
     def numbers(self, name: str) -> NDArray[np.float64]:
@@ -400,7 +400,7 @@ def is_number(text: str) -> bool:
     return True
 
 
-def quote_names(names: Sequence[str], most: int = 8) -> str:
+def quote_column_names(names: Sequence[str], most: int = 8) -> str:
     """Return names in quotes, the first few where there are many."""
     shown = ", ".join(map(repr, names[:most])) or "none"
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from conformesh.mesh.config.certificate_names import accepted_names
 from conformesh.mesh.config.endpoints import parse_endpoint
 from conformesh.mesh.sockets import LinkSockets
-from conformesh.peer.frames import LARGEST_FRAME_BODY, MOST_AROUND, can_wait
+from conformesh.peer.frames import LARGEST_FRAME_BODY, MOST_AROUND, frame_can_wait
 from conformesh.peer.interface import EVERYBODY, Peer
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Transport:
 
         def store(sample: Any) -> None:
             data = self._arrived.put(sender, sample.payload)
-            if data and (len(self._arrived) >= self._enough or not can_wait(data)):
+            if data and (len(self._arrived) >= self._enough or not frame_can_wait(data)):
                 self._bell.put(None)
 
         return store

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.files.atomic_writes import write_file
-from conformesh.files.checkpoints import require_same_run, unreadable_checkpoint
+from conformesh.files.checkpoints import require_checkpoint_of_run, unreadable_checkpoint
 
 _KIND = "conformesh online checkpoint 1"  # format of the file, with its version
 SAVE_INTERVAL = 10.0  # seconds between two saves, at least: what an interruption may cost
@@ -81,7 +81,7 @@ class Checkpoint:
             done, settings = int(facts["done"]), dict(facts["settings"])
         except Exception as problem:  # a damaged file can fail in any way
             raise unreadable_checkpoint(self.path, problem) from None
-        require_same_run(self.path, settings, self.settings)
+        require_checkpoint_of_run(self.path, settings, self.settings)
         leaves = (arrays.pop(f"state {i}") for i in range(len(arrays)))
         return CheckpointState(done, _rebuild(like, leaves), arrays)
 

@@ -71,7 +71,7 @@ class ScoreHistory(NamedTuple):
         return np.where(self.taken > 0, high - low, 0.0)
 
 
-def add_scores(past: ScoreHistory, score: Floats, has_label: NDArray[np.bool_]) -> ScoreHistory:
+def integrate_scores(past: ScoreHistory, score: Floats, has_label: NDArray[np.bool_]) -> ScoreHistory:
     """Return the history with the scores of the devices in `has_label` added."""
     rows = np.flatnonzero(has_label)
     values = past.values.copy()
@@ -241,7 +241,7 @@ class ACI(QuantileTracker):
     def observe(self, state: _Levels, score: Floats, has_label: Bools, miss: Bools | None = None) -> _Levels:
         """Return the state after labels of the devices in `has_label`, as in `QuantileTracker.observe`."""
         after = super().observe(state, score, has_label, miss)
-        return after._replace(past=add_scores(state.past, score, has_label))
+        return after._replace(past=integrate_scores(state.past, score, has_label))
 
 
 def require_alpha(alpha: float) -> None:

@@ -20,7 +20,7 @@ from conformesh.online.integrators import (
     Decaying,
     QuantileTracker,
     ScoreHistory,
-    add_scores,
+    integrate_scores,
     require_alpha,
     require_positive,
 )
@@ -107,7 +107,7 @@ class DtACI:
         return _ExpertsState(
             np.where(learns, moved, state.alphas),
             np.where(learns, np.log(shares), state.weights),
-            add_scores(state.past, score, has_label),
+            integrate_scores(state.past, score, has_label),
         )
 
     @property
@@ -226,7 +226,7 @@ class PID:
             np.where(has_label, state.excess, state.before),
             state.excess + surprise,
             state.taken + has_label,
-            add_scores(state.past, score, has_label),
+            integrate_scores(state.past, score, has_label),
             learn(state.cast, score, has_label),
         )
 

@@ -37,7 +37,7 @@ from conformesh.peer.entry_exchange import MOST_CLASHES, EntryExchange
 from conformesh.peer.entry_store import EntryStore
 from conformesh.peer.frames import ENTRIES, HELLO, WANT, Frame, FrameError, unpack_number
 from conformesh.peer.interface import Make, PeerSetup, Phase
-from conformesh.peer.json_bodies import Hello, differences, one_line_text
+from conformesh.peer.json_bodies import Hello, agreement_differences, one_line_text
 from conformesh.peer.links import Clock, Links
 from conformesh.peer.memory import Heading
 from conformesh.peer.roster_exchange import RosterExchange
@@ -355,7 +355,7 @@ class AsyncDevice:
         if frame.wants:
             self.links.send(frame.sender, self.hello())
         name = self.links.name(frame.sender)
-        words = differences(self.agreement, theirs, self.links.name(self.row), name)
+        words = agreement_differences(self.agreement, theirs, self.links.name(self.row), name)
         if self.disagreements.get(frame.sender) != words:
             self.disagreements[frame.sender] = words
             self.links.log(f"{name} does not agree: {words}; it is not listened to")

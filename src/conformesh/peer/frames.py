@@ -97,7 +97,7 @@ class Frame(NamedTuple):
         return f"{FRAME_KINDS.get(self.kind, self.kind)} of row {self.sender}, run {self.run:016x}, round {self.round}"
 
 
-def encode(frame: Frame) -> bytes:
+def encode_frame(frame: Frame) -> bytes:
     """Return a frame as bytes."""
     if len(frame.body) > (most := _largest(frame.kind)):
         raise FrameError(
@@ -112,7 +112,7 @@ def encode(frame: Frame) -> bytes:
     return head + frame.body + CHECK.pack(zlib.crc32(frame.body, zlib.crc32(head)))
 
 
-def decode(data: bytes) -> Frame:
+def decode_frame(data: bytes) -> Frame:
     """Return the frame in some bytes, which must hold exactly one."""
     # The version comes first: what follows may have another layout in another version, and the error must name it.
     at, end = _after_version(data), len(data) - CHECK.size
@@ -189,7 +189,7 @@ def unpack_number(data: bytes, at: int, end: int) -> tuple[int, int]:
     raise FrameError(f"a frame ends inside a number, or one takes more than {LONGEST} bytes")
 
 
-def can_wait(data: bytes) -> bool:
+def frame_can_wait(data: bytes) -> bool:
     """Whether bytes look like data without WANT: a device that needs several such frames can wait for all of them."""
     return len(data) > EMPTY_FRAME_SIZE and data[0] == MARK[0] and data[1] & _URGENT == DATA
 

@@ -89,7 +89,7 @@ class News(NamedTuple):
         return cls(origin, why, ends)
 
 
-def differences(local: Mapping[str, str], remote: Mapping[str, str], name: str, other: str) -> str:
+def agreement_differences(local: Mapping[str, str], remote: Mapping[str, str], name: str, other: str) -> str:
     """Return as a text where the agreements of this device and another one, of these names, differ."""
     differing = [field for field in sorted({*remote, *local}) if remote.get(field) != local.get(field)]
     parts = [

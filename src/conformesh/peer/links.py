@@ -49,7 +49,7 @@ class Links:
 
     def send(self, to: int, frame: Frame) -> None:
         """Send a frame to a neighbour."""
-        data = frames.encode(frame)
+        data = frames.encode_frame(frame)
         self.counts.sent += 1
         self.counts.sent_bytes += len(data)
         self._outbox.append((to, data))
@@ -60,7 +60,7 @@ class Links:
             for j in rows:
                 self.send(j, frame)
             return
-        data = frames.encode(frame)
+        data = frames.encode_frame(frame)
         self.counts.sent += len(rows)
         self.counts.sent_bytes += len(rows) * len(data)
         self._outbox.append((EVERYBODY, data))
@@ -81,7 +81,7 @@ class Links:
         try:
             if sender not in self._neighbour_set:
                 raise FrameError("a frame of a device that is no neighbour")
-            frame = frames.decode(data)
+            frame = frames.decode_frame(data)
             take(frame, sender)
         except FrameError as problem:
             # For the error that will name a lost neighbour: one of another version sends, and is not just silent.

@@ -86,7 +86,7 @@ class LoopbackRun:
     frames: int
 
 
-def play(
+def run_loopback(
     network: Network,
     start: Start,
     faults: LinkFaults,

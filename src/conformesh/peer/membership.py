@@ -21,7 +21,7 @@ from conformesh.common.names import list_names
 from conformesh.graph.network import Network
 from conformesh.peer.frames import FINISHED, HELLO, READY, WANT, Frame, FrameError
 from conformesh.peer.interface import Make, PeerSetup, Phase
-from conformesh.peer.json_bodies import Hello, News, differences, pack_rows, unpack_rows
+from conformesh.peer.json_bodies import Hello, News, agreement_differences, pack_rows, unpack_rows
 from conformesh.peer.links import Links
 from conformesh.peer.memory import ENDED, REPORTED, Heading, RunJournal
 from conformesh.peer.presence import Presence
@@ -225,7 +225,7 @@ class Membership:
         if self.phase == "finished" or sender in self.lost:  # it is not in this run, and must not end it
             raise FrameError("a hello of a device that does not agree")
         names = self._links.name(self.row), self._links.name(sender)
-        differ = differences(self.agreement, theirs, *names)
+        differ = agreement_differences(self.agreement, theirs, *names)
         words = f"{' and '.join(names)} do not agree; {differ}. Nothing was sent; make all folders the same"
         self._fail(words, News(self.row, words, ends=True), code="disagreement")
 

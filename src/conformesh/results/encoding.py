@@ -95,11 +95,15 @@ class SavedResult(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result as JSON, or its table as CSV, Parquet or NPZ, by the ending of the name; whole or not."""
-        from conformesh.files.table_writers import TABLE_ENDINGS, check_ending, write_columns  # a node writes no tables
+        from conformesh.files.table_writers import (  # a node writes no tables
+            TABLE_ENDINGS,
+            check_file_ending,
+            write_columns,
+        )
 
         path = Path(path)
         if path.suffix:
-            check_ending(path, (".json", *TABLE_ENDINGS))
+            check_file_ending(path, (".json", *TABLE_ENDINGS))
         if path.suffix.lower() in TABLE_ENDINGS:
             write_columns(path, self.columns())
         else:

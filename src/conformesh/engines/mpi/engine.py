@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from conformesh.common.array_types import Array, Ints
-from conformesh.engines.base import drive_protocol, refuse_losses
+from conformesh.engines.base import drive_protocol, refuse_lost_messages
 from conformesh.engines.mpi.exchange import Exchange, question_stamp
 from conformesh.engines.mpi.halo import Halo
 from conformesh.engines.mpi.job import channels_for, job_guard, load_mpi
@@ -115,7 +115,7 @@ class Mpi:
 
     def run(self, protocol: Protocol[T], runs: int = 1, faults: Faults | None = None) -> tuple[T, Cost]:
         """Return what the protocol returns for the devices here, and what one of its `runs` cost every device."""
-        refuse_losses("mpi", faults)
+        refuse_lost_messages("mpi", faults)
         with self.together():
             ledger = Ledger(len(self.rows), runs)
             result = drive_protocol(protocol, self._rules, ledger, self._answers, self.observer)

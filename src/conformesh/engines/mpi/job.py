@@ -53,7 +53,7 @@ def channels_for(mpi: Any, comm: Any) -> _Channels:
 
 
 @contextmanager
-def world() -> Iterator[Any]:
+def mpi_world() -> Iterator[Any]:
     """Enter with the communicator of all ranks that mpiexec started; an error of one of them ends them all."""
     mpi = load_mpi()
     with job_guard(channels_for(mpi, mpi.COMM_WORLD)):

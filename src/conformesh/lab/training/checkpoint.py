@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from conformesh.files.atomic_writes import write_file
-from conformesh.files.checkpoints import require_same_run, unreadable_checkpoint
+from conformesh.files.checkpoints import require_checkpoint_of_run, unreadable_checkpoint
 from conformesh.lab.training.torch_extra import import_torch
 
 _KIND = "conformesh checkpoint 1"  # format of the file, with its version
@@ -53,5 +53,5 @@ class TrainingCheckpoint:
             checkpoint = cls(**found)
         except Exception as problem:  # a damaged file can fail in any way
             raise unreadable_checkpoint(path, problem) from None
-        require_same_run(path, checkpoint.settings, settings)
+        require_checkpoint_of_run(path, checkpoint.settings, settings)
         return checkpoint
