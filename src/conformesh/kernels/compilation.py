@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from importlib import import_module
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 LOADING = 1.0  # seconds to import Numba and load the first loops from its cache on disk
 _LOADING_MORE = 0.1  # share of `LOADING` that the loops of another kernel take once Numba is imported
@@ -45,16 +45,18 @@ _Parameters = ParamSpec("_Parameters")
 _Returned = TypeVar("_Returned")
 
 
-class Twin(NamedTuple):
+class Twin:
     """A function in NumPy that has a compiled twin."""
 
-    kernel: str
-    numpy: Callable[..., Any]
+    def __init__(self, kernel: str, numpy: Callable[..., Any]) -> None:
+        self.kernel, self.numpy = kernel, numpy
+        self._name = f"{numpy.__name__}_compiled"
 
     @property
     def compiled(self) -> Callable[..., Any]:
         """The compiled twin; loads Numba."""
-        return _twin_in(load_loops(self.kernel), self.numpy)
+        twin: Callable[..., Any] = getattr(load_loops(self.kernel), self._name)
+        return twin
 
 
 TWINS: dict[str, Twin] = {}  # by the name of the function, filled as the modules of kernels are imported
@@ -79,22 +81,19 @@ def has_compiled_twin(
     """
 
     def decorate(function: Callable[_Parameters, _Returned]) -> Callable[_Parameters, _Returned]:
-        TWINS[function.__name__] = Twin(kernel, function)
+        twin = TWINS[function.__name__] = Twin(kernel, function)
 
         @wraps(function)
         def dispatch(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Returned:
-            loops = compiled_loops(kernel, work(*args, **kwargs))
-            answer = function if loops is None else _twin_in(loops, function)
-            return answer(*args, **kwargs)
+            # Once loaded the work need not be counted: a protocol calls small kernels thousands of times.
+            if kernel not in _loaded and compiled_loops(kernel, work(*args, **kwargs)) is None:
+                return function(*args, **kwargs)
+            answer: _Returned = twin.compiled(*args, **kwargs)
+            return answer
 
         return dispatch
 
     return decorate
-
-
-def _twin_in(loops: Any, function: Callable[..., _Returned]) -> Callable[..., _Returned]:
-    twin: Callable[..., _Returned] = getattr(loops, f"{function.__name__}_compiled")
-    return twin
 
 
 def compiled_loops(kernel: str, work: float) -> Any:

@@ -381,8 +381,9 @@ def admm(
     own, neighbours = s.copy(), degree * s
     for _ in range(rounds):
         with np.errstate(over="ignore", invalid="ignore"):  # overflow is refused after the last round
-            duals += half_c * (degree * own - neighbours)
-            finder.solve(slope, fixed - duals + half_c * (degree * own + neighbours))
+            local = degree * own
+            duals += half_c * (local - neighbours)
+            finder.solve(slope, fixed - duals + half_c * (local + neighbours))
         sent = wire(s.reshape(shape))
         # The value as sent, also at 64 bits a copy: `s` changes in place, and a device must use the same value as its
         # neighbours or the duals no longer sum to zero.
