@@ -59,7 +59,7 @@ def test_without_the_correction_h_dcp_falls_short(monkeypatch):
         return np.searchsorted(pooled, thresholds.min(), "right")
 
     assert worst() >= rank
-    for name in ("cumulative_epsilon", "arithmetic_epsilon"):
+    for name in ("h_dcp_cumulative_epsilon", "arithmetic_epsilon"):
         monkeypatch.setattr(f"conformesh.protocols.averaging_schemes.{name}", lambda *_: 0.0)
     assert worst() < rank
 
@@ -110,5 +110,5 @@ def test_half_a_box_is_needed_for_the_half():
     block = Block.everywhere(net, np.array([[1], [1]]))
     y, _ = Simulator(net).run(gossip(np.array([[1.0], [0.0]]), block, weights, 0))
     error = np.abs(y - 0.5).max()
-    bound = histogram.cumulative_epsilon(np.array([1, 1]), weights.rate, 0)
+    bound = histogram.h_dcp_cumulative_epsilon(np.array([1, 1]), weights.rate, 0)
     assert error <= bound < 2 * error

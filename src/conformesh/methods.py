@@ -29,7 +29,7 @@ from conformesh.protocols.faults import Faults
 from conformesh.protocols.gather import gather_by_flooding
 from conformesh.protocols.masks import Secrets
 from conformesh.protocols.messages import GatheringProtocol, Protocol
-from conformesh.protocols.options import choices_of, convert_option
+from conformesh.protocols.options import convert_option, option_choices
 from conformesh.protocols.size_agreement import run_with_shared_sizes, run_without_server
 from conformesh.results.result import Result
 from conformesh.scores.base import Score
@@ -164,7 +164,7 @@ class Method:
     def choices(self, name: str) -> tuple[str, ...]:
         """Return the values of an option that has a fixed list of them, else nothing."""
         hints = get_type_hints(self.options)
-        return next((choices_of(f, hints[name]) for f in fields(self.options) if f.name == name), ())
+        return next((option_choices(f, hints[name]) for f in fields(self.options) if f.name == name), ())
 
     @property
     def signs_entries(self) -> bool:

@@ -135,7 +135,7 @@ def test_nor_on_a_mesh(question, name):
     row = int(words.split()[1])
     said = {j: str(j).encode() if question == "tell" else np.float64(j) for j in speakers}
     heard = {j: said.get(j) for j in NETWORK.neighbours(row).tolist()}
-    answer = combine.combine_messages(saying(question, np.array([row]), []), row, heard, 1)
+    answer = combine.combine_neighbour_messages(saying(question, np.array([row]), []), row, heard, 1)
     mine = [at for at, receiver in enumerate(receivers) if receiver == row]
     with pytest.raises(ValueError, match=f"round 1: {words}"):
         answer.said_by(np.array(receivers)[mine], np.array(senders)[mine])

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from conformesh.files import atomic_writes
 from conformesh.files.atomic_writes import KILLED
-from conformesh.mesh.config.roster import read_document
+from conformesh.mesh.config.roster import read_roster_document
 
 WRITE = ("begin", "torn", "written", "synced", "renamed", "done")
 APPEND = ("before append", "torn append", "appended")
@@ -89,6 +89,6 @@ class Signed:
 
     def look(self, root):
         for path in root.rglob("roster.json"):
-            roster = read_document(path.read_bytes(), str(path)).roster
+            roster = read_roster_document(path.read_bytes(), str(path)).roster
             if self.digests.setdefault(roster.number, roster.digest) != roster.digest:
                 raise TwoRostersError(f"{path}: another roster {roster.number} than before")

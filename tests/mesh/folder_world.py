@@ -10,7 +10,7 @@ from conformesh import Network, calibrate
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import add_device, init_mesh, revoke_device
 from conformesh.mesh.config.local_scores import LocalScores
-from conformesh.mesh.config.roster import read_document
+from conformesh.mesh.config.roster import read_roster_document
 from conformesh.mesh.node.calibration_run import JOURNAL, RunContext, device_result, make_device
 from conformesh.mesh.node.certified_result import CertifiedResult
 from conformesh.mesh.node.membership import NodeRoster, put_roster_into_folder
@@ -37,7 +37,7 @@ class Handed:
 
     @property
     def devices(self):
-        return read_document(self.body).roster.devices
+        return read_roster_document(self.body).roster.devices
 
 
 class Template:

@@ -10,7 +10,7 @@ import pytest
 
 from conformesh.mesh.config import certificates
 from conformesh.mesh.config.certificates import make_authority, read_certificate
-from conformesh.mesh.config.key_pair import check_pair
+from conformesh.mesh.config.key_pair import check_key_pair
 from tests.mesh.meshes import sign_device
 
 pytest.importorskip("cryptography", reason="certificates need the extra `mesh`")
@@ -40,7 +40,7 @@ def folder(made, tmp_path):
 
 
 def problems(folder, name="a", now=None):
-    return check_pair(*(folder / file for file in PAIR), name, now)
+    return check_key_pair(*(folder / file for file in PAIR), name, now)
 
 
 def test_a_certificate_says_who_it_is(made):

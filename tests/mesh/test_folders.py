@@ -26,7 +26,7 @@ from conformesh.mesh.config.folders import (
 
 pytest.importorskip("cryptography", reason="certificates need the extra `mesh`")
 from conformesh.mesh.config.certificates import read_certificate
-from conformesh.mesh.config.key_pair import check_pair
+from conformesh.mesh.config.key_pair import check_key_pair
 from tests.mesh.disks import unwritable
 
 FILES = ["ca.pem", "device.key", "device.pem", "device.toml", "roster.json", "scores.csv"]
@@ -56,7 +56,7 @@ def test_every_device_gets_a_whole_folder(made):
         assert (config.row, config.listen) == (row, f"127.0.0.1:{7600 + row}")
         assert config.listen == config.endpoints[config.name]
         assert config.network.indices.tolist() == network.indices.tolist()
-        assert check_pair(folder / "device.pem", folder / "device.key", folder / "ca.pem", folder.name) == []
+        assert check_key_pair(folder / "device.pem", folder / "device.key", folder / "ca.pem", folder.name) == []
         assert {problem.what for problem in check_folder(folder)} == {"scores"}  # there are none yet: a warning
     assert compare_agreements(folders) == {}
     assert not [*made.rglob("device-*/ca.key")]
@@ -137,7 +137,7 @@ def test_a_new_device_is_known_to_everybody(root):
     assert new.endpoints["late"] == "127.0.0.1:7609"
     assert [one.name for one in new.neighbours] == ["device-00", "device-04"]
     assert (new.guarantee.alpha, new.scores.score, new.run.options) == ("0.05", "lac", {"width": 2})
-    assert check_pair(folder / "device.pem", folder / "device.key", folder / "ca.pem", "late") == []
+    assert check_key_pair(folder / "device.pem", folder / "device.key", folder / "ca.pem", "late") == []
     folders = device_folders(root)
     assert [one.name for one in folders][-1] == "late"
     assert compare_agreements(folders) == {}

@@ -11,7 +11,7 @@ from msgspec import to_builtins
 
 from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
-from conformesh.mesh.node.disk_watch import write_probe
+from conformesh.mesh.node.disk_watch import write_disk_probe
 from conformesh.mesh.node.health import judge_health
 from conformesh.mesh.node.heartbeat import share_status
 from conformesh.mesh.node.heartbeat_table import StatusTable
@@ -209,7 +209,7 @@ def test_a_disk_that_takes_nothing_is_noticed_without_a_run(node, monkeypatch, c
 
     node.files.look(at_once=True)
     assert health(node.state).healthy
-    monkeypatch.setattr("conformesh.mesh.node.disk_watch.write_probe", refuse)
+    monkeypatch.setattr("conformesh.mesh.node.disk_watch.write_disk_probe", refuse)
     node.files.disk._due = 0.0
     node.files.look(at_once=True)
     found = health(node.state)
@@ -233,7 +233,7 @@ def test_a_probe_that_cannot_be_closed_is_deleted(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "close", refuse)
         with pytest.raises(OSError, match="No space left"):
-            write_probe(tmp_path / "probe")
+            write_disk_probe(tmp_path / "probe")
     assert not [*tmp_path.iterdir()]
 
 

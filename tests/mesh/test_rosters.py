@@ -17,7 +17,7 @@ from conformesh.mesh.config.roster import (
     Revoked,
     Roster,
     canonical_json,
-    read_document,
+    read_roster_document,
     read_roster_file,
 )
 
@@ -32,7 +32,7 @@ from conformesh.mesh.config.folders import (
     renew_device,
     revoke_device,
 )
-from conformesh.mesh.config.key_pair import check_pair
+from conformesh.mesh.config.key_pair import check_key_pair
 from conformesh.mesh.config.signing import CURVE_ORDER, sign_text, signed_document, verify_document
 from conformesh.mesh.node import membership
 from conformesh.mesh.node.file_watch import CertificateWatch
@@ -61,7 +61,7 @@ def document(root):
 
 def test_a_new_mesh_has_roster_1_everywhere(made):
     data = (made / "roster.json").read_bytes()
-    found = read_document(data)
+    found = read_roster_document(data)
     assert (found.roster.number, found.roster.settled, found.roster.earlier) == (1, 1, ())
     assert found.roster.sizes == {"device-02": 500}
     assert found.bytes() == data
@@ -72,7 +72,7 @@ def test_a_new_mesh_has_roster_1_everywhere(made):
 
 def accepted(data, ca):
     try:
-        verify_document(read_document(data), ca)
+        verify_document(read_roster_document(data), ca)
     except ValueError:
         return False
     return True
@@ -211,7 +211,7 @@ def test_certificates_are_counted(root):
         first.fingerprint,
         second.fingerprint,
     ]
-    assert check_pair(folder / "device.pem", folder / "device.key", folder / "ca.pem", "device-00") == []
+    assert check_key_pair(folder / "device.pem", folder / "device.key", folder / "ca.pem", "device-00") == []
     third = reissue_device(root, "device-00")
     roster = document(root).roster
     assert (third.number, roster.number, roster.lowest) == (3, 2, {"device-00": 3})
@@ -302,10 +302,10 @@ def test_a_signature_is_checked_once(root, members, monkeypatch):
 def test_what_is_no_newer_roster_of_this_mesh_is_refused(root, members, tmp_path):
     init_mesh(tmp_path / "other", Network.complete(4))
     one, two = document(root), later(root)
-    unsigned = replace(read_document(two), signature="").bytes()
-    forged = replace(read_document(two), signature=sign_text(b"something else", root / "ca")).bytes()
+    unsigned = replace(read_roster_document(two), signature="").bytes()
+    forged = replace(read_roster_document(two), signature=sign_text(b"something else", root / "ca")).bytes()
     same = signed_document(replace(one.roster, lowest={"device-01": 2}), root, insecure=False).bytes()
-    alone = signed_document(replace(read_document(two).roster, edges=()), root, insecure=False).bytes()
+    alone = signed_document(replace(read_roster_document(two).roster, edges=()), root, insecure=False).bytes()
     refused = {
         "is of mesh": later(tmp_path / "other"),
         "has no signature": unsigned,

@@ -3,7 +3,7 @@ import pytest
 
 from conformesh import Network
 from conformesh.engines import Simulator
-from conformesh.peer.combine import combine_messages, question_name
+from conformesh.peer.combine import combine_neighbour_messages, question_name
 from conformesh.protocols.messages import WIRE_TYPES, Each, Max, Min, Packets, Pool, Sum, Tell
 
 NETWORKS = [Network.torus(4, 3), Network.star(6), Network.chain(5), Network.complete(5)]
@@ -30,7 +30,7 @@ def per_device(network, messages):
         near = network.neighbours(k).tolist()
         heard = {j: messages[j].values[0] for j in reversed(near)}
         silent = [j for j in near if isinstance(messages[j], Each) and not messages[j].mask[0]]
-        yield combine_messages(messages[k], k, {**heard, **dict.fromkeys(silent)})
+        yield combine_neighbour_messages(messages[k], k, {**heard, **dict.fromkeys(silent)})
 
 
 def same(found, right):
@@ -96,7 +96,9 @@ def test_what_each_tells_is_the_same(network, longest, share):
     silent = Tell(Packets.of([]), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
     for k in range(network.devices):
         mine = np.flatnonzero(right.receiver == k)
-        found = combine_messages(silent, k, {j: said.get(j) for j in reversed(network.neighbours(k).tolist())})
+        found = combine_neighbour_messages(
+            silent, k, {j: said.get(j) for j in reversed(network.neighbours(k).tolist())}
+        )
         assert found.receiver.tolist() == right.receiver[mine].tolist()
         assert found.sender.tolist() == right.sender[mine].tolist()
         expected = right.packets.take(mine)

@@ -8,7 +8,7 @@ import pytest
 from conformesh import Network
 from conformesh.engines import Simulator
 from conformesh.peer import frames
-from conformesh.peer.combine import combine_messages
+from conformesh.peer.combine import combine_neighbour_messages
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, HELLO, READY, WANT, Frame
 from conformesh.peer.interface import PeerSetup
@@ -71,7 +71,7 @@ class AddsInOrderOfArrival(RoundExchange):
         if weights is not None:
             weights = weights[[self._links.neighbours.index(j) for j in order]]
         received = dict(enumerate(self.received.values()))
-        self._advance(combine_messages(replace(self.message, weights=weights), self._links.row, received))
+        self._advance(combine_neighbour_messages(replace(self.message, weights=weights), self._links.row, received))
 
 
 @in_device("rounds")

@@ -27,7 +27,7 @@ from conformesh.privacy.exposure import (
     components_without,
     learned_tree_sums,
 )
-from conformesh.privacy.gossip_attack import Eavesdropper, tree_coefficients, with_neighbours
+from conformesh.privacy.gossip_attack import Eavesdropper, tree_attack_coefficients, with_neighbours
 from conformesh.protocols import method_exposure, top_k
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.protocols.block import Block
@@ -80,7 +80,7 @@ def test_a_coalition_learns_sums_over_parts_of_the_tree_and_no_others(name):
         near = with_neighbours(network, coalition)
         upward = [row for row in near.tolist() if parent[row] >= 0]
         first = {row: next(v for v in said_by(ear, row, "each") if v.shape == (3,)) for row in upward}
-        heard = tree_coefficients(parent, np.array(upward, dtype=np.int64))
+        heard = tree_attack_coefficients(parent, np.array(upward, dtype=np.int64))
         assert np.array_equal(heard @ values, np.array([first[row] for row in upward]).reshape(-1, 3))
         known = np.concatenate([heard, np.eye(20)[coalition], np.ones((1, 20))])  # and the total, which comes down
         assert np.array_equal(totals[0], values.sum(axis=0))

@@ -13,7 +13,7 @@ from conformesh.privacy.gossip_attack import (
     observable_devices,
     recover_counts,
     recover_histograms,
-    tree_coefficients,
+    tree_attack_coefficients,
     with_neighbours,
 )
 from conformesh.protocols.messages import Each
@@ -138,7 +138,7 @@ def test_histogram_attack_recovers_nothing_from_masked_sums(twenty_devices, row,
     said = rising(0)
     if epsilon is not None:
         said = said - rising(2 * depth)  # modulo 2^32, as the devices do
-    rows, sizes = tree_coefficients(parent, np.array(near)), np.array([*map(len, twenty_devices)])
+    rows, sizes = tree_attack_coefficients(parent, np.array(near)), np.array([*map(len, twenty_devices)])
     found = recover_counts(rows, said[:, 1:].astype(np.float64), 0.0, sizes)
     others = np.arange(20) != row
     assert not (found.counts[:, 0] == sizes)[others].any()
@@ -152,7 +152,7 @@ def test_nothing_is_certain_of_sums_that_are_masked(twenty_devices):
     parent, _ = subtree_weights(network, np.ones(20, dtype=np.int64))
     counts, sizes = histograms(twenty_devices), np.array([*map(len, twenty_devices)])
     near = with_neighbours(network, [10])
-    rows = tree_coefficients(parent, near)
+    rows = tree_attack_coefficients(parent, near)
     plain = recover_counts(rows, rows @ counts, 0.0, sizes)
     assert len(plain) >= 4
     assert (plain.counts == counts)[plain.certain].all()

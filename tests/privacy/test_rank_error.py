@@ -9,7 +9,7 @@ import pytest
 
 from conformesh.privacy.histogram import HistogramPlan, Release
 from conformesh.privacy.noise import noise_law
-from conformesh.privacy.rank_errors import walk_bound
+from conformesh.privacy.rank_errors import noise_walk_bound
 from conformesh.results.certificate import Noise
 from conformesh.results.quantiles import quantiles_from_release
 
@@ -110,7 +110,7 @@ def test_levys_inequality_bounds_the_noise_of_all_pivots(factor):
     release = plan.release(np.zeros(plan.numbers, dtype=np.int64))
     release = Release(**{**{f: getattr(release, f) for f in release.__struct_fields__}, "cell_epsilon": "1/2"})
     risk = 0.02
-    e = walk_bound(release, factor, 6, risk)
+    e = noise_walk_bound(release, factor, 6, risk)
     full = ["4/3"] * 7
     assert risk / 10 < walk_exceeds(release, float(factor), e, full) <= risk
     for less in (

@@ -9,7 +9,7 @@ from conformesh.common.random_streams import random_stream
 from conformesh.kernels.ranks import DEFAULT_REQUIREMENT, exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import device_protocol, make_options
-from conformesh.peer.combine import combine_messages, question_name
+from conformesh.peer.combine import combine_neighbour_messages, question_name
 from conformesh.protocols.masks import KEY_BYTES, Secrets
 from conformesh.protocols.messages import Tell
 
@@ -128,7 +128,7 @@ def together(network, protocols, change=None, said=None, until=None):
                 if change is not None and value is not None:
                     value = change(round_, j, row, value if isinstance(value, bytes) else value.copy())
                 heard[j] = value
-            answers.append(combine_messages(message, row, heard, round_))
+            answers.append(combine_neighbour_messages(message, row, heard, round_))
 
 
 def thresholds(outcomes):

@@ -38,7 +38,7 @@ def norm(values):
 def test_a_rate_that_is_off_by_a_rounding_cannot_make_the_power_too_small(rate, rounds):
     """Eigenvalues are known to about 1e-15: the bound holds for a rate that much larger, and gives away little."""
     assume(rate**rounds > 1e-290)  # below, floats themselves lose digits, far under what precision adds
-    found = Fraction(histogram.cumulative_epsilon(np.array([1, 1]), rate, rounds)) / Fraction(0.5 * math.sqrt(2))
+    found = Fraction(histogram.h_dcp_cumulative_epsilon(np.array([1, 1]), rate, rounds)) / Fraction(0.5 * math.sqrt(2))
     assert found * (1 + Fraction(1, 10**12)) >= (Fraction(rate) + Fraction(1, 10**15)) ** rounds
     assert found <= Fraction(rate) ** rounds * (1 + Fraction(3, 10**13) / Fraction(rate)) ** rounds * (
         1 + Fraction(1, 10**9)
@@ -46,13 +46,13 @@ def test_a_rate_that_is_off_by_a_rounding_cannot_make_the_power_too_small(rate, 
 
 
 def test_no_round_shrinks_nothing():
-    for epsilon in (histogram.cumulative_epsilon, histogram.chebyshev_epsilon):
+    for epsilon in (histogram.h_dcp_cumulative_epsilon, histogram.h_dcp_chebyshev_epsilon):
         assert epsilon(np.array([1, 1]), 0.5, 0) == histogram.start_radius(np.array([1, 1])) == 0.5 * math.sqrt(2)
-    assert histogram.chebyshev_epsilon(np.array([1, 1]), 1.0, 9) == 0.5 * math.sqrt(2)
-    assert histogram.chebyshev_epsilon(np.array([1, 1]), 0.0, 9) == 0.0
+    assert histogram.h_dcp_chebyshev_epsilon(np.array([1, 1]), 1.0, 9) == 0.5 * math.sqrt(2)
+    assert histogram.h_dcp_chebyshev_epsilon(np.array([1, 1]), 0.0, 9) == 0.0
     least = 0.5 * math.sqrt(2) / math.cosh(700)  # where cosh would soon overflow more rounds claim no more
-    assert histogram.chebyshev_epsilon(np.array([1, 1]), 0.5, 10**6) == pytest.approx(least, rel=1e-9, abs=0.0)
-    assert histogram.cumulative_epsilon(np.array([1, 1]), -0.1, 2) < 1e-25
+    assert histogram.h_dcp_chebyshev_epsilon(np.array([1, 1]), 0.5, 10**6) == pytest.approx(least, rel=1e-9, abs=0.0)
+    assert histogram.h_dcp_cumulative_epsilon(np.array([1, 1]), -0.1, 2) < 1e-25
 
 
 @given(rates, st.integers(1, 60))
@@ -62,7 +62,7 @@ def test_chebyshev_shrinks_by_its_polynomial(rate, rounds):
     before, now = Fraction(1), x
     for _ in range(rounds - 1):
         before, now = now, 2 * x * now - before
-    found = histogram.chebyshev_epsilon(np.array([1, 1]), rate, rounds) / (0.5 * math.sqrt(2))
+    found = histogram.h_dcp_chebyshev_epsilon(np.array([1, 1]), rate, rounds) / (0.5 * math.sqrt(2))
     assert found >= float(1 / now) * (1 - 1e-12)
     assert found <= float(1 / now) * (1 + 1e-9 + 4e-13 * rounds / (1 - rate) / rate)
     assert found > float(1 / now) or rounds * 1e-13 < 1e-11  # the safety is added, not taken away
@@ -91,7 +91,7 @@ def test_row_epsilon_is_the_worst_corner_and_its_safety(sizes, data):
         for k in range(K)
         for corner in range(2**K)
     )
-    extra = Fraction(histogram.row_epsilon(sizes, rest)) - worst
+    extra = Fraction(histogram.h_dcp_row_epsilon(sizes, rest)) - worst
     assert float(extra) == pytest.approx(1e-13 * float(norm(c)), abs=4e-15 * float(norm(c)) + 1e-15)
 
 

@@ -18,10 +18,10 @@ from conformesh.protocols.block import Block
 from conformesh.protocols.bounds.histogram import (
     MixingRates,
     arithmetic_epsilon,
-    cumulative_epsilon,
-    paper_epsilon,
+    h_dcp_cumulative_epsilon,
+    h_dcp_paper_epsilon,
+    h_dcp_row_epsilon,
     rounding_gain,
-    row_epsilon,
 )
 from conformesh.protocols.consensus import rate_at
 from conformesh.protocols.h_dcp import (
@@ -155,13 +155,15 @@ def test_theorem_epsilon_bounds_the_error_at_any_precision(network, data):
         eta * float(weights.strength.max()),
     )
     sizes = samples.sizes[:, 0]
-    epsilon = cumulative_epsilon(sizes, rate_at(weights, eta), rounds) + arithmetic_epsilon(sizes, mixing, rounds, wire)
+    epsilon = h_dcp_cumulative_epsilon(sizes, rate_at(weights, eta), rounds) + arithmetic_epsilon(
+        sizes, mixing, rounds, wire
+    )
     truth = counts.sum(axis=0) / n
     assert (np.abs(y - truth) <= epsilon).all()
     np.testing.assert_allclose(y.mean(axis=0), truth, rtol=0, atol=1e-12 * network.devices)  # rounding moves no mean
     assert (
-        cumulative_epsilon(sizes, rate_at(weights, eta), rounds)
-        <= paper_epsilon(sizes, 9, weights.gap, eta, rounds) * (1 + 1e-9) + 1e-300
+        h_dcp_cumulative_epsilon(sizes, rate_at(weights, eta), rounds)
+        <= h_dcp_paper_epsilon(sizes, 9, weights.gap, eta, rounds) * (1 + 1e-9) + 1e-300
     )
 
 
@@ -179,7 +181,7 @@ def test_paper_epsilon_has_the_published_values():
     sizes = np.full(20, 50)
     for name, expected in [("chain", 44.1), ("cycle", 0.183), ("star", 8.5e-5)]:
         gap = WEIGHTS["best-constant"](Network.of(name, 20)).gap
-        assert paper_epsilon(sizes, 1000, gap, 1.0, 150) == pytest.approx(expected, rel=6e-3)
+        assert h_dcp_paper_epsilon(sizes, 1000, gap, 1.0, 150) == pytest.approx(expected, rel=6e-3)
 
 
 def test_row_bound_has_the_measured_values():
@@ -196,7 +198,7 @@ def test_the_row_bound_is_attained():
     sizes = np.array([3, 1, 4, 1, 5, 9, 2])
     w = np.linalg.matrix_power(weight_matrix(net, WEIGHTS["metropolis"](net)), 9) - 1 / 7
     c = sizes * 7 / sizes.sum()
-    bound = row_epsilon(sizes, w)
+    bound = h_dcp_row_epsilon(sizes, w)
     worst = max(abs((w @ (c * (sign * w[k] > 0)))[k]) for k in range(7) for sign in (1, -1))
     assert worst <= bound <= worst + 1e-12
 
@@ -221,7 +223,7 @@ def test_faster_consensus_counts_in_fewer_rounds(way, rounds, paper_network):
 
 def test_cumulative_epsilon_is_126_times_smaller_with_a_thousand_bins():
     sizes = np.full(20, 50)
-    ratio = paper_epsilon(sizes, 1000, 0.3, 1.0, 10) / cumulative_epsilon(sizes, 0.7, 10)
+    ratio = h_dcp_paper_epsilon(sizes, 1000, 0.3, 1.0, 10) / h_dcp_cumulative_epsilon(sizes, 0.7, 10)
     assert ratio == pytest.approx(126.5, rel=0.02)
 
 

@@ -322,7 +322,7 @@ def certificate_names_another_mixture(patch):
 
 @bug("h-dcp-02")
 def consensus_error_is_halved(patch):
-    changed(patch, averaging_schemes, "cumulative_epsilon", lambda epsilon: epsilon / 2)
+    changed(patch, averaging_schemes, "h_dcp_cumulative_epsilon", lambda epsilon: epsilon / 2)
 
 
 @bug("r-dcp-01", "r-dcp-03", "sides-08")

@@ -14,7 +14,7 @@ from conformesh import Centres, Network, api, scores, update
 from conformesh.files.memberships import EVERYONE
 from conformesh.guarantee import Groups, Guarantee, LossBound, Mixture, Sides, Weighting
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.pipeline.assembly import add_answers
+from conformesh.pipeline.assembly import add_answers_to_result
 from conformesh.pipeline.solver import solve_draws
 from conformesh.protocols.block import Answers
 from conformesh.results.certificate import Certificate, Cost, SidesCertificate
@@ -382,7 +382,7 @@ def test_risk_control_has_sets_and_losses():
 
 
 def problems(guarantee, columns):
-    """Problems in an order of their own: `add_answers` brings them into that of the guarantee."""
+    """Problems in an order of their own: `add_answers_to_result` brings them into that of the guarantee."""
     parts = [*product(*(axis.names for axis in part_axes(guarantee)))]
     found = [
         SimpleNamespace(part=part, alpha=alpha, column=t % columns, level=level, examples=40 + t)
@@ -398,7 +398,9 @@ def test_answers_come_from_the_cells_of_an_outcome():
     batch = solve_draws(WeightedScores.of_trials(held), network, alphas, "e-dcp")
     guarantee = Guarantee(alphas=alphas, groups=GROUPS)
     common = {"guarantee": guarantee, "answers": (), "cost": batch.cost, "method": "e-dcp", "device_ids": network.ids}
-    result = add_answers(Result(**common, options=batch.options, notes=("one",)), batch.outcome, problems(guarantee, 2))
+    result = add_answers_to_result(
+        Result(**common, options=batch.options, notes=("one",)), batch.outcome, problems(guarantee, 2)
+    )
     assert [(answer.part, float(answer.alpha)) for answer in result.answers] == [
         (("F",), 0.1),
         (("F",), 0.2),
@@ -415,7 +417,7 @@ def test_answers_come_from_the_cells_of_an_outcome():
     assert result.notes == ("one",)
     strange = [SimpleNamespace(part=("F",), alpha=Fraction(1, 20), column=0, level=0, examples=1)]
     with pytest.raises(ValueError, match=r"must be a level of the guarantee, of both sides together .* got 1/20"):
-        add_answers(Result(**common), batch.outcome, strange)
+        add_answers_to_result(Result(**common), batch.outcome, strange)
     assert {**batch.options, **batch.outcome.facts} == result.options
 
 
@@ -426,14 +428,14 @@ def test_what_noise_hides_and_what_is_no_number():
     )
     guarantee = Guarantee(alphas=(Fraction(1, 10),))
     common = {"guarantee": guarantee, "answers": (), "cost": batch.cost, "device_ids": network.ids}
-    result = add_answers(Result(**common, method="p-dcp"), batch.outcome, problems(guarantee, 1))
+    result = add_answers_to_result(Result(**common, method="p-dcp"), batch.outcome, problems(guarantee, 1))
     assert result.examples == 0
     assert dict(result.facts())["devices"] == "4; how many scores they hold is not told"
     assert {"private", "everybody knows", "privacy"} <= {*dict(result.facts())}
     assert Result.from_dict(result.to_dict()).to_dict() == result.to_dict()
     broken = Answers(np.full((4, 1, 1), np.nan), batch.outcome.certificates)
     with pytest.raises(OverflowError, match="'q-dcp' ended without a number"):
-        add_answers(Result(**common, method="q-dcp"), broken, problems(guarantee, 1))
+        add_answers_to_result(Result(**common, method="q-dcp"), broken, problems(guarantee, 1))
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
@@ -476,7 +478,7 @@ def test_infinite_lambdas_are_explained(value, words):
     guarantee = Guarantee(alphas=(Fraction(1, 10),), loss=LossBound())
     cost = Cost(0, np.zeros(4), np.zeros(4))
     blank = Result(guarantee=guarantee, answers=(), cost=cost, method="e-dcp", device_ids=IDS)
-    result = add_answers(blank, outcome, problems(guarantee, 1))
+    result = add_answers_to_result(blank, outcome, problems(guarantee, 1))
     assert words in result.notes[0]
     assert words in result._repr_html_()
 

@@ -645,7 +645,7 @@ class _MethodOption(NamedTuple):
     @property
     def option(self) -> Option:
         """The option of the command line; None stands for "not given", so that the method's own default holds."""
-        from conformesh.protocols.options import choices_of
+        from conformesh.protocols.options import option_choices
 
         word, kinds = f"--{self.name.replace('_', '-')}", [*self.hints.values()]
         panel = SHARED if len(self.fields) > 1 else f"Options of {next(iter(self.fields))}"
@@ -654,7 +654,7 @@ class _MethodOption(NamedTuple):
             return Option(f"{word}/--no-{word[2:]}", self.help, **common)
         if get_origin(kinds[0]) is tuple:
             return Option(f"{word} LO HI", self.help, nargs=len(get_args(kinds[0])), **common)
-        words = [word for method, field in self.fields.items() for word in choices_of(field, self.hints[method])]
+        words = [word for method, field in self.fields.items() for word in option_choices(field, self.hints[method])]
         metavar = "|".join(dict.fromkeys(words or (f"<{getattr(hint, '__name__', 'str')}>" for hint in kinds)))
         # Text: each method turns it into what it needs, with one kind of error.
         return Option(f"{word} {metavar}", self.help, type=str, **common)

@@ -8,7 +8,12 @@ from typing import Any
 from conformesh.cli import console, options
 from conformesh.cli.command import PATH, Argument, ListOption, Option, command
 from conformesh.cli.options import NetworkOptions, read_method_options
-from conformesh.cli.private_runs import Explanation, explain_account, explain_plan, explain_result
+from conformesh.cli.private_runs import (
+    Explanation,
+    explain_privacy_account,
+    explain_private_plan,
+    explain_private_result,
+)
 from conformesh.cli.results import SavedRun, parse_saved_run, read_json
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.methods import METHODS, exposure_of_method, exposure_of_result, get_method
@@ -72,7 +77,7 @@ def privacy(
     if [result is not None, plan, account is not None].count(True) != 1:
         raise ValueError("give a RESULT, or --plan with --method and a network, or --account; one of the three")
     if account is not None:
-        explanation = explain_account(account)
+        explanation = explain_privacy_account(account)
         console.show_result(explanation.data, as_json, explanation.show)
         return
     who = _coalition(coalition)
@@ -82,7 +87,7 @@ def privacy(
         if given := next((name for name, value in asked.items() if value is not None), None):
             raise ValueError(f"--{given.replace('_', '-')} is for a run to come, and {result} is of one that was made")
         saved = parse_saved_run(*read_json(result))
-        private = explain_result(saved, [exact_alpha(level) for level in alpha])
+        private = explain_private_result(saved, [exact_alpha(level) for level in alpha])
         found = _of_result(saved, who, network, seed)
     else:
         if method is None:
@@ -93,7 +98,7 @@ def privacy(
         built = network.build(devices, seed)
         chosen = read_method_options(method, options)
         if get_method(method).private and chosen.get("epsilon") is not None:
-            private = explain_plan(built, exact_alpha(level), chosen)
+            private = explain_private_plan(built, exact_alpha(level), chosen)
         found = exposure_of_method(method, built, coalition=who, scores=scores_per_device, alpha=level, **chosen)
     data = {**found.to_dict(), **({} if private is None else {"private": private.data})}
     console.show_result(data, as_json, lambda: _report(found, private))

@@ -57,7 +57,7 @@ class Explanation:
 # --- a run that was made ----------------------------------------------------------------------------------------------
 
 
-def explain_result(saved: SavedRun, alphas: Sequence[Fraction] = ()) -> Explanation | None:
+def explain_private_result(saved: SavedRun, alphas: Sequence[Fraction] = ()) -> Explanation | None:
     """Say what a private run has protected, what it cost, and thresholds at other levels; None without epsilon."""
     releases = releases_by_group(saved)
     if not releases:
@@ -167,7 +167,7 @@ def _price(release: Release, inflation: float, alpha: float) -> str:
 # --- a run to come ----------------------------------------------------------------------------------------------------
 
 
-def explain_plan(network: Network, alpha: Fraction, given: dict[str, Any]) -> Explanation:
+def explain_private_plan(network: Network, alpha: Fraction, given: dict[str, Any]) -> Explanation:
     """Say what a private run with these options of p-dcp would protect and cost, from public numbers alone."""
     options: Any = make_options("p-dcp", given)
     K, held = network.devices, options.expected_scores
@@ -273,7 +273,7 @@ def _budget(releases: int, epsilon: float, unit: str) -> str:
 # --- the account of a device ------------------------------------------------------------------------------------------
 
 
-def explain_account(path: Path) -> Explanation:
+def explain_privacy_account(path: Path) -> Explanation:
     """Say what a device has released so far, what it may still release, and what it would refuse, and why."""
     folder = path if path.is_dir() else path.parent
     config = _config(folder)

@@ -41,7 +41,9 @@ def question_name(message: Message) -> str:
     return kind.name
 
 
-def combine_messages(message: Message, row: int, received: Mapping[int, Value | None], round_: int = 0) -> Any:
+def combine_neighbour_messages(
+    message: Message, row: int, received: Mapping[int, Value | None], round_: int = 0
+) -> Any:
     """Combine the messages of the neighbours, by row of the neighbour; None where it was silent."""
     messages = [(j, x) for j in sorted(received) if (x := received[j]) is not None]
     return COMBINERS[type(message)](message, messages, row, round_)

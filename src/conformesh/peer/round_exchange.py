@@ -22,7 +22,7 @@ import numpy as np
 
 from conformesh.graph.network import Network
 from conformesh.peer import frames
-from conformesh.peer.combine import Value, combine_messages, question_name
+from conformesh.peer.combine import Value, combine_neighbour_messages, question_name
 from conformesh.peer.frames import DATA, MOST_QUIET, SILENT, Frame, FrameError
 from conformesh.peer.links import Links
 from conformesh.peer.memory import RunJournal, SentMessages, unpack_round
@@ -172,7 +172,7 @@ class RoundExchange:
     def _answer(self) -> None:
         assert self.message is not None
         received = {self._place[j]: values for j, values in self.received.items()}
-        self._advance(combine_messages(self.message, self._place[self._links.row], received, self.round))
+        self._advance(combine_neighbour_messages(self.message, self._place[self._links.row], received, self.round))
 
     def keep_early(self, frame: Frame) -> None:
         """Keep a frame of a later round; of each neighbour no more bytes than the largest frame has.

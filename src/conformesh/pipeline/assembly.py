@@ -15,7 +15,7 @@ from conformesh.results.result import Answer, Result
 from conformesh.results.summaries import lambda_notes
 
 
-def add_answers(blank: Result, outcome: Answers, problems: Sequence[Problem]) -> Result:
+def add_answers_to_result(blank: Result, outcome: Answers, problems: Sequence[Problem]) -> Result:
     """Return a result, so far without answers, with the answers to problems in the order of its parts and levels.
 
     The outcome has the thresholds of the devices that `blank` names: all of a simulation, or one on a real device.

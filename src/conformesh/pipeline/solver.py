@@ -33,7 +33,7 @@ from conformesh.kernels.ranks import (
 )
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import get_method, make_options, refuse_faults, requirement_of, run_method
-from conformesh.pipeline.assembly import add_answers, refuse_nan_thresholds
+from conformesh.pipeline.assembly import add_answers_to_result, refuse_nan_thresholds
 from conformesh.pipeline.problems import (
     LocalRows,
     ProblemColumns,
@@ -320,7 +320,7 @@ def solve(
         classes=classes,
         seconds=time.perf_counter() - started,
     )
-    return _with_warnings(add_answers(blank, outcome, columns.problems), run.strict)
+    return _with_warnings(add_answers_to_result(blank, outcome, columns.problems), run.strict)
 
 
 def solve_on_device(

@@ -190,7 +190,7 @@ def _gossip_rows(network: Network, weights: Weights, near: Ints, rounds: int, et
         power = power @ matrix
 
 
-def tree_coefficients(parent: Ints, near: Ints) -> Floats:
+def tree_attack_coefficients(parent: Ints, near: Ints) -> Floats:
     """Return of whom the sums are that these devices say on the way up a tree: everybody below each, and itself."""
     below = np.zeros((len(parent), len(parent)))
     for row in range(len(parent)):

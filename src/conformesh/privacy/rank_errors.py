@@ -44,10 +44,10 @@ def _noise_bound(release: Release, factor: Fraction, cells: int, risk: float) ->
     ends = [1]
     while ends[-1] < release.cells - 1:
         ends.append(min(math.floor(2 * ends[-1] + float(factor) ** 2 * number / cell), release.cells - 1))
-    return walk_bound(release, factor, min(end for end in ends if end >= cells), risk / len(ends))
+    return noise_walk_bound(release, factor, min(end for end in ends if end >= cells), risk / len(ends))
 
 
-def walk_bound(release: Release, factor: Fraction, cells: int, risk: float) -> float:
+def noise_walk_bound(release: Release, factor: Fraction, cells: int, risk: float) -> float:
     """Return what |factor X' - X_1 - .. - X_j| exceeds for some j <= cells with a chance of at most `risk`.
 
     The steps are independent and symmetric, so by Levy's inequality the chance is at most twice that of the whole walk,

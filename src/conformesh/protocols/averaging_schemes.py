@@ -22,10 +22,10 @@ from conformesh.protocols.bounds.histogram import (
     UNIT_ROUNDOFF,
     MixingRates,
     arithmetic_epsilon,
-    chebyshev_epsilon,
-    cumulative_epsilon,
-    paper_epsilon,
-    row_epsilon,
+    h_dcp_chebyshev_epsilon,
+    h_dcp_cumulative_epsilon,
+    h_dcp_paper_epsilon,
+    h_dcp_row_epsilon,
     start_radius,
 )
 from conformesh.protocols.consensus import gossip, rate_at, rounds_to_shrink
@@ -61,7 +61,7 @@ class GossipScheme:
     def start(self, sizes: Ints) -> float:
         """Return the bound before the first round; for equal sizes it grows as the square root of their number."""
         if self.options.bound == "paper":
-            return paper_epsilon(sizes, self.options.bins, self.weights.gap, self.options.eta, 0)
+            return h_dcp_paper_epsilon(sizes, self.options.bins, self.weights.gap, self.options.eta, 0)
         return start_radius(sizes)
 
     def rounds_for(self, start: float, target: float) -> int:
@@ -75,11 +75,11 @@ class GossipScheme:
         """Return the consensus error bound and what finite precision adds to it."""
         eta = self.options.eta
         if self.options.bound == "paper":
-            consensus = paper_epsilon(sizes, self.options.bins, self.weights.gap, eta, rounds)
+            consensus = h_dcp_paper_epsilon(sizes, self.options.bins, self.weights.gap, eta, rounds)
         elif self.options.bound == "row":
-            consensus = row_epsilon(sizes, self._rest(lambda mode: (1 - eta * (1 - mode)) ** rounds))
+            consensus = h_dcp_row_epsilon(sizes, self._rest(lambda mode: (1 - eta * (1 - mode)) ** rounds))
         else:
-            consensus = cumulative_epsilon(sizes, rate_at(self.weights, eta), rounds)
+            consensus = h_dcp_cumulative_epsilon(sizes, rate_at(self.weights, eta), rounds)
         return consensus, self._precision(sizes, rounds, wire)
 
     def _precision(self, sizes: Ints, rounds: int, wire: WireFormat) -> float:
@@ -124,9 +124,9 @@ class _Chebyshev(GossipScheme):
     def epsilon(self, sizes: Ints, rounds: int, wire: WireFormat) -> tuple[float, float]:
         """Return the bound; round-off enters every later round through a polynomial that grows at most linearly."""
         rate = self.weights.rate
-        consensus = chebyshev_epsilon(sizes, rate, rounds)
+        consensus = h_dcp_chebyshev_epsilon(sizes, rate, rounds)
         if self.options.bound == "row" and 0 < rate < 1:
-            consensus = row_epsilon(sizes, self._rest(lambda mode: _chebyshev_share(mode, rate, rounds)))
+            consensus = h_dcp_row_epsilon(sizes, self._rest(lambda mode: _chebyshev_share(mode, rate, rounds)))
         return consensus, 2 * (rounds + 2) * self._precision(sizes, rounds, wire)
 
 

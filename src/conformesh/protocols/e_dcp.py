@@ -61,7 +61,7 @@ from conformesh.protocols.aggregate import (
 from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.consensus import agreed_maximum
 from conformesh.protocols.messages import GatheringProtocol, Protocol
-from conformesh.protocols.options import check_choice, option
+from conformesh.protocols.options import check_option_choice, option
 from conformesh.protocols.quantiser import agree_on_ends
 from conformesh.protocols.top_k import can_flood, search_by_flooding
 from conformesh.protocols.waves import FoundScore, Pace, needs_search, search_by_waves
@@ -103,8 +103,8 @@ class EDCP:
     entries: bool = False  # by entries as in asynchronous mode, whatever the schedule
 
     def __post_init__(self) -> None:
-        check_choice("prefer", self.prefer, PREFERENCES)
-        check_choice("schedule", self.schedule, SCHEDULES)
+        check_option_choice("prefer", self.prefer, PREFERENCES)
+        check_option_choice("schedule", self.schedule, SCHEDULES)
         if self.aggregate != AUTO:
             get_aggregator(self.aggregate)
         if self.width is not None and self.width < 1:

@@ -31,9 +31,9 @@ from conformesh.protocols.averaging_schemes import AVERAGING_SCHEMES, GossipSche
 from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.h_dcp_projection import h_dcp_by_projection
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.options import check_choice, option
+from conformesh.protocols.options import check_option_choice, option
 from conformesh.protocols.quantiser import Quantiser, agree_on_edges, check_quantiser, crowding_note
-from conformesh.protocols.spectrum_estimation import agree_on_weights, check_weights
+from conformesh.protocols.spectrum_estimation import agree_on_weights, check_consensus_weights
 from conformesh.protocols.wire_format import WireFormat
 from conformesh.results.certificate import Certificate, too_few_certificate
 
@@ -67,8 +67,8 @@ class HDCP:
         check_quantiser(self.bins, self.range)
         if self.rounds is not None and self.rounds < 0:
             raise ValueError(f"rounds must be at least 0, got {self.rounds}")
-        check_choice("bound", self.bound, ("cumulative", "row", "paper"))
-        check_choice("consensus", self.consensus, AVERAGING_SCHEMES)
+        check_option_choice("bound", self.bound, ("cumulative", "row", "paper"))
+        check_option_choice("consensus", self.consensus, AVERAGING_SCHEMES)
         if not AVERAGING_SCHEMES[self.consensus].as_printed and (
             self.bound == "paper" or self.wire != 64 or self.eta != 1
         ):
@@ -82,8 +82,8 @@ class HDCP:
                 f"consensus={self.consensus!r} knows no consensus matrix and no spectrum: every device tracks weights "
                 "of its own; leave weights and spectrum out"
             )
-        check_choice("spectrum", self.spectrum, ("map", "estimated"))
-        check_weights(self.weights, self.spectrum)
+        check_option_choice("spectrum", self.spectrum, ("map", "estimated"))
+        check_consensus_weights(self.weights, self.spectrum)
         if not 0 < self.eta <= 1:
             raise ValueError(f"eta must lie in (0, 1], got {self.eta}")
 

@@ -20,14 +20,14 @@ def option(default: Any, help: str, choices: Callable[[], Iterable[str]] | None 
     return field(default=default, metadata={"help": help, **({} if choices is None else {"choices": choices})})
 
 
-def choices_of(given: Field[Any], hint: Any) -> tuple[str, ...]:
+def option_choices(given: Field[Any], hint: Any) -> tuple[str, ...]:
     """Return the words that an option with this type takes, where they can be listed."""
     if "choices" in given.metadata:
         return tuple(given.metadata["choices"]())
     return tuple(map(str, get_args(hint))) if get_origin(hint) is Literal else ()
 
 
-def check_choice(name: str, value: str, known: Iterable[str]) -> None:
+def check_option_choice(name: str, value: str, known: Iterable[str]) -> None:
     """Refuse a word that is none of the known ones."""
     if value not in known:
         raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")

@@ -49,7 +49,7 @@ from conformesh.protocols.aggregate import AGGREGATORS, get_aggregator
 from conformesh.protocols.block import Answers, Block
 from conformesh.protocols.masks import LARGEST_MASKED_SUM, MaskedSums, Secrets, agree_on_masks, refuse_too_many_devices
 from conformesh.protocols.messages import GatheringProtocol, Protocol
-from conformesh.protocols.options import check_choice, option
+from conformesh.protocols.options import check_option_choice, option
 from conformesh.results.certificate import Certificate, Noise
 from conformesh.scores.base import Score
 
@@ -96,9 +96,9 @@ class PDCP:
     epoch_seconds: int | None = option(None, "length of an epoch by the clock; by default the operator declares epochs")
 
     def __post_init__(self) -> None:
-        check_choice("grid", self.grid, (AUTO, "logit", "linear", "powers"))
-        check_choice("aggregate", self.aggregate, _masked_aggregators())
-        check_choice("unit", self.unit, ("score", "device"))
+        check_option_choice("grid", self.grid, (AUTO, "logit", "linear", "powers"))
+        check_option_choice("aggregate", self.aggregate, _masked_aggregators())
+        check_option_choice("unit", self.unit, ("score", "device"))
         check_grid(self.grid, self.range)
         for name in ("expected_scores", "width", "window", "releases", *_NOISE_OPTIONS):
             if (value := getattr(self, name)) is not None and value < 1:

@@ -43,7 +43,7 @@ from conformesh.protocols.consensus import agreed_maximum, agreed_mean
 from conformesh.protocols.e_dcp import counted_answers, search_by_counts, with_exact_sums
 from conformesh.protocols.loss_tolerant_count import LossTolerantCount, default_count_rounds
 from conformesh.protocols.messages import Pool, Protocol, Sum
-from conformesh.protocols.options import check_choice, option
+from conformesh.protocols.options import check_option_choice, option
 from conformesh.protocols.quantile_average import (
     S0_RULES,
     agree_on_s0,
@@ -96,9 +96,9 @@ class QDCP:
             self._check_asynchronous()
         elif self.counting is not None:
             raise ValueError("counting says how long the count of asynchronous=True goes on; leave it out")
-        check_choice("start", self.start, ("s0", "zeros"))
-        check_choice("bound", self.bound, ("sound", "paper"))
-        check_choice("spectrum", self.spectrum, ("map", "estimated"))
+        check_option_choice("start", self.start, ("s0", "zeros"))
+        check_option_choice("bound", self.bound, ("sound", "paper"))
+        check_option_choice("spectrum", self.spectrum, ("map", "estimated"))
         if self.rounds < 1:
             raise ValueError(f"rounds must be at least 1, got {self.rounds}")
         if self.continuation < 0:

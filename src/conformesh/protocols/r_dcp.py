@@ -47,7 +47,7 @@ from conformesh.protocols.histogram_reports import (
     encode_reports,
 )
 from conformesh.protocols.messages import Gather, GatheredStrings, GatheringProtocol, Packets
-from conformesh.protocols.options import check_choice, option
+from conformesh.protocols.options import check_option_choice, option
 from conformesh.protocols.quantiser import check_quantiser
 from conformesh.protocols.trimming import TrimmedCount, TrimmedSearch
 from conformesh.results.certificate import Certificate
@@ -71,7 +71,7 @@ class RDCP:
 
     def __post_init__(self) -> None:
         check_quantiser(self.bins, self.range)
-        check_choice("grid", self.grid, ("agreed", "own"))
+        check_option_choice("grid", self.grid, ("agreed", "own"))
         if self.bins > MOST_BINS:
             raise ValueError(f"bins must be at most {MOST_BINS}, got {self.bins}")
         if self.byzantine is not None and self.byzantine < 0:

@@ -56,7 +56,7 @@ def known_weights(network: Network, name: str | Weights | Floats, spectrum: Spec
     return WEIGHTS[name](network) if spectrum is None else constant_weights(network, spectrum)
 
 
-def check_weights(name: str | Weights | Floats, source: str) -> None:
+def check_consensus_weights(name: str | Weights | Floats, source: str) -> None:
     """Refuse an unknown name, and estimated eigenvalues for a matrix that they do not determine."""
     if not isinstance(name, str):
         return

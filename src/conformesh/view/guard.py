@@ -40,7 +40,7 @@ _OWN_FETCH_SITES = ("same-origin", "none")
 _HOST_HEADER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]@/\s]+)(?::([0-9]{1,5}))?")
 
 
-def error_response(status: int, words: str, **headers: str) -> Response:
+def page_error_response(status: int, words: str, **headers: str) -> Response:
     """Return a JSON response that explains an error."""
     return JSONResponse({"error": words}, status, headers)
 
@@ -87,23 +87,25 @@ class Guard:
             if begun:
                 raise  # a truncated response must not look complete
             words = f"unexpected {type(error).__name__}; the log of the view has the details"
-            await error_response(500, words)(scope, receive, with_headers)
+            await page_error_response(500, words)(scope, receive, with_headers)
 
     def _check(self, request: Request) -> Response | None:
         """Return the response that refuses a request or starts a session; None if the request may pass."""
         headers = request.headers
         if not self._is_host(headers.get("host", ""), request):
-            return error_response(403, "this view is not known under that name; open the address that it printed")
+            return page_error_response(403, "this view is not known under that name; open the address that it printed")
         own_origin = f"{request.scope['scheme']}://{headers['host']}".lower()
         foreign = headers.get("origin", own_origin).lower() != own_origin
         if foreign or headers.get("sec-fetch-site", "none").lower() not in _OWN_FETCH_SITES:
-            return error_response(403, "this view answers its own page only; type its address, or follow no link to it")
+            return page_error_response(
+                403, "this view answers its own page only; type its address, or follow no link to it"
+            )
         if request.method not in ("GET", "HEAD"):
-            return error_response(
+            return page_error_response(
                 405, f"a view can only be looked at: needed GET, got {request.method[:20]}", Allow="GET, HEAD"
             )
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            return error_response(413, "a question to a view has no body")
+            return page_error_response(413, "a question to a view has no body")
         return None if self._token is None else self._check_token(request)
 
     def _is_host(self, text: str, request: Request) -> bool:
@@ -128,7 +130,7 @@ class Guard:
         if self._same(request.cookies.get(self.cookie, ""), self._session):
             return None
         words = "this view needs its token: open the address that was printed when it was started"
-        return error_response(401, words, **{"WWW-Authenticate": "Bearer"})
+        return page_error_response(401, words, **{"WWW-Authenticate": "Bearer"})
 
     @staticmethod
     def _same(given: str, wanted: str | None) -> bool:

@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
 
 from conformesh.view.events import EventFeed, Recordings, visible_run
-from conformesh.view.guard import error_response
+from conformesh.view.guard import page_error_response
 from conformesh.view.report import PAGE_FILE, SCRIPT_FILES, STYLE_FILES, read_page_file, report_html
 from conformesh.view.trace import Trace
 
@@ -82,7 +82,7 @@ class ViewRoutes:
     async def _events(self, request: Request) -> Response:
         if self._following >= self.streams:
             words = f"{self.streams} pages follow this view already; close one of them"
-            return error_response(503, words, **{"Retry-After": "5"})
+            return page_error_response(503, words, **{"Retry-After": "5"})
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
         self._following += 1
@@ -100,14 +100,16 @@ class ViewRoutes:
         words = request.path_params["run"], request.path_params["row"]
         if not all(word.isascii() and word.isdecimal() and len(word) < 9 for word in words):
             got = "/".join(words)[:60]
-            return error_response(404, f"a device is named by the numbers of its run and its row, got {got!r}")
+            return page_error_response(404, f"a device is named by the numbers of its run and its row, got {got!r}")
         which = int(words[0]), int(words[1])
         when, answer = self._fresh.get(which, (0.0, None))
         if answer is not None and time.monotonic() - when < _FRESH_SECONDS:
             return answer
         if which not in self._asked:
             if len(self._asked) >= MAX_QUESTIONS:
-                return error_response(503, f"{MAX_QUESTIONS} devices are being asked already; try again in a moment")
+                return page_error_response(
+                    503, f"{MAX_QUESTIONS} devices are being asked already; try again in a moment"
+                )
             self._asked[which] = asyncio.create_task(self._ask(which))
         return await asyncio.shield(self._asked[which])
 
@@ -125,12 +127,12 @@ class ViewRoutes:
     def _details_of(self, run: int, row: int) -> Response:
         recordings = [*self.recordings()]
         if run >= len(recordings) or row >= len(recordings[run].heading.devices):
-            return error_response(404, f"there is no device in row {row} of run {run}")
+            return page_error_response(404, f"there is no device in row {row} of run {run}")
         if recordings[run].heading.private:
-            return error_response(404, "this run is private: single devices are not shown")
+            return page_error_response(404, "this run is private: single devices are not shown")
         found = None if self.details is None else self.details(run, row)
         if found is None:
-            return error_response(404, "this device cannot be asked: only what was recorded is known")
+            return page_error_response(404, "this device cannot be asked: only what was recorded is known")
         return _json_response(found)
 
     # --- downloads ----------------------------------------------------------------------------------------------------
@@ -151,7 +153,7 @@ class ViewRoutes:
         if request.method == "HEAD":
             return Response(media_type=kind, headers=headers)
         if self._downloads >= _MAX_DOWNLOADS:
-            return error_response(503, f"{_MAX_DOWNLOADS} downloads are under way already; try again in a moment")
+            return page_error_response(503, f"{_MAX_DOWNLOADS} downloads are under way already; try again in a moment")
         self._downloads += 1
         try:
             body = await self._in_pool(make)
@@ -203,4 +205,4 @@ def _json_response(content: dict[str, Any]) -> Response:
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     known = "/, /events, /device/RUN/ROW, /trace.json, /report.html and /health"
-    await error_response(404, f"no such path; a view has {known}")(scope, receive, send)
+    await page_error_response(404, f"no such path; a view has {known}")(scope, receive, send)

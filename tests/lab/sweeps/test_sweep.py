@@ -165,7 +165,7 @@ def test_other_settings_and_files_are_other_cells(tmp_path):
     config |= {"methods": [{"name": "fcp"}], "alphas": [0.5]}
 
     def threshold_of(**changes):
-        sources.digest_file.cache_clear()  # a new process would read the file anew
+        sources.digest_source_file.cache_clear()  # a new process would read the file anew
         sources._rows_of_file.cache_clear()
         sources.build_cell_network.cache_clear()
         sources._draw_of.cache_clear()

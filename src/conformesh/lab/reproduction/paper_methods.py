@@ -42,7 +42,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.lab.reproduction.paper_scores import PaperDraw
 from conformesh.lab.sweeps.sources import Options, ScoreDraw
 from conformesh.protocols.block import Answers, Block
-from conformesh.protocols.bounds.histogram import paper_epsilon
+from conformesh.protocols.bounds.histogram import h_dcp_paper_epsilon
 from conformesh.protocols.bounds.quantile import bias_epsilon
 from conformesh.protocols.consensus import gossip
 from conformesh.protocols.messages import Protocol
@@ -185,7 +185,7 @@ def h_dcp_printed(
     x = yield from gossip(x, block, weights, rounds, wire=WireFormat(wire))
     cumulative = np.cumsum(x, axis=1)
 
-    epsilon = np.array([paper_epsilon(sizes, bins, weights.gap, 1.0, rounds) for sizes in block.sizes.T])
+    epsilon = np.array([h_dcp_paper_epsilon(sizes, bins, weights.gap, 1.0, rounds) for sizes in block.sizes.T])
     levels = given.released_levels(block) if over == "outputs" else given.levels(block)
     thresholds = np.full((block.devices, block.trials, levels.shape[1]), np.inf)
     for trial, a in np.ndindex(levels.shape):

@@ -32,7 +32,7 @@ Options = tuple[tuple[str, Any], ...]  # sorted pairs of name and value, hashabl
 
 
 @cache
-def digest_file(path: str) -> str:
+def digest_source_file(path: str) -> str:
     """Return the digest of a file's content."""
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
@@ -50,7 +50,7 @@ class NetworkSpec:
 
     def identity(self) -> dict[str, Any]:
         """Return everything that decides the graph; a graph file counts by content, not by path."""
-        return {**asdict(self), "graph": None if self.graph is None else digest_file(self.graph)}
+        return {**asdict(self), "graph": None if self.graph is None else digest_source_file(self.graph)}
 
 
 class ScoreDraw(Protocol):
@@ -100,7 +100,7 @@ class ScoreSpec:
 
     def identity(self) -> dict[str, Any]:
         """Return source and settings; files count by content, not by path."""
-        contents = {name: digest_file(path) for name, path in self.files().items()}
+        contents = {name: digest_source_file(path) for name, path in self.files().items()}
         return {"source": self.source, "settings": {**dict(self.settings), **contents}}
 
     def device_names(self) -> tuple[str, ...] | None:

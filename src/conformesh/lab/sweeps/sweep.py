@@ -20,7 +20,7 @@ from conformesh.lab.sweeps.cells import OnPoint, SweepCell, cell_file, digest_ce
 from conformesh.lab.sweeps.config import SweepConfig, read_sweep_config
 from conformesh.lab.sweeps.parallel import joblib_backend
 from conformesh.lab.sweeps.provenance import describe_machine
-from conformesh.lab.sweeps.sources import build_cell_network, digest_file
+from conformesh.lab.sweeps.sources import build_cell_network, digest_source_file
 
 if TYPE_CHECKING:
     import polars as pl
@@ -156,7 +156,7 @@ def _write_provenance(folder: Path, config: SweepConfig, cells: int, computed: i
         "cells": cells,
         "computed": computed,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "files": {Path(file).name: digest_file(file) for file in files if file is not None},
+        "files": {Path(file).name: digest_source_file(file) for file in files if file is not None},
         "config": asdict(config),
     }
     write_file(folder / "provenance.json", json.dumps(facts_written, indent=2) + "\n")

@@ -30,7 +30,7 @@ from conformesh.mesh.config.certificates import KEY
 from conformesh.mesh.config.device_toml import DEVICE_FILE, read_device, write_device
 from conformesh.mesh.config.local_scores import EMPTY_SCORE_FILE
 from conformesh.mesh.config.readme import mesh_readme
-from conformesh.mesh.config.roster import ROSTER_FILE, Roster, read_document
+from conformesh.mesh.config.roster import ROSTER_FILE, Roster, read_roster_document
 from conformesh.mesh.folder_lock import hold_folder
 
 AUTHORITY_FILE = "authority.json"
@@ -81,7 +81,7 @@ class AuthorityRecord(Struct, forbid_unknown_fields=True):
     def latest(self) -> Roster | None:
         """The roster with the highest number that was signed; None before the first."""
         text = (self.change.roster if self.change is not None else "") or self.roster
-        return read_document(text.encode(), AUTHORITY_FILE).roster if text else None
+        return read_roster_document(text.encode(), AUTHORITY_FILE).roster if text else None
 
 
 def read_authority_record(root: Path) -> AuthorityRecord | None:
@@ -147,7 +147,7 @@ class Authority:
         self.finished_request = change.request
         words = f"{self.root}: found `{change.command}` interrupted, and finished it"
         if change.roster:
-            number = read_document(change.roster.encode()).roster.number
+            number = read_roster_document(change.roster.encode()).roster.number
             words += (
                 f"; hand roster {number} to any device that runs: conformesh mesh hand {self.root / ROSTER_FILE} FOLDER"
             )
@@ -170,7 +170,7 @@ class Authority:
 
     def _hand_to_folders(self, document: str) -> None:
         """Write a new roster into all folders; a device that runs in its folder here notices it."""
-        roster = read_document(document.encode()).roster
+        roster = read_roster_document(document.encode()).roster
         missing = [name for name in roster.devices if not (self.root / name / DEVICE_FILE).is_file()]
         if missing:
             raise ValueError(

@@ -13,7 +13,7 @@ from conformesh.mesh.config.authority import describe_interruption
 from conformesh.mesh.config.certificates import CA_KEY, read_certificate
 from conformesh.mesh.config.device_toml import DEVICE_FILE, DeviceConfig, read_device
 from conformesh.mesh.config.endpoints import HIGHEST_PORT, parse_endpoint
-from conformesh.mesh.config.key_pair import check_pair, name_problems
+from conformesh.mesh.config.key_pair import check_key_pair, name_problems
 from conformesh.mesh.config.local_scores import read_local_scores
 from conformesh.mesh.config.roster import ROSTER_FILE, read_roster_file
 from conformesh.mesh.config.signing import verify_document
@@ -194,7 +194,7 @@ def _check_certificate(config: DeviceConfig, now: datetime) -> list[ConfigError]
         return [of("warning", "none: links are not encrypted and anybody can take part (insecure = true)")]
     cert, ca = config.path("cert"), config.path("ca")
     file = config.security.cert
-    found = [of("error", words) for words in check_pair(cert, config.path("key"), ca, now=now)]
+    found = [of("error", words) for words in check_key_pair(cert, config.path("key"), ca, now=now)]
     if (config.folder / CA_KEY).exists():
         found.append(
             of("error", f"{CA_KEY} must never be in a device's folder; delete it here, it stays with the authority")

@@ -56,7 +56,7 @@ from conformesh.mesh.config.endpoints import (
     roster_names,
 )
 from conformesh.mesh.config.local_scores import scatter_scores
-from conformesh.mesh.config.roster import EarlierRoster, Revoked, Roster, check_document_size
+from conformesh.mesh.config.roster import EarlierRoster, Revoked, Roster, check_roster_size
 from conformesh.mesh.config.settings import SECTIONS, SETTINGS, OnlineSettings, change_sections
 from conformesh.mesh.config.signing import signed_document
 
@@ -367,7 +367,7 @@ def _roster_change(request: dict[str, Any], root: Path, roster: Roster | None, i
     if roster is None:
         return Change(request)
     document = signed_document(roster, root, insecure)
-    check_document_size(document)
+    check_roster_size(document)
     return Change(request, document.bytes().decode("ascii"))
 
 

@@ -39,16 +39,16 @@ class Validity:
         return ""
 
 
-def check_pair(
+def check_key_pair(
     cert: Path, key: Path, ca: Path, name: str | None = None, now: datetime | None = None, lowest: int = 1
 ) -> list[str]:
     """Return what is wrong with a device's certificate, key and authority, in words; nothing if all is well."""
-    problems, times = examine_pair(cert, key, ca, name, lowest)
+    problems, times = examine_key_pair(cert, key, ca, name, lowest)
     now = now or datetime.now(UTC)
     return [*problems, *(words for one in times if (words := one.problem(now)))]
 
 
-def examine_pair(
+def examine_key_pair(
     cert: Path, key: Path, ca: Path, name: str | None = None, lowest: int = 1
 ) -> tuple[list[str], list[Validity]]:
     """Return what is wrong at any time, and from when to when the certificates are valid that could be read.

@@ -130,11 +130,11 @@ class RosterDocument:
     signature: str = ""
 
     def bytes(self) -> bytes:
-        """Return what `read_document` reads."""
+        """Return what `read_roster_document` reads."""
         return canonical_json({"roster": json.loads(self.roster.text()), "signature": self.signature})
 
 
-def read_document(data: bytes, where: str = "the roster") -> RosterDocument:
+def read_roster_document(data: bytes, where: str = "the roster") -> RosterDocument:
     """Read a document that may come from anybody; `signing` verifies its signature."""
     if len(data) > LARGEST_DOCUMENT:
         raise ValueError(f"{where}: a roster has at most {LARGEST_DOCUMENT:,} bytes, got {len(data):,}")
@@ -156,7 +156,7 @@ def read_document(data: bytes, where: str = "the roster") -> RosterDocument:
     return found
 
 
-def check_document_size(document: RosterDocument) -> None:
+def check_roster_size(document: RosterDocument) -> None:
     """Refuse a new roster that no device would read, before anything is changed."""
     roster, size = document.roster, len(document.bytes())
     if size <= LARGEST_DOCUMENT:
@@ -174,7 +174,7 @@ def read_roster_file(folder: Path) -> RosterDocument | None:
     """Read the roster of a folder; None where there is none."""
     path = folder / ROSTER_FILE
     try:
-        return read_document(path.read_bytes(), str(path))
+        return read_roster_document(path.read_bytes(), str(path))
     except FileNotFoundError:
         return None
     except OSError as problem:

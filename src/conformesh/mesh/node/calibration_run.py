@@ -22,7 +22,7 @@ from conformesh.peer.entries import Seal
 from conformesh.peer.interface import Make, PeerSetup
 from conformesh.peer.journal import Journal
 from conformesh.peer.rosters import Rosters
-from conformesh.pipeline.assembly import add_answers
+from conformesh.pipeline.assembly import add_answers_to_result
 from conformesh.pipeline.problems import Problem
 from conformesh.pipeline.solver import MethodRun, solve_on_device
 from conformesh.protocols.block import Answers, SearchProgress
@@ -233,4 +233,4 @@ def device_result(
         score=config.chosen_score,
         seconds=seconds,
     )
-    return add_answers(blank, outcome, problems)
+    return add_answers_to_result(blank, outcome, problems)

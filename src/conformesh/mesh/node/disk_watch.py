@@ -35,7 +35,7 @@ class DiskWatch:
             return
         self._due = now + PROBE_INTERVAL
         try:
-            write_probe(self._folder / PROBE_FILE)
+            write_disk_probe(self._folder / PROBE_FILE)
             self.problem = ""
         except OSError as error:
             self.fail(error)
@@ -46,7 +46,7 @@ class DiskWatch:
         self.problem = f"{self._folder} cannot be written: {why}; free space or make it writable"
 
 
-def write_probe(path: Path) -> None:
+def write_disk_probe(path: Path) -> None:
     """Write a small file and delete it again.
 
     It is not flushed: file systems reserve the space when a file is written, and a file that is deleted at once never

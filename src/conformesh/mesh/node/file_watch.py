@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.mesh.config.key_pair import Validity, examine_pair
+from conformesh.mesh.config.key_pair import Validity, examine_key_pair
 from conformesh.mesh.config.local_scores import NO_SCORES, LocalScores, read_local_scores
 
 FileStamp = tuple[int, int, int, int] | None  # modification, size, inode, change of permissions or owner
@@ -263,7 +263,7 @@ class CertificateWatch:
             cert, key, ca = self._paths
             try:
                 lowest = self.config.lowest_certificate(self.config.name)
-                self._lasting, self._times = examine_pair(cert, key, ca, self.config.name, lowest)
+                self._lasting, self._times = examine_key_pair(cert, key, ca, self.config.name, lowest)
             except (OSError, ValueError) as error:  # replaced while they were read: they are examined again
                 self._lasting, self._times = [" ".join(str(error).split())], []
         moment = self.clock()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from conformesh.files.atomic_writes import PRIVATE, remove_drafts, write_file
 from conformesh.mesh.config.device_config import DeviceConfig, MeshMap
-from conformesh.mesh.config.roster import ROSTER_FILE, RosterDocument, read_document
+from conformesh.mesh.config.roster import ROSTER_FILE, RosterDocument, read_roster_document
 from conformesh.mesh.config.signing import verify_document
 from conformesh.mesh.node.file_watch import FileWatch
 from conformesh.peer.rosters import Rosters
@@ -168,7 +168,7 @@ class NodeRoster:
 
     def _check(self, body: bytes) -> RosterDocument:
         """Return the document if it may be put in force or already is; a ValueError says why not."""
-        document = read_document(body)
+        document = read_roster_document(body)
         roster, latest = document.roster, self._latest
         number, mesh, current = roster.number, self.config.mesh, self._latest_number
         if roster.mesh != mesh:
@@ -206,7 +206,7 @@ class NodeRoster:
         self._checked = {key}
 
     def _read(self) -> RosterDocument | None:
-        return None if self.config.roster is None else read_document(self._path.read_bytes(), str(self._path))
+        return None if self.config.roster is None else read_roster_document(self._path.read_bytes(), str(self._path))
 
     def _move_aside(self, body: bytes, why: str) -> None:
         """Replace a refused file by the roster in force; if the disk cannot be written, every look retries."""

@@ -35,7 +35,7 @@ class MixingRates:
         return max(abs(self.second), abs(self.smallest))
 
 
-def paper_epsilon(sizes: NDArray[np.int64], bins: int, gap: float, eta: float, rounds: int) -> float:
+def h_dcp_paper_epsilon(sizes: NDArray[np.int64], bins: int, gap: float, eta: float, rounds: int) -> float:
     r"""Return the correction as printed ([Wen2025] Theorem 5.2, Eq. (26)).
 
     .. math:: \epsilon = \frac{K \sqrt{2KM} (1 - \eta\varrho)^T}{n} \sqrt{\max_k n_k^2 + \tfrac1K \sum_j n_j^2}
@@ -48,7 +48,7 @@ def paper_epsilon(sizes: NDArray[np.int64], bins: int, gap: float, eta: float, r
     return float(k * math.sqrt(2 * k * bins) * _power(1 - eta * gap, rounds) / n * spread)
 
 
-def cumulative_epsilon(sizes: NDArray[np.int64], rate: float, rounds: int) -> float:
+def h_dcp_cumulative_epsilon(sizes: NDArray[np.int64], rate: float, rounds: int) -> float:
     r"""Return the bound for cumulative counts, free of the number of bins.
 
     .. math:: \epsilon = \text{rate}^T \, \frac{\|c - 1\| + \|c\|}{2}
@@ -58,7 +58,7 @@ def cumulative_epsilon(sizes: NDArray[np.int64], rate: float, rounds: int) -> fl
     return _power(rate, rounds) * start_radius(sizes)
 
 
-def chebyshev_epsilon(sizes: NDArray[np.int64], rate: float, rounds: int) -> float:
+def h_dcp_chebyshev_epsilon(sizes: NDArray[np.int64], rate: float, rounds: int) -> float:
     r"""Return the same bound for Chebyshev-accelerated gossip: ``1 / cosh(T arccosh(1 / rate))`` in place of rate^T."""
     if rounds == 0 or rate >= 1:
         return start_radius(sizes)
@@ -66,7 +66,7 @@ def chebyshev_epsilon(sizes: NDArray[np.int64], rate: float, rounds: int) -> flo
     return shrink * start_radius(sizes)
 
 
-def row_epsilon(sizes: NDArray[np.int64], rest: NDArray[np.float64]) -> float:
+def h_dcp_row_epsilon(sizes: NDArray[np.int64], rest: NDArray[np.float64]) -> float:
     r"""Return the largest error that any start in the box prod [0, c_j] can leave, for `rest` = p(W) - J in full.
 
     .. math:: \epsilon = \max_k \max\left( \sum_j [M_{kj}]_+ c_j, \sum_j [M_{kj}]_- c_j \right)
