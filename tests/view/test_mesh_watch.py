@@ -368,7 +368,7 @@ def test_what_nodes_learn_is_shown(learning):
     with watching(learning.root) as watch:
         for number in range(300):
             judged = one.observe(0.95 if number % 5 == 0 else 0.05)
-        two.merge_counters(one._known.counters.encode(one.rule))
+        two.merge_counters(one._observations.counters.encode(one.rule))
         assert not judged.repeated
         wait_for(lambda: now(watch, "labels") == [300, 0, None])
         told = to_builtins(one.status())
@@ -391,7 +391,7 @@ def test_who_has_no_node_here_is_counted_by_who_has_heard_of_it(learning):
     one, two = learning.learners
     for _ in range(10):
         two.observe(0.2)
-    one.merge_counters(two._known.counters.encode(two.rule))
+    one.merge_counters(two._observations.counters.encode(two.rule))
     learning.services[learning.names[1]].stop()
     with watching(learning.root) as watch:
         wait_for(lambda: now(watch, "labels")[:2] == [0, 10])
