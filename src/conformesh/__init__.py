@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from conformesh.results.p_values import PValues as PValues
     from conformesh.results.quantiles import Quantiles as Quantiles
     from conformesh.results.result import Result as Result
+    from conformesh.scores import adapt as adapt
     from conformesh.scores import losses as losses
     from conformesh.scores.centres import Centres as Centres
     from conformesh.scores.centres import choose_centres as choose_centres
@@ -75,7 +76,7 @@ _HOMES = {
     "sweep": "lab.sweeps.sweep",
     "update": "api",
 }
-_MODULES = {"losses": "scores.losses", "scores": "scores"}
+_MODULES = {"adapt": "scores.adapt", "losses": "scores.losses", "scores": "scores"}
 
 __all__ = ["__version__", *_HOMES, *_MODULES]  # noqa: PLE0604 - names of a table are text
 

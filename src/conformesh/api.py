@@ -36,10 +36,11 @@ from conformesh.kernels.ranks import (
 from conformesh.methods import METHODS, check_keywords
 from conformesh.pipeline.networks import as_network, read_network
 from conformesh.pipeline.shift import make_weighting
-from conformesh.pipeline.solver import MethodRun, solve
+from conformesh.pipeline.solver import MethodRun, refuse_unproven, solve
 from conformesh.protocols.faults import Faults, make_faults
 from conformesh.results.result import Result
 from conformesh.scores import Function, Score, as_score, two_sided
+from conformesh.scores.adapt import Adaptation, as_adaptation
 from conformesh.scores.centres import Centres
 from conformesh.scores.losses import Loss, as_loss
 from conformesh.table import Table, argument_or_own
@@ -69,6 +70,7 @@ def calibrate(
     inputs: Any = None,
     symmetric: bool = True,
     lower_share: Alpha | None = None,
+    adapt: Adaptation | str | None = None,
     score: Score | str | Function | None = None,
     classes: Any = None,
     strict: bool = False,
@@ -144,6 +146,12 @@ def calibrate(
         ``symmetric=False`` has one threshold below and one above for intervals (asymmetric CQR [Romano2019], Theorem
         2): `data` then has two columns for each row, what ``score.sides(outputs, labels)`` returns, or a frame the
         columns `lower` and `upper`. Each side may miss half of alpha, or the lower one the part `lower_share` of it.
+    adapt
+        Scores that learn from a device's own rows, for devices that differ: `prior` (classification: which labels a
+        device has), `scale` (regression: its bias and scale), `even`, or an object such as ``adapt.Prior(strength=10)``
+        (`conformesh.adapt`). `data` then holds a pair (outputs, labels) for each device, or is a frame with the columns
+        `device`, `label` and one for each class (regression: `prediction`, and `scale` where there is one). Predictions
+        need the device of a new row: ``result.on(device).predict(outputs)``.
     score
         The nonconformity score the numbers come from, its name, or a function of outputs and labels
         (`scores.score_from_function`), so that the result can build prediction sets by itself.
@@ -164,9 +172,9 @@ def calibrate(
         What goes wrong in the simulated network: a `Faults`, or a dict of its fields. Methods that do not support
         these faults raise an error.
     rng
-        For the group rule `regression` with more than 50 combinations, where each device draws one of its scores at
-        random: by default fresh entropy, since coverage is also an average over this draw. The result records it, and
-        ``rng=result.options["group_seed"]`` repeats the run.
+        For adapted scores, where each device draws a row that it hides, and for the group rule `regression` with more
+        than 50 combinations, where it draws one of its scores: by default fresh entropy, since coverage is also an
+        average over this draw. The result records it, and ``rng=result.options["group_seed"]`` repeats the run.
     **options
         The method's own options, see `METHODS[method].options`.
 
@@ -189,6 +197,7 @@ def calibrate(
     """
     check_keywords("calibrate", method, options)
     kind, roles = None if score is None else as_score(score), ColumnRoles(columns)
+    adaptation = as_adaptation(adapt)
     weight = argument_or_own(roles, "weight", weight, data)
     if class_weights is not None:
         labels = argument_or_own(roles, "label", labels, data)
@@ -201,23 +210,33 @@ def calibrate(
         sides=None if symmetric and lower_share is None else _sides(symmetric, lower_share, kind),
         centres=centres,
         weighting=shift,
+        adapt=adaptation,
     )
     network, ids = read_network(network, engine)
-    table = Table.of(
-        data,
-        columns=roles,
-        sides=not symmetric,
-        groups=groups,
-        weight=source,
-        inputs=None if centres is None else inputs,
-        labels=labels if class_weights is not None else None,
-        mixture=mixture,
-        ids=ids,
-        once=True,
-    )
+    if adaptation is None:
+        table = Table.of(
+            data,
+            columns=roles,
+            sides=not symmetric,
+            groups=groups,
+            weight=source,
+            inputs=None if centres is None else inputs,
+            labels=labels if class_weights is not None else None,
+            mixture=mixture,
+            ids=ids,
+            once=True,
+        )
+    else:
+        refuse_unproven(guarantee, MethodRun(method, options, faults=make_faults(faults), group_rule=group_rule), 2)
+        names = None if classes is None else _classes(classes)
+        table = Table.of_outputs(
+            data, adaptation, columns=roles, classes=names, labels=labels, ids=ids, groups=groups, mixture=mixture
+        )
     run = MethodRun(method, options, kind, engine, make_faults(faults), observer, progress, strict)
     if table.groups is not None or group_rule or group_order or group_atoms:
         run = _with_grouping(run, table, group_rule, group_order, group_atoms, rng)
+    elif adaptation is not None:
+        run = replace(run, seed=recorded_seed(rng))
     elif rng is not None:
         recorded_seed(rng)  # refuses what is neither a generator nor a whole number, also where nothing is drawn
     if table.shares is not None or guarantee.mixture.kind not in CHOSEN_MIXTURES:
@@ -361,6 +380,8 @@ def update(result: Result, data: Any, network: Network | str | Any, **options: A
     if guarantee.groups is not None and guarantee.groups.rule:
         same["group_rule"] = guarantee.groups.rule
     same |= {"score": result.score, "classes": result.classes}
+    if guarantee.adapt is not None:
+        same["adapt"] = guarantee.adapt
     return calibrate(data, network, levels, result.method, **{**same, **options})
 
 

@@ -143,6 +143,8 @@ class Guarantee(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         The shift of new examples, where there is one.
     loss
         The loss whose mean is bounded, where this is risk control.
+    adapt
+        How scores adapt to the examples of a device (`scores.adapt`); None: they do not.
     """
 
     alphas: tuple[Fraction, ...]
@@ -154,6 +156,7 @@ class Guarantee(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     centres: Centres | None = None
     weighting: Weighting | None = None
     loss: LossBound | None = None
+    adapt: Any = None
 
 
 def weight_level_name(weight: float) -> str:

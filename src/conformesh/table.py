@@ -30,6 +30,7 @@ from conformesh.files.input_forms import (
     arrays_beside,
     as_frame,
     places_by_id,
+    read_labelled_outputs,
     read_rows,
 )
 from conformesh.files.memberships import Memberships
@@ -38,6 +39,8 @@ from conformesh.guarantee import LOWER, UPPER
 from conformesh.kernels.ranks import CHOSEN_MIXTURES
 from conformesh.kernels.weighted_scores import clean_scores
 from conformesh.scores import Score
+from conformesh.scores.adapt import Adaptation
+from conformesh.scores.base import label_positions
 from conformesh.scores.losses import StepLosses
 
 _ITEM, _LAMBDA, LOSS = "item", "lambda", "loss"  # further columns of a long frame of losses
@@ -65,6 +68,8 @@ class Table:
         The class of each row, as text.
     losses
         The losses of each device's rows (items), one `StepLosses` per device.
+    outputs, truth
+        For adapted scores: the outputs of the model for each row, and its true label: a column number, or a number.
     shares
         How likely a new example comes from each device, where a column of the frame says so.
     in_place
@@ -82,6 +87,8 @@ class Table:
     inputs: Floats | None = None
     labels: NDArray[Any] | None = None
     losses: tuple[StepLosses, ...] | None = None
+    outputs: NDArray[Any] | None = None
+    truth: NDArray[Any] | None = None
     shares: dict[str, Any] | None = None
     in_place: bool = False
     is_wide: bool = False
@@ -127,6 +134,8 @@ class Table:
         weight: Floats | None = None,
         inputs: Floats | None = None,
         labels: NDArray[Any] | None = None,
+        outputs: NDArray[Any] | None = None,
+        truth: NDArray[Any] | None = None,
     ) -> Table:
         """Build from rows in any order, each with the name of its device; `names` adds devices without rows.
 
@@ -156,6 +165,8 @@ class Table:
             inputs=None if inputs is None else inputs[rows],
             labels=None if labels is None else labels[rows],
             losses=None if losses is None else tuple(losses.take(own) for own in parts),
+            outputs=None if outputs is None else outputs[rows],
+            truth=None if truth is None else truth[rows],
         )
 
     @classmethod
@@ -233,6 +244,53 @@ class Table:
         table = cls(source.names, _offsets(sizes), losses=steps)
         return _with_columns(table, RowReader(source, sizes, ids), roles, **given)
 
+    @classmethod
+    def of_outputs(
+        cls,
+        data: Any,
+        adaptation: Adaptation,
+        *,
+        columns: Mapping[str, str] | ColumnRoles | None = None,
+        classes: Sequence[Any] | None = None,
+        labels: Any = None,
+        ids: Sequence[Sequence[str]] = (),
+        **given: Any,
+    ) -> Table:
+        """Read outputs and true labels, for adapted scores: a pair for each device, or a long frame.
+
+        A frame has the columns `device` and `label` and one for each class, or `prediction` (and `scale`) for
+        regression. `labels` may be given apart from outputs, in their form, or names the column. Labels are column
+        numbers, or names among `classes`. `given` are the further columns of `Table.of`.
+        """
+        roles = columns if isinstance(columns, ColumnRoles) else ColumnRoles(columns)
+        if isinstance(data, Table):
+            if data.outputs is None:
+                raise TypeError("adapted scores need outputs and labels of every row; this Table holds scores")
+            return _with_columns(data, _reader_of_table(data, ids), roles, **given)
+        used = [name for name in (given.get("groups"), given.get("mixture")) if isinstance(name, str)]
+        reader, each = read_labelled_outputs(data, roles, labels, adaptation.task, classes, used, ids)
+        bags = [
+            adaptation.read(outputs, _as_positions(own, classes, adaptation, reader.who(k)), reader.who(k))
+            for k, (outputs, own) in enumerate(each)
+        ]
+        shapes = {bag.outputs.shape[1:] for bag in bags if len(bag.labels)}
+        if len(shapes) > 1:
+            odd = [k for k, bag in enumerate(bags) if len(bag.labels) and bag.outputs.shape[1:] != min(shapes)][0]
+            raise ValueError(
+                f"{reader.who(odd)}: outputs must have as many columns as on other devices, got "
+                f"{bags[odd].outputs.shape[1:]} and {min(shapes)}"
+            )
+        if not shapes:
+            raise ValueError("adapted scores need labelled outputs of at least one device; all devices have none")
+        empty = (0, *shapes.pop())
+        made = cls(
+            reader.source.names,
+            _offsets(reader.sizes),
+            outputs=np.concatenate([bag.outputs if len(bag.labels) else np.zeros(empty) for bag in bags]),
+            truth=np.concatenate([bag.labels for bag in bags if len(bag.labels)]),
+        )
+        return _with_columns(made, reader, roles, **given)
+
     @property
     def devices(self) -> int:
         """How many devices have rows, or none."""
@@ -247,7 +305,7 @@ class Table:
         return int(self.offsets[-1])
 
     def __repr__(self) -> str:
-        more = [name for name in ("groups", "weight", "inputs", "labels", "losses") if getattr(self, name) is not None]
+        more = [name for name in ("groups", "weight", "inputs", "labels", "losses", "outputs") if getattr(self, name) is not None]
         beside = f" with {', '.join(more)}" if more else ""
         return f"Table({len(self):,} rows of {self.devices:,} devices{beside})"
 
@@ -273,6 +331,8 @@ class Table:
             inputs=None if self.inputs is None else self.inputs[rows],
             labels=None if self.labels is None else self.labels[rows],
             losses=None if self.losses is None else tuple(self.losses[k] for k in chosen.tolist()),
+            outputs=None if self.outputs is None else self.outputs[rows],
+            truth=None if self.truth is None else self.truth[rows],
             in_place=False,
         )
 
@@ -396,6 +456,13 @@ def _with_columns(
     if isinstance(mixture, str) and mixture not in CHOSEN_MIXTURES and reader.source.has_column(mixture):
         share = mixture
     return table if share is None else replace(table, shares=reader.shares(share))
+
+
+def _as_positions(labels: Any, classes: Sequence[Any] | None, adaptation: Adaptation, who: str) -> Any:
+    """Return labels as column numbers where they are names of classes."""
+    if classes is None or adaptation.task != "classification":
+        return labels
+    return label_positions(np.asarray(labels), [*map(str, classes)], f"{who}, labels")
 
 
 def _offsets(sizes: Any) -> Ints:

@@ -184,7 +184,7 @@ def test_a_start_around_one_threshold_has_a_width():
 def test_a_first_question_from_an_old_bracket(known):
     """It counts what lies below, and what lies above where nobody knows the sum."""
     n, ranks = (np.array([200]), np.array([[150]])) if known else (None, None)
-    block = SimpleNamespace(trials=1, alphas=(0.25,), most=400, devices=4, totals=np.array([100]))
+    block = SimpleNamespace(trials=1, alphas=(0.25,), most=400, devices=4, totals=np.array([100]), window=None)
     asked = waves._first_question(block, waves.Pace(7, 0, 12.0), 9, n, ranks, False, (1.0, 3.0))
     (row,) = asked.asks.tolist()
     assert (row[BEGIN], row[END], row[COUNTED]) == (key(1.0), key(3.0), BELOW if known else replies.OUTSIDE)

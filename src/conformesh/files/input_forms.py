@@ -378,6 +378,65 @@ def read_rows(
     return reader, scores
 
 
+_PREDICTION, _SCALE = "prediction", "scale"  # columns of outputs of a regression model in a long frame
+
+
+def read_labelled_outputs(
+    data: Any,
+    columns: ColumnRoles,
+    labels: Any,
+    task: str,
+    classes: Sequence[Any] | None,
+    used: Sequence[str],
+    ids: Sequence[Sequence[str]],
+) -> tuple[RowReader, list[tuple[Any, Any]]]:
+    """Return outputs and labels of each device, and a reader of what belongs to their rows.
+
+    `used` are columns of a frame that are no classes, such as groups.
+    """
+    label = labels if isinstance(labels, str) else columns.given.get("label", "label")
+    data = as_frame(data, columns, label, "data")
+    known = frame_columns(data)
+    if known is not None:
+        if label not in known:
+            raise ValueError(
+                f"a frame of outputs must have the column {label!r} with the true label of each row, got "
+                f"{', '.join(known[:8])}; name it with columns={{'label': ...}}"
+            )
+        taken = {columns.device, label, *columns.given.values(), columns.id, *used}
+        if task == "regression":
+            wanted = [_PREDICTION, *([_SCALE] if _SCALE in known else [])]
+        else:
+            wanted = [*map(str, classes)] if classes is not None else [name for name in known if name not in taken]
+        frame = LongFrame(data, columns, (label, *wanted))
+        each = [frame.split(name, name) for name in wanted]
+        outputs = [own[0] if len(own) == 1 and task == "regression" else np.stack(own, axis=1) for own in zip(*each, strict=True)]
+        pairs = [*zip(outputs, frame.split(label, label), strict=True)]
+        return RowReader(FrameRows(frame), frame.sizes, ids), pairs
+    held = as_devices(data, "data")
+    names = tuple(held) if isinstance(held, dict) else None
+    entries = [*held.values()] if isinstance(held, dict) else [*held]
+    if not entries:
+        raise ValueError("calibration needs at least one device, got none")
+    if labels is not None:
+        pairs = [*zip(entries, arrays_beside(labels, "labels", names, len(entries)), strict=True)]
+    else:
+        for k, own in enumerate(entries):
+            if not (isinstance(own, tuple | list) and len(own) == 2):
+                raise ValueError(
+                    f"device {k if names is None else names[k]} must have a pair (outputs, labels) for adapted scores, "
+                    f"got {type(own).__name__}; labels are missing, or give them as labels="
+                )
+        pairs = [(own[0], own[1]) for own in entries]
+    each_label = [as_array(own, "labels") for _, own in pairs]
+    source = DeviceArrays(each_label if names is None else dict(zip(names, each_label, strict=True)), "data")
+    reader = RowReader(source, np.array([len(own) for own in each_label], dtype=np.int64), ids)
+    for k, (outputs, own) in enumerate(pairs):
+        if len(np.asarray(outputs)) != len(own):
+            raise ValueError(f"{reader.who(k)} has {len(np.asarray(outputs))} rows of outputs but {len(own)} labels; one each is needed")
+    return reader, pairs
+
+
 def _are_names(given: Any) -> bool:
     """Return whether an argument is a list of names of columns."""
     return isinstance(given, list | tuple) and len(given) > 0 and all(isinstance(name, str) for name in given)

@@ -58,6 +58,7 @@ RANK_RULES: dict[str, str] = {
     "ghost": "one imagined score per device",
     "ordinary": "ordinary split conformal prediction",
     "binomial": "a binomial tail",
+    "hidden": "an example of the device is hidden, and the new one takes its place",
     "seq": "the swap rank of groups in a public order, each after those before it",
     "regression": "quantile regression over groups, its optimality counted",
 }
@@ -301,6 +302,8 @@ class Requirement:
         With which probability over the draw of the scores the coverage holds; None: on average over these draws.
     pac_problems
         How many problems share the probability that remains; 0: as many as there are levels.
+    hides_example
+        Whether each device hides one of its examples, whose place the new one takes (adapted scores): no slack then.
     """
 
     mixture: str = "sizes"
@@ -312,6 +315,7 @@ class Requirement:
     loss_unit: int = 0
     pac_confidence: Fraction | None = None
     pac_problems: int = 0
+    hides_example: bool = False
 
     def __post_init__(self) -> None:
         if self.mixture not in MIXTURES:
@@ -366,6 +370,8 @@ class Requirement:
         # lost is added to the required rank.
         round_up = self.loss_unit > 0 and not self.is_weighted
         swap = _swap(kinds, places, counts, LARGEST_SUM // self.largest_factor, round_up)
+        if self.hides_example:  # counts of the examples, the new one among them, need no room for an exchange
+            return replace(swap, rule="hidden", largest=Fraction(0))
         if self.is_weighted and self.rank_rule == AUTO and swap.devices == 1:
             return replace(swap, rule="ordinary")  # one device: weighted split conformal prediction
         ghost = None if self.is_weighted else _ghost(kinds, counts)

@@ -13,6 +13,7 @@ from conformesh.protocols.block import Answers
 from conformesh.results.lookup import part_axes
 from conformesh.results.result import Answer, Result
 from conformesh.results.summaries import lambda_notes
+from conformesh.results.window import Window
 
 
 def add_answers_to_result(blank: Result, outcome: Answers, problems: Sequence[Problem]) -> Result:
@@ -66,7 +67,15 @@ def _answer(outcome: Answers, problem: Problem, method: str) -> Answer:
         bracket=None if outcome.brackets is None else _widened_bracket(thresholds, outcome.brackets[:, column, level]),
         examples=problem.examples if certificate.noise is None else 0,  # which noise is there to hide
         facts=dict(outcome.trial_facts[column]) if outcome.trial_facts else {},
+        windows=_windows(outcome, column, level),
     )
+
+
+def _windows(outcome: Answers, column: int, level: int) -> tuple[Window, ...]:
+    """Return the windows of all shared settings, whose columns follow that of the best one."""
+    if outcome.adapted is None or outcome.windows is None:
+        return ()
+    return tuple(outcome.windows[column + s][level] for s in range(len(outcome.adapted.shared)))
 
 
 def _widened_bracket(thresholds: Floats, ends: Floats) -> tuple[float, float] | None:

@@ -344,7 +344,7 @@ def problem_columns(
     strategy = grouping is not None and grouping.rule in ("seq", "regression")
     sides = (None,) if guarantee.sides is None else (LOWER, UPPER)
     centres = (None,) if guarantee.centres is None else tuple(range(len(guarantee.centres)))
-    atoms = _memberships(guarantee.groups, grouping, agreed, strategy)
+    atoms = group_memberships(guarantee.groups, grouping, agreed, strategy)
     parts = [(g, s, c) for g in range(len(atoms)) for s in range(len(sides)) for c in range(len(centres))]
     runs = [[part for part in parts if part[1] == s] for s in range(len(sides))] if strategy else [parts]
     examples = agreed.rows if guarantee.groups is None else _by_group(agreed.rows, atoms)
@@ -382,7 +382,7 @@ def _by_group(counts: Ints, atoms: Sequence[frozenset[int]]) -> Ints:
     return np.stack([counts[:, sorted(atom)].sum(axis=1) for atom in atoms], axis=1)
 
 
-def _memberships(
+def group_memberships(
     groups: Groups | None, grouping: Grouping | None, agreed: PublicFacts, by_atom: bool
 ) -> list[frozenset[int]]:
     """Return the atoms that make up each column of groups; one column of everything where there are no groups."""

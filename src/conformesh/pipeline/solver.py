@@ -33,6 +33,7 @@ from conformesh.kernels.ranks import (
 )
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import get_method, make_options, refuse_faults, requirement_of, run_method
+from conformesh.pipeline.adapted import OWN, AdaptedRun, adapted_answers, device_rows, draw_hidden_rows
 from conformesh.pipeline.assembly import add_answers_to_result, refuse_nan_thresholds
 from conformesh.pipeline.problems import (
     LocalRows,
@@ -149,6 +150,10 @@ def _has_unequal_scores(guarantee: Guarantee, run: MethodRun) -> bool:
     return weighted or guarantee.pac_confidence is not None or run.group_rule is not None
 
 
+def _adapts_with(guarantee: Guarantee, *others: Any) -> bool:
+    return guarantee.adapt is not None and any(other is not None for other in others)
+
+
 _STRATEGIES = ("seq", "regression")  # group rules that are more than a rank for each group
 
 # Every combination that is refused, with its reason: documentation and one test derive from it. What depends on the
@@ -255,6 +260,56 @@ REFUSALS: tuple[_Refusal, ...] = (
         "with weights, or with pac_confidence, use rank_rule='auto'",
     ),
     _Refusal(
+        "adapt x seq or regression",
+        lambda g, r, k: g.adapt is not None and r.group_rule in _STRATEGIES,
+        "group rules seq and regression are proven for scores that do not depend on other calibration examples",
+        "use group_rule='atoms' or 'max'",
+    ),
+    _Refusal(
+        "adapt x weights, centres or sides",
+        lambda g, r, k: _adapts_with(g, g.weighting, g.centres, g.sides),
+        "a device that predicts with adapted scores counts its own rows again with the new one among them, and this "
+        "count is made for rows that weigh alike and one score each",
+        "leave adapt out, or the weights, centres or sides",
+    ),
+    _Refusal(
+        "adapt x pac_confidence",
+        lambda g, r, k: _adapts_with(g, g.pac_confidence),
+        "pac_confidence is proven for independent scores, and adapted scores of one device depend on each other",
+        "leave pac_confidence out, or adapt",
+    ),
+    _Refusal(
+        "adapt x losses",
+        lambda g, r, k: _adapts_with(g, g.loss),
+        "adapted scores are proven for coverage, not for losses",
+        "leave adapt out",
+    ),
+    _Refusal(
+        "adapt x ghost",
+        lambda g, r, k: g.adapt is not None and g.rank_rule == "ghost",
+        "adapted scores have a rank of their own, without room for an exchange, and no imagined scores",
+        "use rank_rule='auto'",
+    ),
+    _Refusal(
+        "adapt x epsilon",
+        lambda g, r, k: g.adapt is not None and _has_epsilon(r),
+        "one record changes up to as many adapted scores as its device has rows, so that noise for one score does not "
+        "hide it",
+        "leave epsilon out, or adapt",
+    ),
+    _Refusal(
+        "adapt x methods",
+        lambda g, r, k: g.adapt is not None and r.method != "e-dcp",
+        "a device needs the pooled scores around the threshold with exact counts, and this method does not find them",
+        "use method 'e-dcp', or 'p-dcp' without epsilon",
+    ),
+    _Refusal(
+        "adapt x faults",
+        lambda g, r, k: g.adapt is not None and r.faults is not None,
+        "adapted scores need the exact counts of all devices",
+        "leave faults out",
+    ),
+    _Refusal(
         "weights x methods",
         lambda g, r, k: g.weighting is not None and _accepted_weights(g, r) != "scores",
         "this method counts every score of a device alike, and a shift gives each score a weight",
@@ -303,8 +358,13 @@ def solve(
         if run.score is not None:
             local.check_range(run.score, rows.names)
         agreed = agree_on_facts(engine, rows, bound, run.group_atoms)
-        guarantee, columns = _columns(rows, guarantee, agreed, run, asked, kept)
-        outcome, cost = _run(engine, columns, rows, agreed, run)
+        if guarantee.adapt is not None:
+            guarantee, outcome, cost = _run_adapted(engine, rows, guarantee, agreed, run, kept)
+            problems = outcome.problems
+        else:
+            guarantee, columns = _columns(rows, guarantee, agreed, run, asked, kept)
+            outcome, cost = _run(engine, columns, rows, agreed, run)
+            problems = columns.problems
     refuse_nan_thresholds(outcome.thresholds, run.method)
     if guarantee.weighting is not None and guarantee.weighting.assumption:
         outcome = _with_assumption(outcome, guarantee.weighting.assumption)
@@ -318,9 +378,11 @@ def solve(
         device_ids=network.ids,
         score=run.score,
         classes=classes,
+        adapted=outcome.adapted,
+        rows={} if guarantee.adapt is None else _rows_by_device(rows),
         seconds=time.perf_counter() - started,
     )
-    return _with_warnings(add_answers_to_result(blank, outcome, columns.problems), run.strict)
+    return _with_warnings(add_answers_to_result(blank, outcome, problems), run.strict)
 
 
 def solve_on_device(
@@ -389,6 +451,16 @@ def _columns(
     rows: LocalRows, guarantee: Guarantee, agreed: PublicFacts, run: MethodRun, asked: Requirement, kept: Requirement
 ) -> tuple[Guarantee, ProblemColumns]:
     """Return the guarantee with the groups that all agreed on, and the columns that answer it."""
+    guarantee, grouping, run = _with_agreed_parts(rows, guarantee, agreed, run)
+    if has_parts(guarantee) and _weighs_parts(guarantee, asked, kept, grouping):
+        kept = replace(kept, is_weighted=True)
+    return guarantee, problem_columns(rows, guarantee, agreed, kept, grouping)
+
+
+def _with_agreed_parts(
+    rows: LocalRows, guarantee: Guarantee, agreed: PublicFacts, run: MethodRun
+) -> tuple[Guarantee, Grouping | None, MethodRun]:
+    """Return the guarantee with the groups that all agreed on, how these overlap, and the run with their rule."""
     grouping = None
     if rows.table.groups is not None and (run.group_rule is not None or agreed.names.overlapping):
         from conformesh.protocols.groups import Grouping
@@ -399,9 +471,47 @@ def _columns(
         guarantee = add_agreed_parts(guarantee, guarantee_groups(rows.table, grouping, agreed), agreed)
     if run.group_rule is not None or guarantee.groups is not None:  # what `solve` could not know before
         refuse_unproven(guarantee, run, len(agreed.rows))
-    if has_parts(guarantee) and _weighs_parts(guarantee, asked, kept, grouping):
-        kept = replace(kept, is_weighted=True)
-    return guarantee, problem_columns(rows, guarantee, agreed, kept, grouping)
+    return guarantee, grouping, run
+
+
+def _run_adapted(
+    engine: Engine, rows: LocalRows, guarantee: Guarantee, agreed: PublicFacts, run: MethodRun, kept: Requirement
+) -> tuple[Guarantee, Answers, Cost]:
+    """Run a calibration with adapted scores; return the guarantee with agreed groups, what was found, and its cost."""
+    from conformesh.engines.observers import announce_run
+
+    guarantee, asked = _adapted_run(rows, guarantee, agreed, run, kept)
+    hidden = draw_hidden_rows(run.seed, engine.rows, rows.table.sizes)  # before any score is computed
+    blank = Block(engine.network, engine.rows, agreed.rows)
+    announce_run(engine.observer, blank, run.method, run.faults)
+    part, cost = engine.run(adapted_answers(blank, asked, run), 1, run.faults)
+    outcome = Answers.concatenate(engine.blocks, engine.share(part))
+    shared = engine.share(_hidden_and_digests(rows, hidden))
+    places, digests = ({name: one for part in shared for name, one in part[i].items()} for i in range(2))
+    ids = engine.network.ids
+    facts = structs.replace(
+        outcome.adapted, hidden={name: places[name] for name in ids}, digests={name: digests[name] for name in ids}
+    )
+    return guarantee, replace(outcome, adapted=facts), cost
+
+
+def _adapted_run(
+    rows: LocalRows, guarantee: Guarantee, agreed: PublicFacts, run: MethodRun, kept: Requirement
+) -> tuple[Guarantee, AdaptedRun]:
+    """Return the guarantee with the groups that all agreed on, and what its run needs."""
+    guarantee, grouping, run = _with_agreed_parts(rows, guarantee, agreed, run)
+    requirement = replace(kept, hides_example=kept.mixture != OWN)
+    return guarantee, AdaptedRun(rows, guarantee, agreed, grouping, requirement)
+
+
+def _hidden_and_digests(rows: LocalRows, hidden: Sequence[int]) -> tuple[dict[str, int], dict[str, str]]:
+    """Return the hidden row and the digest of each device here, by name."""
+    own = _rows_by_device(rows)
+    return dict(zip(own, hidden, strict=True)), {name: each.digest for name, each in own.items()}
+
+
+def _rows_by_device(rows: LocalRows) -> dict[str, Any]:
+    return {name: device_rows(rows.table, k) for k, name in enumerate(rows.names)}
 
 
 def _weighs_parts(guarantee: Guarantee, asked: Requirement, kept: Requirement, grouping: Grouping | None) -> bool:

@@ -10,16 +10,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from conformesh.common.array_types import Ints
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import DEFAULT_REQUIREMENT, Demand, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.results.certificate import CERTIFICATE_KINDS, Certificate, Cost
+from conformesh.results.window import Window
 
 if TYPE_CHECKING:
     from conformesh.protocols.masks import Secrets
@@ -57,6 +59,23 @@ class SearchProgress:
         self.bracket = self.estimates = self.heard = None
 
 
+class WindowRequest(NamedTuple):
+    """Which scores around the required rank a run returns, besides the score of this rank: one of the two.
+
+    Attributes
+    ----------
+    values
+        About how many distinct scores: half of them at or below the rank, half above, by the average weight of a score.
+        There are fewer where scores are tied or end.
+    reach
+        For each column: all scores whose counts differ from the rank by at most this weight, and one score beyond on
+        each side.
+    """
+
+    values: int | None = 16
+    reach: Ints | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Block:
     """A block of devices: all of them in the simulator, one on a real device.
@@ -82,6 +101,8 @@ class Block:
         Maximum number of scores of every device, (devices,), where a roster states it.
     asked
         The levels that are needed of each column, (columns, levels); None: all of them.
+    window
+        Which scores around every required rank are needed too; None: none.
     progress
         The state that observers see while the run goes on.
     secrets
@@ -96,6 +117,7 @@ class Block:
     alphas: tuple[Fraction, ...] = ()
     caps: NDArray[np.int64] | None = None
     asked: NDArray[np.bool_] | None = None
+    window: WindowRequest | None = None
     progress: SearchProgress = field(default_factory=SearchProgress)
     secrets: Secrets | None = None
 
@@ -196,6 +218,12 @@ class Block:
             return self.sizes
         return np.stack([n if w is None else w * n for w, n in zip(each, self.sizes.T, strict=True)], axis=1)
 
+    @property
+    def rounding_loss(self) -> NDArray[np.int64]:
+        """What rounding took from the weights of each trial at most, where all scores of a device weigh the same."""
+        # Each score loses less than one unit.
+        return np.asarray(self.totals * [demand.rounded for demand in self.demands])
+
     def ranks(
         self,
         totals: NDArray[np.int64] | None = None,
@@ -209,8 +237,7 @@ class Block:
         """
         if totals is None:
             totals = self.masses.sum(axis=0)
-            # Each score loses less than one unit.
-            rounding_loss = self.totals * [demand.rounded for demand in self.demands]
+            rounding_loss = self.rounding_loss
         weigh = totals.tolist()
         more = [0] * len(weigh) if rounding_loss is None else rounding_loss.tolist()
         mass = [0] * len(weigh) if masses is None else masses.tolist()
@@ -299,11 +326,16 @@ class Answers:
         The same for each trial, where trials are groups; may be empty.
     brackets
         Lower and upper threshold between which a search ended, (2, trials, alphas): the start of a later one.
+    windows
+        ``windows[trial][alpha]``: the scores around each required rank, where `Block.window` asked for them; the same
+        on every device.
     sizes, cost
         Number of scores of every device, (devices, trials), or of all in one row, and the cost of the local devices,
         where only the protocol knows them: on a mesh, see `size_agreement`.
     problems
         The problem that each threshold answers (`pipeline.problems.Problem`), where only the protocol knows it.
+    adapted
+        With adapted scores: what predictions need besides windows (`results.adapted.AdaptedFacts`).
     about_all
         Where thresholds cover only the devices that have reported so far: thresholds that cover all devices, which may
         be +inf.
@@ -315,10 +347,12 @@ class Answers:
     notes: tuple[str, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
     brackets: NDArray[np.float64] | None = None
+    windows: list[list[Window]] | None = None
     sizes: NDArray[np.int64] | None = None
     cost: Cost | None = None
     about_all: Answers | None = None
     problems: tuple[Any, ...] = ()
+    adapted: Any = None
     trial_facts: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod

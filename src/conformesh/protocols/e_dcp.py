@@ -63,6 +63,7 @@ from conformesh.protocols.consensus import agreed_maximum
 from conformesh.protocols.messages import GatheringProtocol, Protocol
 from conformesh.protocols.options import check_option_choice, option
 from conformesh.protocols.quantiser import agree_on_ends
+from conformesh.protocols.score_windows import windows_of
 from conformesh.protocols.top_k import can_flood, search_by_flooding
 from conformesh.protocols.waves import FoundScore, Pace, needs_search, search_by_waves
 from conformesh.results.certificate import Certificate, too_few_certificate
@@ -148,7 +149,7 @@ def choose_schedule(block: Block, options: EDCP, ranks: Ints | None, n: Ints | N
         schedule = get_aggregator(over).schedules[0]
     if over == AUTO:
         over = "tree"
-        if schedule == "top-k" and (ranks is None or n is None or can_flood(block, ranks, n)):
+        if block.window is None and schedule == "top-k" and (ranks is None or n is None or can_flood(block, ranks, n)):
             over = "flood"
     if options.schedule == AUTO and schedule == "top-k" and over == "tree" and options.aggregate == AUTO:
         schedule = "window"  # more scores than a flood may carry
@@ -164,6 +165,11 @@ def e_dcp(
         return (yield from e_dcp_in_rounds(block, samples, options))
     from conformesh.protocols.e_dcp_entries import search_by_entries  # loaded only where it is used
 
+    if block.window is not None:
+        raise ValueError(
+            "e-dcp returns no window of scores in asynchronous mode, where no device knows when all have replied; run "
+            "it in rounds"
+        )
     outcome = yield from search_by_entries(block, samples, alphas, options.width)
     return replace(outcome, facts={"schedule": "entries", "over": "flood"})
 
@@ -172,13 +178,19 @@ def e_dcp_in_rounds(block: Block, samples: WeightedScores, options: EDCP) -> Pro
     """Find the exact thresholds by the schedule that was asked for, or the best one."""
     n, ranks = (block.masses.sum(axis=0), block.ranks()) if block.knows_totals else (None, None)
     examples: Ints | None = None
+    rounding_loss = block.rounding_loss if block.knows_totals else None
     plan = choose_schedule(block, options, ranks, n)
+    if block.window is not None and plan.over != "tree":
+        raise ValueError(
+            f"e-dcp returns a window of scores only over a tree, not over {plan.over!r}; leave aggregate out, or use "
+            "aggregate='tree'"
+        )
     if plan.schedule == "count" and plan.over != "tree":
         return (yield from _search_by_sums(block, samples, options))
     if n is None and (block.rounds_weights or plan.over == "flood" or plan.schedule == "top-k"):
         total = yield from get_aggregator(plan.over).prepare(block)
         totals = yield from sum_weights(block, samples, total)
-        n, ranks, examples = totals.weights, block.ranks(*totals), totals.examples
+        n, ranks, rounding_loss, examples = totals.weights, block.ranks(*totals), *totals[1:]
         plan = choose_schedule(block, options, ranks, n)  # with n it is known how many scores a flood would carry
     facts = {"over": plan.over}
     if plan.over == "flood" and n is not None and ranks is not None:
@@ -196,7 +208,11 @@ def e_dcp_in_rounds(block: Block, samples: WeightedScores, options: EDCP) -> Pro
         which = np.array([problem])
         brackets.low[which], brackets.high[which] = one.bracket
         brackets.close(which, np.array([one.answer]), np.array([one.counted]))
-    return replace(counted_answers(block, ranks, n, brackets, examples), facts=facts)
+    outcome = replace(counted_answers(block, ranks, n, brackets, examples), facts=facts)
+    if block.window is None:
+        return outcome
+    windows = {problem: one.window for problem, one in answers.items() if one.window is not None}
+    return replace(outcome, windows=windows_of(windows, ranks, n, rounding_loss, examples))
 
 
 def _search_by_sums(block: Block, samples: WeightedScores, options: EDCP) -> Protocol[Answers]:
@@ -226,7 +242,7 @@ def sum_weights(block: Block, samples: WeightedScores, total: NetworkSum) -> Pro
     """Add up the total weight of each column, and what else the required ranks depend on."""
     mine = samples.masses
     if block.knows_totals:  # all devices know all sizes
-        return _Totals(block.masses.sum(axis=0), block.totals * [demand.rounded for demand in block.demands])
+        return _Totals(block.masses.sum(axis=0), block.rounding_loss)
     if not block.rounds_weights:
         return _Totals((yield from total(mine))[0])
     lost = np.zeros_like(mine) if samples.rounding_loss is None else samples.rounding_loss.reshape(mine.shape)

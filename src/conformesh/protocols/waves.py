@@ -65,6 +65,16 @@ from conformesh.kernels.threads import run_in_blocks
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.block import Block
 from conformesh.protocols.messages import Packets, Protocol, Silence, Tell
+from conformesh.protocols.score_windows import (
+    SIDE_QUESTIONS,
+    FoundWindow,
+    KnownScores,
+    WindowAim,
+    listed_scores,
+    read_window,
+    window_aims,
+    write_window,
+)
 from conformesh.protocols.tree import PartialTree, SpeakingTurns, TreeLevel, explore_tree
 
 # How an end of a bracket is encoded: a new rounded guess, the low or high end of the last question, an infinite end,
@@ -127,6 +137,18 @@ class RankSearch:
     # The distribution function of the last sketch: knots, values just below and at them, mass at -inf.
     guess: Any = None
     missed: int = 0  # windows since that sketch that did not hold the rank
+    aim: WindowAim | None = None  # with a window of scores: what it must cover
+    known: KnownScores | None = None  # and what part of it the replies have listed so far
+
+    @property
+    def bottom(self) -> int:
+        """The lowest rank that is needed."""
+        return self.rank if self.aim is None else max(self.aim.bottom, 1)
+
+    @property
+    def top(self) -> int:
+        """The highest rank that is needed."""
+        return self.rank if self.aim is None else self.aim.top
 
 
 @dataclass
@@ -139,11 +161,14 @@ class FoundScore:
         The key of the score, and the weight of all scores up to it.
     bracket
         The keys between which it was found, for a warm start of a later run.
+    window
+        The scores around it, where they were asked for.
     """
 
     answer: int = 0
     counted: int = 0
     bracket: tuple[int, int] = (LOWEST, HIGHEST)
+    window: FoundWindow | None = None
 
 
 @dataclass(eq=False)
@@ -155,6 +180,7 @@ class WaveQuestion:
     found: list[FoundScore]
     passes: int = 0
     sketches: int = 0  # questions that were replied to by sketches, after the first
+    aims: list[WindowAim] | None = None  # of every problem, with windows of scores
 
     def copy(self) -> WaveQuestion:
         """Return a copy: who relays an instruction reads it once to count its numbers, before it is applied."""
@@ -343,7 +369,11 @@ class TreeRoot:
 
     def instruct(self, asked: WaveQuestion, heard: list[Any], totals: Sequence[int] | None) -> tuple[bytes, int]:
         """Return the instruction that follows from the replies, and how many numbers it holds."""
-        out, at, numbers = np.zeros(64 + 64 * len(asked.which) + 16 * len(totals or ()), np.uint8), 0, 0
+        room = sum(
+            self._room_for_window(self.problems[which], reply) for which, reply in zip(asked.which, heard, strict=True)
+        )
+        out = np.zeros(64 + 64 * len(asked.which) + 16 * len(totals or ()) + room, np.uint8)
+        at, numbers = 0, 0
         for total in totals or ():
             at = written.put_gamma(out, at, total)
             numbers += 1
@@ -355,10 +385,19 @@ class TreeRoot:
                 numbers += more
         return out[: (at + 7) >> 3].tobytes(), numbers
 
+    @staticmethod
+    def _room_for_window(problem: RankSearch, reply: written.MergedReply) -> int:
+        """Return how many bytes the instruction may need for the window of a problem."""
+        if problem.aim is None or reply.run_count < 0:
+            return 0
+        return written.room_for_keys(reply.run_count + (0 if problem.known is None else len(problem.known.keys)))
+
     def _decide(
         self, out: Any, at: int, ask: Ints, problem: RankSearch, reply: written.MergedReply, late: bool
     ) -> tuple[int, int]:
         """Write the answer to a problem if the reply holds it, else the next question; if `late`, the last one."""
+        if problem.aim is not None:
+            return self._decide_window(out, at, ask, problem, reply, late)
         begin, end, side = int(ask[BEGIN]), int(ask[END]), int(ask[SIDE])
         exact = reply.run_count >= 0
         if side != BOTH:
@@ -379,6 +418,53 @@ class TreeRoot:
         held = self._is_asked_bracket(ask, problem.low, problem.high)
         return self._write_question(out, at, ask, problem, reply if held and not exact else None, late)
 
+    def _decide_window(
+        self, out: Any, at: int, ask: Ints, problem: RankSearch, reply: written.MergedReply, late: bool
+    ) -> tuple[int, int]:
+        """Do the same for a problem with a window of scores: a list must cover the window, or a side of it is missing.
+
+        A bracket holds all ranks of the window. A list that holds some of them is kept, and joined with the lists of
+        its sides.
+        """
+        assert problem.aim is not None
+        aim, listed = problem.aim, None
+        begin, end, side = int(ask[BEGIN]), int(ask[END]), int(ask[SIDE])
+        if side != BOTH:
+            listed = _listed_on_side(problem, aim, reply, (begin, end), side, int(ask[LIMIT]))
+        else:
+            below = int(reply.below) if ask[COUNTED] else problem.below
+            upto = below + int(reply.inside)
+            _check_consistent(problem, (begin, below), (end, upto))
+            if upto < problem.bottom:
+                problem.low, problem.below = end, upto
+                problem.missed += 1
+            elif below >= problem.top:
+                problem.high, problem.upto = begin, below
+                problem.missed += 1
+            elif reply.run_count >= 0:
+                count = reply.run_count
+                listed = KnownScores(begin, below, end, upto, reply.keys[:count], reply.times[:count])
+            else:
+                if below < problem.bottom:
+                    problem.low, problem.below = begin, below
+                if upto >= problem.top:
+                    problem.high, problem.upto = end, upto
+        if listed is None:
+            held = self._is_asked_bracket(ask, problem.low, problem.high)
+            return self._write_question(out, at, ask, problem, reply if held and reply.run_count < 0 else None, late)
+        problem.known = listed if problem.known is None else problem.known.joined(listed)
+        missing = problem.known.missing(aim)
+        if missing is None:
+            window = problem.known.window(aim)
+            assert window is not None
+            at = written.put_bits(out, at, 1, 1)
+            return write_window(out, at, window, problem.rank)
+        ends, side, weight = missing
+        at = written.put_bits(out, at, 0, 1)
+        at, numbers = _write_ends(out, at, ends, ask, ends)
+        at = written.put_bits(out, at, side, 2)
+        return written.put_gamma(out, at, weight), numbers + 1
+
     def _write_answer(
         self, out: Any, at: int, ask: Ints, problem: RankSearch, key: int, counted: int
     ) -> tuple[int, int]:
@@ -397,24 +483,28 @@ class TreeRoot:
         the bracket again, finer around the rank.
         """
         held = problem.upto - problem.below
-        near = min(problem.rank - problem.below, problem.upto - problem.rank + 1)
-        most = self.listed * problem.each  # weight up to which all scores of a bracket are listed
+        near = min(problem.top - problem.below, problem.upto - problem.bottom + 1)
+        nearest = LOW if problem.top - problem.below == near else HIGH
+        # Weight up to which all scores of a bracket are listed.
+        most = self.listed * problem.each + problem.top - problem.bottom
         # Without a limit on listed scores a narrow window is always cheaper than the whole bracket.
         few = most if self.pace.fetched < math.inf else 0.0
         low, high, side, listed, level = problem.low, problem.high, BOTH, held <= few, 0
         if not listed and near <= min(self.pace.fetched * problem.each, 2 * most):
-            side = LOW if problem.rank - problem.below == near else HIGH
+            side = nearest
         if listed:
             pass
         elif reply is not None:
             problem.guess, problem.missed = self.waves.distribution(reply), 0
             half = self.half_width(problem, reply)
-            if self.pace.points > 2 and self._is_tied(problem, half):
+            # Weight from the guess to the ends of the window: a list must hold all ranks that are needed.
+            down, up = half + problem.rank - problem.bottom, half + problem.top - problem.rank
+            if self.pace.points > 2 and self._is_tied(problem, down, up):
                 # Tied scores: no bracket end lies between them, but a side of few different scores is short to list.
-                side = LOW if problem.rank - problem.below == near else HIGH
-            elif side == BOTH or 2 * half * self.share < near:
-                low, high = self._window(problem, half)
-                side, listed = BOTH, 2 * half <= most
+                side = nearest
+            elif side == BOTH or (down + up) * self.share < near:
+                low, high = self._window(problem, down, up)
+                side, listed = BOTH, down + up <= most
         elif (
             problem.missed == 1
             and _NEXT_WINDOW_FACTOR * near <= most
@@ -427,9 +517,9 @@ class TreeRoot:
             level = min(max((problem.rank - problem.below) * LEVEL_UNITS // held, 1), LEVEL_UNITS - 1)
         low, high = _clip_window((low, high), ask, problem)
         nothing_new = reply is not None and not listed and self._is_asked_bracket(ask, low, high)
-        if held > few and side == BOTH and (late or nothing_new):
+        if (held > few or (late and problem.aim is not None)) and side == BOTH and (late or nothing_new):
             # Expensive, but it ends the search: the list of one side holds the rank whatever the scores are.
-            side = LOW if problem.rank - problem.below == near else HIGH
+            side = nearest
             low, high = problem.low, problem.high
         at = written.put_bits(out, at, 0, 1)
         at, numbers = _write_ends(out, at, (low, high), ask, (problem.low, problem.high))
@@ -487,30 +577,30 @@ class TreeRoot:
         return each * _sketch_bias(three, step / each, held / each, self.waves.block.devices)
 
     @staticmethod
-    def _is_tied(problem: RankSearch, half: float) -> bool:
+    def _is_tied(problem: RankSearch, down: float, up: float) -> bool:
         """Return whether all scores around the rank seem to be tied."""
         knots, left, right, bottom = problem.guess
         target = problem.rank - problem.below - 0.5 - bottom
-        ends = [written.quantile_at(max(target + far, 0.0), knots, left, right, len(knots)) for far in (-half, half)]
+        ends = [written.quantile_at(max(target + far, 0.0), knots, left, right, len(knots)) for far in (-down, up)]
         return bool(ends[1] - ends[0] <= _TIE_DISTANCE * abs(ends[1])) if math.isfinite(ends[1]) else ends[0] == ends[1]
 
-    def _window(self, problem: RankSearch, half: float) -> tuple[int, int]:
-        """Return the keys of the window around the guessed rank, `half` to each side, inside the bracket."""
+    def _window(self, problem: RankSearch, down: float, up: float) -> tuple[int, int]:
+        """Return the keys of the window around the guessed rank, `down` and `up` from it, inside the bracket."""
         knots, left, right, bottom = problem.guess
         target = problem.rank - problem.below - 0.5 - bottom - self._sketch_bias(problem)
         ends = [
-            written.quantile_at(max(target - half, 0.0), knots, left, right, len(knots)),
-            written.quantile_at(target + half, knots, left, right, len(knots)),
+            written.quantile_at(max(target - down, 0.0), knots, left, right, len(knots)),
+            written.quantile_at(target + up, knots, left, right, len(knots)),
         ]
         low, high = (int(key) for key in to_keys(ends))
-        low = problem.low if target - half <= 0 or low <= problem.low or low >= problem.high else low
+        low = problem.low if target - down <= 0 or low <= problem.low or low >= problem.high else low
         high = problem.high if high >= problem.high or high <= low else high
         return low, high
 
     def _adjacent_window(self, problem: RankSearch, near: int) -> tuple[int, int]:
         """Return the next window after one that missed by `near` ranks, from the density of the last sketch."""
         knots, left, right, _ = problem.guess
-        upward = problem.rank - problem.below == near
+        upward = problem.top - problem.below == near
         edge = from_keys(problem.low if upward else problem.high)
         there = float(np.interp(edge, knots, right))
         far = _NEXT_WINDOW_FACTOR * near + 4 * problem.each
@@ -670,6 +760,20 @@ def _answer_on_side(problem: RankSearch, reply: written.MergedReply, side: int) 
     return int(keys[at]), int(ranks[at])
 
 
+def _listed_on_side(
+    problem: RankSearch, aim: WindowAim, reply: written.MergedReply, ends: tuple[int, int], side: int, limit: int
+) -> KnownScores:
+    """Return what a list of one side of a bracket tells; the weight at the end where it begins is known."""
+    known = {problem.low: problem.below, problem.high: problem.upto, LOWEST: 0, HIGHEST: aim.total}
+    if problem.known is not None:
+        known |= {problem.known.low: problem.known.below, problem.known.high: problem.known.upto}
+    low, high = (known[end] for end in ends)
+    weight = sum(reply.times[: reply.run_count].tolist())  # as Python integers: made up weights may exceed an int64
+    if not min(limit, high - low) <= weight <= high - low:
+        raise _contradiction(f"a list of weight {min(limit, high - low)} to {high - low} weighs {weight}")
+    return listed_scores(reply, ends, side, limit, low if side == LOW else high)
+
+
 # --- every device -----------------------------------------------------------------------------------------------------
 
 
@@ -681,6 +785,11 @@ def read_instruction(data: NDArray[np.uint8], at: int, asked: WaveQuestion, limi
     rows, which, numbers = [], [], 0
     for ask, problem in zip(asked.asks, asked.which, strict=True):
         done, at = written.get_bits(data, at, 1)
+        if done and asked.aims is not None:
+            window, more, at = read_window(data, at, asked.aims[problem])
+            numbers += more
+            asked.found[problem] = _found_in_window(ask, window, asked.aims[problem].rank)
+            continue
         if done:
             key = [0]
             _, at = written.get_keys(data, at, int(ask[BEGIN]), int(ask[END]), key, 1)
@@ -703,7 +812,7 @@ def read_instruction(data: NDArray[np.uint8], at: int, asked: WaveQuestion, limi
             numbers += 1
         else:
             listed, at = written.get_bits(data, at, 1)
-            row[LIMIT] = MOST_LISTED * limit if listed else 0
+            row[LIMIT] = MOST_LISTED * limit + _window_scores(asked, problem) if listed else 0
             if not listed:
                 focused, at = written.get_bits(data, at, 1)
                 level, at = written.get_bits(data, at, 16 if focused else 0)
@@ -716,8 +825,23 @@ def read_instruction(data: NDArray[np.uint8], at: int, asked: WaveQuestion, limi
     asked.sketches += sum(row[SIDE] == BOTH and row[LIMIT] == 0 for row in rows) > 0
     # An honest root lists one side after so many passes, which answers everything. A root that still asks is refused,
     # or it could keep all devices busy for ever.
-    is_honest = asked.passes <= PASSES_BEFORE_LISTING + 1 or not which
+    most = PASSES_BEFORE_LISTING + 1 + (SIDE_QUESTIONS if asked.aims is not None else 0)
+    is_honest = asked.passes <= most or not which
     return at if is_honest else written.NOWHERE, numbers
+
+
+def _window_scores(asked: WaveQuestion, problem: int) -> int:
+    """Return about how many scores the window of a problem holds; 0 without one."""
+    return asked.aims[problem].scores if asked.aims is not None else 0
+
+
+def _found_in_window(ask: Ints, window: FoundWindow, rank: int) -> FoundScore:
+    """Return the answer as the score of the window that reaches the rank; `search_by_waves` adds the rank."""
+    at = int(np.searchsorted(window.counts, rank))
+    if at == len(window.counts):  # no window, and the place says so
+        return FoundScore()
+    key = int(window.keys[at])
+    return FoundScore(key, int(window.counts[at]) - rank, _next_warm_bracket(ask, key), window)
 
 
 def _next_warm_bracket(ask: Ints, answer: int) -> tuple[int, int]:
@@ -772,7 +896,7 @@ def search_by_waves(
             if root is None:
                 held = np.array(said, dtype=np.int64) if n is None else n
                 known = block.ranks(held) if ranks is None else ranks
-                root = TreeRoot(waves, pace, _rank_searches(known, held, block.totals), depth)
+                root = TreeRoot(waves, pace, _rank_searches(known, held, block), depth)
             word, _ = root.instruct(asked, heard, said)
         before = asked.copy(), n, ranks
         word = yield from waves.pass_on(word, lambda word: _apply_instruction(word, block, limit, *before)[-1])  # noqa: B023
@@ -815,6 +939,7 @@ def _apply_instruction(
         ranks, numbers = block.ranks(n), len(totals)
         asked.keep(needs_search(ranks, n))
         asked.asks[:, USUAL], asked.asks[:, EACH] = _usual_weights(block, n, asked.asks[:, TRIAL])  # now it is known
+        asked.aims = _aims(block, ranks, n)
     at, more = read_instruction(data, at, asked, limit)
     if (at + 7) >> 3 != len(word):
         raise ValueError(
@@ -842,16 +967,20 @@ def _first_question(
     asks[:, TRIAL] = np.repeat(np.arange(trials), levels)
     asks[:, BEGIN], asks[:, END], asks[:, SIDE] = LOWEST, HIGHEST, BOTH
     asks[:, POINTS], asks[:, GROWTH] = pace.points, pace.growth
+    aims: list[WindowAim] | None = None
     if n is None or ranks is None:
         parts = [int((1 - alpha) * LEVEL_UNITS) for alpha in block.alphas] * trials
         weigh = np.full(trials, block.most)
     else:
         weigh = n
         parts = [int(r) * LEVEL_UNITS // max(int(total), 1) for row, total in zip(ranks, n, strict=True) for r in row]
+        aims = _aims(block, ranks, n)
         if one_side and warm is None:
-            few = np.repeat(n, levels) - ranks.ravel() + 1
-            asks[:, SIDE] = np.where(ranks.ravel() <= few, LOW, HIGH)
-            asks[:, LIMIT] = np.minimum(ranks.ravel(), few)
+            tops = ranks.ravel() if aims is None else np.array([aim.top for aim in aims])
+            bottoms = ranks.ravel() if aims is None else np.array([max(aim.bottom, 1) for aim in aims])
+            few = np.repeat(n, levels) - bottoms + 1
+            asks[:, SIDE] = np.where(tops <= few, LOW, HIGH)
+            asks[:, LIMIT] = np.minimum(tops, few)
     asks[:, USUAL], asks[:, EACH] = _usual_weights(block, weigh, asks[:, TRIAL])
     asks[:, LEVEL] = np.clip(parts, 1, LEVEL_UNITS - 1)
     if warm is not None:
@@ -860,7 +989,7 @@ def _first_question(
         asks[:, LIMIT], asks[:, COUNTED] = MOST_LISTED * limit, BELOW if low > LOWEST + 1 else 0
         if n is None:
             asks[:, COUNTED] = OUTSIDE
-    asked = WaveQuestion(asks, [*range(len(asks))], [FoundScore() for _ in range(len(asks))])
+    asked = WaveQuestion(asks, [*range(len(asks))], [FoundScore() for _ in range(len(asks))], aims=aims)
     if n is not None and ranks is not None:
         asked.keep(needs_search(ranks, n))
     return asked
@@ -883,10 +1012,18 @@ def needs_search(ranks: Ints, n: Ints) -> NDArray[np.bool_]:
     return np.asarray((ranks > 0) & (ranks <= n[:, None])).ravel()
 
 
-def _rank_searches(ranks: Ints, n: Ints, scores: Ints) -> list[RankSearch]:
-    levels = ranks.shape[1]
-    each = np.maximum(n / np.maximum(scores, 1), 1.0)
-    return [RankSearch(int(r), 0, int(n[i // levels]), float(each[i // levels])) for i, r in enumerate(ranks.ravel())]
+def _rank_searches(ranks: Ints, n: Ints, block: Block) -> list[RankSearch]:
+    levels, aims = ranks.shape[1], _aims(block, ranks, n)
+    each = np.maximum(n / np.maximum(block.totals, 1), 1.0)
+    return [
+        RankSearch(int(r), 0, int(n[i // levels]), float(each[i // levels]), aim=None if aims is None else aims[i])
+        for i, r in enumerate(ranks.ravel())
+    ]
+
+
+def _aims(block: Block, ranks: Ints, n: Ints) -> list[WindowAim] | None:
+    """Return which scores around each rank are needed, if any are."""
+    return None if block.window is None else window_aims(block.window, ranks, n, block.totals)
 
 
 def _read_totals(asked: WaveQuestion, heard: list[Any], block: Block) -> list[int]:

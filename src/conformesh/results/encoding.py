@@ -27,6 +27,7 @@ from conformesh.files.json_numbers import as_json_value, as_number, parse_json, 
 from conformesh.files.schemas import describe_error
 from conformesh.results.certificate import Amount, Cost, Count
 from conformesh.scores import Score, saved_score
+from conformesh.scores.adapt import Adaptation, get_adaptation
 from conformesh.scores.losses import Loss, get_loss
 
 # Digits of a numerator or a denominator in a file. No level has more: a float64 as a decimal has at most about 330. A
@@ -66,6 +67,7 @@ class SavedResult(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
 
     noun: ClassVar[str] = "a result"  # what the class is called in errors
     derived: ClassVar[tuple[str, ...]] = ()  # properties that a file also has, for people who read it
+    unsaved: ClassVar[tuple[str, ...]] = ()  # fields that no file has: what stays in memory
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the result as a table: an array for each column."""
@@ -122,6 +124,8 @@ class SavedResult(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
             old = "; files of other versions are not read: calibrate again" if "conformesh" in str(got) else ""
             raise ValueError(f"{where}: needed {cls.noun} ({wanted}), got {got!r:.60}{old}")
         try:
+            if present := [name for name in cls.unsaved if name in raw]:
+                raise ValueError(f"unknown field {present[0]!r}")
             told = {name: value for name, value in raw.items() if name not in cls.derived}
             found = msgspec.convert(told, cls, dec_hook=_decode, str_keys=True)
             _revive(found)
@@ -177,15 +181,20 @@ def _plain(value: Any) -> Any:
     """Return a value, however nested, as JSON can hold it."""
     if isinstance(value, Cost):
         return value.to_dict()
-    if isinstance(value, Score | Loss):
+    if isinstance(value, Score | Loss | Adaptation):
         return {"name": value.name, **_plain(value.options())}
     if isinstance(value, Struct):
-        return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
+        return {name: _plain(getattr(value, name)) for name in value.__struct_fields__ if name not in _unsaved(value)}
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {_key(key): _plain(item) for key, item in value.items()}
     return _listed(value) if isinstance(value, np.ndarray | list | tuple) else _single(value)
+
+
+def _unsaved(value: Struct) -> tuple[str, ...]:
+    found: tuple[str, ...] = getattr(type(value), "unsaved", ())
+    return found
 
 
 def _single(value: Any) -> Any:
@@ -274,7 +283,16 @@ def _revive(found: Any) -> None:
         elif name == "answers":
             for answer in value:
                 _revive(answer)
-    bounded = getattr(getattr(found, "guarantee", None), "loss", None)
+    guarantee = getattr(found, "guarantee", None)
+    adapt = getattr(guarantee, "adapt", None)
+    if adapt is not None:
+        if not isinstance(adapt, dict):
+            raise ValueError(f"adapt: must be an object with a name, got {adapt!r:.60}")
+        options = {key: restore_infinities(item) for key, item in adapt.items()}
+        force_setattr(
+            guarantee, "adapt", _named(options, "adapt", lambda name, options: get_adaptation(str(name), **options))
+        )
+    bounded = getattr(guarantee, "loss", None)
     if bounded is not None and isinstance(bounded.loss, dict):
         force_setattr(
             bounded, "loss", _named(bounded.loss, "loss", lambda name, options: get_loss(str(name), **options))

@@ -27,6 +27,7 @@ from conformesh.files.schemas import Number
 from conformesh.guarantee import LOWER, UPPER, Guarantee
 from conformesh.kernels.ranks import Alpha, exact_number
 from conformesh.results import consistency, summaries
+from conformesh.results.adapted import AdaptedFacts, DevicePredictor, DeviceRows, check_digest, unknown_device_error
 from conformesh.results.certificate import Amount, Certificate, Count, SidesCertificate
 from conformesh.results.encoding import SavedCost, SavedResult, SavedScore
 from conformesh.results.evaluation import (
@@ -38,6 +39,7 @@ from conformesh.results.evaluation import (
     evaluate_risk,
 )
 from conformesh.results.lookup import CENTRE, GROUP, SIDE, LookupRows, PredictionLimits, part_axes, prediction_limits
+from conformesh.results.window import Window
 from conformesh.scores import Function, RegressionScore, Score, result_score
 from conformesh.scores.base import label_positions
 from conformesh.scores.centres import Centres, centre_name
@@ -76,6 +78,8 @@ class Answer(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
         How many calibration examples of this part there were in all; 0 where noise hides it.
     facts
         What the method records of this part.
+    windows
+        With adapted scores: the pooled scores around the threshold, for each of the settings that are shared.
     """
 
     part: tuple[str, ...]
@@ -86,6 +90,7 @@ class Answer(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
     bracket: tuple[float, float] | None = None
     examples: Count = 0
     facts: dict[str, Any] = {}
+    windows: tuple[Window, ...] = ()
 
     def __post_init__(self) -> None:
         estimate: Any = self.estimate
@@ -142,6 +147,10 @@ class Result(
         How long the run took, and by which version of this library.
     selected
         Of a view, what was chosen from each kind of part; None where nothing was.
+    adapted
+        With adapted scores: what predictions need besides windows.
+    rows
+        With adapted scores: the calibration rows of the devices of this process, by name. No file has them.
     """
 
     guarantee: Guarantee
@@ -157,7 +166,10 @@ class Result(
     seconds: Amount = 0.0
     version: str = __version__
     selected: tuple[str | None, ...] = ()
+    adapted: AdaptedFacts | None = None
+    rows: dict[str, Any] = field(default_factory=dict)
 
+    unsaved: ClassVar[tuple[str, ...]] = ("rows",)
     noun: ClassVar[str] = "a result of `conformesh calibrate` or `conformesh control`"
 
     # --- views --------------------------------------------------------------------------------------------------------
@@ -461,6 +473,88 @@ class Result(
             raise ValueError("a point has a threshold for each side; choose result['lower'] or result['upper'] first")
         return float(limits.per_row)
 
+    # --- adapted scores -----------------------------------------------------------------------------------------------
+
+    def on(self, device: object, data: Any = None, *, groups: Any = None) -> DevicePredictor:
+        """Return the predictor of one device, which answers alone: for results with adapted scores.
+
+        Parameters
+        ----------
+        device
+            Its name.
+        data
+            The rows that the device calibrated with, in the same order: (outputs, labels). A file has no rows, so that
+            they must be given for a result that was loaded; a digest in the result says whether they are the same.
+        groups
+            Their groups, where the calibration had groups.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from conformesh import calibrate
+        >>> rng = np.random.default_rng(0)
+        >>> clinic = lambda labels: (rng.dirichlet(np.ones(4), 40), rng.choice(labels, 40))
+        >>> result = calibrate({"north": clinic([0, 1]), "south": clinic([2, 3])}, adapt="prior", rng=0)
+        >>> result.on("north").predict([[0.4, 0.3, 0.2, 0.1]]).shape
+        (1, 4)
+        """
+        if self.guarantee.adapt is None or self.adapted is None:
+            raise ValueError("on() is for adapted scores, calibrate(..., adapt=...); use predict(outputs, device=...)")
+        name, adapt = str(device), self.guarantee.adapt
+        if name not in self.adapted.hidden:
+            raise unknown_device_error(device, self.adapted)
+        if data is None:
+            if name not in self.rows:
+                raise ValueError(
+                    f"this result holds no rows of device {name}: give them, on({name!r}, (outputs, labels)), the same "
+                    "rows in the same order as in calibration"
+                )
+            return DevicePredictor(self, name, self.rows[name])
+        if not (isinstance(data, tuple | list) and len(data) == 2):
+            raise TypeError(f"on({name!r}, data) takes a pair (outputs, labels), got {type(data).__name__}")
+        outputs, labels = data
+        truth = as_array(labels, "labels")
+        truth = self.columns_of(truth, outputs) if adapt.task == "classification" else truth
+        bag = adapt.read(self.table_of(outputs), truth, f"device {name}")
+        rows = DeviceRows(bag, None if groups is None else Memberships.of(groups, f"device {name}"))
+        check_digest(self.adapted, name, rows)
+        return DevicePredictor(self, name, rows)
+
+    def _adapted_sets(self, outputs: Any, rows: LookupRows) -> NDArray[Any]:
+        """Return sets or intervals of rows, by the predictor of the device of each."""
+        table, device = self.table_of(outputs), rows.device
+        if device is None and self.devices == 1:
+            device = self.device_ids[0]
+        if device is None:
+            raise ValueError(
+                "adapted scores belong to a device: say with device= where new rows come from, a name or one for each "
+                "row, or use result.on(name).predict(outputs)"
+            )
+        for name, value in (("weight", rows.weight), ("inputs", rows.inputs)):
+            if value is not None:
+                raise ValueError(f"{name}= does not go with adapted scores; leave it out")
+        if np.ndim(device) == 0:
+            return np.asarray(self.on(device).predict(table, groups=rows.groups))
+        names = as_array(device, "device").astype(str)
+        if names.shape != (len(table),):
+            raise ValueError(f"device must be one name, or one for each of {len(table)} rows, got shape {names.shape}")
+        groups = None if rows.groups is None else Memberships.of(rows.groups, "groups")
+        found: Any = None
+        for name in np.unique(names).tolist():
+            own = np.flatnonzero(names == name)
+            here = None if groups is None else groups.take(own)
+            part = np.asarray(self.on(name).predict(table[own], groups=here))
+            found = np.empty((len(table), *part.shape[1:]), dtype=part.dtype) if found is None else found
+            found[own] = part
+        if found is None:
+            columns = self.adapted.columns if self.adapted is not None else 0
+            return np.empty((0, columns), np.bool_) if self._is_labelled else np.empty((0, 2))
+        return np.asarray(found)
+
+    @property
+    def _is_labelled(self) -> bool:
+        return self.guarantee.adapt is not None and self.guarantee.adapt.task == "classification"
+
     # --- new outputs --------------------------------------------------------------------------------------------------
 
     def predict(
@@ -573,7 +667,7 @@ class Result(
             return evaluate_risk(losses, found, view.guarantee.loss.bound, view.alpha, by_device, within)
         truth = as_array(labels, "labels")
         if kind.task == "regression":
-            made = evaluate_intervals(view._hits(kind, table, truth, limits), found, by_device, within)
+            made = evaluate_intervals(view._hits(kind, table, truth, limits, found), found, by_device, within)
         else:
             made = evaluate_label_sets(found, view.columns_of(truth, outputs), kind.name, by_device, within)
             made = made.named(view.classes or frame_columns(outputs))
@@ -598,6 +692,9 @@ class Result(
     ) -> tuple[Any, NDArray[Any], PredictionLimits, NDArray[Any]]:
         """Return the score or loss, its outputs, the thresholds of the rows, and their sets or intervals."""
         view, table = self.at(alpha), self.table_of(outputs)
+        if self.guarantee.adapt is not None:
+            no_limits = PredictionLimits(np.full((1, 1), np.nan), False, False)
+            return self.guarantee.adapt, table, no_limits, view._adapted_sets(outputs, rows)
         kind: Any = self._loss(loss) if self.controlled else self._score(score)
         columns = None
         if not self.controlled and kind.task == "classification" and table.ndim == 2:
@@ -622,10 +719,14 @@ class Result(
         is_lower = self._side_of(self.answers[0]) == LOWER
         return (limits.per_row, np.inf) if is_lower else (np.inf, limits.per_row)
 
-    def _hits(self, kind: Any, table: NDArray[Any], truth: NDArray[Any], limits: PredictionLimits) -> NDArray[np.bool_]:
+    def _hits(
+        self, kind: Any, table: NDArray[Any], truth: NDArray[Any], limits: PredictionLimits, found: NDArray[Any]
+    ) -> NDArray[np.bool_]:
         """Return which labels are covered, by the score itself: ends of intervals are rounded."""
         if len(table) != len(truth):
             raise ValueError(f"evaluate needs one label per row, got {len(table)} rows and {len(truth)} labels")
+        if self.guarantee.adapt is not None:
+            return np.asarray((found[:, 0] <= truth) & (truth <= found[:, 1]))
         if self.guarantee.sides is not None:
             below, above = kind.sides(table, truth).T
             lower, upper = self._ends(limits)

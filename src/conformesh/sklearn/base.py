@@ -29,6 +29,7 @@ from conformesh.pipeline.p_values import p_values
 from conformesh.results.evaluation import Evaluation, RiskEvaluation
 from conformesh.results.result import Result
 from conformesh.scores import SCORES, Score, as_score
+from conformesh.scores.adapt import Adaptation, Even, as_adaptation
 from conformesh.scores.base import Task
 from conformesh.scores.losses import Loss
 from conformesh.sklearn.rows import (
@@ -41,6 +42,7 @@ from conformesh.sklearn.rows import (
 from conformesh.table import Table
 
 AUTO = "auto"
+_ADAPTS = {"classification": "prior", "regression": "scale"}  # the adaptation for each task
 # What `fit` sets and a new calibration keeps, and what every calibration sets anew.
 _TRAINED = ("estimator_", "scale_estimator_", "scale_floor_", "_trained", "_training_digest")
 _AGREED = ("result_", "table_", "network_", "score_", "_keywords", "_is_by_class")
@@ -70,6 +72,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
     mixture: Any
     rank_rule: str
     pac_confidence: Any
+    adapt: Any
     options: Any
     prefit: Any
     calibration_size: Any
@@ -221,12 +224,36 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
                 f"{who}: class_conditional=True has the classes as groups; leave groups= out, or set it to False"
             )
         levels = self._levels()
+        adaptation = self._adaptation(who)
+        if adaptation is not None:
+            keywords["adapt"] = adaptation
         self.score_, self.network_, self._keywords = self._score(who), mesh, keywords
         outputs = self._outputs(rows, self.score_, who)
         assert rows.labels is not None
         labels = self._columns(rows.labels, outputs, who)
-        self.table_ = rows.table(mesh.ids, **self._scored(outputs, labels))
+        if adaptation is None:
+            columns = self._scored(outputs, labels)
+        else:
+            bag = adaptation.read(outputs, labels, who)
+            columns = {"outputs": bag.outputs, "truth": bag.labels}
+        self.table_ = rows.table(mesh.ids, **columns)
         self.result_ = self._run(levels)
+
+    def _adaptation(self, who: str) -> Adaptation | None:
+        """Return how scores adapt, with what training knows of the labels; None where they do not."""
+        found = as_adaptation(self.adapt)
+        if found is None:
+            return None
+        if isinstance(found, Even):
+            found = found.for_task(self.task)
+        if found.task != self.task:
+            raise ValueError(f"{who}: adapt={found.name!r} is for {found.task}; use {_ADAPTS[self.task]!r}")
+        if self.loss is not None or self.class_conditional or not getattr(self, "symmetric", True):
+            raise ValueError(
+                f"{who}: adapt goes with one nonconformity score for all classes; leave loss, class_conditional and "
+                "symmetric=False out"
+            )
+        return found
 
     def _asked(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the estimator's parameters and further options say to `conformesh.calibrate`."""
@@ -336,6 +363,8 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         """Count every score beside those of all devices: of the same group, with the weights of the calibration."""
         guarantee, table = self.result_.guarantee, self.table_
         shift = guarantee.weighting
+        if guarantee.adapt is not None:
+            raise ValueError(f"{who}: adapted scores have no p-values; calibrate without adapt=, or use predict_set")
         if guarantee.centres is not None or (shift is not None and shift.class_weights):
             what = "class_weights" if guarantee.centres is None else "centres"
             raise ValueError(f"{who}: there are no p-values with {what}; calibrate without, or use predict_set")

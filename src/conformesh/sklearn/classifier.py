@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, overload
 
 import numpy as np
@@ -19,6 +20,7 @@ from conformesh.results.evaluation import Evaluation, RiskEvaluation
 from conformesh.results.result import Result, class_indices
 from conformesh.scores import Score
 from conformesh.scores.base import Task
+from conformesh.scores.adapt import Adaptation, Even, Prior
 from conformesh.scores.losses import Loss, as_loss
 from conformesh.sklearn.base import AUTO, MeshEstimator, _as_list
 from conformesh.sklearn.rows import estimator_row_labels
@@ -67,6 +69,10 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
     mixture, rank_rule, pac_confidence
         Which devices new rows come from, how many scores must be covered, and whether coverage holds for this draw of
         the calibration rows with some probability; as in `conformesh.calibrate`.
+    adapt
+        Scores that learn from a device's own rows: "prior", which learns which classes a device has, or an object such
+        as ``conformesh.adapt.Prior(strength=10)``. `predict_set` then needs `devices`. A model that `fit` trains tells
+        how frequent classes are in training. Instead of `nonconformity`.
     options
         A dict with further arguments of `conformesh.calibrate`, such as the method's own options.
     prefit
@@ -123,6 +129,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         mixture: Any = "sizes",
         rank_rule: str = AUTO,
         pac_confidence: Alpha | None = None,
+        adapt: Any = None,
         options: Mapping[str, Any] | None = None,
         prefit: bool | Literal["auto"] = "auto",
         calibration_size: float | None = None,
@@ -140,6 +147,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         self.mixture = mixture
         self.rank_rule = rank_rule
         self.pac_confidence = pac_confidence
+        self.adapt = adapt
         self.options = options
         self.prefit = prefit
         self.calibration_size = calibration_size
@@ -254,6 +262,17 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
 
     def _train(self, X: Any, y: Any, fit_params: Mapping[str, Any]) -> None:
         self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)
+        if self.adapt is not None and np.ndim(y) == 1:
+            counts = np.bincount(class_indices(self.classes_.tolist(), np.asarray(y)), minlength=len(self.classes_))
+            self.training_counts_ = counts
+
+    def _adaptation(self, who: str) -> Adaptation | None:
+        found: Adaptation | None = super()._adaptation(who)
+        base = found.base if isinstance(found, Even) else found
+        if isinstance(base, Prior) and base.prior is None and hasattr(self, "training_counts_"):
+            base = replace(base, prior=tuple((self.training_counts_ + 1).tolist()))  # no class may have a share of 0
+            found = replace(found, base=base) if isinstance(found, Even) else base
+        return found
 
     def _outputs_of(self, X: Any, score: Score | Loss, who: str) -> NDArray[Any]:
         """Return what the score or loss reads: probabilities, or a decision function with a column per class."""

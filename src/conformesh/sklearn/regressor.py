@@ -54,6 +54,9 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         Whether intervals reach as far below as above. False: each side has a threshold of its own for half of alpha,
         found in one run (with `cqr`, asymmetric CQR): ``result_["lower"]`` and ``result_["upper"]``. With
         ``options={"lower_share": 0.9}`` the lower side may miss 90 % of alpha.
+    adapt
+        Scores that learn from a device's own rows: "scale", which learns its bias and scale of residuals, or an object
+        such as ``conformesh.adapt.Scale()``. `predict_interval` then needs `devices`.
     alpha, confidence_level, method, network, mixture, rank_rule, pac_confidence, options, prefit, calibration_size, \
     random_state
         As for `MeshClassifier`.
@@ -95,6 +98,7 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         mixture: Any = "sizes",
         rank_rule: str = AUTO,
         pac_confidence: Alpha | None = None,
+        adapt: Any = None,
         options: Mapping[str, Any] | None = None,
         prefit: bool | Literal["auto"] = "auto",
         calibration_size: float | None = None,
@@ -112,6 +116,7 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         self.mixture = mixture
         self.rank_rule = rank_rule
         self.pac_confidence = pac_confidence
+        self.adapt = adapt
         self.options = options
         self.prefit = prefit
         self.calibration_size = calibration_size

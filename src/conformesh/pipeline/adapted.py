@@ -1,0 +1,216 @@
+"""Calibration with adapted scores: choose settings, score leave-one-out, and fetch a window of pooled scores.
+
+One run has up to three steps. The devices add up what settings depend on (`Adaptation.summary_counts`), where there is
+such; then the leave-one-out losses of every setting, where there are several; then they search the required rank among
+the adapted scores of the best settings, and share the scores around it. Each device hides one of its rows, drawn before
+any score is computed; `results.adapted` predicts with the rest.
+
+With `mixture="own"` every device counts its own rows alone: only sums of losses are sent, if there is a choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from conformesh.common.array_types import Ints
+from conformesh.common.random_streams import random_stream
+from conformesh.guarantee import Guarantee
+from conformesh.kernels.ranks import Requirement
+from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.methods import get_method, make_options, run_method
+from conformesh.pipeline.problems import LocalRows, Problem, PublicFacts, group_memberships
+from conformesh.protocols.block import Answers, Block, WindowRequest
+from conformesh.protocols.messages import Protocol
+from conformesh.results.adapted import AdaptedFacts, DeviceRows
+from conformesh.scores.adapt import Adaptation, Bag
+from conformesh.scores.adapt.base import FULL, LARGEST_LOSS, Setting
+
+if TYPE_CHECKING:
+    from conformesh.protocols.groups import Grouping
+    from conformesh.table import Table
+
+# Settings beside the best one that get a window, and by how much their sums of losses may be larger: one example in
+# place of another changes a sum by few units. A candidate that selects another setting is included without a count.
+_MOST_SHARED, _SHARED_WITHIN = 4, LARGEST_LOSS
+_MOST_ELSEWHERE = 1  # the same for settings that only another set of examples allows
+OWN = "own"
+
+
+class AdaptedRun(NamedTuple):
+    """What a run with adapted scores needs besides its block.
+
+    Attributes
+    ----------
+    rows
+        The rows of the devices here.
+    guarantee
+        What is asked, with the groups that all devices agreed on.
+    agreed
+        The numbers of rows.
+    grouping
+        How groups overlap, where they do.
+    requirement
+        The mixture, and that examples are hidden.
+    """
+
+    rows: LocalRows
+    guarantee: Guarantee
+    agreed: PublicFacts
+    grouping: Grouping | None
+    requirement: Requirement
+
+    @property
+    def adaptation(self) -> Adaptation:
+        """How scores adapt."""
+        found: Adaptation = self.guarantee.adapt
+        return found
+
+    @property
+    def is_own(self) -> bool:
+        """Whether each device is covered by itself."""
+        return self.requirement.mixture == OWN
+
+
+def device_rows(table: Table, device: int) -> DeviceRows:
+    """Return the rows of one device of a table."""
+    assert table.outputs is not None
+    assert table.truth is not None
+    own = table.rows(device)
+    groups = None if table.groups is None else table.groups.take(np.arange(own.start, own.stop))
+    return DeviceRows(Bag(table.outputs[own], table.truth[own]), groups)
+
+
+def draw_hidden_rows(seed: int, network_rows: Ints, sizes: Ints) -> list[int]:
+    """Return which row each device here hides, -1 where it has none; it depends on no value."""
+    return [
+        int(random_stream(seed, "hidden row", row).integers(size)) if size else -1
+        for row, size in zip(network_rows.tolist(), sizes.tolist(), strict=True)
+    ]
+
+
+def adapted_answers(blank: Block, asked: AdaptedRun, run: Any, *, sealed: bool = True) -> Protocol[Answers]:
+    """Run all steps on the devices here; the answers have the problems, and what predictions need."""
+    adapt, level = asked.adaptation, float(asked.guarantee.alphas[0])
+    bags = [device_rows(asked.rows.table, k).bag for k in range(asked.rows.devices)]
+    assert asked.rows.table.outputs is not None
+    columns = adapt.columns(asked.rows.table.outputs)
+    counts = np.zeros(0, dtype=np.int64)
+    if (held := np.stack([adapt.summary_counts(bag) for bag in bags])).shape[1]:
+        counts = yield from _sum_over_network(blank, held, run)
+    choices = adapt.reachable_settings(counts, columns)
+    losses = np.zeros(0, dtype=np.int64)
+    if len(choices) > 1:
+        own = np.array([[int(adapt.losses(bag, s, level).sum()) for s in choices] for bag in bags], dtype=np.int64)
+        losses = yield from _sum_over_network(blank, own, run)
+    shared = _shared_settings(choices, adapt.settings(counts, columns), losses)
+    scored = [[adapt.leave_one_out(bag, choices[place]) for place in shared] for bag in bags]
+    parts, samples, sizes = _score_columns(asked, scored, len(shared))
+    requirement = replace(asked.requirement, is_weighted=asked.guarantee.groups is not None and not asked.is_own)
+    block = replace(
+        blank,
+        sizes=sizes,
+        requirement=requirement,
+        items=np.repeat(asked.agreed.rows.sum(axis=1)[:, None], sizes.shape[1], axis=1)
+        if requirement.is_weighted
+        else None,
+        alphas=asked.guarantee.alphas,
+    )
+    if asked.is_own:
+        found = yield from run_method("local", block, samples, make_options("local", {}), run.faults)
+    else:
+        block = replace(block, window=_window_request(adapt, block))
+        found = yield from run_method(run.method, block, samples, run.chosen_options, run.faults, sealed=sealed)
+    demand = None if asked.is_own else block.demands[0]
+    weights = np.ones(blank.devices, np.int64) if demand is None or demand.weights is None else demand.weights
+    facts = AdaptedFacts(
+        columns=columns,
+        choices=choices,
+        losses=tuple(losses.tolist()),
+        counts=tuple(counts.tolist()),
+        shared=tuple(shared),
+        hidden={},
+        digests={},
+        weights=dict(zip(blank.network.ids, weights.tolist(), strict=True)),
+        missing=Fraction(0) if demand is None else demand.missing,
+        rounded=demand is not None and demand.rounded,
+    )
+    whole = asked.agreed.rows @ _atoms_of_parts(asked, len(asked.agreed.names.atoms) or 1)
+    examples = whole.sum(axis=0).tolist()
+    problems = tuple(
+        Problem(() if part is None else (part,), alpha, p * len(shared), place, examples[p])
+        for p, part in enumerate(parts)
+        for place, alpha in enumerate(asked.guarantee.alphas)
+    )
+    return replace(found, problems=problems, adapted=facts)
+
+
+def _sum_over_network(block: Block, numbers: Ints, run: Any) -> Protocol[Ints]:
+    """Return the sums of whole numbers over all devices, (numbers,), by the means of the method."""
+    from conformesh.protocols.aggregate import get_aggregator
+    total = yield from get_aggregator("tree").prepare(block)
+    return np.asarray((yield from total(numbers))[0], dtype=np.int64)
+
+
+def _shared_settings(choices: Sequence[Setting], usual: Sequence[Setting], losses: Ints) -> list[int]:
+    """Return the places of the settings that get a window: the best one first, then those that may become it."""
+    if len(choices) == 1:
+        return [0]
+    order = np.argsort(losses, kind="stable").tolist()
+    there = {*usual}
+    best = [place for place in order if choices[place] in there]
+    near = [place for place in best if losses[place] <= losses[best[0]] + _SHARED_WITHIN]
+    found = near[:_MOST_SHARED]
+    # Settings of another usual scale, which one example in place of another can lead to.
+    elsewhere: dict[Any, int] = {}
+    for place in order:
+        kind = choices[place][-1]
+        if choices[place] not in there and elsewhere.get(kind, 0) < _MOST_ELSEWHERE:
+            elsewhere[kind] = elsewhere.get(kind, 0) + 1
+            found.append(place)
+    return found
+
+
+def _atoms_of_parts(asked: AdaptedRun, atoms: int) -> Ints:
+    """Return which combinations of groups belong to each part, (atoms, parts), as 0 and 1."""
+    groups = asked.guarantee.groups
+    if groups is None:
+        return np.ones((1, 1), dtype=np.int64)
+    members = group_memberships(groups, asked.grouping, asked.agreed, False)
+    return np.array([[int(code in part) for part in members] for code in range(atoms)], dtype=np.int64)
+
+
+def _score_columns(
+    asked: AdaptedRun, scored: Sequence[Sequence[Any]], settings: int
+) -> tuple[list[str | None], WeightedScores, Ints]:
+    """Return the names of the parts, the scores with a column for each part and setting, and all numbers of scores."""
+    groups, agreed = asked.guarantee.groups, asked.agreed
+    parts: list[str | None] = [None] if groups is None else [*groups.part_names]
+    members = _atoms_of_parts(asked, len(agreed.names.atoms) or 1)
+    codes = asked.rows.atom_codes(agreed.atoms)
+    segments, table = [], asked.rows.table
+    for k, own in enumerate(scored):
+        inside = None if codes is None else members[codes[table.rows(k)]].astype(bool)
+        for p in range(len(parts)):
+            segments += [scores if inside is None else scores[inside[:, p]] for scores in own]
+    sizes = np.array([len(segment) for segment in segments], dtype=np.int64)
+    flat = np.concatenate(segments) if segments else np.zeros(0)
+    samples = WeightedScores.from_flat(flat, sizes, len(parts) * settings, names=asked.rows.names)
+    return parts, samples, np.repeat(agreed.rows @ members, settings, axis=1)
+
+
+def _window_request(adapt: Adaptation, block: Block) -> WindowRequest:
+    """Return how many scores around the threshold every device needs."""
+    if adapt.window != FULL:
+        return WindowRequest(int(adapt.window), None)
+    reach = np.zeros(block.trials, dtype=np.int64)
+    for column, demand in enumerate(block.demands):
+        weights = np.ones(block.devices, np.int64) if demand.weights is None else demand.weights
+        # A device's own rows decide at most what they weigh; two more for the hidden row and for a group's weight.
+        reach[column] = int(((block.sizes[:, column] + 2) * weights).max(initial=0))
+    return WindowRequest(None, reach)
+

@@ -1,0 +1,493 @@
+r"""Predictions of one device with adapted scores: from its own rows and what all devices agreed on.
+
+An adapted score depends on the examples of its device, so that there is no one threshold. All devices share a *window*:
+pooled scores around the threshold with their exact counts. To decide on a label y for a new x, a device puts (x, y) in
+the place of one example that was hidden in advance, computes the scores of its other examples again, and counts:
+y is in the set if less than the required rank lies strictly below the score of (x, y) (docs/guarantees.md).
+
+How the other scores change depends on the label alone, not on x. So each label has a limit that is computed once, and
+predicting compares scores with limits. Labels that a window leaves undecided are included.
+
+With `mixture="own"` a device needs no window: it counts its own examples only, and hides none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import ArrayLike, NDArray
+
+from conformesh.common.array_types import Array, Bools, Floats, Ints
+from conformesh.common.names import natural_order
+from conformesh.common.notes import emit_note
+from conformesh.files.memberships import EVERYONE, Memberships
+from conformesh.kernels.ranks import RankRule
+from conformesh.results.window import Window
+from conformesh.scores.adapt import Adaptation, Bag
+from conformesh.scores.adapt.base import LARGEST_LOSS, Setting
+
+if TYPE_CHECKING:
+    from conformesh.results.result import Answer, Result
+
+# Scores of candidates that are computed at once: bounds memory to some 10 MB.
+_CELLS_AT_ONCE = 2**20
+_OWN = "own"
+
+
+class AdaptedFacts(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a calibration with adapted scores records for predictions, besides windows. It holds no row.
+
+    Attributes
+    ----------
+    columns
+        How many classes there are; 1 for regression.
+    choices
+        The settings of the adaptation to choose from, and
+    losses
+        the sum of the leave-one-out losses of all devices for each of them; empty where there is nothing to choose.
+    counts
+        The sums of `Adaptation.summary_counts`.
+    shared
+        The settings that have a window, in the order of `Answer.windows`, by their places among the choices.
+    hidden
+        The place of the row that each device hides, counted from 0 in its order; -1 where it has none. Drawn before
+        scores are computed.
+    digests
+        A hash of the rows of each device, so that it predicts with the same rows in the same order.
+    weights
+        What a row of each device weighs in the counts of windows.
+    missing
+        What the rows of devices without any would weigh.
+    rounded
+        Whether weights were rounded down.
+    """
+
+    columns: int
+    choices: tuple[tuple[float, ...], ...]
+    losses: tuple[int, ...]
+    counts: tuple[int, ...]
+    shared: tuple[int, ...]
+    hidden: dict[str, int]
+    digests: dict[str, str]
+    weights: dict[str, int]
+    missing: Fraction = Fraction(0)
+    rounded: bool = False
+
+
+class DeviceRows(NamedTuple):
+    """The calibration rows of one device, in its order, with their groups where it has some."""
+
+    bag: Bag
+    groups: Memberships | None = None
+
+    @property
+    def digest(self) -> str:
+        """A SHA-256 over shapes, values and groups: the same on every machine."""
+        table = np.ascontiguousarray(self.bag.outputs, dtype="<f8")
+        digest = sha256(f"{table.shape}".encode())
+        digest.update(table.tobytes())
+        kind = "<f8" if self.bag.labels.dtype.kind == "f" else "<i8"
+        digest.update(np.ascontiguousarray(self.bag.labels, dtype=kind).tobytes())
+        if self.groups is not None:
+            names = [", ".join(self.groups.atoms[code]) for code in self.groups.codes.tolist()]
+            digest.update("\n".join(names).encode())
+        return digest.hexdigest()
+
+
+class _Choice(NamedTuple):
+    """Which setting candidates select: sums of losses of all other examples, by setting and candidate."""
+
+    base: NDArray[Any]  # (settings, 1 or rows, columns); beyond all others where a setting is not allowed
+    possible: tuple[int, ...]
+
+
+class DevicePredictor:
+    """Prediction sets or intervals for new examples of one device; what `Result.on` returns."""
+
+    def __init__(self, result: Result, device: str, rows: DeviceRows) -> None:
+        adapt, facts = result.guarantee.adapt, result.adapted
+        assert isinstance(adapt, Adaptation)
+        assert facts is not None
+        self.result, self.device, self.rows, self.facts, self.adapt = result, device, rows, facts, adapt
+        self.is_own = result.guarantee.mixture.kind == _OWN
+        self._level = float(result.guarantee.alphas[0])  # by which settings are chosen
+        hidden = -1 if self.is_own else facts.hidden[device]
+        self._rest = rows.bag.without(hidden)
+        self._hidden = hidden
+        self._limits: dict[Any, Floats] = {}
+        self._known_choice: _Choice | None = None
+        self._known_intervals: dict[Any, tuple[float, float]] = {}
+        self._seen = np.bincount(rows.bag.labels, minlength=facts.columns) if self._is_classifier else None
+        self._warned = False
+
+    def __repr__(self) -> str:
+        return f"DevicePredictor({self.device}, {len(self.rows.bag):,} calibration rows, {self.adapt!r})"
+
+    @property
+    def _is_classifier(self) -> bool:
+        return self.adapt.task == "classification"
+
+    # --- public -------------------------------------------------------------------------------------------------------
+
+    def predict(self, outputs: ArrayLike, *, alpha: Any = None, groups: Any = None, as_names: bool = False) -> Any:
+        """Return prediction sets (rows x labels, boolean) or intervals (rows x 2) for new examples of this device.
+
+        `alpha`, `groups` and `as_names` are as in `Result.predict`.
+        """
+        view = self.result.at(alpha)
+        table = self.adapt.read_new(view.table_of(outputs))
+        if self._is_classifier and len(table) and table.shape[1] != self.facts.columns:
+            raise ValueError(
+                f"outputs must have {self.facts.columns} columns, one for each class as in calibration, got "
+                f"{table.shape[1]}"
+            )
+        found = self._sets(view, table, groups) if self._is_classifier else self._intervals(view, table, groups)
+        if not as_names:
+            return found
+        names = self.result.classes
+        if names is None or not self._is_classifier:
+            raise ValueError("as_names=True is for label sets whose classes are known: give classes= to calibrate")
+        return [tuple(names[column] for column in np.flatnonzero(row)) for row in found]
+
+    def evaluate(self, outputs: ArrayLike, labels: ArrayLike, **rows: Any) -> Any:
+        """Measure coverage and size on labelled examples of this device; the arguments are those of `predict`."""
+        count = len(np.asarray(labels))
+        return self.result.evaluate(outputs, labels, device=np.full(count, self.device), **rows)
+
+    # --- sets ---------------------------------------------------------------------------------------------------------
+
+    def _sets(self, view: Result, table: Array, groups: Any) -> Bools:
+        """Return label sets, in chunks of rows."""
+        columns = self.facts.columns
+        self._note_unseen()
+        sets = np.empty((len(table), columns), dtype=np.bool_)
+        step = max(1, _CELLS_AT_ONCE // (columns * (len(self._rest) if self.adapt.needs_new_rows else 1)))
+        for codes, rows in self._rows_by_parts(view, groups, len(table)):
+            for start in range(0, len(rows), step):
+                chunk = rows[start : start + step]
+                sets[chunk] = self._included(view, codes, table[chunk])
+        return sets
+
+    def _included(self, view: Result, parts: _Parts, new: Array) -> Bools:
+        """Return which labels of new rows belong to their sets."""
+        if parts.is_unknown or not len(self.rows.bag):
+            return np.ones((len(new), self.facts.columns), dtype=np.bool_)
+        selected = self._selected(new)
+        included = np.zeros((len(new), self.facts.columns), dtype=np.bool_)
+        for place in range(len(self.facts.choices)) if self.is_own else self.facts.shared:
+            chosen = selected == place
+            if not chosen.any():
+                continue
+            setting = self.facts.choices[place]
+            scores = self.adapt.candidate_scores(self._rest, setting, self.facts.columns, new)
+            limits = self._limits_of(view, parts, place, new)
+            included |= chosen & (scores <= limits)
+        # Nothing is known of the scores of other settings, so that labels are kept.
+        return included | ~self._is_known(selected)
+
+    def _is_known(self, selected: Ints) -> Bools:
+        """Return which settings have a window, or need none."""
+        return selected >= 0 if self.is_own else np.isin(selected, self.facts.shared)
+
+    def _note_unseen(self) -> None:
+        """Note once that labels that the device never saw are covered badly."""
+        if self._seen is None or self._warned or self._seen.all() or not len(self.rows.bag):
+            return
+        self._warned = True
+        missing = np.flatnonzero(self._seen == 0)
+        names = [str(self.result.classes[c]) if self.result.classes else str(c) for c in missing[:5].tolist()]
+        more = ", ..." if len(missing) > 5 else ""
+        emit_note(
+            f"device {self.device} has no calibration row of {len(missing)} of {self.facts.columns} classes "
+            f"({', '.join(names)}{more}): adapted sets rarely hold them. Coverage holds on average over all classes; "
+            "evaluate(...) reports it by class"
+        )
+
+    # --- intervals ----------------------------------------------------------------------------------------------------
+
+    def _intervals(self, view: Result, table: Array, groups: Any) -> Floats:
+        """Return intervals: the residuals that belong to a set are the same for every row."""
+        from conformesh.scores.adapt.scale import score_of
+
+        found = np.empty((len(table), 2))
+        for parts, rows in self._rows_by_parts(view, groups, len(table)):
+            low, high = self._residual_interval(view, parts)
+            if low > high:
+                found[rows] = np.inf, -np.inf
+            else:
+                found[rows] = score_of(table).side_intervals(table[rows], -low, high)
+        return found
+
+    def _residual_interval(self, view: Result, parts: _Parts) -> tuple[float, float]:
+        """Return the smallest interval that holds every residual in the set."""
+        key = (view.alpha, parts.names)
+        if key not in self._known_intervals:
+            self._known_intervals[key] = self._residuals(view, parts)
+        return self._known_intervals[key]
+
+    def _residuals(self, view: Result, parts: _Parts) -> tuple[float, float]:
+        if parts.is_unknown or not len(self.rows.bag):
+            return -np.inf, np.inf
+        adapt: Any = self.adapt
+        ends = adapt.pieces(self.facts.choices)
+        inside = _representatives(ends)
+        selected = self._selected(inside)[0]
+        known = self._is_known(selected)
+        low, high = np.where(known, np.inf, ends[:-1]), np.where(known, -np.inf, ends[1:])
+        for place in np.unique(selected[known]).tolist():
+            limits = self._limits_of(view, parts, place, inside)[0]
+            least, most = adapt.residual_limits(self._rest, self.facts.choices[place], inside, limits)
+            chosen = selected == place
+            low = np.where(chosen, np.maximum(least, ends[:-1]), low)
+            high = np.where(chosen, np.minimum(most, ends[1:]), high)
+        held = low <= high
+        if not held.any():
+            return np.inf, -np.inf
+        first, last = float(low[held].min()), float(high[held].max())
+        # Ends of pieces are computed, and a residual beside one may count for either piece.
+        return first - 1e-12 * abs(first), last + 1e-12 * abs(last)
+
+    # --- which setting ------------------------------------------------------------------------------------------------
+
+    def _selected(self, new: Array) -> Ints:
+        """Return the place of the setting that each candidate selects, (rows, columns); (1, pieces) for regression.
+
+        -1 where it would select one that was not among the choices.
+        """
+        shape = (len(new), self.facts.columns) if self._is_classifier else (1, len(new))
+        if len(self.facts.choices) == 1:
+            allowed = self._allowed(new)
+            return np.zeros(shape, dtype=np.int64) if allowed is None else allowed[0].astype(np.int64) - 1
+        choice = self._choice(new)
+        if not choice.possible:
+            return np.full(shape, -1)
+        # Small: whatever the losses of candidates are, other settings cannot have the smallest sum.
+        totals = np.empty((len(choice.possible), *shape), dtype=np.int64)
+        for i, place in enumerate(choice.possible):
+            own = self.adapt.candidate_losses(
+                self._rest, self.facts.choices[place], self.facts.columns, self._level, new
+            )
+            totals[i] = choice.base[place] + own
+        return np.where(totals.min(axis=0) < _NEVER, np.array(choice.possible)[totals.argmin(axis=0)], -1)
+
+    def _choice(self, new: Array) -> _Choice:
+        """Return the sums of losses without those of the candidates."""
+        if self._known_choice is not None:
+            return self._known_choice
+        adapt, facts = self.adapt, self.facts
+        allowed = self._allowed(new)
+        sums = []
+        for place, setting in enumerate(facts.choices):
+            before = int(adapt.losses(self.rows.bag, setting, self._level).sum()) if len(self.rows.bag) else 0
+            others = adapt.others(self._rest, setting, facts.columns, self._level, new, choose=True).losses
+            whole = facts.losses[place] - before + others
+            sums.append(whole if allowed is None else np.where(allowed[place], whole, _NEVER))
+        base = np.stack(sums)
+        least = base.min(axis=0)
+        possible = (base <= least + LARGEST_LOSS) & (base < _NEVER)
+        found = _Choice(base, tuple(np.flatnonzero(possible.reshape(len(base), -1).any(axis=1)).tolist()))
+        if not adapt.needs_new_rows:
+            self._known_choice = found
+        return found
+
+    def _allowed(self, new: Array) -> Bools | None:
+        """Return which settings there are for each candidate, (settings, 1, columns); None: all of them."""
+        facts, adapt = self.facts, self.adapt
+        if not facts.counts:
+            return None
+        own, rest = adapt.summary_counts(self.rows.bag), adapt.summary_counts(self._rest)
+        base = np.array(facts.counts) - own + rest
+        known: dict[int, Bools] = {}
+        found = np.empty((len(facts.choices), 1, len(new)), dtype=np.bool_)
+        for piece, residual in enumerate(np.asarray(new).tolist()):
+            counted = adapt.summary_counts(Bag(np.zeros(1), np.array([residual])))
+            where = int(counted.argmax())
+            if where not in known:
+                there = {*adapt.settings(base + counted, facts.columns)}
+                known[where] = np.array([setting in there for setting in facts.choices])
+            found[:, 0, piece] = known[where]
+        return found
+
+    # --- limits -------------------------------------------------------------------------------------------------------
+
+    def _limits_of(self, view: Result, parts: _Parts, place: int, new: Array) -> Floats:
+        """Return the largest score with which each candidate is in the set, (1 or rows, columns)."""
+        key = (view.alpha, parts.names, place)
+        if key in self._limits:
+            return self._limits[key]
+        columns = self.facts.columns
+        setting = self.facts.choices[place]
+        others = self.adapt.others(self._rest, setting, columns, self._level, new, choose=False).scores
+        own = self.adapt.leave_one_out(self.rows.bag, setting)
+        largest = np.full(others.shape[:2], -np.inf)
+        if parts.by_label is not None:  # a class without calibration rows is always in the set
+            largest[:, [answer is None for answer in parts.by_label]] = np.inf
+        for answer, column in self._answers(view, parts, columns):
+            some = slice(None) if column is None else slice(column, column + 1)
+            members = self._members(answer)
+            inside = others[:, some] if members is None else others[:, some, np.delete(members, self._hidden_place)]
+            if self.is_own:
+                limit = _own_limits(inside, answer.alpha)
+            else:
+                where = self.facts.shared.index(place)
+                limit = self._pooled_limits(answer, answer.windows[where], own, members, inside)
+            # In several groups a point is covered by the largest threshold of these.
+            largest[:, some] = np.maximum(largest[:, some], limit)
+        if not self.adapt.needs_new_rows:
+            self._limits[key] = largest
+        return largest
+
+    @property
+    def _hidden_place(self) -> Any:
+        return [] if self._hidden < 0 else self._hidden
+
+    def _answers(self, view: Result, parts: _Parts, columns: int) -> Sequence[tuple[Answer, int | None]]:
+        """Return the answers that limits come from, and the column of each where groups are labels."""
+        if parts.by_label is not None:
+            return [(answer, column) for column, answer in enumerate(parts.by_label) if answer is not None]
+        return [(answer, None) for answer in view.answers if not answer.part or answer.part[0] in parts.names]
+
+    def _members(self, answer: Answer) -> Bools | None:
+        """Return which rows of this device are in the group of an answer; None: all."""
+        if not answer.part:
+            return None
+        groups = self.rows.groups
+        assert groups is not None
+        name, agreed = answer.part[0], self.result.guarantee.groups
+        assert agreed is not None
+        if agreed.has_threshold_per_atom:
+            there = [natural_order({*atom}) == natural_order({*agreed.atoms[name]}) for atom in groups.atoms]
+            return np.array(there, dtype=bool)[groups.codes]
+        return np.ones(len(groups), dtype=bool) if name == EVERYONE and agreed.rule else groups.is_in(name)
+
+    def _pooled_limits(
+        self, answer: Answer, window: Window, own: Floats, members: Bools | None, others: Floats
+    ) -> Floats:
+        """Return the largest score whose candidates have less than the required rank strictly below them."""
+        weight = self.facts.weights[self.device]
+        required = window.required
+        if members is not None:
+            # Which group the hidden row is in changes what the group weighs: once the candidate is there instead.
+            less = int(self._hidden >= 0 and members[self._hidden])
+            mass = window.total + window.rounding_loss + (1 - less) * (weight + self.facts.rounded)
+            required = RankRule(answer.alpha, Fraction(0), self.facts.missing).required(mass, mass)
+            own = own[members]
+        ordered = np.sort(own)
+        # What the scores of other devices weigh at or below each value of the window; below the window at least 0.
+        beside = window.counts - weight * np.searchsorted(ordered, window.values, side="right")
+        beside = np.maximum.accumulate(np.maximum(beside, 0)) if len(beside) else beside
+        there = np.sort(others, axis=-1)
+        flat = there.reshape(int(np.prod(there.shape[:-1])), there.shape[-1])
+        limits = np.full(len(flat), np.inf)
+        steps = weight * np.arange(1, flat.shape[1] + 1)
+        for i, scores in enumerate(flat):
+            at_values = beside + weight * np.searchsorted(scores, window.values, side="right")
+            first = np.flatnonzero(at_values >= required)
+            if len(first):
+                limits[i] = window.values[first[0]]
+            # At a score of its own a device knows at least what lies up to the last value of the window below it.
+            known = np.append(0, beside)[np.searchsorted(window.values, scores, side="right")]
+            first = np.flatnonzero(known + steps >= required)
+            if len(first):
+                limits[i] = min(limits[i], scores[first[0]])
+        if required <= 0:
+            limits[:] = -np.inf
+        return limits.reshape(there.shape[:-1])
+
+    # --- groups -------------------------------------------------------------------------------------------------------
+
+    def _rows_by_parts(self, view: Result, groups: Any, rows: int) -> Sequence[tuple[_Parts, Ints]]:
+        """Return the parts of the result that rows belong to, and which rows these are."""
+        agreed = view.guarantee.groups
+        every = np.arange(rows)
+        if agreed is None:
+            if groups is not None:
+                raise ValueError("groups= is for thresholds by group, which calibrate(groups=...) finds")
+            return [(_Parts(()), every)]
+        if view.is_settled(0):
+            return [(_Parts((view.answers[0].part[0],)), every)]
+        if groups is None:
+            names = [str(name) for name in self.result.classes or range(self.facts.columns)]
+            if agreed.rule or not self._is_classifier or not {*agreed.names} <= {*names}:
+                raise ValueError("predict needs groups=, one per row: thresholds differ by group")
+            by_name = {answer.part[0]: answer for answer in view.answers}
+            return [(_Parts(("by label",), tuple(by_name.get(name) for name in names)), every)]
+        given = Memberships.of(groups, "groups")
+        if len(given) != rows:
+            raise ValueError(f"groups must be one for each of {rows} rows, got {len(given)}")
+        found = []
+        for code, atom in enumerate(given.atoms):
+            names = natural_order({*map(str, atom)} - ({EVERYONE} if agreed.rule else set()))
+            if strange := next((name for name in names if name not in agreed.names), None):
+                raise ValueError(f"no threshold for group {strange!r}; known: {', '.join(agreed.names)}")
+            if agreed.has_threshold_per_atom:
+                atoms = {natural_order({*members}): name for name, members in agreed.atoms.items()}
+                parts = _Parts((atoms[names],)) if names in atoms else _Parts((), is_unknown=True)
+            else:
+                parts = _Parts((*names, EVERYONE) if agreed.rule else tuple(names))
+            found.append((parts, np.flatnonzero(given.codes == code)))
+        return found
+
+
+class _Parts(NamedTuple):
+    """The groups that a new row belongs to.
+
+    Attributes
+    ----------
+    names
+        Their names; empty without groups.
+    by_label
+        Where groups are labels: the answer of each label, None where no device has calibration rows of it.
+    is_unknown
+        Whether it is a combination of groups that no calibration row had.
+    """
+
+    names: tuple[str, ...]
+    by_label: tuple[Answer | None, ...] | None = None
+    is_unknown: bool = False
+
+
+_NEVER = 2**62  # a sum of losses beyond all others
+
+
+def _representatives(ends: Floats) -> Floats:
+    """Return a number inside each piece of the real line."""
+    low, high = ends[:-1], ends[1:]
+    with np.errstate(invalid="ignore"):
+        middle = low / 2 + high / 2
+    middle = np.where(np.isneginf(low), 2 * high - 1, middle)
+    return np.where(np.isposinf(high), 2 * low + 1, middle)
+
+
+def _own_limits(others: Floats, alpha: Fraction) -> Floats:
+    """Return the largest score with which a candidate covers the device itself: of rank ceil((1 - alpha) (n + 1))."""
+    n = others.shape[-1]
+    rank = RankRule(alpha, Fraction(0), Fraction(0)).required(n + 1, n + 1)
+    if rank > n:
+        return np.full(others.shape[:-1], np.inf)
+    return np.partition(others, rank - 1, axis=-1)[..., rank - 1]
+
+
+def check_digest(facts: AdaptedFacts, device: str, rows: DeviceRows) -> None:
+    """Refuse rows that are not those of the calibration."""
+    if rows.digest != facts.digests.get(device):
+        raise ValueError(
+            f"device {device}: these are not the rows that it calibrated with, in the same order (their digest differs "
+            f"from the recorded one, {facts.digests.get(device, '')[:12]}...); give the same outputs, labels and groups, "
+            "or calibrate again"
+        )
+
+
+def unknown_device_error(device: object, facts: AdaptedFacts) -> ValueError:
+    """Return the error for a device that took no part in the calibration."""
+    known: Mapping[str, int] = facts.hidden
+    names = ", ".join([*known][:8]) + (", ..." if len(known) > 8 else "")
+    return ValueError(
+        f"device {device!r} took no part in this calibration ({names} did). Its rows are not among the shared scores, "
+        "so that nothing is guaranteed for it: it must wait for the next calibration, and uses its own rows from then on"
+    )
