@@ -275,7 +275,7 @@ class Table:
         ]
         shapes = {bag.outputs.shape[1:] for bag in bags if len(bag.labels)}
         if len(shapes) > 1:
-            odd = [k for k, bag in enumerate(bags) if len(bag.labels) and bag.outputs.shape[1:] != min(shapes)][0]
+            odd = next(k for k, bag in enumerate(bags) if len(bag.labels) and bag.outputs.shape[1:] != min(shapes))
             raise ValueError(
                 f"{reader.who(odd)}: outputs must have as many columns as on other devices, got "
                 f"{bags[odd].outputs.shape[1:]} and {min(shapes)}"
@@ -305,7 +305,11 @@ class Table:
         return int(self.offsets[-1])
 
     def __repr__(self) -> str:
-        more = [name for name in ("groups", "weight", "inputs", "labels", "losses", "outputs") if getattr(self, name) is not None]
+        more = [
+            name
+            for name in ("groups", "weight", "inputs", "labels", "losses", "outputs")
+            if getattr(self, name) is not None
+        ]
         beside = f" with {', '.join(more)}" if more else ""
         return f"Table({len(self):,} rows of {self.devices:,} devices{beside})"
 

@@ -410,9 +410,11 @@ def read_labelled_outputs(
             wanted = [*map(str, classes)] if classes is not None else [name for name in known if name not in taken]
         frame = LongFrame(data, columns, (label, *wanted))
         each = [frame.split(name, name) for name in wanted]
-        outputs = [own[0] if len(own) == 1 and task == "regression" else np.stack(own, axis=1) for own in zip(*each, strict=True)]
-        pairs = [*zip(outputs, frame.split(label, label), strict=True)]
-        return RowReader(FrameRows(frame), frame.sizes, ids), pairs
+        outputs = [
+            own[0] if len(own) == 1 and task == "regression" else np.stack(own, axis=1)
+            for own in zip(*each, strict=True)
+        ]
+        return RowReader(FrameRows(frame), frame.sizes, ids), [*zip(outputs, frame.split(label, label), strict=True)]
     held = as_devices(data, "data")
     names = tuple(held) if isinstance(held, dict) else None
     entries = [*held.values()] if isinstance(held, dict) else [*held]
@@ -431,9 +433,10 @@ def read_labelled_outputs(
     each_label = [as_array(own, "labels") for _, own in pairs]
     source = DeviceArrays(each_label if names is None else dict(zip(names, each_label, strict=True)), "data")
     reader = RowReader(source, np.array([len(own) for own in each_label], dtype=np.int64), ids)
-    for k, (outputs, own) in enumerate(pairs):
-        if len(np.asarray(outputs)) != len(own):
-            raise ValueError(f"{reader.who(k)} has {len(np.asarray(outputs))} rows of outputs but {len(own)} labels; one each is needed")
+    for k, (table, _) in enumerate(pairs):
+        many, wanted_rows = len(np.asarray(table)), len(each_label[k])
+        if many != wanted_rows:
+            raise ValueError(f"{reader.who(k)} has {many} rows of outputs but {wanted_rows} labels; one each is needed")
     return reader, pairs
 
 

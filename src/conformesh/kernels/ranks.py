@@ -353,7 +353,7 @@ class Requirement:
             return self.largest_weight(column)
         return self.test_weights[column % len(self.test_weights)][level]
 
-    def demand(
+    def demand(  # noqa: PLR0911 - one return for each rule
         self,
         sizes: Ints,
         alphas: Sequence[Fraction],

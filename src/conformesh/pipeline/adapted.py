@@ -22,7 +22,7 @@ from conformesh.common.random_streams import random_stream
 from conformesh.guarantee import Guarantee
 from conformesh.kernels.ranks import Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.methods import get_method, make_options, run_method
+from conformesh.methods import make_options, run_method
 from conformesh.pipeline.problems import LocalRows, Problem, PublicFacts, group_memberships
 from conformesh.protocols.block import Answers, Block, WindowRequest
 from conformesh.protocols.messages import Protocol
@@ -152,6 +152,7 @@ def adapted_answers(blank: Block, asked: AdaptedRun, run: Any, *, sealed: bool =
 def _sum_over_network(block: Block, numbers: Ints, run: Any) -> Protocol[Ints]:
     """Return the sums of whole numbers over all devices, (numbers,), by the means of the method."""
     from conformesh.protocols.aggregate import get_aggregator
+
     total = yield from get_aggregator("tree").prepare(block)
     return np.asarray((yield from total(numbers))[0], dtype=np.int64)
 
@@ -213,4 +214,3 @@ def _window_request(adapt: Adaptation, block: Block) -> WindowRequest:
         # A device's own rows decide at most what they weigh; two more for the hidden row and for a group's weight.
         reach[column] = int(((block.sizes[:, column] + 2) * weights).max(initial=0))
     return WindowRequest(None, reach)
-

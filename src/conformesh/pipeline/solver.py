@@ -360,7 +360,7 @@ def solve(
         agreed = agree_on_facts(engine, rows, bound, run.group_atoms)
         if guarantee.adapt is not None:
             guarantee, outcome, cost = _run_adapted(engine, rows, guarantee, agreed, run, kept)
-            problems = outcome.problems
+            problems = [*outcome.problems]
         else:
             guarantee, columns = _columns(rows, guarantee, agreed, run, asked, kept)
             outcome, cost = _run(engine, columns, rows, agreed, run)

@@ -29,7 +29,7 @@ from conformesh.files.memberships import EVERYONE, Memberships
 from conformesh.kernels.ranks import RankRule
 from conformesh.results.window import Window
 from conformesh.scores.adapt import Adaptation, Bag
-from conformesh.scores.adapt.base import LARGEST_LOSS, Setting
+from conformesh.scores.adapt.base import LARGEST_LOSS
 
 if TYPE_CHECKING:
     from conformesh.results.result import Answer, Result
@@ -412,11 +412,11 @@ class DevicePredictor:
         if view.is_settled(0):
             return [(_Parts((view.answers[0].part[0],)), every)]
         if groups is None:
-            names = [str(name) for name in self.result.classes or range(self.facts.columns)]
-            if agreed.rule or not self._is_classifier or not {*agreed.names} <= {*names}:
+            labels = [str(name) for name in self.result.classes or range(self.facts.columns)]
+            if agreed.rule or not self._is_classifier or not {*agreed.names} <= {*labels}:
                 raise ValueError("predict needs groups=, one per row: thresholds differ by group")
             by_name = {answer.part[0]: answer for answer in view.answers}
-            return [(_Parts(("by label",), tuple(by_name.get(name) for name in names)), every)]
+            return [(_Parts(("by label",), tuple(by_name.get(name) for name in labels)), every)]
         given = Memberships.of(groups, "groups")
         if len(given) != rows:
             raise ValueError(f"groups must be one for each of {rows} rows, got {len(given)}")
@@ -478,8 +478,8 @@ def check_digest(facts: AdaptedFacts, device: str, rows: DeviceRows) -> None:
     if rows.digest != facts.digests.get(device):
         raise ValueError(
             f"device {device}: these are not the rows that it calibrated with, in the same order (their digest differs "
-            f"from the recorded one, {facts.digests.get(device, '')[:12]}...); give the same outputs, labels and groups, "
-            "or calibrate again"
+            f"from the recorded one, {facts.digests.get(device, '')[:12]}...); give the same outputs, labels and "
+            "groups, or calibrate again"
         )
 
 
@@ -489,5 +489,6 @@ def unknown_device_error(device: object, facts: AdaptedFacts) -> ValueError:
     names = ", ".join([*known][:8]) + (", ..." if len(known) > 8 else "")
     return ValueError(
         f"device {device!r} took no part in this calibration ({names} did). Its rows are not among the shared scores, "
-        "so that nothing is guaranteed for it: it must wait for the next calibration, and uses its own rows from then on"
+        "so that nothing is guaranteed for it: it must wait for the next calibration, and uses its own rows from then "
+        "on"
     )

@@ -285,7 +285,7 @@ def _revive(found: Any) -> None:
                 _revive(answer)
     guarantee = getattr(found, "guarantee", None)
     adapt = getattr(guarantee, "adapt", None)
-    if adapt is not None:
+    if guarantee is not None and adapt is not None:
         if not isinstance(adapt, dict):
             raise ValueError(f"adapt: must be an object with a name, got {adapt!r:.60}")
         options = {key: restore_infinities(item) for key, item in adapt.items()}

@@ -19,8 +19,8 @@ from conformesh.kernels.ranks import Alpha, explain_confidence
 from conformesh.results.evaluation import Evaluation, RiskEvaluation
 from conformesh.results.result import Result, class_indices
 from conformesh.scores import Score
-from conformesh.scores.base import Task
 from conformesh.scores.adapt import Adaptation, Even, Prior
+from conformesh.scores.base import Task
 from conformesh.scores.losses import Loss, as_loss
 from conformesh.sklearn.base import AUTO, MeshEstimator, _as_list
 from conformesh.sklearn.rows import estimator_row_labels

@@ -30,7 +30,7 @@ def get_adaptation(name: str, **options: Any) -> Adaptation:
     """
     if name not in ADAPTATIONS:
         raise ValueError(unknown_name("adaptation", name, ADAPTATIONS))
-    known = [field.name for field in fields(ADAPTATIONS[name])]
+    known = [field.name for field in fields(ADAPTATIONS[name])]  # type: ignore[arg-type] # all are dataclasses
     for option in options:
         if option not in known:
             raise TypeError(unknown_name(f"option of adaptation '{name}'", option, known))

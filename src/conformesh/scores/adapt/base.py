@@ -197,10 +197,12 @@ def as_values(given: Any, what: str, automatic: tuple[float, ...], smallest: flo
     except (TypeError, ValueError):
         values = ()
     if not values or not all(value > smallest for value in values):
-        raise ValueError(f"{what} must be 'auto', a number above {smallest:g}, or several to choose from, got {given!r}")
+        raise ValueError(
+            f"{what} must be 'auto', a number above {smallest:g}, or several to choose from, got {given!r}"
+        )
     return values
 
 
 def round_losses(losses: NDArray[Any]) -> Ints:
     """Return losses as whole multiples of their unit, capped."""
-    return np.minimum(np.rint(losses * LOSS_UNIT), LARGEST_LOSS).astype(np.int64)
+    return np.asarray(np.minimum(np.rint(losses * LOSS_UNIT), LARGEST_LOSS), dtype=np.int64)

@@ -205,11 +205,11 @@ def residuals_of(bag: Bag) -> Floats:
 
 
 def _bins(residuals: Floats) -> Ints:
-    """Return the half octave of each absolute residual: exact, since squares have exact exponents."""
-    with np.errstate(over="ignore", under="ignore"):
-        _, exponents = np.frexp(residuals * residuals)
-    exponents = np.where(residuals == 0, _LOWEST_BIN, exponents)
-    return np.clip(exponents - _LOWEST_BIN - 1, 0, _BINS - 1).astype(np.int64)
+    """Return the half octave of each absolute residual: exact, since numbers have exact exponents."""
+    mantissas, exponents = np.frexp(np.abs(residuals))
+    halves = 2 * exponents - (mantissas**2 < 0.5)
+    halves = np.where(residuals == 0, _LOWEST_BIN, np.where(np.isinf(residuals), _BINS, halves))
+    return np.asarray(np.clip(halves - _LOWEST_BIN - 1, 0, _BINS - 1), dtype=np.int64)
 
 
 def _scale_of_bin(bin_: int) -> float:
@@ -271,4 +271,3 @@ def _as_scores(distances: Floats) -> Floats:
     """Return scores rounded to float32: short to send."""
     with np.errstate(over="ignore"):
         return distances.astype(np.float32).astype(np.float64)
-
