@@ -19,7 +19,7 @@ from conformesh.common.names import natural_order, unknown_name
 from conformesh.common.random_streams import Rng, recorded_seed
 from conformesh.engines import Engine, fail_together
 from conformesh.engines.observers import Observer
-from conformesh.files.input_forms import ColumnRoles
+from conformesh.files.input_forms import PREDICTION, ColumnRoles, as_frame
 from conformesh.files.memberships import Atom
 from conformesh.graph.network import Network
 from conformesh.guarantee import Guarantee, LossBound, Mixture, Sides
@@ -40,7 +40,7 @@ from conformesh.pipeline.solver import MethodRun, refuse_unproven, solve
 from conformesh.protocols.faults import Faults, make_faults
 from conformesh.results.result import Result
 from conformesh.scores import Function, Score, as_score, two_sided
-from conformesh.scores.adapt import Adaptation, as_adaptation
+from conformesh.scores.adapt import Adaptation, Even, as_adaptation
 from conformesh.scores.centres import Centres
 from conformesh.scores.losses import Loss, as_loss
 from conformesh.table import Table, argument_or_own
@@ -150,8 +150,9 @@ def calibrate(
         Scores that learn from a device's own rows, for devices that differ: `prior` (classification: which labels a
         device has), `scale` (regression: its bias and scale), `even`, or an object such as ``adapt.Prior(strength=10)``
         (`conformesh.adapt`). `data` then holds a pair (outputs, labels) for each device, or is a frame with the columns
-        `device`, `label` and one for each class (regression: `prediction`, and `scale` where there is one). Predictions
-        need the device of a new row: ``result.on(device).predict(outputs)``.
+        `device`, `label` and one for each class (regression: `prediction`, and `scale` where there is one); `labels` may
+        be given apart, in the form of `data`, or names their column. Predictions need the device of a new row:
+        ``result.on(device).predict(outputs)``.
     score
         The nonconformity score the numbers come from, its name, or a function of outputs and labels
         (`scores.score_from_function`), so that the result can build prediction sets by itself.
@@ -197,13 +198,15 @@ def calibrate(
     """
     check_keywords("calibrate", method, options)
     kind, roles = None if score is None else as_score(score), ColumnRoles(columns)
-    adaptation = as_adaptation(adapt)
+    adaptation = _adaptation(adapt, data, roles)
     weight = argument_or_own(roles, "weight", weight, data)
     if class_weights is not None:
         labels = argument_or_own(roles, "label", labels, data)
     if centres is not None or inputs is not None:
         inputs = _inputs(inputs, centres, weight, data)
-    shift, source = make_weighting(weight, weight_bound, inputs, test_weights, class_weights, labels)
+    shift, source = make_weighting(
+        weight, weight_bound, inputs, test_weights, class_weights, labels if adaptation is None else None
+    )
     guarantee = Guarantee(
         alphas=_levels(alpha, "alpha", check_alpha),
         **_mixture(mixture, rank_rule, pac_confidence),
@@ -228,9 +231,15 @@ def calibrate(
         )
     else:
         refuse_unproven(guarantee, MethodRun(method, options, faults=make_faults(faults), group_rule=group_rule), 2)
-        names = None if classes is None else _classes(classes)
         table = Table.of_outputs(
-            data, adaptation, columns=roles, classes=names, labels=labels, ids=ids, groups=groups, mixture=mixture
+            data,
+            adaptation,
+            columns=roles,
+            classes=None if classes is None else _classes(classes),
+            labels=labels,
+            ids=ids,
+            groups=groups,
+            mixture=mixture,
         )
     run = MethodRun(method, options, kind, engine, make_faults(faults), observer, progress, strict)
     if table.groups is not None or group_rule or group_order or group_atoms:
@@ -241,9 +250,8 @@ def calibrate(
         recorded_seed(rng)  # refuses what is neither a generator nor a whole number, also where nothing is drawn
     if table.shares is not None or guarantee.mixture.kind not in CHOSEN_MIXTURES:
         guarantee = _with_shares(guarantee, table)
-    return solve(
-        table, guarantee, as_network(network, table), run, classes=None if classes is None else _classes(classes)
-    )
+    names = table.classes if classes is None else _classes(classes)
+    return solve(table, guarantee, as_network(network, table), run, classes=names)
 
 
 @fail_together
@@ -464,6 +472,23 @@ def _inputs(inputs: Any, centres: Any, weight: Any, data: Any) -> Any:
     if inputs is None:
         raise ValueError("centres need inputs=, the features of every score, beside the scores")
     return inputs
+
+
+def _adaptation(given: Any, data: Any, roles: ColumnRoles) -> Adaptation | None:
+    """Return how scores adapt; where an adaptation is for both tasks, the outputs say which one it is."""
+    found = as_adaptation(given)
+    if not isinstance(found, Even):
+        return found
+    columns = frame_columns(as_frame(data, roles, "label", "data"))
+    if isinstance(data, Table):
+        is_number = data.truth is not None and data.truth.dtype.kind == "f"
+    elif columns is not None:
+        is_number = PREDICTION in columns
+    else:
+        some = next(iter(data.values() if isinstance(data, Mapping) else data), None)
+        first: Any = some[0] if isinstance(some, tuple | list) and len(some) else some
+        is_number = np.ndim(first) == 1
+    return found.for_task("regression" if is_number else "classification")
 
 
 def _with_grouping(

@@ -70,6 +70,8 @@ class Table:
         The losses of each device's rows (items), one `StepLosses` per device.
     outputs, truth
         For adapted scores: the outputs of the model for each row, and its true label: a column number, or a number.
+    classes
+        The names of the columns of outputs, where data says them.
     shares
         How likely a new example comes from each device, where a column of the frame says so.
     in_place
@@ -89,6 +91,7 @@ class Table:
     losses: tuple[StepLosses, ...] | None = None
     outputs: NDArray[Any] | None = None
     truth: NDArray[Any] | None = None
+    classes: tuple[Any, ...] | None = None
     shares: dict[str, Any] | None = None
     in_place: bool = False
     is_wide: bool = False
@@ -267,8 +270,9 @@ class Table:
             if data.outputs is None:
                 raise TypeError("adapted scores need outputs and labels of every row; this Table holds scores")
             return _with_columns(data, _reader_of_table(data, ids), roles, **given)
-        used = [name for name in (given.get("groups"), given.get("mixture")) if isinstance(name, str)]
-        reader, each = read_labelled_outputs(data, roles, labels, adaptation.task, classes, used, ids)
+        used = [name for key in ("groups", "mixture") for name in _column_names(given.get(key))]
+        reader, each, found = read_labelled_outputs(data, roles, labels, adaptation.task, classes, used, ids)
+        classes = found if classes is None else classes
         bags = [
             adaptation.read(outputs, _as_positions(own, classes, adaptation, reader.who(k)), reader.who(k))
             for k, (outputs, own) in enumerate(each)
@@ -288,6 +292,7 @@ class Table:
             _offsets(reader.sizes),
             outputs=np.concatenate([bag.outputs if len(bag.labels) else np.zeros(empty) for bag in bags]),
             truth=np.concatenate([bag.labels for bag in bags if len(bag.labels)]),
+            classes=None if classes is None else tuple(classes),
         )
         return _with_columns(made, reader, roles, **given)
 
@@ -460,6 +465,13 @@ def _with_columns(
     if isinstance(mixture, str) and mixture not in CHOSEN_MIXTURES and reader.source.has_column(mixture):
         share = mixture
     return table if share is None else replace(table, shares=reader.shares(share))
+
+
+def _column_names(given: Any) -> list[str]:
+    """Return the names of columns that an argument may be; a list of rows is none."""
+    if isinstance(given, str):
+        return [given]
+    return [*given] if isinstance(given, list | tuple) and all(isinstance(name, str) for name in given) else []
 
 
 def _as_positions(labels: Any, classes: Sequence[Any] | None, adaptation: Adaptation, who: str) -> Any:

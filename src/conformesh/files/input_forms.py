@@ -378,7 +378,7 @@ def read_rows(
     return reader, scores
 
 
-_PREDICTION, _SCALE = "prediction", "scale"  # columns of outputs of a regression model in a long frame
+PREDICTION, _SCALE = "prediction", "scale"  # columns of outputs of a regression model in a long frame
 
 
 def read_labelled_outputs(
@@ -389,10 +389,10 @@ def read_labelled_outputs(
     classes: Sequence[Any] | None,
     used: Sequence[str],
     ids: Sequence[Sequence[str]],
-) -> tuple[RowReader, list[tuple[Any, Any]]]:
-    """Return outputs and labels of each device, and a reader of what belongs to their rows.
+) -> tuple[RowReader, list[tuple[Any, Any]], tuple[str, ...] | None]:
+    """Return outputs and labels of each device, a reader of what belongs to their rows, and the names of the classes.
 
-    `used` are columns of a frame that are no classes, such as groups.
+    `used` are columns of a frame that are no classes, such as groups. Classes are named by a frame only.
     """
     label = labels if isinstance(labels, str) else columns.given.get("label", "label")
     data = as_frame(data, columns, label, "data")
@@ -405,7 +405,7 @@ def read_labelled_outputs(
             )
         taken = {columns.device, label, *columns.given.values(), columns.id, *used}
         if task == "regression":
-            wanted = [_PREDICTION, *([_SCALE] if _SCALE in known else [])]
+            wanted = [PREDICTION, *([_SCALE] if _SCALE in known else [])]
         else:
             wanted = [*map(str, classes)] if classes is not None else [name for name in known if name not in taken]
         frame = LongFrame(data, columns, (label, *wanted))
@@ -414,13 +414,16 @@ def read_labelled_outputs(
             own[0] if len(own) == 1 and task == "regression" else np.stack(own, axis=1)
             for own in zip(*each, strict=True)
         ]
-        return RowReader(FrameRows(frame), frame.sizes, ids), [*zip(outputs, frame.split(label, label), strict=True)]
+        pairs = [*zip(outputs, frame.split(label, label), strict=True)]
+        return RowReader(FrameRows(frame), frame.sizes, ids), pairs, None if task == "regression" else tuple(wanted)
     held = as_devices(data, "data")
     names = tuple(held) if isinstance(held, dict) else None
     entries = [*held.values()] if isinstance(held, dict) else [*held]
     if not entries:
         raise ValueError("calibration needs at least one device, got none")
     if labels is not None:
+        if isinstance(labels, str):
+            raise ValueError(f"labels={labels!r} names a column, and data is no frame; give the labels of every device")
         pairs = [*zip(entries, arrays_beside(labels, "labels", names, len(entries)), strict=True)]
     else:
         for k, own in enumerate(entries):
@@ -437,7 +440,8 @@ def read_labelled_outputs(
         many, wanted_rows = len(np.asarray(table)), len(each_label[k])
         if many != wanted_rows:
             raise ValueError(f"{reader.who(k)} has {many} rows of outputs but {wanted_rows} labels; one each is needed")
-    return reader, pairs
+    named = None if task == "regression" else frame_columns(entries[0] if labels is not None else entries[0][0])
+    return reader, pairs, None if named is None else tuple(named)
 
 
 def _are_names(given: Any) -> bool:

@@ -58,7 +58,7 @@ RANK_RULES: dict[str, str] = {
     "ghost": "one imagined score per device",
     "ordinary": "ordinary split conformal prediction",
     "binomial": "a binomial tail",
-    "hidden": "an example of the device is hidden, and the new one takes its place",
+    "hidden": "one hidden example of each device, whose place the new one takes",
     "seq": "the swap rank of groups in a public order, each after those before it",
     "regression": "quantile regression over groups, its optimality counted",
 }
