@@ -150,8 +150,8 @@ def calibrate(
         Scores that learn from a device's own rows, for devices that differ: `prior` (classification: which labels a
         device has), `scale` (regression: its bias and scale), `even`, or an object such as ``adapt.Prior(strength=10)``
         (`conformesh.adapt`). `data` then holds a pair (outputs, labels) for each device, or is a frame with the columns
-        `device`, `label` and one for each class (regression: `prediction`, and `scale` where there is one); `labels` may
-        be given apart, in the form of `data`, or names their column. Predictions need the device of a new row:
+        `device`, `label` and one for each class (regression: `prediction`, and `scale` where there is one); `labels`
+        may be given apart, in the form of `data`, or names their column. Predictions need the device of a new row:
         ``result.on(device).predict(outputs)``.
     score
         The nonconformity score the numbers come from, its name, or a function of outputs and labels
