@@ -457,6 +457,8 @@ def solve_on_device(
     agreed = PublicFacts(names, known)
     if guarantee.groups is not None and guarantee.groups.rule:
         run = replace(run, group_rule=guarantee.groups.rule, group_order=guarantee.groups.names)
+    if guarantee.adapt is not None:
+        return (yield from _adapted_on_device(blank, rows, guarantee, agreed, run, kept))
     guarantee, columns = _columns(rows, guarantee, agreed, run, asked, kept)
     if columns.sizes is None:
         columns = replace(columns, sizes=((yield from exchange_counts(blank, columns.scores[0].sizes)),))
@@ -532,6 +534,18 @@ def _run_adapted(
         outcome.adapted, hidden={name: places[name] for name in ids}, digests={name: digests[name] for name in ids}
     )
     return guarantee, replace(outcome, adapted=facts), cost
+
+
+def _adapted_on_device(
+    blank: Block, rows: LocalRows, guarantee: Guarantee, agreed: PublicFacts, run: MethodRun, kept: Requirement
+) -> Protocol[Answers]:
+    """Solve with adapted scores on one device; which row others hide, and the digests of theirs, stay with them."""
+    _, asked = _adapted_run(rows, guarantee, agreed, run, kept)
+    hidden = draw_hidden_rows(run.seed, blank.rows, rows.table.sizes)  # before any score is computed
+    block = replace(blank, sizes=agreed.rows)
+    outcome = yield from run_without_server(block, adapted_answers(block, asked, run, sealed=False))
+    places, digests = _hidden_and_digests(rows, hidden)
+    return replace(outcome, adapted=structs.replace(outcome.adapted, hidden=places, digests=digests))
 
 
 def _adapted_run(
