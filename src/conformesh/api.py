@@ -28,6 +28,7 @@ from conformesh.kernels.ranks import (
     CHOSEN_MIXTURES,
     Alpha,
     check_alpha,
+    check_mixture_bound,
     check_pac_confidence,
     exact_alpha,
     exact_number,
@@ -55,6 +56,7 @@ def calibrate(
     *,
     columns: Mapping[str, str] | None = None,
     mixture: str | Mapping[Any, Any] = "sizes",
+    mixture_bound: Alpha | None = None,
     rank_rule: str = AUTO,
     pac_confidence: Alpha | None = None,
     groups: Any = None,
@@ -103,7 +105,12 @@ def calibrate(
     mixture
         Which devices new examples come from: in proportion to their scores (`sizes`), to their scores plus one
         (`paper`), from all alike (`equal`), or with the shares that a dict gives by device name, or a column of the
-        frame. Or `own`: each device is covered by itself, with a threshold of its own.
+        frame. Or `own`: each device is covered by itself, with a threshold of its own; or `any`: one threshold, the
+        largest of these, that covers new examples of every device and so of every mixture. Both need at least
+        1 / alpha - 1 scores of each device, otherwise sets are full.
+    mixture_bound
+        With 2, coverage holds for every mixture whose shares are at most 2 times those of `mixture`; with 1 for this
+        one. The larger the number, the larger the threshold. Each device then tells the others some of its scores.
     rank_rule
         The rule for the required rank: `swap`, `ghost` (one imagined score per device, for the mixture `paper`), or
         `auto`, the proven one that requires less.
@@ -209,7 +216,7 @@ def calibrate(
     )
     guarantee = Guarantee(
         alphas=_levels(alpha, "alpha", check_alpha),
-        **_mixture(mixture, rank_rule, pac_confidence),
+        **_mixture(mixture, rank_rule, pac_confidence, mixture_bound),
         sides=None if symmetric and lower_share is None else _sides(symmetric, lower_share, kind),
         centres=centres,
         weighting=shift,
@@ -381,6 +388,8 @@ def update(result: Result, data: Any, network: Network | str | Any, **options: A
     if guarantee.loss is not None:
         same |= {"loss": guarantee.loss.loss, "bound": guarantee.loss.bound}
         return control(data, network, levels, result.method, **{**same, **options})
+    if guarantee.mixture.bound is not None:
+        same["mixture_bound"] = guarantee.mixture.bound
     if guarantee.pac_confidence is not None:
         same["pac_confidence"] = guarantee.pac_confidence
     if guarantee.sides is not None:
@@ -426,13 +435,16 @@ def _levels(given: Any, what: str, exact: Callable[[Any], Fraction]) -> tuple[Fr
     return tuple(levels)
 
 
-def _mixture(mixture: Any, rank_rule: str, pac_confidence: Alpha | None) -> dict[str, Any]:
+def _mixture(
+    mixture: Any, rank_rule: str, pac_confidence: Alpha | None, mixture_bound: Alpha | None = None
+) -> dict[str, Any]:
     """Return the fields of a guarantee that say which devices new examples come from, and by which rule."""
     level = None if pac_confidence is None else check_pac_confidence(pac_confidence)
+    bound = None if mixture_bound is None else check_mixture_bound(mixture_bound)
     if isinstance(mixture, str):  # one of `MIXTURES` or a column, which only the table knows: see `_with_shares`
-        return {"mixture": Mixture(mixture), "rank_rule": rank_rule, "pac_confidence": level}
+        return {"mixture": Mixture(mixture, bound=bound), "rank_rule": rank_rule, "pac_confidence": level}
     made = make_requirement(mixture, rank_rule)
-    shares = Mixture(made.mixture, {**(made.shares or {})})
+    shares = Mixture(made.mixture, {**(made.shares or {})}, bound)
     return {"mixture": shares, "rank_rule": rank_rule, "pac_confidence": level}
 
 
@@ -440,7 +452,8 @@ def _with_shares(guarantee: Guarantee, table: Table) -> Guarantee:
     """Return the guarantee with the shares that a column of the frame gives."""
     if table.shares is not None:
         made = make_requirement(table.shares)
-        return structs.replace(guarantee, mixture=Mixture(made.mixture, {**(made.shares or {})}))
+        found = Mixture(made.mixture, {**(made.shares or {})}, guarantee.mixture.bound)
+        return structs.replace(guarantee, mixture=found)
     if guarantee.mixture.shares is None:
         make_requirement(guarantee.mixture.kind)  # says what is allowed
     return guarantee

@@ -189,7 +189,7 @@ class DeviceConfig:
             groups=Groups(natural_order(groups), column=self.scores.group_column) if groups else None,
             sides=None if lower is None else Sides(exact_alpha(lower, "lower_share")),
             weighting=None if bound is None else Weighting(float(bound)),
-            mixture=Mixture(asked.mixture, None if asked.shares is None else {**asked.shares}),
+            mixture=Mixture(asked.mixture, None if asked.shares is None else {**asked.shares}, asked.mixture_bound),
             rank_rule=asked.rank_rule,
             pac_confidence=asked.pac_confidence,
         )
