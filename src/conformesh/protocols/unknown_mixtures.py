@@ -120,10 +120,19 @@ def _certificates(
 
 def bounded_thresholds(block: Block, samples: WeightedScores) -> GatheringProtocol[Answers]:
     """Find the smallest scores that cover every mixture whose shares are at most a bound times the given ones."""
+    known: dict[tuple[bytes, int], BoundedMixtures] = {}  # draws of one experiment often have the same sizes
+    held = block.sizes if block.items is None else np.stack([block.sizes, block.items])
+
+    def mixtures(t: int, level: int) -> BoundedMixtures:
+        key = held[..., t].tobytes(), level
+        if key not in known:
+            known[key] = block.bounded_mixtures(t, block.alphas[level])
+        return known[key]
+
     problems = [
-        _Problem(t, a, block.bounded_mixtures(t, alpha), _Window(t, _BELOW_ALL_KEYS, _ABOVE_ALL_KEYS))
+        _Problem(t, a, mixtures(t, a), _Window(t, _BELOW_ALL_KEYS, _ABOVE_ALL_KEYS))
         for t in range(block.trials)
-        for a, alpha in enumerate(block.alphas)
+        for a in range(len(block.alphas))
         if block.asked is None or block.asked[t, a]
     ]
     searched = [one for one in problems if one.mixtures.is_reachable]
