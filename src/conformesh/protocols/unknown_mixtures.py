@@ -55,7 +55,7 @@ _OWN_DATA = "each device covers test points from its own distribution only"
 def thresholds_for_unknown_mixtures(block: Block, samples: WeightedScores) -> GatheringProtocol[Answers]:
     """Find the thresholds of a guarantee that is for more mixtures than one."""
     if block.requirement.mixture == OWN:
-        return replace(own_thresholds(block, samples), facts={"schedule": "each device by itself"})
+        return replace(own_thresholds(block, samples), facts={"found_by": "each device by itself"})
     if block.requirement.mixture == ANY:
         return (yield from largest_thresholds(block, samples))
     return (yield from bounded_thresholds(block, samples))
@@ -74,7 +74,7 @@ def largest_thresholds(block: Block, samples: WeightedScores) -> GatheringProtoc
     found = np.asarray((yield from agreed_maximum(samples.at_rank(ranks), block)), dtype=np.float64)
     everybody = np.arange(block.devices)
     return Answers(
-        found, _certificates(block, samples, ranks, found, everybody, ""), facts={"schedule": "maximum over devices"}
+        found, _certificates(block, samples, ranks, found, everybody, ""), facts={"found_by": "maximum"}
     )
 
 
@@ -152,7 +152,7 @@ def bounded_thresholds(block: Block, samples: WeightedScores) -> GatheringProtoc
         if one.counts is not None:
             thresholds[:, one.trial, one.level] = from_keys(np.array([one.window.high]))[0]
         certificates[one.trial][one.level] = one.certificate()
-    return Answers(thresholds, certificates, facts={"schedule": "counts by device", "passes": str(passes)})
+    return Answers(thresholds, certificates, facts={"found_by": "counts by device", "passes": str(passes)})
 
 
 class _Window(NamedTuple):
