@@ -38,9 +38,7 @@ def assert_keeps(full, **how):
     """Pass if no risk is above alpha; return the largest risk / alpha."""
     ratios = exact_ratios(full, **how)
     worst = max(ratios, key=ratios.get)
-    assert ratios[worst] <= 1, (
-        f"risk is {float(ratios[worst]):.3f} alpha of {worst}, proven to be at most alpha: {full}"
-    )
+    assert ratios[worst] <= 1, f"risk is {float(ratios[worst]):.3f} alpha of {worst}, proven at most alpha: {full}"
     return ratios[worst]
 
 
