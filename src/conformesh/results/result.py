@@ -27,7 +27,7 @@ from conformesh.files.memberships import EVERYONE, Memberships
 from conformesh.files.schemas import Number
 from conformesh.guarantee import LOWER, UPPER, Guarantee
 from conformesh.kernels.proportions import FAMILY_WISE_ERROR
-from conformesh.kernels.ranks import Alpha, exact_number
+from conformesh.kernels.ranks import OWN, Alpha, exact_number
 from conformesh.results import consistency, summaries
 from conformesh.results.adapted import (
     AdaptedFacts,
@@ -780,7 +780,7 @@ class Result(
                 "a private run shows nothing of single devices' calibration rows; give labelled rows of other "
                 "examples: sites(outputs, labels, device=...)"
             )
-        if self.guarantee.mixture.kind == "own":
+        if self.guarantee.mixture.kind == OWN:
             raise ValueError(
                 "with mixture='own' the calibration rows of each device reach 1 - alpha by construction; give labelled "
                 "rows of other examples: sites(outputs, labels, device=...)"
